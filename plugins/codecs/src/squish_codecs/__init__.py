@@ -1,0 +1,20 @@
+"""Declares the codecs of this package; imports none of them."""
+
+from __future__ import annotations
+
+from squish_core.api import CodecInfo, hookimpl
+
+
+@hookimpl
+def squish_codecs() -> list[CodecInfo]:
+    """The codecs of this plugin."""
+    return [
+        CodecInfo(
+            id="affine",
+            title="group-affine quantisation",
+            factory="squish_codecs.affine:Affine",
+            aliases={
+                "int8": "affine:bits=8", "int4": "affine:bits=4", "int2": "affine:bits=2",
+            },
+        )
+    ]  # fmt: skip

@@ -1,0 +1,16 @@
+"""Declares the GGML block codecs; imports none of them."""
+
+from __future__ import annotations
+
+from squish_core.api import CodecInfo, hookimpl
+
+NAMES = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k")
+
+
+@hookimpl
+def squish_codecs() -> list[CodecInfo]:
+    """The codecs of this plugin."""
+    return [
+        CodecInfo(id=f"ggml.{name}", title=f"GGML {name.upper()} blocks", factory=f"squish_ggml.codec:{name.title()}")
+        for name in NAMES
+    ]

@@ -1,0 +1,11 @@
+"""Declares the zstd byte codec; imports neither it nor zstandard."""
+
+from __future__ import annotations
+
+from squish_core.api import CodecInfo, hookimpl
+
+
+@hookimpl
+def squish_codecs() -> list[CodecInfo]:
+    """The codecs of this plugin."""
+    return [CodecInfo(id="zstd", title="Zstandard", factory="squish_zstd.codec:Zstd", kind="bytes", lossless=True)]

@@ -1,0 +1,59 @@
+"""Squish opens, checks, converts and runs compressed transformer weights of any format.
+
+    import squish_core as squish
+    f = squish.open("model.gguf")
+    y = f["blk.0.ffn_up.weight"].load().linear(x)
+
+Everything is imported on first use (PEP 562): `import squish_core` costs almost nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "open": "handles", "File": "handles", "Tensor": "handles", "Weight": "handles",
+    "registry": "plugins", "Registry": "plugins",
+    "verify": "checking", "Report": "checking",
+    "diff": "comparison", "convert": "conversion",
+    "Limits": "limits",
+    "SquishError": "errors", "FormatError": "errors", "UnsupportedVersionError": "errors",
+    "TruncatedError": "errors", "LimitError": "errors", "TensorError": "errors", "CodecError": "errors",
+    "MissingPluginError": "errors", "ConflictError": "errors", "AmbiguousFormatError": "errors",
+    "UnknownFormatError": "errors", "ClosedError": "errors",
+}  # fmt: skip
+__all__ = ["__version__", *_HOME]
+
+if TYPE_CHECKING:
+    from squish_core.checking import Report, verify
+    from squish_core.comparison import diff
+    from squish_core.conversion import convert
+    from squish_core.errors import (
+        AmbiguousFormatError,
+        ClosedError,
+        CodecError,
+        ConflictError,
+        FormatError,
+        LimitError,
+        MissingPluginError,
+        SquishError,
+        TensorError,
+        TruncatedError,
+        UnknownFormatError,
+        UnsupportedVersionError,
+    )
+    from squish_core.handles import File, Tensor, Weight, open  # noqa: A004
+    from squish_core.limits import Limits
+    from squish_core.plugins import Registry, registry
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'squish_core' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"squish_core.{home}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,147 @@
+"""Zero-copy buffers: NumPy arrays, memoryviews and DLPack over a file's own bytes."""
+
+from __future__ import annotations
+
+import ctypes
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from squish_core import dtypes
+from squish_core.errors import SquishError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# DLPack type codes (dlpack.h 1.1): int 0, uint 1, float 2, bfloat 4, complex 5, bool 6, float8/6/4 from 7 on.
+_CODES = {
+    **{f"i{n}": (0, n) for n in (8, 16, 32, 64)}, **{f"u{n}": (1, n) for n in (8, 16, 32, 64)},
+    **{f"f{n}": (2, n) for n in (16, 32, 64)}, "bf16": (4, 16), "complex64": (5, 64), "complex128": (5, 128),
+    "bool": (6, 8), "f8_e4m3": (10, 8), "f8_e4m3fnuz": (11, 8), "f8_e5m2": (12, 8), "f8_e5m2fnuz": (13, 8),
+    "f8_e8m0": (14, 8),
+}  # fmt: skip
+_READ_ONLY, _CPU = 1, 1
+
+
+class Buffer:
+    """A stored array over the bytes it was read from, read-only. It keeps its mapping alive by itself."""
+
+    def __init__(self, raw: memoryview, dtype: str, shape: tuple[int, ...]) -> None:
+        self.raw, self.dtype, self.shape = raw, dtype, shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array."""
+        return self.raw.nbytes
+
+    def numpy(self) -> np.ndarray:
+        """Read-only array over the same memory (ml_dtypes for bf16 and f8)."""
+        return as_array(self.raw, self.dtype, self.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        import numpy as np
+
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """The bytes (from Python 3.12 on; `raw` is the same view on 3.11)."""
+        return self.raw
+
+    def __len__(self) -> int:
+        return self.shape[0] if self.shape else 1
+
+    def __repr__(self) -> str:
+        return f"Buffer(dtype={self.dtype!r}, shape={self.shape}, nbytes={self.nbytes})"
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return _CPU, 0
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        """DLPack capsule; carries the read-only flag when the consumer speaks DLPack 1.0."""
+        if dl_device not in (None, (_CPU, 0)):
+            raise BufferError("a file's bytes are on the CPU")
+        if self.dtype not in _CODES:
+            raise BufferError(f"DLPack has no type for {self.dtype}")
+        data = self.numpy()
+        if copy:
+            data = data.copy()
+        return _capsule(data, _CODES[self.dtype], max_version is not None and tuple(max_version) >= (1, 0))
+
+
+def as_array(raw: Any, dtype: str, shape: tuple[int, ...], byteorder: str = "<") -> np.ndarray:
+    """Array of a dtype and shape over bytes, without a copy; unaligned bytes are legal."""
+    import numpy as np
+
+    kind = dtypes.to_numpy(dtype)
+    if byteorder == ">":
+        kind = kind.newbyteorder(">")
+    if not prod(shape):
+        return np.empty(shape, kind)
+    if dtype == "u1":
+        raise SquishError("a packed type has no array of its own; its part is u8", code="dtype")
+    return np.frombuffer(raw, kind).reshape(shape)
+
+
+class _DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )  # fmt: skip
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", _Deleter),
+        ("flags", ctypes.c_uint64), ("tensor", _DLTensor),
+    )  # fmt: skip
+
+
+_alive: dict[int, tuple[Any, ...]] = {}
+
+
+@_Deleter
+def _release(address: int) -> None:
+    _alive.pop(address, None)
+
+
+_CapsuleDestructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_new_capsule = ctypes.pythonapi.PyCapsule_New
+_new_capsule.restype, _new_capsule.argtypes = (
+    ctypes.py_object,
+    (ctypes.c_void_p, ctypes.c_char_p, _CapsuleDestructor),
+)
+_is_valid = ctypes.pythonapi.PyCapsule_IsValid
+_is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_char_p)
+
+
+@_CapsuleDestructor
+def _drop_unused(capsule: int) -> None:
+    """A capsule that nobody consumed still has its first name, and must release what it holds."""
+    for name in (b"dltensor", b"dltensor_versioned"):
+        if _is_valid(capsule, name):
+            _release(_pointer(capsule, name))
+
+
+def _capsule(data: np.ndarray, code: tuple[int, int], versioned: bool) -> Any:
+    shape = (ctypes.c_int64 * max(data.ndim, 1))(*data.shape)
+    tensor = _DLTensor(data.ctypes.data, _CPU, 0, data.ndim, code[0], code[1], 1, shape, None, 0)
+    if versioned:
+        flags = 0 if data.flags.writeable else _READ_ONLY
+        managed: Any = _Versioned(1, 0, None, _release, flags, tensor)
+    else:
+        managed = _Managed(tensor, None, _release)
+    address = ctypes.addressof(managed)
+    _alive[address] = (managed, shape, data)
+    return _new_capsule(address, b"dltensor_versioned" if versioned else b"dltensor", _drop_unused)

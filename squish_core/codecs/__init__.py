@@ -1,0 +1,1 @@
+"""What a codec is, and the one codec that the core brings: dense."""

@@ -1,0 +1,109 @@
+"""Interfaces of codecs: tensor codecs (parts to values) and byte codecs (filters on a part's bytes)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attrs import frozen
+
+from squish_core.errors import CodecError
+from squish_core.model import Exactness, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Params = Mapping[str, Any]
+Region = tuple[slice, ...]
+"""One slice with explicit start and stop, step 1, per logical axis."""
+
+
+class PartArray(Protocol):
+    """A stored array that reads only what is indexed: `part[a:b]` gives an ndarray."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> np.dtype: ...
+    def __getitem__(self, key: Any) -> np.ndarray: ...
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray: ...
+
+
+Parts = Mapping[str, PartArray]
+
+
+@frozen(kw_only=True, eq=False)
+class Codes:
+    """The stored integers of a region, for repacking without floats.
+
+    `values`: integers of the region's shape (i8 or u8); `bits`: their width. `group`: elements per scale along each
+    axis. `scale` and `offset`: arrays of the region's grid of groups; `offset_kind` says how they combine:
+    "none": q*scale; "zero_point": (q - offset)*scale; "bias": q*scale + offset. Source: DESIGN, data model.
+    """
+
+    bits: int
+    signed: bool
+    values: np.ndarray
+    group: tuple[int, ...]
+    scale: np.ndarray
+    offset: np.ndarray | None = None
+    offset_kind: str = "none"
+
+
+class Codec:
+    """A tensor codec. Parameters are plain data from the file; `parts` declares shapes so the core can check them."""
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Role -> (dtype, shape) of every stored part for a tensor of this shape; CodecError if impossible."""
+        raise NotImplementedError
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        """Smallest independent step along each logical axis; None where the axis cannot be divided."""
+        raise NotImplementedError
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        """Fill `out` (C-contiguous, the region's shape) with the region's values.
+
+        `region` is on the grain; read only what it needs from `parts`. `out` has the codec's `value_dtype`.
+        """
+        raise NotImplementedError
+
+    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
+        """Dtype that `decode` gives; f32 for quantised codecs."""
+        return "f32"
+
+    def encode(
+        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """Parts of a panel (f32, a region on the grain that spans the undivided axes)."""
+        raise CodecError("this codec does not encode", code="encode", hint="`squish codecs` shows which codecs do.")
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        """Complete and check the parameters given by a user for encoding this tensor."""
+        return params
+
+    def error_bound(self, params: Params) -> Exactness:
+        """How far decoded values may be from the encoded ones."""
+        return Exactness("bounded")
+
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        """The stored integers of a region, or None when the codec has no such form."""
+        return None
+
+    def from_codes(
+        self, codes: Codes, spec: TensorSpec, params: Params
+    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
+        """Parts that hold exactly these codes, or None when this codec cannot."""
+        return None
+
+
+class ByteCodec:
+    """A byte codec (zstd): used only in `Part.filters`."""
+
+    def decode(self, data: memoryview, params: Params, *, out: memoryview, ratio: int) -> None:
+        """Fill `out` exactly from the stored bytes; CodecError when they give more, less or garbage."""
+        raise NotImplementedError
+
+    def encode(self, chunks: Any, params: Params) -> Any:
+        """Stored bytes, as an iterable of chunks, of an iterable of chunks."""
+        raise NotImplementedError

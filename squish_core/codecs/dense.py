@@ -1,0 +1,73 @@
+"""The dense codec: the stored values are the values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from squish_core import dtypes
+from squish_core.codecs.base import Codec, Params, Parts, Region
+from squish_core.errors import CodecError
+from squish_core.model import Exactness, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class Dense(Codec):
+    """Row-major values of `params["dtype"]` (the tensor's own dtype by default); types under a byte are packed."""
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        dtype = params.get("dtype", spec.dtype)
+        if dtypes.bits(dtype) < 8:
+            return {"data": ("u8", (dtypes.nbytes(dtype, spec.shape),))}
+        return {"data": (dtype, spec.shape)}
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        packed = dtypes.bits(params.get("dtype", spec.dtype)) < 8
+        return (None if packed else 1,) * len(spec.shape)
+
+    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
+        return str(params.get("dtype", spec.dtype))
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        dtype = params.get("dtype", spec.dtype)
+        if dtypes.bits(dtype) < 8:
+            out[...] = unpack(parts["data"][:], dtype, dtypes.count(spec.shape)).reshape(spec.shape)
+            return
+        values = parts["data"][region]
+        if dtype == "bool" and values.size and int(values.view("u1").max()) > 1:
+            raise CodecError(
+                "a bool is stored as something else than 0 or 1",
+                found=int(values.view("u1").max()),
+                code="bool",
+            )
+        out[...] = values
+
+    def encode(
+        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        return {"data": panel.astype(dtypes.to_numpy(params["dtype"]))}
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        dtype = params.get("dtype", spec.dtype)
+        if dtype not in dtypes.FLOATS or dtypes.bits(dtype) < 8:
+            raise CodecError("dense encoding needs a float dtype of a byte or more", found=repr(dtype), code="dtype")
+        return {"dtype": dtype}
+
+    def error_bound(self, params: Params) -> Exactness:
+        return Exactness("values", "f32") if params["dtype"] in ("f32", "f64") else Exactness("bounded")
+
+
+def unpack(data: np.ndarray, dtype: str, count: int) -> np.ndarray:
+    """Elements of a type under one byte, one per byte, from a packed stream with the first in the low bits."""
+    import numpy as np
+
+    width = dtypes.bits(dtype)
+    stream = np.unpackbits(data, bitorder="little", count=count * width).reshape(-1, width)
+    codes = np.packbits(stream, axis=-1, bitorder="little").reshape(-1)
+    if dtype.startswith("i"):
+        return ((codes.astype(np.int8) << (8 - width)) >> (8 - width)).astype(dtypes.to_numpy(dtype))
+    if dtype.startswith("u"):
+        return codes.astype(dtypes.to_numpy(dtype))
+    return codes.view(dtypes.to_numpy(dtype))

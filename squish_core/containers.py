@@ -1,0 +1,78 @@
+"""Interfaces of file formats: `Container` reads and writes one, `Refinement` reads meaning into another's Index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from squish_core.errors import FormatError
+from squish_core.limits import Limits
+from squish_core.model import Encoding, Index, Part, Refusal, TensorSpec
+from squish_core.source import Source
+
+if TYPE_CHECKING:
+    from squish_core.writing import Outgoing, Sink
+
+Options = Mapping[str, str]
+
+
+@frozen(kw_only=True)
+class Layout:
+    """What writing would give: total bytes (None: not known before compression), and what has no place."""
+
+    size: int | None
+    dropped: tuple[str, ...] = ()
+
+
+class Container:
+    """A file format: a function from bytes to an Index, and back."""
+
+    def read_index(self, source: Source, limits: Limits) -> Index:
+        """Index of a file; reads the header only and checks everything its format demands."""
+        raise NotImplementedError
+
+    def recipes(self, **features: Any) -> tuple[Encoding, ...]:
+        """What a combination of the declared `features` means, ranked; no file needed."""
+        raise NotImplementedError
+
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        """How this format would hold a tensor that is encoded so: parts with dtype and shape but no segments."""
+        return Refusal(why="this format is read-only here", code="read-only")
+
+    def layout(
+        self,
+        specs: Sequence[TensorSpec],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, Part],
+        options: Options,
+    ) -> Layout:
+        """Predict the size of the file and what cannot be carried. Each spec has exactly one encoding."""
+        raise FormatError("this format is read-only here", code="read-only")
+
+    def write(
+        self,
+        sink: Sink,
+        tensors: Sequence[Outgoing],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, bytes],
+        options: Options,
+    ) -> None:
+        """Write a whole file in one pass."""
+        raise FormatError("this format is read-only here", code="read-only")
+
+    def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Any]:
+        """Further Problems that only a look at the data shows; the core already checks bounds, digests, decoding."""
+        return ()
+
+
+class Refinement(Container):
+    """A format stored inside another one: it turns the other's Index into a richer one."""
+
+    def refine(self, index: Index, source: Source) -> Index | None:
+        """The refined Index, or None when the file does not declare this format."""
+        raise NotImplementedError
+
+    def read_index(self, source: Source, limits: Limits) -> Index:
+        raise FormatError("a refinement reads an Index, not bytes", code="plugin-bug")

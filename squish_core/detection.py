@@ -1,0 +1,104 @@
+"""Which format a file is: declared signatures first, then refinements; never by trying to open it."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+from squish_core import known
+from squish_core.errors import AmbiguousFormatError, FormatError, UnknownFormatError
+from squish_core.hookspecs import ContainerInfo, Signature
+from squish_core.plugins import Registry
+from squish_core.source import HEAD, TAIL, Source
+
+
+@frozen
+class Probe:
+    """What detection looks at: the first 4 KiB, the last 64 bytes, the name, a folder's file names."""
+
+    name: str
+    head: bytes
+    tail: bytes
+    members: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, source: Source) -> Probe:
+        """Read the probe of a source."""
+        if source.is_dir:
+            return cls(source.filename, b"", b"", source.members())
+        head = source.read(0, min(HEAD, source.size))
+        tail = source.read(max(0, source.size - TAIL), min(TAIL, source.size))
+        return cls(source.filename, head, tail)
+
+
+def detect(source: Source, registry: Registry) -> str:
+    """Id of the container whose signature matches best; a typed error that says what the file is otherwise."""
+    probe = Probe.of(source)
+    infos = [entry.info for entry in registry.containers.values() if isinstance(entry.info, ContainerInfo)]
+    scores = {info.id: score(info, probe) for info in infos if not info.refines}
+    best = max(scores.values(), default=0)
+    winners = [name for name, points in scores.items() if points == best]
+    if best and len(winners) > 1:
+        by_suffix = [info.id for info in infos if info.id in winners and _suffix(info, probe)]
+        if len(by_suffix) != 1:
+            raise AmbiguousFormatError(
+                "several formats match", file=source.name, found=", ".join(sorted(winners)), code="ambiguous",
+                hint="Name one with format=... (or --format).",
+            )  # fmt: skip
+        return by_suffix[0]
+    if best:
+        return winners[0]
+    raise_if_other(probe, source, registry)
+    # Nothing in the bytes speaks for a format; the name at least says whose error the user should read.
+    by_suffix = [info.id for info in infos if not info.refines and _suffix(info, probe)]
+    if len(by_suffix) == 1 and not source.is_dir:
+        return by_suffix[0]
+    raise unknown(probe, source, registry)
+
+
+def score(info: ContainerInfo, probe: Probe) -> int:
+    """Bytes of declared signatures that match: the more specific signature wins."""
+    return sum(len(signature.bytes) for signature in info.signatures if matches(signature, probe))
+
+
+def matches(signature: Signature, probe: Probe) -> bool:
+    """Whether one signature is there."""
+    if signature.where == "member":
+        return any(name.endswith(signature.bytes.decode()) for name in probe.members)
+    data = probe.head if signature.where == "head" else probe.tail
+    start = signature.offset if signature.offset >= 0 else max(0, len(data) + signature.offset)
+    return data[start : start + len(signature.bytes)] == signature.bytes
+
+
+def raise_if_other(probe: Probe, source: Source, registry: Registry) -> None:
+    """Say what the file is, when its first bytes are those of something else."""
+    other = known.lookalike(probe.head)
+    if other:
+        raise UnknownFormatError(f"is {other[0]}", file=source.name, code="lookalike", hint=other[1])
+    absent = known.absent_format(probe.head)
+    if absent and absent not in registry.containers:
+        refusal = known.absent("container", absent)
+        raise UnknownFormatError(
+            f"looks like {absent}, and that plugin is not installed",
+            file=source.name, code="not-installed", hint=f"Run `{refusal.install}`.",
+        )  # fmt: skip
+
+
+def unknown(probe: Probe, source: Source, registry: Registry) -> FormatError | UnknownFormatError:
+    """The error for a file that nothing recognises."""
+    installed = ", ".join(sorted(registry.containers)) or "none"
+    if source.is_dir:
+        return UnknownFormatError(
+            "is a folder that no installed format recognises", file=source.name,
+            found=f"{len(probe.members)} files", code="unknown",
+            hint=f"Name a file in it. Installed formats: {installed}.",
+        )  # fmt: skip
+    if not source.size:
+        return UnknownFormatError("is empty (0 bytes)", file=source.name, code="empty", hint="Fetch the file again.")
+    return UnknownFormatError(
+        "is of no installed format", file=source.name, found=f"first bytes {probe.head[:8]!r}",
+        code="unknown", hint=f"Installed formats: {installed}; `squish formats` says what they read.",
+    )  # fmt: skip
+
+
+def _suffix(info: ContainerInfo, probe: Probe) -> bool:
+    return any(probe.name.lower().endswith(suffix) for suffix in info.suffixes)

@@ -1,0 +1,79 @@
+"""The names of element types, their widths, and their NumPy types."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from squish_core.errors import TensorError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# name -> (bits per element, NumPy or ml_dtypes type). Types under one byte are stored packed, as u8 parts,
+# first element in the low bits; NumPy holds them unpacked, one element per byte.
+_TABLE = {
+    "f64": (64, "float64"), "f32": (32, "float32"), "f16": (16, "float16"), "bf16": (16, "bfloat16"),
+    "f8_e4m3": (8, "float8_e4m3fn"), "f8_e5m2": (8, "float8_e5m2"),
+    "f8_e4m3fnuz": (8, "float8_e4m3fnuz"), "f8_e5m2fnuz": (8, "float8_e5m2fnuz"),
+    "f8_e8m0": (8, "float8_e8m0fnu"), "f6_e2m3": (6, "float6_e2m3fn"), "f6_e3m2": (6, "float6_e3m2fn"),
+    "f4_e2m1": (4, "float4_e2m1fn"),
+    "i64": (64, "int64"), "i32": (32, "int32"), "i16": (16, "int16"), "i8": (8, "int8"),
+    "i4": (4, "int4"), "i2": (2, "int2"),
+    "u64": (64, "uint64"), "u32": (32, "uint32"), "u16": (16, "uint16"), "u8": (8, "uint8"),
+    "u4": (4, "uint4"), "u2": (2, "uint2"), "u1": (1, "bool"),
+    "bool": (8, "bool"), "complex64": (64, "complex64"), "complex128": (128, "complex128"),
+}  # fmt: skip
+NAMES = tuple(_TABLE)
+FLOATS = tuple(name for name in _TABLE if name.startswith(("f", "bf")))
+
+
+def bits(dtype: str) -> int:
+    """Bits per element of a dtype name; TensorError when the name is unknown."""
+    try:
+        return _TABLE[dtype][0]
+    except KeyError:
+        raise TensorError(
+            "unknown dtype", found=repr(dtype), code="dtype", hint="The bytes stay readable through parts()."
+        ) from None
+
+
+def known(dtype: str) -> bool:
+    """Whether the name is a dtype name."""
+    return dtype in _TABLE
+
+
+def count(shape: tuple[int, ...]) -> int:
+    """Number of elements of a shape, in Python integers (no wrap-around)."""
+    elements = 1
+    for size in shape:
+        elements *= size
+    return elements
+
+
+def nbytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Bytes of an array stored contiguously; a type under one byte is packed, rounded up to a byte."""
+    return (count(shape) * bits(dtype) + 7) // 8
+
+
+@cache
+def to_numpy(dtype: str) -> np.dtype:
+    """The NumPy dtype of a name (little-endian; ml_dtypes for what NumPy lacks)."""
+    import numpy as np
+
+    bits(dtype)
+    name = _TABLE[dtype][1]
+    if hasattr(np, name) or name == "bool":
+        return np.dtype(name).newbyteorder("<")
+    import ml_dtypes
+
+    return np.dtype(getattr(ml_dtypes, name))
+
+
+@cache
+def from_numpy(dtype: np.dtype) -> str:
+    """The name of a NumPy dtype; TensorError when there is none."""
+    for name, (_, numpy_name) in _TABLE.items():
+        if dtype.name == numpy_name and name != "u1":
+            return name
+    raise TensorError("this NumPy dtype has no stored form", found=repr(dtype.name), code="dtype")

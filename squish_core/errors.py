@@ -1,0 +1,112 @@
+"""Typed errors: everything that can go wrong is a `SquishError` that says where and what to do next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class SquishError(Exception):
+    """Base of all errors; reads `<file>: <tensor>/<part>: <what is wrong> (<numbers>). <next step>`.
+
+    The fields `file`, `tensor`, `part`, `offset`, `expected`, `found`, `code` and `hint` are public, may be
+    None, and are filled in by the core where the raiser did not know them.
+    """
+
+    FIELDS = ("file", "tensor", "part", "offset", "expected", "found", "code", "hint")
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        tensor: str | None = None,
+        part: str | None = None,
+        offset: int | None = None,
+        expected: Any = None,
+        found: Any = None,
+        code: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.file, self.tensor, self.part, self.offset = file, tensor, part, offset
+        self.expected, self.found, self.code, self.hint = expected, found, code, hint
+
+    def within(self, **context: Any) -> SquishError:
+        """Fill in the fields that are still unknown, and return self."""
+        for field, value in context.items():
+            if getattr(self, field) is None:
+                setattr(self, field, value)
+        return self
+
+    def where(self) -> str:
+        """`<tensor>/<part>` as far as known, printable."""
+        return escape("/".join(part for part in (self.tensor, self.part) if part))
+
+    def __str__(self) -> str:
+        numbers = [f"at byte {self.offset}"] if self.offset is not None else []
+        numbers += [f"expected {self.expected}"] if self.expected is not None else []
+        numbers += [f"found {self.found}"] if self.found is not None else []
+        where = "".join(f"{escape(place)}: " for place in (self.file, self.where()) if place)
+        text = f"{where}{escape(self.message)}"
+        if numbers:
+            text += escape(f" ({', '.join(numbers)})")
+        return f"{text}. {escape(self.hint)}" if self.hint else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, {name: getattr(self, name) for name in self.FIELDS})
+
+
+class FormatError(SquishError):
+    """The file breaks its format."""
+
+
+class UnsupportedVersionError(FormatError):
+    """The file is of a version of its format that is not supported."""
+
+
+class TruncatedError(FormatError):
+    """The file ends before what it declares."""
+
+
+class LimitError(FormatError):
+    """The file asks for more than the limits in force allow."""
+
+
+class TensorError(SquishError):
+    """One tensor cannot be given; the others stay readable."""
+
+
+class CodecError(SquishError):
+    """A tensor's stored bytes cannot be decoded, or values cannot be encoded."""
+
+
+class MissingPluginError(SquishError):
+    """A plugin or a library that this needs is not installed; the hint names the package."""
+
+
+class ConflictError(SquishError):
+    """Two plugins claim the same id, or contradict the registry's settings."""
+
+
+class AmbiguousFormatError(SquishError):
+    """Several formats match the file equally well."""
+
+
+class UnknownFormatError(SquishError):
+    """No format is recognised."""
+
+
+class ClosedError(SquishError):
+    """The file was closed before this read."""
+
+
+def escape(text: str) -> str:
+    """Make control and bidirectional-override characters visible, so that a name cannot fake output."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _rebuild(kind: type[SquishError], message: str, fields: dict[str, Any]) -> SquishError:
+    return kind(message, **fields)

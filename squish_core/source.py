@@ -1,0 +1,262 @@
+"""Sources: random access to the bytes of a file, a folder or a buffer, with every bound checked here."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+from squish_core.errors import ClosedError, FormatError, TruncatedError
+
+HEAD, TAIL = 4096, 64
+
+
+class Source:
+    """Bytes by offset. `name` is for people, `size` in bytes; `read` copies, `view` does not.
+
+    Subclasses give `_read` and `_view`; both are called with a range that lies inside the file.
+    """
+
+    is_dir = False
+    path: Path | None = None
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name, self.size = name, size
+        self._members: dict[str, Source] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def filename(self) -> str:
+        """The plain name in its folder, as `FileRef` has it."""
+        return Path(self.name).name
+
+    def read(self, offset: int, length: int, what: str = "data") -> bytes:
+        """Copy of a byte range; TruncatedError naming `what` when it runs past the end."""
+        self._check(offset, length, what)
+        return self._read(offset, length)
+
+    def view(self, offset: int, length: int, what: str = "data") -> memoryview:
+        """Read-only view of a byte range without a copy; it stays valid after `close`."""
+        self._check(offset, length, what)
+        return self._view(offset, length) if length else memoryview(b"")
+
+    def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
+        """Fill `out` (bytes) from `offset`."""
+        self._check(offset, len(out), what)
+        out[:] = self._view(offset, len(out)) if len(out) else b""
+
+    def member(self, name: str) -> Source:
+        """Another file of the same folder by its plain name; opened once, closed with this one."""
+        check_plain_name(name, self.name)
+        with self._lock:
+            if name not in self._members:
+                self._members[name] = self._open_member(name)
+            return self._members[name]
+
+    def members(self) -> tuple[str, ...]:
+        """Sorted names of the regular files in the folder (for a file: the folder it lies in)."""
+        return ()
+
+    def close(self) -> None:
+        """Stop new reads; views handed out before stay valid."""
+        self._closed = True
+        for member in self._members.values():
+            member.close()
+
+    _closed = False
+
+    def _check(self, offset: int, length: int, what: str) -> None:
+        if self._closed:
+            raise closed(self.name)
+        if offset < 0 or length < 0 or offset + length > self.size:
+            raise TruncatedError(
+                f"{what} runs past the end of the file",
+                file=self.name,
+                offset=offset,
+                expected=f"{length} bytes",
+                found=f"a file of {self.size} bytes",
+                code="bounds",
+                hint="The file is truncated (an interrupted download?) or damaged.",
+            )
+
+    def _open_member(self, name: str) -> Source:
+        raise FormatError(f"needs the file {name!r}, but bytes in memory have no folder", file=self.name)
+
+    def _read(self, offset: int, length: int) -> bytes:
+        return bytes(self._view(offset, length))
+
+    def _view(self, offset: int, length: int) -> memoryview:
+        raise NotImplementedError
+
+
+class BytesSource(Source):
+    """A buffer in memory."""
+
+    def __init__(self, data: Any, name: str = "<bytes>") -> None:
+        self._data = memoryview(data).cast("B").toreadonly()
+        super().__init__(name, len(self._data))
+
+    def _view(self, offset: int, length: int) -> memoryview:
+        return self._data[offset : offset + length]
+
+
+class _Handle:
+    """A file descriptor, closed when its last user lets go: a read that races `close` stays on this file."""
+
+    def __init__(self, path: Path) -> None:
+        # O_NONBLOCK: opening a pipe put in the file's place must not wait for a writer.
+        self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+class FileSource(Source):
+    """A regular file: headers by pread, tensor bytes through one lazy read-only mapping."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            handle = _Handle(path)
+        except OSError as error:
+            raise missing(path, error) from None
+        info = os.fstat(handle.fd)
+        super().__init__(str(path), info.st_size)
+        self.path = path
+        self._handle: _Handle | None = handle
+        self._map: mmap.mmap | None = None
+        if not stat.S_ISREG(info.st_mode):
+            raise FormatError("is not a regular file", file=str(path), found=kind_of(info.st_mode), code="file-kind")
+
+    def members(self) -> tuple[str, ...]:
+        assert self.path is not None
+        return regular_files(self.path.parent)
+
+    def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
+        self._check(offset, len(out), what)
+        handle, done = self._open(), 0
+        while done < len(out):
+            chunk = out[done : done + (1 << 30)]
+            got = os.preadv(handle.fd, [chunk], offset + done)
+            if not got:
+                raise self._shrunk(handle)
+            done += got
+
+    def close(self) -> None:
+        with self._lock:
+            self._handle = self._map = None  # views keep the mapping alive; the last one frees it
+        super().close()
+
+    def _open(self) -> _Handle:
+        handle = self._handle
+        if handle is None:
+            raise closed(self.name)
+        return handle
+
+    def _open_member(self, name: str) -> Source:
+        assert self.path is not None
+        return FileSource(self.path.parent / name)
+
+    def _read(self, offset: int, length: int) -> bytes:
+        out = bytearray(length)
+        self.read_into(offset, memoryview(out))
+        return bytes(out)
+
+    def _view(self, offset: int, length: int) -> memoryview:
+        with self._lock:
+            handle = self._open()
+            # A mapped file that has shrunk kills the process on access, so look before each view.
+            if os.fstat(handle.fd).st_size < self.size:
+                raise self._shrunk(handle)
+            if self._map is None:
+                self._map = mmap.mmap(handle.fd, self.size, access=mmap.ACCESS_READ)
+            return memoryview(self._map)[offset : offset + length]
+
+    def _shrunk(self, handle: _Handle) -> TruncatedError:
+        return TruncatedError(
+            "the file changed while it was open",
+            file=self.name,
+            expected=f"{self.size} bytes",
+            found=f"{os.fstat(handle.fd).st_size} bytes",
+            code="changed",
+            hint="Open it again once it is complete.",
+        )
+
+
+class FolderSource(Source):
+    """A folder whose regular files are members."""
+
+    is_dir = True
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), 0)
+        self.path = path
+
+    def members(self) -> tuple[str, ...]:
+        assert self.path is not None
+        return regular_files(self.path)
+
+    def _open_member(self, name: str) -> Source:
+        assert self.path is not None
+        return FileSource(self.path / name)
+
+
+def open_source(target: Any) -> Source:
+    """Source of a path, or of bytes (anything with the buffer protocol)."""
+    if isinstance(target, Source):
+        return target
+    if isinstance(target, (bytes, bytearray, memoryview, mmap.mmap)):
+        return BytesSource(target)
+    path = Path(os.fspath(target))
+    try:
+        info = path.stat()
+    except (OSError, ValueError) as error:
+        raise missing(path, error) from None
+    return FolderSource(path) if stat.S_ISDIR(info.st_mode) else FileSource(path)
+
+
+def check_plain_name(name: str, file: str) -> None:
+    """A name that comes from inside a file must be a plain file name of the same folder."""
+    if not name or name.startswith(".") or any(c in name for c in "/\\\0:") or name != name.strip():
+        raise FormatError(
+            "refers to a file by something that is not a plain file name",
+            file=file,
+            found=repr(name),
+            code="path",
+        )
+
+
+def regular_files(folder: Path) -> tuple[str, ...]:
+    """Sorted names of the regular files (or links to such) of a folder."""
+    return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_file()))
+
+
+def closed(name: str) -> ClosedError:
+    """The error for a read after `close`."""
+    return ClosedError("the file is closed", file=name, code="closed", hint="Open it again to read more.")
+
+
+def missing(path: Path, error: Exception) -> FormatError:
+    """The error for a path that cannot be opened."""
+    if isinstance(error, FileNotFoundError):
+        nearest = next((parent for parent in path.parents if parent.exists()), Path())
+        hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."
+        return FormatError("no such file or folder", file=str(path), code="missing", hint=hint)
+    return FormatError(f"cannot be opened: {error}", file=str(path), code="unreadable")
+
+
+def kind_of(mode: int) -> str:
+    """What a file-system entry is, in words."""
+    for test, word in (
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+        (stat.S_ISSOCK, "a socket"),
+    ):
+        if test(mode):
+            return word
+    return "something else"

@@ -1,0 +1,156 @@
+"""Stored arrays: a part's bytes, read only where they are indexed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from squish_core import dtypes
+from squish_core.buffers import Buffer, as_array
+from squish_core.errors import CodecError, LimitError, TensorError
+from squish_core.limits import MIB, Limits
+from squish_core.model import Part
+from squish_core.source import Source
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from squish_core.plugins import Registry
+
+Files = Callable[[int], Source]
+
+
+class StoredArray:
+    """One part as a virtual array: `array[a:b]` reads the bytes of those rows only, without a copy where it can."""
+
+    def __init__(self, part: Part, files: Files, registry: Registry, limits: Limits) -> None:
+        self.part, self._files, self._registry, self._limits = part, files, registry, limits
+        self._decoded: memoryview | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape before filters."""
+        return self.part.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """NumPy dtype."""
+        return dtypes.to_numpy(self.part.dtype)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        import numpy as np
+
+        return np.array(self[...], dtype=dtype, copy=copy)
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        keys = key if isinstance(key, tuple) else (key,)
+        if Ellipsis in keys or not self.part.shape:
+            return self._array(0, self.part.shape)[key if self.part.shape else ...]
+        # Narrow along leading axes while a single index is taken, so that the bytes stay one range.
+        offset, shape = 0, self.part.shape
+        lead: list[Any] = []
+        for position, item in enumerate(keys):
+            if not isinstance(item, slice):
+                break
+            start, stop, step = item.indices(shape[position])
+            if step != 1:
+                break
+            inner = dtypes.nbytes(self.part.dtype, shape[position + 1 :])
+            stop = max(start, stop)
+            offset += start * inner
+            shape = (*shape[:position], stop - start, *shape[position + 1 :])
+            lead.append(slice(None))
+            if stop - start != 1:
+                break
+        array = self._array(offset, shape)
+        rest = (*lead, *keys[len(lead) :])
+        return array if all(item == slice(None) for item in rest) else array[rest]
+
+    def buffer(self) -> Buffer:
+        """The whole part as a Buffer."""
+        return Buffer(self.bytes(0, self.part.nbytes), self.part.dtype, self.part.shape)
+
+    def chunks(self, size: int = 4 * MIB) -> Iterator[memoryview]:
+        """The part's bytes before filters, in order."""
+        total = self.part.nbytes
+        for start in range(0, total, size):
+            yield self.bytes(start, min(size, total - start))
+
+    def stored_chunks(self, size: int = 4 * MIB) -> Iterator[memoryview]:
+        """The part's bytes as they lie in the file."""
+        if self.part.data is not None:
+            yield memoryview(self.part.data)
+            return
+        for segment in self.part.segments:
+            source = self._files(segment.file)
+            for start in range(0, segment.length, size):
+                yield source.view(segment.offset + start, min(size, segment.length - start))
+
+    def read_into(self, out: memoryview) -> None:
+        """Copy the whole part into `out` (bytes), by pread where nothing has to be decoded."""
+        part = self.part
+        if part.filters or part.data is not None:
+            out[:] = self.bytes(0, part.nbytes)
+            return
+        self._check_stored()
+        done = 0
+        for segment in part.segments:
+            self._files(segment.file).read_into(segment.offset, out[done : done + segment.length])
+            done += segment.length
+
+    def bytes(self, start: int, length: int) -> memoryview:
+        """A range of the part's bytes before filters."""
+        part = self.part
+        if part.filters:
+            if self._decoded is None:
+                self._decoded = memoryview(self._decode()).toreadonly()
+            return self._decoded[start : start + length]
+        self._check_stored()
+        if part.data is not None:
+            return memoryview(part.data)[start : start + length]
+        pieces = list(self._pieces(start, length))
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+    def _array(self, offset: int, shape: Sequence[int]) -> np.ndarray:
+        shape = tuple(shape)
+        raw = self.bytes(offset, dtypes.nbytes(self.part.dtype, shape))
+        return as_array(raw, self.part.dtype, shape, self.part.byteorder)
+
+    def _pieces(self, start: int, length: int) -> Iterator[memoryview]:
+        stop = start + length
+        for segment in self.part.segments:
+            low, high = max(start, 0), min(stop, segment.length)
+            if low < high:
+                yield self._files(segment.file).view(segment.offset + low, high - low)
+            start, stop = start - segment.length, stop - segment.length
+
+    def _check_stored(self) -> None:
+        if self.part.stored != self.part.nbytes:
+            raise TensorError(
+                "the stored bytes do not fit the shape",
+                expected=f"{self.part.nbytes} bytes for {self.part.dtype} {list(self.part.shape)}",
+                found=f"{self.part.stored} bytes", code="size",
+            )  # fmt: skip
+
+    def _decode(self) -> bytearray:
+        """Undo the filters, into memory of the declared size: checked against the limits before it is taken."""
+        part, limits = self.part, self._limits
+        size = part.nbytes
+        allowed = max(256 * MIB, part.stored * limits.ratio)
+        if size > min(allowed, limits.decoded):
+            raise LimitError(
+                "would decode to more than the limits allow",
+                expected=f"at most {min(allowed, limits.decoded)} bytes", found=f"{size} bytes", code="ratio",
+                hint="Raise Limits(decoded=..., ratio=...) if you trust the file.",
+            )  # fmt: skip
+        if len(part.filters) > 1:
+            raise CodecError("more than one filter on a part is not supported", found=len(part.filters), code="filter")
+        stored = (
+            memoryview(b"".join(self.stored_chunks()))
+            if len(part.segments) != 1
+            else next(iter(self.stored_chunks(1 << 62)), memoryview(b""))
+        )
+        codec = self._registry.byte_codec(part.filters[0].codec)
+        out = bytearray(size)
+        codec.decode(stored, part.filters[0].params, out=memoryview(out), ratio=limits.ratio)
+        return out

@@ -1,0 +1,123 @@
+"""Structural checks shared by all formats: names, shapes, byte ranges. Python integers, no allocation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from squish_core.errors import FormatError, LimitError, TruncatedError
+from squish_core.limits import Limits
+from squish_core.model import FileRef, Index, LazyTensors, Problem, TensorSpec
+
+Extent = tuple[int, int, int, str]
+"""(file, offset, length, name)"""
+
+
+def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
+    """A tensor name: text, not empty, no NUL, at most `limits.name` bytes of UTF-8."""
+    if not isinstance(name, str):
+        raise FormatError("a tensor name is not text", offset=offset, found=type(name).__name__, code="name")
+    if not name or "\0" in name:
+        what = "contains NUL" if name else "is empty"
+        raise FormatError(f"a tensor name {what}", tensor=name or None, offset=offset, code="name")
+    if len(name) * 4 > limits.name and len(name.encode("utf-8", "surrogatepass")) > limits.name:
+        raise LimitError(
+            "a tensor name is too long", offset=offset, expected=f"at most {limits.name} bytes",
+            found=f"{len(name.encode('utf-8', 'surrogatepass'))} bytes", code="name",
+        )  # fmt: skip
+    return name
+
+
+def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None = None) -> tuple[int, ...]:
+    """A shape: a sequence of non-negative integers, rank at most `limits.rank`."""
+    if not isinstance(shape, (list, tuple)):
+        raise FormatError(
+            "the shape is not a list", tensor=tensor, offset=offset, found=type(shape).__name__, code="shape"
+        )
+    for size in shape:
+        if type(size) is not int or size < 0:
+            raise FormatError(
+                "a dimension is not a non-negative integer",
+                tensor=tensor,
+                offset=offset,
+                found=repr(size),
+                code="shape",
+            )
+    if len(shape) > limits.rank:
+        raise LimitError(
+            "too many dimensions", tensor=tensor, offset=offset,
+            expected=f"at most {limits.rank}", found=len(shape), code="shape",
+        )  # fmt: skip
+    return tuple(shape)
+
+
+def check_extents(
+    extents: Sequence[Extent], files: Sequence[FileRef], *, aliases: str = "accept"
+) -> tuple[list[Problem], bool]:
+    """Byte ranges lie in their files and are pairwise disjoint or identical.
+
+    `aliases` says what identical ranges are: "accept", "problem" or "error". Returns the problems found, and
+    whether the ranges of each file tile it in order (for formats that forbid holes). Empty ranges never overlap.
+    """
+    problems: list[Problem] = []
+    for file, offset, length, name in extents:
+        if offset + length > files[file].size or offset < 0 or length < 0:
+            raise TruncatedError(
+                "the data runs past the end of the file", file=files[file].name, tensor=name, offset=offset,
+                expected=f"{length} bytes", found=f"a file of {files[file].size} bytes", code="bounds",
+                hint="The file is truncated (an interrupted download?) or damaged.",
+            )  # fmt: skip
+    ordered = sorted(extent for extent in extents if extent[2])
+    tiled = True
+    for before, after in zip(ordered, ordered[1:]):
+        end = before[1] + before[2]
+        if before[0] != after[0] or end <= after[1]:
+            tiled = tiled and (before[0] != after[0] or end == after[1])
+            continue
+        same = before[1:3] == after[1:3]
+        if same and aliases == "accept":
+            continue
+        if same and aliases == "problem":
+            problems.append(
+                Problem(
+                    code="alias",
+                    severity="warning",
+                    where=after[3],
+                    message=f"shares the bytes at {after[1]} with {before[3]!r}",
+                )  # fmt: skip
+            )
+            continue
+        raise FormatError(
+            f"the data {'is the same range as' if same else 'overlaps'} that of {before[3]!r}",
+            file=files[after[0]].name, tensor=after[3], offset=after[1],
+            expected=f"an offset of {end} or more", found=after[1], code="overlap",
+            hint="The file is damaged or was made to mislead; do not trust its tensors.",
+        )  # fmt: skip
+    return problems, tiled
+
+
+def check_index(index: Index, limits: Limits) -> None:
+    """What the core checks of every Index, whoever made it: count, names, shapes, sizes, bounds."""
+    if len(index.tensors) > limits.tensors:
+        raise LimitError(
+            "too many tensors", expected=f"at most {limits.tensors}", found=len(index.tensors), code="count"
+        )
+    if isinstance(index.tensors, LazyTensors):
+        check_extents(index.tensors.extents, index.files)
+    else:
+        extents: list[Extent] = []
+        for name, spec in index.tensors.items():
+            check_name(name, limits)
+            check_shape(spec.shape, limits, tensor=name)
+            extents += spec_extents(spec)
+        check_extents(extents, index.files)
+    for child in index.children.values():
+        check_index(child, limits)
+
+
+def spec_extents(spec: TensorSpec) -> Iterable[Extent]:
+    """Byte ranges of all parts of a tensor."""
+    parts = [part for encoding in spec.encodings for part in encoding.parts.values()]
+    for part in (*parts, *spec.extras.values()):
+        for segment in part.segments:
+            yield segment.file, segment.offset, segment.length, spec.name

@@ -1,0 +1,75 @@
+"""Typed metadata and assets as one CBOR block, for formats that have no place for them (key `squish.meta`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from squish_core.errors import FormatError
+from squish_core.limits import Limits
+from squish_core.model import Typed
+
+NAME = "squish.meta"
+
+
+def plain(value: Any) -> Any:
+    """A metadata value without its stored type."""
+    return value.value if isinstance(value, Typed) else value
+
+
+def dump_meta(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> bytes:
+    """Encode; order, types and array values survive exactly."""
+    import cbor2
+
+    entries = [[key, *_flat(value)] for key, value in meta.items()]
+    return cbor2.dumps({"v": 1, "meta": entries, "assets": dict(assets)})
+
+
+def load_meta(data: bytes | memoryview, limits: Limits) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Decode what `dump_meta` made; FormatError when it is something else."""
+    import cbor2
+
+    try:
+        stored = cbor2.loads(bytes(data))
+        if stored["v"] != 1:
+            raise ValueError(f"version {stored['v']}")
+        meta = {key: (Typed(kind, _array(kind, value)) if kind else value) for key, kind, value in stored["meta"]}
+        return meta, dict(stored["assets"])
+    except (ValueError, KeyError, TypeError, RecursionError, cbor2.CBORError) as error:
+        raise FormatError("the block squish.meta cannot be read", tensor=NAME, found=str(error), code="meta") from None
+
+
+def _flat(value: Any) -> tuple[str | None, Any]:
+    if not isinstance(value, Typed):
+        return None, value
+    if value.type.startswith("array:"):
+        return value.type, _stored(value.type[6:], value.value)
+    return value.type, value.value
+
+
+def _stored(kind: str, values: Any) -> Any:
+    """Numbers as little-endian bytes (NaN payloads survive, 100 000 scores stay small), the rest as lists."""
+    import numpy as np
+
+    from squish_core import dtypes
+
+    if dtypes.known(kind) and kind != "bool":
+        return np.asarray(values, dtypes.to_numpy(kind)).tobytes()
+    if kind.startswith("array:"):
+        return [_stored(kind[6:], inner) for inner in values]
+    return list(values)
+
+
+def _array(kind: str, value: Any) -> Any:
+    import numpy as np
+
+    from squish_core import dtypes
+
+    if not kind.startswith("array:"):
+        return value
+    kind = kind[6:]
+    if dtypes.known(kind) and kind != "bool":
+        return np.frombuffer(value, dtypes.to_numpy(kind))
+    if kind.startswith("array:"):
+        return [_array(kind, inner) for inner in value]
+    return list(value)

@@ -1,0 +1,185 @@
+"""Writing: a temporary beside the target, flushed and synced, then renamed; nothing is lost when it fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from squish_core.errors import FormatError
+from squish_core.model import Part, TensorSpec
+from squish_core.source import check_plain_name
+from squish_core.stored import StoredArray
+
+_ZEROS = bytes(4096)
+
+
+class Sink:
+    """Where a container writes: sequential bytes into one file, or several files of a folder."""
+
+    def __init__(self, file: BinaryIO | None, folder: Path | None, progress: Callable[[int], None] | None) -> None:
+        self._file, self._folder, self._progress = file, folder, progress
+        self._position = 0
+        self.kernel_copy = True
+
+    def tell(self) -> int:
+        """Bytes written so far."""
+        return self._position
+
+    def write(self, data: Any) -> None:
+        """Append bytes."""
+        view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
+        assert self._file is not None
+        self._file.write(view)
+        self._advance(len(view))
+
+    def pad(self, alignment: int) -> None:
+        """Append zeros up to the next multiple of `alignment`."""
+        rest = -self._position % alignment
+        while rest:
+            self.write(_ZEROS[:rest])
+            rest -= min(rest, len(_ZEROS))
+
+    def copy(self, array: StoredArray) -> None:
+        """Append a part's stored bytes; the kernel copies them where the file system can."""
+        for segment in array.part.segments:
+            source = array._files(segment.file)
+            handle = getattr(source, "_handle", None)
+            if self.kernel_copy and handle is not None and segment.length >= 1 << 20:
+                self._copy_range(handle.fd, segment.offset, segment.length, source)
+            else:
+                for start in range(0, segment.length, 1 << 22):
+                    self.write(source.view(segment.offset + start, min(1 << 22, segment.length - start)))
+        if array.part.data is not None:
+            self.write(array.part.data)
+
+    def member(self, name: str) -> Any:
+        """Context manager: a Sink for another file of the folder being written."""
+        check_plain_name(name, str(self._folder))
+        return self._member(name)
+
+    @contextmanager
+    def _member(self, name: str) -> Iterator[Sink]:
+        if self._folder is None:
+            raise FormatError("this format writes one file, not a folder", code="folder")
+        with (self._folder / name).open("xb") as file:
+            yield Sink(file, None, self._progress)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _copy_range(self, fd: int, offset: int, length: int, source: Any) -> None:
+        assert self._file is not None
+        self._file.flush()
+        target, done = self._file.fileno(), 0
+        while done < length and self.kernel_copy:
+            try:
+                got = os.copy_file_range(fd, target, min(length - done, 1 << 26), offset + done)
+            except (OSError, AttributeError):
+                self.kernel_copy = False
+                break
+            if not got:
+                break
+            done += got
+            self._advance(got)
+        if done < length:
+            self.write(source.view(offset + done, length - done))
+
+    def _advance(self, count: int) -> None:
+        self._position += count
+        if self._progress:
+            self._progress(count)
+
+
+class Outgoing:
+    """A tensor on its way into a file: its spec as the target will hold it, and streams of its parts."""
+
+    def __init__(self, spec: TensorSpec, parts: Mapping[str, Stream]) -> None:
+        self.spec, self.parts = spec, parts
+
+
+class Stream:
+    """The bytes of one part, in order, before the target's filters."""
+
+    def __init__(self, part: Part, chunks: Callable[[], Iterable[Any]], stored: StoredArray | None = None) -> None:
+        self.part, self._chunks, self._stored = part, chunks, stored
+
+    def chunks(self) -> Iterator[Any]:
+        """Buffers that together are the part."""
+        yield from self._chunks()
+
+    def write_to(self, sink: Sink) -> None:
+        """Append the part to a sink; FormatError when it gives another length than declared."""
+        start = sink.tell()
+        if self._stored is not None and not self._stored.part.filters:
+            sink.copy(self._stored)
+        else:
+            for chunk in self.chunks():
+                sink.write(chunk)
+        if sink.tell() - start != self.part.nbytes:
+            raise FormatError(
+                "a part came out in another size than declared",
+                expected=self.part.nbytes, found=sink.tell() - start, code="size",
+            )  # fmt: skip
+
+
+@contextmanager
+def atomic_file(target: Path, progress: Callable[[int], None] | None = None) -> Iterator[Sink]:
+    """A Sink whose file takes the target's place only when the block ends well."""
+    if target.is_symlink() or (target.exists() and not target.is_file()):
+        raise FormatError(
+            "will not be written through", file=str(target), found="a link" if target.is_symlink() else "not a file",
+            code="file-kind", hint="Name a plain file.",
+        )  # fmt: skip
+    if not target.parent.is_dir():
+        raise FormatError("the folder does not exist", file=str(target.parent), code="missing", hint="Create it first.")
+    fd, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(fd, "w+b", buffering=1 << 20) as file:
+            yield Sink(file, None, progress)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, target)
+        _sync_folder(target.parent)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def atomic_folder(target: Path, progress: Callable[[int], None] | None = None) -> Iterator[Sink]:
+    """A Sink of a new folder that appears only when the block ends well; an existing one is not touched."""
+    if target.exists() or target.is_symlink():
+        raise FormatError("already exists", file=str(target), code="exists", hint="Name a new folder, or remove it.")
+    if not target.parent.is_dir():
+        raise FormatError("the folder does not exist", file=str(target.parent), code="missing", hint="Create it first.")
+    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+    try:
+        yield Sink(None, temporary, progress)
+        os.chmod(temporary, 0o777 & ~_umask())
+        _sync_folder(temporary)
+        os.rename(temporary, target)
+        _sync_folder(target.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
