@@ -33,6 +33,66 @@ __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
     from squish_core import dtypes as dtypes
+    from squish_core.backends.base import OPS as OPS
+    from squish_core.backends.base import Availability as Availability
+    from squish_core.backends.base import Backend as Backend
+    from squish_core.backends.base import Cost as Cost
+    from squish_core.backends.base import Offer as Offer
+    from squish_core.backends.base import Refused as Refused
+    from squish_core.backends.base import Request as Request
+    from squish_core.backends.base import Use as Use
+    from squish_core.codecs.base import ByteCodec as ByteCodec
+    from squish_core.codecs.base import Codec as Codec
+    from squish_core.codecs.base import Codes as Codes
+    from squish_core.codecs.base import PartArray as PartArray
+    from squish_core.codecs.base import Parts as Parts
+    from squish_core.codecs.base import Region as Region
+    from squish_core.containers import Container as Container
+    from squish_core.containers import Layout as Layout
+    from squish_core.containers import Refinement as Refinement
+    from squish_core.errors import AmbiguousFormatError as AmbiguousFormatError
+    from squish_core.errors import ClosedError as ClosedError
+    from squish_core.errors import CodecError as CodecError
+    from squish_core.errors import ConflictError as ConflictError
+    from squish_core.errors import FormatError as FormatError
+    from squish_core.errors import LimitError as LimitError
+    from squish_core.errors import MissingPluginError as MissingPluginError
+    from squish_core.errors import SquishError as SquishError
+    from squish_core.errors import TensorError as TensorError
+    from squish_core.errors import TruncatedError as TruncatedError
+    from squish_core.errors import UnknownFormatError as UnknownFormatError
+    from squish_core.errors import UnsupportedVersionError as UnsupportedVersionError
+    from squish_core.hookspecs import SQUISH_API as SQUISH_API
+    from squish_core.hookspecs import BackendInfo as BackendInfo
+    from squish_core.hookspecs import CodecInfo as CodecInfo
+    from squish_core.hookspecs import ContainerInfo as ContainerInfo
+    from squish_core.hookspecs import Signature as Signature
+    from squish_core.hookspecs import hookimpl as hookimpl
+    from squish_core.limits import Limits as Limits
+    from squish_core.model import DENSE as DENSE
+    from squish_core.model import SAME_BYTES as SAME_BYTES
+    from squish_core.model import CodecSpec as CodecSpec
+    from squish_core.model import Encoding as Encoding
+    from squish_core.model import Exactness as Exactness
+    from squish_core.model import FileRef as FileRef
+    from squish_core.model import Filter as Filter
+    from squish_core.model import Index as Index
+    from squish_core.model import LazyTensors as LazyTensors
+    from squish_core.model import Part as Part
+    from squish_core.model import Problem as Problem
+    from squish_core.model import Refusal as Refusal
+    from squish_core.model import Segment as Segment
+    from squish_core.model import TensorSpec as TensorSpec
+    from squish_core.model import Typed as Typed
+    from squish_core.source import Source as Source
+    from squish_core.source import check_plain_name as check_plain_name
+    from squish_core.structure import check_extents as check_extents
+    from squish_core.structure import check_name as check_name
+    from squish_core.structure import check_shape as check_shape
+    from squish_core.typed import dump_meta as dump_meta
+    from squish_core.typed import load_meta as load_meta
+    from squish_core.writing import Outgoing as Outgoing
+    from squish_core.writing import Sink as Sink
 
 
 def __getattr__(name: str) -> Any:
