@@ -62,6 +62,10 @@ class Container:
         """Write a whole file in one pass."""
         raise FormatError("this format is read-only here", code="read-only")
 
+    def writes_folder(self, options: Options) -> bool:
+        """Whether these options make a folder of files rather than one file."""
+        return False
+
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Any]:
         """Further Problems that only a look at the data shows; the core already checks bounds, digests, decoding."""
         return ()

@@ -38,8 +38,8 @@ def panels(
 ) -> Iterator[Region]:
     """Regions that cover `within` in row-major order, each at most `budget` decoded bytes where the grain allows.
 
-    Splits along `axis`, and along the next axis when a single step is still over the budget (not with
-    `whole_rows`, for sums along a row).
+    Splits along `axis`, and along the next axis when a single step is still over the budget (never along
+    the last one with `whole_rows`, for sums along a row and for parts that are stored row after row).
     """
     within = within or full(shape)
     extent = sizes(within)
@@ -53,7 +53,7 @@ def panels(
     for low in range(start - start % step, stop, steps * step):
         part = slice(max(low, start), min(low + steps * step, stop))
         panel = (*within[:axis], part, *within[axis + 1 :])
-        if per_step > budget and axis + 1 < len(shape) and not whole_rows:
+        if per_step > budget and axis + 1 < len(shape) - whole_rows:
             yield from panels(shape, grain, itemsize, within=panel, axis=axis + 1, budget=budget)
         else:
             yield panel

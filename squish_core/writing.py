@@ -106,14 +106,17 @@ class Stream:
 
     def __init__(self, part: Part, chunks: Callable[[], Iterable[Any]], stored: StoredArray | None = None) -> None:
         self.part, self._chunks, self._stored = part, chunks, stored
+        self.before: Callable[[], object] = lambda: None
 
     def chunks(self) -> Iterator[Any]:
         """Buffers that together are the part."""
+        self.before()
         yield from self._chunks()
 
     def write_to(self, sink: Sink) -> None:
         """Append the part to a sink; FormatError when it gives another length than declared."""
         start = sink.tell()
+        self.before()
         if self._stored is not None and not self._stored.part.filters:
             sink.copy(self._stored)
         else:

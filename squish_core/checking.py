@@ -1,0 +1,190 @@
+"""Verify a file: structure from the header, and with `deep` every digest and every tensor's decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from attrs import frozen
+
+from squish_core import handles
+from squish_core.errors import FormatError, SquishError
+from squish_core.handles import File, Tensor, guarded
+from squish_core.limits import Limits
+from squish_core.model import Part, Problem, to_json
+from squish_core.plugins import Registry
+from squish_core.regions import panels, read_region
+
+Progress = Callable[[str, int, int | None], None]
+
+
+@frozen(kw_only=True)
+class Report:
+    """What verify found. `ok` is False exactly when there is an error; `unverified` counts digests of unknown kind."""
+
+    file: str
+    format: str | None
+    tensors: int
+    deep: bool
+    digests: int
+    unverified: int
+    problems: tuple[Problem, ...]
+
+    @property
+    def ok(self) -> bool:
+        """No finding is an error."""
+        return not any(problem.severity == "error" for problem in self.problems)
+
+    @property
+    def clean(self) -> bool:
+        """No finding is an error or a warning."""
+        return all(problem.severity == "note" for problem in self.problems)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {"ok": self.ok, **to_json(self)}
+
+
+def verify(
+    target: Any,
+    *,
+    deep: bool = False,
+    format: str | None = None,  # noqa: A002
+    limits: Limits | None = None,
+    registry: Registry | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Check a file and list every finding; never raises for what the file holds."""
+    try:
+        file = target if isinstance(target, File) else handles.open(target, format, limits=limits, registry=registry)
+    except SquishError as error:
+        return Report(
+            file=error.file or str(target), format=format, tensors=0, deep=deep, digests=0, unverified=0,
+            problems=(as_problem(error),),
+        )  # fmt: skip
+    try:
+        check = Check(file, progress)
+        check.structure()
+        if deep:
+            check.data()
+        return Report(
+            file=file.name, format=file.format, tensors=len(file), deep=deep, digests=check.digests,
+            unverified=check.unverified, problems=tuple(check.problems),
+        )  # fmt: skip
+    finally:
+        if file is not target:
+            file.close()
+
+
+def as_problem(error: SquishError) -> Problem:
+    """A finding from an error; the place is told apart from the text."""
+    place = error.where() or (f"byte {error.offset}" if error.offset is not None else "file")
+    text = str(error)
+    for prefix in (error.file, error.where()):
+        if prefix:
+            text = text.removeprefix(f"{prefix}: ")
+    return Problem(code=error.code or "format", severity="error", where=place, message=text)
+
+
+class Check:
+    """One run over an open file, collecting findings."""
+
+    def __init__(self, file: File, progress: Progress | None) -> None:
+        self.file, self.problems, self.digests, self.unverified = file, list(file.problems), 0, 0
+        self._progress = progress
+        self._done = 0
+        self._total: int | None = None
+
+    def structure(self) -> None:
+        """What the format's own plugin finds beyond opening, and tensors that cannot be given."""
+        container = self.file.registry.container(self.file.format)
+        with self._collect(), guarded(FormatError, "verifying", file=self.file.name):
+            self.problems += container.verify(self.file.index, self.file.source, self.file.limits)
+        for name, spec in self.file.index.tensors.items():
+            if spec.problem:
+                self.problems.append(
+                    Problem(code="unreadable", severity="error", where=name, message=spec.problem)
+                )  # fmt: skip
+        for child in self.file.children.values():
+            inner = Check(child, None)
+            inner.structure()
+            self.problems += inner.problems
+
+    def data(self) -> None:
+        """Digests of all parts, and the decoding of all tensors, panel by panel."""
+        tensors = [self.file[name] for name in self.file]
+        self._total = sum(tensor.nbytes for tensor in tensors)
+        for tensor in tensors:
+            for encoding in tensor.spec.encodings:
+                for role, part in encoding.parts.items():
+                    self._digest(tensor, role, part)
+            if not tensor.spec.problem:
+                with self._collect():
+                    self._decode(tensor)
+            self._done += tensor.nbytes
+            if self._progress:
+                self._progress(tensor.name, self._done, self._total)
+
+    def _digest(self, tensor: Tensor, role: str, part: Part) -> None:
+        if part.digest is None:
+            return
+        from squish_core.digests import check
+
+        with self._collect(), guarded(FormatError, "hashing", file=self.file.name, tensor=tensor.name, part=role):
+            array = self.file.array(part)
+            chunks = array.stored_chunks() if part.digest_of == "stored" else array.chunks()
+            verdict = check(part.digest, chunks)
+            self.digests += 1
+            if verdict.state == "unverified":
+                self.unverified += 1
+                self.problems.append(
+                    Problem(
+                        code="unverified",
+                        severity="note",
+                        where=f"{tensor.name}/{role}",
+                        message=f"the digest {part.digest[:40]!r} is of an unknown kind",
+                    )  # fmt: skip
+                )
+            elif verdict.state == "wrong":
+                hint = "The bytes are damaged, or the digest was made over other bytes."
+                if part.filters and check(part.digest, array.chunks()).state == "ok":
+                    hint = "It matches the decoded bytes; this format hashes the stored ones."
+                raise FormatError(
+                    "the digest does not match", offset=part.segments[0].offset if part.segments else None,
+                    expected=verdict.expected, found=verdict.found, code="digest", hint=hint,
+                )  # fmt: skip
+
+    def _decode(self, tensor: Tensor) -> None:
+        encoding = tensor.readable()
+        with tensor._guard("decoding"):
+            codec = self.file.registry.codec(encoding.codec.id)
+            params, arrays = encoding.codec.params, tensor.arrays(encoding)
+            for region in panels(tensor.shape, codec.grain(tensor.spec, params), 4):
+                read_region(codec, arrays, tensor.spec, params, region)
+
+    def _collect(self) -> Any:
+        return _Collect(self.problems)
+
+
+class _Collect:
+    """Turns a SquishError of the block into a finding."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self._problems = problems
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        if isinstance(error, SquishError):
+            self._problems.append(as_problem(error))
+            return True
+        return False
+
+
+def severities(problems: tuple[Problem, ...]) -> Iterator[tuple[str, int]]:
+    """How many findings of each severity, worst first."""
+    for severity in ("error", "warning", "note"):
+        count = sum(problem.severity == severity for problem in problems)
+        if count:
+            yield severity, count

@@ -1,0 +1,161 @@
+"""Compare two files of any formats: names, shapes, dtypes, codes, and how far values are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from attrs import frozen
+
+from squish_core import handles
+from squish_core.handles import File, Tensor
+from squish_core.model import to_json
+from squish_core.plugins import Registry
+from squish_core.regions import panels
+from squish_core.typed import plain
+
+Progress = Callable[[str, int, int | None], None]
+CHUNK = 4 << 20
+
+
+@frozen(kw_only=True)
+class TensorDifference:
+    """One tensor in both files. `state`: "bytes" (stored bytes equal), "values" (decoded values equal), "differs",
+    "shape", "only in a", "only in b". The errors are of b against a, in f64: `nmse` is |a-b|^2 / |a|^2."""
+
+    name: str
+    state: str
+    a: str = ""
+    b: str = ""
+    nmse: float | None = None
+    max_error: float | None = None
+    cosine: float | None = None
+
+
+@frozen(kw_only=True)
+class Difference:
+    """What differs between two files; `same` when every tensor, all metadata and all assets are equal."""
+
+    a: str
+    b: str
+    tensors: tuple[TensorDifference, ...]
+    meta: tuple[str, ...]
+    assets: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Every value is equal (stored bytes may be laid out otherwise), and so are metadata and assets."""
+        return not self.meta and not self.assets and all(item.state in ("bytes", "values") for item in self.tensors)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {"same": self.same, **to_json(self)}
+
+
+def diff(
+    a: Any, b: Any, *, registry: Registry | None = None, progress: Progress | None = None, only: Iterable[str] = ()
+) -> Difference:
+    """Compare two files (paths, bytes or open Files); decodes only tensors whose stored bytes differ."""
+    opened = [item if isinstance(item, File) else handles.open(item, registry=registry) for item in (a, b)]
+    try:
+        first, second = opened
+        wanted = set(only)
+        names = [name for name in (*first, *(n for n in second if n not in first)) if not wanted or name in wanted]
+        found = []
+        for count, name in enumerate(names, 1):
+            found.append(compare(first, second, name))
+            if progress:
+                progress(name, count, len(names))
+        return Difference(
+            a=first.name, b=second.name, tensors=tuple(found),
+            meta=changed(first.index.meta, second.index.meta, equal_meta),
+            assets=changed(first.assets, second.assets, lambda x, y: x.raw == y.raw),
+        )  # fmt: skip
+    finally:
+        for item, given in zip(opened, (a, b)):
+            if item is not given:
+                item.close()
+
+
+def compare(first: File, second: File, name: str) -> TensorDifference:
+    """Compare one tensor by name."""
+    if name not in second:
+        return TensorDifference(name=name, state="only in a", a=describe(first[name]))
+    if name not in first:
+        return TensorDifference(name=name, state="only in b", b=describe(second[name]))
+    one, other = first[name], second[name]
+    told = {"name": name, "a": describe(one), "b": describe(other)}
+    if one.shape != other.shape:
+        return TensorDifference(state="shape", **told)
+    if equal_codes(one, other):
+        return TensorDifference(state="bytes", **told)
+    return TensorDifference(**told, **distance(one, other))
+
+
+def describe(tensor: Tensor) -> str:
+    """Codec, dtype and shape in a word each."""
+    codec = tensor.dtype if tensor.codec == "dense" else tensor.codec
+    return f"{codec} {list(tensor.shape)}"
+
+
+def equal_codes(one: Tensor, other: Tensor) -> bool:
+    """Whether both store the same codec, parameters and part bytes (before any byte codec)."""
+    if not one.spec.encodings or not other.spec.encodings:
+        return False
+    a, b = one.spec.encodings[0], other.spec.encodings[0]
+    declared = [{r: (p.dtype, p.shape, p.byteorder) for r, p in e.parts.items()} for e in (a, b)]
+    if a.codec != b.codec or declared[0] != declared[1] or one.dtype != other.dtype:
+        return False
+    for role in a.parts:
+        arrays = one.file.array(a.parts[role]), other.file.array(b.parts[role])
+        with one._guard("comparing", part=role):
+            if any(x != y for x, y in zip(arrays[0].chunks(CHUNK), arrays[1].chunks(CHUNK))):
+                return False
+    return True
+
+
+def distance(one: Tensor, other: Tensor) -> dict[str, Any]:
+    """State and error measures of decoded values, panel by panel; equal NaNs are equal."""
+    import numpy as np
+
+    error = power = dot = norm = 0.0
+    largest, equal = 0.0, True
+    for region in panels(one.shape, (1,) * len(one.shape), 8):
+        x, y = (np.asarray(tensor[region], np.float64) for tensor in (one, other))
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        if not same.all():
+            equal = False
+            with np.errstate(invalid="ignore"):
+                gap = np.where(same, 0.0, x - y)
+            error += float(np.vdot(gap, gap))
+            largest = max(largest, float(np.abs(gap).max()))
+        power, norm = power + float(np.vdot(x, x)), norm + float(np.vdot(y, y))
+        dot += float(np.vdot(x, y))
+    if equal:
+        return {"state": "values", "nmse": 0.0, "max_error": 0.0, "cosine": 1.0}
+    nmse = error / power if power else float("inf")
+    cosine = dot / (power * norm) ** 0.5 if power and norm else 0.0
+    return {"state": "differs", "nmse": nmse, "max_error": largest, "cosine": cosine}
+
+
+def changed(a: Any, b: Any, equal: Callable[[Any, Any], bool]) -> tuple[str, ...]:
+    """Keys that were added, removed or changed, each with a word for what happened."""
+    lines = [f"{key}: only in a" for key in a if key not in b]
+    lines += [f"{key}: only in b" for key in b if key not in a]
+    return (*lines, *(f"{key}: differs" for key in a if key in b and not equal(a[key], b[key])))
+
+
+def equal_meta(x: Any, y: Any) -> bool:
+    """Equal stored types and values; numeric arrays by bytes."""
+    import numpy as np
+
+    if getattr(x, "type", None) != getattr(y, "type", None):
+        return False
+    p, q = plain(x), plain(y)
+    if isinstance(p, np.ndarray) or isinstance(q, np.ndarray):
+        return np.asarray(p).tobytes() == np.asarray(q).tobytes()
+    if isinstance(p, float) and isinstance(q, float):
+        return p == q or (p != p and q != q)
+    if isinstance(p, Iterable) and not isinstance(p, (str, bytes, dict)):
+        return list(p) == list(q)
+    return bool(p == q)

@@ -1,0 +1,306 @@
+"""Convert between formats: codes are kept, floats are touched only when asked, every tensor's exactness is stated."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from squish_core.containers import Container
+from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
+from squish_core.handles import File, guarded, open
+from squish_core.limits import Limits
+from squish_core.model import SAME_BYTES, CodecSpec, Encoding, Exactness, Refusal, TensorSpec
+from squish_core.plugins import Registry
+from squish_core.recipes import KEEP, Rule, expand, parse_rules, parse_spec, rule_for
+from squish_core.streams import copied, encoded, repack_exactness, repacked
+from squish_core.writing import Outgoing, atomic_file, atomic_folder
+
+Progress = Callable[[str, int, int | None], None]
+
+
+@frozen(kw_only=True)
+class Step:
+    """What happens to one tensor: `action` is "copy" (bytes), "repack" (codes), "encode" (through floats)."""
+
+    name: str
+    action: str
+    source: str
+    target: str
+    stored: int
+    size: int
+    exactness: Exactness
+    note: str = ""
+    spec: TensorSpec = field(repr=False)
+    origin: Encoding = field(repr=False)
+
+
+@frozen(kw_only=True)
+class Conversion:
+    """The report of a conversion, or of a dry run: every tensor's step, sizes in bytes, what was not carried."""
+
+    source: str
+    target: str
+    format: str
+    steps: tuple[Step, ...]
+    source_size: int
+    size: int | None
+    dropped: tuple[str, ...]
+    dry_run: bool
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        keys = ("source", "target", "format", "source_size", "size", "dry_run", "seconds")
+        return {
+            **{key: getattr(self, key) for key in keys},
+            "dropped": list(self.dropped),
+            "tensors": [
+                {
+                    "name": step.name, "action": step.action, "source": step.source, "target": step.target,
+                    "stored": step.stored, "size": step.size, "exactness": str(step.exactness), "note": step.note,
+                }
+                for step in self.steps
+            ],
+        }  # fmt: skip
+
+
+def convert(
+    src: Any,
+    dst: Any,
+    to: str | None = None,
+    encode: str | Iterable[str] | Mapping[str, str] | None = None,
+    *,
+    dry_run: bool = False,
+    only: Iterable[str] | None = None,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+    registry: Registry | None = None,
+) -> Conversion:
+    """Write `src` (a path, bytes or open File) to `dst` in another format; atomic, in panel memory.
+
+    `to` is `ID[:key=value,...]` (default: from dst's suffix). `encode` holds `SPEC` or `PATTERN=SPEC` rules, the
+    last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
+    error. `only` are name patterns of the tensors to write. Raises SquishError; the old `dst` stays on failure.
+    """
+    file = src if isinstance(src, File) else open(src, limits=limits, registry=registry)
+    started = time.perf_counter()
+    try:
+        plan = Plan(file, Path(dst), to, parse_rules(encode), tuple(only or ()))
+        report = plan.report(dry_run)
+        if not dry_run:
+            plan.write(progress)
+            size = _size_of(Path(dst))
+            report = evolve(report, size=size, seconds=time.perf_counter() - started)
+        return report
+    finally:
+        if file is not src:
+            file.close()
+
+
+class Plan:
+    """One conversion, decided before anything is written."""
+
+    def __init__(
+        self, file: File, target: Path, to: str | None, rules: tuple[Rule, ...], only: tuple[str, ...]
+    ) -> None:
+        self.file, self.target, self.known = file, target, file.registry
+        wanted = parse_spec(to) if to else CodecSpec(format_for(target, self.known))
+        self.format, self.options = wanted.id, {key: str(value) for key, value in wanted.params.items()}
+        self.container = self._writable()
+        self.rules = tuple(Rule(rule.pattern, expand(rule.spec, self.format, self.known)) for rule in rules)
+        self.steps = self._decide(self._selected(only))
+        self.specs = [step.spec for step in self.steps]
+
+    def report(self, dry_run: bool) -> Conversion:
+        """Sizes and losses as the target format predicts them."""
+        index = self.file.index
+        with guarded(FormatError, f"planning the {self.format} file", file=str(self.target)):
+            layout = self.container.layout(self.specs, index.meta, index.assets, self.options)
+        dropped = [*layout.dropped, *(f"child {name}" for name in index.children)]
+        dropped += [f"whole-model encoding {encoding.codec}" for encoding in index.whole]
+        names = [step.name for step in self.steps]
+        dropped += [f"{name}: {role}" for name in names for role in index.tensors[name].extras]
+        return Conversion(
+            source=self.file.name, target=str(self.target), format=self.format, steps=tuple(self.steps),
+            source_size=sum(ref.size for ref in index.files), size=layout.size, dropped=tuple(dropped), dry_run=dry_run,
+        )  # fmt: skip
+
+    def write(self, progress: Progress | None) -> None:
+        """Write beside the target and rename."""
+        total = sum(step.size for step in self.steps)
+        state = {"done": 0, "name": ""}
+
+        def advance(count: int) -> None:
+            state["done"] += count  # type: ignore[operator]
+            if progress:
+                progress(str(state["name"]), int(state["done"]), total)
+
+        def outgoing(step: Step) -> Outgoing:
+            streams = self._streams(step)
+            first = next(iter(streams.values()), None)
+            if first is not None:
+                first.before = lambda: state.__setitem__("name", step.name)
+            return Outgoing(step.spec, streams)
+
+        assets = {name: bytes(buffer.raw) for name, buffer in self.file.assets.items()}
+        tensors = [outgoing(step) for step in self.steps]
+        atomic = atomic_folder if self.container.writes_folder(self.options) else atomic_file
+        with atomic(self.target, advance) as sink, guarded(FormatError, "writing", file=str(self.target)):
+            self.container.write(sink, tensors, self.file.index.meta, assets, self.options)
+
+    def _writable(self) -> Container:
+        container = self.known.container(self.format)
+        info: Any = self.known.containers[self.format].info
+        if not info.can_write:
+            can = ", ".join(entry.info.id for entry in self.known.find("container", can_write=True))
+            raise FormatError(f"{self.format} cannot be written", code="read-only", hint=f"These can: {can}.")
+        unknown = sorted(set(self.options) - set(info.options))
+        if unknown:
+            raise FormatError(
+                f"{self.format} has no such option", found=", ".join(unknown),
+                expected=", ".join(sorted(info.options)) or "no options", code="option",
+            )  # fmt: skip
+        return container
+
+    def _selected(self, only: tuple[str, ...]) -> list[TensorSpec]:
+        specs = list(self.file.index.tensors.values())
+        if not only:
+            return specs
+        rules = tuple(Rule(pattern, KEEP) for pattern in only)
+        chosen = [spec for spec in specs if rule_for(rules, spec.name)]
+        if not chosen:
+            raise TensorError("no tensor matches", file=self.file.name, found=", ".join(only), code="pattern")
+        return chosen
+
+    def _decide(self, specs: list[TensorSpec]) -> list[Step]:
+        steps, failed = [], []
+        for spec in specs:
+            try:
+                with guarded(TensorError, "planning", file=self.file.name, tensor=spec.name):
+                    steps.append(self._step(spec))
+            except MissingPluginError:
+                raise
+            except SquishError as error:
+                failed.append(error)
+        if failed:
+            first = failed[0]
+            if len(failed) > 1:
+                others = ", ".join(error.tensor or "?" for error in failed[1:4])
+                more = f" and {len(failed) - 4} more" if len(failed) > 4 else ""
+                first.message += f"; the same or another reason stops {others}{more}"
+            raise first
+        return steps
+
+    def _step(self, spec: TensorSpec) -> Step:
+        rule = rule_for(self.rules, spec.name)
+        if rule is None or rule.spec == KEEP:
+            return self._keep(spec)
+        try:
+            return self._encode(spec, rule.spec)
+        except SquishError as error:
+            # A rule for everything leaves alone what its codec cannot take (norms, odd shapes); a named one must hold.
+            if rule.pattern is not None or isinstance(error, MissingPluginError):
+                raise
+            return evolve(self._keep(spec), note=f"kept: {error.message}")
+
+    def _keep(self, spec: TensorSpec) -> Step:
+        if not spec.encodings:
+            raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code="unreadable")
+        refusals = []
+        for encoding in spec.encodings:
+            answer = self.container.accepts(spec, encoding, self.options)
+            if isinstance(answer, Refusal):
+                refusals.append(answer.why)
+                continue
+            if _same(answer, encoding):
+                return self._made(spec, "copy", encoding, answer, SAME_BYTES)
+            if answer.codec == encoding.codec:
+                return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
+            exactness = repack_exactness(self.file, spec, encoding, answer)
+            if exactness is not None:
+                return self._made(spec, "repack", encoding, answer, exactness)
+            refusals.append(f"its codes do not fit {answer.codec} exactly")
+        raise TensorError(
+            f"{self.format} cannot hold it: {'; '.join(dict.fromkeys(refusals))}", tensor=spec.name,
+            found=str(spec.encodings[0].codec), code="refused",
+            hint="Ask for its values with encode= (--encode f32, or another encoding; see `squish formats`).",
+        )  # fmt: skip
+
+    def _encode(self, spec: TensorSpec, wanted: CodecSpec) -> Step:
+        origin = self.file[spec.name].readable()
+        value_dtype = self.known.codec(origin.codec.id).value_dtype(spec, origin.codec.params)
+        if not value_dtype.startswith(("f", "bf")):
+            raise TensorError("only float tensors are encoded", found=value_dtype, code="dtype")
+        codec = self.known.codec(wanted.id)
+        if wanted.id != "dense" and len(spec.shape) < 2:
+            raise TensorError("a vector is not quantised", found=f"shape {list(spec.shape)}", code="rank")
+        params = codec.params_for(spec, wanted.params)
+        dtype = params["dtype"] if wanted.id == "dense" else "f32"
+        made = evolve(spec, dtype=dtype, encodings=(), problem=None)
+        parts = {role: _part(*declared) for role, declared in codec.parts(made, params).items()}
+        answer = self.container.accepts(made, Encoding(codec=CodecSpec(wanted.id, params), parts=parts), self.options)
+        if isinstance(answer, Refusal):
+            raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(wanted), code="refused")
+        if _same(answer, origin) and origin.codec == answer.codec:
+            return self._made(spec, "copy", origin, answer, SAME_BYTES)
+        exactness = codec.error_bound(params)
+        if wanted.id == "dense":
+            exactness = Exactness("values", dtype) if _holds(value_dtype, dtype) else Exactness("bounded")
+        return self._made(made, "encode", origin, answer, exactness)
+
+    def _made(self, spec: TensorSpec, action: str, origin: Encoding, target: Encoding, exactness: Exactness) -> Step:
+        held = evolve(spec, encodings=(target,), extras={})
+        size = sum(part.nbytes for part in target.parts.values())
+        return Step(
+            name=spec.name, action=action, source=str(origin.codec), target=str(target.codec), stored=origin.stored,
+            size=size, exactness=exactness, spec=held, origin=origin,
+        )  # fmt: skip
+
+    def _streams(self, step: Step) -> dict[str, Any]:
+        if step.action == "copy":
+            return copied(self.file, step.origin, step.spec.encodings[0])
+        make = repacked if step.action == "repack" else encoded
+        return make(self.file, step.name, step.spec, step.origin)
+
+
+def format_for(target: Path, known: Registry) -> str:
+    """The writable format that a file name's suffix stands for."""
+    writable = known.find("container", can_write=True)
+    for entry in writable:
+        if any(target.name.lower().endswith(suffix) for suffix in getattr(entry.info, "suffixes", ())):
+            return entry.info.id
+    raise FormatError(
+        "the target format is not clear from the name", file=str(target), code="format",
+        hint=f"Give to=... (--to): {', '.join(entry.info.id for entry in writable)}.",
+    )  # fmt: skip
+
+
+def _same(answer: Encoding, encoding: Encoding) -> bool:
+    """Whether the target holds exactly the source's part bytes."""
+    kept = {role: (part.dtype, part.shape, part.byteorder) for role, part in encoding.parts.items()}
+    return answer.codec == encoding.codec and kept == {
+        role: (part.dtype, part.shape, part.byteorder) for role, part in answer.parts.items()
+    }
+
+
+def _holds(source: str, target: str) -> bool:
+    import numpy as np
+
+    from squish_core import dtypes
+
+    return bool(np.can_cast(dtypes.to_numpy(source), dtypes.to_numpy(target), "safe"))
+
+
+def _part(dtype: str, shape: tuple[int, ...]) -> Any:
+    from squish_core.model import Part
+
+    return Part(dtype=dtype, shape=shape)
+
+
+def _size_of(target: Path) -> int:
+    files = target.iterdir() if target.is_dir() else [target]
+    return sum(path.stat().st_size for path in files)

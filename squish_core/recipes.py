@@ -1,0 +1,96 @@
+"""The grammar of `--to` and `--encode`: `ID[:key=value[,key=value]]`, `PATTERN=SPEC`, and short names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from attrs import frozen
+
+from squish_core import known
+from squish_core.errors import MissingPluginError, SquishError
+from squish_core.model import CodecSpec
+from squish_core.plugins import Registry
+
+KEEP = CodecSpec("keep")
+
+
+@frozen
+class Rule:
+    """Encode tensors whose name matches `pattern`; a rule without a pattern takes whatever its codec can take."""
+
+    pattern: str | None
+    spec: CodecSpec
+
+
+def parse_spec(text: str) -> CodecSpec:
+    """`int4:group_size=64` as an id and parameters; numbers become numbers."""
+    name, _, rest = text.partition(":")
+    params = {}
+    for item in rest.split(",") if rest else []:
+        key, equals, value = item.partition("=")
+        if not (name and key and equals and value):
+            raise SquishError(
+                "a specification cannot be read", found=repr(text), expected="ID[:key=value[,key=value]]", code="spec"
+            )
+        params[key.strip()] = _number(value.strip())
+    return CodecSpec(name.strip(), params)
+
+
+def parse_rules(encode: str | Iterable[str] | Mapping[str, str] | None) -> tuple[Rule, ...]:
+    """`--encode` values as rules; a `=` before any `:` separates a name pattern from its specification."""
+    if encode is None:
+        return ()
+    if isinstance(encode, Mapping):
+        return tuple(Rule(pattern, parse_spec(spec)) for pattern, spec in encode.items())
+    rules = []
+    for text in [encode] if isinstance(encode, str) else encode:
+        before, equals, after = text.partition("=")
+        if equals and ":" not in before:
+            rules.append(Rule(before, parse_spec(after)))
+        else:
+            rules.append(Rule(None, parse_spec(text)))
+    return tuple(rules)
+
+
+def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
+    """The last rule that matches a tensor's name."""
+    chosen = None
+    for rule in rules:
+        if rule.pattern is None or fnmatchcase(name, rule.pattern):
+            chosen = rule
+    return chosen
+
+
+def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
+    """Resolve short names: the target container's aliases first, then the codecs'."""
+    if spec.id in ("keep", *registry.codecs):
+        return spec
+    for table in _alias_tables(container, registry):
+        if spec.id in table:
+            full = parse_spec(table[spec.id])
+            return CodecSpec(full.id, {**full.params, **spec.params})
+    names = sorted(
+        {"keep", *registry.codecs, *(name for table in _alias_tables(container, registry) for name in table)}
+    )
+    package = known.package_for("codec", spec.id)
+    kind = MissingPluginError if package else SquishError
+    raise kind(
+        "no such encoding", found=repr(spec.id), code="encode",
+        hint=f"Run `pip install {package}`." if package else f"Known here: {', '.join(names)}.",
+    )  # fmt: skip
+
+
+def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, Any]]:
+    infos = [registry.containers[container].info, *(entry.info for entry in registry.codecs.values())]
+    return [getattr(info, "aliases", {}) for info in infos]
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,125 @@
+"""Streams of parts for writing: copied bytes, repacked codes, encoded panels; a panel in memory, never a tensor."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from squish_core.codecs.base import Region
+from squish_core.errors import CodecError
+from squish_core.handles import File
+from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
+from squish_core.regions import panels, sizes
+from squish_core.writing import Stream
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Pieces = Callable[[], Iterator[dict[str, "np.ndarray"]]]
+
+
+def copied(file: File, origin: Encoding, target: Encoding) -> dict[str, Stream]:
+    """The source's own bytes, unfiltered; copied by the kernel where they lie raw in a file."""
+    streams = {}
+    for role, part in origin.parts.items():
+        array = file.array(part)
+        streams[role] = Stream(target.parts[role], array.chunks, stored=array)
+    return streams
+
+
+def encoded(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict[str, Stream]:
+    """The source's values, encoded panel by panel."""
+    import numpy as np
+
+    encoding = target.encodings[0]
+    codec = file.registry.codec(encoding.codec.id)
+    tensor = file[name]
+
+    def pieces() -> Iterator[dict[str, np.ndarray]]:
+        for region in _row_panels(target, codec.grain(target, encoding.codec.params)):
+            values = tensor._read(origin, region)
+            if encoding.codec.id != "dense":
+                values = values.astype(np.float32, copy=False)
+            yield codec.encode(values, encoding.codec.params)
+
+    return _split(encoding, pieces)
+
+
+def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict[str, Stream]:
+    """The source's codes in the target's packing."""
+    encoding = target.encodings[0]
+
+    def pieces() -> Iterator[dict[str, np.ndarray]]:
+        for made in _repacked_panels(file, file.index.tensors[name], origin, encoding):
+            if made is None:
+                raise CodecError("the codes no longer fit the target", tensor=name, code="repack")
+            yield made[0]
+
+    return _split(encoding, pieces)
+
+
+def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Encoding) -> Exactness | None:
+    """How exactly the target can hold the source's codes, decided on the data; None when it cannot."""
+    worst = SAME_BYTES
+    for made in _repacked_panels(file, spec, origin, target):
+        if made is None:
+            return None
+        if made[1] != SAME_BYTES:
+            worst = made[1]
+    return worst
+
+
+def _repacked_panels(
+    file: File, spec: TensorSpec, origin: Encoding, target: Encoding
+) -> Iterator[tuple[dict[str, np.ndarray], Exactness] | None]:
+    source, sink = file.registry.codec(origin.codec.id), file.registry.codec(target.codec.id)
+    grain = _common(source.grain(spec, origin.codec.params), sink.grain(spec, target.codec.params))
+    parts = file[spec.name].arrays(origin)
+    for region in _row_panels(spec, grain):
+        codes = source.codes(parts, spec, origin.codec.params, region)
+        panel = evolve(spec, shape=sizes(region))
+        yield None if codes is None else sink.from_codes(codes, panel, target.codec.params)
+
+
+def _split(encoding: Encoding, pieces: Pieces) -> dict[str, Stream]:
+    """One stream per part from panels that give all parts at once: the first part drives, the others spool."""
+    roles = list(encoding.parts)
+    spools: dict[str, Any] = {}
+
+    def first() -> Iterator[memoryview]:
+        spools.update({role: tempfile.TemporaryFile() for role in roles[1:]})
+        for made in pieces():
+            for role in roles[1:]:
+                spools[role].write(_bytes(made[role]))
+            yield _bytes(made[roles[0]])
+
+    def other(role: str) -> Iterator[bytes]:
+        if role not in spools:
+            for _ in first():
+                pass
+        with spools.pop(role) as spool:
+            spool.seek(0)
+            while chunk := spool.read(1 << 22):
+                yield chunk
+
+    streams = {role: Stream(encoding.parts[role], lambda role=role: other(role)) for role in roles[1:]}  # type: ignore[misc]
+    return {roles[0]: Stream(encoding.parts[roles[0]], first), **streams}
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    import numpy as np
+
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _row_panels(spec: TensorSpec, grain: tuple[int | None, ...]) -> Iterator[Region]:
+    return panels(spec.shape, grain, 4, whole_rows=True)
+
+
+def _common(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    from math import lcm
+
+    return tuple(None if a is None or b is None else lcm(a, b) for a, b in zip(one, other))
