@@ -84,7 +84,7 @@ def compare(first: File, second: File, name: str) -> TensorDifference:
     if name not in first:
         return TensorDifference(name=name, state="only in b", b=describe(second[name]))
     one, other = first[name], second[name]
-    told = {"name": name, "a": describe(one), "b": describe(other)}
+    told: dict[str, Any] = {"name": name, "a": describe(one), "b": describe(other)}
     if one.shape != other.shape:
         return TensorDifference(state="shape", **told)
     if equal_codes(one, other):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve, field, frozen
 
+from squish_core import handles
 from squish_core.containers import Container
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
-from squish_core.handles import File, guarded, open
+from squish_core.handles import File, guarded
 from squish_core.limits import Limits
 from squish_core.model import SAME_BYTES, CodecSpec, Encoding, Exactness, Refusal, TensorSpec
 from squish_core.plugins import Registry
@@ -86,7 +88,7 @@ def convert(
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
     error. `only` are name patterns of the tensors to write. Raises SquishError; the old `dst` stays on failure.
     """
-    file = src if isinstance(src, File) else open(src, limits=limits, registry=registry)
+    file = src if isinstance(src, File) else handles.open(src, limits=limits, registry=registry)
     started = time.perf_counter()
     try:
         plan = Plan(file, Path(dst), to, parse_rules(encode), tuple(only or ()))
@@ -132,18 +134,23 @@ class Plan:
     def write(self, progress: Progress | None) -> None:
         """Write beside the target and rename."""
         total = sum(step.size for step in self.steps)
-        state = {"done": 0, "name": ""}
+        done, current = 0, ""
 
         def advance(count: int) -> None:
-            state["done"] += count  # type: ignore[operator]
+            nonlocal done
+            done += count
             if progress:
-                progress(str(state["name"]), int(state["done"]), total)
+                progress(current, done, total)
+
+        def start(name: str) -> None:
+            nonlocal current
+            current = name
 
         def outgoing(step: Step) -> Outgoing:
             streams = self._streams(step)
             first = next(iter(streams.values()), None)
             if first is not None:
-                first.before = lambda: state.__setitem__("name", step.name)
+                first.before = partial(start, step.name)
             return Outgoing(step.spec, streams)
 
         assets = {name: bytes(buffer.raw) for name, buffer in self.file.assets.items()}

@@ -90,7 +90,7 @@ def _split(encoding: Encoding, pieces: Pieces) -> dict[str, Stream]:
     spools: dict[str, Any] = {}
 
     def first() -> Iterator[memoryview]:
-        spools.update({role: tempfile.TemporaryFile() for role in roles[1:]})
+        spools.update({role: tempfile.TemporaryFile() for role in roles[1:]})  # noqa: SIM115 - closed by `other`
         for made in pieces():
             for role in roles[1:]:
                 spools[role].write(_bytes(made[role]))
