@@ -29,6 +29,8 @@ class Layout:
 class Container:
     """A file format: a function from bytes to an Index, and back."""
 
+    id: str = ""
+
     def read_index(self, source: Source, limits: Limits) -> Index:
         """Index of a file; reads the header only and checks everything its format demands."""
         raise NotImplementedError

@@ -281,7 +281,9 @@ class Registry:
     def _import(self, entry: Entry) -> Any:
         module, _, name = entry.info.factory.partition(":")
         try:
-            return getattr(importlib.import_module(module), name)()
+            implementation = getattr(importlib.import_module(module), name)()
+            implementation.id = entry.info.id
+            return implementation
         except ImportError as error:
             raise MissingPluginError(
                 f"{entry.info.id!r} cannot be imported: {error}",

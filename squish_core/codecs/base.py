@@ -51,7 +51,12 @@ class Codes:
 
 
 class Codec:
-    """A tensor codec. Parameters are plain data from the file; `parts` declares shapes so the core can check them."""
+    """A tensor codec. Parameters are plain data from the file; `parts` declares shapes so the core can check them.
+
+    `id` is the id it was declared under: one class may serve a family.
+    """
+
+    id: str = ""
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Role -> (dtype, shape) of every stored part for a tensor of this shape; CodecError if impossible."""
@@ -99,6 +104,8 @@ class Codec:
 
 class ByteCodec:
     """A byte codec (zstd): used only in `Part.filters`."""
+
+    id: str = ""
 
     def decode(self, data: memoryview, params: Params, *, out: memoryview, ratio: int) -> None:
         """Fill `out` exactly from the stored bytes; CodecError when they give more, less or garbage."""

@@ -5,12 +5,18 @@ from __future__ import annotations
 from squish_core.api import CodecInfo, hookimpl
 
 NAMES = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k")
+ENCODED = ("q4_0", "q4_1", "q8_0")
 
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The codecs of this plugin."""
+    """One codec per block type; those that encode go by their short names in `--encode`."""
     return [
-        CodecInfo(id=f"ggml.{name}", title=f"GGML {name.upper()} blocks", factory=f"squish_ggml.codec:{name.title()}")
+        CodecInfo(
+            id=f"ggml.{name}",
+            title=f"GGML {name.upper()} blocks",
+            factory="squish_ggml.codec:GgmlBlocks",
+            aliases={name: f"ggml.{name}"} if name in ENCODED else {},
+        )
         for name in NAMES
     ]

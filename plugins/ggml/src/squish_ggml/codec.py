@@ -1,0 +1,73 @@
+"""GGML blocks as a codec: one part `data`, each row a run of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from squish_core.api import Codec, CodecError, Parts, Region, TensorSpec
+
+from .blocks import BLOCKS, Block
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class GgmlBlocks(Codec):
+    """Blocks along the last axis; `data` is u8 of shape (*leading, blocks per row * block bytes).
+
+    Values are f32. Source: the block layouts of ggml (ggml-common.h), bit for bit as gguf-py decodes them.
+    """
+
+    @property
+    def block(self) -> Block:
+        """The block type that this codec's id names."""
+        return BLOCKS[self.id.removeprefix("ggml.")]
+
+    def parts(self, spec: TensorSpec, params: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
+        block = self.block
+        if not spec.shape or spec.shape[-1] % block.elements:
+            raise CodecError(
+                f"rows do not divide into {block.name.upper()} blocks", tensor=spec.name, code="shape",
+                expected=f"a last dimension that is a multiple of {block.elements}", found=f"shape {list(spec.shape)}",
+                hint="Take a type with smaller blocks (q8_0, q4_0), or keep the tensor.",
+            )  # fmt: skip
+        return {"data": ("u8", (*spec.shape[:-1], spec.shape[-1] // block.elements * block.nbytes))}
+
+    def grain(self, spec: TensorSpec, params: Mapping[str, Any]) -> tuple[int | None, ...]:
+        return (*(1,) * (len(spec.shape) - 1), self.block.elements)
+
+    def decode(
+        self, parts: Parts, spec: TensorSpec, params: Mapping[str, Any], *, region: Region, out: np.ndarray
+    ) -> None:
+        block = self.block
+        first, last = region[-1].start // block.elements, region[-1].stop // block.elements
+        stored = parts["data"][(*region[:-1], slice(first * block.nbytes, last * block.nbytes))]
+        rows = out.size // max(out.shape[-1], 1)
+        block.decode(stored.reshape(rows, last - first, block.nbytes), out.reshape(rows, out.shape[-1]))
+
+    def encode(
+        self, panel: np.ndarray, params: Mapping[str, Any], *, stats: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        import numpy as np
+
+        block = self.block
+        if block.encode is None:
+            raise self._cannot_encode()
+        values = np.ascontiguousarray(panel, np.float32).reshape(-1, panel.shape[-1])
+        blocks = values.shape[1] // block.elements
+        out = np.empty((len(values), blocks, block.nbytes), np.uint8)
+        block.encode(values, out)
+        return {"data": out.reshape(*panel.shape[:-1], blocks * block.nbytes)}
+
+    def params_for(self, spec: TensorSpec, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self.block.encode is None:
+            raise self._cannot_encode()
+        if params:
+            raise CodecError(f"{self.id} takes no parameters", found=", ".join(params), code="params")
+        self.parts(spec, params)
+        return params
+
+    def _cannot_encode(self) -> CodecError:
+        can = ", ".join(name for name, block in BLOCKS.items() if block.encode)
+        return CodecError(f"{self.id} is decoded only", code="encode", hint=f"Encoders here: {can}.")
