@@ -1,0 +1,1 @@
+"""GGML block types for Squish."""
