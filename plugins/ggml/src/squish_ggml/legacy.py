@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .panels import Bytes, Floats, Scratch, gather, half, spread
+from .panels import Bytes, Floats, Scratch, half, spread
 
 # Four fifth bits are spread at once: entry b holds, for each bit of b from the lowest up, one byte
 # that completes a nibble to q (bit at 16) or to q - 16 (minus 16 where the bit is clear).
@@ -15,8 +15,8 @@ FIFTH_BIT_SIGNED = ((1 - _BITS) * np.uint8(0xF0)).view(np.uint64).ravel()
 
 def _nibbles(panel: Bytes, start: int, scratch: Scratch) -> Bytes:
     """Read 16 bytes as 32 nibbles: all the low ones, then all the high ones."""
-    packed = gather(panel, start, start + 16, scratch, "packed")
-    return spread(packed, (0, 4), 0x0F, scratch, "quants").reshape(len(panel), 32)
+    lanes = spread(panel[:, start : start + 16], 16, (0, 4), 0x0F, scratch)
+    return lanes.view(np.uint8).reshape(-1, 32)
 
 
 def _five_bits(panel: Bytes, start: int, table: np.ndarray, scratch: Scratch) -> Bytes:

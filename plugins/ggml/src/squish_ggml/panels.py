@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
+Lanes = npt.NDArray[np.uint64]
 Kernel = Callable[[Bytes, Floats, "Scratch"], None]
 Run = Callable[[Bytes, Floats], None]
 
@@ -22,7 +23,7 @@ class Scratch:
     """Named work arrays of one call; the first panel is the largest, so each is allocated once."""
 
     def __init__(self) -> None:
-        self._pool: dict[str, npt.NDArray[Any]] = {}
+        self._pool: dict[Hashable, npt.NDArray[Any]] = {}
 
     def __call__(self, name: str, *shape: int, dtype: npt.DTypeLike = np.uint8) -> npt.NDArray[Any]:
         """Return uninitialised room of this shape, C-contiguous, shared by all uses of `name`."""
@@ -31,6 +32,12 @@ class Scratch:
         if room is None:
             room = self._pool[name] = np.empty(size, dtype)
         return room[:size].reshape(shape)
+
+    def constant(self, key: Hashable, make: Callable[[], Lanes]) -> Lanes:
+        """Return what `make` made for the first panel of this call."""
+        if key not in self._pool:
+            self._pool[key] = make()
+        return self._pool[key]
 
 
 def decoder(kernel: Kernel, elements: int, nbytes: int) -> Run:
@@ -95,28 +102,17 @@ def half(panel: Bytes, at: int) -> Floats:
     return panel[:, at : at + 2].view("<f2").astype(np.float32)
 
 
-def gather(panel: Bytes, start: int, stop: int, scratch: Scratch, name: str) -> Bytes:
-    """Copy bytes start:stop of every block together, (panel, stop-start), aligned for wide integer views."""
-    packed = scratch(name, len(panel), stop - start)
-    # One opaque item a block: NumPy moves it whole instead of starting a loop over a few bytes.
-    opaque = f"V{stop - start}"
-    packed.view(opaque)[:] = panel[:, start:stop].view(opaque)
-    return packed
-
-
-def spread(packed: Bytes, shifts: Sequence[int], mask: int, scratch: Scratch, name: str) -> Bytes:
-    """Split bytes (groups, width) into bit fields (groups, len(shifts), width); a negative shift is to the left.
+def spread(span: Bytes, width: int, shifts: tuple[int, ...], mask: int, scratch: Scratch) -> Lanes:
+    """Split bytes (panel, count) into the bit fields (panel, count/width, len(shifts), width), as flat lanes.
 
     Eight bytes are shifted at a time: the mask drops whatever crossed from one byte into the next.
     """
-    groups, width = packed.shape
-    fields = scratch(name, groups, len(shifts), width)
-    lanes = packed.reshape(-1).view(np.uint64)
-    moved = scratch("moved", lanes.size, dtype=np.uint64)
-    cells = fields.view(f"V{width}")
-    for index, shift in enumerate(shifts):
-        if shift:
-            (np.left_shift if shift < 0 else np.right_shift)(lanes, np.uint64(abs(shift)), out=moved)
-        np.bitwise_and(moved if shift else lanes, np.uint64(mask * EVERY_BYTE), out=moved)
-        cells[:, index, 0] = moved.view(f"V{width}")
-    return fields
+    # Opaque items: NumPy repeats them whole, instead of starting a loop over a few bytes for each.
+    lanes = np.repeat(span.view(f"V{width}"), len(shifts)).view(np.uint64)
+    lanes >>= scratch.constant((width, shifts), lambda: _repeat(shifts, width // 8, lanes.size))[: lanes.size]
+    lanes &= np.uint64(mask * EVERY_BYTE)
+    return lanes
+
+
+def _repeat(shifts: tuple[int, ...], lanes: int, size: int) -> Lanes:
+    return np.resize(np.repeat(np.array(shifts, np.uint64), lanes), size)
