@@ -1,0 +1,64 @@
+"""Encoders of the simple GGML block types: nearest steps, the same bytes as ggml's reference."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .panels import Bytes, Floats, Scratch
+
+
+def _inverse(step: Floats) -> Floats:
+    """1 / step, and 0 for a block of zeros."""
+    return np.where(step == 0, np.float32(0), np.float32(1) / step)
+
+
+def _store_half(panel: Bytes, at: int, values: Floats) -> None:
+    panel[:, at : at + 2] = values.astype("<f2").view(np.uint8)
+
+
+def _store_nibbles(panel: Bytes, start: int, levels: Floats, scratch: Scratch) -> None:
+    """Cut levels to 0..15 and pack elements 0..15 low, 16..31 high."""
+    quants = scratch("quants", *levels.shape)
+    np.copyto(quants, levels, casting="unsafe")
+    np.minimum(quants, np.uint8(15), out=quants)
+    high = quants[:, 16:]
+    np.left_shift(high, np.uint8(4), out=high)
+    np.bitwise_or(quants[:, :16], high, out=panel[:, start : start + 16])
+
+
+def encode_q4_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
+    """The value of largest magnitude (the first of equals) becomes -8 steps."""
+    levels = np.abs(values, out=scratch("levels", *values.shape, dtype=np.float32))
+    largest = np.take_along_axis(values, levels.argmax(axis=1)[:, None], axis=1)
+    step = largest / np.float32(-8)
+    np.multiply(values, _inverse(step), out=levels)
+    levels += np.float32(8.5)
+    _store_half(panel, 0, step)
+    _store_nibbles(panel, 2, levels, scratch)
+
+
+def encode_q4_1(panel: Bytes, values: Floats, scratch: Scratch) -> None:
+    """The smallest value becomes level 0, the largest level 15."""
+    lowest = values.min(axis=1, keepdims=True)
+    step = (values.max(axis=1, keepdims=True) - lowest) / np.float32(15)
+    levels = np.subtract(values, lowest, out=scratch("levels", *values.shape, dtype=np.float32))
+    levels *= _inverse(step)
+    levels += np.float32(0.5)
+    _store_half(panel, 0, step)
+    _store_half(panel, 2, lowest)
+    _store_nibbles(panel, 4, levels, scratch)
+
+
+def encode_q8_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
+    """The largest magnitude becomes 127 steps; ties are rounded away from zero."""
+    levels = np.abs(values, out=scratch("levels", *values.shape, dtype=np.float32))
+    step = levels.max(axis=1, keepdims=True) / np.float32(127)
+    np.multiply(values, _inverse(step), out=levels)
+    # trunc(x) + trunc(2 * fraction) is exact where trunc(x + 0.5) would round 0.49999997 up.
+    whole = np.trunc(levels, out=scratch("whole", *values.shape, dtype=np.float32))
+    levels -= whole
+    levels += levels
+    np.trunc(levels, out=levels)
+    levels += whole
+    _store_half(panel, 0, step)
+    np.copyto(panel[:, 2:].view(np.int8), levels, casting="unsafe")
