@@ -143,14 +143,14 @@ class Demo:
 
         try:
             peer = oracles.peer("gguf")
-        except oracles.PeerError as error:
-            print(f"not compared: {error}")
+        except oracles.OracleError as error:
+            print(f"not compared, gguf-py cannot be installed: {str(error).splitlines()[0]}")
             return
         with squish.open(self.source) as file:
             for name in names:
                 tensor = file[name]
                 blocks = tensor.parts()["data"].numpy()[:64]
-                theirs = peer.run(DEQUANTIZE, blocks=blocks, kind=tensor.codec.removeprefix("ggml.").upper())
+                theirs = peer.run(dequantize, blocks=blocks, kind=tensor.codec.removeprefix("ggml.").upper())
                 ours = tensor[:64]
                 same = ours.tobytes() == theirs.tobytes()
                 self.check(same, f"{name} [{tensor.codec}] 64 rows {'equal' if same else 'DIFFER'}, bit for bit")
@@ -207,12 +207,11 @@ class Demo:
         print("FAILED: " + "; ".join(self.failed) if self.failed else "everything agrees")
 
 
-DEQUANTIZE = """
-def run(blocks, kind):
-    import numpy as np, gguf
-    kind = getattr(gguf.GGMLQuantizationType, {"DENSE": "F32"}.get(kind, kind))
-    return gguf.quants.dequantize(np.ascontiguousarray(blocks), kind)
-"""
+def dequantize(blocks: np.ndarray, kind: str) -> np.ndarray:
+    """Runs in the process of the peer."""
+    import gguf
+
+    return gguf.quants.dequantize(np.ascontiguousarray(blocks), gguf.GGMLQuantizationType[kind])
 
 
 class PeakMemory:
