@@ -40,8 +40,6 @@ _KERNELS: dict[str, tuple[int, int, Kernel, Kernel | None]] = {
 }
 
 BLOCKS: dict[str, Block] = {
-    name: Block(
-        name, elements, nbytes, decoder(decode, elements, nbytes), encode and encoder(encode, elements, nbytes)
-    )
+    name: Block(name, elements, nbytes, decoder(decode, elements, nbytes), encode and encoder(encode, elements, nbytes))
     for name, (elements, nbytes, decode, encode) in _KERNELS.items()
 }

@@ -1,0 +1,74 @@
+"""Seeded files to measure on, written once into a cache folder outside the repository's history."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracles
+
+FOLDER = Path(__file__).resolve().parent.parent / ".cache" / "benchmarks"
+LARGE = (64, (2048, 2048))  # 1.07 GB of f32
+SMALL = (20_000, (50, 52))  # 10.4 kB each
+
+
+def safetensors(count: int, shape: tuple[int, int]) -> Path:
+    """A safetensors file of `count` f32 arrays, written with nothing but json."""
+    path = FOLDER / f"{count}.safetensors"
+    if path.exists():
+        return path
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    nbytes = 4 * shape[0] * shape[1]
+    header = {
+        f"layer.{i:05}.weight": {"dtype": "F32", "shape": list(shape), "data_offsets": [i * nbytes, (i + 1) * nbytes]}
+        for i in range(count)
+    }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    rng = np.random.default_rng(0)
+    temporary = path.with_suffix(".part")
+    with temporary.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _ in range(count):
+            file.write(rng.standard_normal(shape, np.float32).tobytes())
+    os.replace(temporary, path)
+    return path
+
+
+def ztensor(count: int, shape: tuple[int, int], version: str) -> Path:
+    """The same arrays as the released ztensor of that version writes them."""
+    path = FOLDER / f"{count}-{version}.zt"
+    if not path.exists():
+        oracles.peer(f"ztensor-{version}").run(
+            write_ztensor, source=str(safetensors(count, shape)), target=str(path), modern=version.startswith("2")
+        )
+    return path
+
+
+def write_ztensor(source: str, target: str, modern: bool) -> None:
+    """Runs in the peer."""
+    import json
+
+    import ztensor.numpy
+
+    data = np.memmap(source, np.uint8, "r")
+    size = int(data[:8].view("<u8")[0])
+    header = json.loads(bytes(data[8 : 8 + size]))
+    arrays: dict[str, Any] = {}
+    for name, entry in header.items():
+        begin, end = (8 + size + offset for offset in entry["data_offsets"])
+        arrays[name] = np.array(data[begin:end]).view("<f4").reshape(entry["shape"])
+    ztensor.numpy.save_file(arrays, target)
+
+
+def evict(path: Path) -> None:
+    """Drop a file from the page cache, so that the next read is cold."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)

@@ -1,0 +1,242 @@
+"""Open, list, touch, copy, slice and write: 1 GB in 64 tensors, and 20 000 small ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracles
+
+import squish_core as squish
+from benchmarks import data
+from benchmarks.table import Row, markdown
+
+Call = Callable[[], object]
+
+
+def run(quick: bool) -> str:
+    """Both sets, as a section each."""
+    large = (8, data.LARGE[1]) if quick else data.LARGE
+    small = (2000, data.SMALL[1]) if quick else data.SMALL
+    return "\n".join(
+        section(f"{count} tensors of {4 * shape[0] * shape[1] / 1e6:.3g} MB", count, shape)
+        for count, shape in (large, small)
+    )
+
+
+def section(title: str, count: int, shape: tuple[int, int]) -> str:
+    """All operations on one set."""
+    source, old = data.safetensors(count, shape), data.ztensor(count, shape, "1.1.1")
+    new = data.ztensor(count, shape, "2.1.2")
+    size = 4 * count * shape[0] * shape[1]
+    rows = [
+        measured(f"{what} {path.suffix}", action, path, peers(action, source, old, new), size, cold)
+        for path in (source, old)
+        for what, action, cold in (
+            ("open and list", "views", False),
+            ("open and touch every page", "touch", False),
+            ("copy all, warm", "copy", False),
+            ("copy all, cold", "copy", True),
+            ("slice a quarter of each", "part", False),
+        )
+    ]
+    rows.append(writing(source, size))
+    return markdown(title, "f32, seeded. Views are zero-copy; a copy is a fresh array of each tensor.", rows)
+
+
+def peers(action: str, source: Path, old: Path, new: Path) -> dict[str, tuple[Path, Call | oracles.Timed]]:
+    """The peers that can do an operation, each on its own file."""
+    table = {
+        "safetensors": (source, safetensors_peer),
+        "safetensors.torch": (source, torch_peer),
+        "ztensor 1.1.1": (old, ztensor1_peer),
+        "ztensor 2.1.2": (new, ztensor2_peer),
+    }
+    environments = ("safetensors", "torch", "ztensor-1.1.1", "ztensor-2.1.2")
+    found: dict[str, tuple[Path, Call | oracles.Timed]] = {"np.memmap": (source, memmap(source, action))}
+    for (name, (path, code)), environment in zip(table.items(), environments):
+        found[name] = (path, oracles.peer(environment).prepare(code, path=str(path), action=action))
+    return found
+
+
+def measured(
+    what: str, action: str, path: Path, others: dict[str, tuple[Path, Call | oracles.Timed]], size: int, cold: bool
+) -> Row:
+    """Ours and the peers in turns."""
+    calls: dict[str, Any] = {"ours": (path, lambda: ours(path, action)), **others}
+    if cold:
+        calls = {name: after_eviction(file, call) for name, (file, call) in calls.items()}
+    else:
+        calls = {name: call for name, (_, call) in calls.items()}
+    seconds = oracles.interleave(calls)
+    moved = {"views": 0, "touch": size, "copy": size, "part": size // 4}[action]
+    return Row(what, seconds.pop("ours"), seconds, moved)
+
+
+def after_eviction(path: Path, call: Any) -> oracles.Timed:
+    """The same call, timed just after its file left the page cache."""
+    timed = call if isinstance(call, oracles.Timed) else oracles.clocked(call)
+
+    def seconds() -> float:
+        data.evict(path)
+        return float(timed.seconds())
+
+    return oracles.Timed(seconds)
+
+
+def ours(path: Path, action: str) -> object:
+    """One operation through the public API."""
+    with squish.open(path) as file:
+        if action == "copy":
+            return {name: tensor.numpy(copy=True) for name, tensor in file.items()}
+        if action == "part":
+            return {name: tensor[: tensor.shape[0] // 4] for name, tensor in file.items()}
+        arrays = {name: tensor.numpy() for name, tensor in file.items()}
+        return touched(arrays) if action == "touch" else arrays
+
+
+def touched(arrays: dict[str, np.ndarray]) -> int:
+    """One byte of every page."""
+    return sum(int(array.reshape(-1).view(np.uint8)[::4096].sum()) for array in arrays.values())
+
+
+def memmap(path: Path, action: str) -> Call:
+    """NumPy's own mapping of the whole data, as one array: the floor."""
+
+    def run() -> object:
+        array = np.memmap(path, np.uint8, "r")
+        if action == "copy":
+            return np.array(array)
+        return int(array[::4096].sum()) if action == "touch" else array[: len(array) // 4]
+
+    return run
+
+
+def safetensors_peer(path: str, action: str) -> Call:
+    """Runs in the peer."""
+    from safetensors import safe_open
+    from safetensors.numpy import load_file
+
+    def run() -> object:
+        if action == "part":
+            with safe_open(path, framework="np") as file:
+                return {name: file.get_slice(name)[: file.get_slice(name).get_shape()[0] // 4] for name in file.keys()}
+        arrays = load_file(path)
+        if action == "touch":
+            return sum(int(array.reshape(-1).view(np.uint8)[::4096].sum()) for array in arrays.values())
+        return arrays
+
+    return run
+
+
+def torch_peer(path: str, action: str) -> Call:
+    """Runs in the peer."""
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import load_file
+
+    def run() -> object:
+        if action == "part":
+            with safe_open(path, framework="pt") as file:
+                return {name: file.get_slice(name)[: file.get_slice(name).get_shape()[0] // 4] for name in file.keys()}
+        tensors = load_file(path)
+        if action == "copy":
+            return {name: tensor.clone() for name, tensor in tensors.items()}
+        if action == "touch":
+            return sum(int(t.view(torch.uint8).reshape(-1)[::4096].sum()) for t in tensors.values())
+        return tensors
+
+    return run
+
+
+def ztensor1_peer(path: str, action: str) -> Call:
+    """Runs in the peer."""
+    import ztensor
+
+    def run() -> object:
+        reader = ztensor.Reader(path)
+        arrays = reader.read_tensors(reader.tensor_names)
+        if action == "touch":
+            return sum(int(array.reshape(-1).view(np.uint8)[::4096].sum()) for array in arrays), reader
+        if action == "copy":
+            return [np.array(array) for array in arrays], reader
+        if action == "part":
+            return [np.array(array[: len(array) // 4]) for array in arrays], reader
+        return arrays, reader
+
+    return run
+
+
+def ztensor2_peer(path: str, action: str) -> Call:
+    """Runs in the peer."""
+    import ztensor.numpy
+
+    def run() -> object:
+        arrays = ztensor.numpy.load_file(path, copy=action == "copy")
+        if action == "touch":
+            return sum(int(array.reshape(-1).view(np.uint8)[::4096].sum()) for array in arrays.values())
+        if action == "part":
+            return {name: np.array(array[: len(array) // 4]) for name, array in arrays.items()}
+        return arrays
+
+    return run
+
+
+def writing(source: Path, size: int) -> Row:
+    """Write the set as zTensor and as safetensors; the peers save arrays that are in memory already."""
+    target = data.FOLDER / "written"
+    seconds = oracles.interleave(
+        {
+            "ours": lambda: squish.convert(source, target.with_suffix(".zt"), to="ztensor:digest=none"),
+            "safetensors": oracles.peer("safetensors").prepare(
+                write_safetensors, source=str(source), target=str(target.with_suffix(".peer.safetensors"))
+            ),
+            "ztensor 1.1.1": oracles.peer("ztensor-1.1.1").prepare(
+                write_ztensor1, source=str(source), target=str(target.with_suffix(".peer.zt"))
+            ),
+        },
+        repeat=5,
+    )
+    for path in data.FOLDER.glob("written.*"):
+        path.unlink()
+    return Row("write (ours: from a file, synced)", seconds.pop("ours"), seconds, size)
+
+
+def write_safetensors(source: str, target: str) -> Call:
+    """Runs in the peer; writes and syncs."""
+    import os
+
+    from safetensors.numpy import load_file, save_file
+
+    arrays = load_file(source)
+
+    def run() -> None:
+        save_file(arrays, target)
+        with open(target, "rb") as file:
+            os.fsync(file.fileno())
+
+    return run
+
+
+def write_ztensor1(source: str, target: str) -> Call:
+    """Runs in the peer; writes and syncs."""
+    import json
+    import os
+
+    import ztensor.numpy
+
+    data = np.memmap(source, np.uint8, "r")
+    size = int(data[:8].view("<u8")[0])
+    arrays = {}
+    for name, entry in json.loads(bytes(data[8 : 8 + size])).items():
+        begin, end = (8 + size + offset for offset in entry["data_offsets"])
+        arrays[name] = np.array(data[begin:end]).view("<f4").reshape(entry["shape"])
+
+    def run() -> None:
+        ztensor.numpy.save_file(arrays, target)
+        with open(target, "rb") as file:
+            os.fsync(file.fileno())
+
+    return run

@@ -1,0 +1,36 @@
+"""Rows of a benchmark and how they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import frozen
+
+
+@frozen
+class Row:
+    """One operation: our median seconds, each peer's, and the bytes it is about (0: none)."""
+
+    operation: str
+    ours: float
+    peers: dict[str, float]
+    nbytes: int = 0
+    target: str = ""
+
+    def ratios(self) -> str:
+        """How many times faster than each peer we are."""
+        return ", ".join(f"{name} {seconds / self.ours:.2f}x" for name, seconds in self.peers.items())
+
+
+def markdown(title: str, note: str, rows: Iterable[Row]) -> str:
+    """A section of docs/benchmarks.md."""
+    lines = [f"## {title}", "", note, "", "| operation | ours | rate | faster than | target |", "|---|---|---|---|---|"]
+    for row in rows:
+        rate = f"{row.nbytes / row.ours / 1e9:.2f} GB/s" if row.nbytes else ""
+        lines.append(f"| {row.operation} | {shown(row.ours)} | {rate} | {row.ratios()} | {row.target} |")
+    return "\n".join([*lines, ""])
+
+
+def shown(seconds: float) -> str:
+    """Seconds for people."""
+    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
