@@ -35,9 +35,9 @@ def guarded(kind: type[SquishError], what: str, **context: Any) -> Iterator[None
         yield
     except SquishError as error:
         raise error.within(**context) from error.__cause__
-    except (Exception, RecursionError) as error:
-        if isinstance(error, MemoryError):
-            raise kind(f"not enough memory while {what}", code="memory", **context) from error
+    except MemoryError as error:
+        raise kind(f"not enough memory while {what}", code="memory", **context) from error
+    except Exception as error:
         raise kind(
             f"a plugin failed while {what}: {type(error).__name__}: {error}", code="plugin-bug",
             hint="Please report this with the file's header.", **context,
