@@ -189,14 +189,14 @@ def peer(name: str) -> Peer:
 
 def interleave(calls: Mapping[str, Callable[[], object] | Timed], repeat: int = 7) -> dict[str, float]:
     """Median seconds of each, measured in turns so that a slow moment of the machine falls on all of them."""
-    seconds = {name: call.seconds if isinstance(call, Timed) else _clocked(call) for name, call in calls.items()}
+    seconds = {name: call.seconds if isinstance(call, Timed) else clocked(call) for name, call in calls.items()}
     for measure in seconds.values():  # first calls import, allocate and fill caches
         measure()
     rounds = [{name: measure() for name, measure in seconds.items()} for _ in range(repeat)]
     return {name: statistics.median(each[name] for each in rounds) for name in seconds}
 
 
-def _clocked(call: Callable[[], object]) -> Callable[[], float]:
+def clocked(call: Callable[[], object]) -> Callable[[], float]:
     def measure() -> float:
         start = time.perf_counter()
         call()
