@@ -19,7 +19,7 @@ _NAMES = {
     "squish_core.limits": ("Limits",),
     "squish_core.source": ("Source", "check_plain_name"),
     "squish_core.containers": ("Container", "Layout", "Refinement"),
-    "squish_core.codecs.base": ("ByteCodec", "Codec", "Codes", "PartArray", "Parts", "Region"),
+    "squish_core.codecs.base": ("ByteCodec", "Codec", "Codes", "Params", "PartArray", "Parts", "Region"),
     "squish_core.backends.base": (
         "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
     ),
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import ByteCodec as ByteCodec
     from squish_core.codecs.base import Codec as Codec
     from squish_core.codecs.base import Codes as Codes
+    from squish_core.codecs.base import Params as Params
     from squish_core.codecs.base import PartArray as PartArray
     from squish_core.codecs.base import Parts as Parts
     from squish_core.codecs.base import Region as Region
