@@ -25,6 +25,7 @@ _NAMES = {
     ),
     "squish_core.writing": ("Outgoing", "Sink"),
     "squish_core.typed": ("dump_meta", "load_meta"),
+    "squish_core.digests": ("Digest", "check_digest"),
     "squish_core.structure": ("check_extents", "check_name", "check_shape"),
     "squish_core": ("dtypes",),
 }  # fmt: skip
@@ -51,6 +52,8 @@ if TYPE_CHECKING:
     from squish_core.containers import Container as Container
     from squish_core.containers import Layout as Layout
     from squish_core.containers import Refinement as Refinement
+    from squish_core.digests import Digest as Digest
+    from squish_core.digests import check_digest as check_digest
     from squish_core.errors import AmbiguousFormatError as AmbiguousFormatError
     from squish_core.errors import ClosedError as ClosedError
     from squish_core.errors import CodecError as CodecError
