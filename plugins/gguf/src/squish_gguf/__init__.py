@@ -11,7 +11,7 @@ from .types import BLOCK_CODES, DENSE_CODES
 def squish_containers() -> list[ContainerInfo]:
     """The containers of this plugin."""
     blocks = {codec.removeprefix("ggml."): codec for codec in BLOCK_CODES}
-    dense = {dtype: f"dense:dtype={dtype}" for dtype in DENSE_CODES if dtype}
+    dense = {dtype: f"dense:dtype={dtype}" for dtype in DENSE_CODES}
     return [
         ContainerInfo(
             id="gguf",

@@ -56,7 +56,7 @@ REMOVED = {
     36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8",
 }  # fmt: skip
 
-DENSE_CODES = {kind.dtype: code for code, kind in TYPES.items() if kind.dtype}
+DENSE_CODES: dict[str, int] = {kind.dtype: code for code, kind in TYPES.items() if kind.dtype}
 BLOCK_CODES = {f"ggml.{kind.name.lower()}": code for code, kind in TYPES.items() if not kind.dtype}
 
 VALUES = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "array", "u64", "i64", "f64")

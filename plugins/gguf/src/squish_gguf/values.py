@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from squish_core.api import FormatError, Typed, dtypes
@@ -137,23 +137,25 @@ def pack_string(value: Any) -> bytes:
 
 def pack_pair(key: str, value: Any) -> bytes | None:
     """A key with its value as stored; None when GGUF has no type for it. FormatError when it does not fit its type."""
-    typed = value if isinstance(value, Typed) else guess(value)
-    if typed is None or not _supported(typed.type):
+    held = typed(value)
+    if held is None or not _supported(held.type):
         return None
     try:
         stored = pack_string(key)
-        if not 0 < len(stored) - 8 <= MAX_KEY:
-            raise ValueError(f"the key has {len(stored) - 8} bytes, GGUF allows 1 to {MAX_KEY}")
-        return stored + _value(typed.type, typed.value)
+        if not 0 < len(stored) - 8 <= MAX_KEY or "\0" in key:
+            raise ValueError(f"a key has 1 to {MAX_KEY} bytes without NUL")
+        return stored + _value(held.type, held.value)
     except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
         raise FormatError(
-            f"the value of {key!r} cannot be written as {typed.type}: {error}", code="meta",
+            f"the value of {key!r} cannot be written as {held.type}: {error}", code="meta",
             hint="Change or remove the key in the source.",
         ) from None  # fmt: skip
 
 
-def guess(value: Any) -> Typed | None:
-    """The stored type of a plain Python value; docs/formats/gguf.md states the rule."""
+def typed(value: Any) -> Typed | None:
+    """A value with its stored type; docs/formats/gguf.md states the rule for plain Python values."""
+    if isinstance(value, Typed):
+        return value
     if isinstance(value, (list, tuple)):
         kind = _common(value)
         return Typed(f"array:{kind}", value) if kind and kind.count("array:") < MAX_DEPTH else None
@@ -222,9 +224,3 @@ def _elements(kind: str, values: Any) -> bytes:
     if kind == "str":
         return b"".join(map(pack_string, values))
     return b"".join(_array(kind[6:], inner) for inner in values)
-
-
-def alignment_of(meta: Mapping[str, Any]) -> Any:
-    """The value of `general.alignment` with its stored type, if it is there."""
-    value = meta.get("general.alignment")
-    return guess(value) if value is not None and not isinstance(value, Typed) else value
