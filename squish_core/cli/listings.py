@@ -111,7 +111,7 @@ def listing(kind: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...
 
 def missing_ids(kind: str, found: Registry) -> dict[str, list[str]]:
     """Ids and families of this repository's packages that are not installed, by package."""
-    present = {plugin.dist for plugin in (*found.plugins, *found.broken)}
+    present = {plugin.dist for plugin in found.plugins} | {plugin.dist for plugin in found.broken}
     absent: dict[str, list[str]] = {}
     for wanted, package in known.PACKAGES[kind].items():
         if package not in present:
