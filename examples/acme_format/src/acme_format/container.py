@@ -57,7 +57,7 @@ class Foo(Container):
         files = (FileRef(source.filename, source.size),)
         return Index(format="acme.foo", version="1", files=files, tensors=tensors)
 
-    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Mapping[str, str]) -> Encoding | Refusal:
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         if encoding.codec.id != "dense" or spec.dtype not in DTYPES:
             return Refusal(why=f"ACME holds plain {', '.join(DTYPES)}")
         return Encoding(codec=encoding.codec, parts={"data": Part(dtype=spec.dtype, shape=spec.shape)})
@@ -67,7 +67,7 @@ class Foo(Container):
         specs: Sequence[TensorSpec],
         meta: Mapping[str, Any],
         assets: Mapping[str, Part],
-        options: Mapping[str, str],
+        options: Options,
     ) -> Layout:
         return Layout(size=len(header(specs)) + sum(map(nbytes, specs)), dropped=(*meta, *assets))
 
@@ -77,7 +77,7 @@ class Foo(Container):
         tensors: Sequence[Outgoing],
         meta: Mapping[str, Any],
         assets: Mapping[str, bytes],
-        options: Mapping[str, str],
+        options: Options,
     ) -> None:
         sink.write(header([tensor.spec for tensor in tensors]))
         for tensor in tensors:
