@@ -143,7 +143,7 @@ class CodecSuite(Suite):
                 role: part.tobytes() for role, part in stored.items()
             }
 
-    def _stored(self, case: str) -> tuple[Codec, TensorSpec, Mapping[str, Any], dict[str, np.ndarray], Any]:
+    def _stored(self, case: str) -> tuple[Codec, TensorSpec, Mapping[str, Any], dict[str, Any], Any]:
         """Codec, spec, params, stored parts, and the values that were encoded (None: parts were given)."""
         import numpy as np
 
@@ -180,7 +180,7 @@ def dequantised(codes: Codes) -> np.ndarray:
     return values
 
 
-def _decode(codec: Codec, spec: TensorSpec, params: Mapping[str, Any], parts: Mapping[str, np.ndarray]) -> np.ndarray:
+def _decode(codec: Codec, spec: TensorSpec, params: Mapping[str, Any], parts: Mapping[str, Any]) -> np.ndarray:
     values = read_region(codec, parts, spec, params, full(spec.shape))
     assert values.shape == sizes(full(spec.shape))
     return values
