@@ -12,6 +12,9 @@ from typing import Any
 from squish_core import api
 from squish_core.api import dtypes
 
+MAGIC = b"ACME"
+DTYPES = ("f32", "f16", "bf16", "i64", "i32", "i8", "u8")
+
 
 class Foo(api.Container):
     """Reads and writes ACME files."""
@@ -20,7 +23,8 @@ class Foo(api.Container):
         at, tensors = 8, {}
         if (magic := source.read(0, 4, "the magic")) != MAGIC:
             raise api.FormatError("is not an ACME file", offset=0, expected=MAGIC, found=magic, code="magic")
-        for _ in range(*struct.unpack("<I", source.read(4, 4, "the tensor count"))):
+        (count,) = struct.unpack("<I", source.read(4, 4, "the tensor count"))
+        for _ in range(count):
             length, code, rank = struct.unpack("<HBB", source.read(at, 4, "a tensor record"))
             raw = source.read(at + 4, length + 8 * rank + 8, "a tensor record")
             name = api.check_name(text(raw[:length], at + 4), limits, offset=at + 4)
@@ -80,9 +84,9 @@ def header(specs: Sequence[api.TensorSpec]) -> bytes:
     """Everything before the values."""
     names = [spec.name.encode() for spec in specs]
     offset = 8 + sum(12 + len(name) + 8 * len(spec.shape) for name, spec in zip(names, specs, strict=True))
-    out = MAGIC + struct.pack("<I", len(specs))
+    out = bytearray(MAGIC + struct.pack("<I", len(specs)))
     for name, spec in zip(names, specs, strict=True):
         out += struct.pack("<HBB", len(name), DTYPES.index(spec.dtype), len(spec.shape)) + name
         out += struct.pack(f"<{len(spec.shape) + 1}Q", *spec.shape, offset)
         offset += nbytes(spec)
-    return out
+    return bytes(out)
