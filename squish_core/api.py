@@ -18,7 +18,7 @@ _NAMES = {
     ),
     "squish_core.limits": ("Limits",),
     "squish_core.source": ("Source", "check_plain_name"),
-    "squish_core.containers": ("Container", "Layout", "Refinement"),
+    "squish_core.containers": ("Container", "Layout", "Options", "Refinement"),
     "squish_core.codecs.base": ("ByteCodec", "Codec", "Codes", "Params", "PartArray", "Parts", "Region"),
     "squish_core.backends.base": (
         "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Region as Region
     from squish_core.containers import Container as Container
     from squish_core.containers import Layout as Layout
+    from squish_core.containers import Options as Options
     from squish_core.containers import Refinement as Refinement
     from squish_core.digests import Digest as Digest
     from squish_core.digests import check_digest as check_digest
