@@ -99,9 +99,7 @@ def environment(folder: Path, names: list[str], wheels: dict[str, Path]) -> Path
 def check(python: Path, plugin: str) -> None:
     """An environment lists what is installed, opens its own samples, says what to install for others."""
     listed = json.loads(run(python, "-c", LIST))
-    installed = run(
-        python, "-c", "import importlib.metadata as m; print(*[d.name for d in m.distributions()])"
-    )
+    installed = run(python, "-c", "import importlib.metadata as m; print(*[d.name for d in m.distributions()])")
     offered = {p for p in EXPECTED if f"squish-{p}" in installed.split()}
     wanted = set().union(*(EXPECTED[p].containers for p in offered))
     if set(listed["containers"]) != wanted:
@@ -118,14 +116,11 @@ def main(plugins: list[str]) -> None:
     every = sorted(each.parent.name for each in ROOT.glob("plugins/*/pyproject.toml"))
     folders = {each: ROOT / "plugins" / each for each in plugins or every}
     names = {
-        each: tomllib.loads((at / "pyproject.toml").read_text())["project"]["name"]
-        for each, at in folders.items()
+        each: tomllib.loads((at / "pyproject.toml").read_text())["project"]["name"] for each, at in folders.items()
     }
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        wheels = build(
-            {"squish-core": ROOT, **{names[each]: at for each, at in folders.items()}}, work / "wheels"
-        )
+        wheels = build({"squish-core": ROOT, **{names[each]: at for each, at in folders.items()}}, work / "wheels")
         print(f"built {len(wheels)} wheels", flush=True)
         for each in ["", *folders]:
             alone = ["squish-core"] + ([names[each]] if each else [])

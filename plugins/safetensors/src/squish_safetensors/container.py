@@ -110,6 +110,6 @@ def _lookalike_names(names: Iterable[str]) -> list[Problem]:
         if not name.isascii():
             other = seen.setdefault(unicodedata.normalize("NFC", name), name)
             if other != name:
-                message = f"differs from {ascii(other)} only in Unicode composition"
+                message = f"differs from {other!a} only in Unicode composition"
                 problems.append(Problem(code="name", severity="warning", where=name, message=message))
     return problems

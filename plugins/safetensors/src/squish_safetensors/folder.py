@@ -42,7 +42,8 @@ def choose(folder: Source) -> str:
         raise FormatError(
             "is a folder with several safetensors files and none that stands for all"
             if found else "is a folder without a safetensors file",
-            expected=f"one file, or one {INDEX_SUFFIX}", found=shown or None, code="folder", hint="Name one of its files.",
+            expected=f"one file, or one {INDEX_SUFFIX}", found=shown or None, code="folder",
+            hint="Name one of its files.",
         )  # fmt: skip
     return found[0]
 
@@ -73,7 +74,7 @@ def part_of_set(name: str, members: Sequence[str]) -> list[Problem]:
 
 def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
     """The files named, sorted; every one a plain name of a file that is there."""
-    first = {}
+    first: dict[str, str] = {}
     for tensor, name in places.items():
         if type(name) is not str:
             raise FormatError("the index names no file", tensor=tensor, found=type(name).__name__, code="index")

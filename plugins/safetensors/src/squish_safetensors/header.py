@@ -194,7 +194,8 @@ def _check_tiling(records: list[tuple[str, Record]], start: int, size: int) -> N
             raise TruncatedError(
                 "the data runs past the end of the file", tensor=name, offset=offset,
                 expected=f"{max(record.offset + record.length for _, record in records)} bytes in all",
-                found=f"{size} bytes", code="bounds", hint="The file is truncated (an interrupted download?) or damaged.",
+                found=f"{size} bytes", code="bounds",
+                hint="The file is truncated (an interrupted download?) or damaged.",
             )  # fmt: skip
         if offset != position:
             what = f"overlaps that of {before[:80]!r}" if offset < position else "leaves a hole before it"
