@@ -272,23 +272,37 @@ def hard_values() -> Iterator[np.ndarray]:
     yield random.integers(0, 1 << 32, (200, 320), dtype=np.uint32).view(np.float32)
 
 
+def dequantize(blocks: np.ndarray, kind: str) -> np.ndarray:
+    """Runs in the peer."""
+    import gguf
+
+    with np.errstate(all="ignore"):
+        return gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind])
+
+
+def quantize(values: np.ndarray, kind: str) -> np.ndarray:
+    """Runs in the peer."""
+    import gguf
+
+    with np.errstate(all="ignore"):
+        return gguf.quantize(values, gguf.GGMLQuantizationType[kind])
+
+
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
 def test_decoders_agree_with_gguf_py(name: str) -> None:
-    import gguf
+    import oracles
 
     blocks = random_blocks(BLOCKS[name], 37, (1 << 15) // BLOCKS[name].elements)
-    with np.errstate(all="ignore"):
-        expected = gguf.dequantize(blocks.reshape(37, -1), gguf.GGMLQuantizationType[name.upper()])
+    expected = oracles.peer("gguf").run(dequantize, blocks=blocks.reshape(37, -1), kind=name.upper())
     assert_same_bits(decode(BLOCKS[name], blocks), expected)
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", ENCODED_NAMES)
 def test_encoders_agree_with_gguf_py(name: str) -> None:
-    import gguf
+    import oracles
 
     for values in hard_values():
-        with np.errstate(all="ignore"):
-            expected = gguf.quantize(values, gguf.GGMLQuantizationType[name.upper()])
+        expected = oracles.peer("gguf").run(quantize, values=values, kind=name.upper())
         np.testing.assert_array_equal(encode(BLOCKS[name], values).reshape(expected.shape), expected)
