@@ -45,7 +45,7 @@ class Gguf(Container):
         extents = [
             (file, record.offset, record.nbytes, name)
             for name, (file, record) in records.items()
-            if record.nbytes is not None
+            if record.code in TYPES
         ]
         shared, _ = check_extents(extents, files, aliases="problem")
         meta: dict[str, Any] = {}
@@ -105,35 +105,31 @@ def build(name: str, placed: tuple[int, Record]) -> TensorSpec:
     """The spec of one tensor: dense, or rows of blocks."""
     file, record = placed
     kind = TYPES.get(record.code)
+    segments = (Segment(file, record.offset, record.nbytes),)
     if kind is None:
-        problem = unknown_type(record.code)
         return TensorSpec(
-            name=name, shape=record.shape, dtype="f32", attrs={"ggml_type": str(record.code)}, problem=problem
-        )
-    assert record.nbytes is not None
+            name=name, shape=record.shape, dtype="f32", attrs={"ggml_type": str(record.code)},
+            extras={"data": Part(dtype="u8", shape=(record.nbytes,), segments=segments)},
+            problem=unknown_type(record.code),
+        )  # fmt: skip
     dtype, shape, codec = kind.dtype or "u8", record.shape, DENSE
     if not kind.dtype:
         shape, codec = (*shape[:-1], shape[-1] // kind.elements * kind.nbytes), CodecSpec(f"ggml.{kind.name.lower()}")
-    part = Part(dtype=dtype, shape=shape, segments=(Segment(file, record.offset, record.nbytes),))
+    part = Part(dtype=dtype, shape=shape, segments=segments)
     return TensorSpec(
-        name=name,
-        shape=record.shape,
-        dtype=kind.dtype or "f32",
+        name=name, shape=record.shape, dtype=kind.dtype or "f32", attrs={"ggml_type": kind.name},
         encodings=(Encoding(codec=codec, parts={"data": part}),),
-        attrs={"ggml_type": kind.name},
-    )
+    )  # fmt: skip
 
 
 def _holes(head: Head) -> Iterator[Problem]:
     """Ranges between and after the tensors that are larger than padding."""
-    ordered = sorted(head.records.values(), key=lambda record: (record.offset, record.nbytes or 0))
-    end: int | None = head.data
-    holes = []
-    for offset, nbytes in (*((record.offset, record.nbytes) for record in ordered), (head.size, 0)):
-        if end is not None and offset > aligned(end, head.alignment):
+    end, holes = head.data, []
+    ranges = sorted((record.offset, record.nbytes) for record in head.records.values())
+    for offset, nbytes in (*ranges, (head.size, 0)):
+        if offset > aligned(end, head.alignment):
             holes.append((aligned(end, head.alignment), offset))
-        # After a tensor of unknown size nothing can be said until the next one starts.
-        end = None if nbytes is None else max(end or 0, offset + nbytes)
+        end = max(end, offset + nbytes)
     if holes and holes[-1][1] == head.size:
         start, stop = holes.pop()
         yield Problem(
@@ -150,7 +146,7 @@ def _holes(head: Head) -> Iterator[Problem]:
 
 def _dirty_padding(head: Head, source: Source) -> Iterator[Problem]:
     opened = source if head.name == source.filename else source.member(head.name)
-    ranges = [(record.offset, record.offset + (record.nbytes or 0)) for record in head.records.values()]
+    ranges = [(record.offset, record.offset + record.nbytes) for record in head.records.values()]
     ordered = sorted([(0, head.end), *ranges, (head.size, head.size)])
     for (_, end), (start, _) in zip(ordered, ordered[1:]):
         if 0 < start - end < head.alignment and any(opened.read(end, start - end)):

@@ -153,24 +153,25 @@ class Cursor:
         """A loop of a few operations a string: vocabularies have hundreds of thousands."""
         self.room_for(count, _U64.size)
         data, start, length_at = self.data, self.at, _U64.unpack_from
-        at, have, longest = start, len(data), 0
+        at, have = start, len(data)
+        long = []
         for _ in range(count):
             if at + 8 > have:
                 self.at = at
                 self.need(at + 8)
                 have = len(data)
             (length,) = length_at(data, at)
+            if length > 127:
+                long.append(at)
             at += 8 + length
-            if length > longest:
-                longest = length
         self.need(at)
         self.at = at
-        # Lengths below 128 are ASCII bytes between the strings, so one look at the whole tells about each.
-        if longest < 128 and isinstance(text(self.copy(start, at)), str):
+        # Lengths below 128 are ASCII bytes between the strings: stretches without a longer one are checked at once.
+        cuts = [start - 8, *long, at]
+        if all(isinstance(text(self.copy(here + 8, there)), str) for here, there in zip(cuts, cuts[1:])):
             return
         bad = sum(isinstance(item, bytes) for item in GgufArray("str", count, self.copy(start, at)))
-        if bad:
-            self.note(f"has {bad} of {count} strings that are not UTF-8; kept as bytes")
+        self.note(f"has {bad} of {count} strings that are not UTF-8; kept as bytes")
 
     def _check_bools(self, start: int) -> None:
         other = self.data[start : self.at].translate(None, b"\0\1")

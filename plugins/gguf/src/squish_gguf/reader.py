@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from struct import Struct
 from typing import Any, NamedTuple
 
@@ -31,12 +32,12 @@ _LONGEST_NAME = 63  # GGML_MAX_NAME with its NUL
 
 
 class Record(NamedTuple):
-    """One line of the tensor table: type code, logical shape, absolute offset, bytes (None: type unknown)."""
+    """One line of the tensor table: type code, logical shape, absolute offset, bytes."""
 
     code: int
     shape: tuple[int, ...]
     offset: int
-    nbytes: int | None
+    nbytes: int
 
 
 @frozen(kw_only=True)
@@ -64,21 +65,21 @@ def read_head(source: Source, limits: Limits) -> Head:
     version = _version(cursor)
     tensor_count, pair_count = cursor.take(_COUNTS)
     cursor.what = "tensor_count"
-    cursor.room_for(tensor_count, 8 + 1 + _RANK.size + _ENTRY[0].size)
+    cursor.room_for(tensor_count, 8 + _RANK.size + _ENTRY[0].size)
     if tensor_count > limits.tensors:
         raise LimitError(
             "tensor_count is above the limit", offset=8, expected=f"at most {limits.tensors}",
             found=tensor_count, code="count",
         )  # fmt: skip
     cursor.what = "metadata_kv_count"
-    cursor.room_for(pair_count, 8 + 1 + 4 + 1)
+    cursor.room_for(pair_count, 8 + 4 + 1)
     meta = _pairs(cursor, pair_count)
     alignment = check_alignment(meta.get("general.alignment"))
     records = _table(cursor, tensor_count, limits)
     data = aligned(cursor.at, alignment)
     return Head(
         name=source.filename, size=source.size, version=version, meta=meta, alignment=alignment, end=cursor.at,
-        data=data, records=_placed(records, data, alignment, source), problems=cursor.problems,
+        data=data, records=_placed(records, data, alignment, source.size), problems=cursor.problems,
     )  # fmt: skip
 
 
@@ -161,8 +162,8 @@ def _table(cursor: Cursor, count: int, limits: Limits) -> dict[str, Record]:
     return records
 
 
-def _nbytes(name: str, dims: list[int], code: int, at: int) -> int | None:
-    """Bytes of a tensor; None when its type is unknown."""
+def _nbytes(name: str, dims: list[int], code: int, at: int) -> int:
+    """Bytes of a tensor; 0 when its type is unknown."""
     elements = extent = 1
     for size in dims:
         elements *= size
@@ -171,7 +172,7 @@ def _nbytes(name: str, dims: list[int], code: int, at: int) -> int | None:
         raise FormatError("the dimensions overflow", tensor=name, offset=at, found=dims[::-1], code="shape")
     kind = TYPES.get(code)
     if kind is None:
-        return None
+        return 0
     row = dims[0] if dims else 1
     if row % kind.elements:
         raise FormatError(
@@ -181,8 +182,12 @@ def _nbytes(name: str, dims: list[int], code: int, at: int) -> int | None:
     return elements // kind.elements * kind.nbytes
 
 
-def _placed(records: dict[str, Record], data: int, alignment: int, source: Source) -> dict[str, Record]:
-    """The records with absolute offsets, each aligned and inside the file."""
+def _placed(records: dict[str, Record], data: int, alignment: int, size: int) -> dict[str, Record]:
+    """The records with absolute offsets, each aligned and inside the file.
+
+    What has an unknown type is given the bytes up to the next tensor, so that they stay readable.
+    """
+    starts = sorted(record.offset for record in records.values())
     placed = {}
     for name, record in records.items():
         if record.offset % alignment:
@@ -190,14 +195,16 @@ def _placed(records: dict[str, Record], data: int, alignment: int, source: Sourc
                 "the data offset is not aligned", tensor=name, expected=f"a multiple of {alignment}",
                 found=record.offset, code="alignment",
             )  # fmt: skip
-        offset = data + record.offset
-        end = offset + (record.nbytes or 0)
-        if end > source.size:
+        offset, nbytes = data + record.offset, record.nbytes
+        if record.code not in TYPES:
+            after = bisect_right(starts, record.offset)
+            nbytes = max(0, (data + starts[after] if after < len(starts) else size) - offset)
+        if offset + nbytes > size:
             raise TruncatedError(
-                f"truncated in the tensor data: the file has {source.size} of {end} bytes", tensor=name,
+                f"truncated in the tensor data: the file has {size} of {offset + nbytes} bytes", tensor=name,
                 offset=offset, code="bounds", hint="The file is truncated (an interrupted download?) or damaged.",
             )  # fmt: skip
-        placed[name] = Record(record.code, record.shape, offset, record.nbytes)
+        placed[name] = Record(record.code, record.shape, offset, nbytes)
     return placed
 
 
