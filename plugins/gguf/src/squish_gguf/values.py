@@ -218,7 +218,7 @@ def _elements(kind: str, values: Any) -> bytes:
     if isinstance(values, GgufArray) and values.kind == kind:
         return values.raw
     if kind in SCALARS:
-        if kind != "bool" and getattr(values, "dtype", None) == dtypes.to_numpy(kind) and values.ndim == 1:
+        if hasattr(values, "tobytes") and values.dtype == dtypes.to_numpy(kind) and values.ndim == 1:
             return bytes(values.tobytes())
         return b"".join(pack_scalar(kind, value) for value in values)
     if kind == "str":
