@@ -153,6 +153,13 @@ def test_object_attributes_survive(zt: Any, tmp_path: Path) -> None:
         assert file["w"].spec.attrs == {"bits": 4, "note": "x", "list": [1, None]}
 
 
+def test_an_attribute_that_cbor_cannot_hold_is_reported_as_dropped() -> None:
+    part = Part(dtype="u8", shape=(1,))
+    encoding = Encoding(codec=DENSE, parts={"data": part})
+    spec = TensorSpec(name="w", shape=(1,), dtype="u8", encodings=(encoding,), attrs={"a": 1, "b": object()})
+    assert Ztensor().layout([spec], {}, {}, {}).dropped == ("w: attribute b",)
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
