@@ -72,16 +72,17 @@ def usage(error: Any) -> SquishError:
 
 
 def build(argv: Sequence[str]) -> typer.Typer:
-    """The app; plugins are asked for theirs only where it matters: an unknown command, or the list of all."""
+    """The app. For a known command it has only that one: building all, and asking plugins for theirs, takes time."""
     app = typer.Typer(
         rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )  # fmt: skip
     app.callback()(squish)
-    for name, (function, examples) in COMMANDS.items():
+    first = next((word for word in argv if not word.startswith("-")), None)
+    for name in [first] if first in COMMANDS else COMMANDS:
+        function, examples = COMMANDS[name]
         lines = "\n".join(f"  {example}" for example in examples)
         app.command(name, epilog=f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}")(function)
-    first = next((word for word in argv if not word.startswith("-")), None)
     if first not in COMMANDS and "--version" not in argv:
         extras.add_commands(app)
     return app
