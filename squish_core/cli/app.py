@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -39,7 +40,8 @@ COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
 def run(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     as_json = "--json" in argv  # looked at here, so that a command line that cannot be parsed answers in JSON, too
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name must not stop a terminal that is not UTF-8
     try:
         # Outside typer's own error handling: it has other exit codes and words.
         result: Any = build(argv)(args=list(argv) or ["--help"], prog_name="squish", standalone_mode=False)
