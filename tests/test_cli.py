@@ -341,7 +341,7 @@ def test_convert_notes_what_it_kept(squish: Any, write: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--to", "toy:colour=red"], ["--to", "squizd"],  ["--encode", "int9"], ["--only", "z*"],
+    "wrong", [["--to", "toy:colour=red"], ["--to", "squizd"], ["--encode", "int9"], ["--only", "z*"],
               ["--encode", "a.*=f16"]]
 )  # fmt: skip
 def test_a_conversion_that_cannot_be_leaves_the_old_file(squish: Any, write: Any, wrong: list[str]) -> None:
