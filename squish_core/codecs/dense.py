@@ -47,7 +47,7 @@ class Dense(Codec):
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        return {"data": panel.astype(dtypes.to_numpy(params["dtype"]))}
+        return {"data": panel.astype(dtypes.to_numpy(params["dtype"])) if "dtype" in params else panel}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         dtype = params.get("dtype", spec.dtype)

@@ -127,9 +127,7 @@ class Peer:
         self._stderr.seek(0)
         self._stderr.truncate()
         pipe = subprocess.PIPE
-        return subprocess.Popen(
-            [self.python, "-I", CHILD], stdin=pipe, stdout=pipe, stderr=self._stderr, bufsize=0
-        )
+        return subprocess.Popen([self.python, "-I", CHILD], stdin=pipe, stdout=pipe, stderr=self._stderr, bufsize=0)
 
     def _ask(self, timeout: float, **request: object) -> Any:
         frame = pack(request)
