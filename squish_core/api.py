@@ -27,6 +27,7 @@ _NAMES = {
     "squish_core.typed": ("dump_meta", "load_meta"),
     "squish_core.digests": ("Digest", "check_digest"),
     "squish_core.structure": ("check_extents", "check_name", "check_shape"),
+    "squish_core.known": ("lookalike",),
     "squish_core": ("dtypes",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
     from squish_core.hookspecs import ContainerInfo as ContainerInfo
     from squish_core.hookspecs import Signature as Signature
     from squish_core.hookspecs import hookimpl as hookimpl
+    from squish_core.known import lookalike as lookalike
     from squish_core.limits import Limits as Limits
     from squish_core.model import DENSE as DENSE
     from squish_core.model import SAME_BYTES as SAME_BYTES

@@ -249,9 +249,9 @@ class Plan:
         dtype = params["dtype"] if wanted.id == "dense" else "f32"
         made = evolve(spec, dtype=dtype, encodings=(), problem=None)
         parts = {role: _part(*declared) for role, declared in codec.parts(made, params).items()}
-        # A dense tensor's dtype is its spec's: the same values are the same encoding however they were asked for.
-        spelled = DENSE if wanted.id == "dense" else CodecSpec(wanted.id, params)
-        answer = self.container.accepts(made, Encoding(codec=spelled, parts=parts), self.options)
+        # A dense tensor's dtype is the tensor's own, not a parameter of how it is stored.
+        held = DENSE if wanted.id == "dense" else CodecSpec(wanted.id, params)
+        answer = self.container.accepts(made, Encoding(codec=held, parts=parts), self.options)
         if isinstance(answer, Refusal):
             raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(wanted), code="refused")
         if _same(answer, origin) and origin.codec == answer.codec:

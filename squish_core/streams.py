@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from squish_core import dtypes
 from squish_core.codecs.base import Region
 from squish_core.errors import CodecError
 from squish_core.handles import File
@@ -37,13 +36,13 @@ def encoded(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict
 
     encoding = target.encodings[0]
     codec = file.registry.codec(encoding.codec.id)
-    tensor = file[name]
-    dtype = dtypes.to_numpy(target.dtype) if encoding.codec.id == "dense" else np.dtype(np.float32)
+    tensor, dense = file[name], encoding.codec.id == "dense"
+    params = {"dtype": target.dtype} if dense else encoding.codec.params
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:
         for region in _row_panels(target, codec.grain(target, encoding.codec.params)):
             values = tensor._read(origin, region)
-            yield codec.encode(values.astype(dtype, copy=False), encoding.codec.params)
+            yield codec.encode(values if dense else values.astype(np.float32, copy=False), params)
 
     return _split(encoding, pieces)
 

@@ -1,7 +1,7 @@
 """What an object's `format` means: from a manifest record to a TensorSpec (spec III). Knows no wire.
 
-A layout is a function from shape and components to an element type and an Encoding; it raises `UnreadableError` when the
-object cannot be given. The object is then listed all the same, with its components as raw parts.
+A layout is a function from shape and components to an element type and an Encoding; it raises `UnreadableError` when
+the object cannot be given. The object is then listed all the same, with its components as raw parts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Component = dict[str, Any]
 Components = dict[str, Component]
 Reading = Callable[[tuple[int, ...], Components], tuple[str, Encoding]]
 
-_WIDTHS = {key: dtypes.bits(element) // 8 for key, element in ELEMENTS.items()}
+_WIDTHS = {element: dtypes.bits(element) // 8 for element in ELEMENTS.values()}
 _FILTERS: dict[Any, tuple[Filter, ...]] = {None: (), "raw": (), "zstd": (Filter("zstd"),)}
 
 
@@ -44,8 +44,8 @@ def build(name: str, record: dict[str, Any]) -> TensorSpec:
 def decoded_size(format: Any, shape: tuple[int, ...], data: Component) -> int | None:  # noqa: A002
     """Bytes before encoding that the shape needs of component `data`; None where the layout is not readable here."""
     if format == "dense":
-        width = _WIDTHS.get(_element_key(data))
-        return None if width is None else prod(shape) * width
+        element = _element(data)
+        return None if element is None else prod(shape) * _WIDTHS[element]
     block = block_of(format)
     if block is None or not shape or shape[-1] % BLOCKS[block][0]:
         return None
@@ -77,7 +77,7 @@ def _layout(format: Any) -> Reading:  # noqa: A002
 
 def _dense(shape: tuple[int, ...], components: Components) -> tuple[str, Encoding]:
     data = _required(components, "data")
-    element = ELEMENTS.get(_element_key(data))
+    element = _element(data)
     if element is None:
         kind = f"{data.get('dtype')!r} as {data['type']!r}" if data.get("type") else repr(data.get("dtype"))
         raise UnreadableError(f"the dtype {kind[:60]} of component 'data' is not known")
@@ -86,7 +86,7 @@ def _dense(shape: tuple[int, ...], components: Components) -> tuple[str, Encodin
 
 def _blocks(block: str, shape: tuple[int, ...], components: Components) -> tuple[str, Encoding]:
     data = _required(components, "data")
-    if _element_key(data) != ("u8", None):
+    if _element(data) != "u8":
         raise UnreadableError(f"GGML blocks are stored as u8, not {str(data.get('dtype'))[:40]!r}")
     if not shape or shape[-1] % BLOCKS[block][0]:
         raise UnreadableError(f"rows of shape {list(shape)} do not divide into blocks of {BLOCKS[block][0]} elements")
@@ -126,25 +126,27 @@ def _part(component: Component, element: str, shape: tuple[int, ...]) -> Part:
 
 def _raw_part(component: Component) -> Part:
     """A component without a layout: a flat array of its dtype, or its stored bytes where those say too little."""
-    element, length = ELEMENTS.get(_element_key(component)), component["length"]
+    element, length = _element(component), component["length"]
     stated = component.get("uncompressed_length") if component.get("encoding") == "zstd" else length
     try:
-        if element and type(stated) is int and stated >= 0 and stated % _WIDTHS[_element_key(component)] == 0:
-            return _part(component, element, (stated // _WIDTHS[_element_key(component)],))
+        if element and type(stated) is int and stated >= 0 and stated % _WIDTHS[element] == 0:
+            return _part(component, element, (stated // _WIDTHS[element],))
     except UnreadableError:
         pass
     return Part(dtype="u8", shape=(length,), segments=(Segment(0, component["offset"], length),))
 
 
-def _element_key(component: Component) -> tuple[Any, Any]:
-    """(dtype, type), or a key that no table has when they are not text."""
-    dtype, kind = component.get("dtype"), component.get("type")
-    return (dtype, kind) if type(dtype) is str and (kind is None or type(kind) is str) else (None, None)
+def _element(component: Component) -> str | None:
+    """Element type of a component; None when its dtype and type are not known, or not even text."""
+    try:
+        return ELEMENTS.get((component.get("dtype", ""), component.get("type")))
+    except TypeError:
+        return None
 
 
 def _nominal_dtype(components: Components) -> str:
     for role in ("data", "values"):
-        dtype = components.get(role, {}).get("dtype")
-        if type(dtype) is str:
-            return ELEMENTS.get(_element_key(components[role]), dtype)
+        component = components.get(role, {})
+        if type(component.get("dtype")) is str:
+            return _element(component) or component["dtype"]
     return "f32"

@@ -47,16 +47,15 @@ def read_manifest(source: Source, limits: Limits) -> Manifest:
     if version.split(".")[0] != "1":
         problems.append(_warning("version", "version", f"the manifest's version is {version[:40]!r}, not 1.x"))
     extents: list[Extent] = []
-    order: dict[str, tuple[int, int]] = {}
     for name, record in objects.items():
         if name == "":
             problems.append(_warning("name", "", "a tensor has an empty name"))
         else:
             check_name(name, limits, offset=start)
-        first = len(extents)
         _check_object(name, record, limits, start, extents, problems)
-        order[name] = min(extent[1:3] for extent in extents[first:]) if len(extents) > first else (start, 0)
-    records = {name: objects[name] for name in sorted(objects, key=order.__getitem__)}
+    extents.sort()
+    # A tensor comes where its first component lies; those without any come last.
+    records = {**dict.fromkeys(extent[3] for extent in extents), **objects}
     return Manifest(
         offset=start, version=version, attributes=attributes, records=records, extents=extents, problems=problems
     )
@@ -84,12 +83,12 @@ def _check_object(
         if offset % ALIGNMENT or offset < ALIGNMENT or offset + length > end:
             raise _misplaced(name, role, offset, length, end)
         extents.append((0, offset, length, name))
-    data = components.get("data")
-    if data is not None:
-        needed = layouts.decoded_size(record.get("format"), shape, data)
-        if needed is not None:
+    if "data" in components:
+        layout, data = record.get("format"), components["data"]
+        needed = layouts.decoded_size(layout, shape, data)
+        if needed is not None and (needed != data["length"] or "encoding" in data):
             _check_size(name, shape, data, needed)
-        if len(components) > 1 and record.get("format") == "dense":
+        if len(components) > 1 and layout == "dense":
             extra = ", ".join(sorted(role for role in components if role != "data"))
             problems.append(_warning("extra", name, f"a dense tensor has further components: {extra}"))
 
