@@ -207,8 +207,12 @@ class Assets(Mapping[str, Buffer]):
         self._file = file
 
     def __getitem__(self, name: str) -> Buffer:
+        part = self._file.index.assets[name]
         with guarded(FormatError, "reading an asset", file=self._file.name, part=name):
-            return self._file.array(self._file.index.assets[name]).buffer()
+            return self._file.array(part).buffer()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._file.index.assets
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._file.index.assets)

@@ -53,6 +53,8 @@ class Source:
         """Another file of the same folder by its plain name; opened once, closed with this one."""
         check_plain_name(name, self.name)
         with self._lock:
+            if self._closed:
+                raise closed(self.name)
             if name not in self._members:
                 self._members[name] = self._open_member(name)
             return self._members[name]
@@ -63,8 +65,10 @@ class Source:
 
     def close(self) -> None:
         """Stop new reads; views handed out before stay valid."""
-        self._closed = True
-        for member in self._members.values():
+        with self._lock:
+            self._closed = True
+            members = list(self._members.values())
+        for member in members:
             member.close()
 
     _closed = False
