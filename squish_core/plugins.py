@@ -178,6 +178,8 @@ class Registry:
 
     def missing(self, encoding: Encoding) -> Refusal | None:
         """The first codec or filter of an encoding that is not installed."""
+        if encoding.codec.inner is None and encoding.codec.id in self.codecs and not encoding.filtered:
+            return None
         spec: CodecSpec | None = encoding.codec
         wanted = []
         while spec is not None:

@@ -12,7 +12,8 @@ from squish_core.cli.output import Answer, counted, plain_data, table
 from squish_core.errors import SquishError, TensorError, escape
 
 if TYPE_CHECKING:
-    from squish_core.handles import File, Tensor
+    from squish_core.handles import File
+    from squish_core.tensors import Tensor
     from squish_core.resolver import Chain
 
 LONG = 64
