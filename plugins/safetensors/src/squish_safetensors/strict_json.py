@@ -44,7 +44,7 @@ def loads(raw: bytes, what: str, limits: Limits, *, start: int = 0) -> dict[str,
         raise FormatError(f"the {what} is not JSON: {error}", offset=start, code="json") from None
     except FormatError as error:
         raise error.within(offset=start) from None
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _brackets(raw: bytes) -> bytes:

@@ -52,7 +52,7 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     if dtypes.count(spec.shape) * dtypes.bits(dtype) % 8:
         return _refused(f"{dtypes.count(spec.shape)} packed elements of {dtype} end inside a byte")
     if spec.name == METADATA or not _encodable(spec.name):
-        return Refusal(why=f"safetensors cannot hold a tensor of the name {ascii(spec.name)}", code="name")
+        return Refusal(why=f"safetensors cannot hold a tensor of the name {spec.name!a}", code="name")
     packed = dtypes.bits(dtype) < 8
     part = Part(dtype="u8", shape=(_bytes(dtype, spec),)) if packed else Part(dtype=dtype, shape=spec.shape)
     return Encoding(codec=encoding.codec, parts={"data": part})
