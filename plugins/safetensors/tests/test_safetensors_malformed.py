@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -219,15 +221,19 @@ def test_mutants_open_or_fail_with_a_typed_error() -> None:
                     del mutant[at : at + chance.randint(1, 8)]
         if chance.random() < 0.7:  # let the mutation reach past the length
             mutant[:8] = (len(mutant) - 48).to_bytes(8, "little")
-        try:
-            file = squish.open(bytes(mutant), "safetensors")
-        except SquishError as error:
-            assert error.code != "plugin-bug", error
-            continue
-        opened += 1
-        for name in file:
-            try:
-                file[name].numpy()
-            except SquishError as error:
-                assert error.code != "plugin-bug", error
+        file = tried(lambda mutant=mutant: squish.open(bytes(mutant), "safetensors"))  # type: ignore[misc]
+        if file is not None:
+            opened += 1
+            for name in file:
+                tried(file[name].numpy)
     assert 0 < opened < 4000
+
+
+def tried(action: Callable[[], Any]) -> Any:
+    """The result, or None on a typed error; whatever else escapes fails the test."""
+    try:
+        return action()
+    except SquishError as error:
+        if error.code == "plugin-bug":
+            raise
+        return None
