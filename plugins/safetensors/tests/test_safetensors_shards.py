@@ -154,9 +154,7 @@ def test_an_index_without_any_shard_says_what_is_missing(model: Path) -> None:
         squish.open(model)
 
 
-def test_shards_may_be_links_as_in_a_download_cache(
-    model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_shards_may_be_links_as_in_a_download_cache(model: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     blob = tmp_path_factory.mktemp("blobs") / "0123"
     (model / SHARDS[1]).rename(blob)
     (model / SHARDS[1]).symlink_to(blob)
