@@ -18,13 +18,14 @@ _NAMES = {
     ),
     "squish_core.limits": ("Limits",),
     "squish_core.source": ("Source", "check_plain_name"),
-    "squish_core.containers": ("Container", "Layout", "Refinement"),
-    "squish_core.codecs.base": ("ByteCodec", "Codec", "Codes", "PartArray", "Parts", "Region"),
+    "squish_core.containers": ("Container", "Layout", "Options", "Refinement"),
+    "squish_core.codecs.base": ("ByteCodec", "Codec", "Codes", "Params", "PartArray", "Parts", "Region"),
     "squish_core.backends.base": (
         "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
     ),
     "squish_core.writing": ("Outgoing", "Sink"),
     "squish_core.typed": ("dump_meta", "load_meta"),
+    "squish_core.digests": ("Digest", "check_digest"),
     "squish_core.structure": ("check_extents", "check_name", "check_shape"),
     "squish_core.known": ("lookalike",),
     "squish_core": ("dtypes",),
@@ -45,12 +46,16 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import ByteCodec as ByteCodec
     from squish_core.codecs.base import Codec as Codec
     from squish_core.codecs.base import Codes as Codes
+    from squish_core.codecs.base import Params as Params
     from squish_core.codecs.base import PartArray as PartArray
     from squish_core.codecs.base import Parts as Parts
     from squish_core.codecs.base import Region as Region
     from squish_core.containers import Container as Container
     from squish_core.containers import Layout as Layout
+    from squish_core.containers import Options as Options
     from squish_core.containers import Refinement as Refinement
+    from squish_core.digests import Digest as Digest
+    from squish_core.digests import check_digest as check_digest
     from squish_core.errors import AmbiguousFormatError as AmbiguousFormatError
     from squish_core.errors import ClosedError as ClosedError
     from squish_core.errors import CodecError as CodecError
