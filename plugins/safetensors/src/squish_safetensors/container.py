@@ -15,6 +15,7 @@ from squish_core.api import (
     Layout,
     LazyTensors,
     Limits,
+    Options,
     Outgoing,
     Part,
     Problem,
@@ -27,8 +28,6 @@ from squish_core.api import (
 from squish_safetensors import writer
 from squish_safetensors.folder import ASSETS, INDEX_SUFFIX, STANDARD, Shard, choose, part_of_set, read_set
 from squish_safetensors.header import build, read_header
-
-Options = Mapping[str, str]
 
 
 class Safetensors(Container):

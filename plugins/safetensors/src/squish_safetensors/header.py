@@ -42,7 +42,6 @@ ORDER = {dtype: place for place, dtype in enumerate(TAG_OF)}
 METADATA = "__metadata__"
 FIELDS = frozenset(("dtype", "shape", "data_offsets"))
 MAX_HEADER = 100_000_000  # the format's own limit
-MAX_BITS = 1 << 62  # of an array, zero dimensions left out: NumPy refuses larger ones even without elements
 MAX_OFFSET = 1 << 63
 
 
@@ -168,8 +167,6 @@ def _record(file: int, entry: Any, start: int, name: str, limits: Limits) -> Rec
 
 def _check_size(tag: str, shape: tuple[int, ...], length: int) -> None:
     bits = dtypes.count(shape) * dtypes.bits(TAGS[tag])
-    if (bits or dtypes.count(tuple(filter(None, shape)))) > MAX_BITS:
-        raise LimitError("the dimensions multiply to too much", found=repr(shape)[:80], code="shape")
     if bits & 7:
         raise FormatError(
             "the packed elements end inside a byte", expected="whole bytes", found=f"{bits} bits", code="size"
