@@ -13,7 +13,7 @@ from squish_core import plugins
 from squish_core.buffers import Buffer
 from squish_core.detection import detect
 from squish_core.dtypes import to_numpy
-from squish_core.errors import FormatError, SquishError
+from squish_core.errors import FormatError
 from squish_core.guard import guarded
 from squish_core.limits import DEFAULT, Limits
 from squish_core.model import Index, LazyTensors, Part, Problem
@@ -154,9 +154,7 @@ class File(Mapping[str, "Tensor"]):
         tensors = self.index.tensors
         plain_ranges = tensors.plain_ranges() if isinstance(tensors, LazyTensors) else {}
         views = Views(self)
-        return {
-            name: views.view(*plain_ranges[name]) if name in plain_ranges else self[name].numpy() for name in self
-        }
+        return {name: views.view(*plain_ranges[name]) if name in plain_ranges else self[name].numpy() for name in self}
 
     def get_tensor(self, name: str) -> np.ndarray:
         """Decoded array of one tensor (safetensors' habit)."""

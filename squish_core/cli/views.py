@@ -13,8 +13,8 @@ from squish_core.errors import SquishError, TensorError, escape
 
 if TYPE_CHECKING:
     from squish_core.handles import File
-    from squish_core.tensors import Tensor
     from squish_core.resolver import Chain
+    from squish_core.tensors import Tensor
 
 LONG = 64
 """Longest metadata value or list that is shown whole: characters for people, items in JSON."""

@@ -97,7 +97,7 @@ def build(name: str, record: Record) -> TensorSpec:
             problem=f"its dtype {tag[:40]!r} is not known",
         )  # fmt: skip
     if dtypes.bits(dtype) < 8:
-        encoding = Encoding(codec=CodecSpec("dense", {"dtype": dtype}), parts={"data": packed})
+        encoding = Encoding(codec=DENSE, parts={"data": packed})
     else:
         encoding = Encoding(codec=DENSE, parts={"data": Part(dtype=dtype, shape=shape, segments=segments)})
     return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(encoding,))
