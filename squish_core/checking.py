@@ -9,11 +9,13 @@ from attrs import frozen
 
 from squish_core import handles
 from squish_core.errors import FormatError, SquishError
-from squish_core.handles import File, Tensor, guarded
+from squish_core.guard import guarded
+from squish_core.handles import File
 from squish_core.limits import Limits
 from squish_core.model import Part, Problem, to_json
 from squish_core.plugins import Registry
 from squish_core.regions import panels, read_region
+from squish_core.tensors import Tensor
 
 Progress = Callable[[str, int, int | None], None]
 

@@ -127,6 +127,18 @@ def run_tests(python: Path, folder: Path) -> None:
             raise CheckError(f"{folder.name}: its tests do not pass alone\n{done.stdout[-6000:]}{done.stderr[-2000:]}")
 
 
+def check_example(work: Path) -> None:
+    """A third-party plugin: its wheel beside the core's alone, and the conformance kit on it."""
+    folder = ROOT / "examples" / "acme_format"
+    wheels = build({"squish-core": ROOT, "acme-format": folder}, work / "example")
+    python = environment(work / "env-example", ["acme-format[test]"], wheels)
+    command = [python.with_name("pytest"), "-q", "-m", "not fuzz", "-p", "no:cacheprovider", "-c", "pyproject.toml"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise CheckError(f"examples/acme_format: the kit does not pass\n{done.stdout[-6000:]}{done.stderr[-2000:]}")
+    print("squish-core + acme-format: fine", flush=True)
+
+
 def main(plugins: list[str]) -> None:
     every = sorted(each.parent.name for each in ROOT.glob("plugins/*/pyproject.toml"))
     folders = {each: ROOT / "plugins" / each for each in plugins or every}
@@ -144,6 +156,8 @@ def main(plugins: list[str]) -> None:
             if each:
                 run_tests(python, folders[each])
             print(f"{' + '.join(alone)}: fine", flush=True)
+        if not plugins:
+            check_example(work)
 
 
 if __name__ == "__main__":
