@@ -27,7 +27,7 @@ MAGIC = b"GGUF"
 _START, _COUNTS = Struct("<4sI"), Struct("<QQ")
 _ENTRY = [Struct(f"<{rank}QIQ") for rank in range(5)]
 _RANK = Struct("<I")
-_MAX_ELEMENTS = (1 << 63) - 1
+_MAX_ELEMENTS = 1 << 60  # eight bytes each, and zero dimensions counted as one: what an array can have
 _LONGEST_NAME = 63  # GGML_MAX_NAME with its NUL
 
 
