@@ -30,8 +30,8 @@ def decode(scheme: Scheme, parts: Parts, shape: Shape, region: Region, out: Arra
         target = out.swapaxes(-1, -2) if scheme.transposed else out
         words, scale, offset = read(scheme, parts, scheme.stored(region))
         if scheme.group_axis == scheme.pack_axis == -1 and not scheme.transposed:
-            arrays = [a if a is None else a.reshape(-1, a.shape[-1]) for a in (words, scale, offset)]
-            _decode_matrix(scheme, *arrays, target.reshape(-1, target.shape[-1]))
+            lines, scale, offset = _rows(words), _rows(scale), offset if offset is None else _rows(offset)
+            _decode_matrix(scheme, lines, scale, offset, _rows(target))
             return
         for index in np.ndindex(target.shape[:-2]):
             _decode_matrix(
@@ -91,8 +91,9 @@ def _decode_run(scheme: Scheme, words: Array, scale: Array, offset: Array | None
             continue
         first = scheme.packing.words(low)
         lines = words[first : first + scheme.packing.words(high - low)].reshape(rows, -1)
-        grids = [grid if grid is None else _grid_rows(scheme, grid, low, high, rows) for grid in (scale, offset)]
-        _decode_matrix(scheme, lines, *grids, target[low:high].reshape(rows, -1))
+        factors = _grid_rows(scheme, scale, low, high, rows)
+        terms = offset if offset is None else _grid_rows(scheme, offset, low, high, rows)
+        _decode_matrix(scheme, lines, factors, terms, target[low:high].reshape(rows, -1))
 
 
 def _grid_rows(scheme: Scheme, grid: Array, low: int, high: int, rows: int) -> Array:
@@ -127,7 +128,7 @@ def _centre(scheme: Scheme, codes: Array, out: Array) -> None:
     """Codes minus the constant zero, exactly: in bytes where the result fits a byte."""
     if not scheme.zero:
         out[...] = _signed(scheme, codes)
-    elif -128 <= scheme.low - scheme.zero and scheme.high - scheme.zero <= 127:
+    elif scheme.low - scheme.zero >= -128 and scheme.high - scheme.zero <= 127:
         half = 1 << scheme.bits - 1 if scheme.signed else 0
         out[...] = ((codes ^ np.uint8(half)) - np.uint8((half + scheme.zero) % 256)).view(np.int8)
     else:
@@ -137,21 +138,24 @@ def _centre(scheme: Scheme, codes: Array, out: Array) -> None:
 
 def _apply(scheme: Scheme, values: Array, scale: Array, offset: Array | None) -> None:
     """Scale and offset each group, in place."""
-    rows, columns = values.shape
+    groups = scale.shape[scheme.group_axis]
     if scheme.group_axis == -2:
-        blocks, spread = values.reshape(len(scale), rows // len(scale), columns), (slice(None), None)
+        blocks, axis = values.reshape(groups, -1, values.shape[1]), 1
+    elif groups > 1 and groups * scheme.group_size != values.shape[1]:  # the last group of a flat order is short
+        cells = np.arange(values.shape[1]) // scheme.group_size
+        scale, offset = scale[:, cells], offset if offset is None else offset[:, cells]
+        blocks, axis = values[..., None], 2
     else:
-        groups, size = scale.shape[1], scheme.group_size
-        if groups > 1 and groups * size != columns:  # the last group of a flat order is short
-            blocks, spread = values, (slice(None), slice(None))
-            scale, offset = (g if g is None else np.repeat(g, size, axis=1)[:, :columns] for g in (scale, offset))
-        else:
-            blocks, spread = values.reshape(rows, groups, columns // groups), (slice(None), slice(None), None)
+        blocks, axis = values.reshape(len(values), groups, -1), 2
     if offset is not None and scheme.offset == "zero_point":
-        blocks -= offset[spread]
-    blocks *= scale[spread]
+        blocks -= np.expand_dims(offset, axis)
+    blocks *= np.expand_dims(scale, axis)
     if offset is not None and scheme.offset == "bias":
-        blocks += offset[spread]
+        blocks += np.expand_dims(offset, axis)
+
+
+def _rows(array: Array) -> Array:
+    return array.reshape(-1, array.shape[-1])
 
 
 def _in_words(scheme: Scheme, region: Region, axis: int) -> Region:

@@ -25,7 +25,7 @@ def check(scheme: Scheme) -> None:
         (scheme.offset != "zero_point" or scheme.offset_dtype in holds_zeros, "offset_dtype", holds_zeros),
         (scheme.offset != "zero_point" or scheme.zero == 0, "zero", ("0",)),
         (scheme.offset != "bias" or scheme.high > 0, "bits", ("2 or more where codes are signed",)),
-        (scheme.offset != "none" or _reach(scheme) > 0, "zero", (f"{(scheme.low + scheme.high + 1) // 2}, the middle",)),
+        (scheme.offset != "none" or _reach(scheme) > 0, "zero", (f"{scheme.low + scheme.high + 1 >> 1}, the middle",)),
     ]  # fmt: skip
     for holds, name, expected in rules:
         if not holds:
@@ -57,7 +57,7 @@ def encode(scheme: Scheme, panel: Array) -> dict[str, Array]:
     codes = codes.reshape(*codes.shape[: axis - 1], -1, *codes.shape[axis:][1:])
     codes = codes[: values.shape[0]] if scheme.flat else codes.reshape(values.shape)
     parts = {"data": scheme.packing.pack(codes, scheme.pack_axis), "scale": scale}
-    if scheme.packed_zeros:
+    if offset is not None and scheme.packed_zeros:
         parts["offset"] = scheme.packing.pack(offset.astype(np.int16).astype(np.uint8), scheme.zero_axis)
     elif offset is not None:
         parts["offset"] = offset.astype(dtypes.to_numpy(scheme.offset_dtype))

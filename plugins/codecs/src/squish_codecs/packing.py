@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from attrs import frozen
 
 Array = np.ndarray
+_LANES: dict[int, np.dtype[Any]] = {size: np.dtype(f"<u{size}") for size in (2, 4, 8)}
 
 
 @frozen
@@ -73,7 +75,7 @@ class Packing:
         return codes.reshape(*codes.shape[:-1], -1, self.unit)[..., places].reshape(codes.shape)
 
 
-def _steps(bits: int) -> tuple[np.dtype, int, list[tuple[int, int]]]:
+def _steps(bits: int) -> tuple[np.dtype[np.unsignedinteger[Any]], int, list[tuple[int, int]]]:
     """Lane type, stored bytes of a lane, and for each halving the shift of the upper codes and the lower ones' mask."""
     codes = 8 // math.gcd(8, bits)
     steps = []
@@ -82,7 +84,7 @@ def _steps(bits: int) -> tuple[np.dtype, int, list[tuple[int, int]]]:
         field = (1 << half * bits) - 1
         steps.append((half * (8 - bits), sum(field << 16 * half * pair for pair in range(codes // half // 2))))
         half //= 2
-    return np.dtype(f"<u{codes}"), codes * bits // 8, steps
+    return _LANES[codes], codes * bits // 8, steps
 
 
 def _spread(stream: Array, bits: int, count: int) -> Array:
@@ -115,7 +117,7 @@ def _gather(codes: Array, bits: int) -> Array:
 def _runs(lanes: Array, run: int) -> Array:
     """The first `run` bytes of each lane as one opaque item: NumPy moves those whole."""
     field = {"names": ["run"], "formats": [f"V{run}"], "offsets": [0], "itemsize": lanes.itemsize}
-    return lanes.view(np.dtype(field))["run"]
+    return lanes.view(np.dtype(field))["run"]  # type: ignore[call-overload]
 
 
 def _whole_runs(stream: Array, run: int, size: int) -> Array:

@@ -103,12 +103,11 @@ def _same_values(scheme: Scheme, codes: Codes, values: Array, offset: Array | No
 
 def _values(values: Array, scale: Array, offset: Array | None, kind: str, group: Shape) -> Array:
     out = values.astype(np.float32)
-    spread = None if offset is None else _spread(offset.astype(np.float32), group, values.shape)
-    if kind == "zero_point":
-        out -= spread
+    if offset is not None and kind == "zero_point":
+        out -= _spread(offset.astype(np.float32), group, values.shape)
     out *= _spread(scale.astype(np.float32), group, values.shape)
-    if kind == "bias":
-        out += spread
+    if offset is not None and kind == "bias":
+        out += _spread(offset.astype(np.float32), group, values.shape)
     return out
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from attrs import fields_dict, frozen
 
@@ -17,6 +17,7 @@ SCALES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "f8_e8m0")
 ZEROS = ("packed", "u8", "i8", "u16", "i16", "u32", "i32", "f32", "f16", "bf16")
 Shape = tuple[int, ...]
 Grain = tuple[int | None, ...]
+Item = TypeVar("Item")
 
 
 @frozen(kw_only=True)
@@ -99,8 +100,8 @@ class Scheme:
         """Whether zero points are packed like codes."""
         return self.offset == "zero_point" and self.offset_dtype == "packed"
 
-    def stored(self, shape: Shape) -> Shape:
-        """Shape of the stored orientation."""
+    def stored(self, shape: tuple[Item, ...]) -> tuple[Item, ...]:
+        """A shape, region or grain in the stored orientation; its own inverse."""
         return (*shape[:-2], shape[-1], shape[-2]) if self.transposed else tuple(shape)
 
     def parts(self, shape: Shape) -> dict[str, tuple[str, Shape]]:
@@ -117,8 +118,8 @@ class Scheme:
         size = self.group_size or max(along, 1)
         if along % size and not self.flat:
             raise CodecError(
-                "the groups do not divide the axis", expected=f"a size along axis {self.axis} that is a multiple of {size}",
-                found=along, code="group_size", hint=f"Take a group_size that divides {along}, 0 (one group) or axis=flat.",
+                "the groups do not divide the axis", expected=f"a multiple of {size}", found=along,
+                code="group_size", hint=f"Take a group_size that divides {along}, 0 (one group) or axis=flat.",
             )  # fmt: skip
         grid = _replace(shape, self.group_axis, -(-along // size))
         words = _replace(shape, self.pack_axis, self.packing.words(shape[self.pack_axis]))
@@ -143,7 +144,7 @@ class Scheme:
                 steps[axis] = math.lcm(steps[axis] or 1, factor)
             if encoding and not self.group_size:
                 steps[self.group_axis] = None
-            grain = self.stored(tuple(steps))  # type: ignore[arg-type]
+            grain = self.stored(tuple(steps))
             if encoding and self.transposed:
                 grain = (*grain[:-2], None, None)
         if not encoding:
