@@ -38,8 +38,10 @@ def check(scheme: Scheme) -> None:
 def encode(scheme: Scheme, panel: Array) -> dict[str, Array]:
     """Parts of a panel of float32 values."""
     check(scheme)
-    values = panel.swapaxes(-1, -2) if scheme.transposed else panel.reshape(-1) if scheme.flat else panel
     declared = scheme.parts(panel.shape)
+    if scheme.transposed:
+        return {role: part.swapaxes(-1, -2) for role, part in encode(scheme.upright, panel).items()}
+    values = panel.reshape(-1) if scheme.flat else panel
     blocks, axis = _blocks(scheme, np.ascontiguousarray(values, np.float32))
     with np.errstate(all="ignore"):
         low, high = blocks.min(axis=axis, initial=np.inf), blocks.max(axis=axis, initial=-np.inf)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from attrs import fields_dict, frozen
+from attrs import evolve, fields_dict, frozen
 
 from squish_core.api import CodecError, dtypes
 
@@ -89,6 +89,13 @@ class Scheme:
     def zero_axis(self) -> int:
         """Axis along which packed zero points lie: across the groups (GPTQ, AWQ, compressed-tensors)."""
         return -1 if self.flat or self.group_axis == -2 else -2
+
+    @property
+    def upright(self) -> Scheme:
+        """The same for parts whose last two axes have been swapped to this tensor's order."""
+        if not self.transposed:
+            return self
+        return evolve(self, transposed=False, axis=-3 - self.group_axis, pack_axis=-3 - self.pack_axis)
 
     @property
     def packed_zeros(self) -> bool:
