@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,14 @@ import squish_core as squish
 from squish_core import dtypes
 
 pytestmark = pytest.mark.oracle
+
+
+def library() -> Any:
+    """The library, in its own environment."""
+    import oracles
+
+    return oracles.peer("safetensors")
+
 
 NUMPY = ("bool", "u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64", "f16", "f32", "f64", "complex64")
 EXTENDED = {
@@ -25,13 +34,43 @@ def values(dtype: str, shape: tuple[int, ...] = (3, 8)) -> np.ndarray:
 
 def serialized(arrays: dict[str, np.ndarray], tags: dict[str, str], metadata: dict[str, str] | None = None) -> bytes:
     """The library's bytes; its names of the dtypes that NumPy lacks are those of torch."""
-    from safetensors import TensorSpec, serialize
+    return bytes(library().run(serialize, arrays=arrays, tags=tags, metadata=metadata))
+
+
+def serialize(arrays, tags, metadata):  # type: ignore[no-untyped-def]
+    """Runs in the peer."""
+    import safetensors
 
     specs = {
-        name: TensorSpec(dtype=tags[name], shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes)
+        name: safetensors.TensorSpec(
+            dtype=tags[name], shape=array.shape, data_ptr=array.ctypes.data, data_len=array.nbytes
+        )
         for name, array in arrays.items()
     }
-    return bytes(serialize(specs, metadata=metadata))
+    return bytes(safetensors.serialize(specs, metadata=metadata))
+
+
+def save(arrays):  # type: ignore[no-untyped-def]
+    """Runs in the peer."""
+    import safetensors.numpy
+
+    return safetensors.numpy.save(arrays)
+
+
+def described(path):  # type: ignore[no-untyped-def]
+    """Runs in the peer."""
+    import safetensors
+
+    with open(path, "rb") as file:
+        found = safetensors.deserialize(file.read())
+    return {name: [entry["dtype"], list(entry["shape"])] for name, entry in found}
+
+
+def loaded(paths):  # type: ignore[no-untyped-def]
+    """Runs in the peer."""
+    import safetensors.numpy
+
+    return {name: array for path in paths for name, array in safetensors.numpy.load_file(path).items()}
 
 
 @pytest.mark.parametrize("dtype", [*NUMPY, *EXTENDED])
@@ -63,18 +102,15 @@ def test_our_bytes_are_the_librarys_bytes(tmp_path: Path) -> None:
 
 
 def test_our_bytes_are_those_of_the_numpy_save(tmp_path: Path) -> None:
-    from safetensors.numpy import save
-
     arrays = {f"layer.{number}.{dtype}": values(dtype) for number in range(3) for dtype in NUMPY}
-    (tmp_path / "theirs.safetensors").write_bytes(save(arrays))
-    squish.convert(tmp_path / "theirs.safetensors", tmp_path / "ours.safetensors")
-    assert (tmp_path / "ours.safetensors").read_bytes() == save(arrays)
+    theirs = bytes(library().run(save, arrays=arrays))
+    squish.convert(theirs, tmp_path / "ours.safetensors")
+    assert (tmp_path / "ours.safetensors").read_bytes() == theirs
 
 
 def test_the_library_reads_every_dtype_that_we_write(tmp_path: Path) -> None:
     import json
 
-    from safetensors import deserialize
     from squish_safetensors.header import TAGS
 
     entries, at = {}, 0
@@ -85,18 +121,12 @@ def test_the_library_reads_every_dtype_that_we_write(tmp_path: Path) -> None:
     raw = json.dumps(entries).encode()
     source = len(raw).to_bytes(8, "little") + raw + bytes(at)
     squish.convert(source, tmp_path / "ours.safetensors")
-    found = dict(deserialize((tmp_path / "ours.safetensors").read_bytes()))
-    assert {name: (entry["dtype"], entry["shape"]) for name, entry in found.items()} == {
-        dtype: (tag, [8]) for tag, dtype in TAGS.items()
-    }
+    found = library().run(described, path=str(tmp_path / "ours.safetensors"))
+    assert found == {dtype: [tag, [8]] for tag, dtype in TAGS.items()}
 
 
 def test_the_library_reads_our_shards(tmp_path: Path) -> None:
-    from safetensors.numpy import load_file, save
-
     arrays = {f"w{number}": np.full((4,), number, np.float32) for number in range(3)}
-    squish.convert(save(arrays), tmp_path / "set", "safetensors:max_shard_size=32")
-    found = {
-        name: array for path in (tmp_path / "set").glob("*.safetensors") for name, array in load_file(path).items()
-    }
+    squish.convert(bytes(library().run(save, arrays=arrays)), tmp_path / "set", "safetensors:max_shard_size=32")
+    found = library().run(loaded, paths=[str(path) for path in (tmp_path / "set").glob("*.safetensors")])
     assert {name: array.tolist() for name, array in found.items()} == {name: a.tolist() for name, a in arrays.items()}

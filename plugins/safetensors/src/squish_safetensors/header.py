@@ -10,7 +10,6 @@ from attrs import frozen
 
 from squish_core.api import (
     DENSE,
-    CodecSpec,
     Encoding,
     FormatError,
     LimitError,
