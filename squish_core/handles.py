@@ -149,12 +149,21 @@ class File(Mapping[str, "Tensor"]):
     def __contains__(self, name: object) -> bool:
         return name in self.index.tensors
 
-    def numpy(self) -> dict[str, np.ndarray]:
-        """Every tensor as an array: read-only views of the file where values lie there as they are, else decoded."""
-        tensors = self.index.tensors
-        plain_ranges = tensors.plain_ranges() if isinstance(tensors, LazyTensors) else {}
-        views = Views(self)
-        return {name: views.view(*plain_ranges[name]) if name in plain_ranges else self[name].numpy() for name in self}
+    def numpy(self, *, copy: bool = False) -> dict[str, np.ndarray]:
+        """Every tensor as an array: read-only views of the file where values lie there as they are, else decoded.
+
+        `copy=True` gives writable arrays that do not touch the file again.
+        """
+        tensors, views = self.index.tensors, Views(self)
+        ranges = tensors.plain_ranges() if isinstance(tensors, LazyTensors) else {}
+        arrays = {}
+        for name in tensors:
+            if name not in ranges or (copy and prod(ranges[name][1]) > READ_FROM):
+                arrays[name] = self[name].numpy(copy=copy)
+            else:
+                view = views.view(*ranges[name])
+                arrays[name] = view.copy() if copy else view
+        return arrays
 
     def get_tensor(self, name: str) -> np.ndarray:
         """Decoded array of one tensor (safetensors' habit)."""
@@ -189,6 +198,10 @@ class File(Mapping[str, "Tensor"]):
 
     def __repr__(self) -> str:
         return f"<File {self.name!r} format={self.format} tensors={len(self)}>"
+
+
+READ_FROM = 1 << 16
+"""Elements from which a copy is read rather than copied from the mapping: faults cost more than calls there."""
 
 
 class Views:

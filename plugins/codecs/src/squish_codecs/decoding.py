@@ -13,8 +13,8 @@ from squish_core.api import Parts, Region, dtypes
 from .scheme import Scheme, Shape
 
 Array = np.ndarray
-PANEL = 1 << 16
-"""Elements decoded at a time: 256 KiB of float32 stay in the cache from one step to the next."""
+PANEL = 1 << 18
+"""Elements decoded at a time: 1 MiB of float32, fewer calls and still near the cache."""
 
 
 def decode(scheme: Scheme, parts: Parts, shape: Shape, region: Region, out: Array) -> None:

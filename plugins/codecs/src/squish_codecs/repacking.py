@@ -172,7 +172,7 @@ def _regrid(grid: Array, have: Shape, want: Shape, shape: Shape) -> Array | None
 def _held(scheme: Scheme, role: str, grid: Array) -> Array | None:
     """Scales or offsets in the target's dtype, or None where that would round."""
     if role == "offset" and scheme.packed_zeros:
-        if not _same(np.rint(grid).clip(scheme.low, scheme.high), grid):
+        if not (np.rint(grid).clip(scheme.low, scheme.high) == grid).all():
             return None
         return scheme.packing.pack(grid.astype(np.int16).astype(np.uint8), scheme.zero_axis)
     dtype = dtypes.to_numpy(scheme.scale_dtype if role == "scale" else scheme.offset_dtype)

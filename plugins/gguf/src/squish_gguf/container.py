@@ -60,7 +60,7 @@ class Gguf(Container):
             version=str(heads[0].version),
             files=files,
             kind=kind if kind in _KINDS else "model",
-            tensors=LazyTensors(records, build, extents),
+            tensors=LazyTensors(records, build, extents, plain),
             meta=meta,
             problems=(*(p for head in heads for p in (*head.problems, *_holes(head))), *shared),
         )
@@ -108,7 +108,7 @@ def build(name: str, placed: tuple[int, Record]) -> TensorSpec:
     segments = (Segment(file, record.offset, record.nbytes),)
     if kind is None:
         return TensorSpec(
-            name=name, shape=record.shape, dtype="f32", attrs={"ggml_type": str(record.code)},
+            name=name, shape=record.shape, dtype="f32",
             extras={"data": Part(dtype="u8", shape=(record.nbytes,), segments=segments)},
             problem=unknown_type(record.code),
         )  # fmt: skip
@@ -117,9 +117,16 @@ def build(name: str, placed: tuple[int, Record]) -> TensorSpec:
         shape, codec = (*shape[:-1], shape[-1] // kind.elements * kind.nbytes), CodecSpec(f"ggml.{kind.name.lower()}")
     part = Part(dtype=dtype, shape=shape, segments=segments)
     return TensorSpec(
-        name=name, shape=record.shape, dtype=kind.dtype or "f32", attrs={"ggml_type": kind.name},
+        name=name, shape=record.shape, dtype=kind.dtype or "f32",
         encodings=(Encoding(codec=codec, parts={"data": part}),),
     )  # fmt: skip
+
+
+def plain(placed: tuple[int, Record]) -> tuple[str, tuple[int, ...], int, int] | None:
+    """Where a dense tensor lies; None for blocks."""
+    file, record = placed
+    kind = TYPES.get(record.code)
+    return (kind.dtype, record.shape, file, record.offset) if kind and kind.dtype else None
 
 
 def _holes(head: Head) -> Iterator[Problem]:

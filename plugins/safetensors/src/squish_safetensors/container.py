@@ -27,7 +27,7 @@ from squish_core.api import (
 )
 from squish_safetensors import writer
 from squish_safetensors.folder import ASSETS, INDEX_SUFFIX, STANDARD, Shard, choose, part_of_set, read_set
-from squish_safetensors.header import build, read_header
+from squish_safetensors.header import build, plain, read_header
 
 
 class Safetensors(Container):
@@ -50,7 +50,7 @@ class Safetensors(Container):
             format="safetensors",
             version="",
             files=tuple(FileRef(file.filename, file.size) for file in (*(shard.source for shard in shards), *beside)),
-            tensors=LazyTensors(records, build, extents),
+            tensors=LazyTensors(records, build, extents, plain),
             meta=meta,
             assets={
                 file.filename: Part(dtype="u8", shape=(file.size,), segments=(Segment(number, 0, file.size),))

@@ -39,6 +39,7 @@ TAGS = {
 TAG_OF = {dtype: tag for tag, dtype in TAGS.items()}
 ORDER = {dtype: place for place, dtype in enumerate(TAG_OF)}
 METADATA = "__metadata__"
+_VIEWED = frozenset(dtype for dtype in TAG_OF if dtypes.bits(dtype) >= 8 and dtype != "bool")
 FIELDS = frozenset(("dtype", "shape", "data_offsets"))
 MAX_HEADER = 100_000_000  # the format's own limit
 MAX_OFFSET = 1 << 63
@@ -100,6 +101,13 @@ def build(name: str, record: Record) -> TensorSpec:
     else:
         encoding = Encoding(codec=DENSE, parts={"data": Part(dtype=dtype, shape=shape, segments=segments)})
     return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(encoding,))
+
+
+def plain(record: Record) -> tuple[str, tuple[int, ...], int, int] | None:
+    """Where a tensor of whole bytes lies; None where a view would not do (packed types, bools to be checked)."""
+    file, tag, shape, offset, _ = record
+    dtype = TAGS.get(tag)
+    return (dtype, shape, file, offset) if dtype in _VIEWED else None
 
 
 def dump_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
