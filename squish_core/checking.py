@@ -8,12 +8,14 @@ from typing import Any
 from attrs import frozen
 
 from squish_core import handles
-from squish_core.errors import FormatError, SquishError
-from squish_core.handles import File, Tensor, guarded
+from squish_core.errors import FormatError, MissingPluginError, SquishError
+from squish_core.guard import guarded
+from squish_core.handles import File
 from squish_core.limits import Limits
 from squish_core.model import Part, Problem, to_json
 from squish_core.plugins import Registry
 from squish_core.regions import panels, read_region
+from squish_core.tensors import Tensor
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -76,14 +78,14 @@ def verify(
             file.close()
 
 
-def as_problem(error: SquishError) -> Problem:
+def as_problem(error: SquishError, severity: str = "error") -> Problem:
     """A finding from an error; the place is told apart from the text."""
     place = error.where() or (f"byte {error.offset}" if error.offset is not None else "file")
     text = str(error)
     for prefix in (error.file, error.where()):
         if prefix:
             text = text.removeprefix(f"{prefix}: ")
-    return Problem(code=error.code or "format", severity="error", where=place, message=text)
+    return Problem(code=error.code or "format", severity=severity, where=place, message=text)
 
 
 class Check:
@@ -128,12 +130,12 @@ class Check:
     def _digest(self, tensor: Tensor, role: str, part: Part) -> None:
         if part.digest is None:
             return
-        from squish_core.digests import check
+        from squish_core.digests import check_digest
 
         with self._collect(), guarded(FormatError, "hashing", file=self.file.name, tensor=tensor.name, part=role):
             array = self.file.array(part)
             chunks = array.stored_chunks() if part.digest_of == "stored" else array.chunks()
-            verdict = check(part.digest, chunks)
+            verdict = check_digest(part.digest, chunks)
             self.digests += 1
             if verdict.state == "unverified":
                 self.unverified += 1
@@ -147,7 +149,7 @@ class Check:
                 )
             elif verdict.state == "wrong":
                 hint = "The bytes are damaged, or the digest was made over other bytes."
-                if part.filters and check(part.digest, array.chunks()).state == "ok":
+                if part.filters and check_digest(part.digest, array.chunks()).state == "ok":
                     hint = "It matches the decoded bytes; this format hashes the stored ones."
                 raise FormatError(
                     "the digest does not match", offset=part.segments[0].offset if part.segments else None,
@@ -155,8 +157,8 @@ class Check:
                 )  # fmt: skip
 
     def _decode(self, tensor: Tensor) -> None:
-        encoding = tensor.readable()
         with tensor._guard("decoding"):
+            encoding = tensor.readable()
             codec = self.file.registry.codec(encoding.codec.id)
             params, arrays = encoding.codec.params, tensor.arrays(encoding)
             for region in panels(tensor.shape, codec.grain(tensor.spec, params), 4):
@@ -177,7 +179,9 @@ class _Collect:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
         if isinstance(error, SquishError):
-            self._problems.append(as_problem(error))
+            # What is not installed leaves a tensor unchecked; the file itself may be fine.
+            severity = "warning" if isinstance(error, MissingPluginError) else "error"
+            self._problems.append(as_problem(error, severity))
             return True
         return False
 

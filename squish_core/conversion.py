@@ -13,9 +13,10 @@ from attrs import evolve, field, frozen
 from squish_core import handles
 from squish_core.containers import Container
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
-from squish_core.handles import File, guarded
+from squish_core.guard import guarded
+from squish_core.handles import File
 from squish_core.limits import Limits
-from squish_core.model import SAME_BYTES, CodecSpec, Encoding, Exactness, Refusal, TensorSpec
+from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Refusal, TensorSpec
 from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, expand, parse_rules, parse_spec, rule_for
 from squish_core.streams import copied, encoded, repack_exactness, repacked
@@ -249,7 +250,9 @@ class Plan:
         dtype = params["dtype"] if wanted.id == "dense" else "f32"
         made = evolve(spec, dtype=dtype, encodings=(), problem=None)
         parts = {role: _part(*declared) for role, declared in codec.parts(made, params).items()}
-        answer = self.container.accepts(made, Encoding(codec=CodecSpec(wanted.id, params), parts=parts), self.options)
+        # A dense tensor's dtype is the tensor's own, not a parameter of how it is stored.
+        held = DENSE if wanted.id == "dense" else CodecSpec(wanted.id, params)
+        answer = self.container.accepts(made, Encoding(codec=held, parts=parts), self.options)
         if isinstance(answer, Refusal):
             raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(wanted), code="refused")
         if _same(answer, origin) and origin.codec == answer.codec:
@@ -263,8 +266,8 @@ class Plan:
         held = evolve(spec, encodings=(target,), extras={})
         size = sum(part.nbytes for part in target.parts.values())
         return Step(
-            name=spec.name, action=action, source=str(origin.codec), target=str(target.codec), stored=origin.stored,
-            size=size, exactness=exactness, spec=held, origin=origin,
+            name=spec.name, action=action, source=_shown(self.file.index.tensors[spec.name], origin),
+            target=_shown(held, target), stored=origin.stored, size=size, exactness=exactness, spec=held, origin=origin,
         )  # fmt: skip
 
     def _streams(self, step: Step) -> dict[str, Any]:
@@ -292,6 +295,10 @@ def _same(answer: Encoding, encoding: Encoding) -> bool:
     return answer.codec == encoding.codec and kept == {
         role: (part.dtype, part.shape, part.byteorder) for role, part in answer.parts.items()
     }
+
+
+def _shown(spec: TensorSpec, encoding: Encoding) -> str:
+    return spec.dtype if encoding.codec == DENSE else str(encoding.codec)
 
 
 def _holds(source: str, target: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,12 +31,17 @@ def load_meta(data: bytes | memoryview, limits: Limits) -> tuple[dict[str, Any],
     import cbor2
 
     try:
-        stored = cbor2.loads(bytes(data))
+        stored = cbor2.loads(bytes(data), max_depth=limits.depth, allow_duplicate_keys=False)
         if stored["v"] != 1:
             raise ValueError(f"version {stored['v']}")
         meta = {key: (Typed(kind, _array(kind, value)) if kind else value) for key, kind, value in stored["meta"]}
-        return meta, dict(stored["assets"])
-    except (ValueError, KeyError, TypeError, RecursionError, cbor2.CBORError) as error:
+        assets = dict(stored["assets"])
+        if not all(isinstance(key, str) for key in (*meta, *assets)):
+            raise TypeError("a key is not text")
+        if not all(isinstance(blob, bytes) for blob in assets.values()):
+            raise TypeError("an asset is not bytes")
+        return meta, assets
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, cbor2.CBORError) as error:
         raise FormatError("the block squish.meta cannot be read", tensor=NAME, found=str(error), code="meta") from None
 
 
@@ -44,6 +50,8 @@ def _flat(value: Any) -> tuple[str | None, Any]:
         return None, value
     if value.type.startswith("array:"):
         return value.type, _stored(value.type[6:], value.value)
+    if isinstance(value.value, float) and value.value != value.value:
+        return value.type, struct.pack("<d", value.value)  # CBOR has one NaN; as bytes it keeps its payload
     return value.type, value.value
 
 
@@ -66,7 +74,8 @@ def _array(kind: str, value: Any) -> Any:
     from squish_core import dtypes
 
     if not kind.startswith("array:"):
-        return value
+        nan = kind in dtypes.FLOATS and isinstance(value, bytes) and len(value) == 8
+        return struct.unpack("<d", value)[0] if nan else value
     kind = kind[6:]
     if dtypes.known(kind) and kind != "bool":
         return np.frombuffer(value, dtypes.to_numpy(kind))

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from squish_core.api import ContainerInfo, Signature, hookimpl
 
+from .types import BLOCK_CODES, DECODED, DENSE_CODES
+
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
     """The containers of this plugin."""
+    blocks = {codec.removeprefix("ggml."): codec for codec in BLOCK_CODES}
+    dense = {dtype: f"dense:dtype={dtype}" for dtype in DENSE_CODES}
     return [
         ContainerInfo(
             id="gguf",
@@ -16,5 +20,8 @@ def squish_containers() -> list[ContainerInfo]:
             suffixes=(".gguf",),
             signatures=(Signature(b"GGUF"),),
             can_write=True,
+            features={"dtype": (*dense, *blocks)},
+            aliases={**{name: dense[name] for name in ("f32", "f16", "bf16")}, **blocks},
+            codecs=("dense", *(f"ggml.{name}" for name in DECODED)),
         )
     ]

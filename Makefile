@@ -1,0 +1,70 @@
+# Every target sets up what it needs: Python >= 3.11, make and git are enough.
+SHELL := /bin/sh
+VENV ?= .venv
+MODEL ?= smollm2
+
+# The first Python that is recent enough and really runs (a version manager's shim may exist and fail).
+find_python = for p in python3 python3.13 python3.12 python3.11 python3.14; do \
+  "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo "$$p" && break; done
+PYTHON ?= $(shell $(find_python))
+
+# Plugins that are compiled when they are installed; without a C++ compiler they are left out.
+NEEDS_COMPILER := cpu_backend
+compiler := $(shell for c in c++ g++ clang++; do "$$c" --version >/dev/null 2>&1 && echo "$$c" && break; done)
+all_plugins := $(patsubst plugins/%/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
+left_out := $(if $(compiler),,$(filter $(NEEDS_COMPILER),$(all_plugins)))
+plugins := $(filter-out $(left_out),$(all_plugins))
+
+# Another stamp when plugins are left out, so that a compiler installed later is noticed.
+installed := $(VENV)/.installed$(if $(left_out),-without-compiler)
+python := $(VENV)/bin/python
+pytest := $(python) -m pytest $(addprefix --ignore=plugins/,$(left_out))
+typed := $(patsubst %/__init__.py,%,$(wildcard squish_core/__init__.py plugins/*/src/*/__init__.py \
+  tests/oracles/__init__.py benchmarks/__init__.py)) $(wildcard examples/*.py tests/wheels/*.py)
+offline = { echo "make: could not install packages; is the network (a package index) reachable? See above." >&2; exit 1; }
+
+.PHONY: help env demo test oracles fuzz bench lint wheels clean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+env: $(installed)  ## set up .venv with the core, every plugin and the developers' tools
+
+$(installed): pyproject.toml constraints.txt $(all_plugins:%=plugins/%/pyproject.toml)
+	@test -x $(python) || test -n "$(PYTHON)" || { echo "make: no Python >= 3.11 found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@test -x $(python) || "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "make: $(PYTHON) does not run or is older than Python 3.11" >&2; exit 1; }
+	@test -x $(python) || "$(PYTHON)" -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "make: $(PYTHON) cannot make a virtual environment; on Debian: apt install python3-venv" >&2; exit 1; }
+	@test -x $(VENV)/bin/uv || $(python) -m pip install --quiet --disable-pip-version-check -c constraints.txt uv || $(offline)
+	@test -z "$(left_out)" || echo "make: no C++ compiler found (c++, g++, clang++), so left out: $(left_out)"
+	@$(VENV)/bin/uv pip install --quiet --no-sources --python $(python) -c constraints.txt -b constraints.txt \
+	  -e '.[cli,testing]' $(plugins:%=-e plugins/%) mypy ruff || $(offline)
+	@touch $@
+
+demo: $(installed)  ## run the example on a small model (MODEL=smollm2 or gemma)
+	$(python) examples/demo.py --model $(MODEL)
+
+test: $(installed)  ## run the tests that need nothing else
+	$(pytest) -m "not oracle and not fuzz"
+
+oracles: $(installed)  ## compare with the peer packages, each in an environment of its own
+	$(pytest) -m oracle
+
+fuzz: $(installed)  ## run the long mutation tests
+	$(pytest) -m fuzz
+
+bench: $(installed)  ## run the benchmarks
+	$(python) -m benchmarks
+
+lint: $(installed)  ## check style, formatting and types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy $(typed)
+
+wheels: $(installed)  ## build every wheel and try it in clean environments
+	$(python) tests/wheels/check.py $(plugins)
+
+clean:  ## remove the environments and everything built
+	rm -rf $(VENV) .oracles build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

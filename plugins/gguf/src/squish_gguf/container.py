@@ -1,0 +1,162 @@
+"""The GGUF container: an Index from a file or a split set, and a file from tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from squish_core.api import (
+    DENSE,
+    CodecSpec,
+    Container,
+    Encoding,
+    FileRef,
+    FormatError,
+    Index,
+    Layout,
+    LazyTensors,
+    Limits,
+    Outgoing,
+    Part,
+    Problem,
+    Refusal,
+    Segment,
+    Sink,
+    Source,
+    TensorSpec,
+    check_extents,
+)
+
+from . import writer
+from .reader import Head, Record, unknown_type
+from .splits import KEYS, read_set
+from .types import DENSE_CODES, TYPES, aligned
+
+_KINDS = ("adapter", "imatrix", "mmproj", "vocab")
+
+
+class Gguf(Container):
+    """GGUF v2 and v3, little-endian, single files and split sets; written as v3 in one file."""
+
+    def read_index(self, source: Source, limits: Limits) -> Index:
+        heads = read_set(source, limits)
+        files = tuple(FileRef(head.name, head.size) for head in heads)
+        records = {name: (number, record) for number, head in enumerate(heads) for name, record in head.records.items()}
+        extents = [
+            (file, record.offset, record.nbytes, name)
+            for name, (file, record) in records.items()
+            if record.code in TYPES
+        ]
+        shared, _ = check_extents(extents, files, aliases="problem")
+        meta: dict[str, Any] = {}
+        for head in heads:
+            meta.update({key: value for key, value in head.meta.items() if key not in meta})
+        if len(heads) > 1:
+            # They describe the files, not the model: `files` says it, and a copy of the model is one file.
+            meta = {key: value for key, value in meta.items() if key not in KEYS}
+        kind = heads[0].plain("general.type")
+        return Index(
+            format="gguf",
+            version=str(heads[0].version),
+            files=files,
+            kind=kind if kind in _KINDS else "model",
+            tensors=LazyTensors(records, build, extents, plain),
+            meta=meta,
+            problems=(*(p for head in heads for p in (*head.problems, *_holes(head))), *shared),
+        )
+
+    def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
+        """Padding that is not zero."""
+        return [problem for head in read_set(source, limits) for problem in _dirty_padding(head, source)]
+
+    def recipes(self, *, dtype: str | None = None, **features: Any) -> tuple[Encoding, ...]:
+        if dtype is None:
+            return ()
+        if not isinstance(dtype, str):
+            raise FormatError("a tensor has one dtype", found=", ".join(sorted(dtype)), code="feature")
+        if dtype in DENSE_CODES:
+            return (Encoding(codec=DENSE, parts={"data": Part(dtype=dtype, shape=())}),)
+        return (Encoding(codec=CodecSpec(f"ggml.{dtype}"), parts={"data": Part(dtype="u8", shape=())}),)
+
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Mapping[str, str]) -> Encoding | Refusal:
+        return writer.accepts(spec, encoding)
+
+    def layout(
+        self,
+        specs: Sequence[TensorSpec],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, Part],
+        options: Mapping[str, str],
+    ) -> Layout:
+        return writer.layout(specs, meta, assets)
+
+    def write(
+        self,
+        sink: Sink,
+        tensors: Sequence[Outgoing],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, bytes],
+        options: Mapping[str, str],
+    ) -> None:
+        writer.write(sink, tensors, meta)
+
+
+def build(name: str, placed: tuple[int, Record]) -> TensorSpec:
+    """The spec of one tensor: dense, or rows of blocks."""
+    file, record = placed
+    kind = TYPES.get(record.code)
+    segments = (Segment(file, record.offset, record.nbytes),)
+    if kind is None:
+        return TensorSpec(
+            name=name, shape=record.shape, dtype="f32",
+            extras={"data": Part(dtype="u8", shape=(record.nbytes,), segments=segments)},
+            problem=unknown_type(record.code),
+        )  # fmt: skip
+    dtype, shape, codec = kind.dtype or "u8", record.shape, DENSE
+    if not kind.dtype:
+        shape, codec = (*shape[:-1], shape[-1] // kind.elements * kind.nbytes), CodecSpec(f"ggml.{kind.name.lower()}")
+    part = Part(dtype=dtype, shape=shape, segments=segments)
+    return TensorSpec(
+        name=name, shape=record.shape, dtype=kind.dtype or "f32",
+        encodings=(Encoding(codec=codec, parts={"data": part}),),
+    )  # fmt: skip
+
+
+def plain(placed: tuple[int, Record]) -> tuple[str, tuple[int, ...], int, int] | None:
+    """Where a dense tensor lies; None for blocks."""
+    file, record = placed
+    kind = TYPES.get(record.code)
+    return (kind.dtype, record.shape, file, record.offset) if kind and kind.dtype else None
+
+
+def _holes(head: Head) -> Iterator[Problem]:
+    """Ranges between and after the tensors that are larger than padding."""
+    end, holes = head.data, []
+    ranges = sorted((record.offset, record.nbytes) for record in head.records.values())
+    for offset, nbytes in (*ranges, (head.size, 0)):
+        if offset > aligned(end, head.alignment):
+            holes.append((aligned(end, head.alignment), offset))
+        end = max(end, offset + nbytes)
+    if holes and holes[-1][1] == head.size:
+        start, stop = holes.pop()
+        yield Problem(
+            code="trailing", severity="warning", where=f"byte {start}",
+            message=f"{stop - start} bytes after the last tensor belong to nothing",
+        )  # fmt: skip
+    if holes:
+        yield Problem(
+            code="hole", severity="warning", where=f"byte {holes[0][0]}",
+            message=f"{sum(stop - start for start, stop in holes)} bytes in {len(holes)} places between the tensors "
+            "belong to nothing",
+        )  # fmt: skip
+
+
+def _dirty_padding(head: Head, source: Source) -> Iterator[Problem]:
+    opened = source if head.name == source.filename else source.member(head.name)
+    ranges = [(record.offset, record.offset + record.nbytes) for record in head.records.values()]
+    ordered = sorted([(0, head.end), *ranges, (head.size, head.size)])
+    for (_, end), (start, _) in zip(ordered, ordered[1:]):
+        if 0 < start - end < head.alignment and any(opened.read(end, start - end)):
+            yield Problem(
+                code="padding", severity="warning", where=f"byte {end}", message="the padding there is not zero"
+            )

@@ -1,0 +1,215 @@
+"""The head of one GGUF file: version, metadata, tensor table. Source: gguf.md of ggml."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from struct import Struct
+from typing import Any, NamedTuple
+
+from attrs import frozen
+
+from squish_core.api import (
+    FormatError,
+    LimitError,
+    Limits,
+    Problem,
+    Source,
+    TruncatedError,
+    Typed,
+    UnsupportedVersionError,
+    check_name,
+)
+
+from .cursor import Cursor
+from .types import DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_KEY, REMOVED, TYPES, aligned
+
+MAGIC = b"GGUF"
+_START, _COUNTS = Struct("<4sI"), Struct("<QQ")
+_ENTRY = [Struct(f"<{rank}QIQ") for rank in range(5)]
+_RANK = Struct("<I")
+_MAX_ELEMENTS = 1 << 60  # eight bytes each, and zero dimensions counted as one: what an array can have
+_LONGEST_NAME = 63  # GGML_MAX_NAME with its NUL
+
+
+class Record(NamedTuple):
+    """One line of the tensor table: type code, logical shape, absolute offset, bytes."""
+
+    code: int
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+@frozen(kw_only=True)
+class Head:
+    """What one file declares: the head ends at `end`, tensor data starts at `data`."""
+
+    name: str
+    size: int
+    version: int
+    meta: dict[str, Any]
+    records: dict[str, Record]
+    end: int
+    data: int
+    alignment: int
+    problems: list[Problem]
+
+    def plain(self, key: str, default: Any = None) -> Any:
+        """A metadata value without its type."""
+        return self.meta[key].value if key in self.meta else default
+
+
+def read_head(source: Source, limits: Limits) -> Head:
+    """Read and check everything before the tensor data; FormatError names field and offset."""
+    cursor = Cursor(source, limits)
+    version = _version(cursor)
+    tensor_count, pair_count = cursor.take(_COUNTS)
+    cursor.what = "tensor_count"
+    cursor.room_for(tensor_count, 8 + _RANK.size + _ENTRY[0].size)
+    if tensor_count > limits.tensors:
+        raise LimitError(
+            "tensor_count is above the limit", offset=8, expected=f"at most {limits.tensors}",
+            found=tensor_count, code="count",
+        )  # fmt: skip
+    cursor.what = "metadata_kv_count"
+    cursor.room_for(pair_count, 8 + 4 + 1)
+    meta = _pairs(cursor, pair_count)
+    alignment = check_alignment(meta.get("general.alignment"))
+    records = _table(cursor, tensor_count, limits)
+    data = aligned(cursor.at, alignment)
+    return Head(
+        name=source.filename, size=source.size, version=version, meta=meta, alignment=alignment, end=cursor.at,
+        data=data, records=_placed(records, data, alignment, source.size), problems=cursor.problems,
+    )  # fmt: skip
+
+
+def _version(cursor: Cursor) -> int:
+    magic, version = cursor.take(_START)
+    if magic != MAGIC:
+        raise FormatError("does not begin with the magic of GGUF", offset=0, expected=MAGIC, found=magic, code="magic")
+    if version in (2, 3):
+        return int(version)
+    swapped = int.from_bytes(int(version).to_bytes(4, "little"), "big")
+    if swapped in (1, 2, 3):
+        raise UnsupportedVersionError(
+            "is a big-endian GGUF file, which is not read", offset=4, expected="little-endian version 2 or 3",
+            found=f"big-endian version {swapped}", code="version", hint="Convert it with gguf-convert-endian first.",
+        )  # fmt: skip
+    raise UnsupportedVersionError(
+        f"is GGUF version {version}", offset=4, expected="version 2 or 3", found=version, code="version",
+        hint="Write it again with a current llama.cpp." if version < 2 else "A newer squish-gguf may read it.",
+    )  # fmt: skip
+
+
+def _pairs(cursor: Cursor, count: int) -> dict[str, Typed]:
+    meta: dict[str, Typed] = {}
+    for number in range(count):
+        at, cursor.what = cursor.at, f"metadata key {number}"
+        raw = cursor.string(longest=MAX_KEY)
+        try:
+            key = raw.decode()
+        except UnicodeDecodeError:
+            raise cursor.wrong("is not UTF-8", at, found=raw[:64], code="utf-8") from None
+        if not key or "\0" in key:
+            raise cursor.wrong("contains NUL" if key else "is empty", at, code="name")
+        cursor.what = f"metadata {key[:100]!r}"
+        if key in meta:
+            raise cursor.wrong("is there twice", at, code="duplicate")
+        meta[key] = Typed(*cursor.value(cursor.kind()))
+    return meta
+
+
+def check_alignment(stored: Typed | None) -> int:
+    """The value of `general.alignment`: a u32, a power of two, at most 1 MiB; 32 when it is not there."""
+    if stored is None:
+        return DEFAULT_ALIGNMENT
+    value = stored.value
+    if stored.type != "u32" or not 0 < value <= MAX_ALIGNMENT or value & (value - 1):
+        raise FormatError(
+            "general.alignment is not usable", expected=f"a u32, a power of two up to {MAX_ALIGNMENT}",
+            found=f"{stored.type} {value!r:.40}", code="alignment",
+        )  # fmt: skip
+    return int(value)
+
+
+def _table(cursor: Cursor, count: int, limits: Limits) -> dict[str, Record]:
+    records: dict[str, Record] = {}
+    long = 0
+    for number in range(count):
+        at, cursor.what = cursor.at, f"tensor {number} of the table"
+        raw = cursor.string(longest=limits.name)
+        try:
+            name = check_name(raw.decode(), limits, offset=at)
+        except UnicodeDecodeError:
+            raise cursor.wrong("has a name that is not UTF-8", at, found=raw[:64], code="utf-8") from None
+        if name in records:
+            raise FormatError("two tensors have this name", tensor=name, offset=at, code="duplicate")
+        long += len(raw) > _LONGEST_NAME
+        (rank,) = cursor.take(_RANK)
+        if rank > 4:
+            raise FormatError(
+                "n_dims is too large", tensor=name, offset=at, expected="at most 4", found=rank, code="rank"
+            )
+        *dims, code, offset = cursor.take(_ENTRY[rank])
+        records[name] = Record(code, tuple(reversed(dims)), offset, _nbytes(name, dims, code, at))
+    if long:
+        cursor.problems.append(
+            Problem(
+                code="name", severity="note", where="tensor names",
+                message=f"{long} names have more than {_LONGEST_NAME} bytes; llama.cpp refuses such files",
+            )
+        )  # fmt: skip
+    return records
+
+
+def _nbytes(name: str, dims: list[int], code: int, at: int) -> int:
+    """Bytes of a tensor; 0 when its type is unknown."""
+    elements = extent = 1
+    for size in dims:
+        elements *= size
+        extent *= size or 1
+    if extent > _MAX_ELEMENTS:
+        raise FormatError("the dimensions overflow", tensor=name, offset=at, found=dims[::-1], code="shape")
+    kind = TYPES.get(code)
+    if kind is None:
+        return 0
+    row = dims[0] if dims else 1
+    if row % kind.elements:
+        raise FormatError(
+            f"a row does not divide into {kind.name} blocks", tensor=name, offset=at,
+            expected=f"a multiple of {kind.elements}", found=row, code="shape",
+        )  # fmt: skip
+    return elements // kind.elements * kind.nbytes
+
+
+def _placed(records: dict[str, Record], data: int, alignment: int, size: int) -> dict[str, Record]:
+    """The records with absolute offsets, each aligned and inside the file.
+
+    What has an unknown type is given the bytes up to the next tensor, so that they stay readable.
+    """
+    starts = sorted(record.offset for record in records.values())
+    placed = {}
+    for name, record in records.items():
+        if record.offset % alignment:
+            raise FormatError(
+                "the data offset is not aligned", tensor=name, expected=f"a multiple of {alignment}",
+                found=record.offset, code="alignment",
+            )  # fmt: skip
+        offset, nbytes = data + record.offset, record.nbytes
+        if record.code not in TYPES:
+            after = bisect_right(starts, record.offset)
+            nbytes = max(0, (data + starts[after] if after < len(starts) else size) - offset)
+        if offset + nbytes > size:
+            raise TruncatedError(
+                f"truncated in the tensor data: the file has {size} of {offset + nbytes} bytes", tensor=name,
+                offset=offset, code="bounds", hint="The file is truncated (an interrupted download?) or damaged.",
+            )  # fmt: skip
+        placed[name] = Record(record.code, record.shape, offset, nbytes)
+    return placed
+
+
+def unknown_type(code: int) -> str:
+    """Why a tensor of this type cannot be read."""
+    if code in REMOVED:
+        return f"GGML type {code} ({REMOVED[code]}) was removed from GGML; its layout is not defined any more"
+    return f"GGML type {code} is unknown here; a newer squish-gguf may read it"

@@ -1,0 +1,102 @@
+"""Writing GGUF v3: the head in one piece, then the tensors one after another, each padded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from squish_core.api import Encoding, FormatError, Layout, Outgoing, Part, Refusal, Sink, TensorSpec
+
+from .reader import MAGIC, check_alignment
+from .types import BLOCK_CODES, DENSE_CODES, TYPES, aligned
+from .values import pack_pair, pack_string, typed
+
+VERSION = 3
+
+
+@frozen(kw_only=True)
+class Plan:
+    """A file before it is written: the head padded to the alignment, the bytes of each tensor, what was dropped."""
+
+    head: bytes
+    sizes: tuple[int, ...]
+    alignment: int
+    dropped: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return len(self.head) + sum(aligned(size, self.alignment) for size in self.sizes)
+
+
+def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
+    """The encoding with the part as GGUF stores it, or why not."""
+    codec, part = encoding.codec.id, encoding.parts.get("data")
+    if len(spec.shape) > 4:
+        return Refusal(why=f"GGUF tensors have at most 4 dimensions, this one has {len(spec.shape)}", code="rank")
+    if part is None or len(encoding.parts) > 1 or encoding.codec.inner:
+        return Refusal(why=f"GGUF stores a tensor as one block of bytes, {codec} needs more", code="codec")
+    if codec == "dense":
+        if part.dtype not in DENSE_CODES:
+            return Refusal(why=f"GGUF has no {part.dtype} tensors, only {', '.join(DENSE_CODES)}", code="dtype")
+        wanted = (part.dtype, spec.shape)
+    elif codec in BLOCK_CODES:
+        kind = TYPES[BLOCK_CODES[codec]]
+        if not spec.shape or spec.shape[-1] % kind.elements:
+            return Refusal(why=f"rows of {kind.name} must be a multiple of {kind.elements}", code="shape")
+        wanted = ("u8", (*spec.shape[:-1], spec.shape[-1] // kind.elements * kind.nbytes))
+    else:
+        return Refusal(why=f"GGUF has no type for {codec}", code="codec")
+    if (part.dtype, part.shape) != wanted:
+        return Refusal(
+            why=f"its part is {part.dtype} {list(part.shape)}, not {wanted[0]} {list(wanted[1])}", code="shape"
+        )
+    return Encoding(codec=encoding.codec, parts={"data": Part(dtype=wanted[0], shape=wanted[1])})
+
+
+def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Any]) -> Layout:
+    """Exact size, and what has no place."""
+    made = plan(specs, meta)
+    return Layout(size=made.size, dropped=(*made.dropped, *(f"asset {name}" for name in assets)))
+
+
+def write(sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any]) -> None:
+    """Write the file in one pass."""
+    made = plan([tensor.spec for tensor in tensors], meta)
+    sink.write(made.head)
+    for tensor in tensors:
+        tensor.parts["data"].write_to(sink)
+        sink.pad(made.alignment)
+
+
+def plan(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> Plan:
+    """Lay out a file; FormatError when a metadata value does not fit its stored type."""
+    pairs = {key: pack_pair(key, value) for key, value in meta.items()}
+    alignment = check_alignment(typed(meta.get("general.alignment")))
+    kept = [pair for pair in pairs.values() if pair is not None]
+    sizes, table, offset = [], [], 0
+    for spec in specs:
+        table.append(_entry(spec, offset))
+        sizes.append(spec.encodings[0].parts["data"].nbytes)
+        offset += aligned(sizes[-1], alignment)
+    counts = len(specs).to_bytes(8, "little") + len(kept).to_bytes(8, "little")
+    head = b"".join([MAGIC, VERSION.to_bytes(4, "little"), counts, *kept, *table])
+    return Plan(
+        head=head.ljust(aligned(len(head), alignment), b"\0"), sizes=tuple(sizes), alignment=alignment,
+        dropped=tuple(f"metadata {key}" for key, pair in pairs.items() if pair is None),
+    )  # fmt: skip
+
+
+def _entry(spec: TensorSpec, offset: int) -> bytes:
+    """A line of the tensor table: name, dimensions with the fastest first, type, offset."""
+    encoding = spec.encodings[0]
+    part = encoding.parts["data"]
+    code = DENSE_CODES[part.dtype] if encoding.codec.id == "dense" else BLOCK_CODES[encoding.codec.id]
+    numbers = [len(spec.shape).to_bytes(4, "little"), *(size.to_bytes(8, "little") for size in reversed(spec.shape))]
+    try:
+        name = pack_string(spec.name)
+    except UnicodeEncodeError:
+        raise FormatError("the name cannot be written as UTF-8", tensor=spec.name, code="name") from None
+    return b"".join([name, *numbers, code.to_bytes(4, "little"), offset.to_bytes(8, "little")])

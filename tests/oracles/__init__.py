@@ -1,0 +1,269 @@
+"""Peer packages to compare with: each in its own environment and process, spoken to over a pipe.
+
+    def decode(path):                   # runs in the peer: imports inside, `np` is there already
+        import ztensor
+        return ztensor.Reader(path).read("w")
+
+    values = oracles.peer("ztensor-1.1.1").run(decode, path=str(path))
+
+Environments are made on first use under `.oracles/` and kept. If one cannot be made, that is an error, never
+a skip.
+"""
+
+import atexit
+import fcntl
+import functools
+import inspect
+import os
+import selectors
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from .child import pack, unpack
+
+ROOT = Path(__file__).resolve().parents[2]
+CHILD = Path(__file__).with_name("child.py")
+TIMEOUT = 120.0  # seconds for one call; a guard against hanging, not a measurement
+
+
+@frozen
+class Environment:
+    """What a peer needs: requirements, a Python version (None: the running one), and what installs it."""
+
+    requirements: str
+    python: str | None = None
+    installer: str = "uv"
+
+    @property
+    def version(self) -> str:
+        return self.python or "{}.{}".format(*sys.version_info)
+
+    @property
+    def stamp(self) -> str:
+        return f"{self.requirements}\nPython {self.version}, by {self.installer}\n"
+
+
+ENVIRONMENTS = {
+    "gguf": Environment("gguf==0.19.0 numpy"),
+    "ml_dtypes": Environment("ml_dtypes numpy"),
+    "safetensors": Environment("safetensors==0.8.0 numpy ml_dtypes"),
+    # pip, because its find-links setting may be all that offers a CPU build of torch
+    "torch": Environment("torch==2.13.0 safetensors==0.8.0 numpy", python="3.11", installer="pip"),
+    "ztensor-1.1.1": Environment("ztensor==1.1.1 numpy scipy"),
+    "ztensor-1.2.3": Environment("ztensor==1.2.3 numpy scipy"),
+    # its wheels are for CPython 3.12 alone
+    "ztensor-2.1.2": Environment("ztensor==2.1.2 numpy scipy", python="3.12"),
+}
+
+
+class OracleError(Exception):
+    """An environment cannot be made, or a peer did not answer."""
+
+
+class PeerCrashed(OracleError):  # noqa: N818 - an event, told apart from PeerError
+    """The peer's process ended: `returncode` as in subprocess, so -11 is SIGSEGV."""
+
+    def __init__(self, name: str, returncode: int, stderr: str) -> None:
+        how = signal.Signals(-returncode).name if returncode < 0 else f"exit status {returncode}"
+        super().__init__(f"{name}: the process ended with {how}\n{stderr}")
+        self.returncode = returncode
+        self.stderr = stderr
+
+
+class PeerTimeout(OracleError):  # noqa: N818
+    """The peer did not answer in time; its process was killed, and the next call starts another."""
+
+
+class PeerError(OracleError):
+    """The code sent to the peer raised: `kind` is the exception's class name there, `message` its text."""
+
+    def __init__(self, name: str, kind: str, message: str, trace: str) -> None:
+        super().__init__(f"{name}: {kind}: {message}\n{trace}")
+        self.kind = kind
+        self.message = message
+
+
+class Peer:
+    """One peer package. Arguments and results: what JSON can say, bytes, NumPy scalars and arrays."""
+
+    def __init__(self, name: str, python: Path) -> None:
+        self.name = name
+        self.python = python
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - open as long as the peer
+        self._lock = threading.Lock()
+
+    def run(self, code: Callable[..., Any] | str, /, *, timeout: float = TIMEOUT, **args: object) -> Any:
+        """In the peer: what a function returns that uses no outer name but `np`, or `result` of a snippet."""
+        return self._ask(timeout, do="run", args=args, **_source(code))
+
+    def prepare(self, code: Callable[..., Any] | str, /, *, timeout: float = TIMEOUT, **args: object) -> "Timed":
+        """As `run`, but the result, a function without arguments, stays in the peer to be timed there."""
+        number = self._ask(timeout, do="prepare", args=args, **_source(code))
+        return Timed(lambda: self._ask(timeout, do="time", number=number))
+
+    def close(self) -> None:
+        """End the process; the next call starts another, without what was prepared."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        self._stderr.seek(0)
+        self._stderr.truncate()
+        pipe = subprocess.PIPE
+        return subprocess.Popen([self.python, "-I", CHILD], stdin=pipe, stdout=pipe, stderr=self._stderr, bufsize=0)
+
+    def _ask(self, timeout: float, **request: object) -> Any:
+        frame = pack(request)
+        with self._lock:
+            process = self._process = self._process or self._start()
+            assert process.stdin is not None
+            try:
+                for piece in frame:
+                    process.stdin.write(piece)
+                answer = unpack(functools.partial(self._read, time.monotonic() + timeout))
+            except (BrokenPipeError, EOFError):
+                returncode = process.wait(10)
+                self.close()
+                raise PeerCrashed(self.name, returncode, self._tail()) from None
+            except BaseException:  # half a frame may be on its way
+                self.close()
+                raise
+        if "error" in answer:
+            raise PeerError(self.name, **answer["error"])
+        return answer["result"]
+
+    def _read(self, deadline: float, size: int) -> bytearray:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        data = bytearray(size)
+        view = memoryview(data)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while view:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise PeerTimeout(f"{self.name}: no answer in time\n{self._tail()}")
+                count = os.readv(self._process.stdout.fileno(), [view])
+                if not count:
+                    raise EOFError
+                view = view[count:]
+        return data
+
+    def _tail(self) -> str:
+        self._stderr.seek(0)
+        return self._stderr.read()[-2000:].decode(errors="replace")
+
+
+@frozen
+class Timed:
+    """A function that is timed where it runs, without the pipe: `seconds()` runs it once."""
+
+    seconds: Callable[[], float]
+
+
+@functools.cache
+def peer(name: str) -> Peer:
+    """The peer of that name (a key of ENVIRONMENTS), its environment made if it is not there yet."""
+    made = Peer(name, _python_with(ENVIRONMENTS[name], ROOT / ".oracles" / name))
+    atexit.register(made.close)
+    return made
+
+
+def interleave(calls: Mapping[str, Callable[[], object] | Timed], repeat: int = 7) -> dict[str, float]:
+    """Median seconds of each, measured in turns so that a slow moment of the machine falls on all of them."""
+    seconds = {name: call.seconds if isinstance(call, Timed) else clocked(call) for name, call in calls.items()}
+    for measure in seconds.values():  # first calls import, allocate and fill caches
+        measure()
+    rounds = [{name: measure() for name, measure in seconds.items()} for _ in range(repeat)]
+    return {name: statistics.median(each[name] for each in rounds) for name in seconds}
+
+
+def clocked(call: Callable[[], object]) -> Callable[[], float]:
+    def measure() -> float:
+        start = time.perf_counter()
+        call()
+        return time.perf_counter() - start
+
+    return measure
+
+
+def _source(code: Callable[..., Any] | str) -> dict[str, str]:
+    if isinstance(code, str):
+        return {"source": textwrap.dedent(code), "name": ""}
+    return {"source": textwrap.dedent(inspect.getsource(code)), "name": code.__name__}
+
+
+def _python_with(wanted: Environment, folder: Path) -> Path:
+    """The Python of the environment in `folder`, made anew unless complete for these requirements."""
+    python, stamp = folder / "bin" / "python", folder / "complete"
+    folder.parent.mkdir(exist_ok=True)
+    with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if python.exists() and stamp.exists() and stamp.read_text() == wanted.stamp:
+            return python
+        shutil.rmtree(folder, ignore_errors=True)
+        base = find_python(wanted.version)
+        if wanted.installer == "pip":
+            _install(base, "-m", "venv", folder)
+            _install(python, "-m", "pip", "install", "--quiet", *wanted.requirements.split())
+        else:
+            _install(_uv(), "venv", "--quiet", "--python", base, folder)
+            _install(_uv(), "pip", "install", "--quiet", "--python", python, *wanted.requirements.split())
+        stamp.write_text(wanted.stamp)
+    return python
+
+
+def _install(*command: str | Path) -> None:
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        text = done.stdout.decode(errors="replace")
+        raise OracleError(f"`{' '.join(map(str, command))}` failed; a package index must be reachable\n{text}")
+
+
+def _uv() -> Path:
+    beside = Path(sys.executable).with_name("uv")
+    found = beside if beside.exists() else shutil.which("uv")
+    if not found:
+        raise OracleError("uv is missing: `make env` installs it, or `pip install uv`")
+    return Path(found)
+
+
+def find_python(version: str) -> Path:
+    """A CPython `version` ("3.12") that runs: this one, on PATH, one of pyenv's, or one that uv knows."""
+    if version == "{}.{}".format(*sys.version_info):
+        return Path(sys.executable)
+    candidates = [shutil.which(f"python{version}")]
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    candidates += map(str, sorted(root.glob(f"versions/{version}.*/bin/python"), reverse=True))
+    for candidate in candidates:
+        if candidate and _answers(candidate) == version:  # pyenv's shims may be there and fail
+            return Path(candidate)
+    found = subprocess.run([_uv(), "python", "find", version], capture_output=True, text=True).stdout.strip()
+    if found and _answers(found) == version:
+        return Path(found)
+    raise OracleError(
+        f"Python {version} is missing: not on PATH, not among pyenv's ({root}), not known to uv. "
+        f"Install it, for example with `uv python install {version}`."
+    )
+
+
+def _answers(python: str) -> str:
+    ask = [python, "-c", "import sys; print('{}.{}'.format(*sys.version_info))"]
+    return subprocess.run(ask, capture_output=True, text=True).stdout.strip()

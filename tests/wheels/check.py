@@ -1,0 +1,171 @@
+"""Build every wheel and try them in clean environments: the core alone, then the core with each plugin.
+
+    python tests/wheels/check.py [plugin ...]       all of plugins/ unless some are named
+
+Each environment must list exactly what is installed in it and open a sample of its own format.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "tests" / "data"
+
+
+class Brings(NamedTuple):
+    """What a distribution adds to the registry; `sample` is in tests/data."""
+
+    containers: frozenset[str] = frozenset()
+    codecs: frozenset[str] = frozenset()
+    backends: frozenset[str] = frozenset()
+    sample: str = ""
+
+
+GGML = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k")
+BRINGS = {
+    "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"})),
+    "squish-codecs": Brings(codecs=frozenset({"affine"})),
+    "squish-zstd": Brings(codecs=frozenset({"zstd"})),
+    "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in GGML)),
+    "squish-gguf": Brings(containers=frozenset({"gguf"}), sample="sample.gguf"),
+    "squish-safetensors": Brings(containers=frozenset({"safetensors"}), sample="sample.safetensors"),
+    "squish-ztensor": Brings(containers=frozenset({"ztensor"}), sample="sample.zt"),
+}
+
+LIST = """
+import json, squish_core as squish
+reg = squish.registry()
+found = {"containers": reg.containers, "codecs": reg.codecs, "backends": reg.backends}
+print(json.dumps({kind: sorted(ids) for kind, ids in found.items()}))
+"""
+
+OPEN = """
+import sys, squish_core as squish
+with squish.open(sys.argv[1]) as file:
+    for name in file:
+        file[name].numpy()
+"""
+
+# The hint names the distribution to install; a file of an absent plugin must be told apart from a broken one.
+HINT = """
+import sys, squish_core as squish
+try:
+    squish.open(sys.argv[1])
+except squish.SquishError as error:
+    assert sys.argv[2] in str(error), f"no word of {sys.argv[2]} in: {error}"
+else:
+    raise AssertionError(f"{sys.argv[1]} opens without {sys.argv[2]}")
+"""
+
+
+class CheckError(Exception):
+    """What went wrong, with the output of the command that showed it."""
+
+
+def run(*command: str | Path) -> str:
+    """Standard output of a command that must succeed, run outside the tree: nothing is imported from it."""
+    done = subprocess.run(command, cwd=tempfile.gettempdir(), capture_output=True, text=True)
+    if done.returncode:
+        raise CheckError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def uv(*arguments: str | Path) -> str:
+    """Standard output of the uv beside this Python; what it builds with is pinned, too."""
+    return run(Path(sys.executable).with_name("uv"), *arguments)
+
+
+def build(sources: dict[str, Path], wheels: Path) -> dict[str, Path]:
+    """Build the wheel of every distribution: its name -> the file."""
+    built = {}
+    for name, source in sources.items():
+        pinned = ROOT / "constraints.txt"
+        uv("build", "--quiet", "--wheel", "--no-sources", "-b", pinned, "-o", wheels, source)
+        (built[name],) = wheels.glob(f"{name.replace('-', '_')}-*.whl")
+    return built
+
+
+def environment(folder: Path, names: list[str], wheels: dict[str, Path]) -> Path:
+    """The Python of a new environment with these distributions and what they declare, and nothing else."""
+    python = folder / "bin" / "python"
+    uv("venv", "--quiet", "--python", sys.executable, folder)
+    # as constraints, our wheels win over distributions of the same name in an index
+    ours = folder / "ours.txt"
+    ours.write_text("".join(f"{name} @ {wheel.as_uri()}\n" for name, wheel in wheels.items()))
+    pins = ("-c", ours, "-c", ROOT / "constraints.txt")
+    uv("pip", "install", "--quiet", "--python", python, *pins, *names)
+    return python
+
+
+def check(python: Path, name: str) -> None:
+    """An environment lists exactly what is installed, opens its own samples, says what to install for others."""
+    listed = json.loads(run(python, "-c", LIST))
+    installed = run(python, "-c", "import importlib.metadata as m; print(*[d.name for d in m.distributions()])").split()
+    here = [BRINGS[dist] for dist in BRINGS if dist in installed]
+    for kind, found in listed.items():
+        wanted = sorted(set().union(*(getattr(brings, kind) for brings in here)))
+        if found != wanted:
+            raise CheckError(f"{name}: {kind} {found}, expected {wanted}")
+    for dist, brings in BRINGS.items():
+        if brings.sample and dist in installed:
+            run(python, "-c", OPEN, DATA / brings.sample)
+        elif brings.sample:
+            run(python, "-c", HINT, DATA / brings.sample, dist)
+
+
+def pytest(python: Path, folder: Path, marks: str, *arguments: str | Path) -> None:
+    """Run tests with an environment's own pytest: nothing of the tree is on its path."""
+    command = [python.with_name("pytest"), "-q", "-m", marks, "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise CheckError(f"{' '.join(map(str, command))}\n{done.stdout[-6000:]}{done.stderr[-2000:]}")
+
+
+def run_tests(python: Path, folder: Path) -> None:
+    """A plugin's own tests, where nothing but the plugin and what it declares is installed."""
+    if (folder / "tests").exists():
+        pytest(python, ROOT, "not oracle and not fuzz", folder / "tests")
+
+
+def check_example(work: Path) -> None:
+    """A third-party plugin: its wheel beside the core's alone, and the conformance kit on it."""
+    folder = ROOT / "examples" / "acme_format"
+    wheels = build({"squish-core": ROOT, "acme-format": folder}, work / "example")
+    python = environment(work / "env-example", ["acme-format[test]"], wheels)
+    pytest(python, folder, "not fuzz", "-c", "pyproject.toml")
+    print("squish-core + acme-format: fine", flush=True)
+
+
+def main(plugins: list[str]) -> None:
+    every = sorted(each.parent.name for each in ROOT.glob("plugins/*/pyproject.toml"))
+    folders = {each: ROOT / "plugins" / each for each in plugins or every}
+    projects = {each: tomllib.loads((at / "pyproject.toml").read_text())["project"] for each, at in folders.items()}
+    names = {each: project["name"] for each, project in projects.items()}
+    extras = {
+        each: "[testing]" * ("testing" in project.get("optional-dependencies", {}))
+        for each, project in projects.items()
+    }
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        wheels = build({"squish-core": ROOT, **{names[each]: at for each, at in folders.items()}}, work / "wheels")
+        print(f"built {len(wheels)} wheels", flush=True)
+        for each in ["", *folders]:
+            alone = ["squish-core[testing]"] + ([names[each] + extras[each]] if each else [])
+            python = environment(work / f"env-{each or 'core'}", alone, wheels)
+            check(python, each or "core alone")
+            if each:
+                run_tests(python, folders[each])
+            print(f"{' + '.join(alone)}: fine", flush=True)
+        check_example(work)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except CheckError as error:
+        sys.exit(f"wheels: {error}")
