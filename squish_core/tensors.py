@@ -9,8 +9,8 @@ from squish_core.buffers import Buffer
 from squish_core.errors import CodecError, MissingPluginError, TensorError
 from squish_core.guard import guarded
 from squish_core.model import Encoding, TensorSpec
-from squish_core.regions import Region, full, read_region
-from squish_core.stored import StoredArray
+from squish_core.regions import Region, full, read_region, sizes
+from squish_core.stored import StoredArray, check_decoded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -149,6 +149,7 @@ class Tensor:
 
         if not copy and self._stored_as_is(encoding):
             return self.file.array(encoding.parts["data"]).buffer().numpy().reshape(self.shape)
+        self._check_decoded(encoding, self.shape)
         out = np.empty(self.shape, dtypes.to_numpy(self._value_dtype(encoding)))
         self._fill(encoding, out)
         return out
@@ -170,7 +171,13 @@ class Tensor:
 
     def _read(self, encoding: Encoding, region: Region, out: np.ndarray | None = None) -> np.ndarray:
         codec = self.file.registry.codec(encoding.codec.id)
+        self._check_decoded(encoding, sizes(region))
         return read_region(codec, self.arrays(encoding), self.spec, encoding.codec.params, region, out)
+
+    def _check_decoded(self, encoding: Encoding, shape: tuple[int, ...]) -> None:
+        """What is decoded from few stored bytes (sparse, run lengths) stays within the limits."""
+        limits, size = self.file.limits, dtypes.nbytes(self._value_dtype(encoding), shape)
+        check_decoded(size, encoding.stored, limits)
 
     def _check_out(self, out: np.ndarray, encoding: Encoding) -> None:
         wanted = dtypes.to_numpy(self._value_dtype(encoding))
