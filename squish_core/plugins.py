@@ -310,6 +310,9 @@ class Registry:
         for broken in self.broken:
             if refusal.install and refusal.install.endswith(" " + broken.dist):
                 return Refusal(why=f"{broken.dist} is installed but broken: {broken.reason}", code="broken")
+        package = known.package_for(kind, wanted)
+        if package in {loaded.dist for loaded in self.plugins}:
+            return Refusal(why=f"the {kind} {wanted!r} is not among those of {package}, which is installed")
         return refusal
 
 
