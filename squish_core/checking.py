@@ -159,6 +159,7 @@ class Check:
         with tensor._guard("decoding"):
             codec = self.file.registry.codec(encoding.codec.id)
             params, arrays = encoding.codec.params, tensor.arrays(encoding)
+            tensor._check_decoded(encoding, tensor.shape)
             for region in panels(tensor.shape, codec.grain(tensor.spec, params), 4):
                 read_region(codec, arrays, tensor.spec, params, region)
 

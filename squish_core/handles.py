@@ -16,9 +16,9 @@ from squish_core.errors import CodecError, FormatError, MissingPluginError, Squi
 from squish_core.limits import DEFAULT, Limits
 from squish_core.model import Encoding, Index, Part, Problem, TensorSpec
 from squish_core.plugins import Registry
-from squish_core.regions import Region, full, read_region
+from squish_core.regions import Region, full, read_region, sizes
 from squish_core.source import Source, open_source
-from squish_core.stored import StoredArray
+from squish_core.stored import StoredArray, check_decoded
 from squish_core.structure import check_index
 from squish_core.typed import plain
 
@@ -351,6 +351,7 @@ class Tensor:
 
         if not copy and self._stored_as_is(encoding):
             return self.file.array(encoding.parts["data"]).buffer().numpy().reshape(self.shape)
+        self._check_decoded(encoding, self.shape)
         out = np.empty(self.shape, dtypes.to_numpy(self._value_dtype(encoding)))
         self._fill(encoding, out)
         return out
@@ -372,7 +373,13 @@ class Tensor:
 
     def _read(self, encoding: Encoding, region: Region, out: np.ndarray | None = None) -> np.ndarray:
         codec = self.file.registry.codec(encoding.codec.id)
+        self._check_decoded(encoding, sizes(region))
         return read_region(codec, self.arrays(encoding), self.spec, encoding.codec.params, region, out)
+
+    def _check_decoded(self, encoding: Encoding, shape: tuple[int, ...]) -> None:
+        """What is decoded from few stored bytes (sparse, run lengths) stays within the limits."""
+        limits, size = self.file.limits, dtypes.nbytes(self._value_dtype(encoding), shape)
+        check_decoded(size, encoding.stored, limits)
 
     def _check_out(self, out: np.ndarray, encoding: Encoding) -> None:
         wanted = dtypes.to_numpy(self._value_dtype(encoding))

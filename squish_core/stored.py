@@ -136,13 +136,7 @@ class StoredArray:
         """Undo the filters, into memory of the declared size: checked against the limits before it is taken."""
         part, limits = self.part, self._limits
         size = part.nbytes
-        allowed = max(256 * MIB, part.stored * limits.ratio)
-        if size > min(allowed, limits.decoded):
-            raise LimitError(
-                "would decode to more than the limits allow",
-                expected=f"at most {min(allowed, limits.decoded)} bytes", found=f"{size} bytes", code="ratio",
-                hint="Raise Limits(decoded=..., ratio=...) if you trust the file.",
-            )  # fmt: skip
+        check_decoded(size, part.stored, limits)
         if len(part.filters) > 1:
             raise CodecError("more than one filter on a part is not supported", found=len(part.filters), code="filter")
         stored = (
@@ -154,3 +148,13 @@ class StoredArray:
         out = bytearray(size)
         codec.decode(stored, part.filters[0].params, out=memoryview(out), ratio=limits.ratio)
         return out
+
+
+def check_decoded(size: int, stored: int, limits: Limits) -> None:
+    """LimitError when `size` decoded bytes are too many, or too many for `stored` ones."""
+    allowed = min(max(256 * MIB, stored * limits.ratio), limits.decoded)
+    if size > allowed:
+        raise LimitError(
+            "would decode to more than the limits allow", expected=f"at most {allowed} bytes", found=f"{size} bytes",
+            code="ratio", hint="Raise Limits(decoded=..., ratio=...) if you trust the file.",
+        )  # fmt: skip
