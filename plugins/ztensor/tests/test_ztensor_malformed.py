@@ -22,7 +22,6 @@ from squish_core.errors import (
     SquishError,
     TensorError,
     TruncatedError,
-    UnsupportedVersionError,
 )
 
 Make = Callable[[Any], bytes]
@@ -163,9 +162,6 @@ OPEN_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
     "version a number": (root(version=1), FormatError, "'version' is not of the right type"),
     "uncompressed_length wrong": (compressed(ZSTD_FOUR, uncompressed_length=17), FormatError, "found 17 bytes"),
     "GGML block size wrong": (one(format="gguf.q4_0", dtype="u8", shape=(32,)), FormatError, r"18 bytes for u8 \[32\]"),
-    "v0.1": (lambda zt: b"ZTEN0001\x80" + (1).to_bytes(8, "little"), UnsupportedVersionError, "zTensor v0.1 file"),
-    "v1.0": (lambda zt: zt.pack({}, tail=b""), UnsupportedVersionError, "zTensor v1.0 file"),
-    "v2": (lambda zt: (b"\x89ZT2\r\n\x1a\n").ljust(48, b"\0"), UnsupportedVersionError, "zTensor v2 file"),
 }  # fmt: skip
 
 READ_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
@@ -196,11 +192,7 @@ READ_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
     "a87 bool bytes": (
         lambda zt: zt.pack({"w": zt.item(dtype="bool", length=4)}, b"\0\1\2\xff"), CodecError, "0 or 1",
     ),
-    "a57 csr": (sparse("sparse_csr", values="f32", indices="u64", indptr="u64"), TensorError, "not read yet"),
-    "a88 csr": (sparse("sparse_csr", values="f32", indices="u32", indptr="u32"), TensorError, "not read yet"),
-    "a90 coo": (sparse("sparse_coo", values="f32", coords="u64"), TensorError, "not read yet"),
-    "a91 narrow csr": (sparse("sparse_csr", values="f32", indices="u16", indptr="u32"), TensorError, "not read yet"),
-    "quantized_group": (sparse("quantized_group", packed_weight="i32", scales="f16"), TensorError, "not read yet"),
+    "quantized_group": (sparse("quantized_group", packed_weight="i32", scales="f16"), TensorError, "layout"),
     "unknown logical type": (one(type="f3_zz"), TensorError, "f3_zz"),
     "GGML row too short": (one(format="gguf.q4_0", dtype="u8", shape=(31,)), TensorError, "do not divide"),
     "GGML not bytes": (one(format="gguf.q4_0", shape=(31,)), TensorError, "stored as u8"),
