@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.errors import MissingPluginError, TensorError
+from squish_core.errors import MissingPluginError
 from squish_core.limits import DEFAULT
 from squish_core.model import Typed
 from squish_core.plugins import Registry
@@ -19,14 +19,8 @@ from squish_core.typed import dump_meta
 READABLE = (
     "v01_dense_all_dtypes", "v10_dense_all_dtypes", "h11_f8_complex_dtype", "v11_dense_all_dtypes",
     "v11_dense_zstd_l3", "v11_sparse_csr", "v11_sparse_coo", "v12_digest_sha256", "v12_logical_types",
-    "v2_dense_align4096", "v2_zstd_seekable",
+    "v12_quantized_group", "v2_dense_align4096", "v2_zstd_seekable",
 )  # fmt: skip
-LATER = {
-    "v12_quantized_group": {
-        "q_proj": ["packed_weight", "scales", "zeros"],
-        "q_proj_zstd": ["packed_weight", "scales", "zeros"],
-    },
-}
 
 
 @pytest.mark.parametrize("name", READABLE)
@@ -46,15 +40,6 @@ def test_values_of_the_reference_are_read_exactly(data: Path, name: str) -> None
 @pytest.mark.parametrize("name", READABLE)
 def test_files_of_the_reference_verify_cleanly(data: Path, name: str) -> None:
     assert squish.verify(data / f"{name}.zt", deep=True).problems == ()
-
-
-@pytest.mark.parametrize("name", LATER)
-def test_layouts_of_a_later_version_are_listed_with_their_parts(data: Path, name: str) -> None:
-    with squish.open(data / f"{name}.zt") as file:
-        assert {key: sorted(file[key].parts()) for key in file} == LATER[name]
-        for tensor in file.values():
-            with pytest.raises(TensorError, match="is not known"):
-                tensor.numpy()
 
 
 @pytest.mark.parametrize(

@@ -48,4 +48,5 @@ def squish_codecs() -> list[CodecInfo]:
         CodecInfo(
             id="zt.sparse_coo", title="sparse coordinates", lossless=True, factory="squish_ztensor.sparse:Coo",
         ),
+        CodecInfo(id="zt.mx", title="blocks with a power of two", factory="squish_ztensor.mx:Mx"),
     ]  # fmt: skip

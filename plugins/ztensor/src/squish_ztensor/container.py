@@ -39,7 +39,7 @@ class Ztensor(Container):
         manifest = read_manifest(source, limits)
         meta, assets, problems, records = manifest.attributes, {}, manifest.problems, manifest.records
         if sidecar.NAME in records:
-            restored = sidecar.restore(manifest.plain(records[sidecar.NAME]), source, limits)
+            restored = sidecar.restore(manifest.as_first(records[sidecar.NAME]), source, limits)
             if isinstance(restored, Problem):
                 problems = [*problems, restored]
             else:
@@ -49,7 +49,7 @@ class Ztensor(Container):
             format="ztensor",
             version=manifest.version,
             files=manifest.files,
-            tensors=LazyTensors(records, manifest.build, manifest.extents),
+            tensors=LazyTensors(records, manifest.build, manifest.extents, manifest.plain),
             meta=meta,
             assets=assets,
             problems=tuple(problems),
@@ -110,7 +110,7 @@ def _dirty_gaps(manifest: Manifest, source: Source) -> Iterator[Problem]:
 
 
 def _wrong_sidecar(manifest: Manifest, source: Source) -> Iterator[Problem]:
-    data = manifest.plain(manifest.records.get(sidecar.NAME, {"components": {}}))["components"].get("data", {})
+    data = manifest.as_first(manifest.records.get(sidecar.NAME, {"components": {}}))["components"].get("data", {})
     digest = data.get("digest")
     if isinstance(digest, str):
         shard = source if not data.get("file") else source.member(manifest.files[data["file"]].name)

@@ -36,6 +36,17 @@ def build(name: str, record: dict[str, Any]) -> TensorSpec:
     return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(encoding,), extras=extras, attrs=attrs)
 
 
+def plain(record: dict[str, Any]) -> tuple[str, tuple[int, ...], int, int] | None:
+    """Where a raw dense tensor lies; None where a view would not do (encoded, bools to be checked, other layouts)."""
+    data = record["components"].get("data")
+    if record.get("format") != "dense" or data is None or data.get("encoding") not in (None, "raw"):
+        return None
+    found = element(data)
+    if found is None or found == "bool" or dtypes.bits(found) < 8 or data.get("byteorder", "<") != "<":
+        return None
+    return found, tuple(record["shape"]), data.get("file", 0), data["offset"]
+
+
 def decoded_size(format: Any, shape: tuple[int, ...], found: str | None) -> int | None:  # noqa: A002
     """Bytes before encoding that the shape needs of `data` with element type `found`; None where it is not known."""
     if format == "dense":

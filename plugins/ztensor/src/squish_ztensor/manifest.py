@@ -48,7 +48,7 @@ def read_manifest(source: Source, limits: Limits) -> Manifest:
     records = {**dict.fromkeys(extent[3] for extent in extents), **objects}
     return Manifest(
         offset=start, version=version, attributes=attributes, records=records, extents=extents, problems=problems,
-        files=(FileRef(source.filename, source.size),), build=layouts.build,
+        files=(FileRef(source.filename, source.size),), build=layouts.build, plain=layouts.plain,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from . import cbor
 
 Extent = tuple[int, int, int, str]
 Record = dict[str, Any]
+PlainRange = tuple[str, tuple[int, ...], int, int]
 
 
 def same(record: Record) -> Record:
@@ -24,7 +25,8 @@ def same(record: Record) -> Record:
 class Manifest:
     """A checked manifest; `offset` is where it starts, `records` are in the order of their data in the file.
 
-    `build` makes a record's TensorSpec; `plain` gives the record as 1.1 writes it; `files` are the file
+    `build` makes a record's TensorSpec; `plain` says where a raw dense tensor lies, `as_first` gives
+    the record as 1.1 writes it; `files` are the file
     itself and the shards that its parts refer to.
     """
 
@@ -35,7 +37,8 @@ class Manifest:
     extents: list[Extent]
     files: tuple[FileRef, ...]
     build: Callable[[str, Record], TensorSpec]
-    plain: Callable[[Record], Record] = same
+    plain: Callable[[Record], PlainRange | None]
+    as_first: Callable[[Record], Record] = same
     problems: list[Problem] = field(factory=list)
 
 

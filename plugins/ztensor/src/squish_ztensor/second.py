@@ -10,7 +10,7 @@ from squish_core.api import FileRef, FormatError, LimitError, Limits, Source, Te
 
 from . import deterministic, footer, layouts
 from .names import ELEMENTS
-from .records import Extent, Manifest, Record, attributes_of, warning
+from .records import Extent, Manifest, PlainRange, Record, attributes_of, warning
 from .shards import open_shards
 from .wire import Located
 
@@ -32,6 +32,7 @@ def read(source: Source, found: Located, limits: Limits) -> Manifest:
             extents=[],
             files=(own,),
             build=layouts.build,
+            plain=layouts.plain,
             problems=[note],
         )
     start = found.offset
@@ -60,13 +61,25 @@ def read(source: Source, found: Located, limits: Limits) -> Manifest:
     extents.append((0, start, found.length, "the manifest"))
     return Manifest(
         offset=start, version="2", attributes=attributes_of(root, None, start), records=records, extents=extents,
-        files=(own, *shards.values()), build=partial(build, numbers=numbers), plain=partial(translate, numbers=numbers),
+        files=(own, *shards.values()), build=partial(build, numbers=numbers), 
+        plain=partial(plain, numbers=numbers), as_first=partial(translate, numbers=numbers),
     )  # fmt: skip
 
 
 def build(name: str, record: Record, numbers: dict[str | None, int]) -> TensorSpec:
     """The TensorSpec of a checked object."""
     return layouts.build(name, translate(record, numbers))
+
+
+def plain(record: Record, numbers: dict[str | None, int]) -> PlainRange | None:
+    """Where a raw dense tensor lies; None where a view would not do."""
+    data = record["parts"].get("data")
+    if record["layout"] != "dense" or data is None or "encoding" in data:
+        return None
+    found = _ELEMENTS.get((data["dtype"], data.get("type")))
+    if found is None or found in ("bool", "f4_e2m1"):
+        return None
+    return found, tuple(record["shape"]), numbers[data.get("shard")], data["blob"][0]
 
 
 def translate(record: Record, numbers: dict[str | None, int]) -> Record:
