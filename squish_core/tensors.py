@@ -176,8 +176,7 @@ class Tensor:
 
     def _check_decoded(self, encoding: Encoding, shape: tuple[int, ...]) -> None:
         """What is decoded from few stored bytes (sparse, run lengths) stays within the limits."""
-        limits, size = self.file.limits, dtypes.nbytes(self._value_dtype(encoding), shape)
-        check_decoded(size, encoding.stored, limits)
+        check_decoded(dtypes.nbytes(self._value_dtype(encoding), shape), encoding.stored, self.file.limits)
 
     def _check_out(self, out: np.ndarray, encoding: Encoding) -> None:
         wanted = dtypes.to_numpy(self._value_dtype(encoding))
