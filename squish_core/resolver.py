@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from squish_core import known
-from squish_core.backends.base import OPS, Availability, Cost, Offer, Refused, Request, Use
+from squish_core.backends.base import OPS, Availability, Backend, Cost, Offer, Refused, Request, Use
 from squish_core.errors import SquishError, escape
 from squish_core.model import Encoding, TensorSpec, to_json
 
@@ -136,7 +136,8 @@ def resolve(
             continue
         preference = getattr(registry.backends[backend_id].info, "preference", 0)
         for rank, encoding in enumerate(encodings):
-            answer = implementation.offer(Request(spec=spec, encoding=encoding, use=Use(op=op), registry=registry))
+            request = Request(spec=spec, encoding=encoding, use=Use(op=op), registry=registry)
+            answer = _offer(backend_id, implementation, request)
             if isinstance(answer, Refused):
                 refused.append(answer)
             elif op not in answer.ops:
@@ -207,6 +208,14 @@ def _probe(implementation: Any) -> Availability:
         return available
     except Exception as error:  # a probe must never stop the others
         return Availability(ok=False, reason=f"its probe failed: {type(error).__name__}: {error}")
+
+
+def _offer(backend: str, implementation: Backend, request: Request) -> Offer | Refused:
+    try:
+        return implementation.offer(request)
+    except Exception as error:  # one backend's bug must not take the others away
+        why = f"its offer failed: {type(error).__name__}: {error}"
+        return Refused(backend=backend, encoding=request.encoding, code="plugin-bug", why=why)
 
 
 def _absent_backends(registry: Registry) -> list[Refused]:
