@@ -18,14 +18,16 @@ _NAMES = {
     ),
     "squish_core.limits": ("Limits",),
     "squish_core.source": ("Source", "check_plain_name"),
-    "squish_core.containers": ("Container", "Layout", "Refinement"),
-    "squish_core.codecs.base": ("ByteCodec", "Codec", "Codes", "PartArray", "Parts", "Region"),
+    "squish_core.containers": ("Container", "Layout", "Options", "Refinement"),
+    "squish_core.codecs.base": ("ByteCodec", "Codec", "Codes", "Params", "PartArray", "Parts", "Region"),
     "squish_core.backends.base": (
         "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
     ),
     "squish_core.writing": ("Outgoing", "Sink"),
     "squish_core.typed": ("dump_meta", "load_meta"),
+    "squish_core.digests": ("Digest", "check_digest"),
     "squish_core.structure": ("check_extents", "check_name", "check_shape"),
+    "squish_core.known": ("lookalike",),
     "squish_core": ("dtypes",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
@@ -44,12 +46,16 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import ByteCodec as ByteCodec
     from squish_core.codecs.base import Codec as Codec
     from squish_core.codecs.base import Codes as Codes
+    from squish_core.codecs.base import Params as Params
     from squish_core.codecs.base import PartArray as PartArray
     from squish_core.codecs.base import Parts as Parts
     from squish_core.codecs.base import Region as Region
     from squish_core.containers import Container as Container
     from squish_core.containers import Layout as Layout
+    from squish_core.containers import Options as Options
     from squish_core.containers import Refinement as Refinement
+    from squish_core.digests import Digest as Digest
+    from squish_core.digests import check_digest as check_digest
     from squish_core.errors import AmbiguousFormatError as AmbiguousFormatError
     from squish_core.errors import ClosedError as ClosedError
     from squish_core.errors import CodecError as CodecError
@@ -68,6 +74,7 @@ if TYPE_CHECKING:
     from squish_core.hookspecs import ContainerInfo as ContainerInfo
     from squish_core.hookspecs import Signature as Signature
     from squish_core.hookspecs import hookimpl as hookimpl
+    from squish_core.known import lookalike as lookalike
     from squish_core.limits import Limits as Limits
     from squish_core.model import DENSE as DENSE
     from squish_core.model import SAME_BYTES as SAME_BYTES

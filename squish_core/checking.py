@@ -128,12 +128,12 @@ class Check:
     def _digest(self, tensor: Tensor, role: str, part: Part) -> None:
         if part.digest is None:
             return
-        from squish_core.digests import check
+        from squish_core.digests import check_digest
 
         with self._collect(), guarded(FormatError, "hashing", file=self.file.name, tensor=tensor.name, part=role):
             array = self.file.array(part)
             chunks = array.stored_chunks() if part.digest_of == "stored" else array.chunks()
-            verdict = check(part.digest, chunks)
+            verdict = check_digest(part.digest, chunks)
             self.digests += 1
             if verdict.state == "unverified":
                 self.unverified += 1
@@ -147,7 +147,7 @@ class Check:
                 )
             elif verdict.state == "wrong":
                 hint = "The bytes are damaged, or the digest was made over other bytes."
-                if part.filters and check(part.digest, array.chunks()).state == "ok":
+                if part.filters and check_digest(part.digest, array.chunks()).state == "ok":
                     hint = "It matches the decoded bytes; this format hashes the stored ones."
                 raise FormatError(
                     "the digest does not match", offset=part.segments[0].offset if part.segments else None,

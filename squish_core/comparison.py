@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Any
 
 from attrs import frozen
@@ -62,10 +63,12 @@ def diff(
         wanted = set(only)
         names = [name for name in (*first, *(n for n in second if n not in first)) if not wanted or name in wanted]
         found = []
-        for count, name in enumerate(names, 1):
+        sizes = [(first if name in first else second)[name].nbytes for name in names]
+        total = sum(sizes)
+        for name, done in zip(names, accumulate(sizes)):
             found.append(compare(first, second, name))
             if progress:
-                progress(name, count, len(names))
+                progress(name, done, total)
         return Difference(
             a=first.name, b=second.name, tensors=tuple(found),
             meta=changed(first.index.meta, second.index.meta, equal_meta),

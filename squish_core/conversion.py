@@ -15,7 +15,7 @@ from squish_core.containers import Container
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
 from squish_core.handles import File, guarded
 from squish_core.limits import Limits
-from squish_core.model import SAME_BYTES, CodecSpec, Encoding, Exactness, Refusal, TensorSpec
+from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Refusal, TensorSpec
 from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, expand, parse_rules, parse_spec, rule_for
 from squish_core.streams import copied, encoded, repack_exactness, repacked
@@ -249,7 +249,9 @@ class Plan:
         dtype = params["dtype"] if wanted.id == "dense" else "f32"
         made = evolve(spec, dtype=dtype, encodings=(), problem=None)
         parts = {role: _part(*declared) for role, declared in codec.parts(made, params).items()}
-        answer = self.container.accepts(made, Encoding(codec=CodecSpec(wanted.id, params), parts=parts), self.options)
+        # A dense tensor's dtype is the tensor's own, not a parameter of how it is stored.
+        held = DENSE if wanted.id == "dense" else CodecSpec(wanted.id, params)
+        answer = self.container.accepts(made, Encoding(codec=held, parts=parts), self.options)
         if isinstance(answer, Refusal):
             raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(wanted), code="refused")
         if _same(answer, origin) and origin.codec == answer.codec:

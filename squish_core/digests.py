@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from attrs import frozen
+
+from squish_core.crc32c import Crc32c
+
+ALGORITHMS: dict[str, tuple[Callable[[], Any], str]] = {"sha256": (hashlib.sha256, ""), "crc32c": (Crc32c, "0x")}
+"""Algorithm -> its hasher and what stands before the hex digits."""
 
 
 @frozen
@@ -18,14 +23,31 @@ class Verdict:
     found: str = ""
 
 
-def check(text: str, chunks: Iterable[Any]) -> Verdict:
+class Digest:
+    """A digest in the making: `update` with buffers, then `str` gives `sha256:8f4a...` or `crc32c:0x1A2B3C4D`."""
+
+    def __init__(self, algorithm: str) -> None:
+        self.algorithm = algorithm
+        make, self._prefix = ALGORITHMS[algorithm]
+        self._hasher = make()
+        self.update = self._hasher.update
+
+    def __str__(self) -> str:
+        digits = self._hasher.hexdigest()
+        return f"{self.algorithm}:{self._prefix}{digits.upper() if self._prefix else digits}"
+
+
+def check_digest(text: str, chunks: Iterable[Any]) -> Verdict:
     """Compare a digest string with the bytes; hex is compared without regard to case or a leading 0x."""
     algorithm, _, value = text.partition(":")
-    expected = value.lower().removeprefix("0x")
-    if algorithm.lower() != "sha256":
+    if algorithm.lower() not in ALGORITHMS:
         return Verdict("unverified")
-    hasher = hashlib.sha256()
+    digest = Digest(algorithm.lower())
     for chunk in chunks:
-        hasher.update(chunk)
-    found = hasher.hexdigest()
+        digest.update(chunk)
+    expected, found = _digits(value), _digits(str(digest).partition(":")[2])
     return Verdict("ok" if found == expected else "wrong", expected, found)
+
+
+def _digits(value: str) -> str:
+    return value.lower().removeprefix("0x")

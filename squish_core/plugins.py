@@ -107,9 +107,9 @@ class Registry:
         self._tables: dict[str, dict[str, Entry]] = {"container": {}, "codec": {}, "backend": {}}
         self._instances: dict[tuple[str, str], Any] = {}
         self._lock = threading.RLock()
-        from squish_core import builtin
+        from squish_core import __version__, builtin
 
-        self.register(builtin, dist="squish-core")
+        self.register(builtin, dist="squish-core", version=__version__)
         for point in (entry_points or _installed)():
             self._load(point)
         for plugin in extra:

@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from squish_core import known
 from squish_core.backends.base import Availability, Cost, Offer, Refused, Request, Use
-from squish_core.errors import SquishError
+from squish_core.errors import SquishError, escape
 from squish_core.model import Encoding, TensorSpec, to_json
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Chain:
             what = f" with {refused.encoding.codec}" if refused.encoding else ""
             install = f" ({refused.install})" if refused.install else ""
             lines.append(f"  not      {refused.backend}{what}: {refused.why}{install}")
-        return "\n".join(lines)
+        return "\n".join(map(escape, lines))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""

@@ -6,6 +6,7 @@ import mmap
 import os
 import stat
 import threading
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ class Source:
         self._members: dict[str, Source] = {}
         self._lock = threading.Lock()
 
-    @property
+    @cached_property
     def filename(self) -> str:
         """The plain name in its folder, as `FileRef` has it."""
         return Path(self.name).name

@@ -36,14 +36,13 @@ def encoded(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict
 
     encoding = target.encodings[0]
     codec = file.registry.codec(encoding.codec.id)
-    tensor = file[name]
+    tensor, dense = file[name], encoding.codec.id == "dense"
+    params = {"dtype": target.dtype} if dense else encoding.codec.params
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:
         for region in _row_panels(target, codec.grain(target, encoding.codec.params)):
             values = tensor._read(origin, region)
-            if encoding.codec.id != "dense":
-                values = values.astype(np.float32, copy=False)
-            yield codec.encode(values, encoding.codec.params)
+            yield codec.encode(values if dense else values.astype(np.float32, copy=False), params)
 
     return _split(encoding, pieces)
 

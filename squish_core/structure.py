@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from squish_core.dtypes import count
 from squish_core.errors import FormatError, LimitError, TruncatedError
 from squish_core.limits import Limits
 from squish_core.model import FileRef, Index, LazyTensors, Problem, TensorSpec
 
 Extent = tuple[int, int, int, str]
 """(file, offset, length, name)"""
+_ELEMENTS = 1 << 58
+"""Arrays of 16-byte elements stop being addressable a little above."""
 
 
 def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
@@ -47,6 +50,12 @@ def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None =
         raise LimitError(
             "too many dimensions", tensor=tensor, offset=offset,
             expected=f"at most {limits.rank}", found=len(shape), code="shape",
+        )  # fmt: skip
+    # A zero elsewhere makes the bytes fit, but no array can have such an axis.
+    if count(tuple(size or 1 for size in shape)) >= _ELEMENTS:
+        raise LimitError(
+            "the shape is larger than any array", tensor=tensor, offset=offset,
+            expected=f"less than {_ELEMENTS} elements", found=list(shape), code="shape",
         )  # fmt: skip
     return tuple(shape)
 

@@ -30,12 +30,17 @@ def load_meta(data: bytes | memoryview, limits: Limits) -> tuple[dict[str, Any],
     import cbor2
 
     try:
-        stored = cbor2.loads(bytes(data))
+        stored = cbor2.loads(bytes(data), max_depth=limits.depth, allow_duplicate_keys=False)
         if stored["v"] != 1:
             raise ValueError(f"version {stored['v']}")
         meta = {key: (Typed(kind, _array(kind, value)) if kind else value) for key, kind, value in stored["meta"]}
-        return meta, dict(stored["assets"])
-    except (ValueError, KeyError, TypeError, RecursionError, cbor2.CBORError) as error:
+        assets = dict(stored["assets"])
+        if not all(isinstance(key, str) for key in (*meta, *assets)):
+            raise TypeError("a key is not text")
+        if not all(isinstance(blob, bytes) for blob in assets.values()):
+            raise TypeError("an asset is not bytes")
+        return meta, assets
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, cbor2.CBORError) as error:
         raise FormatError("the block squish.meta cannot be read", tensor=NAME, found=str(error), code="meta") from None
 
 

@@ -1,8 +1,21 @@
-"""The `squish` command line."""
+"""The `squish` command line (extra `cli`); typer is imported only when it runs."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 
-def main() -> None:
-    """Entry point of the `squish` command."""
-    raise SystemExit("not built yet")
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one `squish` command and return its exit code.
+
+    0: fine. 1: `verify` or `doctor` found a fault, or `diff` a difference. 2: it cannot run. 130: interrupted.
+    """
+    try:
+        from squish_core.cli.app import run
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("typer", "click"):
+            raise
+        print("error: the command line needs typer. Run `pip install 'squish-core[cli]'`.", file=sys.stderr)
+        return 2
+    return run(sys.argv[1:] if argv is None else argv)

@@ -15,23 +15,22 @@ if TYPE_CHECKING:
 
 
 class Dense(Codec):
-    """Row-major values of `params["dtype"]` (the tensor's own dtype by default); types under a byte are packed."""
+    """Row-major values of the tensor's own dtype; types under a byte are packed. `dtype` is a parameter of `encode`."""
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        dtype = params.get("dtype", spec.dtype)
-        if dtypes.bits(dtype) < 8:
-            return {"data": ("u8", (dtypes.nbytes(dtype, spec.shape),))}
-        return {"data": (dtype, spec.shape)}
+        if dtypes.bits(spec.dtype) < 8:
+            return {"data": ("u8", (dtypes.nbytes(spec.dtype, spec.shape),))}
+        return {"data": (spec.dtype, spec.shape)}
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        packed = dtypes.bits(params.get("dtype", spec.dtype)) < 8
+        packed = dtypes.bits(spec.dtype) < 8
         return (None if packed else 1,) * len(spec.shape)
 
     def value_dtype(self, spec: TensorSpec, params: Params) -> str:
-        return str(params.get("dtype", spec.dtype))
+        return spec.dtype
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        dtype = params.get("dtype", spec.dtype)
+        dtype = spec.dtype
         if dtypes.bits(dtype) < 8:
             out[...] = unpack(parts["data"][:], dtype, dtypes.count(spec.shape)).reshape(spec.shape)
             return
@@ -47,7 +46,7 @@ class Dense(Codec):
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        return {"data": panel.astype(dtypes.to_numpy(params["dtype"]))}
+        return {"data": panel.astype(dtypes.to_numpy(params.get("dtype") or dtypes.from_numpy(panel.dtype)))}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         dtype = params.get("dtype", spec.dtype)

@@ -1,4 +1,4 @@
-"""Peer packages to compare with: each in an environment of its own, in a process kept alive, spoken to over a pipe.
+"""Peer packages to compare with: each in its own environment and process, spoken to over a pipe.
 
     def decode(path):                   # runs in the peer: imports inside, `np` is there already
         import ztensor
@@ -6,7 +6,8 @@
 
     values = oracles.peer("ztensor-1.1.1").run(decode, path=str(path))
 
-Environments are made on first use under `.oracles/` and kept. One that cannot be made is an error, never a skip.
+Environments are made on first use under `.oracles/` and kept. If one cannot be made, that is an error, never
+a skip.
 """
 
 import atexit
@@ -28,7 +29,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attrs import field, frozen
+from attrs import frozen
 
 from .child import pack, unpack
 
@@ -41,7 +42,7 @@ TIMEOUT = 120.0  # seconds for one call; a guard against hanging, not a measurem
 class Environment:
     """What a peer needs: requirements, a Python version (None: the running one), and what installs it."""
 
-    requirements: tuple[str, ...] = field(converter=tuple)
+    requirements: str
     python: str | None = None
     installer: str = "uv"
 
@@ -51,19 +52,19 @@ class Environment:
 
     @property
     def stamp(self) -> str:
-        return "\n".join((f"python {self.version}", self.installer, *self.requirements)) + "\n"
+        return f"{self.requirements}\nPython {self.version}, by {self.installer}\n"
 
 
 ENVIRONMENTS = {
-    "gguf": Environment(["gguf==0.19.0", "numpy"]),
-    "ml_dtypes": Environment(["ml_dtypes", "numpy"]),
-    "safetensors": Environment(["safetensors==0.8.0", "numpy", "ml_dtypes"]),
+    "gguf": Environment("gguf==0.19.0 numpy"),
+    "ml_dtypes": Environment("ml_dtypes numpy"),
+    "safetensors": Environment("safetensors==0.8.0 numpy ml_dtypes"),
     # pip, because its find-links setting may be all that offers a CPU build of torch
-    "torch": Environment(["torch==2.13.0", "safetensors==0.8.0", "numpy"], python="3.11", installer="pip"),
-    "ztensor-1.1.1": Environment(["ztensor==1.1.1", "numpy", "scipy"]),
-    "ztensor-1.2.3": Environment(["ztensor==1.2.3", "numpy", "scipy"]),
+    "torch": Environment("torch==2.13.0 safetensors==0.8.0 numpy", python="3.11", installer="pip"),
+    "ztensor-1.1.1": Environment("ztensor==1.1.1 numpy scipy"),
+    "ztensor-1.2.3": Environment("ztensor==1.2.3 numpy scipy"),
     # its wheels are for CPython 3.12 alone
-    "ztensor-2.1.2": Environment(["ztensor==2.1.2", "numpy", "scipy"], python="3.12"),
+    "ztensor-2.1.2": Environment("ztensor==2.1.2 numpy scipy", python="3.12"),
 }
 
 
@@ -71,7 +72,7 @@ class OracleError(Exception):
     """An environment cannot be made, or a peer did not answer."""
 
 
-class PeerCrashed(OracleError):
+class PeerCrashed(OracleError):  # noqa: N818 - an event, told apart from PeerError
     """The peer's process ended: `returncode` as in subprocess, so -11 is SIGSEGV."""
 
     def __init__(self, name: str, returncode: int, stderr: str) -> None:
@@ -81,7 +82,7 @@ class PeerCrashed(OracleError):
         self.stderr = stderr
 
 
-class PeerTimeout(OracleError):
+class PeerTimeout(OracleError):  # noqa: N818
     """The peer did not answer in time; its process was killed, and the next call starts another."""
 
 
@@ -95,21 +96,23 @@ class PeerError(OracleError):
 
 
 class Peer:
-    """One peer package. Arguments and results: what JSON can say, bytes, NumPy scalars and arrays (no pickle)."""
+    """One peer package. Arguments and results: what JSON can say, bytes, NumPy scalars and arrays."""
 
     def __init__(self, name: str, python: Path) -> None:
         self.name = name
         self.python = python
         self._process: subprocess.Popen[bytes] | None = None
-        self._stderr = tempfile.TemporaryFile("a+b")
+        self._stderr = tempfile.TemporaryFile("a+b")  # noqa: SIM115 - open as long as the peer
         self._lock = threading.Lock()
 
     def run(self, code: Callable[..., Any] | str, /, *, timeout: float = TIMEOUT, **args: object) -> Any:
-        """The result of a function that uses no name from outside but `np`, or `result` of a snippet, in the peer."""
+        """In the peer: what a function returns that uses no outer name but `np`, or `result` of a snippet."""
         return self._ask(timeout, do="run", args=args, **_source(code))
 
-    def prepare(self, code: Callable[..., Any] | str, /, *, timeout: float = TIMEOUT, **args: object) -> "Timed":
-        """As `run`, but the result is a function without arguments that stays in the peer, to be timed there."""
+    def prepare(
+        self, code: Callable[..., Any] | str, /, *, timeout: float = TIMEOUT, **args: object
+    ) -> "Timed":
+        """As `run`, but the result, a function without arguments, stays in the peer to be timed there."""
         number = self._ask(timeout, do="prepare", args=args, **_source(code))
         return Timed(lambda: self._ask(timeout, do="time", number=number))
 
@@ -189,7 +192,9 @@ def peer(name: str) -> Peer:
 
 def interleave(calls: Mapping[str, Callable[[], object] | Timed], repeat: int = 7) -> dict[str, float]:
     """Median seconds of each, measured in turns so that a slow moment of the machine falls on all of them."""
-    seconds = {name: call.seconds if isinstance(call, Timed) else clocked(call) for name, call in calls.items()}
+    seconds = {
+        name: call.seconds if isinstance(call, Timed) else clocked(call) for name, call in calls.items()
+    }
     for measure in seconds.values():  # first calls import, allocate and fill caches
         measure()
     rounds = [{name: measure() for name, measure in seconds.items()} for _ in range(repeat)]
@@ -212,7 +217,7 @@ def _source(code: Callable[..., Any] | str) -> dict[str, str]:
 
 
 def _python_with(wanted: Environment, folder: Path) -> Path:
-    """The Python of the environment in `folder`, made anew unless it is complete and for these requirements."""
+    """The Python of the environment in `folder`, made anew unless complete for these requirements."""
     python, stamp = folder / "bin" / "python", folder / "complete"
     folder.parent.mkdir(exist_ok=True)
     with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
@@ -223,10 +228,10 @@ def _python_with(wanted: Environment, folder: Path) -> Path:
         base = find_python(wanted.version)
         if wanted.installer == "pip":
             _install(base, "-m", "venv", folder)
-            _install(python, "-m", "pip", "install", "--quiet", *wanted.requirements)
+            _install(python, "-m", "pip", "install", "--quiet", *wanted.requirements.split())
         else:
             _install(_uv(), "venv", "--quiet", "--python", base, folder)
-            _install(_uv(), "pip", "install", "--quiet", "--python", python, *wanted.requirements)
+            _install(_uv(), "pip", "install", "--quiet", "--python", python, *wanted.requirements.split())
         stamp.write_text(wanted.stamp)
     return python
 
@@ -235,7 +240,9 @@ def _install(*command: str | Path) -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
     if done.returncode:
         text = done.stdout.decode(errors="replace")
-        raise OracleError(f"`{' '.join(map(str, command))}` failed; a package index must be reachable\n{text}")
+        raise OracleError(
+            f"`{' '.join(map(str, command))}` failed; a package index must be reachable\n{text}"
+        )
 
 
 def _uv() -> Path:

@@ -1,8 +1,9 @@
-"""The child's end of a peer's pipe, and the frames both ends speak. Needs only NumPy: it runs in every environment.
+"""The child's end of a peer's pipe, and the frames both ends speak. It needs nothing but NumPy.
 
-A frame is the header's length (8 bytes, little-endian), a JSON header and the arrays' bytes one after another.
-The header is `{"value": ..., "arrays": [{"dtype": ..., "shape": [...], "itemsize": ...}]}`, where
-`{"__array__": 3}` in the value stands for array 3. Nothing is pickled: the ends may differ in Python and NumPy.
+A frame is the header's length (8 bytes, little-endian), a JSON header and the arrays' bytes in order. The
+header is `{"value": ..., "arrays": [{"dtype": ..., "shape": [...], "itemsize": ...}]}`, where
+`{"__array__": 3}` in the value stands for array 3.
+Nothing is pickled: the ends may differ in Python and NumPy.
 """
 
 import __future__
@@ -28,7 +29,7 @@ Read = Callable[[int], bytearray]
 
 
 def pack(value: object) -> list[bytes | memoryview]:
-    """The frame of a JSON-able value that may hold arrays, NumPy scalars and bytes; tuples arrive as lists."""
+    """The frame of a JSON-able value that may hold arrays, NumPy scalars, bytes. Tuples arrive as lists."""
     arrays: list[dict[str, object]] = []
     blobs: list[bytes | memoryview] = []
 
@@ -45,7 +46,7 @@ def pack(value: object) -> list[bytes | memoryview]:
             # `str` of a type that ml_dtypes adds says only how wide it is
             name = native.name if native.isbuiltin == 2 else native.str
             arrays.append({"dtype": name, "shape": list(item.shape), "itemsize": native.itemsize})
-            blobs.append(memoryview(np.ascontiguousarray(item, native).reshape(-1).view(np.uint8)))
+            blobs.append(np.ascontiguousarray(item, native).reshape(-1).view(np.uint8).data)
         else:
             raise TypeError(f"a {type(item).__name__} cannot go over the pipe")
         return {"__array__": len(arrays) - 1}
@@ -57,7 +58,7 @@ def pack(value: object) -> list[bytes | memoryview]:
 
 
 def unpack(read: Read) -> Any:
-    """The value of the next frame. Where ml_dtypes is missing its types arrive as uint8, one item on the last axis."""
+    """The value of the next frame. Without ml_dtypes its types arrive as uint8, an item on the last axis."""
     header = json.loads(read(struct.unpack("<Q", read(8))[0]))
     arrays = [_array(read, **entry) for entry in header["arrays"]]
 
@@ -86,7 +87,7 @@ def _array(read: Read, dtype: str, shape: list[int], itemsize: int) -> bytes | n
 
 @functools.cache
 def _compiled(source: str, name: str) -> Callable[..., Any]:
-    """The function `name` in `source`; without a name the source is a snippet that leaves its answer in `result`."""
+    """The function `name` in `source`; without a name, the source is a snippet that sets `result`."""
     # annotations are never evaluated: those of a test file name things that the child does not have
     flags = __future__.annotations.compiler_flag
     code = compile(source, "<sent to the peer>", "exec", flags=flags)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from . import encoders, kquants, legacy
-from .panels import Kernel, Run, decoder, encoder
+from .panels import Decode, Encode, Kernel, decoder, encoder
 
 
 class Block(NamedTuple):
@@ -19,27 +19,30 @@ class Block(NamedTuple):
     name: str
     elements: int
     nbytes: int
-    decode: Run
-    encode: Run | None
+    decode: Decode
+    encode: Encode | None
     lossless: bool = False
 
 
-_KERNELS: dict[str, tuple[int, int, Kernel, Kernel | None]] = {
-    "q4_0": (32, 18, legacy.decode_q4_0, encoders.encode_q4_0),
-    "q4_1": (32, 20, legacy.decode_q4_1, encoders.encode_q4_1),
-    "q5_0": (32, 22, legacy.decode_q5_0, None),
-    "q5_1": (32, 24, legacy.decode_q5_1, None),
-    "q8_0": (32, 34, legacy.decode_q8_0, encoders.encode_q8_0),
-    "q8_1": (32, 36, legacy.decode_q8_1, None),
-    "q2_k": (256, 84, kquants.decode_q2_k, None),
-    "q3_k": (256, 110, kquants.decode_q3_k, None),
-    "q4_k": (256, 144, kquants.decode_q4_k, None),
-    "q5_k": (256, 176, kquants.decode_q5_k, None),
-    "q6_k": (256, 210, kquants.decode_q6_k, None),
-    "q8_k": (256, 292, kquants.decode_q8_k, None),
-}
+def _block(name: str, elements: int, nbytes: int, decode: Kernel, encode: Kernel | None = None) -> Block:
+    made = encoder(encode, elements, nbytes) if encode else None
+    return Block(name, elements, nbytes, decoder(decode, elements, nbytes), made)
+
 
 BLOCKS: dict[str, Block] = {
-    name: Block(name, elements, nbytes, decoder(decode, elements, nbytes), encode and encoder(encode, elements, nbytes))
-    for name, (elements, nbytes, decode, encode) in _KERNELS.items()
+    block.name: block
+    for block in (
+        _block("q4_0", 32, 18, legacy.decode_q4_0, encoders.encode_q4_0),
+        _block("q4_1", 32, 20, legacy.decode_q4_1, encoders.encode_q4_1),
+        _block("q5_0", 32, 22, legacy.decode_q5_0),
+        _block("q5_1", 32, 24, legacy.decode_q5_1),
+        _block("q8_0", 32, 34, legacy.decode_q8_0, encoders.encode_q8_0),
+        _block("q8_1", 32, 36, legacy.decode_q8_1),
+        _block("q2_k", 256, 84, kquants.decode_q2_k),
+        _block("q3_k", 256, 110, kquants.decode_q3_k),
+        _block("q4_k", 256, 144, kquants.decode_q4_k),
+        _block("q5_k", 256, 176, kquants.decode_q5_k),
+        _block("q6_k", 256, 210, kquants.decode_q6_k),
+        _block("q8_k", 256, 292, kquants.decode_q8_k),
+    )
 }

@@ -13,7 +13,8 @@ Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Lanes = npt.NDArray[np.uint64]
 Kernel = Callable[[Bytes, Floats, "Scratch"], None]
-Run = Callable[[Bytes, Floats], None]
+Decode = Callable[[Bytes, Floats], None]
+Encode = Callable[[Floats, Bytes], None]
 
 PANEL_ELEMENTS = 1 << 16  # 256 KiB of float32: one panel with its scratch fits a common 512 KiB L2 cache
 EVERY_BYTE = 0x0101010101010101
@@ -34,13 +35,13 @@ class Scratch:
         return room[:size].reshape(shape)
 
     def constant(self, key: Hashable, make: Callable[[], Lanes]) -> Lanes:
-        """Return what `make` made for the first panel of this call."""
+        """Return what `make` made for the first, largest panel of this call."""
         if key not in self._pool:
             self._pool[key] = make()
         return self._pool[key]
 
 
-def decoder(kernel: Kernel, elements: int, nbytes: int) -> Run:
+def decoder(kernel: Kernel, elements: int, nbytes: int) -> Decode:
     """Make `decode(blocks, out)`: uint8 (rows, blocks, nbytes) into float32 (rows, blocks*elements)."""
 
     def decode(blocks: Bytes, out: Floats) -> None:
@@ -54,7 +55,7 @@ def decoder(kernel: Kernel, elements: int, nbytes: int) -> Run:
     return decode
 
 
-def encoder(kernel: Kernel, elements: int, nbytes: int) -> Run:
+def encoder(kernel: Kernel, elements: int, nbytes: int) -> Encode:
     """Make `encode(values, out)`: float32 (rows, blocks*elements) into uint8 (rows, blocks, nbytes)."""
 
     def encode(values: Floats, out: Bytes) -> None:
@@ -67,14 +68,13 @@ def encoder(kernel: Kernel, elements: int, nbytes: int) -> Run:
             for panel, part in _panels(out, values, elements):
                 kernel(panel, part, scratch)
 
-    # The arguments are the other way round than a decoder's, so the kernel still gets (panel, values).
-    return encode  # type: ignore[return-value]
+    return encode
 
 
 def _check(blocks: Bytes, values: Floats, elements: int, nbytes: int) -> None:
     if blocks.dtype != np.uint8 or blocks.ndim != 3 or blocks.shape[2] != nbytes:
         raise ValueError(f"blocks must be uint8 (rows, blocks, {nbytes}), not {blocks.dtype} {blocks.shape}")
-    if blocks.strides[2] != 1:
+    if blocks.size and blocks.strides[2] != 1:  # NumPy gives empty arrays any strides
         raise ValueError("the bytes of one block must be adjacent")
     shape = (blocks.shape[0], blocks.shape[1] * elements)
     if values.dtype != np.float32 or values.shape != shape or not values.flags.c_contiguous:
@@ -90,7 +90,7 @@ def _panels(blocks: Bytes, values: Floats, elements: int) -> Iterator[tuple[Byte
     adjacent = rows == 1 or blocks.strides[0] == count * blocks.strides[1]
     at_once = rows if adjacent else max(1, step // count)
     for row in range(0, rows, at_once):
-        # Rows that are apart (a column slice) are gathered by this reshape, a panel at a time; others are views.
+        # Only rows that lie apart (a slice of columns) are copied by this reshape, a panel at a time.
         part = blocks[row : row + at_once].reshape(-1, nbytes)
         target = values[row : row + at_once].reshape(-1, elements)
         for start in range(0, len(part), step):
@@ -103,7 +103,7 @@ def half(panel: Bytes, at: int) -> Floats:
 
 
 def spread(span: Bytes, width: int, shifts: tuple[int, ...], mask: int, scratch: Scratch) -> Lanes:
-    """Split bytes (panel, count) into the bit fields (panel, count/width, len(shifts), width), as flat lanes.
+    """Split bytes (panel, count) into bit fields: bytes (panel, count/width, shift, width), as flat uint64.
 
     Eight bytes are shifted at a time: the mask drops whatever crossed from one byte into the next.
     """

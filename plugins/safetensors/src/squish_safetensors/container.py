@@ -1,0 +1,115 @@
+"""The safetensors container: one file, or a set of shards under an index, as one namespace."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from squish_core.api import (
+    CodecSpec,
+    Container,
+    Encoding,
+    FileRef,
+    Index,
+    Layout,
+    LazyTensors,
+    Limits,
+    Outgoing,
+    Part,
+    Problem,
+    Refusal,
+    Segment,
+    Sink,
+    Source,
+    TensorSpec,
+)
+from squish_safetensors import writer
+from squish_safetensors.folder import ASSETS, INDEX_SUFFIX, STANDARD, Shard, choose, part_of_set, read_set
+from squish_safetensors.header import build, read_header
+
+Options = Mapping[str, str]
+
+
+class Safetensors(Container):
+    """Plain arrays with names: a JSON header, then the data of all tensors without a gap."""
+
+    def read_index(self, source: Source, limits: Limits) -> Index:
+        name = choose(source) if source.is_dir else source.filename
+        main = source.member(name) if source.is_dir else source
+        standard = source.is_dir or STANDARD.fullmatch(name) is not None
+        members = main.members() if standard or "-of-" in name else ()
+        if name.endswith(INDEX_SUFFIX):
+            shards, problems = read_set(main, limits)
+        else:
+            shards, problems = [Shard(main, read_header(main, limits))], part_of_set(name, members)
+        beside = [main.member(asset) for asset in ASSETS if asset in members] if standard else []
+        records = {tensor: record for shard in shards for tensor, record in shard.header.records.items()}
+        extents = [(record.file, record.offset, record.length, tensor) for tensor, record in records.items()]
+        meta, contradictions = _merged(shards)
+        return Index(
+            format="safetensors",
+            version="",
+            files=tuple(FileRef(file.filename, file.size) for file in (*(shard.source for shard in shards), *beside)),
+            tensors=LazyTensors(records, build, extents),
+            meta=meta,
+            assets={
+                file.filename: Part(dtype="u8", shape=(file.size,), segments=(Segment(number, 0, file.size),))
+                for number, file in enumerate(beside, len(shards))
+            },
+            problems=(
+                *problems, *(problem for shard in shards for problem in shard.header.problems),
+                *contradictions, *_lookalike_names(records),
+            ),
+        )  # fmt: skip
+
+    def recipes(self, **features: Any) -> tuple[Encoding, ...]:
+        return (Encoding(codec=CodecSpec("dense", {"dtype": features.get("dtype", "f32")})),)
+
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        return writer.accepts(spec, encoding)
+
+    def layout(
+        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+    ) -> Layout:
+        return writer.layout(specs, meta, {name: part.nbytes for name, part in assets.items()}, options)
+
+    def writes_folder(self, options: Options) -> bool:
+        return writer.MAX_SHARD_SIZE in options
+
+    def write(
+        self,
+        sink: Sink,
+        tensors: Sequence[Outgoing],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, bytes],
+        options: Options,
+    ) -> None:
+        writer.write(sink, tensors, meta, assets, options)
+
+
+def _merged(shards: Iterable[Shard]) -> tuple[dict[str, str], list[Problem]]:
+    """The metadata of all shards; the first one's value stands where they differ."""
+    meta: dict[str, str] = {}
+    problems = []
+    for shard in shards:
+        for key, value in shard.header.metadata.items():
+            if meta.setdefault(key, value) != value:
+                message = f"the shards differ in {key[:80]!r}; the first value is taken"
+                problems.append(
+                    Problem(code="metadata", severity="warning", where=shard.source.filename, message=message)
+                )
+    return meta, problems
+
+
+def _lookalike_names(names: Iterable[str]) -> list[Problem]:
+    """Names that differ only in Unicode composition; all are kept."""
+    seen: dict[str, str] = {}
+    problems = []
+    for name in names:
+        if not name.isascii():
+            other = seen.setdefault(unicodedata.normalize("NFC", name), name)
+            if other != name:
+                message = f"differs from {ascii(other)} only in Unicode composition"
+                problems.append(Problem(code="name", severity="warning", where=name, message=message))
+    return problems

@@ -1,0 +1,138 @@
+"""What lies around a safetensors file: the index of a sharded set, its shards, the model's other files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from attrs import frozen
+
+from squish_core.api import FormatError, LimitError, Limits, Problem, Source, SquishError, check_plain_name
+from squish_safetensors.header import MAX_HEADER, Header, read_header
+from squish_safetensors.strict_json import loads
+
+SUFFIX, INDEX_SUFFIX = ".safetensors", ".safetensors.index.json"
+STANDARD = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
+SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.safetensors")
+ASSETS = (
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
+    "preprocessor_config.json", "quantize_config.json", "hf_quant_config.json",
+)  # fmt: skip
+
+
+@frozen
+class Shard:
+    """One file of tensors, opened and checked; its place in a list of shards is its number in the Index."""
+
+    source: Source
+    header: Header
+
+
+def choose(folder: Source) -> str:
+    """The file of a folder that stands for the model; FormatError when several could."""
+    names = folder.members()
+    indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
+    if "model" + INDEX_SUFFIX in indexes:
+        return "model" + INDEX_SUFFIX
+    found = indexes or [name for name in names if name.endswith(SUFFIX)]
+    if len(found) != 1:
+        shown = ", ".join(found[:8]) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
+        raise FormatError(
+            "is a folder with several safetensors files and none that stands for all"
+            if found else "is a folder without a safetensors file",
+            expected=f"one file, or one {INDEX_SUFFIX}", found=shown or None, code="folder", hint="Name one of its files.",
+        )  # fmt: skip
+    return found[0]
+
+
+def read_set(index: Source, limits: Limits) -> tuple[list[Shard], list[Problem]]:
+    """The shards that an index file names; the index and the shards must agree on every tensor."""
+    cap = min(limits.header, MAX_HEADER)
+    if index.size > cap:
+        raise LimitError("the index is too large", expected=f"at most {cap} bytes", found=index.size, code="index")
+    listing = loads(index.read(0, index.size), "index", limits)
+    places = listing.get("weight_map")
+    if type(places) is not dict:
+        raise FormatError("the index has no weight_map", found=type(places).__name__, code="index")
+    shards = [_shard(index, name, file, limits) for file, name in enumerate(_shard_names(places, index))]
+    _check_agreement(places, shards)
+    return shards, _check_total(listing.get("metadata"), shards)
+
+
+def part_of_set(name: str, members: Sequence[str]) -> list[Problem]:
+    """A note when a file is one shard of a set whose index lies beside it."""
+    shard = SHARD.fullmatch(name)
+    beside = shard and shard[1] + INDEX_SUFFIX
+    if not beside or beside not in members:
+        return []
+    message = f"is part of a sharded set; open {beside} for all its tensors"
+    return [Problem(code="shard", severity="note", where=name, message=message)]
+
+
+def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
+    """The files named, sorted; every one a plain name of a file that is there."""
+    first = {}
+    for tensor, name in places.items():
+        if type(name) is not str:
+            raise FormatError("the index names no file", tensor=tensor, found=type(name).__name__, code="index")
+        first.setdefault(name, tensor)
+    members = frozenset(index.members())
+    folded: dict[str, str] = {}
+    for name, tensor in first.items():
+        try:
+            check_plain_name(name, index.name)
+        except SquishError as error:
+            raise error.within(tensor=tensor) from None
+        if folded.setdefault(name.casefold(), name) != name:
+            raise FormatError(
+                "two shards differ only in case", tensor=tensor, expected=repr(folded[name.casefold()]),
+                found=repr(name), code="path",
+            )  # fmt: skip
+        if name not in members:
+            raise FormatError(
+                f"the shard {name!r} is missing", tensor=tensor, code="shard-missing",
+                hint="Fetch it into the same folder.",
+            )  # fmt: skip
+    return sorted(first)
+
+
+def _shard(index: Source, name: str, file: int, limits: Limits) -> Shard:
+    source = index.member(name)
+    try:
+        return Shard(source, read_header(source, limits, file))
+    except SquishError as error:
+        raise error.within(file=source.name) from None
+
+
+def _check_agreement(places: dict[str, str], shards: list[Shard]) -> None:
+    holder: dict[str, str] = {}
+    for shard in shards:
+        name = shard.source.filename
+        for tensor in shard.header.records:
+            if holder.setdefault(tensor, name) != name:
+                _disagree(tensor, shard, "lies in two shards", holder[tensor])
+            if places.get(tensor) != name:
+                expected = places.get(tensor, "an entry in the index")
+                _disagree(tensor, shard, "lies in a shard that the index does not name for it", expected)
+    for tensor, name in places.items():
+        if tensor not in holder:
+            raise FormatError(f"is not in the shard {name!r} that the index names", tensor=tensor, code="shard-map")
+
+
+def _disagree(tensor: str, shard: Shard, what: str, expected: str) -> None:
+    raise FormatError(
+        what, file=shard.source.name, tensor=tensor, expected=expected, found=shard.source.filename, code="shard-map",
+        hint="The index and its shards belong to different models, or the download is mixed.",
+    )  # fmt: skip
+
+
+def _check_total(metadata: Any, shards: list[Shard]) -> list[Problem]:
+    """`total_size` counts the bytes of all tensors; nothing depends on it."""
+    stated = metadata.get("total_size") if type(metadata) is dict else None
+    total = sum(record.length for shard in shards for record in shard.header.records.values())
+    if stated is None or stated == total:
+        return []
+    message = f"is {str(stated)[:40]}, and the tensors have {total} bytes"
+    return [Problem(code="total-size", severity="warning", where="metadata.total_size", message=message)]

@@ -1,0 +1,237 @@
+"""The header of one safetensors file: from bytes to checked records, and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from attrs import frozen
+
+from squish_core.api import (
+    DENSE,
+    CodecSpec,
+    Encoding,
+    FormatError,
+    LimitError,
+    Limits,
+    Part,
+    Problem,
+    Segment,
+    Source,
+    SquishError,
+    TensorSpec,
+    TruncatedError,
+    UnknownFormatError,
+    check_name,
+    check_shape,
+    dtypes,
+    lookalike,
+)
+from squish_safetensors.strict_json import loads
+
+# Tag in the file -> dtype name, in the order of the reference implementation, whose writer sorts by it (reversed).
+TAGS = {
+    "BOOL": "bool", "F4": "f4_e2m1", "F6_E2M3": "f6_e2m3", "F6_E3M2": "f6_e3m2", "U8": "u8", "I8": "i8",
+    "F8_E5M2": "f8_e5m2", "F8_E4M3": "f8_e4m3", "F8_E8M0": "f8_e8m0", "F8_E4M3FNUZ": "f8_e4m3fnuz",
+    "F8_E5M2FNUZ": "f8_e5m2fnuz", "I16": "i16", "U16": "u16", "F16": "f16", "BF16": "bf16", "I32": "i32",
+    "U32": "u32", "F32": "f32", "C64": "complex64", "F64": "f64", "I64": "i64", "U64": "u64",
+}  # fmt: skip
+TAG_OF = {dtype: tag for tag, dtype in TAGS.items()}
+ORDER = {dtype: place for place, dtype in enumerate(TAG_OF)}
+METADATA = "__metadata__"
+FIELDS = frozenset(("dtype", "shape", "data_offsets"))
+MAX_HEADER = 100_000_000  # the format's own limit
+MAX_BITS = 1 << 62  # of an array, zero dimensions left out: NumPy refuses larger ones even without elements
+MAX_OFFSET = 1 << 63
+
+
+class Record(NamedTuple):
+    """What the header says of one tensor; `offset` counts from the start of the file."""
+
+    file: int
+    tag: str
+    shape: tuple[int, ...]
+    offset: int
+    length: int
+
+
+@frozen
+class Header:
+    """A checked header: tensors in file order, the metadata that is text, and what is odd about it."""
+
+    records: dict[str, Record]
+    metadata: dict[str, str]
+    problems: tuple[Problem, ...]
+
+
+def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
+    """Header of a source, every rule of the format checked; `file` is its number in the Index."""
+    raw = _raw_header(source, limits)
+    entries = loads(raw, "header", limits, start=8)
+    metadata = entries.pop(METADATA, {})
+    if type(metadata) is not dict:
+        raise FormatError(f"{METADATA} is not an object", offset=8, found=type(metadata).__name__, code="metadata")
+    if len(entries) > limits.tensors:
+        raise LimitError(
+            "too many tensors", offset=8, expected=f"at most {limits.tensors}", found=len(entries), code="count"
+        )  # fmt: skip
+    records = []
+    for name, entry in entries.items():
+        try:
+            records.append((name, _record(file, entry, 8 + len(raw), name, limits)))
+        except SquishError as error:
+            at = raw.find(json.dumps(name, ensure_ascii=False).encode())
+            raise error.within(tensor=name, offset=8 + max(at, 0)) from None
+    records.sort(key=lambda item: item[1][3:])
+    _check_tiling(records, 8 + len(raw), source.size)
+    return Header(
+        dict(records),
+        {key: value for key, value in metadata.items() if type(value) is str},
+        (*_unknown_fields(entries), *_not_text(metadata)),
+    )
+
+
+def build(name: str, record: Record) -> TensorSpec:
+    """The tensor that a record describes. One of an unknown dtype is listed, and its bytes are an extra part."""
+    dtype = TAGS.get(record.tag)
+    segments = (Segment(record.file, record.offset, record.length),)
+    packed = Part(dtype="u8", shape=(record.length,), segments=segments)
+    if dtype is None:
+        return TensorSpec(
+            name=name, shape=record.shape, dtype="unknown", extras={"data": packed}, attrs={"dtype": record.tag},
+            problem=f"its dtype {record.tag[:40]!r} is not known",
+        )  # fmt: skip
+    if dtypes.bits(dtype) < 8:
+        encoding = Encoding(codec=CodecSpec("dense", {"dtype": dtype}), parts={"data": packed})
+    else:
+        encoding = Encoding(codec=DENSE, parts={"data": Part(dtype=dtype, shape=record.shape, segments=segments)})
+    return TensorSpec(name=name, shape=record.shape, dtype=dtype, encodings=(encoding,))
+
+
+def dump_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
+    """Length and header for (name, dtype, shape) in the order of their data: compact, padded to 8 with spaces."""
+    entries: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    position = 0
+    for name, dtype, shape in tensors:
+        end = position + dtypes.nbytes(dtype, shape)
+        entries[name] = {"dtype": TAG_OF[dtype], "shape": shape, "data_offsets": (position, end)}
+        position = end
+    raw = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    raw += b" " * (-len(raw) % 8)
+    return len(raw).to_bytes(8, "little") + raw
+
+
+def _raw_header(source: Source, limits: Limits) -> bytes:
+    head = source.read(0, min(64, source.size))
+    other = lookalike(head) if head[8:9] != b"{" else None
+    if other:
+        raise UnknownFormatError(f"is {other[0]}", file=source.name, code="lookalike", hint=other[1])
+    if len(head) < 8:
+        raise TruncatedError(
+            "the file ends inside the header length", offset=0, expected="8 bytes", found=f"{len(head)} bytes",
+            code="truncated", hint="Fetch the file again.",
+        )  # fmt: skip
+    length, cap = int.from_bytes(head[:8], "little"), min(limits.header, MAX_HEADER)
+    if length == 0 or length > cap:
+        raise LimitError(
+            "the header length is out of range", offset=0, expected=f"1..{cap} bytes", found=f"{length} bytes",
+            code="header-length", hint="Perhaps this is not a safetensors file.",
+        )  # fmt: skip
+    if 8 + length > source.size:
+        raise TruncatedError(
+            "the file ends inside the header", offset=8, expected=f"{8 + length} bytes at least",
+            found=f"{source.size} bytes", code="truncated", hint="Fetch the file again.",
+        )  # fmt: skip
+    return source.read(8, length)
+
+
+def _record(file: int, entry: Any, start: int, name: str, limits: Limits) -> Record:
+    check_name(name, limits)
+    if type(entry) is not dict:
+        raise FormatError("the entry is not an object", found=type(entry).__name__, code="entry")
+    if not entry.keys() >= FIELDS:
+        raise FormatError("the entry lacks a field", expected=", ".join(sorted(FIELDS - entry.keys())), code="entry")
+    tag, offsets = entry["dtype"], entry["data_offsets"]
+    shape = check_shape(entry["shape"], limits, tensor=name)
+    if type(tag) is not str:
+        raise FormatError("dtype is not text", found=type(tag).__name__, code="dtype")
+    if type(offsets) is not list or len(offsets) != 2 or any(type(offset) is not int for offset in offsets):
+        raise FormatError(
+            "data_offsets is not a pair of integers", expected="[begin, end]", found=repr(offsets)[:80], code="offsets"
+        )  # fmt: skip
+    begin, end = offsets
+    if not 0 <= begin <= end < MAX_OFFSET:
+        raise FormatError(
+            "data_offsets is negative, reversed or absurd", expected="0 <= begin <= end < 2**63",
+            found=repr(offsets)[:80], code="offsets",
+        )  # fmt: skip
+    if tag in TAGS:
+        _check_size(tag, shape, end - begin)
+    return Record(file, tag, shape, start + begin, end - begin)
+
+
+def _check_size(tag: str, shape: tuple[int, ...], length: int) -> None:
+    bits = dtypes.count(shape) * dtypes.bits(TAGS[tag])
+    if (bits or dtypes.count(tuple(filter(None, shape)))) > MAX_BITS:
+        raise LimitError("the dimensions multiply to too much", found=repr(shape)[:80], code="shape")
+    if bits & 7:
+        raise FormatError(
+            "the packed elements end inside a byte", expected="whole bytes", found=f"{bits} bits", code="size"
+        )  # fmt: skip
+    if bits >> 3 != length:
+        raise FormatError(
+            "data_offsets do not fit dtype and shape", expected=f"{bits >> 3} bytes for {tag} {list(shape)}"[:200],
+            found=f"{length} bytes", code="size",
+        )  # fmt: skip
+
+
+def _check_tiling(records: list[tuple[str, Record]], start: int, size: int) -> None:
+    """The data of all tensors cover the rest of the file: no hole, no overlap, no byte left over."""
+    position, before = start, ""
+    for name, (_, _, _, offset, length) in records:
+        if offset + length > size:
+            raise TruncatedError(
+                "the data runs past the end of the file", tensor=name, offset=offset,
+                expected=f"{max(record.offset + record.length for _, record in records)} bytes in all",
+                found=f"{size} bytes", code="bounds", hint="The file is truncated (an interrupted download?) or damaged.",
+            )  # fmt: skip
+        if offset != position:
+            what = f"overlaps that of {before[:80]!r}" if offset < position else "leaves a hole before it"
+            raise FormatError(
+                f"the data {what}", tensor=name, offset=offset, expected=f"an offset of {position}", found=offset,
+                code="overlap" if offset < position else "hole",
+                hint="The file is damaged or was made to mislead; do not trust its tensors.",
+            )  # fmt: skip
+        position, before = offset + length, name
+    if position != size:
+        raise FormatError(
+            f"{size - position} bytes follow the last tensor", offset=position, expected=f"{position} bytes in all",
+            found=f"{size} bytes", code="trailing", hint="Something was appended to the file.",
+        )  # fmt: skip
+
+
+def _unknown_fields(entries: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
+    """One finding per field that the format does not have, however many tensors carry it."""
+    where: dict[str, list[str]] = {}
+    for name, entry in entries.items():
+        if len(entry) > len(FIELDS):
+            for field in entry.keys() - FIELDS:
+                where.setdefault(field, []).append(name)
+    return [
+        Problem(
+            code="field", severity="warning", where=names[0],
+            message=f"has a field {field[:80]!r} that the format does not know ({len(names)} tensors in all)",
+        )
+        for field, names in sorted(where.items())
+    ]  # fmt: skip
+
+
+def _not_text(metadata: Mapping[str, Any]) -> list[Problem]:
+    return [
+        Problem(
+            code="metadata", severity="warning", where=f"{METADATA}.{key}",
+            message=f"is no text ({type(value).__name__}), and left out",
+        )
+        for key, value in metadata.items() if type(value) is not str
+    ]  # fmt: skip

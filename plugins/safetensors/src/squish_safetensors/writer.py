@@ -1,0 +1,181 @@
+"""Writing safetensors: one file, or shards with an index and the model's other files beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from squish_core.api import (
+    Encoding,
+    FormatError,
+    Layout,
+    Outgoing,
+    Part,
+    Refusal,
+    Sink,
+    TensorSpec,
+    Typed,
+    dtypes,
+)
+from squish_safetensors.folder import ASSETS, INDEX_SUFFIX
+from squish_safetensors.header import METADATA, ORDER, TAG_OF, dump_header
+
+MAX_SHARD_SIZE = "max_shard_size"
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+@frozen
+class Planned:
+    """One file to write: its name in the folder, the tensors in the order of their data, its header."""
+
+    name: str
+    specs: tuple[TensorSpec, ...]
+    header: bytes
+
+    @property
+    def data(self) -> int:
+        """Bytes of all tensors."""
+        return sum(_nbytes(spec) for spec in self.specs)
+
+
+def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
+    """Dense values of the format's dtypes, under the codec they have; anything else is refused with what to ask for."""
+    dtype = encoding.codec.params.get("dtype", spec.dtype)
+    if encoding.codec.id != "dense" or set(encoding.parts) != {"data"}:
+        return _refused(f"safetensors holds plain arrays only, not {encoding.codec.id}")
+    if dtype not in TAG_OF:
+        return _refused(f"safetensors has no dtype {dtype}")
+    if dtypes.count(spec.shape) * dtypes.bits(dtype) % 8:
+        return _refused(f"{dtypes.count(spec.shape)} packed elements of {dtype} end inside a byte")
+    if spec.name == METADATA or not _encodable(spec.name):
+        return Refusal(why=f"safetensors cannot hold a tensor of the name {ascii(spec.name)}", code="name")
+    packed = dtypes.bits(dtype) < 8
+    part = Part(dtype="u8", shape=(_bytes(dtype, spec),)) if packed else Part(dtype=dtype, shape=spec.shape)
+    return Encoding(codec=encoding.codec, parts={"data": part})
+
+
+def layout(
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int], options: Mapping[str, str]
+) -> Layout:
+    """Exact bytes of all files, and the metadata and assets (name -> bytes) that would be left behind."""
+    files = plan(specs, meta, options)
+    kept = _kept_assets(assets, options)
+    size = sum(len(file.header) + file.data for file in files) + sum(assets[name] for name in kept)
+    if MAX_SHARD_SIZE in options:
+        size += len(_index_json(files))
+    dropped = [f"metadata {key} (not text)" for key in meta if key not in _texts(meta)]
+    return Layout(size=size, dropped=(*dropped, *(f"asset {name}" for name in assets if name not in kept)))
+
+
+def write(
+    sink: Sink,
+    tensors: Sequence[Outgoing],
+    meta: Mapping[str, Any],
+    assets: Mapping[str, bytes],
+    options: Mapping[str, str],
+) -> None:
+    """Write the file, or all files of a folder, the index last: a folder without it is unfinished."""
+    files = plan([tensor.spec for tensor in tensors], meta, options)
+    by_name = {tensor.spec.name: tensor for tensor in tensors}
+    if MAX_SHARD_SIZE not in options:
+        _write_file(sink, files[0], by_name)
+        return
+    for file in files:
+        with sink.member(file.name) as member:
+            _write_file(member, file, by_name)
+    for name in _kept_assets(assets, options):
+        with sink.member(name) as member:
+            member.write(assets[name])
+    with sink.member("model" + INDEX_SUFFIX) as member:
+        member.write(_index_json(files))
+
+
+def plan(specs: Sequence[TensorSpec], meta: Mapping[str, Any], options: Mapping[str, str]) -> list[Planned]:
+    """The files to write. Shards are filled in the given order; within a file data are ordered as the reference
+    implementation orders them: dtypes by falling alignment, then names."""
+    limit = parse_size(options[MAX_SHARD_SIZE]) if MAX_SHARD_SIZE in options else None
+    groups = _filled(specs, limit)
+    files = []
+    for number, group in enumerate(groups, 1):
+        ordered = tuple(sorted(group, key=lambda spec: (-ORDER[_dtype(spec)], spec.name)))
+        header = dump_header([(spec.name, _dtype(spec), spec.shape) for spec in ordered], _texts(meta))
+        files.append(Planned(f"model-{number:05}-of-{len(groups):05}.safetensors", ordered, header))
+    return files
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `5GB` (decimal), `500MiB` (binary) or a plain number."""
+    found = re.fullmatch(r"(\d{1,15})\s*([A-Za-z]*)", text)
+    unit = _UNITS.get(found[2].upper()) if found else None
+    if not found or unit is None or not int(found[1]):
+        raise FormatError(
+            f"{MAX_SHARD_SIZE} cannot be read", expected="a size such as 5GB or 500MiB", found=repr(text), code="option"
+        )  # fmt: skip
+    return int(found[1]) * unit
+
+
+def _filled(specs: Sequence[TensorSpec], limit: int | None) -> list[list[TensorSpec]]:
+    """Groups of at most `limit` bytes of tensors; one that is larger has a group of its own."""
+    groups: list[list[TensorSpec]] = [[]]
+    held = 0
+    for spec in specs:
+        size = _nbytes(spec)
+        if limit is not None and groups[-1] and held + size > limit:
+            groups.append([])
+            held = 0
+        groups[-1].append(spec)
+        held += size
+    return groups
+
+
+def _write_file(sink: Sink, file: Planned, tensors: Mapping[str, Outgoing]) -> None:
+    sink.write(file.header)
+    for spec in file.specs:
+        tensors[spec.name].parts["data"].write_to(sink)
+
+
+def _index_json(files: Sequence[Planned]) -> bytes:
+    places = {spec.name: file.name for file in files for spec in file.specs}
+    listing = {"metadata": {"total_size": sum(file.data for file in files)}, "weight_map": places}
+    return (json.dumps(listing, ensure_ascii=False, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _texts(meta: Mapping[str, Any]) -> dict[str, str]:
+    """The metadata that is text, in the given order."""
+    plain = {key: value.value if isinstance(value, Typed) else value for key, value in meta.items()}
+    return {
+        key: value for key, value in plain.items() if isinstance(value, str) and _encodable(value) and _encodable(key)
+    }
+
+
+def _kept_assets(assets: Mapping[str, Any], options: Mapping[str, str]) -> list[str]:
+    """The assets that a folder of this format holds; a single file holds none."""
+    return [name for name in assets if MAX_SHARD_SIZE in options and name in ASSETS]
+
+
+def _refused(why: str) -> Refusal:
+    return Refusal(why=f"{why}; ask for its values with --encode bf16 or --encode f32", code="dense-only")
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _dtype(spec: TensorSpec) -> str:
+    return str(spec.encodings[0].codec.params.get("dtype", spec.dtype))
+
+
+def _bytes(dtype: str, spec: TensorSpec) -> int:
+    return dtypes.nbytes(dtype, spec.shape)
+
+
+def _nbytes(spec: TensorSpec) -> int:
+    return _bytes(_dtype(spec), spec)

@@ -1,0 +1,72 @@
+"""CBOR as zTensor 1.x has it: any well-formed item; no duplicate keys or trailing bytes, tags in attributes only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from io import BytesIO
+from typing import Any
+
+import cbor2
+
+from squish_core.api import FormatError, Limits
+
+
+def decode(data: bytes, offset: int, limits: Limits) -> dict[Any, Any]:
+    """The map in `data`, which lies at `offset` of the file. Tags are kept as `CBORTag`, never interpreted."""
+    stream, tags = BytesIO(data), _Tags()
+    try:
+        decoder = cbor2.CBORDecoder(stream, max_depth=limits.depth, allow_duplicate_keys=False, semantic_decoders=tags)
+        root = decoder.decode()
+    except (cbor2.CBORError, ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
+        raise FormatError(
+            f"the manifest is not valid CBOR: {error}", offset=offset + min(stream.tell(), len(data)), code="cbor"
+        ) from None
+    if stream.tell() != len(data):
+        raise FormatError(
+            "bytes follow the manifest's map", offset=offset + stream.tell(), expected="none",
+            found=f"{len(data) - stream.tell()} bytes", code="trailing",
+        )  # fmt: skip
+    if tags.seen:
+        _refuse_tags(root, offset)
+    assert isinstance(root, dict)
+    return root
+
+
+def plain(value: Any) -> Any:
+    """An attribute's value without CBOR's own types: tags give their content, undefined None, simple values numbers."""
+    if isinstance(value, cbor2.CBORTag):
+        return plain(value.value)
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, cbor2.CBORSimpleValue):
+        return value.value
+    return None if value is cbor2.undefined else value
+
+
+class _Tags(dict[int, Callable[[Any], Any]]):
+    """Decoders of all tags at once: each keeps its tag and content as they are."""
+
+    seen = False
+
+    def __missing__(self, tag: int) -> Callable[[Any], Any]:
+        self.seen = True
+        return partial(cbor2.CBORTag, tag)
+
+
+def _refuse_tags(value: Any, offset: int) -> None:
+    if isinstance(value, cbor2.CBORTag):
+        raise FormatError(
+            "a CBOR tag stands outside the attributes", offset=offset, expected="no tag",
+            found=f"tag {value.tag}", code="tag",
+        )  # fmt: skip
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _refuse_tags(key, offset)
+            if key != "attributes":
+                _refuse_tags(item, offset)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _refuse_tags(item, offset)

@@ -1,0 +1,118 @@
+"""The zTensor 1.1 container: Index from a file, and a file from tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from squish_core.api import (
+    DENSE,
+    CodecSpec,
+    Container,
+    Encoding,
+    FileRef,
+    Filter,
+    Index,
+    Layout,
+    LazyTensors,
+    Limits,
+    Outgoing,
+    Part,
+    Problem,
+    Refusal,
+    Sink,
+    Source,
+    TensorSpec,
+    check_digest,
+)
+
+from . import layouts, sidecar, writer
+from .manifest import Manifest, read_manifest
+from .options import Wanted
+
+
+class Ztensor(Container):
+    """zTensor 1.1 (and the dense part of 1.2): dense arrays and GGML blocks, raw or zstd, with digests."""
+
+    def read_index(self, source: Source, limits: Limits) -> Index:
+        manifest = read_manifest(source, limits)
+        meta, assets, problems, records = manifest.attributes, {}, manifest.problems, manifest.records
+        if sidecar.NAME in records:
+            restored = sidecar.restore(records[sidecar.NAME], source, limits)
+            if isinstance(restored, Problem):
+                problems = [*problems, restored]
+            else:
+                meta, assets = {**meta, **restored[0]}, restored[1]
+                records = {name: record for name, record in records.items() if name != sidecar.NAME}
+        return Index(
+            format="ztensor",
+            version=manifest.version,
+            files=(FileRef(source.filename, source.size),),
+            tensors=LazyTensors(records, layouts.build, manifest.extents),
+            meta=meta,
+            assets=assets,
+            problems=tuple(problems),
+        )
+
+    def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
+        """Padding that is not zero, and the digest of `squish.meta`, which is not listed as a tensor."""
+        manifest = read_manifest(source, limits)
+        return [*_dirty_gaps(manifest, source), *_wrong_sidecar(manifest, source)]
+
+    def recipes(self, *, dtype: str = "f32", encoding: str = "raw", **features: Any) -> tuple[Encoding, ...]:
+        filters = (Filter("zstd"),) if encoding == "zstd" else ()
+        block = layouts.block_of(dtype)
+        codec = CodecSpec(f"ggml.{block}") if block else DENSE
+        return (Encoding(codec=codec, parts={"data": Part(dtype="u8" if block else dtype, shape=(), filters=filters)}),)
+
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Mapping[str, str]) -> Encoding | Refusal:
+        return writer.accepts(spec, encoding, Wanted.of(options))
+
+    def layout(
+        self,
+        specs: Sequence[TensorSpec],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, Part],
+        options: Mapping[str, str],
+    ) -> Layout:
+        return writer.layout(specs, meta, assets, Wanted.of(options))
+
+    def write(
+        self,
+        sink: Sink,
+        tensors: Sequence[Outgoing],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, bytes],
+        options: Mapping[str, str],
+    ) -> None:
+        writer.write(sink, tensors, meta, assets, Wanted.of(options))
+
+
+def _dirty_gaps(manifest: Manifest, source: Source) -> Iterator[Problem]:
+    """Bytes that belong to no component must be zero (spec I.2, IV.2)."""
+    end, dirty = 8, []
+    for _, offset, length, _ in [*sorted(manifest.extents), (0, manifest.offset, 0, "")]:
+        for start in range(end, offset, 1 << 22):
+            piece = source.view(start, min(1 << 22, offset - start)).tobytes()
+            if piece.count(0) != len(piece):
+                dirty.append(start)
+                break
+        end = max(end, offset + length)
+    if dirty:
+        more = f" and {len(dirty) - 1} more places" if len(dirty) > 1 else ""
+        yield Problem(
+            code="padding", severity="warning", where=f"byte {dirty[0]}",
+            message=f"bytes that belong to no tensor are not zero, from byte {dirty[0]}{more}",
+        )  # fmt: skip
+
+
+def _wrong_sidecar(manifest: Manifest, source: Source) -> Iterator[Problem]:
+    data = manifest.records.get(sidecar.NAME, {}).get("components", {}).get("data", {})
+    digest = data.get("digest")
+    if isinstance(digest, str):
+        verdict = check_digest(digest, [source.view(data["offset"], data["length"])])
+        if verdict.state == "wrong":
+            yield Problem(
+                code="digest", severity="error", where=f"{sidecar.NAME}/data",
+                message=f"the digest does not match (expected {verdict.expected}, found {verdict.found})",
+            )  # fmt: skip

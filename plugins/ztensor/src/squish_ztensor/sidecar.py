@@ -1,0 +1,55 @@
+"""Typed metadata and assets as one object `squish.meta`: zTensor 1.1 itself has room for text only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from squish_core.api import FormatError, Limits, Part, Problem, Source, dump_meta, load_meta
+
+NAME = "squish.meta"
+
+
+def restore(
+    record: Mapping[str, Any], source: Source, limits: Limits
+) -> tuple[dict[str, Any], dict[str, Part]] | Problem:
+    """Metadata and assets from the object's record, or why they stay in it as a tensor."""
+    data = record["components"].get("data", {})
+    described = (record.get("format"), data.get("dtype"), data.get("encoding") or "raw")
+    if described != ("dense", "u8", "raw"):
+        return _problem("it is not one raw u8 component")
+    if data["length"] > limits.header:
+        return _problem(f"its {data['length']} bytes are over the limit of {limits.header}")
+    try:
+        meta, assets = load_meta(source.read(data["offset"], data["length"], NAME), limits)
+    except FormatError as error:
+        return _problem(f"{error.message}: {error.found}")
+    return meta, {name: Part(dtype="u8", shape=(len(blob),), data=blob) for name, blob in assets.items()}
+
+
+def is_text(meta: Mapping[str, Any], assets: Mapping[str, Any]) -> bool:
+    """Whether the root attributes can hold it all, in the form that every reader of 1.1 takes."""
+    return not assets and all(type(value) is str for value in meta.values())
+
+
+def pack(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> bytes:
+    """The object's bytes."""
+    return dump_meta(meta, assets)
+
+
+def packed_size(meta: Mapping[str, Any], assets: Mapping[str, Part]) -> int:
+    """Length of `pack` before the assets are read: each takes a CBOR head and its bytes."""
+    empty = len(dump_meta(meta, dict.fromkeys(assets, b"")))
+    return empty + sum(part.nbytes + _head(part.nbytes) - 1 for part in assets.values())
+
+
+def _head(length: int) -> int:
+    return 1 + next(
+        size for limit, size in ((24, 0), (1 << 8, 1), (1 << 16, 2), (1 << 32, 4), (1 << 64, 8)) if length < limit
+    )
+
+
+def _problem(why: str) -> Problem:
+    return Problem(
+        code="meta", severity="warning", where=NAME, message=f"metadata and assets cannot be restored: {why}"
+    )

@@ -1,0 +1,196 @@
+"""Writing zTensor 1.1: blobs in the given order at multiples of 64, the manifest at the end, in one pass.
+
+Key order, spacing and defaults are those of the reference writer, so that the same arrays give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import cbor2
+from attrs import evolve, field, frozen
+
+from squish_core.api import (
+    DENSE,
+    Digest,
+    Encoding,
+    Filter,
+    FormatError,
+    Layout,
+    Limits,
+    Outgoing,
+    Part,
+    Refusal,
+    Sink,
+    SquishError,
+    TensorSpec,
+    check_name,
+)
+
+from . import layouts, sidecar
+from .manifest import ALIGNMENT
+from .names import BLOCKS, DTYPES
+from .options import Wanted, zstd_codec
+from .wire import FOOTER, MAGIC
+
+VERSION = "1.1.0"
+_NO_DIGEST = {"none": None, "sha256": "sha256:" + 64 * "0", "crc32c": "crc32c:0x00000000"}
+
+
+@frozen
+class Placement:
+    """Where each tensor goes; the manifest is its record."""
+
+    objects: dict[str, dict[str, Any]] = field(factory=dict)
+
+    def start(self, position: int, name: str, nbytes: int) -> int:
+        """Offset of the next blob. Readers order tensors by offset, then name: an empty one may need 64 bytes more."""
+        offset = position + -position % ALIGNMENT
+        if not nbytes and self.objects:
+            last = next(reversed(self.objects))
+            data = self.objects[last]["components"]["data"]
+            if data["offset"] == offset and not data["length"] and name < last:
+                return offset + ALIGNMENT
+        return offset
+
+    def add(self, spec: TensorSpec, offset: int, length: int, digest: str | None) -> None:
+        """Enter a tensor, in the reference's key order (optional keys are left out)."""
+        encoding = spec.encodings[0]
+        part = encoding.parts["data"]
+        data: dict[str, Any] = {"dtype": part.dtype, "offset": offset, "length": length}
+        if part.filters:
+            data["encoding"] = "zstd"
+        if digest:
+            data["digest"] = digest
+        entry: dict[str, Any] = {"shape": list(spec.shape), "format": _format_of(encoding)}
+        if spec.attrs:
+            entry["attributes"] = dict(spec.attrs)
+        self.objects[spec.name] = {**entry, "components": {"data": data}}
+
+    def manifest(self, attributes: Mapping[str, Any]) -> bytes:
+        """The CBOR manifest, names sorted bytewise."""
+        optional = {"attributes": dict(attributes)} if attributes else {}
+        objects = dict(sorted(self.objects.items()))
+        return cbor2.dumps({"version": VERSION, **optional, "objects": objects})
+
+
+def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | Refusal:
+    """Dense arrays of the 1.1 dtypes, and GGML blocks; raw or zstd as asked."""
+    try:
+        check_name(spec.name, Limits()).encode()
+    except (SquishError, UnicodeError) as error:
+        return Refusal(why=f"the name cannot be stored: {error}", code="name")
+    if spec.name == sidecar.NAME:
+        return Refusal(why=f"the name {sidecar.NAME!r} is taken for metadata", code="name")
+    part = encoding.parts.get("data")
+    if part is None or len(encoding.parts) != 1 or encoding.codec.params:
+        return Refusal(why=f"zTensor 1.1 has no layout for {encoding.codec.id}; encode it as f16, or as GGML blocks")
+    stored = _stored_as(spec, encoding, part)
+    if isinstance(stored, Refusal):
+        return stored
+    filters: tuple[Filter, ...] = ()
+    if wanted.encoding == "zstd":
+        _, check_level = zstd_codec()
+        check_level(wanted.params)
+        filters = (Filter("zstd", wanted.params),)
+    return Encoding(codec=encoding.codec, parts={"data": evolve(stored, filters=filters)}, label="stored")
+
+
+def _stored_as(spec: TensorSpec, encoding: Encoding, part: Part) -> Part | Refusal:
+    block = encoding.codec.id.removeprefix("ggml.")
+    if encoding.codec == DENSE and spec.dtype in DTYPES:
+        return Part(dtype=spec.dtype, shape=spec.shape)
+    if encoding.codec.id == "dense":
+        return Refusal(why=f"zTensor 1.1 has no dtype {spec.dtype}; encode it as one of {', '.join(DTYPES[:6])}")
+    if encoding.codec.id == f"ggml.{block}" and block in BLOCKS:
+        if spec.shape and spec.shape[-1] % BLOCKS[block][0] == 0:
+            shape = layouts.row_shape(block, spec.shape)
+            if (part.dtype, part.shape) == ("u8", shape):
+                return Part(dtype="u8", shape=shape)
+        return Refusal(why=f"its part does not hold whole rows of {block} blocks")
+    return Refusal(why=f"zTensor 1.1 has no layout for {encoding.codec.id}; encode it as f16, or as GGML blocks")
+
+
+def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted) -> Layout:
+    """Exact size of a raw file, from a manifest with digests of the right length."""
+    if wanted.encoding == "zstd":
+        return Layout(size=None)
+    text = sidecar.is_text(meta, assets)
+    specs = [*specs] if text else [*specs, _sidecar_spec(sidecar.packed_size(meta, assets))]
+    placement, position = Placement(), len(MAGIC)
+    for spec in specs:
+        nbytes = spec.encodings[0].parts["data"].nbytes
+        offset = placement.start(position, spec.name, nbytes)
+        placement.add(spec, offset, nbytes, _NO_DIGEST[wanted.digest])
+        position = offset + nbytes
+    return Layout(size=position + len(placement.manifest(meta if text else {})) + FOOTER)
+
+
+def write(
+    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
+) -> None:
+    """Header, blobs, manifest, footer. Metadata that is not all text, and assets, go into `squish.meta`."""
+    placement = Placement()
+    sink.write(MAGIC)
+    for outgoing in tensors:
+        part = outgoing.spec.encodings[0].parts["data"]
+        stream = outgoing.parts["data"]
+        offset = _pad(sink, placement.start(sink.tell(), outgoing.spec.name, 1 if part.filters else part.nbytes))
+        if part.filters or wanted.digest != "none":
+            digest = _append(sink, stream.chunks(), part, wanted)
+        else:
+            digest = None
+            stream.write_to(sink)
+        placement.add(outgoing.spec, offset, sink.tell() - offset, digest)
+    text = sidecar.is_text(meta, assets)
+    if not text:
+        packed = sidecar.pack(meta, assets)
+        spec = _sidecar_spec(len(packed))
+        offset = _pad(sink, placement.start(sink.tell(), spec.name, len(packed)))
+        digest = _append(sink, [packed], spec.encodings[0].parts["data"], wanted)
+        placement.add(spec, offset, len(packed), digest)
+    manifest = placement.manifest(meta if text else {})
+    for piece in (manifest, len(manifest).to_bytes(8, "little"), MAGIC):
+        sink.write(piece)
+
+
+def _append(sink: Sink, chunks: Iterable[Any], part: Part, wanted: Wanted) -> str | None:
+    """Append a part through its filter; the digest of the stored bytes."""
+    chunks = _counted(chunks, part)
+    if part.filters:
+        codec, _ = zstd_codec()
+        chunks = codec.encode(chunks, part.filters[0].params)
+    digest = None if wanted.digest == "none" else Digest(wanted.digest)
+    for chunk in chunks:
+        sink.write(chunk)
+        if digest:
+            digest.update(chunk)
+    return str(digest) if digest else None
+
+
+def _counted(chunks: Iterable[Any], part: Part) -> Iterator[Any]:
+    count = 0
+    for chunk in chunks:
+        count += memoryview(chunk).nbytes
+        yield chunk
+    if count != part.nbytes:
+        raise FormatError(
+            "a part came out in another size than declared", expected=part.nbytes, found=count, code="size"
+        )
+
+
+def _pad(sink: Sink, offset: int) -> int:
+    sink.write(bytes(offset - sink.tell()))
+    return offset
+
+
+def _format_of(encoding: Encoding) -> str:
+    return "dense" if encoding.codec == DENSE else f"gguf.{encoding.codec.id.removeprefix('ggml.')}"
+
+
+def _sidecar_spec(length: int) -> TensorSpec:
+    part = Part(dtype="u8", shape=(length,))
+    return TensorSpec(
+        name=sidecar.NAME, shape=(length,), dtype="u8", encodings=(Encoding(codec=DENSE, parts={"data": part}),)
+    )

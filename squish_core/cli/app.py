@@ -1,0 +1,105 @@
+"""The typer app: its commands, the plugins' commands, and how answers and errors become exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from squish_core.cli import checks, extras, listings, views
+from squish_core.cli.output import Answer, show, show_error
+from squish_core.errors import SquishError
+
+# command -> (function, examples)
+COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
+    "ls": (views.ls, ("squish ls model.gguf", "squish ls model.gguf 'blk.0.*'")),
+    "info": (views.info, ("squish info model.gguf", "squish info model.gguf --meta tokenizer.chat_template")),
+    "plan": (views.plan, ("squish plan model.gguf 'blk.0.*'", "squish plan --format gguf --feature dtype=q4_k")),
+    "verify": (checks.verify, ("squish verify model.gguf", "squish verify model.gguf --deep --strict")),
+    "diff": (checks.diff, ("squish diff model.gguf model.zt",)),
+    "convert": (
+        checks.convert,
+        (
+            "squish convert model.gguf model.zt",
+            "squish convert model.safetensors model.zt --encode int8 --encode '*embed*=keep'",
+            "squish convert model.gguf out.zt --to ztensor:wire=2 --only 'blk.0.*' --dry-run",
+        ),
+    ),
+    "formats": (listings.formats, ("squish formats", "squish formats gguf")),
+    "codecs": (listings.codecs, ("squish codecs",)),
+    "backends": (listings.backends, ("squish backends",)),
+    "plugins": (listings.plugins, ("squish plugins", "SQUISH_PLUGINS=-squish-gguf squish plugins")),
+    "doctor": (listings.doctor, ("squish doctor",)),
+}
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    as_json = "--json" in argv  # looked at here, so that a command line that cannot be parsed answers in JSON, too
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        # Outside typer's own error handling: it has other exit codes and words.
+        result: Any = build(argv)(args=list(argv) or ["--help"], prog_name="squish", standalone_mode=False)
+        if isinstance(result, Answer):
+            show(result, as_json)
+        sys.stdout.flush()
+        return result.code if isinstance(result, Answer) else int(result or 0)
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader has gone (`| head`): say nothing, not even when Python flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (SquishError, OSError) as error:
+        show_error(error, as_json)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # what typer's usage errors have in all its versions
+            raise
+        show_error(usage(error), as_json)
+    return 2
+
+
+def usage(error: Any) -> SquishError:
+    """A command line that cannot be parsed, as an error like all others."""
+    command = getattr(getattr(error, "ctx", None), "command_path", "squish")
+    return SquishError(
+        error.format_message().rstrip("."), code="usage", hint=f"`{command} --help` says how it is used."
+    )
+
+
+def build(argv: Sequence[str]) -> typer.Typer:
+    """The app; plugins are asked for theirs only where it matters: an unknown command, or the list of all."""
+    app = typer.Typer(
+        rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )  # fmt: skip
+    app.callback()(squish)
+    for name, (function, examples) in COMMANDS.items():
+        lines = "\n".join(f"  {example}" for example in examples)
+        app.command(name, epilog=f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}")(function)
+    first = next((word for word in argv if not word.startswith("-")), None)
+    if first not in COMMANDS and "--version" not in argv:
+        extras.add_commands(app)
+    return app
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version and stop, when it was asked for."""
+    if wanted:
+        from squish_core import __version__
+
+        print(f"squish-core {__version__}")
+        raise typer.Exit
+
+
+def squish(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=print_version)] = False,
+) -> None:
+    """Look into, check, compare and convert compressed transformer weights of any format.
+
+    Every command takes --json. Exit codes: 0 fine, 1 a fault or a difference was found, 2 it cannot run.
+    """

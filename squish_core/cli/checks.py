@@ -1,0 +1,164 @@
+"""Commands that read tensors: verify, diff, convert."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from squish_core.cli.options import FileName, Format, Json, Quiet
+from squish_core.cli.output import Answer, counted, table
+from squish_core.cli.progress import Progress
+from squish_core.errors import SquishError
+
+if TYPE_CHECKING:
+    from squish_core.comparison import Difference
+    from squish_core.conversion import Conversion
+
+CANNOT_RUN = ("missing", "unreadable", "file-kind", "not-installed", "broken", "import", "unknown", "ambiguous")
+"""Codes of errors on opening that say nothing against the file's content."""
+
+
+def verify(
+    file: FileName,
+    deep: Annotated[bool, typer.Option("--deep", help="Check every digest and decode every tensor, too.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="A warning counts as a fault.")] = False,
+    format: Format = None,  # noqa: A002
+    quiet: Quiet = False,
+    json: Json = False,
+) -> Answer:
+    """Check a file and list what is wrong with it.
+
+    Looks at bounds, overlaps, sizes and what the format demands; with --deep at all data. Exit code 1 when there is
+    an error.
+    """
+    from squish_core import checking
+    from squish_core.handles import open as open_file
+
+    try:
+        opened = open_file(file, format)
+    except SquishError as error:
+        if error.code in CANNOT_RUN:
+            raise
+        report = checking.verify(file, deep=deep, format=format)
+    else:
+        with opened, Progress("verifying", quiet) as progress:
+            report = checking.verify(opened, deep=deep, progress=progress)
+    lines = []
+    for problem in report.problems:
+        lines += [f"{problem.severity:8} {problem.where} ({problem.code})", f"         {problem.message}"]
+    found = ", ".join(counted(count, word) for word, count in checking.severities(report.problems))
+    ok = report.clean if strict else report.ok
+    what = f"{report.format or 'unknown format'}, {counted(report.tensors, 'tensor')}"
+    what += f", all decoded, {counted(report.digests, 'digest')} checked" if deep else ", tensor data not read (--deep)"
+    lines.append(f"{'ok' if ok else 'error'}: {report.file}: {what if report.format else 'cannot be opened'}; "
+                 f"{found or 'no findings'}")  # fmt: skip
+    return Answer({**report.to_dict(), "ok": ok, "strict": strict}, lines, 0 if ok else 1)
+
+
+def diff(
+    a: Annotated[str, typer.Argument(metavar="A", help="A weights file.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The file to compare it with, of any format.")],
+    quiet: Quiet = False,
+    json: Json = False,
+) -> Answer:
+    """Compare two files of any formats.
+
+    Compares tensors, metadata and assets; decodes only tensors whose bytes differ. Exit code 1 when they are not the
+    same. Equal values stored in another way are no difference.
+    """
+    from squish_core import comparison
+
+    with Progress("comparing", quiet) as progress:
+        found = comparison.diff(a, b, progress=progress)
+    return Answer(found.to_dict(), list(difference_lines(found)), 0 if found.same else 1)
+
+
+def difference_lines(found: Difference) -> Iterable[str]:
+    """What differs, then how much is equal."""
+    words = {"bytes": "equal bytes", "values": "equal values", "differs": "other values", "shape": "another shape"}
+    rows = [
+        (item.state, *("-" if value is None else f"{value:.3g}" for value in (item.nmse, item.max_error, item.cosine)),
+         item.name, " -> ".join(side for side in (item.a, item.b) if side))
+        for item in found.tensors if item.state not in ("bytes", "values")
+    ]  # fmt: skip
+    yield from table(("tensor", "NMSE", "max error", "cosine", "name", "a -> b"), "<>>><<", rows)
+    for title, changes in (("metadata", found.meta), ("assets", found.assets)):
+        if changes:
+            yield from (title, *(f"  {change}" for change in changes))
+    counts = Counter(item.state for item in found.tensors)
+    told = ", ".join(f"{count:,} {words.get(state, state)}" for state, count in counts.most_common()) or "none"
+    rest = [f"{title} {'differ' if changes else 'equal'}" for title, changes in
+            (("metadata", found.meta), ("assets", found.assets))]  # fmt: skip
+    yield f"{'same' if found.same else 'differs'}: tensors: {told}; {', '.join(rest)}"
+
+
+def convert(
+    src: Annotated[str, typer.Argument(metavar="SRC", help="The file to read.")],
+    dst: Annotated[str, typer.Argument(metavar="DST", help="The file to write; replaced when it is there.")],
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="ID[:key=value,...]", help="Format to write; by default from DST's suffix."),
+    ] = None,
+    encode: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--encode",
+            metavar="[PATTERN=]SPEC",
+            help="Encode values anew: int8, f16, int4:group_size=64, '*embed*=keep'. Repeatable, the last match wins.",
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="PATTERN", help="Write only tensors whose name matches; repeatable."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; write nothing.")] = False,
+    format: Format = None,  # noqa: A002
+    quiet: Quiet = False,
+    json: Json = False,
+) -> Answer:
+    """Write a file in another format.
+
+    Stored codes are kept as they are; values change only where --encode says so.
+    SPEC is ID[:key=value,...] with an ID or a short name of `squish codecs`, or keep.
+    """
+    from squish_core import conversion
+    from squish_core.handles import open as open_file
+
+    with open_file(src, format) as opened, Progress("writing", quiet) as progress:
+        report = conversion.convert(opened, dst, to, encode, only=only, dry_run=dry_run, progress=progress)
+    return Answer(report.to_dict(), list(conversion_lines(report)))
+
+
+def conversion_lines(report: Conversion) -> Iterable[str]:
+    """What was done to how many tensors, how exact that is, and what was left behind."""
+    from squish_core.resolver import human
+
+    size = human(report.size) if report.size is not None else "size not known before"
+    verb, time = ("would write", "") if report.dry_run else ("wrote", f", {report.seconds:.1f} s")
+    yield f"{verb} {report.target}: {report.format}, {size} (from {human(report.source_size)}){time}"
+    kinds: dict[tuple[str, str, str, str], list[int]] = {}
+    for step in report.steps:
+        kinds.setdefault((step.action, step.source, step.target, str(step.exactness)), []).append(step.size)
+    rows = [
+        (
+            action,
+            f"{len(sizes):,}",
+            human(sum(sizes)),
+            exactness,
+            source if source == target else f"{source} -> {target}",
+        )
+        for (action, source, target, exactness), sizes in kinds.items()
+    ]
+    yield from table(("action", "tensors", "size", "exact to", "stored as"), "<>><<", rows)
+    notes: dict[str, list[str]] = {}
+    for step in report.steps:
+        if step.note:
+            notes.setdefault(step.note, []).append(step.name)
+    for note, names in notes.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        yield f"note: {note}: {', '.join(names[:3])}{more}"
+    if report.dropped:
+        yield from ("not carried over:", *(f"  {what}" for what in report.dropped))

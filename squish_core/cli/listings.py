@@ -1,0 +1,156 @@
+"""Commands about what is installed: formats, codecs, backends, plugins, doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from squish_core import known
+from squish_core.cli.options import Json
+from squish_core.cli.output import Answer, table
+
+if TYPE_CHECKING:
+    from squish_core.plugins import Entry, Registry
+
+FormatId = Annotated[str | None, typer.Argument(metavar="ID", help="Tell all about this one.")]
+
+
+def formats(format_id: FormatId = None, json: Json = False) -> Answer:
+    """List the file formats.
+
+    With an ID: the options that `convert --to` takes for it, its features and short names.
+    """
+    from squish_core.plugins import registry
+
+    found = registry().containers
+    if format_id is not None:
+        if format_id not in found:
+            registry().container(format_id)  # its error says what to install
+        return Answer(found[format_id].to_dict(), one_format(found[format_id].to_dict()))
+
+    def row(entry: Entry) -> tuple[object, ...]:
+        info: Any = entry.info
+        return info.id, "read, write" if info.can_write else "read", info.title, " ".join(info.suffixes) or "-"
+
+    return listing("container", ("id", "can", "title", "suffixes"), map(row, found.values()))
+
+
+def codecs(json: Json = False) -> Answer:
+    """List the codecs.
+
+    `convert --encode` takes their ids and short names.
+    """
+    from squish_core.plugins import registry
+
+    rows = []
+    for entry in registry().codecs.values():
+        info: Any = entry.info
+        kind = f"{'lossless' if info.lossless else 'lossy'}{', bytes' if info.kind == 'bytes' else ''}"
+        rows.append((info.id, kind, info.title, " ".join(info.aliases)))
+    return listing("codec", ("id", "kind", "title", "short names"), rows)
+
+
+def backends(json: Json = False) -> Answer:
+    """List the backends.
+
+    `squish doctor` says which of them run here.
+    """
+    from squish_core.plugins import registry
+
+    def row(entry: Entry) -> tuple[object, ...]:
+        return entry.info.id, getattr(entry.info, "preference", 0), origin(entry), entry.info.title
+
+    header = ("id", "preference", "package", "title")
+    return listing("backend", header, map(row, registry().backends.values()), "<><<")
+
+
+def plugins(json: Json = False) -> Answer:
+    """List the plugins and what each brings."""
+    from squish_core.plugins import registry
+
+    found = registry()
+    data: list[dict[str, Any]] = [
+        {"dist": item.dist, "version": item.version, "ok": True, "reason": None, "brings": brought(found, item.dist)}
+        for item in found.plugins
+    ]
+    data += [
+        {"dist": item.dist, "version": "", "ok": False, "reason": item.reason, "brings": {}} for item in found.broken
+    ]
+    rows = [
+        ("ok" if item["ok"] else "broken", item["dist"], item["version"], item["reason"] or listed(item["brings"]))
+        for item in data
+    ]
+    return Answer(data, table(("state", "package", "version", "brings"), "<<<<", rows))
+
+
+def doctor(json: Json = False) -> Answer:
+    """Find out what works here.
+
+    Shows versions, the machine, every plugin, which backends run here and why not, and what is not installed. Exit
+    code 1 when something is broken.
+    """
+    from squish_core.cli.diagnosis import diagnose
+
+    return diagnose()
+
+
+def listing(kind: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...]], align: str = "") -> Answer:
+    """A table of one kind of plugin, then what is known but not installed."""
+    from squish_core.plugins import registry
+
+    entries = [entry.to_dict() for entry in registry().find(kind)]
+    absent = missing_ids(kind, registry())
+    lines = table(header, align or "<" * len(header), sorted(rows)) or ["none is installed"]
+    lines += [""] if absent else []
+    for package, ids in absent.items():
+        lines.append(f"not installed: {', '.join(ids)} (pip install {package})")
+    return Answer({"installed": entries, "missing": absent}, lines)
+
+
+def missing_ids(kind: str, found: Registry) -> dict[str, list[str]]:
+    """Ids and families of this repository's packages that are not installed, by package."""
+    present = {plugin.dist for plugin in found.plugins} | {plugin.dist for plugin in found.broken}
+    absent: dict[str, list[str]] = {}
+    for wanted, package in known.PACKAGES[kind].items():
+        if package not in present:
+            absent.setdefault(package, []).append(wanted)
+    return absent
+
+
+def one_format(data: dict[str, Any]) -> list[str]:
+    """A format's declaration, for people."""
+    return table(
+        ("id", data["id"]), "<<",
+        [
+            ("title", data["title"]),
+            ("package", f"{data['dist']} {data['version']}"),
+            ("can", "read, write" if data["can_write"] else "read"),
+            ("suffixes", " ".join(data["suffixes"]) or "-"),
+            *([("refines", data["refines"])] if data["refines"] else []),
+            *((f"option {name}", text) for name, text in data["options"].items()),
+            *((f"feature {name}", " ".join(values)) for name, values in data["features"].items()),
+            *((f"encode {name}", f"short for {spec}") for name, spec in data["aliases"].items()),
+        ],
+    )  # fmt: skip
+
+
+def origin(entry: Entry) -> str:
+    """The distribution that brings something, with its version."""
+    return f"{entry.dist} {entry.version}".strip()
+
+
+def brought(found: Registry, dist: str) -> dict[str, list[str]]:
+    """The ids that a distribution brings, by kind."""
+    ids = {
+        "formats" if kind == "container" else f"{kind}s": [e.info.id for e in found.find(kind) if e.dist == dist]
+        for kind in known.PACKAGES
+    }
+    return {kind: names for kind, names in ids.items() if names}
+
+
+def listed(brings: dict[str, list[str]]) -> str:
+    """What a plugin brings in a few words."""
+    several = ((kind if len(ids) > 1 else kind[:-1], ids) for kind, ids in brings.items())
+    return "; ".join(f"{kind} {' '.join(ids)}" for kind, ids in several) or "commands only"

@@ -1,0 +1,69 @@
+"""Progress on stderr: bytes, rate and the current tensor; a bar on a terminal, a plain line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from squish_core.errors import escape
+
+EVERY = 2.0
+"""Seconds between two plain lines, and before the first."""
+
+
+class Progress:
+    """A context manager to call with `(tensor, bytes done, bytes in all)`; `quiet` shows nothing."""
+
+    def __init__(self, verb: str, quiet: bool = False) -> None:
+        self._verb, self._quiet = verb, quiet
+        self._started = self._shown = time.monotonic()
+        self._bar: Any = None
+        self._task: Any = None
+        self._plain = not sys.stderr.isatty()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, name: str, done: int, total: int | None) -> None:
+        if self._quiet:
+            return
+        if not self._plain and self._bar is None:
+            self._start(total)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total, name=escape(name))
+            return
+        now = time.monotonic()
+        if now - self._shown >= EVERY:
+            self._shown = now
+            print(self._line(name, done, total, now), file=sys.stderr, flush=True)
+
+    def _line(self, name: str, done: int, total: int | None, now: float) -> str:
+        from squish_core.resolver import human
+
+        of = f" of {human(total)} ({100 * done // total}%)" if total else ""
+        return f"{self._verb}: {human(done)}{of}, {human(done / (now - self._started))}/s, {escape(name)}"
+
+    def _start(self, total: int | None) -> None:
+        """A bar, made at the first report so that quick commands never import rich; plain lines without rich."""
+        try:
+            from rich import progress
+            from rich.console import Console
+        except ModuleNotFoundError:
+            self._plain = True
+            return
+        columns = (
+            progress.TextColumn(self._verb, markup=False),
+            progress.BarColumn(20),
+            progress.DownloadColumn(),
+            progress.TransferSpeedColumn(),
+            progress.TextColumn("{task.fields[name]}", markup=False),
+        )
+        # rich itself honours NO_COLOR.
+        self._bar = progress.Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task("", total=total, name="")
+        self._bar.start()

@@ -1,0 +1,268 @@
+"""Commands that look into a file without reading tensors: ls, info, plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from squish_core.cli.options import FileName, Format, Json, Patterns
+from squish_core.cli.output import Answer, counted, plain_data, table
+from squish_core.errors import SquishError, TensorError, escape
+
+if TYPE_CHECKING:
+    from squish_core.handles import File, Tensor
+    from squish_core.resolver import Chain
+
+LONG = 64
+"""Longest metadata value or list that is shown whole: characters for people, items in JSON."""
+
+
+def ls(file: FileName, patterns: Patterns = None, format: Format = None, json: Json = False) -> Answer:  # noqa: A002
+    """List the tensors of a file.
+
+    Shows shape, dtype or codec, bits per weight and size of each. Reads the header only.
+    """
+    from squish_core.handles import open as open_file
+    from squish_core.resolver import human
+
+    with open_file(file, format) as opened:
+        tensors = chosen(opened, patterns)
+        data = [
+            {
+                "name": tensor.name, "shape": tensor.shape, "dtype": tensor.dtype, "codec": tensor.codec,
+                "bits_per_weight": tensor.bits_per_weight, "nbytes": tensor.nbytes,
+                "tied_to": tensor.spec.tied_to, "problem": tensor.spec.problem,
+            }
+            for tensor in tensors
+        ]  # fmt: skip
+        rows = [
+            (list(item.shape), stored_as(item), f"{item.bits_per_weight:.2f}", human(item.nbytes), label(item))
+            for item in tensors
+        ]  # fmt: skip
+        lines = table(("shape", "stored as", "bits", "size", "name"), "<<>><", rows)
+        return Answer({"file": opened.name, "format": opened.format, "tensors": data}, lines or ["no tensors"])
+
+
+def info(
+    file: FileName,
+    meta: Annotated[str | None, typer.Option("--meta", metavar="KEY", help="Print one metadata value whole.")] = None,
+    format: Format = None,  # noqa: A002
+    json: Json = False,
+) -> Answer:
+    """Sum up a file.
+
+    Shows format, sizes, what the tensors are stored as, metadata, assets and problems. Reads the header only.
+    """
+    from squish_core.handles import open as open_file
+
+    with open_file(file, format) as opened:
+        if meta is not None:
+            return one_value(opened, meta)
+        data = summary(opened)
+        return Answer(data, list(summary_lines(data, opened)))
+
+
+def plan(
+    file: Annotated[
+        str | None, typer.Argument(metavar="FILE", help="A weights file; without one, --format and --feature.")
+    ] = None,
+    patterns: Patterns = None,
+    format: Format = None,  # noqa: A002
+    feature: Annotated[
+        list[str] | None,
+        typer.Option("--feature", metavar="NAME=VALUE", help="A feature of the format, without a file; repeatable."),
+    ] = None,
+    backend: Annotated[str | None, typer.Option("--backend", metavar="ID", help="Ask this backend only.")] = None,
+    policy: Annotated[str, typer.Option("--policy", help="What to prefer: spec, smallest or exact.")] = "spec",
+    op: Annotated[str, typer.Option("--op", help="What for: dense, linear, embed or experts.")] = "linear",
+    json: Json = False,
+) -> Answer:
+    """Explain how tensors would be run here.
+
+    Names the chain chosen for each - container, codec, backend - and why not the others. Reads no tensor data.
+    """
+    if file is None:
+        return plan_features(format, feature or [], policy, op)
+    if feature:
+        raise SquishError("--feature is for asking without a FILE", code="usage", hint="Leave out one of them.")
+    from squish_core.handles import open as open_file
+
+    with open_file(file, format) as opened:
+        found = [planned(tensor, backend, policy, op) for tensor in chosen(opened, patterns)]
+        failed = [item for item in found if isinstance(item, SquishError)]
+        if len(found) == 1 and failed:
+            raise failed[0]
+        data = [
+            {"target": item.tensor, "error": str(item)} if isinstance(item, SquishError) else item.to_dict()
+            for item in found
+        ]
+        return Answer({"file": opened.name, "tensors": data}, grouped(found), 2 if len(failed) == len(found) > 0 else 0)
+
+
+def plan_features(format_id: str | None, features: Sequence[str], policy: str, op: str) -> Answer:
+    """The chain for a format's features, without a file."""
+    from squish_core.plugins import registry
+
+    if format_id is None:
+        raise SquishError("give a FILE, or --format and --feature", code="usage", hint="See `squish plan --help`.")
+    values: dict[str, set[str]] = {}
+    for text in features:
+        name, equals, value = text.partition("=")
+        if not (name and equals and value):
+            raise SquishError("a feature cannot be read", expected="NAME=VALUE", found=repr(text), code="usage")
+        values.setdefault(name, set()).add(value)
+    wanted = {name: next(iter(given)) if len(given) == 1 else given for name, given in values.items()}
+    chain = registry().resolve(container=format_id, policy=policy, op=op, **wanted)
+    return Answer(chain.to_dict(), chain.explain().split("\n"))
+
+
+def chosen(file: File, patterns: Sequence[str] | None) -> list[Tensor]:
+    """The tensors whose name matches any of the patterns; all without one."""
+    from fnmatch import fnmatchcase
+
+    names = [name for name in file if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
+    if patterns and not names:
+        raise TensorError(
+            "no tensor matches", file=file.name, found=", ".join(patterns), code="pattern",
+            hint="`squish ls` lists the names; quote a pattern so that the shell leaves it alone.",
+        )  # fmt: skip
+    return [file[name] for name in names]
+
+
+def stored_as(tensor: Tensor) -> str:
+    """The dtype of a dense tensor, else the codec."""
+    return tensor.dtype if tensor.codec == "dense" else tensor.codec
+
+
+def label(tensor: Tensor) -> str:
+    """The name and what is special about the tensor."""
+    notes = [f"same bytes as {tensor.spec.tied_to}"] if tensor.spec.tied_to else []
+    notes += [f"unreadable: {tensor.spec.problem}"] if tensor.spec.problem else []
+    return f"{tensor.name}  ({'; '.join(notes)})" if notes else tensor.name
+
+
+def summary(file: File) -> dict[str, Any]:
+    """What `info` tells, as plain data."""
+    index, counts = file.index, dict[str, dict[str, Any]]()
+    for tensor in map(file.__getitem__, file):
+        entry = counts.setdefault(
+            stored_as(tensor),
+            {"stored_as": stored_as(tensor), "tensors": 0, "parameters": 0, "nbytes": 0, "lacks": None},
+        )
+        entry["tensors"] += 1
+        if tensor.spec.tied_to is None:
+            entry["parameters"] += tensor.spec.elements
+            entry["nbytes"] += tensor.nbytes
+        missing = [file.registry.missing(encoding) for encoding in tensor.spec.encodings]
+        if missing and all(missing) and entry["lacks"] is None:
+            entry["lacks"] = missing[0].install or missing[0].why  # type: ignore[union-attr]
+    codecs = sorted(counts.values(), key=lambda entry: -entry["nbytes"])
+    for entry in codecs:
+        entry["bits_per_weight"] = 8 * entry["nbytes"] / entry["parameters"] if entry["parameters"] else 0.0
+    parameters, nbytes = (sum(entry[key] for entry in codecs) for key in ("parameters", "nbytes"))
+    return {
+        "file": file.name, "format": index.format, "version": index.version, "kind": index.kind,
+        "files": [{"name": ref.name, "size": ref.size, "digest": ref.digest} for ref in index.files],
+        "size": sum(ref.size for ref in index.files), "tensors": len(file), "parameters": parameters,
+        "bits_per_weight": 8 * nbytes / parameters if parameters else 0.0, "codecs": codecs,
+        "meta": {key: brief(value) for key, value in file.meta.items()},
+        "assets": {name: part.nbytes for name, part in index.assets.items()},
+        "whole": [str(encoding.codec) for encoding in index.whole],
+        "children": {
+            name: {"kind": child.kind, "tensors": len(child.tensors)} for name, child in index.children.items()
+        },
+        "problems": [
+            {"severity": p.severity, "code": p.code, "where": p.where, "message": p.message} for p in index.problems
+        ],
+    }  # fmt: skip
+
+
+def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
+    """What `info` tells, for people."""
+    from squish_core.resolver import human
+
+    yield from table(("file", data["file"]), "<<", [
+        ("format", f"{data['format']}, version {data['version']}, kind {data['kind']}"),
+        ("size", f"{human(data['size'])} in {counted(len(data['files']), 'file')}"),
+        ("tensors", f"{data['tensors']:,}"),
+        ("parameters", f"{data['parameters']:,} at {data['bits_per_weight']:.2f} bits each"),
+    ])  # fmt: skip
+    if len(data["files"]) > 1:
+        yield from ("", "files", *(f"  {human(ref['size']):>8}  {ref['name']}" for ref in data["files"]))
+    rows = [
+        (entry["stored_as"], f"{entry['tensors']:,}", f"{entry['parameters']:,}", human(entry["nbytes"]),
+         f"{entry['bits_per_weight']:.2f}", f"cannot be decoded here: {entry['lacks']}" if entry["lacks"] else "")
+        for entry in data["codecs"]
+    ]  # fmt: skip
+    yield from section("", table(("stored as", "tensors", "parameters", "size", "bits", ""), "<>>>><", rows))
+    meta = [(key, shortened(value)) for key, value in file.meta.items()]
+    yield from section("metadata", table(("", ""), "<<", meta, "  ")[1:])
+    yield from section("assets", [f"  {human(size):>8}  {name}" for name, size in data["assets"].items()])
+    yield from section("encodings of the whole model", [f"  {codec}" for codec in data["whole"]])
+    children = [
+        f"  {name}: {child['kind']}, {counted(child['tensors'], 'tensor')}" for name, child in data["children"].items()
+    ]
+    yield from section("children", children)
+    yield from section("problems", [f"  {p['severity']}: {p['where']}: {p['message']}" for p in data["problems"]])
+
+
+def section(title: str, lines: Sequence[str]) -> list[str]:
+    """Lines under a title after an empty line; nothing when there are none."""
+    return ["", *([title] if title else []), *lines] if lines else []
+
+
+def one_value(file: File, key: str) -> Answer:
+    """One metadata value, whole."""
+    if key not in file.meta:
+        import difflib
+
+        near = difflib.get_close_matches(key, file.meta, 3, 0.5)
+        raise SquishError(
+            "has no such metadata", file=file.name, found=repr(key), code="meta",
+            hint=f"Near: {', '.join(near)}." if near else "`squish info` lists the keys.",
+        )  # fmt: skip
+    value = plain_data(file.meta[key])
+    lines = value.split("\n") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    return Answer(value, [str(line) for line in lines])
+
+
+def brief(value: Any) -> Any:
+    """A metadata value for JSON: a long array is only counted (`--meta` prints it)."""
+    size = len(value) if hasattr(value, "__len__") and not isinstance(value, (str, bytes, dict)) else 0
+    return {"length": size} if size > LONG else value
+
+
+def shortened(value: Any) -> str:
+    """A metadata value in a line."""
+    value = plain_data(value) if not isinstance(value, list) else plain_data(value[:LONG]) + value[LONG:]
+    if isinstance(value, list):
+        text = ", ".join(str(item) for item in value[:LONG])
+        return f"[{text}]" if len(text) <= LONG >= len(value) else f"[{text[: LONG - 16]}...] {len(value):,} values"
+    text = str(value)
+    return text if len(text) <= LONG else f"{text[: LONG - 16]}... {len(text):,} characters"
+
+
+def planned(tensor: Tensor, backend: str | None, policy: str, op: str) -> Chain | SquishError:
+    """The chain of a tensor, or why there is none; a wrong option is raised."""
+    try:
+        return tensor.chain(backend, policy=policy, op=op)
+    except SquishError as error:
+        if error.code in ("policy", "not-installed"):
+            raise
+        return error.within(tensor=tensor.name)
+
+
+def grouped(found: Iterable[Chain | SquishError]) -> list[str]:
+    """Explanations; tensors that are handled alike share one."""
+    groups: dict[str, list[str]] = {}
+    for item in found:
+        if isinstance(item, SquishError):
+            groups.setdefault(f"  none     {escape(item.message)}", []).append(item.tensor or "")
+        else:
+            groups.setdefault(item.explain().partition("\n")[2], []).append(item.target)
+    lines = []
+    for text, names in groups.items():
+        lines += [names[0] + (f" and {len(names) - 1} more like it" if len(names) > 1 else ""), *text.split("\n"), ""]
+    return lines[:-1] or ["no tensors"]

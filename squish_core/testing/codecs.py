@@ -1,0 +1,186 @@
+"""The suite for tensor codecs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from squish_core import dtypes
+from squish_core.codecs.base import Codec, Codes
+from squish_core.handles import Tensor, normalise
+from squish_core.model import CodecSpec, TensorSpec
+from squish_core.regions import full, panels, read_region, sizes
+from squish_core.testing.sources import memory_file
+from squish_core.testing.suite import Suite, assert_regions_equal, parametrize
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class CodecSuite(Suite):
+    """Checks of a codec. Set `codec`, give `cases`: between them every parameter and shape that matters.
+
+    `tolerance`: the greatest root mean square error relative to that of the values, for a codec whose
+    `error_bound` is not known before it ran.
+    """
+
+    kind = "codec"
+    codec: str
+    tolerance = 0.1
+
+    def cases(self) -> Mapping[str, Any]:
+        """Name -> (spec, params, values to encode), or (spec, params, {role: stored part}) to decode only."""
+        raise NotImplementedError
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Run the tests that ask for a case once for each."""
+        parametrize(metafunc, "case", self.cases())
+
+    def test_parts_are_as_declared(self, case: str) -> None:
+        """`encode` gives the roles, dtypes and shapes of `parts`."""
+        codec, spec, params, stored, _ = self._stored(case)
+        declared = {role: (dtype, tuple(shape)) for role, (dtype, shape) in codec.parts(spec, params).items()}
+        assert {role: (dtypes.from_numpy(part.dtype), part.shape) for role, part in stored.items()} == declared
+
+    def test_grain_is_one_step_or_none_for_each_axis(self, case: str) -> None:
+        """`grain` has the tensor's rank; every step is positive."""
+        codec, spec, params, *_ = self._stored(case)
+        grain = codec.grain(spec, params)
+        assert len(grain) == len(spec.shape)
+        assert all(step is None or step > 0 for step in grain)
+
+    def test_decoding_gives_the_values_within_the_bound(self, case: str) -> None:
+        """Decoded values are as close to the encoded ones as `error_bound` says."""
+        import numpy as np
+
+        codec, spec, params, stored, values = self._stored(case)
+        if values is None:
+            pytest.skip("a case of stored parts")
+        found, bound = _decode(codec, spec, params, stored), codec.error_bound(params)
+        if self.entry().info.lossless or bound.kind != "bounded":  # type: ignore[union-attr]
+            kept = dtypes.to_numpy(bound.dtype) if bound.dtype else found.dtype
+            np.testing.assert_array_equal(found.astype(kept), values.astype(found.dtype).astype(kept))
+            return
+        gap = found.astype(np.float64) - values.astype(np.float64)
+        if bound.error is not None:
+            assert np.abs(gap).max(initial=0) <= bound.error
+        power = float(np.square(values.astype(np.float64)).sum())
+        assert float(np.square(gap).sum()) <= self.tolerance**2 * power
+
+    def test_panels_encode_as_the_whole(self, case: str) -> None:
+        """Encoding panel after panel along the first axis gives the parts of encoding at once."""
+        import numpy as np
+
+        codec, spec, params, stored, values = self._stored(case)
+        if values is None or not spec.elements:
+            pytest.skip("nothing to encode")
+        regions = list(panels(spec.shape, codec.grain(spec, params), 4, budget=1, whole_rows=True))
+        made = [codec.encode(np.ascontiguousarray(values[region]), params) for region in regions]
+        for role, part in stored.items():
+            assert b"".join(np.ascontiguousarray(piece[role]).tobytes() for piece in made) == part.tobytes(), role
+
+    def test_a_region_equals_the_slice_of_the_whole(self, case: str) -> None:
+        """Decoding a region, on the grain or not, equals slicing the whole."""
+        codec, spec, params, stored, _ = self._stored(case)
+
+        def read(key: Any) -> np.ndarray:
+            region, rest = normalise(key, spec.shape)
+            return read_region(codec, stored, spec, params, region)[rest]
+
+        assert_regions_equal(spec.shape, _decode(codec, spec, params, stored), read, case)
+
+    def test_decode_fills_all_of_out(self, case: str) -> None:
+        """Nothing of what `out` held before shines through."""
+        import numpy as np
+
+        codec, spec, params, stored, _ = self._stored(case)
+        dtype = dtypes.to_numpy(codec.value_dtype(spec, params))
+        results = []
+        for fill in (0x00, 0xA5):
+            out = np.frombuffer(bytearray([fill]) * (spec.elements * dtype.itemsize), dtype).reshape(spec.shape)
+            if spec.elements:
+                codec.decode(stored, spec, params, region=full(spec.shape), out=out)
+            results.append(out.tobytes())
+        assert results[0] == results[1]
+
+    def test_unaligned_read_only_parts_decode_the_same(self, case: str) -> None:
+        """Stored bytes at odd addresses, in memory that cannot be written, give the same values."""
+        import numpy as np
+
+        codec, spec, params, stored, _ = self._stored(case)
+        moved = {}
+        for role, part in stored.items():
+            raw = memoryview(b"\0" + part.tobytes())[1:]
+            moved[role] = np.frombuffer(raw, part.dtype).reshape(part.shape) if part.size else part
+        assert _decode(codec, spec, params, moved).tobytes() == _decode(codec, spec, params, stored).tobytes()
+
+    def test_stored_arrays_decode_as_arrays_in_memory(self, case: str) -> None:
+        """Parts that lie in a file, read lazily, give the same values."""
+        codec, spec, params, stored, _ = self._stored(case)
+        tensor = self._tensor(spec, params, stored)
+        assert tensor.numpy().tobytes() == _decode(codec, spec, params, stored).tobytes()
+
+    def test_codes_restore_the_parts_and_the_values(self, case: str) -> None:
+        """`codes` times scales gives the decoded values, and `from_codes` the stored parts back."""
+        import numpy as np
+
+        codec, spec, params, stored, _ = self._stored(case)
+        codes = codec.codes(stored, spec, params, full(spec.shape))
+        if codes is None:
+            pytest.skip("this codec has no codes")
+        assert codes.values.shape == spec.shape
+        low, high = (-(1 << codes.bits - 1), (1 << codes.bits - 1) - 1) if codes.signed else (0, (1 << codes.bits) - 1)
+        assert not codes.values.size or (int(codes.values.min()) >= low and int(codes.values.max()) <= high)
+        values = _decode(codec, spec, params, stored)
+        np.testing.assert_allclose(
+            dequantised(codes), values, rtol=1e-5, atol=1e-6 * float(np.abs(values).max(initial=0))
+        )
+        made = codec.from_codes(codes, spec, params)
+        if made is not None and made[1].kind == "bytes":
+            assert {role: part.tobytes() for role, part in made[0].items()} == {
+                role: part.tobytes() for role, part in stored.items()
+            }
+
+    def _stored(self, case: str) -> tuple[Codec, TensorSpec, Mapping[str, Any], dict[str, Any], Any]:
+        """Codec, spec, params, stored parts, and the values that were encoded (None: parts were given)."""
+        import numpy as np
+
+        spec, params, given = self.cases()[case]
+        codec = self.registry.codec(self.codec)
+        if isinstance(given, Mapping):
+            return codec, spec, params, dict(given), None
+        made = codec.encode(np.ascontiguousarray(given), params)
+        declared = codec.parts(spec, params)
+        # A panel knows only its own shape; flat parts come out flat whatever rank the declaration has.
+        stored = {role: part.reshape(declared[role][1]) if role in declared else part for role, part in made.items()}
+        return codec, spec, params, stored, given
+
+    def _tensor(self, spec: TensorSpec, params: Mapping[str, Any], stored: Mapping[str, np.ndarray]) -> Tensor:
+        file, _ = memory_file(self.registry, {spec.name: (spec, CodecSpec(self.codec, params), stored)})
+        return file[spec.name]
+
+
+def dequantised(codes: Codes) -> np.ndarray:
+    """The values that codes stand for, in float64, by the definition of `Codes`."""
+    import numpy as np
+
+    def spread(groups: np.ndarray) -> np.ndarray:
+        for axis, size in enumerate(codes.group):
+            groups = np.repeat(groups, size, axis)
+        return groups[tuple(slice(0, size) for size in codes.values.shape)].astype(np.float64)
+
+    values = codes.values.astype(np.float64)
+    if codes.offset is not None and codes.offset_kind == "zero_point":
+        values = values - spread(codes.offset)
+    values = values * spread(codes.scale)
+    if codes.offset is not None and codes.offset_kind == "bias":
+        values = values + spread(codes.offset)
+    return values
+
+
+def _decode(codec: Codec, spec: TensorSpec, params: Mapping[str, Any], parts: Mapping[str, Any]) -> np.ndarray:
+    values = read_region(codec, parts, spec, params, full(spec.shape))
+    assert values.shape == sizes(full(spec.shape))
+    return values

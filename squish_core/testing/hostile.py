@@ -1,0 +1,108 @@
+"""Damaged files give typed errors within bounded memory, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import tracemalloc
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from squish_core.source import Source
+from squish_core.testing.mutations import mutant, truncations
+from squish_core.testing.sources import DamagedFolder, DamagedSource, source_of
+from squish_core.testing.suite import Suite, typed_errors_only
+
+if TYPE_CHECKING:
+    from squish_core.handles import File
+
+VARIABLE = "SQUISH_MUTANTS"
+SMALL = 1 << 16
+"""Elements of a tensor that is decoded while probing a damaged file."""
+
+
+class HostileInput(Suite):
+    """Checks with damaged copies of the samples.
+
+    `mutations`: how many a sample (the variable SQUISH_MUTANTS overrides it; the test marked `fuzz` takes
+    10 000 of another seed). `header`: the changes stay in so many first bytes (default: the whole file, or its
+    first 4096 bytes when it is larger). `memory`: peak bytes that a damaged file may cost.
+    """
+
+    mutations = 2000
+    seed = 0
+    header: int | None = None
+    memory = 50_000_000
+
+    def sample(self, name: str) -> Any:
+        """One sample."""
+        raise NotImplementedError
+
+    def open(self, target: Any) -> File:
+        """Open as the format under test."""
+        raise NotImplementedError
+
+    def test_every_truncation_is_a_typed_error_or_is_read(self, sample: str) -> None:
+        """Files cut short raise SquishError, or read as far as they are whole."""
+        for name, data, damaged in self._targets(sample):
+            for length in truncations(len(data), header=self.header or 4096):
+                self._survives(damaged(data[:length]), f"sample {sample!r}, {name} cut to {length} bytes")
+
+    def test_mutants_give_typed_errors_only(self, sample: str) -> None:
+        """Damaged headers raise SquishError, or read as something else; never another exception, never much memory."""
+        self._mutate(sample, int(os.environ.get(VARIABLE, self.mutations)), self.seed)
+
+    @pytest.mark.fuzz
+    def test_many_mutants_give_typed_errors_only(self, sample: str) -> None:
+        """The same with 10 000 copies, for a long run."""
+        if VARIABLE not in os.environ:
+            pytest.skip(f"a long run; set {VARIABLE}=10000")
+        self._mutate(sample, int(os.environ[VARIABLE]), self.seed + 1)
+
+    def _mutate(self, sample: str, count: int, seed: int) -> None:
+        for name, data, damaged in self._targets(sample):
+            header = self.header or min(len(data), 4096)
+            for number in range(count):
+                what = f"sample {sample!r}, {name}: mutant(data, {number}, seed={seed}, header={header})"
+                self._survives(damaged(mutant(data, number, seed, header)), what)
+
+    def _targets(self, sample: str) -> Iterator[tuple[str, bytes, Any]]:
+        """File name, its bytes, and a function from damaged bytes to a source."""
+        whole = source_of(self.sample(sample))
+        if not whole.is_dir:
+            yield whole.filename, whole.read(0, whole.size), lambda data: DamagedSource(data, whole)
+            return
+        for name in whole.members():
+            member = whole.member(name)
+            yield name, member.read(0, member.size), lambda data, name=name: DamagedFolder(whole, name, data)
+
+    def _survives(self, source: Source, what: str) -> None:
+        tracemalloc.start()
+        try:
+            with typed_errors_only(what):
+                probe(self.open(source))
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert peak < self.memory, f"{what}: a peak of {peak} bytes"
+
+
+def probe(file: File) -> None:
+    """Look at everything that `ls` shows, and decode the small tensors."""
+    for name in islice(file, 1000):
+        tensor = file[name]
+        shown = (tensor.shape, tensor.dtype, tensor.codec, tensor.nbytes, tensor.bits_per_weight)
+        assert shown
+        if tensor.spec.elements <= SMALL and sum(part.stored for part in _parts(tensor)) <= SMALL:
+            with typed_errors_only(f"decoding {name!r}"):
+                tensor.numpy()
+    for name in file.assets:
+        if file.index.assets[name].nbytes <= SMALL:
+            file.assets[name]
+    assert file.meta is not None
+
+
+def _parts(tensor: Any) -> list[Any]:
+    return [part for encoding in tensor.spec.encodings for part in encoding.parts.values()]

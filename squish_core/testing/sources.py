@@ -1,0 +1,126 @@
+"""Sources that count what is read, and files that exist only in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from squish_core.handles import File
+from squish_core.limits import DEFAULT
+from squish_core.model import CodecSpec, Encoding, FileRef, Index, Part, Segment, TensorSpec
+from squish_core.plugins import Registry
+from squish_core.source import BytesSource, Source, open_source
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Range = tuple[str, int, int]
+"""(file name, offset, length)"""
+
+
+class CountingSource(Source):
+    """Another source that writes down every range that is read or viewed, in `log`; members share the log."""
+
+    def __init__(self, inner: Source, log: list[Range] | None = None) -> None:
+        super().__init__(inner.name, inner.size)
+        self.inner, self.is_dir, self.path = inner, inner.is_dir, inner.path
+        self.log: list[Range] = [] if log is None else log
+
+    def members(self) -> tuple[str, ...]:
+        return self.inner.members()
+
+    def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
+        self._note(offset, len(out))
+        self.inner.read_into(offset, out, what)
+
+    def _read(self, offset: int, length: int) -> bytes:
+        self._note(offset, length)
+        return self.inner.read(offset, length)
+
+    def _view(self, offset: int, length: int) -> memoryview:
+        self._note(offset, length)
+        return self.inner.view(offset, length)
+
+    def _open_member(self, name: str) -> Source:
+        return CountingSource(self.inner.member(name), self.log)
+
+    def _note(self, offset: int, length: int) -> None:
+        self.log.append((self.filename, offset, length))
+
+
+class DamagedSource(BytesSource):
+    """Bytes in the place of one file; its neighbours are those of `beside`."""
+
+    def __init__(self, data: bytes, beside: Source) -> None:
+        super().__init__(data, beside.name)
+        self._beside = beside
+
+    def members(self) -> tuple[str, ...]:
+        return self._beside.members()
+
+    def _open_member(self, name: str) -> Source:
+        return self._beside.member(name)
+
+
+class DamagedFolder(Source):
+    """A folder one of whose files is replaced by other bytes."""
+
+    is_dir = True
+
+    def __init__(self, folder: Source, name: str, data: bytes) -> None:
+        super().__init__(folder.name, 0)
+        self.path, self._folder, self._replaced = folder.path, folder, {name: data}
+
+    def members(self) -> tuple[str, ...]:
+        return self._folder.members()
+
+    def _open_member(self, name: str) -> Source:
+        inner = self._folder.member(name)
+        return DamagedSource(self._replaced[name], inner) if name in self._replaced else inner
+
+
+def source_of(sample: bytes | str | Path) -> Source:
+    """Source of a suite's sample."""
+    return open_source(sample)
+
+
+def touched(log: Iterable[Range], file: str, segment: Segment) -> int:
+    """How many bytes of a segment were read, each counted once."""
+    start, stop = segment.offset, segment.offset + segment.length
+    total, reached = 0, start
+    for low, high in sorted((offset, offset + length) for name, offset, length in log if name == file):
+        low, high = max(low, reached), min(high, stop)
+        if low < high:
+            total, reached = total + high - low, high
+    return total
+
+
+def touched_part(log: Iterable[Range], index: Index, part: Part) -> int:
+    """How many stored bytes of a part were read."""
+    log = list(log)
+    return sum(touched(log, index.files[segment.file].name, segment) for segment in part.segments)
+
+
+def memory_file(
+    registry: Registry, tensors: Mapping[str, tuple[TensorSpec, CodecSpec, Mapping[str, np.ndarray]]]
+) -> tuple[File, CountingSource]:
+    """An open File of tensors given as stored parts, over a counting source."""
+    blob, specs = b"\0", {}  # begins at an odd offset: unaligned data is legal
+    for name, (spec, codec, stored) in tensors.items():
+        declared = registry.codec(codec.id).parts(spec, codec.params)
+        parts = {}
+        for role, (dtype, shape) in declared.items():
+            raw = stored[role].tobytes()
+            parts[role] = Part(dtype=dtype, shape=tuple(shape), segments=(Segment(0, len(blob), len(raw)),))
+            blob += raw
+        encoding = Encoding(codec=codec, parts=parts)
+        specs[name] = TensorSpec(name=name, shape=spec.shape, dtype=spec.dtype, encodings=(encoding,))
+    source = CountingSource(BytesSource(blob, "memory"))
+    index = Index(format="memory", version="", files=(FileRef("memory", len(blob)),), tensors=specs)
+    return File(source, index, registry, DEFAULT), source
+
+
+def as_bytes(buffer: Any) -> bytes:
+    """The bytes of a Buffer."""
+    return bytes(buffer.raw)

@@ -1,0 +1,117 @@
+"""What all suites share: the registry under test, and that registering imports nothing heavy."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis.extra.numpy import basic_indices
+
+from squish_core import plugins
+from squish_core.errors import SquishError
+from squish_core.plugins import Entry, Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy as np
+
+HEAVY = ("numpy", "ml_dtypes", "cbor2", "zstandard", "torch", "mlx", "coremltools", "scipy")
+_LISTING = """
+import importlib, json, sys
+from squish_core.plugins import Registry
+name, dist = sys.argv[1:]
+extra = [importlib.import_module(name)] if name else []
+known = Registry(plugins="-*" if name else f"+{dist}", extra=extra)
+shown = [entry.to_dict() for table in (known.containers, known.codecs, known.backends) for entry in table.values()]
+print(json.dumps([len(shown), sorted(sys.modules)]))
+"""
+
+
+class Suite:
+    """Base of the suites. `plugin` names the register module when its distribution is not installed."""
+
+    plugin: str = ""
+    kind = ""
+
+    @property
+    def registry(self) -> Registry:
+        """The registry under test: everything installed, and `plugin`."""
+        return _with(self.plugin) if self.plugin else plugins.registry()
+
+    def wanted(self) -> str:
+        """The id under test."""
+        return str(getattr(self, self.kind))
+
+    def entry(self) -> Entry:
+        """The declaration under test."""
+        table: dict[str, Entry] = getattr(self.registry, f"{self.kind}s")
+        if self.wanted() not in table:
+            pytest.fail(f"{self.kind} {self.wanted()!r} is not registered; broken plugins: {self.registry.broken}")
+        return table[self.wanted()]
+
+    def test_registering_imports_no_implementation(self) -> None:
+        """Listing plugins costs the register modules only: no numpy, no implementation."""
+        entry = self.entry()
+        command = [sys.executable, "-c", _LISTING, self.plugin, entry.dist]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        assert done.returncode == 0, done.stderr
+        _, modules = json.loads(done.stdout)
+        implementation = entry.info.factory.partition(":")[0]
+        heavy = sorted({implementation, *HEAVY}.intersection(modules))
+        assert not heavy, f"registering {self.wanted()} imports {', '.join(heavy)}"
+
+    def test_the_declaration_is_plain_data(self) -> None:
+        """The declaration turns into JSON and its implementation can be imported."""
+        json.dumps(self.entry().to_dict())
+        implementation = getattr(self.registry, self.kind)(self.wanted())
+        assert implementation.id == self.wanted()
+
+
+@contextmanager
+def typed_errors_only(what: str) -> Iterator[None]:
+    """A SquishError is fine in the block; any other exception, and a plugin's bug that the core wrapped, fails."""
+    try:
+        yield
+    except SquishError as error:
+        if error.code in ("plugin-bug", "memory"):
+            raise AssertionError(f"{what}: {error}") from error
+    except AssertionError as error:
+        raise AssertionError(f"{what}: {error}") from error
+    except Exception as error:
+        raise AssertionError(f"{what}: {type(error).__name__} escaped: {error}") from error
+
+
+def parametrize(metafunc: Any, argument: str, names: Any) -> None:
+    """Run a test once for each name, when it asks for `argument`."""
+    if argument in metafunc.fixturenames:
+        metafunc.parametrize(argument, list(names))
+
+
+def assert_regions_equal(
+    shape: tuple[int, ...], whole: np.ndarray, read: Callable[[Any], np.ndarray], what: str
+) -> None:
+    """`read(key)` equals `whole[key]`, bit for bit, for any basic index."""
+
+    @settings(max_examples=15, derandomize=True, database=None, deadline=None)
+    @given(basic_indices(shape, allow_newaxis=False))
+    def check(key: Any) -> None:
+        found, wanted = read(key), whole[key]
+        assert found.shape == wanted.shape, f"{what}: [{key}]"
+        assert found.tobytes() == wanted.tobytes(), f"{what}: [{key}]"
+
+    check()
+
+
+@cache
+def _with(plugin: str) -> Registry:
+    return Registry(extra=[importlib.import_module(plugin)])

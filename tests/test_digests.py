@@ -1,0 +1,78 @@
+"""Digest strings and the CRC-32C behind one kind of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from squish_core.crc32c import Crc32c
+from squish_core.digests import Digest, check_digest
+
+
+def crc(data: bytes) -> str:
+    hasher = Crc32c()
+    hasher.update(data)
+    return hasher.hexdigest()
+
+
+def bit_by_bit(data: bytes) -> str:
+    """CRC-32C as RFC 3720 defines it, a bit at a time."""
+    state = 0xFFFFFFFF
+    for byte in data:
+        state ^= byte
+        for _ in range(8):
+            state = state >> 1 ^ (0x82F63B78 if state & 1 else 0)
+    return f"{state ^ 0xFFFFFFFF:08x}"
+
+
+@pytest.mark.parametrize(
+    ("data", "known"),
+    [
+        (b"", "00000000"),
+        (b"123456789", "e3069283"),
+        (bytes(32), "8a9136aa"),
+        (b"\xff" * 32, "62a8ab43"),
+        (bytes(range(32)), "46dd794e"),
+        (bytes(range(31, -1, -1)), "113fdb5c"),
+    ],
+)
+def test_crc32c_of_the_vectors_of_rfc_3720(data: bytes, known: str) -> None:
+    assert crc(data) == known
+
+
+@pytest.mark.parametrize("size", [1, 3, 4, 511, 512, 513, 65535, 65536, 65537, 131075])
+def test_crc32c_of_every_path_by_size(size: int) -> None:
+    data = bytes(number * 37 % 251 for number in range(size))
+    assert crc(data) == bit_by_bit(data)
+
+
+@given(st.lists(st.binary(max_size=2000), max_size=5))
+def test_crc32c_in_pieces_is_that_of_the_whole(pieces: list[bytes]) -> None:
+    hasher = Crc32c()
+    for piece in pieces:
+        hasher.update(memoryview(piece))
+    assert hasher.hexdigest() == crc(b"".join(pieces)) == bit_by_bit(b"".join(pieces))
+
+
+@pytest.mark.parametrize("text", ["crc32c:0xE3069283", "crc32c:e3069283", "CRC32C:0xe3069283"])
+def test_a_right_digest_is_right_in_any_spelling(text: str) -> None:
+    assert check_digest(text, [b"1234", b"56789"]).state == "ok"
+
+
+def test_a_wrong_digest_names_both_values() -> None:
+    verdict = check_digest("crc32c:0x00000000", [b"123456789"])
+    assert (verdict.state, verdict.expected, verdict.found) == ("wrong", "00000000", "e3069283")
+
+
+@pytest.mark.parametrize("text", ["md5:00", "", "e3069283"])
+def test_an_unknown_kind_is_unverified(text: str) -> None:
+    assert check_digest(text, [b"123456789"]).state == "unverified"
+
+
+@pytest.mark.parametrize(("algorithm", "start"), [("sha256", "sha256:15e2b0d3"), ("crc32c", "crc32c:0xE3069283")])
+def test_a_made_digest_checks(algorithm: str, start: str) -> None:
+    digest = Digest(algorithm)
+    digest.update(b"123456789")
+    assert str(digest).startswith(start)
+    assert check_digest(str(digest), [b"123456789"]).state == "ok"
