@@ -60,7 +60,7 @@ def verify(
     except SquishError as error:
         return Report(
             file=error.file or str(target), format=format, tensors=0, deep=deep, digests=0, unverified=0,
-            problems=(as_problem(error),),
+            problems=error.findings or (as_problem(error),),
         )  # fmt: skip
     try:
         check = Check(file, progress)
@@ -157,7 +157,7 @@ class Check:
     def _decode(self, tensor: Tensor) -> None:
         encoding = tensor.readable()
         with tensor._guard("decoding"):
-            codec = self.file.registry.codec(encoding.codec.id)
+            codec = self.file.registry.codec(encoding.codec)
             params, arrays = encoding.codec.params, tensor.arrays(encoding)
             for region in panels(tensor.shape, codec.grain(tensor.spec, params), 4):
                 read_region(codec, arrays, tensor.spec, params, region)

@@ -30,12 +30,18 @@ def copied(file: File, origin: Encoding, target: Encoding) -> dict[str, Stream]:
     return streams
 
 
+def values_of(file: File, spec: TensorSpec, origin: Encoding) -> Iterator[np.ndarray]:
+    """A tensor's values in row panels, in f32 or the dtype they have."""
+    for region in _row_panels(spec, (1,) * len(spec.shape)):
+        yield file[spec.name]._read(origin, region)
+
+
 def encoded(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict[str, Stream]:
     """The source's values, encoded panel by panel."""
     import numpy as np
 
     encoding = target.encodings[0]
-    codec = file.registry.codec(encoding.codec.id)
+    codec = file.registry.codec(encoding.codec)
     tensor, dense = file[name], encoding.codec.id == "dense"
     params = {"dtype": target.dtype} if dense else encoding.codec.params
 
@@ -74,7 +80,7 @@ def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Enc
 def _repacked_panels(
     file: File, spec: TensorSpec, origin: Encoding, target: Encoding
 ) -> Iterator[tuple[dict[str, np.ndarray], Exactness] | None]:
-    source, sink = file.registry.codec(origin.codec.id), file.registry.codec(target.codec.id)
+    source, sink = file.registry.codec(origin.codec), file.registry.codec(target.codec)
     grain = _common(source.grain(spec, origin.codec.params), sink.grain(spec, target.codec.params))
     parts = file[spec.name].arrays(origin)
     for region in _row_panels(spec, grain):
