@@ -179,16 +179,18 @@ def aligned(position: int) -> int:
 
 
 def parse_run(
-    source: Source, start: int, end: int, flags: frozenset[str] | None, found: Findings, where: str
+    source: Source, start: int, end: int, flags: frozenset[str] | None, found: Findings, where: str, most: int
 ) -> tuple[list[Block], int]:
     """Blocks from `start`, with zero padding between, up to `end` or to where none follows; and that position.
 
-    `flags` are those whose blocks are allowed (None: INT4 and NPCL, as in the draft head, P7).
+    `flags` are those whose blocks are allowed (None: INT4 and NPCL, as in the draft head, P7); `most` blocks.
     """
     blocks: list[Block] = []
     position = start
     while position < end:
         position = skip_zeros(source, position, end)
+        if position == end:
+            break
         magic = source.read(position, min(4, end - position))
         parse = KINDS.get(magic)
         if parse is None:
@@ -210,6 +212,9 @@ def parse_run(
             )  # fmt: skip
         blocks.append(block)
         position = block.end
+        if len(blocks) > most:
+            found.error("P2", where, "too many tensor blocks", offset=position, expected=f"at most {most}")
+            return blocks, end
     return blocks, position
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from squish_core.api import FormatError, Problem, SquishError, TruncatedError, UnsupportedVersionError
 
+_MOST = 1000
+"""A hostile file may break a rule in every entry; nobody reads more."""
 _KINDS = {"truncated": TruncatedError, "version": UnsupportedVersionError}
 
 
@@ -23,6 +25,10 @@ class Findings:
         )
         self.first = self.first or error
         self._add(rule, "error", where, message, facts)
+
+    def section(self, other: Findings) -> None:
+        """Take over the findings of a section that the rest of the file does not depend on."""
+        self.problems += other.problems
 
     def warn(self, rule: str, where: str, message: str, **facts: Any) -> None:
         """Redundant data that disagrees, reserved bytes, non-canonical order."""
@@ -45,4 +51,5 @@ class Findings:
             if facts.get(key) is not None
         )
         text = f"{message} ({numbers})" if numbers else message
-        self.problems.append(Problem(code=rule, severity=severity, where=where, message=text))
+        if len(self.problems) < _MOST:
+            self.problems.append(Problem(code=rule, severity=severity, where=where, message=f"{text} [{rule}]"))
