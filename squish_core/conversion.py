@@ -227,6 +227,8 @@ class Plan:
                 return self._made(spec, "copy", encoding, answer, SAME_BYTES)
             if answer.codec == encoding.codec:
                 return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
+            if answer.codec.inner == encoding.codec:  # wrapped on request: other values
+                return self._made(spec, "encode", encoding, answer, self.known.codec(answer.codec).error_bound(answer.codec.params))
             exactness = repack_exactness(self.file, spec, encoding, answer)
             if exactness is not None:
                 return self._made(spec, "repack", encoding, answer, exactness)
@@ -247,7 +249,7 @@ class Plan:
             raise TensorError("a vector is not quantised", found=f"shape {list(spec.shape)}", code="rank")
         params = codec.params_for(spec, wanted.params)
         params = codec.measure(partial(values_of, self.file, spec, origin), spec, params)
-        dtype = params["dtype"] if wanted.id == "dense" else "f32"
+        dtype = params["dtype"] if wanted.id == "dense" else codec.value_dtype(spec, params)
         made = evolve(spec, dtype=dtype, encodings=(), problem=None)
         parts = {role: _part(*declared) for role, declared in codec.parts(made, params).items()}
         # A dense tensor's dtype is the tensor's own, not a parameter of how it is stored.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
+from squish_core import dtypes
 from squish_core.codecs.base import Region
 from squish_core.errors import CodecError
 from squish_core.handles import File
@@ -44,11 +45,14 @@ def encoded(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict
     codec = file.registry.codec(encoding.codec)
     tensor, dense = file[name], encoding.codec.id == "dense"
     params = {"dtype": target.dtype} if dense else encoding.codec.params
+    own = dtypes.to_numpy(codec.value_dtype(target, encoding.codec.params))
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:
         for region in _row_panels(target, codec.grain(target, encoding.codec.params)):
             values = tensor._read(origin, region)
-            yield codec.encode(values if dense else values.astype(np.float32, copy=False), params)
+            # A codec of another float type gets its own values as they are: NaN payloads survive.
+            as_is = dense or values.dtype == own
+            yield codec.encode(values if as_is else values.astype(np.float32, copy=False), params)
 
     return _split(encoding, pieces)
 

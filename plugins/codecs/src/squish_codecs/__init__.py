@@ -16,5 +16,6 @@ def squish_codecs() -> list[CodecInfo]:
             aliases={
                 "int8": "affine:bits=8", "int4": "affine:bits=4", "int2": "affine:bits=2",
             },
-        )
+        ),
+        CodecInfo(id="masked", title="tiles of zeros over another codec", factory="squish_codecs.masked:Masked"),
     ]  # fmt: skip
