@@ -228,7 +228,9 @@ class Plan:
             if answer.codec == encoding.codec:
                 return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
             if answer.codec.inner == encoding.codec:  # wrapped on request: other values
-                return self._made(spec, "encode", encoding, answer, self.known.codec(answer.codec).error_bound(answer.codec.params))
+                return self._made(
+                    spec, "encode", encoding, answer, self.known.codec(answer.codec).error_bound(answer.codec.params)
+                )
             exactness = repack_exactness(self.file, spec, encoding, answer)
             if exactness is not None:
                 return self._made(spec, "repack", encoding, answer, exactness)

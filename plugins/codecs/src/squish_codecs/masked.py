@@ -80,7 +80,10 @@ class _Bound(Codec):
         count = round(params["sparsity"] * across)
         keep = np.ones((down, across), np.uint8)
         np.put_along_axis(keep, np.argsort(energy, axis=1, kind="stable")[:, :count], 0, axis=1)
-        return {**self.inner.encode(panel, self.own, stats=stats), ROLE: np.packbits(keep.reshape(-1), bitorder="little")}
+        return {
+            **self.inner.encode(panel, self.own, stats=stats),
+            ROLE: np.packbits(keep.reshape(-1), bitorder="little"),
+        }
 
     def _tiles(self, shape: tuple[int, ...], params: Params) -> tuple[int, int]:
         rows, columns = (prod(shape[:-1]), shape[-1]) if shape else (1, 1)

@@ -53,11 +53,20 @@ class _View(io.RawIOBase):
 def read_appendix(source: Source, at: int, limits: Limits, found: Findings) -> Appendix | None:
     """The appendix at `at`; None when there is none (a warning) or it is bad (an error of the appendix alone)."""
     if at + 12 > source.size or source.read(at, 4) != MAGIC:
-        found.warn("P8", "CoreML appendix", "the flag ANE_COREML is set, but there is no appendix", offset=at, expected=MAGIC)
+        found.warn(
+            "P8", "CoreML appendix", "the flag ANE_COREML is set, but there is no appendix", offset=at, expected=MAGIC
+        )
         return None
     (length,) = struct.unpack("<Q", source.read(at + 4, 8))
     if at + 12 + length != source.size:
-        found.error("P8", "CoreML appendix", "does not end with the file", offset=at + 4, expected=source.size - at - 12, found=length)
+        found.error(
+            "P8",
+            "CoreML appendix",
+            "does not end with the file",
+            offset=at + 4,
+            expected=source.size - at - 12,
+            found=length,
+        )
         return None
     try:
         with zipfile.ZipFile(open_view(source, at + 12, length)) as archive:
@@ -66,7 +75,15 @@ def read_appendix(source: Source, at: int, limits: Limits, found: Findings) -> A
             for entry in entries:
                 if found.first is None:
                     _check_local(source, at + 12, length, entry, found)
-    except (zipfile.BadZipFile, ValueError, NotImplementedError, EOFError, struct.error, OSError, UnicodeError) as error:
+    except (
+        zipfile.BadZipFile,
+        ValueError,
+        NotImplementedError,
+        EOFError,
+        struct.error,
+        OSError,
+        UnicodeError,
+    ) as error:
         found.error("P8", "CoreML appendix", f"is not a sound zip archive: {error}", offset=at + 12)
     if found.first is not None:
         return None
@@ -86,7 +103,15 @@ def check_contents(source: Source, appendix: Appendix, found: Findings) -> None:
                 with archive.open(entry) as file:
                     while file.read(1 << 20):
                         pass
-            except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, OSError) as error:
+            except (
+                zipfile.BadZipFile,
+                zlib.error,
+                EOFError,
+                NotImplementedError,
+                RuntimeError,
+                ValueError,
+                OSError,
+            ) as error:
                 found.error("P8", f"CoreML appendix/{entry.filename}", f"cannot be unpacked: {error}")
 
 
@@ -107,7 +132,7 @@ def _check(entries: list[zipfile.ZipInfo], limits: Limits, found: Findings, at: 
             else "a link or device" if entry.create_system == 3 and kind not in (0, 4, 8)
             else "an unknown compression" if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
             else f"a ratio over {RATIO}" if entry.file_size > RATIO * max(entry.compress_size, 1)
-            else "a stored size that is not its own" if not entry.compress_type and entry.file_size != entry.compress_size
+            else "two sizes though stored" if not entry.compress_type and entry.file_size != entry.compress_size
             else None
         )  # fmt: skip
         seen.add(name.rstrip("/").casefold())
@@ -115,7 +140,14 @@ def _check(entries: list[zipfile.ZipInfo], limits: Limits, found: Findings, at: 
             found.error("P8", f"{where}/{name[:80]}", f"has {wrong}", offset=at + 12 + entry.header_offset)
             return
     if total > min(TOTAL, limits.decoded):
-        found.error("P8", where, "would unpack to too much", offset=at, expected=f"at most {min(TOTAL, limits.decoded)} bytes", found=total)
+        found.error(
+            "P8",
+            where,
+            "would unpack to too much",
+            offset=at,
+            expected=f"at most {min(TOTAL, limits.decoded)} bytes",
+            found=total,
+        )
 
 
 def _plain(name: str) -> bool:
@@ -132,7 +164,9 @@ def _check_local(source: Source, start: int, length: int, entry: zipfile.ZipInfo
     if at < 0 or at + _LOCAL.size > length:
         found.error("P8", where, "its local header lies outside the archive", offset=start + max(at, 0))
         return
-    magic, _, flags, method, _, _, crc, packed, size, name_length, extra = _LOCAL.unpack(source.read(start + at, _LOCAL.size))
+    magic, _, flags, method, _, _, crc, packed, size, name_length, extra = _LOCAL.unpack(
+        source.read(start + at, _LOCAL.size)
+    )
     data = at + _LOCAL.size + name_length + extra
     if data + entry.compress_size > length:
         found.error("P8", where, "its data runs past the archive", kind="truncated", offset=start + at)

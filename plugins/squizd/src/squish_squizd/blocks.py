@@ -100,7 +100,9 @@ def _npcl(at: _At) -> Block | None:
         return None
     code, rank = words
     if rank > NPCL_RANK:
-        at.found.error("P4", at.where, "too many dimensions", offset=at.start + 8, expected=f"at most {NPCL_RANK}", found=rank)
+        at.found.error(
+            "P4", at.where, "too many dimensions", offset=at.start + 8, expected=f"at most {NPCL_RANK}", found=rank
+        )
         return None
     shape = at.words(rank, 12)
     if shape is None:
@@ -153,7 +155,7 @@ def _tcaw(at: _At) -> Block | None:
         problem = f"word width {word_width}, dtype {dtype} and {planes} planes are not decodable (64, 2, 3 are) [P5]"
     if base > 248 or high + full != rows * columns:
         at.found.error(
-            "P5", at.where, "the counts of values do not fit the shape" if base <= 248 else "base_exponent is too large",
+            "P5", at.where, "the counts of values do not fit the shape" if base <= 248 else "base_exponent is over 248",
             offset=at.start + 17 if base > 248 else at.start + 20,
             expected="at most 248" if base > 248 else rows * columns, found=base if base > 248 else high + full,
         )  # fmt: skip
@@ -162,7 +164,9 @@ def _tcaw(at: _At) -> Block | None:
         at.found.warn("P5", at.where, "a reserved byte is not zero", offset=at.start + 19, expected=0, found=zero)
     return Block(
         kind="TCAW", start=at.start, data=planes_at, length=full_at + 2 * full - planes_at, shape=(rows, columns),
-        facts={"base_exponent": base, "plane": plane, "high_at": high_at, "high": high, "full_at": full_at, "full": full},
+        facts={
+            "base_exponent": base, "plane": plane, "high_at": high_at, "high": high, "full_at": full_at, "full": full,
+        },
         problem=problem,
     )  # fmt: skip
 

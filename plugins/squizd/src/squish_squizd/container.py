@@ -6,16 +6,33 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from squish_core.api import (
-    DENSE, CodecSpec, Container, Encoding, FileRef, Index, Layout, Limits, Options, Outgoing, Part, Problem, Refusal,
-    Segment, Sink, Source, SquishError, TensorSpec, load_meta,
+    DENSE,
+    CodecSpec,
+    Container,
+    Encoding,
+    FileRef,
+    Index,
+    Layout,
+    Limits,
+    Options,
+    Outgoing,
+    Part,
+    Problem,
+    Refusal,
+    Segment,
+    Sink,
+    Source,
+    SquishError,
+    TensorSpec,
+    load_meta,
 )  # fmt: skip
 
 from . import sections, verifying, writer
+from .anatomy import Anatomy
 from .blocks import NPCL_DTYPES, Block
 from .findings import Findings
 from .header import ARCHITECTURES, Header
 from .names import logical_shape
-from .sections import Anatomy
 from .tables import Scales
 
 META = "squish.meta"

@@ -81,7 +81,9 @@ class Draft:
                 raise FormatError(f"cannot be a draft head: {why}", file=file.name, tensor=name, code="draft")
             held = api.TensorSpec(name=name, shape=spec.shape, dtype=spec.dtype, encodings=(made,))
             arrays = {role: file.array(part) for role, part in spec.encodings[0].parts.items()}
-            self._streams[name] = {role: Stream(made.parts[role], arrays[role].chunks, arrays[role]) for role in made.parts}
+            self._streams[name] = {
+                role: Stream(made.parts[role], arrays[role].chunks, arrays[role]) for role in made.parts
+            }
             layers.setdefault(placing.layer_of(name) or 0, []).append(Outgoing(held, self._streams[name]))
         if not layers:
             raise FormatError("has no tensors to make a draft head of", file=file.name, code="draft")
@@ -92,12 +94,16 @@ class Draft:
 
     def _vocabulary(self) -> int:
         shapes = {outgoing.spec.name: outgoing.spec.shape for tensors in self._tensors.values() for outgoing in tensors}
-        heads = [shape[0] for name, shape in shapes.items() if len(shape) == 2 and ("head" in name or "embed" in name or name == "output.weight")]
+        heads = [
+            shape[0]
+            for name, shape in shapes.items()
+            if len(shape) == 2 and ("head" in name or "embed" in name or name == "output.weight")
+        ]
         return max([1, *(heads or (shape[0] for shape in shapes.values() if shape))])
 
 
 def write_coreml(sink: Sink, path: str | None) -> bool:
-    """An .mlpackage folder as a zip appendix, entries sorted and undated, so that the same input gives the same bytes."""
+    """An .mlpackage folder as a zip, entries sorted and undated: the same input gives the same bytes."""
     if not path:
         return False
     root = Path(path)
@@ -109,7 +115,10 @@ def write_coreml(sink: Sink, path: str | None) -> bool:
             for item in files:
                 entry = zipfile.ZipInfo(item.relative_to(root).as_posix(), (1980, 1, 1, 0, 0, 0))
                 entry.external_attr = 0o100644 << 16
-                with item.open("rb") as source, archive.open(entry, "w", force_zip64=item.stat().st_size >= 1 << 31) as out:
+                with (
+                    item.open("rb") as source,
+                    archive.open(entry, "w", force_zip64=item.stat().st_size >= 1 << 31) as out,
+                ):
                     while chunk := source.read(1 << 20):
                         out.write(chunk)
         length = spool.tell()

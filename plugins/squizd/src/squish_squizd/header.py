@@ -26,7 +26,7 @@ _RESERVED = ((26, 128), (144, 160), (184, 192), (192, 256))
 class Layer(NamedTuple):
     """One entry of the layer index; offsets from the start of the file."""
 
-    index: int
+    number: int
     offset: int
     length: int
     scale_offset: int
@@ -57,7 +57,9 @@ def fnv1a64(data: bytes) -> int:
 def parse_header(data: bytes, found: Findings) -> Header | None:
     """The header of a file's first 256 bytes; None when nothing after it can be trusted."""
     if len(data) < SIZE:
-        found.error("P1", "header", "the header is cut", kind="truncated", expected=f"{SIZE} bytes", found=f"{len(data)} bytes")
+        found.error(
+            "P1", "header", "the header is cut", kind="truncated", expected=f"{SIZE} bytes", found=f"{len(data)} bytes"
+        )
         return None
     magic, version, flags, layers, arch, crc, digest = _FIXED.unpack_from(data)
     if magic != MAGIC:
@@ -65,11 +67,27 @@ def parse_header(data: bytes, found: Findings) -> Header | None:
         return None
     if version != VERSION:
         hint = "Its bytes are swapped." if version == VERSION << 8 else None
-        found.error("P1", "version", f"unsupported version {version}", kind="version", offset=4, expected=VERSION, found=version, hint=hint)
+        found.error(
+            "P1",
+            "version",
+            f"unsupported version {version}",
+            kind="version",
+            offset=4,
+            expected=VERSION,
+            found=version,
+            hint=hint,
+        )
         return None
     if flags >> len(FLAGS):
         bits = [bit for bit in range(len(FLAGS), 32) if flags >> bit & 1]
-        found.error("P1", "flags", f"reserved flag bits {bits} are set", offset=6, expected="bits 7..31 zero", found=f"{flags:#010x}")
+        found.error(
+            "P1",
+            "flags",
+            f"reserved flag bits {bits} are set",
+            offset=6,
+            expected="bits 7..31 zero",
+            found=f"{flags:#010x}",
+        )
         return None
     names = frozenset(name for bit, name in enumerate(FLAGS) if flags >> bit & 1)
     legacy = _legacy(data, found)
@@ -92,10 +110,25 @@ def _sparsity(data: bytes, crc: int, flagged: bool, found: Findings) -> tuple[in
         return None
     actual = zlib.crc32(block)
     if crc != actual:
-        found.error("P1", "sparsity_crc32", "the sparsity metadata is damaged", offset=14, expected=f"{actual:#010x}", found=f"{crc:#010x}")
+        found.error(
+            "P1",
+            "sparsity_crc32",
+            "the sparsity metadata is damaged",
+            offset=14,
+            expected=f"{actual:#010x}",
+            found=f"{crc:#010x}",
+        )
     version, block_size, layers, mean = _SPARSITY.unpack(block)
     if version != 1:
-        found.error("P6", "sparsity_version", f"unsupported sparsity version {version}", kind="version", offset=128, expected=1, found=version)
+        found.error(
+            "P6",
+            "sparsity_version",
+            f"unsupported sparsity version {version}",
+            kind="version",
+            offset=128,
+            expected=1,
+            found=version,
+        )
     if block_size == 0:
         found.error("P6", "block_size", "a tile has no size", offset=132, expected="1 or more", found=0)
     return block_size, layers, mean
@@ -105,13 +138,22 @@ def _eagle(data: bytes, digest: int, flagged: bool, found: Findings) -> tuple[in
     block = data[160:192]
     if not flagged:
         if digest:
-            found.warn("P1", "eagle_hash", "is set although EAGLE is not", offset=18, expected=0, found=f"{digest:#018x}")
+            found.warn(
+                "P1", "eagle_hash", "is set although EAGLE is not", offset=18, expected=0, found=f"{digest:#018x}"
+            )
         if any(block):
             found.warn("P1", "eagle_meta", "is filled although EAGLE is not set", offset=160)
         return None
     actual = fnv1a64(block)
     if digest != actual:
-        found.error("P1", "eagle_hash", "the draft head metadata is damaged", offset=18, expected=f"{actual:#018x}", found=f"{digest:#018x}")
+        found.error(
+            "P1",
+            "eagle_hash",
+            "the draft head metadata is damaged",
+            offset=18,
+            expected=f"{actual:#018x}",
+            found=f"{digest:#018x}",
+        )
     offset, length, layers, vocab = _EAGLE.unpack(block)
     return offset, length, layers, vocab
 
@@ -127,7 +169,9 @@ def _reserved(data: bytes, found: Findings, *, skip: bool) -> None:
     for start, stop in _RESERVED[1:] if skip else _RESERVED:
         for position in range(start, stop):
             if data[position]:
-                found.warn("P1", "reserved", "a reserved byte is not zero", offset=position, expected=0, found=data[position])
+                found.warn(
+                    "P1", "reserved", "a reserved byte is not zero", offset=position, expected=0, found=data[position]
+                )
                 break
 
 
@@ -141,16 +185,25 @@ def parse_index(data: bytes, layers: int, size: int, found: Findings) -> list[La
         entry = Layer(index, offset, length, scale, at)
         where = f"layer {index}"
         if index <= previous or index >= DRAFT_KEY:
-            found.error("P2", where, "layers are not in ascending order", offset=at, expected=f"more than {previous}", found=index)
+            found.error(
+                "P2",
+                where,
+                "layers are not in ascending order",
+                offset=at,
+                expected=f"more than {previous}",
+                found=index,
+            )
         elif index != previous + 1:
             found.warn("P2", where, "layers are missing before it", offset=at, expected=previous + 1, found=index)
         if reserved:
-            found.warn("P1", where, "the reserved word of its entry is not zero", offset=at + 28, expected=0, found=reserved)
+            found.warn(
+                "P1", where, "the reserved word of its entry is not zero", offset=at + 28, expected=0, found=reserved
+            )
         if length and (offset < floor or offset + length > size):
             what = "lies inside the header or index" if offset < floor else "runs past the end of the file"
             found.error(
-                "P2", where, f"its weight block {what}", kind="format" if offset < floor else "truncated", offset=at + 4,
-                expected=f"{floor}..{size}", found=f"{offset}..{offset + length}",
+                "P2", where, f"its weight block {what}", kind="format" if offset < floor else "truncated",
+                offset=at + 4, expected=f"{floor}..{size}", found=f"{offset}..{offset + length}",
             )  # fmt: skip
         previous = max(previous, index)
         entries.append(entry)
@@ -158,7 +211,7 @@ def parse_index(data: bytes, layers: int, size: int, found: Findings) -> list[La
     for before, after in zip(ordered, ordered[1:]):
         if before.offset + before.length > after.offset:
             found.error(
-                "P2", f"layer {after.index}", f"its weight block overlaps that of layer {before.index}", offset=after.at + 4,
-                expected=f"{before.offset + before.length} or more", found=after.offset,
+                "P2", f"layer {after.number}", f"its weight block overlaps that of layer {before.number}",
+                offset=after.at + 4, expected=f"{before.offset + before.length} or more", found=after.offset,
             )  # fmt: skip
     return entries

@@ -35,7 +35,15 @@ def read_names(source: Source, at: int, end: int, found: Findings) -> tuple[Name
     (length,) = struct.unpack("<I", source.read(at + 4, 4))
     if at + 8 + length > end:
         # Where it ends is where other sections are found, so this one cannot be passed over.
-        found.error("P9", "SQXT", "runs past the end of the file", kind="truncated", offset=at + 4, expected=f"at most {end - at - 8}", found=length)
+        found.error(
+            "P9",
+            "SQXT",
+            "runs past the end of the file",
+            kind="truncated",
+            offset=at + 4,
+            expected=f"at most {end - at - 8}",
+            found=length,
+        )
         return None, end
     stop = at + 8 + length
     try:
@@ -69,7 +77,11 @@ def _parse(root: Any) -> Names:
             raise ValueError("a global is not [name, offset, length]")
         _encodable(check_name(item[0], limits))
     for name, shape in shapes.items():
-        if not (isinstance(shape, list) and len(shape) <= limits.rank and all(type(size) is int and size >= 0 for size in shape)):
+        if not (
+            isinstance(shape, list)
+            and len(shape) <= limits.rank
+            and all(type(size) is int and size >= 0 for size in shape)
+        ):
             raise ValueError(f"the shape of {name!r} is not a list of sizes")
     return Names(
         names=names, shapes={name: tuple(shape) for name, shape in shapes.items()},
@@ -77,7 +89,9 @@ def _parse(root: Any) -> Names:
     )  # fmt: skip
 
 
-def check_names(names: Names, blocks: Mapping[int, Sequence[Block]], outside: Sequence[Block], draft: Mapping[int, Sequence[Block]]) -> None:
+def check_names(
+    names: Names, blocks: Mapping[int, Sequence[Block]], outside: Sequence[Block], draft: Mapping[int, Sequence[Block]]
+) -> None:
     """The section fits the file's blocks; ValueError when not."""
     known = {**blocks, **draft}
     for key, listed in names.names.items():

@@ -68,8 +68,8 @@ class Packed(Codec):
         size, search = params.get("group_size", 64), params.get("search")
         if unknown or type(size) is not int or size < 1 or search not in (None, "mse"):
             raise CodecError(
-                f"{self.id} takes group_size (1 or more) and search=mse", found=", ".join(f"{k}={v}" for k, v in params.items()),
-                code="params",
+                f"{self.id} takes group_size (1 or more) and search=mse",
+                found=", ".join(f"{key}={value}" for key, value in params.items()), code="params",
             )  # fmt: skip
         elements = max(spec.elements, 1)
         size = -(-elements // -(-elements // size))  # what a reader derives from the number of pairs
@@ -93,9 +93,9 @@ class Packed(Codec):
         scale, zero = self._pairs(parts, start // length, -(-stop // length))
         packed = parts["codes"][start * self.bits // 8 : -(-stop * self.bits // 8)]
         values = np.take(_values(self.bits, self.low), packed, axis=0).reshape(-1)[: stop - start]
+        values = values.astype(np.int8 if self.low < 0 else np.uint8).reshape(shape)
         return Codes(
-            bits=self.bits, signed=self.low < 0, values=values.astype(np.int8 if self.low < 0 else np.uint8).reshape(shape),
-            group=group, scale=scale.reshape(grid), offset=zero.reshape(grid), offset_kind="bias",
+            bits=self.bits, signed=self.low < 0, values=values, group=group, scale=scale.reshape(grid), offset=zero.reshape(grid), offset_kind="bias",
         )  # fmt: skip
 
     def from_codes(
@@ -105,7 +105,7 @@ class Packed(Codec):
         whole = length is None and codes.group == spec.shape
         rows = len(spec.shape) == 2 and length is not None and codes.group == (length // max(columns, 1), columns)
         along = length is not None and set(codes.group[:-1]) <= {1} and not columns % codes.group[-1]
-        if not (whole or (rows and not length % columns) or (along and length and not codes.group[-1] % length)):
+        if not (whole or rows or (along and length and not codes.group[-1] % length)):
             return None
         shift = 0 if codes.signed == (self.low < 0) or codes.bits < self.bits else -self.low if self.low else None
         if codes.bits > self.bits or shift is None or (codes.signed and not self.low):
@@ -121,7 +121,11 @@ class Packed(Codec):
             return None
         made = {"codes": self._pack(codes.values.reshape(-1).astype(np.int16) - shift), "table": table}
         same = not shift and codes.offset_kind == "bias" and codes.bits == self.bits
-        if same and np.array_equal(table[:, 2].view(np.float32), scale) and np.array_equal(table[:, 3].view(np.float32), zero):
+        if (
+            same
+            and np.array_equal(table[:, 2].view(np.float32), scale)
+            and np.array_equal(table[:, 3].view(np.float32), zero)
+        ):
             return made, SAME_BYTES
         largest = float((np.abs(scale) * (1 << self.bits) + np.abs(zero)).max(initial=0))
         return made, Exactness("bounded", error=largest * 2.0**-22)
@@ -141,7 +145,9 @@ class Packed(Codec):
         for share in SEARCHED[1:] if search else ():
             other = self._rounded(groups, share)
             better = _error(groups, other) < _error(groups, best)
-            best = tuple(np.where(better[:, None] if one.ndim == 2 else better, two, one) for one, two in zip(best, other))  # type: ignore[assignment]
+            best = tuple(
+                np.where(better[:, None] if one.ndim == 2 else better, two, one) for one, two in zip(best, other)
+            )  # type: ignore[assignment]
         return best
 
     def _rounded(self, groups: np.ndarray, share: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -18,7 +18,9 @@ from .tables import tensor_id
 
 KINDS = {"dense": "NPCL", "squizd.int4": "INT4", "squizd.int2": "INT2", "tca_tbe": "TCAW", "astc": "ASTW"}
 NPCL_CODES = {"f32": 0, "f16": 1, "bf16": 2}
-_LAYER = re.compile(r"^(?:(?:model|transformer|language_model\.model|model\.language_model)\.)?(?:layers|h|blk|blocks)\.(\d+)\.")
+_LAYER = re.compile(
+    r"^(?:(?:model|transformer|language_model\.model|model\.language_model)\.)?(?:layers|h|blk|blocks)\.(\d+)\."
+)
 _FFN = re.compile(r"\.(?:mlp|ffn\w*|feed_forward|block_sparse_moe)\.")
 
 
@@ -44,7 +46,8 @@ class Wanted:
                 raise ValueError
         except ValueError:
             raise SquishError(
-                "an option of squizd makes no sense", expected="sparsity 0..1, block_size 1 or more, arch a name or number",
+                "an option of squizd makes no sense",
+                expected="sparsity 0..1, block_size 1 or more, arch a name or number",
                 found=", ".join(f"{key}={value}" for key, value in options.items()), code="option",
             ) from None  # fmt: skip
         return cls(
@@ -131,7 +134,9 @@ def place(specs: Sequence[TensorSpec], wanted: Wanted) -> Placement:
         position = end
     names = {spec.name: spec for spec in outside}
     tied = [spec for spec in outside if _shares(spec, names)]
-    placement.globals, placement.end = place_blocks([spec for spec in outside if spec not in tied], GLOBAL_KEY, position)
+    placement.globals, placement.end = place_blocks(
+        [spec for spec in outside if spec not in tied], GLOBAL_KEY, position
+    )
     by_name = {block.spec.name: block for block in placement.globals}
     placement.tied = [(spec.name, by_name[str(spec.tied_to)]) for spec in tied]
     placement.order = [spec.name for spec in specs]
@@ -204,7 +209,9 @@ def fits(spec: TensorSpec, codec: CodecSpec, parts: Mapping[str, Part]) -> Refus
     if any(size >= 1 << 32 for size in (*spec.shape, *rows_columns(spec.shape))):
         return Refusal(why="a dimension does not fit 32 bits", code="shape")
     if codec.id == "dense" and (spec.dtype not in NPCL_CODES or len(spec.shape) > 8):
-        return Refusal(why=f"NPCL blocks hold f32, f16 and bf16 of at most 8 dimensions, not {spec.dtype} {list(spec.shape)}")
+        return Refusal(
+            why=f"NPCL blocks hold f32, f16 and bf16 of at most 8 dimensions, not {spec.dtype} {list(spec.shape)}"
+        )
     if codec.id != "dense" and len(spec.shape) < 2:
         return Refusal(why="only matrices are packed", code="shape")
     try:
@@ -217,7 +224,9 @@ def fits(spec: TensorSpec, codec: CodecSpec, parts: Mapping[str, Part]) -> Refus
 def _block_size(specs: Sequence[TensorSpec], wanted: Wanted) -> int:
     sizes = {spec.encodings[0].codec.params["block_size"] for spec in specs if is_masked(spec)}
     if len(sizes) > 1:
-        raise SquishError("masks have different tile sizes", found=", ".join(map(str, sorted(sizes))), code="block_size")
+        raise SquishError(
+            "masks have different tile sizes", found=", ".join(map(str, sorted(sizes))), code="block_size"
+        )
     return next(iter(sizes), wanted.block_size or 64)
 
 

@@ -47,7 +47,10 @@ class Entries:
             scale, zero = rows[:, 2:].copy().view("<f4").astype(np.float64).T
             if sub:
                 ends = [scale * code + zero for code in _CODES[block.kind]]
-                low, high = min(low, *(float(end.min()) for end in ends)), max(high, *(float(end.max()) for end in ends))
+                low, high = (
+                    min(low, *(float(end.min()) for end in ends)),
+                    max(high, *(float(end.max()) for end in ends)),
+                )
                 self._spool.write(rows.tobytes())
                 self._pairs += len(rows)
             else:

@@ -2,66 +2,19 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Iterator
-
-from attrs import define, field
+from collections.abc import Iterable
 
 from squish_core.api import Limits, Source
 
 from . import tables
-from .appendix import Appendix, read_appendix
+from .anatomy import Anatomy
+from .appendix import read_appendix
 from .blocks import Block, aligned, parse_run, skip_zeros
+from .draft import read_draft
 from .findings import Findings
-from .header import DRAFT_KEY, ENTRY, GLOBAL_KEY, SIZE, Header, Layer, parse_header, parse_index
+from .header import DRAFT_KEY, ENTRY, SIZE, Layer, parse_header, parse_index
+from .masks import check_sparsity, read_masks
 from .names import Names, check_names, read_names
-from .tables import Scales, Table
-
-
-@define
-class Mask:
-    """The bitmap of a block: its bytes, its tiles, and how many are kept."""
-
-    offset: int
-    length: int
-    tiles: int
-    kept: int
-
-
-@define
-class Anatomy:
-    """A file taken apart; blocks by layer key, in file order."""
-
-    header: Header
-    layers: list[Layer]
-    blocks: dict[int, list[Block]] = field(factory=dict)
-    masks: dict[int, dict[int, Mask]] = field(factory=dict)
-    globals: list[Block] = field(factory=list)
-    tables: list[Table] = field(factory=list)
-    names: Names = field(factory=Names)
-    draft: dict[int, list[Block]] | None = None
-    scales: dict[int, Scales] = field(factory=dict)
-    appendix: Appendix | None = None
-    sections: list[dict[str, int | str]] = field(factory=list)
-
-    def add(self, kind: str, offset: int, end: int, holds: str) -> None:
-        """Enter a section into the map."""
-        self.sections.append({"offset": offset, "size": end - offset, "kind": kind, "holds": holds})
-
-    def named(self, *, draft: bool = False) -> Iterator[tuple[int, str, Block]]:
-        """(layer key, name, block) in the order of the tables; the layers and globals, or the draft head."""
-        for key, blocks in ((self.draft or {}) if draft else self.blocks).items():
-            given = self.names.names.get(key)
-            number = key - DRAFT_KEY if draft else key
-            for place, block in enumerate(blocks):
-                yield key, given[place] if given else f"layers.{number}.w{place}", block
-        if not draft:
-            for place, block in enumerate(self.globals):
-                yield GLOBAL_KEY, self.global_names(block)[0] if self.global_names(block) else f"globals.w{place}", block
-
-    def global_names(self, block: Block) -> list[str]:
-        """Names that point at a global block."""
-        return [name for name, offset, length in self.names.globals if (offset, length) == (block.start, block.end - block.start)]
 
 
 def read(source: Source, limits: Limits, found: Findings) -> Anatomy:
@@ -91,8 +44,8 @@ def read(source: Source, limits: Limits, found: Findings) -> Anatomy:
     end = _after_weights(anatomy, source, weights_end, limits, found)
     found.raise_first()
     _check_scale_offsets(anatomy, found)
-    _check_sparsity(anatomy, found)
-    draft_end = _draft(anatomy, source, end, limits, found)
+    check_sparsity(anatomy, found)
+    draft_end = read_draft(anatomy, source, end, limits, found)
     _check_names(anatomy, found)
     _match_scales(anatomy, source, found)
     _tail(anatomy, source, end, draft_end, limits, found)
@@ -101,13 +54,15 @@ def read(source: Source, limits: Limits, found: Findings) -> Anatomy:
 
 
 def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, found: Findings) -> None:
-    where, header = f"layer {layer.index}", anatomy.header
+    where, header = f"layer {layer.number}", anatomy.header
     end = layer.offset + layer.length
     masked = bool(layer.length) and "SPARSE" in header.flags and layer.offset <= layer.scale_offset < end
     stop = layer.scale_offset if masked else end
     most = limits.tensors - sum(map(len, anatomy.blocks.values()))
-    blocks, position = parse_run(source, layer.offset, stop, header.flags, found, where, most) if layer.length else ([], 0)
-    anatomy.blocks[layer.index] = blocks
+    blocks, position = (
+        parse_run(source, layer.offset, stop, header.flags, found, where, most) if layer.length else ([], 0)
+    )
+    anatomy.blocks[layer.number] = blocks
     if position < stop and layer.length:
         found.error(
             "P2", where, "its weight block holds something that is not a tensor block", offset=position,
@@ -115,40 +70,9 @@ def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, found
         )  # fmt: skip
         return
     if masked and header.sparsity and header.sparsity[0]:
-        _masks(anatomy, layer, blocks, source, found)
+        read_masks(anatomy, layer, blocks, source, found)
     if layer.length:
-        anatomy.add("layer", layer.offset, end, f"layer {layer.index}: {_kinds(blocks)}{', masks' if masked else ''}")
-
-
-def _masks(anatomy: Anatomy, layer: Layer, blocks: list[Block], source: Source, found: Findings) -> None:
-    where, position, end = f"layer {layer.index}", layer.scale_offset, layer.offset + layer.length
-    assert anatomy.header.sparsity is not None
-    side = anatomy.header.sparsity[0]
-    if position % 64:
-        found.error("P6", where, "its masks do not start at a multiple of 64", offset=layer.at + 20, found=position)
-    masks = anatomy.masks[layer.index] = {}
-    for block in blocks:
-        if len(block.shape) != 2:
-            continue
-        tiles = -(-block.shape[0] // side) * -(-block.shape[1] // side)
-        length = -(-tiles // 8)
-        if position + length > end:
-            found.error(
-                "P6", where, "a mask runs past the weight block", kind="truncated", offset=position,
-                expected=f"{length} bytes for {tiles} tiles", found=f"{end - position} bytes",
-            )  # fmt: skip
-            return
-        kept = 0
-        for start in range(position, position + length, 1 << 16):
-            piece = int.from_bytes(source.read(start, min(1 << 16, position + length - start)), "little")
-            kept += (piece & ((1 << min(8 << 16, tiles - 8 * (start - position))) - 1)).bit_count()
-        if tiles % 8 and source.read(position + length - 1, 1)[0] >> tiles % 8:
-            found.warn("P6", where, "spare bits of a mask are set", offset=position + length - 1)
-        masks[block.start] = Mask(position, length, tiles, kept)
-        position += length
-    rest = skip_zeros(source, position, end)
-    if rest < end:
-        found.error("P6", where, "something follows the masks", offset=rest, expected="zero padding")
+        anatomy.add("layer", layer.offset, end, f"layer {layer.number}: {_kinds(blocks)}{', masks' if masked else ''}")
 
 
 def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits, found: Findings) -> int:
@@ -197,70 +121,14 @@ def _check_gaps(source: Source, start: int, ranges: Iterable[tuple[int, int]], f
 def _check_scale_offsets(anatomy: Anatomy, found: Findings) -> None:
     table = anatomy.tables[0].at if anatomy.tables else None
     for layer in anatomy.layers:
-        quantised = any(block.kind in tables.QUANTISED for block in anatomy.blocks[layer.index])
+        quantised = any(block.kind in tables.QUANTISED for block in anatomy.blocks[layer.number])
         allowed = ({table} if table else set()) | (set() if quantised else {0})
-        if layer.scale_offset not in allowed and layer.index not in anatomy.masks:
+        if layer.scale_offset not in allowed and layer.number not in anatomy.masks:
             found.error(
-                "P3", f"layer {layer.index}", "its scale_offset points neither at the scale table nor at masks",
+                "P3", f"layer {layer.number}", "its scale_offset points neither at the scale table nor at masks",
                 offset=layer.at + 20, expected=" or ".join(map(str, sorted(allowed))) or "a scale table in the file",
                 found=layer.scale_offset,
             )  # fmt: skip
-
-
-def _check_sparsity(anatomy: Anatomy, found: Findings) -> None:
-    if anatomy.header.sparsity is None:
-        return
-    _, layers, mean = anatomy.header.sparsity
-    masks = [mask for of_layer in anatomy.masks.values() for mask in of_layer.values()]
-    tiles, kept = sum(mask.tiles for mask in masks), sum(mask.kept for mask in masks)
-    actual = (tiles - kept) / tiles if tiles else 0.0
-    if layers != len(anatomy.masks):
-        found.warn("P6", "n_sparse_layers", "is not the number of layers with masks", offset=136, expected=len(anatomy.masks), found=layers)
-    if not abs(mean - actual) <= 1e-6:
-        found.warn("P6", "mean_sparsity", "is not the share of zeroed tiles", offset=140, expected=f"{actual:.7g}", found=f"{mean:.7g}")
-
-
-def _draft(anatomy: Anatomy, source: Source, end: int, limits: Limits, found: Findings) -> int | None:
-    """The draft head; returns where it ends, or None when it is bad (the main tensors stay readable)."""
-    if anatomy.header.eagle is None:
-        return end
-    own = Findings()
-    anatomy.draft = _draft_blocks(anatomy.header.eagle, source, end, limits, own)
-    found.section(own)
-    if anatomy.draft is None:
-        return None
-    offset, length, layers, vocab = anatomy.header.eagle
-    anatomy.add("draft head", offset, offset + length, f"{layers} layers, vocabulary {vocab}")
-    return offset + length
-
-
-def _draft_blocks(
-    meta: tuple[int, int, int, int], source: Source, end: int, limits: Limits, found: Findings
-) -> dict[int, list[Block]] | None:
-    offset, length, layers, vocab = meta
-    where = "draft head"
-    if offset % 64 or offset < end or length < 8 or offset + length > source.size or not vocab:
-        found.error(
-            "P7", where, "its metadata names no possible section", offset=160,
-            expected=f"a multiple of 64 in {end}..{source.size}, 8 bytes or more, a vocabulary",
-            found=f"{offset}, {length} bytes, vocabulary {vocab}",
-        )  # fmt: skip
-        return None
-    magic, stored = source.read(offset, 4), int.from_bytes(source.read(offset + 4, 4), "little")
-    if magic != b"EGDH" or stored != layers:
-        found.error("P7", where, "its payload contradicts its metadata", offset=offset, expected=f"EGDH, {layers} layers", found=f"{magic!r}, {stored} layers")
-        return None
-    blocks, position = parse_run(source, offset + 8, offset + length, None, found, where, limits.tensors)
-    if position < offset + length:
-        found.error("P7", where, "holds something that is not a tensor block", offset=position)
-    if len(blocks) % layers if layers else blocks:
-        found.error("P7", where, "its blocks do not divide over its layers", offset=offset + 4, expected=f"a multiple of {layers}", found=len(blocks))
-    if found.first:
-        return None
-    each = len(blocks) // layers if layers else 0
-    if not each:
-        return {}
-    return {DRAFT_KEY + number: blocks[number * each : (number + 1) * each] for number in range(layers)}
 
 
 def _check_names(anatomy: Anatomy, found: Findings) -> None:
@@ -314,5 +182,7 @@ def _tail(anatomy: Anatomy, source: Source, end: int, draft_end: int | None, lim
 
 
 def _kinds(blocks: list[Block]) -> str:
-    counts = {kind: sum(block.kind == kind for block in blocks) for kind in dict.fromkeys(block.kind for block in blocks)}
+    counts = {
+        kind: sum(block.kind == kind for block in blocks) for kind in dict.fromkeys(block.kind for block in blocks)
+    }
     return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "empty"

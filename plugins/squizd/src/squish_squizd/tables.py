@@ -114,7 +114,9 @@ class _Entries:
             self.sub.setdefault(wanted & ~SUB_BLOCK, []).append((offset, count))
             return
         if count > 1 or wanted in self.level:
-            found.error("P3", "scale table", "two entries have the same tensor_id", offset=offset, found=f"{wanted:#018x}")
+            found.error(
+                "P3", "scale table", "two entries have the same tensor_id", offset=offset, found=f"{wanted:#018x}"
+            )
         self.level[wanted] = offset
 
 
@@ -142,9 +144,7 @@ def _id(source: Source, table: Table, number: int) -> int:
     return int.from_bytes(source.read(table.offset(number), 8), "little")
 
 
-def _stored_ids(
-    wanted: Sequence[tuple[int, str, Block]], entries: _Entries, found: Findings
-) -> list[int | None]:
+def _stored_ids(wanted: Sequence[tuple[int, str, Block]], entries: _Entries, found: Findings) -> list[int | None]:
     """The id under which each block's entry is stored: its own, else the one at its place in the order."""
     ours = {own for own, _, _ in wanted}
     by_order = list(entries.level) if len(entries.level) == len(wanted) else []
@@ -153,7 +153,13 @@ def _stored_ids(
         if own in entries.level:
             stored.append(own)
         elif by_order and by_order[place] not in ours:
-            found.warn("P3", name, "its scale entry has another tensor_id and was matched by order", expected=f"{own:#018x}", found=f"{by_order[place]:#018x}")
+            found.warn(
+                "P3",
+                name,
+                "its scale entry has another tensor_id and was matched by order",
+                expected=f"{own:#018x}",
+                found=f"{by_order[place]:#018x}",
+            )
             stored.append(by_order[place])
         else:
             stored.append(None)
@@ -165,7 +171,9 @@ def _check_order(entries: _Entries, stored: Sequence[int | None], found: Finding
     for what, ids in (("scale", list(entries.level)), ("sub-block scale", list(entries.sub))):
         orphans = [own for own in ids if own not in set(known)]
         if orphans:
-            found.warn("P3", "scale table", f"{len(orphans)} {what} entries belong to no tensor", found=f"{orphans[0]:#018x}")
+            found.warn(
+                "P3", "scale table", f"{len(orphans)} {what} entries belong to no tensor", found=f"{orphans[0]:#018x}"
+            )
         here = set(ids)
         if [own for own in known if own in here] != [own for own in ids if own not in set(orphans)]:
             found.warn("P3", "scale table", f"{what} entries are not in the order of the tensors")

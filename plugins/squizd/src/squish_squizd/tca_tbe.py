@@ -30,7 +30,7 @@ class TcaTbe(Codec):
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         rows, columns = _matrix(spec.shape)
-        planes = {name: ("u64", (rows, -(-columns // 64))) for name in PLANES}
+        planes = dict.fromkeys(PLANES, ("u64", (rows, -(-columns // 64))))
         return {**planes, "high": ("u8", (params["n_high"],)), "full": ("u16", (rows * columns - params["n_high"],))}
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
@@ -44,7 +44,9 @@ class TcaTbe(Codec):
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         if spec.dtype != "bf16":
-            raise CodecError("tca_tbe holds bf16 only", found=spec.dtype, code="dtype", hint="Encode it as bf16 first, or keep it.")
+            raise CodecError(
+                "tca_tbe holds bf16 only", found=spec.dtype, code="dtype", hint="Encode it as bf16 first, or keep it."
+            )
         if params:
             raise CodecError("tca_tbe takes no parameters", found=", ".join(params), code="params")
         return params
@@ -80,7 +82,8 @@ class TcaTbe(Codec):
         before = self._counts_before(parts, rows)
         if int(before[-1]) != params["n_high"]:
             raise CodecError(
-                "the bitmaps do not fit the number of values [P5]", expected=params["n_high"], found=int(before[-1]), code="P5"
+                "the bitmaps do not fit the number of values [P5]", expected=params["n_high"],
+                found=int(before[-1]), code="P5",
             )  # fmt: skip
         first, last = int(before[start]), int(before[stop])
         high = np.asarray(parts["high"][first:last], np.uint16)
@@ -94,7 +97,9 @@ class TcaTbe(Codec):
             code |= plane[:, :columns] << place
         short = code != 0
         bits = out.reshape(stop - start, columns).view(np.uint16)
-        bits[short] = (high & 0x80) << 8 | (high & 0x7F) | (code[short].astype(np.uint16) + params["base_exponent"]) << 7
+        bits[short] = (
+            (high & 0x80) << 8 | (high & 0x7F) | (code[short].astype(np.uint16) + params["base_exponent"]) << 7
+        )
         bits[~short] = full
 
     def _counts_before(self, parts: Parts, rows: int) -> np.ndarray:

@@ -35,7 +35,9 @@ def _check_entries(source: Source, name: str, block: Block, scales: Scales, foun
             number = min(_CHUNK, count - start)
             rows = np.frombuffer(source.read(offset + 16 * start, 16 * number), [("id", "<u8"), ("pair", "<f4", 2)])
             if (rows["id"] != first).any():
-                found.error("P3", name, "entries of other tensors stand between its sub-blocks", offset=offset + 16 * start)
+                found.error(
+                    "P3", name, "entries of other tensors stand between its sub-blocks", offset=offset + 16 * start
+                )
             if not np.isfinite(rows["pair"]).all():
                 found.error("P3", name, "a scale or zero is not finite", offset=offset + 16 * start)
             scale = np.abs(rows["pair"][:, 0])
@@ -47,7 +49,9 @@ def _check_entries(source: Source, name: str, block: Block, scales: Scales, foun
             found.warn("P3", name, "its entries have the wrong top bit", offset=offset)
 
 
-def _check_zero_scales(source: Source, name: str, block: Block, scales: Scales, zero: np.ndarray, found: Findings) -> None:
+def _check_zero_scales(
+    source: Source, name: str, block: Block, scales: Scales, zero: np.ndarray, found: Findings
+) -> None:
     """A scale of 0 makes its codes meaningless, unless they are all 0."""
     for number in zero[:1]:
         length = scales.group_size or block.elements

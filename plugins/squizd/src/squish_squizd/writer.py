@@ -10,9 +10,17 @@ from typing import Any
 
 import cbor2
 
-
 from squish_core.api import (
-    CodecSpec, Encoding, FormatError, Layout, Outgoing, Part, Refusal, Sink, TensorSpec, dump_meta,
+    CodecSpec,
+    Encoding,
+    FormatError,
+    Layout,
+    Outgoing,
+    Part,
+    Refusal,
+    Sink,
+    TensorSpec,
+    dump_meta,
 )  # fmt: skip
 
 from . import extras, placing
@@ -144,7 +152,9 @@ def _mask(sink: Sink, block: Placed, bitmap: bytes | None, side: int) -> tuple[i
     count = placing.tiles(block, side)
     ones = ((1 << count) - 1).to_bytes(-(-count // 8), "little")
     if bitmap is not None and len(bitmap) != len(ones):
-        raise FormatError("a mask came out in another size", tensor=block.spec.name, expected=len(ones), found=len(bitmap))
+        raise FormatError(
+            "a mask came out in another size", tensor=block.spec.name, expected=len(ones), found=len(bitmap)
+        )
     sink.write(ones if bitmap is None else bitmap)
     held = int.from_bytes(ones if bitmap is None else bitmap, "little") & ((1 << count) - 1)
     return count, held.bit_count()
