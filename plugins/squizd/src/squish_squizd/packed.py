@@ -95,7 +95,8 @@ class Packed(Codec):
         values = np.take(_values(self.bits, self.low), packed, axis=0).reshape(-1)[: stop - start]
         values = values.astype(np.int8 if self.low < 0 else np.uint8).reshape(shape)
         return Codes(
-            bits=self.bits, signed=self.low < 0, values=values, group=group, scale=scale.reshape(grid), offset=zero.reshape(grid), offset_kind="bias",
+            bits=self.bits, signed=self.low < 0, values=values, group=group,
+            scale=scale.reshape(grid), offset=zero.reshape(grid), offset_kind="bias",
         )  # fmt: skip
 
     def from_codes(
