@@ -13,7 +13,8 @@ sys.path.insert(0, str(ROOT / "tests"))  # the oracles are a test helper
 INTRO = """# Benchmarks
 
 `make bench` measures and writes this page: medians, with the peers interleaved in the same run, each in an environment
-and process of its own (`tests/oracles`). Ratios count; absolute times vary from machine to machine and minute to minute.
+and process of its own (`tests/oracles`). Ratios count; absolute times vary from machine to machine and
+minute to minute.
 """
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import oracles
 
@@ -33,7 +35,8 @@ def decode(name: str, shape: tuple[int, int]) -> Row:
     blocks = finite_blocks(name, stored)
     out = np.empty(shape, np.float32)
     theirs = oracles.peer("gguf").prepare(gguf_decode, blocks=blocks, kind=name.upper())
-    calls = {"ours": lambda: read_region(codec, {"data": blocks}, spec, {}, full(shape), out), "gguf-py": theirs}
+    parts: Any = {"data": blocks}
+    calls: Any = {"ours": lambda: read_region(codec, parts, spec, {}, full(shape), out), "gguf-py": theirs}
     seconds = oracles.interleave(calls)
     return Row(name, seconds.pop("ours"), seconds, 4 * out.size, TARGETS.get(name, ""))
 

@@ -77,11 +77,11 @@ def measured(
 
 def after_eviction(path: Path, call: Any) -> oracles.Timed:
     """The same call, timed just after its file left the page cache."""
-    timed = call if isinstance(call, oracles.Timed) else oracles.clocked(call)
+    measure = call.seconds if isinstance(call, oracles.Timed) else oracles.clocked(call)
 
     def seconds() -> float:
         data.evict(path)
-        return float(timed.seconds())
+        return float(measure())
 
     return oracles.Timed(seconds)
 
@@ -122,7 +122,9 @@ def safetensors_peer(path: str, action: str) -> Call:
     def run() -> object:
         if action == "part":
             with safe_open(path, framework="np") as file:
-                return {name: file.get_slice(name)[: file.get_slice(name).get_shape()[0] // 4] for name in file.keys()}
+                return {
+                    name: file.get_slice(name)[: file.get_slice(name).get_shape()[0] // 4] for name in list(file.keys())
+                }
         arrays = load_file(path)
         if action == "touch":
             return sum(int(array.reshape(-1).view(np.uint8)[::4096].sum()) for array in arrays.values())
@@ -140,7 +142,9 @@ def torch_peer(path: str, action: str) -> Call:
     def run() -> object:
         if action == "part":
             with safe_open(path, framework="pt") as file:
-                return {name: file.get_slice(name)[: file.get_slice(name).get_shape()[0] // 4] for name in file.keys()}
+                return {
+                    name: file.get_slice(name)[: file.get_slice(name).get_shape()[0] // 4] for name in list(file.keys())
+                }
         tensors = load_file(path)
         if action == "copy":
             return {name: tensor.clone() for name, tensor in tensors.items()}

@@ -23,6 +23,8 @@ _NAMES = {
     "squish_core.backends.base": (
         "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
     ),
+    "squish_core.plugins": ("Registry",),
+    "squish_core.resolver": ("Chain",),
     "squish_core.writing": ("Outgoing", "Sink", "Stream"),
     "squish_core.handles": ("File", "open"),
     "squish_core.typed": ("dump_meta", "load_meta"),
@@ -94,6 +96,8 @@ if TYPE_CHECKING:
     from squish_core.model import Segment as Segment
     from squish_core.model import TensorSpec as TensorSpec
     from squish_core.model import Typed as Typed
+    from squish_core.plugins import Registry as Registry
+    from squish_core.resolver import Chain as Chain
     from squish_core.source import Source as Source
     from squish_core.source import check_plain_name as check_plain_name
     from squish_core.structure import check_extents as check_extents

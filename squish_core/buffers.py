@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import sys
+import threading
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,7 @@ _CODES = {
     "f8_e8m0": (14, 8),
 }  # fmt: skip
 _READ_ONLY, _CPU = 1, 1
+_NAMES = (b"dltensor", b"dltensor_versioned")  # a consumer renames the capsule that it takes
 
 
 class Buffer:
@@ -78,7 +81,7 @@ def as_array(raw: Any, dtype: str, shape: tuple[int, ...], byteorder: str = "<")
         kind = kind.newbyteorder(">")
     if not prod(shape):
         return np.empty(shape, kind)
-    if dtype == "u1":
+    if dtypes.bits(dtype) < 8:
         raise SquishError("a packed type has no array of its own; its part is u8", code="dtype")
     return np.frombuffer(raw, kind).reshape(shape)
 
@@ -107,34 +110,41 @@ class _Versioned(ctypes.Structure):
 
 
 _alive: dict[int, tuple[Any, ...]] = {}
+_offered: dict[int, Any] = {}  # capsules that nobody may have consumed yet
+_sweeping = threading.Lock()
+_only = {0: object()}
+_IDLE = sys.getrefcount(_only.get(0))  # references of an object that only a dictionary holds
 
 
 @_Deleter
 def _release(address: int) -> None:
     _alive.pop(address, None)
+    _offered.pop(address, None)
 
 
-_CapsuleDestructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _new_capsule = ctypes.pythonapi.PyCapsule_New
-_new_capsule.restype, _new_capsule.argtypes = (
-    ctypes.py_object,
-    (ctypes.c_void_p, ctypes.c_char_p, _CapsuleDestructor),
-)
+_new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _is_valid = ctypes.pythonapi.PyCapsule_IsValid
-_is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p)
-_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_char_p)
+_is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
 
 
-@_CapsuleDestructor
-def _drop_unused(capsule: int) -> None:
-    """A capsule that nobody consumed still has its first name, and must release what it holds."""
-    for name in (b"dltensor", b"dltensor_versioned"):
-        if _is_valid(capsule, name):
-            _release(_pointer(capsule, name))
+def _sweep() -> None:
+    """Release what capsules hold that were dropped unused.
+
+    A capsule's own destructor cannot: a consumer that refuses drops the capsule with its exception in flight,
+    and Python code must not run then.
+    """
+    with _sweeping:
+        for address in list(_offered):
+            if sys.getrefcount(_offered.get(address)) > _IDLE:
+                continue
+            capsule = _offered.pop(address, None)
+            if capsule is not None and any(_is_valid(capsule, name) for name in _NAMES):
+                _alive.pop(address, None)
 
 
 def _capsule(data: np.ndarray, code: tuple[int, int], versioned: bool) -> Any:
+    _sweep()
     shape = (ctypes.c_int64 * max(data.ndim, 1))(*data.shape)
     tensor = _DLTensor(data.ctypes.data, _CPU, 0, data.ndim, code[0], code[1], 1, shape, None, 0)
     if versioned:
@@ -144,4 +154,5 @@ def _capsule(data: np.ndarray, code: tuple[int, int], versioned: bool) -> Any:
         managed = _Managed(tensor, None, _release)
     address = ctypes.addressof(managed)
     _alive[address] = (managed, shape, data)
-    return _new_capsule(address, b"dltensor_versioned" if versioned else b"dltensor", _drop_unused)
+    capsule = _offered[address] = _new_capsule(address, _NAMES[versioned], None)
+    return capsule

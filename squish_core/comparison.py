@@ -9,10 +9,11 @@ from typing import Any
 from attrs import frozen
 
 from squish_core import handles
-from squish_core.handles import File, Tensor
+from squish_core.handles import File
 from squish_core.model import to_json
 from squish_core.plugins import Registry
 from squish_core.regions import panels
+from squish_core.tensors import Tensor
 from squish_core.typed import plain
 
 Progress = Callable[[str, int, int | None], None]

@@ -37,7 +37,7 @@ class Container:
 
     def recipes(self, **features: Any) -> tuple[Encoding, ...]:
         """What a combination of the declared `features` means, ranked; no file needed."""
-        raise NotImplementedError
+        raise FormatError("this format declares no recipes; ask with a file", code="recipes")
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         """How this format would hold a tensor that is encoded so: parts with dtype and shape but no segments."""

@@ -13,7 +13,8 @@ from attrs import evolve, field, frozen
 from squish_core import handles
 from squish_core.containers import Container
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
-from squish_core.handles import File, guarded
+from squish_core.guard import guarded
+from squish_core.handles import File
 from squish_core.limits import Limits
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Refusal, TensorSpec
 from squish_core.plugins import Registry
@@ -270,8 +271,8 @@ class Plan:
         held = evolve(spec, encodings=(target,), extras={})
         size = sum(part.nbytes for part in target.parts.values())
         return Step(
-            name=spec.name, action=action, source=str(origin.codec), target=str(target.codec), stored=origin.stored,
-            size=size, exactness=exactness, spec=held, origin=origin,
+            name=spec.name, action=action, source=_shown(self.file.index.tensors[spec.name], origin),
+            target=_shown(held, target), stored=origin.stored, size=size, exactness=exactness, spec=held, origin=origin,
         )  # fmt: skip
 
     def _streams(self, step: Step) -> dict[str, Any]:
@@ -299,6 +300,10 @@ def _same(answer: Encoding, encoding: Encoding) -> bool:
     return answer.codec == encoding.codec and kept == {
         role: (part.dtype, part.shape, part.byteorder) for role, part in answer.parts.items()
     }
+
+
+def _shown(spec: TensorSpec, encoding: Encoding) -> str:
+    return spec.dtype if encoding.codec == DENSE else str(encoding.codec)
 
 
 def _holds(source: str, target: str) -> bool:

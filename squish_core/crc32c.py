@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 _POLYNOMIAL = 0x82F63B78
-_WIDTHS = (1 << 14, 1 << 7, 1)
-"""Words per row: a row is folded into the next one until one row is left, then that row is cut into shorter ones."""
+_WIDTHS = (1 << 14, 1 << 10, 1 << 7)
+"""Words per row: a row is folded into the next one until one is left, that one is cut into shorter ones, and so on."""
 
 
 class Crc32c:
@@ -31,11 +31,16 @@ class Crc32c:
                 for inner in _WIDTHS[position:]:
                     words = _fold(words, inner, self._state)
                     self._state = 0
-                self._state = int(words[0])
-                self._state = _advance(self._state)
+                self._take(words.astype("<u4").tobytes())
             rest = rest[taken:]
-        for byte in rest.tolist():
-            self._state = _BYTES[(self._state ^ byte) & 0xFF] ^ self._state >> 8
+        self._take(rest.tobytes())
+
+    def _take(self, data: bytes) -> None:
+        """Add a few bytes, one by one."""
+        state = self._state
+        for byte in data:
+            state = _BYTES[(state ^ byte) & 0xFF] ^ state >> 8
+        self._state = state
 
     def hexdigest(self) -> str:
         """The checksum so far."""

@@ -149,7 +149,7 @@ class Registry:
         """Implementation of a backend."""
         return self._implementation("backend", wanted)
 
-    def find(self, kind: str, **facts: Any) -> list[Entry]:
+    def find(self, kind: str, /, **facts: Any) -> list[Entry]:
         """Entries of "container", "codec" or "backend" whose declaration has all these values, by id."""
         if kind not in self._tables:
             raise SquishError("no such kind of plugin", expected="container, codec or backend", found=repr(kind))
@@ -181,6 +181,8 @@ class Registry:
 
     def missing(self, encoding: Encoding) -> Refusal | None:
         """The first codec or filter of an encoding that is not installed."""
+        if encoding.codec.inner is None and encoding.codec.id in self.codecs and not encoding.filtered:
+            return None
         spec: CodecSpec | None = encoding.codec
         wanted = []
         while spec is not None:
@@ -206,14 +208,20 @@ class Registry:
         name: str = dist or str(getattr(plugin, "__name__", type(plugin).__name__))
         self._check_api(plugin)
         with self._lock:
-            self.manager.register(plugin, name=name)
+            count = sum(loaded.dist == name for loaded in self.plugins)
+            label = f"{name} ({count + 1})" if count else name  # one distribution may bring several plugins
+            self.manager.register(plugin, name=label)
             try:
-                for kind, info in list(self._declared(plugin)):
-                    self._add(kind, Entry(info=info, dist=name, version=version))
+                self._check_hooks(plugin)
+                found = list(self._declared(plugin))
+                entries = [(kind, Entry(info=info, dist=name, version=version)) for kind, info in found]
+                for kind, entry in [item for item in entries if self._wins(*item)]:
+                    self._tables[kind][entry.info.id] = entry
+                    self._instances.pop((kind, entry.info.id), None)
             except BaseException:
-                self.manager.unregister(name=name)
+                self.manager.unregister(plugin)
                 raise
-            self.plugins.append(Loaded(dist=name, name=name, version=version))
+            self.plugins.append(Loaded(dist=name, name=label, version=version))
 
     def _load(self, point: Any) -> None:
         """Register one entry point; whatever goes wrong becomes a `broken` record."""
@@ -243,20 +251,26 @@ class Registry:
                             raise TypeError(f"{hook.name} must give {info_type.__name__}, not {type(info).__name__}")
                         yield kind, info
 
-    def _add(self, kind: str, entry: Entry) -> None:
-        table, wanted = self._tables[kind], entry.info.id
-        other = table.get(wanted)
-        if other is not None and other.dist != entry.dist:
-            preferred = self.prefer.get(wanted)
-            if preferred not in (other.dist, entry.dist):
-                raise ConflictError(
-                    f"two distributions bring the {kind} {wanted!r}", found=f"{other.dist} and {entry.dist}",
-                    code="conflict", hint=f"Uninstall one, or set {VARIABLE}={wanted}={other.dist} to choose.",
-                )  # fmt: skip
-            if preferred == other.dist:
-                return
-        table[wanted] = entry
-        self._instances.pop((kind, wanted), None)
+    def _wins(self, kind: str, entry: Entry) -> bool:
+        """Whether an entry takes its id: it is free, or preferred to the one that has it."""
+        wanted = entry.info.id
+        other = self._tables[kind].get(wanted)
+        if other is None:
+            return True
+        if other.dist == entry.dist:
+            raise SquishError(f"the {kind} {wanted!r} is declared twice", found=entry.dist, code="conflict")
+        preferred = self.prefer.get(wanted)
+        if preferred not in (other.dist, entry.dist):
+            raise ConflictError(
+                f"two distributions bring the {kind} {wanted!r}", found=f"{other.dist} and {entry.dist}",
+                code="conflict", hint=f"Uninstall one, or set {VARIABLE}={wanted}={other.dist} to choose.",
+            )  # fmt: skip
+        return preferred == entry.dist
+
+    def _check_hooks(self, plugin: Any) -> None:
+        for caller in self.manager.get_hookcallers(plugin) or ():
+            if not caller.has_spec():
+                raise SquishError("implements a hook that does not exist", found=caller.name, code="hook")
 
     def _check_api(self, plugin: Any) -> None:
         wanted = getattr(plugin, "SQUISH_API", SQUISH_API)
@@ -287,9 +301,9 @@ class Registry:
             implementation = getattr(importlib.import_module(module), name)()
             implementation.id = entry.info.id
             return implementation
-        except ImportError as error:
+        except Exception as error:  # whatever a plugin's module or constructor raises
             raise MissingPluginError(
-                f"{entry.info.id!r} cannot be imported: {error}",
+                f"{entry.info.id!r} cannot be imported: {type(error).__name__}: {error}",
                 code="import",
                 hint=f"Reinstall {entry.dist}.",
             ) from error

@@ -54,7 +54,9 @@ def panels(
         part = slice(max(low, start), min(low + steps * step, stop))
         panel = (*within[:axis], part, *within[axis + 1 :])
         if per_step > budget and axis + 1 < len(shape) - whole_rows:
-            yield from panels(shape, grain, itemsize, within=panel, axis=axis + 1, budget=budget)
+            yield from panels(
+                shape, grain, itemsize, within=panel, axis=axis + 1, budget=budget, whole_rows=whole_rows
+            )  # fmt: skip
         else:
             yield panel
 

@@ -121,7 +121,13 @@ def resolve(
     for backend_id in sorted(registry.backends):
         if backend is not None and backend_id != backend:
             continue
-        implementation = registry.backend(backend_id)
+        try:
+            implementation = registry.backend(backend_id)
+        except SquishError as error:  # it is installed and cannot be imported; the others still answer
+            if backend is not None:
+                raise
+            refused.append(Refused(backend=backend_id, encoding=None, code="import", why=error.message))
+            continue
         available = _probe(implementation)
         if not available.ok:
             refused.append(Refused(backend=backend_id, encoding=None, code="unavailable", why=available.reason))
@@ -151,20 +157,27 @@ def resolve_features(
     registry: Registry, container: str, features: dict[str, Any], *, policy: str | Policy, op: str
 ) -> Chain:
     """The chain for a combination of a format's declared features, without a file."""
+    from squish_core.guard import guarded
+
     implementation = registry.container(container)
     declared = registry.containers[container].info.features  # type: ignore[union-attr]
-    for name, value in features.items():
-        values = {value} if isinstance(value, str) else set(value)
+    asked = {
+        name: set(value) if isinstance(value, (set, frozenset, list, tuple)) else {value}
+        for name, value in features.items()
+    }
+    for name, values in asked.items():
         unknown = values - set(declared.get(name, ()))
         if name not in declared or unknown:
             raise SquishError(
                 f"format {container!r} has no such {'value of ' + repr(name) if name in declared else 'feature'}",
                 expected=", ".join(declared.get(name, declared)) or "no features",
-                found=", ".join(sorted(unknown)) if name in declared else repr(name), code="feature",
+                found=", ".join(sorted(map(str, unknown))) if name in declared else repr(name), code="feature",
             )  # fmt: skip
-    encodings = implementation.recipes(**features)
-    shown = ", ".join(f"{k}={v if isinstance(v, str) else '+'.join(sorted(v))}" for k, v in features.items())
-    return resolve(registry, f"{container} with {shown or 'nothing given'}", container, encodings, policy=policy, op=op)
+    shown = ", ".join(f"{name}={'+'.join(sorted(values))}" for name, values in asked.items())
+    target = f"{container} with {shown or 'nothing given'}"
+    with guarded(SquishError, f"resolving {target}"):
+        encodings = implementation.recipes(**features)
+        return resolve(registry, target, container, encodings, policy=policy, op=op)
 
 
 def _policy(policy: str | Policy) -> tuple[str, Policy]:

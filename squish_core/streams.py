@@ -48,7 +48,7 @@ def encoded(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict
     own = dtypes.to_numpy(codec.value_dtype(target, encoding.codec.params))
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:
-        for region in _row_panels(target, codec.grain(target, encoding.codec.params)):
+        for region in _row_panels(target, codec.encode_grain(target, encoding.codec.params)):
             values = tensor._read(origin, region)
             # A codec of another float type gets its own values as they are: NaN payloads survive.
             as_is = dense or values.dtype == own
@@ -85,7 +85,7 @@ def _repacked_panels(
     file: File, spec: TensorSpec, origin: Encoding, target: Encoding
 ) -> Iterator[tuple[dict[str, np.ndarray], Exactness] | None]:
     source, sink = file.registry.codec(origin.codec), file.registry.codec(target.codec)
-    grain = _common(source.grain(spec, origin.codec.params), sink.grain(spec, target.codec.params))
+    grain = _common(source.grain(spec, origin.codec.params), sink.encode_grain(spec, target.codec.params))
     parts = file[spec.name].arrays(origin)
     for region in _row_panels(spec, grain):
         codes = source.codes(parts, spec, origin.codec.params, region)

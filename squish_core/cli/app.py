@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -39,7 +40,8 @@ COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
 def run(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code."""
     as_json = "--json" in argv  # looked at here, so that a command line that cannot be parsed answers in JSON, too
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name must not stop a terminal that is not UTF-8
     try:
         # Outside typer's own error handling: it has other exit codes and words.
         result: Any = build(argv)(args=list(argv) or ["--help"], prog_name="squish", standalone_mode=False)
@@ -72,16 +74,17 @@ def usage(error: Any) -> SquishError:
 
 
 def build(argv: Sequence[str]) -> typer.Typer:
-    """The app; plugins are asked for theirs only where it matters: an unknown command, or the list of all."""
+    """The app. For a known command it has only that one: building all, and asking plugins for theirs, takes time."""
     app = typer.Typer(
         rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )  # fmt: skip
     app.callback()(squish)
-    for name, (function, examples) in COMMANDS.items():
+    first = next((word for word in argv if not word.startswith("-")), None)
+    for name in [first] if first in COMMANDS else COMMANDS:
+        function, examples = COMMANDS[name]
         lines = "\n".join(f"  {example}" for example in examples)
         app.command(name, epilog=f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}")(function)
-    first = next((word for word in argv if not word.startswith("-")), None)
     if first not in COMMANDS and "--version" not in argv:
         extras.add_commands(app)
     return app

@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from squish_core.comparison import Difference
     from squish_core.conversion import Conversion
 
-CANNOT_RUN = ("missing", "unreadable", "file-kind", "not-installed", "broken", "import", "unknown", "ambiguous")
+CANNOT_RUN = (
+    "missing",
+    "unreadable",
+    "file-kind",
+    "not-installed",
+    "broken",
+    "import",
+    "unknown",
+    "ambiguous",
+    "folder",
+)
 """Codes of errors on opening that say nothing against the file's content."""
 
 
@@ -80,11 +90,17 @@ def difference_lines(found: Difference) -> Iterable[str]:
     """What differs, then how much is equal."""
     words = {"bytes": "equal bytes", "values": "equal values", "differs": "other values", "shape": "another shape"}
     rows = [
-        (item.state, *("-" if value is None else f"{value:.3g}" for value in (item.nmse, item.max_error, item.cosine)),
-         item.name, " -> ".join(side for side in (item.a, item.b) if side))
-        for item in found.tensors if item.state not in ("bytes", "values")
-    ]  # fmt: skip
-    yield from table(("tensor", "NMSE", "max error", "cosine", "name", "a -> b"), "<>>><<", rows)
+        (
+            item.state,
+            *("-" if value is None else f"{value:.3g}" for value in (item.nmse, item.max_error)),
+            "-" if item.cosine is None else f"{item.cosine:.6g}",
+            " -> ".join(dict.fromkeys(side for side in (item.a, item.b) if side)),
+            item.name,
+        )
+        for item in found.tensors
+        if item.state not in ("bytes", "values")
+    ]
+    yield from table(("tensor", "NMSE", "max error", "cosine", "stored as", "name"), "<>>><<", rows)
     for title, changes in (("metadata", found.meta), ("assets", found.assets)):
         if changes:
             yield from (title, *(f"  {change}" for change in changes))
@@ -152,13 +168,12 @@ def conversion_lines(report: Conversion) -> Iterable[str]:
         )
         for (action, source, target, exactness), sizes in kinds.items()
     ]
-    yield from table(("action", "tensors", "size", "exact to", "stored as"), "<>><<", rows)
+    yield from table(("action", "tensors", "size", "exactness", "stored as"), "<>><<", rows)
     notes: dict[str, list[str]] = {}
     for step in report.steps:
         if step.note:
             notes.setdefault(step.note, []).append(step.name)
     for note, names in notes.items():
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        yield f"note: {note}: {', '.join(names[:3])}{more}"
+        yield f"note: {counted(len(names), 'tensor')} {note} ({names[0]}{', ...' if len(names) > 1 else ''})"
     if report.dropped:
         yield from ("not carried over:", *(f"  {what}" for what in report.dropped))

@@ -139,7 +139,7 @@ def lines(data: dict[str, Any]) -> Iterable[str]:
     yield from ("", "plugins")
     for plugin in data["plugins"]:
         state, name = "ok" if plugin["ok"] else "broken", f"{plugin['dist']} {plugin['version']}".strip()
-        yield f"  {state:6}  {name}: {listed(plugin['brings'])}"
+        yield f"  {state:6}  {name}" + (f": {listed(plugin['brings'])}" if plugin["ok"] or plugin["brings"] else "")
         yield from (f"          {reason}" for reason in plugin["reasons"])
     yield from ("", "backends")
     for backend in data["backends"]:

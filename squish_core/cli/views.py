@@ -12,8 +12,9 @@ from squish_core.cli.output import Answer, counted, plain_data, table
 from squish_core.errors import SquishError, TensorError, escape
 
 if TYPE_CHECKING:
-    from squish_core.handles import File, Tensor
+    from squish_core.handles import File
     from squish_core.resolver import Chain
+    from squish_core.tensors import Tensor
 
 LONG = 64
 """Longest metadata value or list that is shown whole: characters for people, items in JSON."""
@@ -183,12 +184,15 @@ def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
     """What `info` tells, for people."""
     from squish_core.resolver import human
 
-    yield from table(("file", data["file"]), "<<", [
-        ("format", f"{data['format']}, version {data['version']}, kind {data['kind']}"),
+    version = f" {data['version']}" if data["version"] else ""
+    kind = f" ({data['kind']})" if data["kind"] != "model" else ""
+    facts = [
+        ("format", f"{data['format']}{version}{kind}"),
         ("size", f"{human(data['size'])} in {counted(len(data['files']), 'file')}"),
         ("tensors", f"{data['tensors']:,}"),
         ("parameters", f"{data['parameters']:,} at {data['bits_per_weight']:.2f} bits each"),
-    ])  # fmt: skip
+    ]
+    yield from table(("file", escape(data["file"])), "<<", facts)
     if len(data["files"]) > 1:
         yield from ("", "files", *(f"  {human(ref['size']):>8}  {ref['name']}" for ref in data["files"]))
     rows = [
@@ -255,14 +259,21 @@ def planned(tensor: Tensor, backend: str | None, policy: str, op: str) -> Chain 
 
 
 def grouped(found: Iterable[Chain | SquishError]) -> list[str]:
-    """Explanations; tensors that are handled alike share one."""
+    """Explanations; tensors that are handled alike share one, and backends that are not installed are told once."""
+    from attrs import evolve
+
     groups: dict[str, list[str]] = {}
+    absent: dict[str, str] = {}
     for item in found:
         if isinstance(item, SquishError):
             groups.setdefault(f"  none     {escape(item.message)}", []).append(item.tensor or "")
-        else:
-            groups.setdefault(item.explain().partition("\n")[2], []).append(item.target)
+            continue
+        lacking = [refused for refused in item.refused if refused.encoding is None and refused.install]
+        absent |= {refused.backend: str(refused.install) for refused in lacking}
+        rest = tuple(refused for refused in item.refused if refused not in lacking)
+        groups.setdefault(evolve(item, refused=rest).explain().partition("\n")[2], []).append(item.target)
     lines = []
     for text, names in groups.items():
         lines += [names[0] + (f" and {len(names) - 1} more like it" if len(names) > 1 else ""), *text.split("\n"), ""]
-    return lines[:-1] or ["no tensors"]
+    lines += [f"backend {name} is not installed ({install})" for name, install in absent.items()]
+    return lines if absent else lines[:-1] or ["no tensors"]

@@ -109,9 +109,7 @@ class Peer:
         """In the peer: what a function returns that uses no outer name but `np`, or `result` of a snippet."""
         return self._ask(timeout, do="run", args=args, **_source(code))
 
-    def prepare(
-        self, code: Callable[..., Any] | str, /, *, timeout: float = TIMEOUT, **args: object
-    ) -> "Timed":
+    def prepare(self, code: Callable[..., Any] | str, /, *, timeout: float = TIMEOUT, **args: object) -> "Timed":
         """As `run`, but the result, a function without arguments, stays in the peer to be timed there."""
         number = self._ask(timeout, do="prepare", args=args, **_source(code))
         return Timed(lambda: self._ask(timeout, do="time", number=number))
@@ -130,9 +128,7 @@ class Peer:
         self._stderr.seek(0)
         self._stderr.truncate()
         pipe = subprocess.PIPE
-        return subprocess.Popen(
-            [self.python, "-I", CHILD], stdin=pipe, stdout=pipe, stderr=self._stderr, bufsize=0
-        )
+        return subprocess.Popen([self.python, "-I", CHILD], stdin=pipe, stdout=pipe, stderr=self._stderr, bufsize=0)
 
     def _ask(self, timeout: float, **request: object) -> Any:
         frame = pack(request)
@@ -192,9 +188,7 @@ def peer(name: str) -> Peer:
 
 def interleave(calls: Mapping[str, Callable[[], object] | Timed], repeat: int = 7) -> dict[str, float]:
     """Median seconds of each, measured in turns so that a slow moment of the machine falls on all of them."""
-    seconds = {
-        name: call.seconds if isinstance(call, Timed) else clocked(call) for name, call in calls.items()
-    }
+    seconds = {name: call.seconds if isinstance(call, Timed) else clocked(call) for name, call in calls.items()}
     for measure in seconds.values():  # first calls import, allocate and fill caches
         measure()
     rounds = [{name: measure() for name, measure in seconds.items()} for _ in range(repeat)]
@@ -240,9 +234,7 @@ def _install(*command: str | Path) -> None:
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
     if done.returncode:
         text = done.stdout.decode(errors="replace")
-        raise OracleError(
-            f"`{' '.join(map(str, command))}` failed; a package index must be reachable\n{text}"
-        )
+        raise OracleError(f"`{' '.join(map(str, command))}` failed; a package index must be reachable\n{text}")
 
 
 def _uv() -> Path:

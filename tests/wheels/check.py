@@ -17,18 +17,24 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "tests" / "data"
 
 
-class Expected(NamedTuple):
-    """What a plugin's environment must offer, its dependencies' part included; `sample` is in tests/data."""
+class Brings(NamedTuple):
+    """What a distribution adds to the registry; `sample` is in tests/data."""
 
     containers: frozenset[str] = frozenset()
+    codecs: frozenset[str] = frozenset()
+    backends: frozenset[str] = frozenset()
     sample: str = ""
 
 
-# A plugin that is not here must install and be listed, and adds no container.
-EXPECTED = {
-    "gguf": Expected(frozenset({"gguf"}), "sample.gguf"),
-    "safetensors": Expected(frozenset({"safetensors"}), "sample.safetensors"),
-    "ztensor": Expected(frozenset({"ztensor"}), "sample.zt"),
+GGML = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k")
+BRINGS = {
+    "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"})),
+    "squish-codecs": Brings(codecs=frozenset({"affine"})),
+    "squish-zstd": Brings(codecs=frozenset({"zstd"})),
+    "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in GGML)),
+    "squish-gguf": Brings(containers=frozenset({"gguf"}), sample="sample.gguf"),
+    "squish-safetensors": Brings(containers=frozenset({"safetensors"}), sample="sample.safetensors"),
+    "squish-ztensor": Brings(containers=frozenset({"ztensor"}), sample="sample.zt"),
 }
 
 LIST = """
@@ -96,41 +102,66 @@ def environment(folder: Path, names: list[str], wheels: dict[str, Path]) -> Path
     return python
 
 
-def check(python: Path, plugin: str) -> None:
-    """An environment lists what is installed, opens its own samples, says what to install for others."""
+def check(python: Path, name: str) -> None:
+    """An environment lists exactly what is installed, opens its own samples, says what to install for others."""
     listed = json.loads(run(python, "-c", LIST))
-    installed = run(
-        python, "-c", "import importlib.metadata as m; print(*[d.name for d in m.distributions()])"
-    )
-    offered = {p for p in EXPECTED if f"squish-{p}" in installed.split()}
-    wanted = set().union(*(EXPECTED[p].containers for p in offered))
-    if set(listed["containers"]) != wanted:
-        raise CheckError(f"{plugin}: containers {listed['containers']}, expected {sorted(wanted)}")
-    for name, expected in EXPECTED.items():
-        sample = DATA / expected.sample
-        if name in offered:
-            run(python, "-c", OPEN, sample)
-        else:
-            run(python, "-c", HINT, sample, f"squish-{name}")
+    installed = run(python, "-c", "import importlib.metadata as m; print(*[d.name for d in m.distributions()])").split()
+    here = [BRINGS[dist] for dist in BRINGS if dist in installed]
+    for kind, found in listed.items():
+        wanted = sorted(set().union(*(getattr(brings, kind) for brings in here)))
+        if found != wanted:
+            raise CheckError(f"{name}: {kind} {found}, expected {wanted}")
+    for dist, brings in BRINGS.items():
+        if brings.sample and dist in installed:
+            run(python, "-c", OPEN, DATA / brings.sample)
+        elif brings.sample:
+            run(python, "-c", HINT, DATA / brings.sample, dist)
+
+
+def pytest(python: Path, folder: Path, marks: str, *arguments: str | Path) -> None:
+    """Run tests with an environment's own pytest: nothing of the tree is on its path."""
+    command = [python.with_name("pytest"), "-q", "-m", marks, "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise CheckError(f"{' '.join(map(str, command))}\n{done.stdout[-6000:]}{done.stderr[-2000:]}")
+
+
+def run_tests(python: Path, folder: Path) -> None:
+    """A plugin's own tests, where nothing but the plugin and what it declares is installed."""
+    if (folder / "tests").exists():
+        pytest(python, ROOT, "not oracle and not fuzz", folder / "tests")
+
+
+def check_example(work: Path) -> None:
+    """A third-party plugin: its wheel beside the core's alone, and the conformance kit on it."""
+    folder = ROOT / "examples" / "acme_format"
+    wheels = build({"squish-core": ROOT, "acme-format": folder}, work / "example")
+    python = environment(work / "env-example", ["acme-format[test]"], wheels)
+    pytest(python, folder, "not fuzz", "-c", "pyproject.toml")
+    print("squish-core + acme-format: fine", flush=True)
 
 
 def main(plugins: list[str]) -> None:
     every = sorted(each.parent.name for each in ROOT.glob("plugins/*/pyproject.toml"))
     folders = {each: ROOT / "plugins" / each for each in plugins or every}
-    names = {
-        each: tomllib.loads((at / "pyproject.toml").read_text())["project"]["name"]
-        for each, at in folders.items()
+    projects = {each: tomllib.loads((at / "pyproject.toml").read_text())["project"] for each, at in folders.items()}
+    names = {each: project["name"] for each, project in projects.items()}
+    extras = {
+        each: "[testing]" * ("testing" in project.get("optional-dependencies", {}))
+        for each, project in projects.items()
     }
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
-        wheels = build(
-            {"squish-core": ROOT, **{names[each]: at for each, at in folders.items()}}, work / "wheels"
-        )
+        wheels = build({"squish-core": ROOT, **{names[each]: at for each, at in folders.items()}}, work / "wheels")
         print(f"built {len(wheels)} wheels", flush=True)
         for each in ["", *folders]:
-            alone = ["squish-core"] + ([names[each]] if each else [])
-            check(environment(work / f"env-{each or 'core'}", alone, wheels), each or "core alone")
+            alone = ["squish-core[testing]"] + ([names[each] + extras[each]] if each else [])
+            python = environment(work / f"env-{each or 'core'}", alone, wheels)
+            check(python, each or "core alone")
+            if each:
+                run_tests(python, folders[each])
             print(f"{' + '.join(alone)}: fine", flush=True)
+        check_example(work)
 
 
 if __name__ == "__main__":

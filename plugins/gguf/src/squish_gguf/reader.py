@@ -41,7 +41,7 @@ _FEWEST_ENTRY, _FEWEST_TENSOR = 8 + 4 + 1, 8 + 4 + 4 + 8
 
 
 class Record(NamedTuple):
-    """One line of the tensor table: `length` None where the type's size is not known; `offset` from the file's start."""
+    """One line of the tensor table: `length` is None where the type's size is not known, `offset` counts from 0."""
 
     shape: tuple[int, ...]
     type: int
@@ -170,7 +170,7 @@ def _version(cursor: Cursor) -> int:
     swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
     if 1 <= swapped <= max(VERSIONS):
         raise UnsupportedVersionError(
-            f"big-endian GGUF v{swapped} is not read", offset=4, expected="little-endian v2 or v3", found=f"{version:#x}",
+            f"big-endian GGUF v{swapped} is not read", offset=4, expected="little-endian v2 or v3", found=hex(version),
             code="byte-order", hint="Convert it with gguf-convert-endian from the package gguf.",
         )  # fmt: skip
     raise UnsupportedVersionError(

@@ -15,6 +15,7 @@ from squish_core.api import (
     Layout,
     LazyTensors,
     Limits,
+    Options,
     Outgoing,
     Part,
     Problem,
@@ -27,8 +28,6 @@ from squish_core.api import (
 from squish_safetensors import writer
 from squish_safetensors.folder import ASSETS, INDEX_SUFFIX, STANDARD, Shard, choose, part_of_set, read_set
 from squish_safetensors.header import build, read_header
-
-Options = Mapping[str, str]
 
 
 class Safetensors(Container):
@@ -45,7 +44,7 @@ class Safetensors(Container):
             shards, problems = [Shard(main, read_header(main, limits))], part_of_set(name, members)
         beside = [main.member(asset) for asset in ASSETS if asset in members] if standard else []
         records = {tensor: record for shard in shards for tensor, record in shard.header.records.items()}
-        extents = [(record.file, record.offset, record.length, tensor) for tensor, record in records.items()]
+        extents = [(file, offset, length, tensor) for tensor, (file, _, _, offset, length) in records.items()]
         meta, contradictions = _merged(shards)
         return Index(
             format="safetensors",
@@ -110,6 +109,6 @@ def _lookalike_names(names: Iterable[str]) -> list[Problem]:
         if not name.isascii():
             other = seen.setdefault(unicodedata.normalize("NFC", name), name)
             if other != name:
-                message = f"differs from {ascii(other)} only in Unicode composition"
+                message = f"differs from {other!a} only in Unicode composition"
                 problems.append(Problem(code="name", severity="warning", where=name, message=message))
     return problems

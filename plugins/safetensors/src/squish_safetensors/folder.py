@@ -42,7 +42,8 @@ def choose(folder: Source) -> str:
         raise FormatError(
             "is a folder with several safetensors files and none that stands for all"
             if found else "is a folder without a safetensors file",
-            expected=f"one file, or one {INDEX_SUFFIX}", found=shown or None, code="folder", hint="Name one of its files.",
+            expected=f"one file, or one {INDEX_SUFFIX}", found=shown or None, code="folder",
+            hint="Name one of its files.",
         )  # fmt: skip
     return found[0]
 
@@ -73,7 +74,7 @@ def part_of_set(name: str, members: Sequence[str]) -> list[Problem]:
 
 def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
     """The files named, sorted; every one a plain name of a file that is there."""
-    first = {}
+    first: dict[str, str] = {}
     for tensor, name in places.items():
         if type(name) is not str:
             raise FormatError("the index names no file", tensor=tensor, found=type(name).__name__, code="index")
@@ -131,7 +132,7 @@ def _disagree(tensor: str, shard: Shard, what: str, expected: str) -> None:
 def _check_total(metadata: Any, shards: list[Shard]) -> list[Problem]:
     """`total_size` counts the bytes of all tensors; nothing depends on it."""
     stated = metadata.get("total_size") if type(metadata) is dict else None
-    total = sum(record.length for shard in shards for record in shard.header.records.values())
+    total = sum(length for shard in shards for *_, length in shard.header.records.values())
     if stated is None or stated == total:
         return []
     message = f"is {str(stated)[:40]}, and the tensors have {total} bytes"

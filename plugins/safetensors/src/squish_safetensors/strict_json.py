@@ -44,7 +44,7 @@ def loads(raw: bytes, what: str, limits: Limits, *, start: int = 0) -> dict[str,
         raise FormatError(f"the {what} is not JSON: {error}", offset=start, code="json") from None
     except FormatError as error:
         raise error.within(offset=start) from None
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _brackets(raw: bytes) -> bytes:
@@ -59,9 +59,10 @@ def _brackets(raw: bytes) -> bytes:
 def _shallow(brackets: bytes, depth: int) -> bool:
     """Whether all pairs match and vanish within `depth` rounds."""
     for _ in range(depth):
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        if not brackets:
-            return True
+        left = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if not left or len(left) == len(brackets):
+            return not left
+        brackets = left
     return False
 
 

@@ -14,7 +14,7 @@ WINDOW = 128 << 20
 """Largest window in bytes that is decoded: what `zstd` itself takes without being told otherwise."""
 
 _SKIPPABLE, _FRAME = 0x184D2A50, 0xFD2FB528
-_RLE, _RESERVED = 1, 3
+_RLE, _COMPRESSED, _RESERVED = 1, 2, 3
 
 
 class Zstd(ByteCodec):
@@ -30,7 +30,7 @@ class Zstd(ByteCodec):
         """
         decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW)
         filled = 0
-        for start, stop in frames(data):
+        for start, stop in frames(data, len(out)):
             try:
                 with decompressor.stream_reader(data[start:stop]) as reader:
                     while filled < len(out) and (got := reader.readinto(out[filled:])):
@@ -66,10 +66,11 @@ def level(params: Params) -> int:
     return wanted
 
 
-def frames(data: memoryview) -> Iterator[tuple[int, int]]:
+def frames(data: memoryview, size: int) -> Iterator[tuple[int, int]]:
     """Byte ranges of the frames that hold data (RFC 8878, 3.1); CodecError naming where the stream breaks.
 
-    The decoder itself takes a stream that stops in the middle of a frame for complete, so the blocks are walked here.
+    The decoder itself takes a stream that stops in the middle of a frame for complete, so the blocks are walked here;
+    a frame whose blocks say that they give more than `size` bytes is refused before it is decoded.
     """
     position = 0
     while position < len(data):
@@ -77,7 +78,7 @@ def frames(data: memoryview) -> Iterator[tuple[int, int]]:
         if magic & ~0xF == _SKIPPABLE:
             stop = position + 8 + _uint(data, position + 4, 4)
         elif magic == _FRAME:
-            stop = _frame_end(data, position)
+            stop = _frame_end(data, position, size)
             yield position, stop
         else:
             what = "trailing bytes after the last zstd frame" if position else "is not zstd data"
@@ -90,7 +91,7 @@ def frames(data: memoryview) -> Iterator[tuple[int, int]]:
         position = stop
 
 
-def _frame_end(data: memoryview, start: int) -> int:
+def _frame_end(data: memoryview, start: int, expected: int) -> int:
     try:
         header = zstandard.get_frame_parameters(data[start : start + 18])
     except zstandard.ZstdError as error:
@@ -102,13 +103,16 @@ def _frame_end(data: memoryview, start: int) -> int:
             "the zstd window is too large", offset=start, expected=f"at most {WINDOW} bytes",
             found=f"{header.window_size} bytes", code="window", hint="Compress it again without long mode.",
         )  # fmt: skip
-    position, last = start + zstandard.frame_header_size(data[start : start + 18]), False
+    position, given, last = start + zstandard.frame_header_size(data[start : start + 18]), 0, False
     while not last:
         block = _uint(data, position, 3)
         last, kind, size = bool(block & 1), block >> 1 & 3, block >> 3
         if kind == _RESERVED:
             raise CodecError("a zstd block is of a reserved kind", offset=position, code="zstd")
         position += 3 + (1 if kind == _RLE else size)
+        given += 0 if kind == _COMPRESSED else size
+        if given > expected:
+            raise _wrong_size(expected, f"more than {expected} bytes")
     return position + 4 * header.has_checksum
 
 

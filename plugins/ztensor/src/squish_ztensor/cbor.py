@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -46,14 +45,14 @@ def plain(value: Any) -> Any:
     return None if value is cbor2.undefined else value
 
 
-class _Tags(dict[int, Callable[[Any], Any]]):
+class _Tags(dict[int, Callable[[Any, bool], Any]]):
     """Decoders of all tags at once: each keeps its tag and content as they are."""
 
     seen = False
 
-    def __missing__(self, tag: int) -> Callable[[Any], Any]:
+    def __missing__(self, tag: int) -> Callable[[Any, bool], Any]:
         self.seen = True
-        return partial(cbor2.CBORTag, tag)
+        return lambda value, _immutable: cbor2.CBORTag(tag, value)
 
 
 def _refuse_tags(value: Any, offset: int) -> None:

@@ -139,7 +139,7 @@ def _raw_part(component: Component) -> Part:
 def _element(component: Component) -> str | None:
     """Element type of a component; None when its dtype and type are not known, or not even text."""
     try:
-        return ELEMENTS.get((component.get("dtype"), component.get("type")))
+        return ELEMENTS.get((component.get("dtype", ""), component.get("type")))
     except TypeError:
         return None
 

@@ -64,8 +64,8 @@ class Placement:
         if digest:
             data["digest"] = digest
         entry: dict[str, Any] = {"shape": list(spec.shape), "format": _format_of(encoding)}
-        if spec.attrs:
-            entry["attributes"] = dict(spec.attrs)
+        if attributes := {key: value for key, value in spec.attrs.items() if _has_cbor(value)}:
+            entry["attributes"] = attributes
         self.objects[spec.name] = {**entry, "components": {"data": data}}
 
     def manifest(self, attributes: Mapping[str, Any]) -> bytes:
@@ -114,8 +114,11 @@ def _stored_as(spec: TensorSpec, encoding: Encoding, part: Part) -> Part | Refus
 
 def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted) -> Layout:
     """Exact size of a raw file, from a manifest with digests of the right length."""
+    dropped = tuple(
+        f"{spec.name}: attribute {key}" for spec in specs for key, value in spec.attrs.items() if not _has_cbor(value)
+    )
     if wanted.encoding == "zstd":
-        return Layout(size=None)
+        return Layout(size=None, dropped=dropped)
     text = sidecar.is_text(meta, assets)
     specs = [*specs] if text else [*specs, _sidecar_spec(sidecar.packed_size(meta, assets))]
     placement, position = Placement(), len(MAGIC)
@@ -124,7 +127,8 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
         offset = placement.start(position, spec.name, nbytes)
         placement.add(spec, offset, nbytes, _NO_DIGEST[wanted.digest])
         position = offset + nbytes
-    return Layout(size=position + len(placement.manifest(meta if text else {})) + FOOTER)
+    size = position + len(placement.manifest(meta if text else {})) + FOOTER
+    return Layout(size=size, dropped=dropped)
 
 
 def write(
@@ -187,6 +191,14 @@ def _pad(sink: Sink, offset: int) -> int:
 
 def _format_of(encoding: Encoding) -> str:
     return "dense" if encoding.codec == DENSE else f"gguf.{encoding.codec.id.removeprefix('ggml.')}"
+
+
+def _has_cbor(value: Any) -> bool:
+    try:
+        cbor2.dumps(value)
+    except (cbor2.CBORError, RecursionError):
+        return False
+    return True
 
 
 def _sidecar_spec(length: int) -> TensorSpec:

@@ -1,0 +1,308 @@
+"""What the GGML block codecs promise: the reference's values and bytes, from any memory, in little memory."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from squish_ggml.blocks import BLOCKS, Block
+
+NAMES = sorted(BLOCKS)
+GOLDEN_NAMES = sorted(set(NAMES) - {"q8_1", "q8_k"})
+ENCODED_NAMES = sorted(name for name in NAMES if BLOCKS[name].encode)
+GOLDEN = np.load(Path(__file__).parent / "data" / "golden.npz")
+
+
+def decode(block: Block, blocks: np.ndarray) -> np.ndarray:
+    """Decode into memory that holds something else before."""
+    out = np.full((blocks.shape[0], blocks.shape[1] * block.elements), 12345.0, np.float32)
+    block.decode(blocks, out)
+    return out
+
+
+def encode(block: Block, values: np.ndarray) -> np.ndarray:
+    """Encode into memory that holds something else before."""
+    assert block.encode is not None
+    out = np.full((len(values), values.shape[1] // block.elements, block.nbytes), 0xA5, np.uint8)
+    block.encode(values, out)
+    return out
+
+
+def random_blocks(block: Block, rows: int, count: int) -> np.ndarray:
+    """Any bytes are valid blocks; among these are NaN, infinite and subnormal scales."""
+    return np.random.default_rng(5).integers(0, 256, (rows, count, block.nbytes), dtype=np.uint8)
+
+
+def assert_same_bits(ours: np.ndarray, expected: np.ndarray) -> None:
+    """Equal to the last bit, with -0 apart from 0; the payload of a NaN is the processor's choice."""
+    nan = np.isnan(expected)
+    np.testing.assert_array_equal(np.isnan(ours), nan)
+    np.testing.assert_array_equal(ours.view(np.uint32)[~nan], expected.view(np.uint32)[~nan])
+
+
+# A second decoder, one weight at a time, straight from the block layouts.
+
+
+def single(value: float) -> float:
+    """Round to float32; sums and products of two float32 are safe to round from float64."""
+    return ctypes.c_float(value).value
+
+
+def nibble(packed: bytes, index: int, width: int) -> int:
+    """Element `index` where each `width` bytes hold `width` low nibbles, then `width` high ones."""
+    group, within = divmod(index, 2 * width)
+    high, place = divmod(within, width)
+    return packed[group * width + place] >> (4 * high) & 15
+
+
+def pair(packed: bytes, index: int) -> int:
+    """Element `index` where each 32 bytes hold four times 32 elements of two bits."""
+    group, within = divmod(index, 128)
+    return packed[group * 32 + within % 32] >> (2 * (within // 32)) & 3
+
+
+def scalar_legacy(name: str, raw: bytes) -> Iterator[float]:
+    with_minimum, bits = name.endswith("1"), int(name[1])
+    scale, minimum = struct.unpack_from("<ee", raw)
+    packed = raw[4 if with_minimum else 2 :]
+    fifth = int.from_bytes(packed[:4], "little") if bits == 5 else 0
+    for index in range(32):
+        level = nibble(packed[4 if bits == 5 else 0 :], index, 16) | (fifth >> index & 1) << 4
+        if with_minimum:
+            yield single(single(scale * level) + minimum)
+        else:
+            yield scale * (level - (16 if bits == 5 else 8))
+
+
+def scalar_q8(layout: str, raw: bytes) -> Iterator[float]:
+    scale, *_, quants = struct.unpack(layout, raw)
+    for quant in struct.unpack(f"{len(quants)}b", quants):
+        yield single(scale * quant)
+
+
+def scalar_q2_k(raw: bytes) -> Iterator[float]:
+    factors, quants, scale, minimum = struct.unpack("<16s64see", raw)
+    for index in range(256):
+        factor = factors[index // 16]
+        product = single(scale * (factor & 15) * pair(quants, index))
+        yield single(product - minimum * (factor >> 4))
+
+
+def scalar_q3_k(raw: bytes) -> Iterator[float]:
+    high, quants, factors, scale = struct.unpack("<32s64s12se", raw)
+    for index in range(256):
+        group = index // 16
+        factor = factors[group % 8] >> (4 * (group // 8)) & 15
+        factor |= (factors[8 + group % 4] >> (2 * (group // 4)) & 3) << 4
+        third = high[index % 32] >> (index // 32) & 1
+        yield single(scale * (factor - 32) * (pair(quants, index) - (0 if third else 4)))
+
+
+def six_bits(factors: bytes, group: int) -> tuple[int, int]:
+    """Scale and minimum of one group of 32 in Q4_K and Q5_K."""
+    if group < 4:
+        return factors[group] & 63, factors[group + 4] & 63
+    shared = factors[group + 4]
+    return shared & 15 | factors[group - 4] >> 6 << 4, shared >> 4 | factors[group] >> 6 << 4
+
+
+def scalar_q45_k(layout: str, raw: bytes) -> Iterator[float]:
+    scale, minimum, factors, *fifth, quants = struct.unpack(layout, raw)
+    for index in range(256):
+        level = nibble(quants, index, 32)
+        for high in fifth:
+            level |= (high[index % 32] >> (index // 32) & 1) << 4
+        factor, offset = six_bits(factors, index // 32)
+        yield single(single(scale * factor * level) - minimum * offset)
+
+
+def scalar_q6_k(raw: bytes) -> Iterator[float]:
+    low, high, factors, scale = struct.unpack("<128s64s16se", raw)
+    for index in range(256):
+        level = nibble(low, index, 64) | pair(high, index) << 4
+        factor = struct.unpack_from("b", factors, index // 16)[0]
+        yield single(scale * factor * (level - 32))
+
+
+SCALAR: dict[str, Callable[[bytes], Iterator[float]]] = {
+    "q4_0": lambda raw: scalar_legacy("q4_0", raw),
+    "q4_1": lambda raw: scalar_legacy("q4_1", raw),
+    "q5_0": lambda raw: scalar_legacy("q5_0", raw),
+    "q5_1": lambda raw: scalar_legacy("q5_1", raw),
+    "q8_0": lambda raw: scalar_q8("<e32s", raw),
+    "q8_1": lambda raw: scalar_q8("<ee32s", raw),
+    "q2_k": scalar_q2_k,
+    "q3_k": scalar_q3_k,
+    "q4_k": lambda raw: scalar_q45_k("<ee12s128s", raw),
+    "q5_k": lambda raw: scalar_q45_k("<ee12s32s128s", raw),
+    "q6_k": scalar_q6_k,
+    "q8_k": lambda raw: scalar_q8("<f256s", raw[:260]),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_any_bytes_decode_as_the_layout_says(name: str, data: st.DataObject) -> None:
+    raw = data.draw(st.binary(min_size=BLOCKS[name].nbytes, max_size=BLOCKS[name].nbytes))
+    ours = decode(BLOCKS[name], np.frombuffer(raw, np.uint8).reshape(1, 1, -1))
+    assert_same_bits(ours, np.array([list(SCALAR[name](raw))], np.float32))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_random_blocks_decode_as_the_layout_says(name: str) -> None:
+    blocks = random_blocks(BLOCKS[name], 2, 5)
+    expected = [[value for raw in row for value in SCALAR[name](raw.tobytes())] for row in blocks]
+    assert_same_bits(decode(BLOCKS[name], blocks), np.array(expected, np.float32))
+
+
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_golden_values(name: str) -> None:
+    assert_same_bits(decode(BLOCKS[name], GOLDEN[f"{name}_blocks"]), GOLDEN[f"{name}_values"])
+
+
+@pytest.mark.parametrize("name", ENCODED_NAMES)
+def test_golden_encodings(name: str) -> None:
+    ours = encode(BLOCKS[name], GOLDEN["inputs"])
+    np.testing.assert_array_equal(ours.reshape(len(ours), -1), GOLDEN[f"{name}_encoded"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_and_panels_do_not_change_the_values(name: str) -> None:
+    block = BLOCKS[name]
+    count = 3 * (1 << 16) // block.elements + 7
+    blocks = random_blocks(block, 1, count)
+    huge_row = decode(block, blocks)
+    in_parts = [decode(block, blocks[:, start : start + 101]) for start in range(0, count, 101)]
+    assert_same_bits(huge_row, np.concatenate(in_parts, axis=1))
+    many_rows = decode(block, blocks.reshape(count, 1, -1))
+    assert_same_bits(huge_row.reshape(many_rows.shape), many_rows)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unaligned_and_read_only_input(name: str) -> None:
+    block = BLOCKS[name]
+    blocks = random_blocks(block, 3, 5)
+    view = np.frombuffer(b"x" + blocks.tobytes(), np.uint8, offset=1).reshape(blocks.shape)
+    assert not view.flags.writeable
+    assert_same_bits(decode(block, view), decode(block, blocks))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("count", [4, 3000])
+def test_a_slice_of_columns(name: str, count: int) -> None:
+    block = BLOCKS[name]
+    blocks = random_blocks(block, 40, count + 2)
+    sliced = blocks[::3, 1:-1]
+    assert_same_bits(decode(block, sliced), decode(block, sliced.copy()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 0)])
+def test_nothing_decodes_to_nothing(name: str, shape: tuple[int, int]) -> None:
+    block = BLOCKS[name]
+    assert decode(block, np.empty((*shape, block.nbytes), np.uint8)).size == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_work_memory_does_not_grow_with_the_tensor(name: str) -> None:
+    block = BLOCKS[name]
+    blocks = random_blocks(block, 1, (1 << 22) // block.elements)
+    out = np.empty((1, 1 << 22), np.float32)
+    tracemalloc.start()
+    block.decode(blocks, out)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 512 << 10  # the output has 16 MiB
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wrong_arrays_are_refused(name: str) -> None:
+    block = BLOCKS[name]
+    blocks = random_blocks(block, 2, 3)
+    out = np.empty((2, 3 * block.elements), np.float32)
+    with pytest.raises(ValueError, match="blocks must be"):
+        block.decode(blocks[..., :-1], out)
+    with pytest.raises(ValueError, match="adjacent"):
+        block.decode(np.repeat(blocks, 2, axis=2)[..., ::2], out)
+    with pytest.raises(ValueError, match="values must be"):
+        block.decode(blocks, out[:, :-1])
+    with pytest.raises(ValueError, match="values must be"):
+        block.decode(blocks, np.asfortranarray(out))
+
+
+@pytest.mark.parametrize("name", ENCODED_NAMES)
+def test_encoding_is_within_half_a_step_of_the_values(name: str) -> None:
+    values = np.random.default_rng(6).standard_normal((3, 1 << 16)).astype(np.float32)
+    error = np.abs(decode(BLOCKS[name], encode(BLOCKS[name], values)) - values).reshape(-1, 32).max(axis=1)
+    magnitude = np.abs(values).reshape(-1, 32).max(axis=1)
+    # Q4_0 has 7 levels on one side of zero and 8 on the other, so the far end may miss by a whole step.
+    steps = {"q4_0": 1 / 8, "q4_1": 2 / 15 / 2, "q8_0": 1 / 127 / 2}[name]
+    assert (error <= magnitude * (steps + 1e-3)).all()
+
+
+@pytest.mark.parametrize("name", ENCODED_NAMES)
+def test_encoding_refuses_scattered_output(name: str) -> None:
+    block = BLOCKS[name]
+    assert block.encode is not None
+    with pytest.raises(ValueError, match="C-contiguous"):
+        block.encode(np.zeros((2, 32), np.float32), np.zeros((2, 3, block.nbytes), np.uint8)[:, ::3])
+
+
+def hard_values() -> Iterator[np.ndarray]:
+    """Random, zero, constant, tied, huge, tiny, non-finite and arbitrary float32, rows of 320."""
+    random = np.random.default_rng(7)
+    normal = random.standard_normal((200, 320)).astype(np.float32)
+    ties = (random.integers(-254, 255, (200, 320)) / 2).astype(np.float32)
+    for largest in (127, -8, 7.5):
+        ties[:, ::32] = largest
+        yield ties.copy()
+        yield ties * np.float32(1 / 16)
+    for size in (1, 0, -0.0, 1e-44, 1e-39, 1e-7, 1e6, 1e30, 3e37):
+        yield normal * np.float32(size)
+    for choice in ([0.0, -0.0], [-1.0, 1.0], [3.4e38, -3.4e38, 1.0], [np.nan, np.inf, -np.inf, 1.0, 0.0]):
+        yield random.choice(np.array(choice, np.float32), (200, 320))
+    yield random.integers(0, 1 << 32, (200, 320), dtype=np.uint32).view(np.float32)
+
+
+def dequantize(blocks: np.ndarray, kind: str) -> np.ndarray:
+    """Runs in the peer."""
+    import gguf
+
+    with np.errstate(all="ignore"):
+        return gguf.dequantize(blocks, gguf.GGMLQuantizationType[kind])
+
+
+def quantize(values: np.ndarray, kind: str) -> np.ndarray:
+    """Runs in the peer."""
+    import gguf
+
+    with np.errstate(all="ignore"):
+        return gguf.quantize(values, gguf.GGMLQuantizationType[kind])
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", GOLDEN_NAMES)
+def test_decoders_agree_with_gguf_py(name: str) -> None:
+    import oracles
+
+    blocks = random_blocks(BLOCKS[name], 37, (1 << 15) // BLOCKS[name].elements)
+    expected = oracles.peer("gguf").run(dequantize, blocks=blocks.reshape(37, -1), kind=name.upper())
+    assert_same_bits(decode(BLOCKS[name], blocks), expected)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ENCODED_NAMES)
+def test_encoders_agree_with_gguf_py(name: str) -> None:
+    import oracles
+
+    for values in hard_values():
+        expected = oracles.peer("gguf").run(quantize, values=values, kind=name.upper())
+        np.testing.assert_array_equal(encode(BLOCKS[name], values).reshape(expected.shape), expected)

@@ -1,0 +1,382 @@
+"""Malformed and edge inputs, one row each; the numbers are those of the project's robustness table for zTensor 1.1."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import squish_core as squish
+from squish_core.errors import (
+    CodecError,
+    FormatError,
+    LimitError,
+    SquishError,
+    TensorError,
+    TruncatedError,
+    UnsupportedVersionError,
+)
+
+Make = Callable[[Any], bytes]
+GIB = 1 << 30
+SHA = "4c9c4f354e74153db012329d71c8562ec23e498148174b2c49de58f45d47cdbe"
+ZSTD_FOUR = zstandard.ZstdCompressor().compress(np.arange(4, dtype="<f4").tobytes())
+
+
+def one(**changes: Any) -> Make:
+    """A file with one tensor `w`, changed."""
+    return lambda zt: zt.pack({"w": zt.item(**changes)})
+
+
+def compressed(blob: bytes, **changes: Any) -> Make:
+    """A file with one zstd tensor `w` whose stored bytes are `blob`."""
+    return lambda zt: zt.pack({"w": zt.item(length=len(blob), encoding="zstd", **changes)}, blob)
+
+
+def raw(manifest: bytes, **changes: Any) -> Make:
+    """A file with a manifest given byte by byte."""
+    return lambda zt: zt.pack(manifest=manifest, **changes)
+
+
+def root(**changes: Any) -> Make:
+    """A file with changed root keys; None leaves a key out."""
+
+    def make(zt: Any) -> bytes:
+        keys = {"version": "1.1.0", "objects": {"w": zt.item()}, **changes}
+        return zt.pack(root={key: value for key, value in keys.items() if value is not None})
+
+    return make
+
+
+def valid(zt: Any) -> bytes:
+    return zt.pack({"w": zt.item()})
+
+
+def sparse(layout: str, **components: Any) -> Make:
+    """A sparse object over the same 16 bytes."""
+
+    def make(zt: Any) -> bytes:
+        parts = {
+            role: {"dtype": dtype, "offset": 64 + 64 * at, "length": 16}
+            for at, (role, dtype) in enumerate(components.items())
+        }
+        objects = {"ok": zt.item(), "w": {"shape": [2, 2], "format": layout, "components": parts}}
+        return zt.pack(objects, zt.four + bytes(256))
+
+    return make
+
+
+ENTRY = cbor2.dumps({"shape": [4], "format": "dense", "components": {}})
+DEEP = b"\x81" * 100_000 + b"\x00"
+START = b"\xa2" + cbor2.dumps("version") + cbor2.dumps("1.1.0")
+OBJECTS = cbor2.dumps("objects")
+
+OPEN_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
+    "a01 empty": (lambda zt: b"", FormatError, "empty|shorter"),
+    "a02 7 bytes": (lambda zt: zt.magic[:7], TruncatedError, "shorter than the magic"),
+    "a03 header only": (lambda zt: zt.magic, TruncatedError, "too short to hold a manifest"),
+    "a04 header and footer magic": (lambda zt: zt.magic * 2, TruncatedError, "too short to hold a manifest"),
+    "a05 cut in a blob": (lambda zt: valid(zt)[:70], TruncatedError, "footer magic missing: truncated v1.1/v1.2 file"),
+    "a06 cut in the manifest": (lambda zt: valid(zt)[:100], TruncatedError, "or damaged v1.0 file"),
+    "a07 cut in the size": (lambda zt: valid(zt)[:-12], TruncatedError, "footer magic missing"),
+    "a08 last byte missing": (lambda zt: valid(zt)[:-1], TruncatedError, "footer magic missing"),
+    "a09 wrong header magic": (lambda zt: b"X" + valid(zt)[1:], FormatError, "footer looks like zTensor v1.1"),
+    "a10 trailing bytes": (lambda zt: valid(zt) + b"\0\0", TruncatedError, "footer magic missing.*2 bytes follow"),
+    "a11 manifest of 1 GiB and 1": (raw(b"\xa0", size=GIB + 1), LimitError, "1 GiB"),
+    "a12 manifest of 1 GiB": (raw(b"\xa0", size=GIB), FormatError, "larger than the file"),
+    "a13 manifest of 2^64-1": (raw(b"\xa0", size=(1 << 64) - 1), LimitError, "1 GiB"),
+    "a14 size too small": (lambda zt: zt.pack({"w": zt.item()}, size=20), FormatError, "not a map"),
+    "a15 size 0": (raw(b"\xa0", size=0), FormatError, "manifest is empty"),
+    "a16 manifest over the header": (
+        lambda zt: zt.pack({}, size=len(zt.pack({})) - 20), FormatError, "overlaps the header",
+    ),
+    "a21 partial overlap": (
+        lambda zt: zt.pack({"a": zt.item((32,), length=128), "b": zt.item(offset=128)}, bytes(192)),
+        FormatError, "overlaps",
+    ),
+    "a22 over the manifest": (one(shape=(5,), length=20), FormatError, "runs into the manifest"),
+    "a23 offset 0": (one(offset=0), FormatError, "inside the header"),
+    "a24 offset 68": (lambda zt: zt.pack({"w": zt.item(offset=68)}, bytes(64)), FormatError, "not aligned"),
+    "a25 past the end": (one(shape=(1 << 20,), length=1 << 22), FormatError, "past the end"),
+    "a26 offset past the end": (one(offset=1 << 30), FormatError, "past the end"),
+    "a27 offset wraps": (one(shape=(32,), offset=(1 << 64) - 64, length=128), FormatError, "past the end"),
+    "a28 length 2^63": (one(length=1 << 63), FormatError, "past the end"),
+    "a29 length 2^63, zstd": (one(length=1 << 63, encoding="zstd"), FormatError, "past the end"),
+    "a30 length 8 GiB, zstd": (one(length=8 << 30, encoding="zstd"), FormatError, "past the end"),
+    "a31 shape too large": (one(shape=(5,)), FormatError, r"expected 20 bytes for f32 \[5\], found 16 bytes"),
+    "a32 shape too small": (one(shape=(3,)), FormatError, r"expected 12 bytes for f32 \[3\], found 16 bytes"),
+    "a33 shape wraps to 0": (one(shape=(1 << 32, 1 << 32), length=0), FormatError, "larger than any array"),
+    "a34 shape wraps to 4": (one(shape=((1 << 62) + 1, 4)), FormatError, "larger than any array"),
+    "a35 the same, zstd": (compressed(ZSTD_FOUR, shape=((1 << 62) + 1, 4)), FormatError, "larger than any array"),
+    "a36 negative dimension": (one(shape=(-4,)), FormatError, "non-negative integer.*-4"),
+    "a37 float dimension": (one(shape=(4.0,)), FormatError, "non-negative integer.*4.0"),
+    "a38 31 GiB of tiny zstd": (compressed(ZSTD_FOUR, shape=(8_321_499_136,)), FormatError, "33285996544 bytes"),
+    "a60 depth under an unknown key": (
+        raw(b"\xa3" + START[1:] + OBJECTS + b"\xa0" + cbor2.dumps("x") + DEEP), FormatError, "depth",
+    ),
+    "a61 depth in an attribute": (
+        raw(START + OBJECTS + b"\xa1\x61w\xa1" + cbor2.dumps("attributes") + b"\xa1\x61a" + DEEP), FormatError, "depth",
+    ),
+    "a63 duplicate name": (raw(START + OBJECTS + b"\xa2" + (b"\x61w" + ENTRY) * 2), FormatError, "(?i)duplicate.*w"),
+    "a64 duplicate version": (
+        raw(b"\xa3" + (START[1:] * 2) + OBJECTS + b"\xa0"), FormatError, "(?i)duplicate.*version",
+    ),
+    "a65 name not UTF-8": (raw(START + OBJECTS + b"\xa1\x61\xff" + ENTRY), FormatError, "not valid CBOR"),
+    "a66 name of bytes": (raw(START + OBJECTS + b"\xa1\x41w" + ENTRY), FormatError, "not text"),
+    "a67 name with NUL": (lambda zt: zt.pack({"a\0b": zt.item()}), FormatError, "NUL"),
+    "a69 trailing bytes": (lambda zt: zt.pack(manifest=cbor2.dumps({"version": "1.1.0", "objects": {}}) + b"\0"),
+                           FormatError, "bytes follow"),
+    "a70 an array": (raw(b"\x80"), FormatError, "not a map"),
+    "a71 no objects": (root(objects=None), FormatError, "'objects' is missing"),
+    "a72 no version": (root(version=None), FormatError, "'version' is missing"),
+    "a76 array of 2^60": (raw(START + OBJECTS + b"\xa1\x61w\x9b\x10" + bytes(7)), FormatError, "not valid CBOR"),
+    "a77 text of 2^60": (raw(START + OBJECTS + b"\xa1\x61w\x7b\x10" + bytes(7)), FormatError, "not valid CBOR"),
+    "map of 2^60": (raw(START + OBJECTS + b"\xbb\x10" + bytes(7)), FormatError, "not valid CBOR"),
+    "name over 1024 bytes": (lambda zt: zt.pack({"x" * 1025: zt.item()}), LimitError, "too long"),
+    "rank 65": (one(shape=(1,) * 65, length=4), LimitError, "too many dimensions"),
+    "shape missing": (one(shape=()), FormatError, "found 16 bytes"),
+    "shape of text": (lambda zt: zt.pack({"w": {**zt.item(), "shape": "4"}}), FormatError, "not a list"),
+    "offset of text": (one(offset="64"), FormatError, "'offset'.*found '64'"),
+    "offset a float": (one(offset=64.0), FormatError, "'offset'.*found 64.0"),
+    "offset a boolean": (one(offset=True), FormatError, "'offset'"),
+    "length negative": (one(length=-1), FormatError, "'length'.*found -1"),
+    "length missing": (one(length=None), FormatError, "'length'.*found nothing"),
+    "length a bignum": (one(length=1 << 70), FormatError, "tag 2"),
+    "object an array": (lambda zt: zt.pack({"w": []}), FormatError, "not a map"),
+    "components missing": (lambda zt: zt.pack({"w": {"shape": []}}), FormatError, "components are not a map"),
+    "role a number": (lambda zt: zt.pack({"w": {**zt.item(), "components": {1: {}}}}), FormatError, "text key"),
+    "component a number": (
+        lambda zt: zt.pack({"w": {**zt.item(), "components": {"data": 1}}}), FormatError, "not a map",
+    ),
+    "attributes a list": (root(attributes=[]), FormatError, "attributes"),
+    "attribute under a number": (root(attributes={1: 2}), FormatError, "attributes"),
+    "tag outside attributes": (root(extra=cbor2.CBORTag(4242, "x")), FormatError, "tag 4242"),
+    "tag under a known number": (root(version=cbor2.CBORTag(55799, "1.1.0")), FormatError, "tag 55799"),
+    "version a number": (root(version=1), FormatError, "'version' is not of the right type"),
+    "uncompressed_length wrong": (compressed(ZSTD_FOUR, uncompressed_length=17), FormatError, "found 17 bytes"),
+    "GGML block size wrong": (one(format="gguf.q4_0", dtype="u8", shape=(32,)), FormatError, r"18 bytes for u8 \[32\]"),
+    "v0.1": (lambda zt: b"ZTEN0001\x80" + (1).to_bytes(8, "little"), UnsupportedVersionError, "zTensor v0.1 file"),
+    "v1.0": (lambda zt: zt.pack({}, tail=b""), UnsupportedVersionError, "zTensor v1.0 file"),
+    "v2": (lambda zt: (b"\x89ZT2\r\n\x1a\n").ljust(48, b"\0"), UnsupportedVersionError, "zTensor v2 file"),
+}  # fmt: skip
+
+READ_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
+    "a49 digest a number": (one(digest=7), TensorError, "digest is not text"),
+    "a50 zstd garbage": (compressed(b"garbage garbage!"), CodecError, "not zstd data"),
+    "a51 zstd cut": (compressed(ZSTD_FOUR[:-1]), CodecError, "cut"),
+    "a52 zstd too short": (compressed(ZSTD_FOUR, shape=(8,)), CodecError, "expected 32 bytes, found 16 bytes"),
+    "a53 zstd too long": (compressed(ZSTD_FOUR, shape=(3,)), CodecError, "found more than 12 bytes"),
+    "a55 zstd with a tail": (compressed(ZSTD_FOUR + b"tail"), CodecError, "trailing"),
+    "a56 bomb of 16 GiB": (lambda zt: compressed(zt.bomb(16384))(zt), CodecError, "found more than 16 bytes"),
+    "a58 bomb whose shape fits": (
+        lambda zt: compressed(zt.bomb(16384), shape=(4 << 30,))(zt), LimitError, "more than the limits allow",
+    ),
+    "a59 frame of 2^60": (
+        compressed(bytes.fromhex("28b52ffd e0") + (1 << 60).to_bytes(8, "little") + b"\1\0\0"), CodecError, "window",
+    ),
+    "a82 unknown dtype": (one(dtype="f9"), TensorError, "dtype 'f9'"),
+    "a82 dtype a list": (one(dtype=["f32"]), TensorError, "dtype"),
+    "a83 unknown encoding": (one(encoding="lz4"), TensorError, "encoding 'lz4'"),
+    "encoding a list": (one(encoding=["zstd"]), TensorError, "encoding"),
+    "a84 unknown format": (one(format="acme.blocks"), TensorError, "layout 'acme.blocks'"),
+    "format missing": (one(format=None), TensorError, "no format"),
+    "format a number": (one(format=1), TensorError, "layout '1'"),
+    "a85 no data": (
+        lambda zt: zt.pack({"w": {"shape": [4], "format": "dense", "components": {}}}),
+        TensorError, "'data' is missing",
+    ),
+    "a87 bool bytes": (
+        lambda zt: zt.pack({"w": zt.item(dtype="bool", length=4)}, b"\0\1\2\xff"), CodecError, "0 or 1",
+    ),
+    "a57 csr": (sparse("sparse_csr", values="f32", indices="u64", indptr="u64"), TensorError, "not read yet"),
+    "a88 csr": (sparse("sparse_csr", values="f32", indices="u32", indptr="u32"), TensorError, "not read yet"),
+    "a90 coo": (sparse("sparse_coo", values="f32", coords="u64"), TensorError, "not read yet"),
+    "a91 narrow csr": (sparse("sparse_csr", values="f32", indices="u16", indptr="u32"), TensorError, "not read yet"),
+    "quantized_group": (sparse("quantized_group", packed_weight="i32", scales="f16"), TensorError, "not read yet"),
+    "unknown logical type": (one(type="f3_zz"), TensorError, "f3_zz"),
+    "GGML row too short": (one(format="gguf.q4_0", dtype="u8", shape=(31,)), TensorError, "do not divide"),
+    "GGML not bytes": (one(format="gguf.q4_0", shape=(31,)), TensorError, "stored as u8"),
+}  # fmt: skip
+
+ACCEPTED: dict[str, Make] = {
+    "a00 baseline": valid,
+    "a20 identical ranges": lambda zt: zt.pack({"w": zt.item(), "tied": zt.item()}),
+    "a48 digest null": one(digest=None),
+    "a54 two frames": compressed(b"".join(zstandard.ZstdCompressor().compress(half) for half in (
+        np.arange(2, dtype="<f4").tobytes(), np.arange(2, 4, dtype="<f4").tobytes()))),
+    "a62 indefinite maps": lambda zt: zt.pack(manifest=b"\xbf" + START[1:] + OBJECTS + b"\xbf\x61w"
+                                              + cbor2.dumps(zt.item()) + b"\xff\xff"),
+    "a74 integer attribute": root(attributes={"epoch": 3}),
+    "a75 text attribute": root(attributes={"license": "MIT"}),
+    "tag in an attribute": root(attributes={"when": cbor2.CBORTag(1, 0)}),
+    "encoding raw": one(encoding="raw"),
+    "uncompressed_length right": compressed(ZSTD_FOUR, uncompressed_length=16),
+    "unknown keys": root(extra={"deep": [1, {"x": None}]}),
+}  # fmt: skip
+
+PROBLEMS: dict[str, tuple[Make, str]] = {
+    "a68 empty name": (lambda zt: zt.pack({"w": zt.item(), "": zt.item()}), "name"),
+    "a73 version 9.9.9": (root(version="9.9.9"), "version"),
+    "a86 extra component": (
+        lambda zt: zt.pack({"w": {**zt.item(), "components": {**zt.item()["components"],
+                                                              "more": {"dtype": "u8", "offset": 128, "length": 3}}}},
+                           zt.four + bytes(60)),
+        "extra",
+    ),
+}  # fmt: skip
+
+DIGESTS: dict[str, tuple[Make, str | None]] = {
+    "a40 right sha256": (one(digest=f"sha256:{SHA}"), None),
+    "upper-case sha256": (one(digest=f"sha256:{SHA.upper()}"), None),
+    "right crc32c": (one(digest="crc32c:0x515DC834"), None),
+    "a41 wrong sha256": (one(digest="sha256:" + "0" * 64), "digest"),
+    "a42 wrong sha256, zstd": (compressed(ZSTD_FOUR, digest="sha256:" + "0" * 64), "digest"),
+    "a44 sha256 of decoded bytes": (compressed(ZSTD_FOUR, digest=f"sha256:{SHA}"), "digest"),
+    "a45 wrong crc32c": (one(digest="crc32c:0x00000000"), "digest"),
+    "a46 wrong crc32c without 0x": (one(digest="crc32c:00000000"), "digest"),
+    "a47 unknown algorithm": (one(digest="md5:00"), "unverified"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _little_memory() -> Any:
+    """No row costs more than its own bytes and a little."""
+    tracemalloc.start()
+    yield
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50_000_000
+
+
+@pytest.mark.parametrize("row", OPEN_ERRORS)
+def test_the_file_is_refused(zt: Any, tmp_path: Path, row: str) -> None:
+    make, kind, text = OPEN_ERRORS[row]
+    path = tmp_path / "model.zt"
+    path.write_bytes(make(zt))
+    with pytest.raises(kind, match=text) as caught:
+        squish.open(path)
+    assert caught.value.file in (str(path), path.name)
+
+
+@pytest.mark.parametrize("row", READ_ERRORS)
+def test_the_tensor_is_refused_but_listed(zt: Any, row: str) -> None:
+    make, kind, text = READ_ERRORS[row]
+    with squish.open(make(zt)) as file:
+        with pytest.raises(kind, match=text) as caught:
+            file["w"].numpy()
+        assert caught.value.tensor == "w"
+        if "ok" in file:
+            assert file["ok"].numpy().tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("row", ACCEPTED)
+def test_the_file_is_accepted(zt: Any, row: str) -> None:
+    report = squish.verify(ACCEPTED[row](zt), deep=True)
+    assert report.problems == ()
+    with squish.open(ACCEPTED[row](zt)) as file:
+        assert file["w"].numpy().tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("row", PROBLEMS)
+def test_the_file_opens_with_a_problem(zt: Any, row: str) -> None:
+    make, code = PROBLEMS[row]
+    with squish.open(make(zt)) as file:
+        assert [problem.code for problem in file.problems] == [code]
+        assert file["w"].numpy().tolist() == [0, 1, 2, 3]
+    with pytest.raises(FormatError):
+        squish.open(make(zt), strict=True)
+
+
+@pytest.mark.parametrize("row", DIGESTS)
+def test_verify_checks_the_digest_of_the_stored_bytes(zt: Any, row: str) -> None:
+    make, code = DIGESTS[row]
+    report = squish.verify(make(zt), deep=True)
+    assert [problem.code for problem in report.problems] == ([code] if code else [])
+    with squish.open(make(zt)) as file:
+        assert file["w"].numpy().tolist() == [0, 1, 2, 3]
+
+
+def test_a43_sha256_over_the_stored_bytes_of_zstd_is_right(zt: Any) -> None:
+    import hashlib
+
+    digest = f"sha256:{hashlib.sha256(ZSTD_FOUR).hexdigest()}"
+    assert squish.verify(compressed(ZSTD_FOUR, digest=digest)(zt), deep=True).problems == ()
+
+
+def test_a44_names_the_likely_cause(zt: Any) -> None:
+    report = squish.verify(DIGESTS["a44 sha256 of decoded bytes"][0](zt), deep=True)
+    assert "matches the decoded bytes" in report.problems[0].message
+
+
+def test_a17_a_gigabyte_of_zeros_is_no_manifest(zt: Any, tmp_path: Path) -> None:
+    path = tmp_path / "zeros.zt"
+    with path.open("wb") as file:
+        file.write(zt.magic)
+        file.seek(64 + GIB)
+        file.write(GIB.to_bytes(8, "little") + zt.magic)
+    with pytest.raises(FormatError, match="not a map"):
+        squish.open(path)
+
+
+def test_the_header_limit_holds_before_the_manifest_is_read(zt: Any) -> None:
+    with pytest.raises(LimitError, match="too large"):
+        squish.open(valid(zt), limits=squish.Limits(header=20))
+
+
+@pytest.mark.parametrize(
+    ("row", "parts"), [("a82 unknown dtype", {"data": 16}), ("a83 unknown encoding", {"data": 16})]
+)
+def test_the_parts_of_a_refused_tensor_stay_readable(zt: Any, row: str, parts: dict[str, int]) -> None:
+    with squish.open(READ_ERRORS[row][0](zt)) as file:
+        assert {role: buffer.nbytes for role, buffer in file["w"].parts().items()} == parts
+
+
+def test_padding_that_is_not_zero_is_a_problem(zt: Any) -> None:
+    data = bytearray(valid(zt))
+    data[20] = 1
+    assert [problem.code for problem in squish.verify(bytes(data)).problems] == ["padding"]
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 64), (1 << 64) - 1) | st.floats() | st.text(max_size=5)
+    | st.binary(max_size=5) | st.sampled_from(["raw", "zstd", "dense", "gguf.q4_0", "u8", "f64", 64, 128, 1 << 63]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=4,
+)  # fmt: skip
+
+
+@settings(max_examples=400, deadline=None)
+@given(data=st.data())
+def test_any_value_anywhere_in_the_manifest_gives_typed_errors_only(data: st.DataObject) -> None:
+    manifest: dict[str, Any] = {
+        "version": "1.1.0", "attributes": {"a": "b"},
+        "objects": {
+            name: {"shape": [4], "format": "dense", "attributes": {"k": 1},
+                   "components": {"data": {"dtype": "f32", "offset": 64, "length": 16, "encoding": "raw"}}}
+            for name in ("w", "squish.meta")
+        },
+    }  # fmt: skip
+    node: Any = manifest
+    while True:
+        key = data.draw(st.sampled_from(sorted(node) if isinstance(node, dict) else range(len(node))))
+        if not isinstance(node[key], (dict, list)) or not node[key] or data.draw(st.booleans()):
+            break
+        node = node[key]
+    node[key] = data.draw(VALUES)
+    packed = cbor2.dumps(manifest)
+    blob = b"ZTEN1000".ljust(64, b"\0") + bytes(64) + packed + len(packed).to_bytes(8, "little") + b"ZTEN1000"
+    try:
+        file = squish.open(blob)
+        for tensor in file.values():
+            tensor.parts()
+            tensor.numpy()
+    except SquishError as error:
+        assert error.code != "plugin-bug", error  # noqa: PT017

@@ -1,0 +1,158 @@
+"""Zero-copy buffers: NumPy, memoryview, and DLPack down to the fields of the capsule."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+from squish_core import buffers, dtypes
+from squish_core.buffers import Buffer
+from squish_core.errors import SquishError
+
+RAW = np.arange(6, dtype="<f4")
+
+
+def buffer(dtype: str = "f32", shape: tuple[int, ...] = (2, 3), raw: Any = None) -> Buffer:
+    return Buffer(memoryview(RAW.tobytes() if raw is None else raw), dtype, shape)
+
+
+class Plain:
+    """A producer that knows only the first DLPack protocol."""
+
+    def __init__(self, inner: Buffer) -> None:
+        self.inner = inner
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.inner.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.inner.__dlpack_device__()
+
+
+def pointer(capsule: Any, name: bytes) -> int:
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    return int(get(capsule, name))
+
+
+def test_numpy_shares_the_memory_and_is_read_only() -> None:
+    held = buffer()
+    array = held.numpy()
+    assert array.__array_interface__["data"][0] == np.frombuffer(held.raw, "u1").__array_interface__["data"][0]
+    np.testing.assert_array_equal(array, RAW.reshape(2, 3))
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+
+
+def test_unaligned_bytes_are_legal() -> None:
+    raw = memoryview(b"\0" + RAW.tobytes())[1:]
+    np.testing.assert_array_equal(buffer(raw=raw).numpy(), RAW.reshape(2, 3))
+
+
+def test_arrays_outlive_the_buffer() -> None:
+    array = buffer().numpy()
+    gc.collect()
+    np.testing.assert_array_equal(array, RAW.reshape(2, 3))
+
+
+@pytest.mark.parametrize("wrap", [Buffer, Plain], ids=["1.0", "0"])
+def test_numpy_takes_the_capsule(wrap: Any) -> None:
+    held = buffer()
+    array = np.from_dlpack(held if wrap is Buffer else Plain(held))
+    np.testing.assert_array_equal(array, RAW.reshape(2, 3))
+    assert array.__array_interface__["data"][0] == held.numpy().__array_interface__["data"][0]
+
+
+def test_numpy_sees_the_read_only_flag() -> None:
+    assert not np.from_dlpack(buffer()).flags.writeable
+
+
+def test_a_copy_can_be_asked_for() -> None:
+    held = buffer()
+    capsule = held.__dlpack__(max_version=(1, 0), copy=True)
+    managed = buffers._Versioned.from_address(pointer(capsule, b"dltensor_versioned"))
+    assert managed.tensor.data != held.numpy().ctypes.data
+    assert not managed.flags & 1
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool"])
+def test_numpy_agrees_on_each_dtype(dtype: str) -> None:
+    held = buffer(dtype, (2,), bytes(2 * dtypes.bits(dtype) // 8))
+    assert np.from_dlpack(held).dtype == held.numpy().dtype
+
+
+def test_scalars_and_empty_arrays_travel() -> None:
+    assert np.from_dlpack(buffer("f32", (), RAW[3:4].tobytes())) == 3
+    assert np.from_dlpack(buffer("f32", (0, 5), b"")).shape == (0, 5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "code", "bits"), [("bf16", 4, 16), ("f8_e4m3", 10, 8), ("f8_e5m2", 12, 8), ("f8_e8m0", 14, 8)]
+)
+def test_the_capsule_states_types_that_numpy_lacks(dtype: str, code: int, bits: int) -> None:
+    shape = (2, 24 // 2 // (bits // 8))
+    held = buffer(dtype, shape)
+    capsule = held.__dlpack__(max_version=(1, 1))
+    managed = buffers._Versioned.from_address(pointer(capsule, b"dltensor_versioned"))
+    tensor = managed.tensor
+    assert (managed.major, managed.minor, managed.flags) == (1, 0, 1)
+    assert (tensor.code, tensor.bits, tensor.lanes, tensor.ndim, tensor.byte_offset) == (code, bits, 1, 2, 0)
+    assert tuple(tensor.shape[:2]) == shape
+    assert tensor.data == np.frombuffer(held.raw, "u1").ctypes.data
+
+
+def held_after_a_sweep() -> int:
+    gc.collect()
+    buffers._sweep()
+    return len(buffers._alive)
+
+
+@pytest.mark.parametrize("version", [None, (1, 0)])
+def test_a_capsule_that_nobody_takes_releases_its_memory(version: Any) -> None:
+    before = held_after_a_sweep()
+    capsule = buffer().__dlpack__(max_version=version)
+    assert held_after_a_sweep() == before + 1
+    del capsule
+    assert held_after_a_sweep() == before
+
+
+def test_a_consumer_that_refuses_gives_its_own_error_and_the_memory_back() -> None:
+    before = held_after_a_sweep()
+    with pytest.raises(RuntimeError, match="dtype"):
+        np.from_dlpack(buffer("bf16", (2, 6)))
+    assert held_after_a_sweep() == before
+
+
+def test_the_next_capsule_clears_those_that_were_dropped() -> None:
+    before = held_after_a_sweep()
+    for _ in range(100):
+        buffer().__dlpack__()
+    assert len(buffers._alive) <= before + 1
+
+
+@pytest.mark.parametrize("wrap", [Buffer, Plain], ids=["1.0", "0"])
+def test_a_consumer_releases_the_memory_when_it_is_done(wrap: Any) -> None:
+    before = held_after_a_sweep()
+    held = buffer()
+    array = np.from_dlpack(held if wrap is Buffer else Plain(held))
+    assert held_after_a_sweep() == before + 1
+    np.testing.assert_array_equal(array, RAW.reshape(2, 3))
+    del array
+    assert held_after_a_sweep() == before
+
+
+def test_other_devices_and_packed_types_are_refused() -> None:
+    with pytest.raises(BufferError, match="CPU"):
+        buffer().__dlpack__(dl_device=(2, 0))
+    with pytest.raises(BufferError, match="i4"):
+        buffer("i4", (48,)).__dlpack__()
+
+
+@pytest.mark.parametrize("dtype", ["i4", "u4", "i2", "u2", "u1", "f4_e2m1", "f6_e2m3"])
+def test_a_packed_type_has_no_array_of_its_own(dtype: str) -> None:
+    with pytest.raises(SquishError, match="packed"):
+        buffer(dtype, (4,), bytes(3)).numpy()

@@ -1,0 +1,525 @@
+"""The `squish` command line, run in this process on a toy format, so that it needs the core alone."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+
+from squish_core import plugins
+from squish_core.api import (
+    DENSE,
+    Container,
+    ContainerInfo,
+    Encoding,
+    FileRef,
+    FormatError,
+    Index,
+    Part,
+    Problem,
+    Refusal,
+    Segment,
+    Signature,
+    TensorSpec,
+    hookimpl,
+)
+from squish_core.cli import main
+from squish_core.containers import Layout
+
+NAMES = {"a.weight": [[1.0, 2.0], [3.0, 4.0]], "a.bias": [5.0, 6.0], "b.weight": [[7.0, 8.0], [9.0, 1.0]]}
+META = {"name": "toy\nsecond line", "vocabulary": [f"w{i}" for i in range(100)]}
+
+
+class Toy(Container):
+    """`TOY1`, the header's length, a JSON header, f32 values."""
+
+    def read_index(self, source: Any, limits: Any) -> Index:
+        (length,) = struct.unpack("<I", source.read(4, 4, "the header's length"))
+        header = json.loads(source.read(8, length, "the header"))
+        tensors, offset = {}, 8 + length
+        for name, shape in header["tensors"].items():
+            part = Part(dtype="f32", shape=tuple(shape))
+            part = Part(dtype="f32", shape=tuple(shape), segments=(Segment(0, offset, part.nbytes),))
+            encoding = Encoding(codec=DENSE, parts={"data": part})
+            tensors[name] = TensorSpec(name=name, shape=tuple(shape), dtype="f32", encodings=(encoding,))
+            offset += part.nbytes
+        problems = [Problem(code="odd", severity="warning", where=w, message="is odd") for w in header.get("odd", ())]
+        return Index(
+            format="toy", version="1", files=(FileRef(source.filename, source.size),), tensors=tensors,
+            meta=header["meta"], problems=tuple(problems),
+        )  # fmt: skip
+
+    def recipes(self, **features: Any) -> tuple[Encoding, ...]:
+        return (Encoding(codec=DENSE),)
+
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Any) -> Encoding | Refusal:
+        if encoding.codec.id == "dense" and spec.dtype == "f32":
+            return Encoding(codec=encoding.codec, parts={"data": Part(dtype="f32", shape=spec.shape)})
+        return Refusal(why="toys hold f32 only")
+
+    def layout(self, specs: Any, meta: Any, assets: Any, options: Any) -> Layout:
+        return Layout(size=None, dropped=("asset tokens",))
+
+    def write(self, sink: Any, tensors: Any, meta: Any, assets: Any, options: Any) -> None:
+        sink.write(head({item.spec.name: list(item.spec.shape) for item in tensors}, dict(meta)))
+        for item in tensors:
+            for stream in item.parts.values():
+                stream.write_to(sink)
+
+
+class ToyPlugin:
+    @hookimpl
+    def squish_containers(self) -> list[ContainerInfo]:
+        return [
+            ContainerInfo(
+                id="toy", title="a toy", factory="toy_format:Toy", suffixes=(".toy",),
+                signatures=(Signature(b"TOY1"),), can_write=True, features={"dtype": ("f32",)},
+                options={"wire": "version to write"},
+            )
+        ]  # fmt: skip
+
+
+def head(shapes: dict[str, list[int]], meta: dict[str, Any], **more: Any) -> bytes:
+    text = json.dumps({"tensors": shapes, "meta": meta, **more}).encode()
+    return b"TOY1" + struct.pack("<I", len(text)) + text
+
+
+def flat(values: Any) -> Iterator[float]:
+    for value in values:
+        yield from flat(value) if isinstance(value, list) else (value,)
+
+
+def shape(values: Any) -> list[int]:
+    return [len(values), *(shape(values[0]) if isinstance(values[0], list) else ())]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    """Write a toy file; gives its path."""
+
+    def make(name: str = "model.toy", tensors: Any = NAMES, meta: Any = META, **more: Any) -> str:
+        data = b"".join(struct.pack("<f", value) for values in tensors.values() for value in flat(values))
+        (tmp_path / name).write_bytes(head({key: shape(v) for key, v in tensors.items()}, meta, **more) + data)
+        return str(tmp_path / name)
+
+    return make
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., plugins.Registry]:
+    """Make a registry of the core, the toy format and more plugins the default one."""
+
+    def make(*extra: Any, points: Any = (), **options: Any) -> plugins.Registry:
+        found = plugins.Registry("", extra=[ToyPlugin(), *extra], entry_points=lambda: points, **options)
+        monkeypatch.setattr(plugins, "_default", found)
+        return found
+
+    module = ModuleType("toy_format")
+    module.Toy = Toy  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "toy_format", module)
+    make()
+    return make
+
+
+@pytest.fixture
+def squish(install: Any, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run a command; gives code, out, err and, with --json, the document."""
+
+    def run(*argv: str) -> Any:
+        code = main(argv)
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=code, out=out, err=err, json=json.loads(out) if "--json" in argv else None)
+
+    return run
+
+
+# ls
+
+
+def test_ls_has_a_line_for_each_tensor_in_file_order(squish: Any, write: Any) -> None:
+    ran = squish("ls", write())
+    assert ran.code == 0
+    assert [line.split() for line in ran.out.splitlines()] == [
+        ["shape", "stored", "as", "bits", "size", "name"],
+        ["[2,", "2]", "f32", "32.00", "16", "B", "a.weight"],
+        ["[2]", "f32", "32.00", "8", "B", "a.bias"],
+        ["[2,", "2]", "f32", "32.00", "16", "B", "b.weight"],
+    ]
+
+
+def test_ls_shows_only_names_that_match_a_pattern(squish: Any, write: Any) -> None:
+    ran = squish("ls", write(), "a.*", "*.weight", "--json")
+    assert [tensor["name"] for tensor in ran.json["tensors"]] == ["a.weight", "a.bias", "b.weight"]
+    assert [tensor["name"] for tensor in squish("ls", write(), "b*", "--json").json["tensors"]] == ["b.weight"]
+
+
+def test_a_pattern_that_nothing_matches_is_an_error(squish: Any, write: Any) -> None:
+    ran = squish("ls", write(), "z*")
+    assert (ran.code, ran.out) == (2, "")
+    assert "no tensor matches" in ran.err
+
+
+def test_ls_of_a_file_without_tensors_says_so(squish: Any, write: Any) -> None:
+    assert squish("ls", write(tensors={})).out == "no tensors\n"
+
+
+def test_control_and_bidi_characters_of_names_are_escaped_everywhere(squish: Any, write: Any) -> None:
+    evil = "x\x1b[31m\n\u202efake"
+    path, other = write(tensors={evil: [1.0]}, meta={evil: evil}, odd=[evil]), write("other.toy", {evil: [2.0]})
+    for command in (
+        ["ls", path], ["info", path], ["plan", path], ["verify", path], ["diff", path, other],
+        ["convert", path, path + ".toy", "--encode", "int9"], ["convert", path, path + ".toy"],
+        ["info", path, "--meta", evil], ["info", path, "--meta", evil[:-1]],
+    ):  # fmt: skip
+        ran = squish(*command)
+        assert not set("\x1b\u202e") & set(ran.out + ran.err), command
+    assert r"x\x1b[31m\n\u202efake" in squish("ls", path).out
+
+
+# info
+
+
+def test_info_sums_up_the_file(squish: Any, write: Any) -> None:
+    ran = squish("info", write())
+    for line in ("format      toy 1", "parameters  10 at 32.00 bits each", "  name        toy\\nsecond line"):
+        assert line in ran.out.splitlines()
+
+
+def test_info_shortens_long_values_and_meta_prints_one_whole(squish: Any, write: Any) -> None:
+    path = write()
+    assert "100 values" in squish("info", path).out
+    assert squish("info", path, "--json").json["meta"]["vocabulary"] == {"length": 100}
+    assert squish("info", path, "--meta", "vocabulary").out.split() == META["vocabulary"]
+    assert squish("info", path, "--meta", "vocabulary", "--json").json == META["vocabulary"]
+    assert squish("info", path, "--meta", "name").out == "toy\nsecond line\n"
+
+
+def test_an_unknown_metadata_key_names_the_nearest(squish: Any, write: Any) -> None:
+    ran = squish("info", write(), "--meta", "vocabular")
+    assert ran.code == 2
+    assert "Near: vocabulary." in ran.err
+
+
+# plan
+
+
+def test_plan_explains_and_groups_tensors_that_are_handled_alike(squish: Any, write: Any) -> None:
+    ran = squish("plan", write())
+    assert "a.weight and 1 more like it" in ran.out
+    assert "toy -> dense -> numpy" in ran.out
+    assert ran.out.count("backend metal is not installed (pip install squish-metal)") == 1
+    assert len(squish("plan", write(), "--json").json["tensors"]) == 3
+
+
+def test_plan_needs_no_file_for_a_format_and_its_features(squish: Any) -> None:
+    assert "toy with dtype=f32" in squish("plan", "--format", "toy", "--feature", "dtype=f32").out
+    assert squish("plan", "--format", "toy", "--feature", "dtype=f8").code == 2
+
+
+@pytest.mark.parametrize(
+    "wrong", [[], ["--format", "toy", "--feature", "dtype"], ["x.toy", "--feature", "a=b"], ["--format", "none"]]
+)
+def test_plan_with_a_wrong_question_is_an_error(squish: Any, wrong: list[str]) -> None:
+    assert squish("plan", *wrong).code == 2
+
+
+@pytest.mark.parametrize("wrong", [["--backend", "metal"], ["--policy", "best"], ["a.bias", "--op", "sing"]])
+def test_plan_that_nothing_can_fulfil_is_an_error(squish: Any, write: Any, wrong: list[str]) -> None:
+    ran = squish("plan", write(), *wrong)
+    assert ran.code == 2
+    assert ran.err.startswith("error: ")
+
+
+# verify
+
+
+def test_verify_of_a_good_file_is_ok(squish: Any, write: Any) -> None:
+    assert squish("verify", write()).out.endswith("toy, 3 tensors, tensor data not read (--deep); no findings\n")
+    ran = squish("verify", write(), "--deep", "--json")
+    assert (ran.code, ran.json["ok"], ran.json["problems"]) == (0, True, [])
+
+
+def test_verify_of_a_truncated_file_gives_1(squish: Any, write: Any, tmp_path: Path) -> None:
+    data = Path(write()).read_bytes()
+    (tmp_path / "short.toy").write_bytes(data[:-3])
+    ran = squish("verify", str(tmp_path / "short.toy"))
+    assert ran.code == 1
+    assert "b.weight (bounds)" in ran.out
+    assert not squish("verify", str(tmp_path / "short.toy"), "--json").json["ok"]
+
+
+def test_a_warning_is_a_fault_only_with_strict(squish: Any, write: Any) -> None:
+    path = write(odd=["a.bias"])
+    assert squish("verify", path).code == 0
+    ran = squish("verify", path, "--strict", "--json")
+    assert (ran.code, ran.json["ok"]) == (1, False)
+
+
+def test_verify_of_a_git_lfs_pointer_says_what_it_is(squish: Any, tmp_path: Path) -> None:
+    (tmp_path / "model.toy").write_text("version https://git-lfs.github.com/spec/v1\n")
+    ran = squish("verify", str(tmp_path / "model.toy"))
+    assert ran.code == 1
+    assert "git lfs pull" in ran.out
+
+
+@pytest.mark.parametrize("command", ["ls", "info", "plan", "verify"])
+def test_what_cannot_be_opened_gives_2_and_one_line(squish: Any, tmp_path: Path, command: str) -> None:
+    (tmp_path / "noise.bin").write_bytes(b"\1\2\3\4" * 9)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF" + bytes(60))
+    for path in (tmp_path / "missing", tmp_path, tmp_path / "noise.bin", tmp_path / "model.gguf"):
+        ran = squish(command, str(path))
+        assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+        assert ran.err.startswith(f"error: {path}: ")
+
+
+def test_format_is_obeyed_or_fails(squish: Any, write: Any) -> None:
+    assert squish("ls", write("renamed.bin"), "--format", "toy").code == 0
+    ran = squish("verify", write(), "--format", "ztensor")
+    assert ran.code == 2
+    assert "pip install squish-ztensor" in ran.err
+
+
+# diff
+
+
+def test_diff_of_equal_files_gives_0(squish: Any, write: Any) -> None:
+    ran = squish("diff", write(), write("other.toy"))
+    assert (ran.code, ran.out) == (0, "same: tensors: 3 equal bytes; metadata equal, assets equal\n")
+
+
+def test_diff_names_what_differs_and_gives_1(squish: Any, write: Any) -> None:
+    other = {"a.weight": [[1.0, 2.0], [3.0, 4.5]], "a.bias": [5.0, 6.0], "c": [1.0]}
+    paths = write(), write("other.toy", other, {"name": "another"})
+    ran = squish("diff", *paths)
+    assert ran.code == 1
+    assert [line.split()[0] for line in ran.out.splitlines()[1:4]] == ["differs", "only", "only"]
+    assert "  vocabulary: only in a" in ran.out
+    assert not squish("diff", *paths, "--json").json["same"]
+
+
+def test_an_infinite_error_is_null_in_json(squish: Any, write: Any) -> None:
+    ran = squish("diff", write(tensors={"x": [0.0]}), write("other.toy", {"x": [1.0]}), "--json")
+    assert ran.json["tensors"][0]["nmse"] is None
+
+
+# convert
+
+
+def test_convert_writes_and_sums_up(squish: Any, write: Any, tmp_path: Path) -> None:
+    ran = squish("convert", write(), str(tmp_path / "out.toy"), "--only", "a.*")
+    assert ran.code == 0
+    assert [line.split() for line in ran.out.splitlines()[1:]] == [
+        ["action", "tensors", "size", "exactness", "stored", "as"],
+        ["copy", "2", "24", "B", "bytes", "f32"],
+        ["not", "carried", "over:"],
+        ["asset", "tokens"],
+    ]
+    assert "wrote" in ran.out
+    assert [tensor["name"] for tensor in squish("ls", str(tmp_path / "out.toy"), "--json").json["tensors"]] == [
+        "a.weight", "a.bias",
+    ]  # fmt: skip
+
+
+def test_a_dry_run_writes_nothing(squish: Any, write: Any, tmp_path: Path) -> None:
+    ran = squish("convert", write(), str(tmp_path / "out.toy"), "--dry-run")
+    assert ran.out.startswith("would write")
+    assert squish("convert", write(), str(tmp_path / "out.toy"), "--dry-run", "--json").json["dry_run"]
+    assert not (tmp_path / "out.toy").exists()
+
+
+def test_convert_notes_what_it_kept(squish: Any, write: Any, tmp_path: Path) -> None:
+    ran = squish("convert", write(), str(tmp_path / "out.toy"), "--encode", "f16")
+    assert "note: 3 tensors kept: toy cannot hold it: toys hold f32 only (a.weight, ...)" in ran.out
+
+
+@pytest.mark.parametrize(
+    "wrong", [["--to", "toy:colour=red"], ["--to", "squizd"], ["--encode", "int9"], ["--only", "z*"],
+              ["--encode", "a.*=f16"]]
+)  # fmt: skip
+def test_a_conversion_that_cannot_be_leaves_the_old_file(squish: Any, write: Any, wrong: list[str]) -> None:
+    old = write("out.toy", {"old": [1.0]})
+    before = Path(old).read_bytes()
+    assert squish("convert", write(), old, *wrong).code == 2
+    assert Path(old).read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_not_a_traceback(squish: Any, write: Any, tmp_path: Path) -> None:
+    ran = squish("convert", write(), str(tmp_path / "no" / "out.toy"))
+    assert ran.code == 2
+    assert "the folder does not exist" in ran.err
+
+
+# formats, codecs, backends, plugins
+
+
+def test_listings_import_no_implementation(squish: Any, install: Any) -> None:
+    found = install()
+    for command in ("formats", "codecs", "backends", "plugins"):
+        assert squish(command).code == 0
+        assert squish(command, "--json").json
+    assert not found._instances
+
+
+def test_formats_lists_what_is_there_and_what_is_not(squish: Any) -> None:
+    ran = squish("formats")
+    assert "toy  read, write  a toy  .toy" in ran.out
+    assert "not installed: gguf (pip install squish-gguf)" in ran.out
+
+
+def test_formats_with_an_id_tells_its_options_and_features(squish: Any) -> None:
+    lines = squish("formats", "toy").out.splitlines()
+    assert "option wire    version to write" in lines
+    assert "feature dtype  f32" in lines
+    assert "pip install squish-gguf" in squish("formats", "gguf").err
+
+
+def test_codecs_shows_the_short_names(squish: Any) -> None:
+    assert "bf16" in squish("codecs").out
+
+
+# doctor and plugins
+
+
+class Point:
+    """An entry point of a plugin that fails to import."""
+
+    name, value, dist = "sick", "sick_plugin", SimpleNamespace(name="squish-sick", version="1.0")
+
+    def load(self) -> Any:
+        raise ImportError("No module named 'left_out'")
+
+
+class Commands:
+    """A plugin with a command."""
+
+    asked = 0
+
+    @hookimpl
+    def squish_commands(self, app: Any) -> None:
+        Commands.asked += 1
+
+        @app.command()
+        def hello(fail: bool = False) -> None:
+            """Say hello."""
+            if fail:
+                raise FormatError("no hello here")
+            print("hello")
+
+
+class BadCommands:
+    @hookimpl
+    def squish_commands(self, app: Any) -> None:
+        raise RuntimeError("no commands today")
+
+
+def test_doctor_of_a_sound_installation_gives_0(squish: Any) -> None:
+    ran = squish("doctor")
+    assert ran.code == 0
+    assert "  ok      numpy: CPU" in ran.out
+    assert "pip install squish-gguf" in ran.out
+    assert squish("doctor", "--json").json["machine"]["cores"] > 0
+
+
+def test_doctor_names_a_broken_plugin_and_why(squish: Any, install: Any) -> None:
+    install(points=[Point()])
+    ran = squish("doctor")
+    assert ran.code == 1
+    assert "  broken  squish-sick\n          ImportError: No module named 'left_out'" in ran.out
+    assert "broken" in squish("plugins").out
+    assert squish("formats").code == 0
+
+
+def test_doctor_finds_an_implementation_that_cannot_be_imported(squish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "toy_format")
+    ran = squish("doctor", "--json")
+    assert ran.code == 1
+    assert any("toy_format" in reason for plugin in ran.json["plugins"] for reason in plugin["reasons"])
+
+
+def test_doctor_survives_plugins_in_conflict(squish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def conflict() -> Any:
+        raise plugins.ConflictError("two distributions bring the container 'toy'")
+
+    monkeypatch.setattr(plugins, "registry", conflict)
+    assert squish("doctor").code == 1
+    assert squish("formats").code == 2
+
+
+def test_a_plugin_adds_a_command(squish: Any, install: Any) -> None:
+    install(Commands())
+    assert squish("hello").out == "hello\n"
+    assert "Say hello." in squish("--help").out
+    ran = squish("hello", "--fail")
+    assert (ran.code, ran.err) == (2, "error: no hello here\n")
+
+
+def test_plugins_are_not_asked_for_commands_when_a_built_in_one_runs(squish: Any, install: Any) -> None:
+    install(Commands())
+    Commands.asked = 0
+    squish("formats")
+    assert Commands.asked == 0
+
+
+def test_a_plugin_whose_commands_fail_is_told_by_doctor_and_stops_nobody(squish: Any, install: Any) -> None:
+    install(BadCommands(), Commands())
+    assert squish("hello").code == 0
+    ran = squish("doctor")
+    assert ran.code == 1
+    assert "its commands failed: RuntimeError: no commands today" in ran.out
+
+
+# errors and exit codes
+
+
+@pytest.mark.parametrize("wrong", [["nonsense"], ["ls"], ["ls", "x", "--colour"], ["convert", "a"]])
+def test_a_wrong_command_line_gives_2_and_one_line(squish: Any, wrong: list[str]) -> None:
+    ran = squish(*wrong)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert ran.err.startswith("error: ")
+
+
+def test_errors_are_json_documents_too(squish: Any, tmp_path: Path) -> None:
+    ran = squish("ls", str(tmp_path / "missing.toy"), "--json")
+    assert ran.code == 2
+    assert ran.json["error"]["code"] == "missing"
+    assert ran.json["error"]["file"] == str(tmp_path / "missing.toy")
+    assert squish("ls", "--colour", "--json").json["error"]["code"] == "usage"
+
+
+def test_an_interrupt_gives_130(squish: Any, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*args: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("squish_core.checking.verify", interrupted)
+    assert squish("verify", write()).code == 130
+
+
+def test_no_arguments_print_the_help(squish: Any) -> None:
+    assert squish().out == squish("--help").out
+    assert squish("--version").out.startswith("squish-core ")
+
+
+@pytest.mark.parametrize("command", ["ls", "info", "plan", "verify", "diff", "convert", "formats", "doctor"])
+def test_the_help_of_each_command_has_an_example(squish: Any, command: str) -> None:
+    ran = squish(command, "--help")
+    assert ran.code == 0
+    assert f"\n    squish {command}" in ran.out.partition("Example")[2]
+    assert "--json" in ran.out
+
+
+@pytest.mark.parametrize(("no_color", "painted"), [("", True), ("1", False)])
+def test_colour_is_for_terminals_and_no_color_is_honoured(
+    squish: Any, write: Any, monkeypatch: pytest.MonkeyPatch, no_color: str, painted: bool
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert ("\x1b[32mok" in squish("verify", write()).out) is painted

@@ -1,0 +1,103 @@
+"""The `squish` command as a process of its own, and its progress lines."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("typer")
+
+from squish_core.cli import progress
+
+
+def run(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *argv], capture_output=True, text=True, env={**os.environ, **environment}, timeout=60
+    )
+
+
+@pytest.mark.parametrize("command", ["formats", "codecs", "backends", "plugins"])
+def test_listings_import_nothing_heavy(command: str) -> None:
+    heavy = "{'numpy', 'ml_dtypes', 'rich', 'cbor2'} & set(sys.modules)"
+    ran = run("-c", f"import sys; from squish_core.cli import main; main(['{command}']); print('loaded', {heavy})")
+    assert ran.stdout.splitlines()[-1] == "loaded set()"
+
+
+def test_the_module_is_the_command() -> None:
+    ran = run("-m", "squish_core", "--version")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("squish-core ")
+    assert run("-m", "squish_core", "ls", "missing").returncode == 2
+
+
+def test_without_typer_it_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')\n")
+    ran = run("-m", "squish_core", "formats", PYTHONPATH=str(tmp_path))
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr == "error: the command line needs typer. Run `pip install 'squish-core[cli]'`.\n"
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "squish_core", "codecs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
+def test_a_terminal_that_is_not_utf8_gets_escapes(tmp_path: Path) -> None:
+    ran = run("-m", "squish_core", "ls", str(tmp_path / "\u00fc"), PYTHONIOENCODING="ascii")
+    assert "\\xfc" in ran.stderr
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A clock that only the test moves."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_progress_is_a_plain_line_at_most_every_two_seconds(clock: Any, capsys: Any) -> None:
+    with progress.Progress("writing") as report:
+        for second in range(7):
+            clock[0] = 100.0 + second
+            report("blk.0\n", second * 1_000_000, 8_000_000)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "writing: 2 MB of 8 MB (25%), 1 MB/s, blk.0\\n",
+        "writing: 4 MB of 8 MB (50%), 1 MB/s, blk.0\\n",
+        "writing: 6 MB of 8 MB (75%), 1 MB/s, blk.0\\n",
+    ]
+
+
+def test_quiet_shows_no_progress(clock: Any, capsys: Any) -> None:
+    with progress.Progress("writing", quiet=True) as report:
+        clock[0] = 200.0
+        report("blk.0", 1, 2)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("variable", "painted"), [("FORCE_COLOR", True), ("NO_COLOR", False)])
+def test_a_terminal_gets_a_bar_without_colour_where_no_color_asks_for_that(
+    monkeypatch: pytest.MonkeyPatch, capsys: Any, variable: str, painted: bool
+) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv(variable, "1")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress.Progress("writing") as report:
+        report("[red]blk.0\x1b[31m", 1_000_000, 2_000_000)
+    shown = capsys.readouterr().err
+    assert r"[red]blk.0\x1b[31m" in shown
+    assert ("\x1b[3" in shown) is painted

@@ -1,0 +1,220 @@
+"""Converting keeps codes, encodes only what is asked, and says how exactly each tensor came over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import toys
+
+import squish_core as squish
+from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
+
+VALUES = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
+MIXED = {
+    "a.weight": VALUES, "b.weight": VALUES + 1, "norm": VALUES[0], "ids": np.arange(4, dtype="<i4"),
+    "q": toys.rows(VALUES), "s": toys.rows(VALUES, "toy.shifted"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Any]:
+    """Convert a box of tensors into another, and give the report and the new file."""
+
+    def convert(tensors: Any, encode: Any = None, to: str | None = "toy.box", **options: Any) -> Any:
+        known = toys.registry()
+        source = squish.open(toys.box(tensors, {"k": 1}, {"t": b"asset"}), registry=known)
+        target = tmp_path / "out.box"
+        planned = squish.convert(source, target, to, encode, dry_run=True, **options)
+        assert not target.exists()
+        assert planned.dry_run
+        report = squish.convert(source, target, to, encode, **options)
+        assert planned.size == report.size == target.stat().st_size
+        assert planned.steps == report.steps
+        return report, squish.open(target, registry=known)
+
+    return convert
+
+
+def actions(report: Any) -> dict[str, tuple[str, str]]:
+    return {step.name: (step.action, str(step.exactness)) for step in report.steps}
+
+
+def test_without_a_rule_codes_are_kept(run: Any) -> None:
+    report, file = run(MIXED)
+    found = actions(report)
+    assert {found[name] for name in ("a.weight", "b.weight", "norm", "ids", "q")} == {("copy", "bytes")}
+    assert found["s"] == ("repack", "values(f32)")
+    assert file["s"].codec == "toy.rows"
+    np.testing.assert_array_equal(file["s"].numpy(), file["q"].numpy())
+    assert file.meta == {"k": 1}
+    assert bytes(file.assets["t"].raw) == b"asset"
+
+
+def test_a_rule_for_everything_leaves_what_it_cannot_take_and_says_why(run: Any) -> None:
+    report, file = run({"w": VALUES, "norm": VALUES[0], "ids": np.arange(4, dtype="<i4")}, "toy.rows")
+    assert {name: action for name, (action, _) in actions(report).items()} == {
+        "w": "encode", "norm": "copy", "ids": "copy",
+    }  # fmt: skip
+    notes = {step.name: step.note for step in report.steps}
+    assert notes["norm"] == "kept: a vector is not quantised"
+    assert notes["ids"] == "kept: only float tensors are encoded"
+    assert np.abs(file["w"].numpy() - VALUES).max() <= np.abs(VALUES).max() / 127
+
+
+def test_a_named_rule_must_hold(run: Any) -> None:
+    with pytest.raises(TensorError, match="norm: a vector is not quantised"):
+        run({"w": VALUES, "norm": VALUES[0]}, "norm=toy.rows")
+
+
+@pytest.mark.parametrize(
+    ("rules", "quantised"),
+    [
+        (["*.weight=toy.rows"], {"a.weight", "b.weight"}),
+        (["*.weight=toy.rows", "b.*=keep"], {"a.weight"}),
+        (["b.*=keep", "*.weight=toy.rows"], {"a.weight", "b.weight"}),
+        (["toy.rows", "a.weight=keep"], {"b.weight"}),
+        ({"a.*": "toy.rows"}, {"a.weight"}),
+        ("q8", {"a.weight", "b.weight"}),
+        ("keep", set()),
+    ],
+)
+def test_patterns_choose_and_the_last_match_wins(run: Any, rules: Any, quantised: set[str]) -> None:
+    _, file = run({name: MIXED[name] for name in ("a.weight", "b.weight", "norm")}, rules)
+    assert {name for name in file if file[name].codec == "toy.rows"} == quantised
+
+
+@pytest.mark.parametrize(
+    ("dtype", "exactness"), [("f32", "bytes"), ("f64", "values(f64)"), ("f16", "bounded"), ("bf16", "bounded")]
+)
+def test_dense_encodings_say_how_exact_they_are(run: Any, dtype: str, exactness: str) -> None:
+    report, file = run({"w": VALUES}, dtype)
+    assert actions(report)["w"][1] == exactness
+    assert file["w"].dtype == dtype
+    np.testing.assert_allclose(file["w"].numpy().astype("f8"), VALUES, rtol=2**-7)
+
+
+def test_quantised_tensors_become_dense_values_when_asked(run: Any) -> None:
+    report, file = run({"q": toys.rows(VALUES)}, "f32")
+    assert actions(report)["q"][0] == "encode"
+    source = squish.open(toys.box({"q": toys.rows(VALUES)}), registry=toys.registry())
+    np.testing.assert_array_equal(file["q"].numpy(), source["q"].numpy())
+
+
+def test_values_of_the_other_byte_order_come_over(tmp_path: Path) -> None:
+    known = toys.registry()
+    for values in (VALUES, np.arange(12, dtype="<i2").reshape(3, 4)):
+        report = squish.convert(toys.box({"w": values}, byteorder=">"), tmp_path / "o.box", registry=known)
+        assert actions(report)["w"][0] == "encode"
+        np.testing.assert_array_equal(squish.open(tmp_path / "o.box", registry=known)["w"].numpy(), values)
+
+
+def test_filtered_parts_are_copied_unfiltered(tmp_path: Path) -> None:
+    known = toys.registry()
+    squish.convert(toys.box({"w": VALUES}, filters=("toy.xor",)), tmp_path / "o.box", registry=known)
+    assert (tmp_path / "o.box").read_bytes() == toys.box({"w": VALUES})
+
+
+def test_large_tensors_are_encoded_panel_by_panel(run: Any) -> None:
+    values = np.random.default_rng(0).standard_normal((4001, 700)).astype(np.float32)
+    _, file = run({"w": values, "s": toys.rows(values, "toy.shifted")}, "w=toy.rows")
+    wanted = toys.Rows().encode(values, {})
+    for name in ("w", "s"):
+        for role, buffer in file[name].parts().items():
+            np.testing.assert_array_equal(buffer.numpy(), wanted[role])
+
+
+def test_tensors_of_several_ranks_are_encoded_in_order(run: Any) -> None:
+    values = np.random.default_rng(0).standard_normal((3, 500, 1200)).astype(np.float32)
+    _, file = run({"w": values}, "f16")
+    np.testing.assert_array_equal(file["w"].numpy(), values.astype(np.float16))
+
+
+def test_what_the_target_cannot_hold_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    tensors = {name: ("ggml.q4_0", (4,), {"blocks": np.zeros(4, "u1")}) for name in ("a", "b", "c", "d", "e", "f")}
+    with pytest.raises(TensorError, match=r"a: toy\.box cannot hold it.*stops b, c, d and 2 more.*encode="):
+        squish.convert(toys.box(tensors), tmp_path / "o.box", registry=toys.registry())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_selects_tensors(run: Any) -> None:
+    _, file = run(MIXED, only=["*.weight", "q"])
+    assert list(file) == ["a.weight", "b.weight", "q"]
+    with pytest.raises(TensorError, match="no tensor matches"):
+        run(MIXED, only=["nothing"])
+
+
+def test_what_is_not_carried_is_listed(tmp_path: Path) -> None:
+    from attrs import evolve
+
+    from squish_core import api
+    from squish_core.handles import File
+
+    file = squish.open(toys.box({"w": VALUES}), registry=toys.registry())
+    extra = api.Part(dtype="f32", shape=(1,), data=b"\0\0\0\0")
+    spec = evolve(file.index.tensors["w"], extras={"input_scale": extra})
+    index = evolve(
+        file.index, tensors={"w": spec}, children={"draft": file.index}, whole=(api.Encoding(codec=api.DENSE),)
+    )
+    report = squish.convert(File(file.source, index, file.registry, file.limits), tmp_path / "o.box", dry_run=True)
+    assert set(report.dropped) == {"child draft", "whole-model encoding dense", "w: input_scale"}
+
+
+def test_the_format_comes_from_the_suffix_or_is_asked_for(run: Any, tmp_path: Path) -> None:
+    assert run({"w": VALUES}, to=None)[0].format == "toy.box"
+    with pytest.raises(FormatError, match=r"not clear from the name.*toy\.box"):
+        squish.convert(toys.box({}), tmp_path / "out.xyz", registry=toys.registry())
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "said"),
+    [
+        ({"to": "toy.box:colour=red"}, FormatError, r"no such option \(expected note, found colour\)"),
+        ({"to": "gguf"}, MissingPluginError, "pip install squish-gguf"),
+        ({"to": "toy.readonly"}, FormatError, r"cannot be written.*toy\.box"),
+        ({"encode": "int3"}, SquishError, "no such encoding.*Known here:.*q8"),
+        ({"encode": "ggml.q4_k"}, MissingPluginError, "pip install squish-ggml"),
+        ({"encode": "affine:bits"}, SquishError, "cannot be read"),
+        ({"encode": "toy.xor"}, SquishError, "is a byte codec"),
+    ],
+)
+def test_a_request_that_cannot_be_met_is_explained(tmp_path: Path, options: Any, kind: Any, said: str) -> None:
+    readonly = toys.plugin(squish_containers=[toys.container_info("toy.readonly")])
+    with pytest.raises(kind, match=said):
+        squish.convert(toys.box({"w": VALUES}), tmp_path / "o.box", registry=toys.registry(readonly), **options)
+
+
+def test_a_file_can_be_converted_onto_itself(tmp_path: Path) -> None:
+    path = tmp_path / "a.box"
+    path.write_bytes(toys.box({"w": VALUES}))
+    squish.convert(path, path, encode="f16", registry=toys.registry())
+    with squish.open(path, registry=toys.registry()) as file:
+        np.testing.assert_array_equal(file["w"].numpy(), VALUES.astype(np.float16))
+
+
+def test_progress_names_the_tensor_and_ends_at_the_total(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    squish.convert(
+        toys.box(MIXED), tmp_path / "o.box", registry=toys.registry(), progress=lambda *step: seen.append(step)
+    )
+    assert [name for name in dict.fromkeys(name for name, _, _ in seen) if name] == list(MIXED)
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+
+
+def test_a_report_is_json(run: Any) -> None:
+    assert json.loads(json.dumps(run(MIXED)[0].to_dict()))["tensors"][0]["action"] == "copy"
+
+
+def test_a_copy_is_the_same_and_a_rounding_is_measured(tmp_path: Path) -> None:
+    known, data = toys.registry(), toys.box({"w": VALUES})
+    squish.convert(data, tmp_path / "same.box", registry=known)
+    squish.convert(data, tmp_path / "half.box", encode="f16", registry=known)
+    assert squish.diff(data, tmp_path / "same.box", registry=known).same
+    difference = squish.diff(data, tmp_path / "half.box", registry=known).tensors[0]
+    assert difference.state == "differs"
+    assert 0 < difference.max_error <= np.abs(VALUES).max() * 2**-11  # type: ignore[operator]
+    assert squish.diff(toys.box({"w": VALUES}), toys.box({"v": VALUES}), registry=known).same is False

@@ -1,0 +1,139 @@
+"""What a file is: by its bytes first, then its name; and what it is instead."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import toys
+
+import squish_core as squish
+from squish_core.api import AmbiguousFormatError, FormatError, Signature, SquishError, UnknownFormatError
+from squish_core.detection import detect
+from squish_core.source import BytesSource
+
+EMPTY = toys.box({})
+
+
+def formats(**signatures: Any) -> Any:
+    """A registry with further formats: name -> signatures."""
+    infos = [toys.container_info(name, *found) for name, found in signatures.items()]
+    return toys.registry(toys.plugin(squish_containers=infos))
+
+
+def test_the_signature_decides() -> None:
+    assert detect(BytesSource(EMPTY, "model.gguf"), toys.registry()) == "toy.box"
+
+
+def test_the_longer_signature_wins() -> None:
+    known = formats(longer=[Signature(b"TOYB\1")])
+    assert detect(BytesSource(b"TOYB\1"), known) == "longer"
+    assert detect(BytesSource(b"TOYB\2"), known) == "toy.box"
+
+
+def test_signatures_of_one_format_add_up() -> None:
+    known = formats(both=[Signature(b"TO"), Signature(b"end!", where="tail", offset=-4)])
+    assert detect(BytesSource(b"TOYBend!"), known) == "both"
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_a_tail_signature_does_not_match_a_shorter_file(size: int) -> None:
+    known = formats(tail=[Signature(b"tail", where="tail", offset=-4)])
+    with pytest.raises(SquishError):
+        detect(BytesSource(b"tail"[:size]), known)
+
+
+def test_a_tie_is_ambiguous_and_names_both() -> None:
+    with pytest.raises(AmbiguousFormatError, match=r"other, toy\.box.*format="):
+        detect(BytesSource(EMPTY), formats(other=[Signature(b"TOYB")]))
+
+
+def test_a_tie_is_settled_by_the_suffix() -> None:
+    assert detect(BytesSource(EMPTY, "a.BOX"), formats(other=[Signature(b"TOYB")])) == "toy.box"
+
+
+def test_a_given_format_is_obeyed_or_fails() -> None:
+    known = formats(other=[Signature(b"OTHR")])
+    assert squish.open(EMPTY, "toy.box", registry=known).format == "toy.box"
+    with pytest.raises(FormatError, match="is not a box"):
+        squish.open(b"OTHR", "toy.box", registry=known)
+    with pytest.raises(squish.MissingPluginError, match="pip install squish-gguf"):
+        squish.open(EMPTY, "gguf", registry=known)
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\n", r"git-lfs pointer.*git lfs pull"),
+        (b"\n <!DOCTYPE html><html>", "HTML page"),
+        (b"<HTML>", "HTML page"),
+        (b"PK\x03\x04\0\0", r"zip archive.*never unpickles"),
+        (pickle.dumps({}, 2), r"pickle.*never unpickles"),
+        (pickle.dumps({}, 4), "pickle"),
+        (b"\x93NUMPY\1\0", "NumPy array"),
+        (b"\x1f\x8b\x08", "gunzip"),
+        (b"", r"is empty \(0 bytes\)"),
+        (b"GGUF\3\0\0\0", "pip install squish-gguf"),
+        (b"ZTEN1000", "pip install squish-ztensor"),
+        (b"\x08\0\0\0\0\0\0\0{}", "pip install squish-safetensors"),
+        (b"nothing in particular", r"first bytes b'nothing '.*toy\.box"),
+    ],
+)
+def test_another_file_is_called_by_its_name(head: bytes, said: str) -> None:
+    with pytest.raises(UnknownFormatError, match=said):
+        squish.open(head, registry=toys.registry())
+
+
+def test_the_suffix_says_whose_error_to_show() -> None:
+    with pytest.raises(FormatError, match="is not a box"):
+        squish.open(BytesSource(b"damaged", "a.box"), registry=toys.registry())
+
+
+def test_an_empty_file_is_called_empty_even_with_a_known_suffix(tmp_path: Path) -> None:
+    (tmp_path / "a.box").touch()
+    with pytest.raises(SquishError, match="is empty"):
+        squish.open(tmp_path / "a.box", registry=toys.registry())
+
+
+def test_a_folder_is_recognised_by_its_members(tmp_path: Path) -> None:
+    known = formats(folder=[Signature(b"weights.idx", where="member")])
+    with pytest.raises(UnknownFormatError, match="folder that no installed format"):
+        squish.open(tmp_path, registry=known)
+    (tmp_path / "weights.idx").write_bytes(b"x")
+    from squish_core.source import open_source
+
+    assert detect(open_source(tmp_path), known) == "folder"
+
+
+def test_a_missing_path_names_what_exists(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"no such file.*exists; check the rest"):
+        squish.open(tmp_path / "gone" / "deep" / "a.box", registry=toys.registry())
+    with pytest.raises(FormatError, match="Check the name"):
+        squish.open(tmp_path / "a.box", registry=toys.registry())
+
+
+def test_an_impossible_path_is_a_typed_error() -> None:
+    for path in ("a\0b", "x" * 5000, ""):
+        with pytest.raises(SquishError):
+            squish.open(path, registry=toys.registry())
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(FormatError, match=r"not a regular file.*a pipe"):
+        squish.open(tmp_path / "pipe", registry=toys.registry())
+
+
+def test_a_device_is_refused() -> None:
+    with pytest.raises(FormatError, match="not a regular file"):
+        squish.open("/dev/zero", registry=toys.registry())
+
+
+@pytest.mark.parametrize("target", [None, 7, object()])
+def test_what_is_neither_path_nor_bytes_is_a_typed_error_or_a_type_error(target: Any) -> None:
+    with pytest.raises((TypeError, SquishError)):
+        squish.open(target, registry=toys.registry())

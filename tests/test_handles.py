@@ -1,0 +1,209 @@
+"""Files and tensors: nothing is read before it is asked for, and every failure says where."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import toys
+
+import squish_core as squish
+from squish_core import api
+from squish_core.errors import CodecError, FormatError, LimitError, MissingPluginError, SquishError, TensorError
+from squish_core.limits import Limits
+from squish_core.model import Typed
+from squish_core.source import BytesSource
+from squish_core.testing import CountingSource
+from squish_core.typed import dump_meta, load_meta
+
+VALUES = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
+BOX = toys.box({"w": VALUES, "q": toys.rows(VALUES), "bias": VALUES[0]}, {"name": "toy"}, {"config.json": b"{}"})
+
+
+@pytest.fixture
+def file() -> Any:
+    return squish.open(BOX, registry=toys.registry())
+
+
+def test_a_file_is_a_mapping_in_file_order(file: Any) -> None:
+    assert list(file) == ["w", "q", "bias"]
+    assert len(file) == 3
+    assert "w" in file
+    assert "v" not in file
+    assert dict(file.meta) == {"name": "toy"}
+    assert bytes(file.assets["config.json"].raw) == b"{}"
+    assert file.format == "toy.box"
+
+
+def test_an_unknown_name_gives_the_nearest(file: Any) -> None:
+    with pytest.raises(KeyError, match="near: bias"):
+        file["bia"]
+    with pytest.raises(KeyError):
+        file.assets["nothing"]
+    assert file.assets.get("nothing") is None
+    assert "nothing" not in file.assets
+
+
+def test_facts_cost_no_bytes() -> None:
+    source = CountingSource(BytesSource(BOX))
+    file = squish.open(source, registry=toys.registry())
+    source.log.clear()
+    for tensor in file.values():
+        repr(tensor)
+        assert tensor.nbytes
+        assert tensor.bits_per_weight
+        tensor.chain()
+    assert source.log == []
+
+
+def test_facts_of_tensors(file: Any) -> None:
+    assert (file["q"].shape, file["q"].dtype, file["q"].codec) == ((64, 32), "f32", "toy.rows")
+    assert file["q"].nbytes == 64 * 32 + 64 * 4
+    assert file["q"].bits_per_weight == 8 * (64 * 32 + 64 * 4) / (64 * 32)
+
+
+def test_dense_values_are_a_view_of_the_file(tmp_path: Path) -> None:
+    (tmp_path / "a.box").write_bytes(BOX)
+    with squish.open(tmp_path / "a.box", registry=toys.registry()) as file:
+        array = file["w"].numpy()
+        assert not array.flags.owndata
+        assert not array.flags.writeable
+        assert file["w"].numpy(copy=True).flags.writeable
+    del file
+    gc.collect()
+    np.testing.assert_array_equal(array, VALUES)
+
+
+def test_out_is_filled_and_checked(file: Any) -> None:
+    for name in ("w", "q"):
+        out = np.empty((64, 32), np.float32)
+        assert file[name].numpy(out=out) is out
+        np.testing.assert_array_equal(out, file[name].numpy())
+        turned = np.empty((32, 64), np.float32).T
+        np.testing.assert_array_equal(file[name].numpy(out=turned), out)
+        for wrong in (np.empty((64, 31), np.float32), np.empty((64, 32), np.float64)):
+            with pytest.raises(TensorError, match="does not fit"):
+                file[name].numpy(out=wrong)
+        out.flags.writeable = False
+        with pytest.raises(TensorError, match="does not fit"):
+            file[name].numpy(out=out)
+
+
+def test_a_dtype_can_be_asked_for(file: Any) -> None:
+    assert file["q"].numpy(dtype="f16").dtype == np.float16
+    assert file["w"].numpy(dtype="bf16").dtype.name == "bfloat16"
+    with pytest.raises(SquishError, match="unknown dtype"):
+        file["w"].numpy(dtype="f17")
+
+
+def test_arrays_come_by_the_array_protocol(file: Any) -> None:
+    np.testing.assert_array_equal(np.asarray(file["w"]), VALUES)
+    np.testing.assert_array_equal(file.get_tensor("w"), VALUES)
+    assert np.asarray(file["w"], np.float64).dtype == np.float64
+
+
+@pytest.mark.parametrize("key", [64, -65, (0, 0, 0), "a", 1.5, None, [0, 1], (Ellipsis, Ellipsis)])
+def test_an_index_that_does_not_fit_is_a_typed_error(file: Any, key: Any) -> None:
+    with pytest.raises(TensorError, match="ind"):
+        file["w"][key]
+
+
+def test_other_byte_orders_and_filters_read_the_same() -> None:
+    for options in ({"byteorder": ">"}, {"filters": ("toy.xor",)}):
+        tensor = squish.open(toys.box({"w": VALUES}, **options), registry=toys.registry())["w"]  # type: ignore[arg-type]
+        np.testing.assert_array_equal(tensor.numpy(), VALUES)
+        np.testing.assert_array_equal(tensor[3:5, ::2], VALUES[3:5, ::2])
+
+
+def test_a_tensor_without_its_codec_says_what_to_install_and_gives_its_parts() -> None:
+    stored = {"blocks": np.arange(4, dtype="u1")}
+    file = squish.open(toys.box({"w": ("ggml.q4_k", (4,), stored), "v": VALUES}), registry=toys.registry())
+    for read in (file["w"].numpy, lambda: file["w"][0], file["w"].load):
+        with pytest.raises(MissingPluginError, match=r"w: .*pip install squish-ggml"):
+            read()
+    assert bytes(file["w"].parts()["blocks"].raw) == b"\0\1\2\3"
+    assert file["v"].numpy() is not None
+
+
+def test_stored_bytes_that_do_not_fit_the_shape_are_a_typed_error() -> None:
+    raw = BOX.replace(b'["f32", [64, 32], 0, 8192', b'["f32", [64, 32], 0, 8188')
+    for read in (lambda t: t.numpy(), lambda t: t[0], lambda t: t.parts()):
+        with pytest.raises(SquishError, match=r"w.*do not fit the shape"):
+            read(squish.open(raw, registry=toys.registry())["w"])
+
+
+def test_limits_hold_before_memory_is_taken() -> None:
+    raw = toys.box({"w": VALUES}, filters=("toy.xor",))
+    file = squish.open(raw, registry=toys.registry(), limits=Limits(decoded=100))
+    with pytest.raises(LimitError, match="decoded="):
+        file["w"].numpy()
+    with pytest.raises(LimitError, match="too many tensors"):
+        squish.open(BOX, registry=toys.registry(), limits=Limits(tensors=2))
+
+
+def test_what_escapes_from_a_plugin_is_wrapped_with_the_place() -> None:
+    with pytest.raises(FormatError, match=r"a plugin failed while reading the toy\.box header: JSONDecodeError"):
+        squish.open(b"TOYB\4\0\0\0nope", registry=toys.registry())
+    with pytest.raises(CodecError, match=r"<bytes>: w: .*KeyError"):
+        squish.open(toys.box({"w": ("toy.rows", (4, 4), {})}), registry=toys.registry())["w"].numpy()
+
+
+def test_operations_of_a_loaded_tensor(file: Any) -> None:
+    weight = file["q"].load("numpy")
+    operand = np.ones((3, 32), np.float32)
+    dense = weight.dense()
+    np.testing.assert_allclose(weight.linear(operand), operand @ dense.T, rtol=1e-5)
+    np.testing.assert_array_equal(weight.embed(np.array([[5, 0], [5, 63]])), dense[[[5, 0], [5, 63]]])
+    for wrong in (lambda: weight.linear(np.ones(31)), lambda: weight.embed([64]), lambda: weight.embed([-1]),
+                  lambda: weight.embed([0.5]), lambda: weight.experts(operand, [0])):  # fmt: skip
+        with pytest.raises(SquishError, match="q: "):
+            wrong()
+
+
+def test_experts_pick_a_matrix_for_each_row() -> None:
+    experts = np.random.default_rng(0).standard_normal((4, 5, 6)).astype(np.float32)
+    weight = squish.open(toys.box({"e": experts}), registry=toys.registry())["e"].load(op="experts")
+    operand, ids = np.random.default_rng(1).standard_normal((3, 6)).astype(np.float32), np.array([2, 0, 2])
+    wanted = np.stack([row @ experts[expert].T for row, expert in zip(operand, ids)])
+    np.testing.assert_allclose(weight.experts(operand, ids), wanted, rtol=1e-5)
+
+
+def test_strict_fails_on_warnings_and_lists_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = toys.Box.read_index
+
+    def warned(self: Any, source: Any, limits: Any) -> Any:
+        from attrs import evolve
+
+        problem = api.Problem(code="odd", severity="warning", where="w", message="looks odd")
+        return evolve(read(self, source, limits), problems=(problem,))
+
+    monkeypatch.setattr(toys.Box, "read_index", warned)
+    assert squish.open(BOX, registry=toys.registry()).problems[0].code == "odd"
+    with pytest.raises(FormatError, match=r"looks odd \(strict\)"):
+        squish.open(BOX, registry=toys.registry(), strict=True)
+
+
+def test_errors_pickle_and_hide_control_characters() -> None:
+    error = FormatError("bad\x1b[31m", file="a", tensor="w\u202e", offset=3, expected=1, found=2, hint="Do this.")
+    restored = pickle.loads(pickle.dumps(error))
+    assert str(restored) == str(error) == "a: w\\u202e: bad\\x1b[31m (at byte 3, expected 1, found 2). Do this."
+
+
+def test_typed_metadata_survives_exactly() -> None:
+    meta = {
+        "a": Typed("u8", 7), "b": Typed("array:f32", np.array([1.5, np.nan], "<f4")),
+        "c": Typed("array:str", ["x", "y"]), "d": "plain", "e": Typed("array:array:i32", [np.arange(2, dtype="<i4")]),
+    }  # fmt: skip
+    found, assets = load_meta(dump_meta(meta, {"t": b"\0"}), Limits())
+    assert list(found) == list(meta)
+    assert assets == {"t": b"\0"}
+    assert [getattr(value, "type", None) for value in found.values()] == ["u8", "array:f32", "array:str", None,
+                                                                         "array:array:i32"]  # fmt: skip
+    assert found["b"].value.tobytes() == meta["b"].value.tobytes()  # type: ignore[attr-defined]
+    for damaged in (b"", b"\0", b"\xa1\x61v\x02", b"\xff" * 9):
+        with pytest.raises(FormatError, match=r"squish\.meta"):
+            load_meta(damaged, Limits())

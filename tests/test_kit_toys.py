@@ -1,0 +1,37 @@
+"""The toys pass the kit, so that what other tests build on is sound; they also show the kit at work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import toys
+
+from squish_core.api import TensorSpec
+from squish_core.testing import CodecSuite, ContainerSuite
+
+VALUES = np.random.default_rng(0).standard_normal((6, 5), np.float32)
+
+
+class TestBox(ContainerSuite):
+    container, plugin = "toy.box", "toys"
+    not_rewritten = ("big endian",)  # comes out little-endian: other bytes, the same values
+    mutations = 0  # the box trusts its header
+    test_every_truncation_is_a_typed_error_or_is_read = None
+    test_registering_imports_no_implementation = None  # the toys are all in one module
+
+    def samples(self) -> dict[str, bytes]:
+        tensors = {"dense": VALUES, "rows": toys.rows(VALUES), "empty": np.zeros((0, 3), np.float32)}
+        return {
+            "mixed": toys.box(tensors, {"name": "toy"}, {"config.json": b"{}"}),
+            "filtered": toys.box({"dense": VALUES}, filters=("toy.xor",)),
+            "big endian": toys.box({"dense": VALUES}, byteorder=">"),
+        }
+
+
+class TestRows(CodecSuite):
+    codec, plugin = "toy.rows", "toys"
+    test_registering_imports_no_implementation = None
+
+    def cases(self) -> dict[str, Any]:
+        return {"even": (TensorSpec(name="w", shape=(6, 5), dtype="f32"), {}, VALUES)}

@@ -1,0 +1,210 @@
+"""Plugins are found, kept apart, and never take each other down."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import toys
+
+from squish_core import api
+from squish_core.errors import ConflictError, MissingPluginError, SquishError
+from squish_core.plugins import Registry
+
+
+def point(name: str, load: Any, dist: str | None = None) -> Any:
+    """An entry point of a distribution that loads what `load` gives, or raises it."""
+
+    def loaded() -> Any:
+        if isinstance(load, BaseException):
+            raise load
+        return load
+
+    return SimpleNamespace(
+        name=name, value=name, load=loaded, dist=SimpleNamespace(name=dist or f"dist-{name}", version="1.2")
+    )
+
+
+def good(wanted: str = "acme.good") -> Any:
+    return toys.plugin(squish_containers=[toys.container_info(wanted)])
+
+
+def failing() -> Any:
+    def raising() -> Any:
+        raise RuntimeError("boom")
+
+    return toys.plugin(squish_codecs=raising)
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        (ImportError("no module named gone"), "no module named gone"),
+        (SyntaxError("bad"), "bad"),
+        (toys.plugin(squish_containers=["a string"]), "must give ContainerInfo, not str"),
+        (toys.plugin(squish_containers=None), "NoneType"),
+        (toys.plugin(squish_containers=7), "int"),
+        (failing(), "boom"),
+        (SimpleNamespace(__name__="old", SQUISH_API=99), "SQUISH_API 1"),
+        (toys.plugin(squish_nonsense=[]), "squish_nonsense"),
+    ],
+    ids=["import", "syntax", "wrong type", "none", "not iterable", "raises", "api version", "unknown hook"],
+)
+def test_a_broken_plugin_is_one_record_and_the_others_work(broken: Any, reason: str) -> None:
+    known = toys.registry(points=[point("bad", broken), point("good", good())])
+    assert [(record.dist, record.name) for record in known.broken] == [("dist-bad", "bad")]
+    assert reason in known.broken[0].reason
+    assert known.containers["acme.good"].dist == "dist-good"
+
+
+def test_a_plugin_that_fails_half_way_leaves_nothing_behind() -> None:
+    half = toys.plugin(squish_containers=[toys.container_info("acme.half")], squish_codecs=["bad"])
+    known = toys.registry(points=[point("half", half)])
+    assert "acme.half" not in known.containers
+
+
+def test_a_broken_plugin_is_named_by_the_error_it_explains() -> None:
+    known = toys.registry(points=[point("gguf", ImportError("no numpy"), "squish-gguf")])
+    with pytest.raises(MissingPluginError, match=r"squish-gguf is installed but broken: ImportError: no numpy"):
+        known.container("gguf")
+
+
+def test_one_id_from_two_distributions_is_a_conflict_that_names_both_and_the_fix() -> None:
+    with pytest.raises(ConflictError) as caught:
+        toys.registry(points=[point("a", good()), point("b", good())])
+    for text in ("dist-a", "dist-b", "acme.good", "SQUISH_PLUGINS=acme.good=dist-a"):
+        assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("chosen", ["dist-a", "dist-b"])
+def test_prefer_settles_a_conflict(chosen: str) -> None:
+    points = [point("a", good()), point("b", good())]
+    assert toys.registry(points=points, prefer={"acme.good": chosen}).containers["acme.good"].dist == chosen
+    assert toys.registry(points=points, plugins=f"acme.good={chosen}").containers["acme.good"].dist == chosen
+
+
+def test_the_same_id_twice_in_one_distribution_is_refused() -> None:
+    points = [point("one", good(), "acme"), point("two", good(), "acme")]
+    known = toys.registry(points=points)
+    assert [(record.name, "twice" in record.reason) for record in known.broken] == [("two", True)]
+
+
+def test_one_distribution_may_bring_several_plugins() -> None:
+    known = toys.registry(points=[point("one", good("acme.a"), "acme"), point("two", good("acme.b"), "acme")])
+    assert not known.broken
+    assert {known.containers[name].dist for name in ("acme.a", "acme.b")} == {"acme"}
+
+
+def test_a_refused_plugin_brings_nothing_at_all() -> None:
+    known = toys.registry(good())
+    both = toys.plugin("other", squish_containers=[toys.container_info("acme.new"), toys.container_info("acme.good")])
+    with pytest.raises(ConflictError):
+        known.register(both)
+    assert "acme.new" not in known.containers
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ("-a", {"acme.b"}), ("-dist-a", {"acme.b"}), ("+a", {"acme.a"}), ("+dist-a,+b", {"acme.a", "acme.b"}),
+        (" -a , -b ", set()), ("+a,-a", set()), ("", {"acme.a", "acme.b"}),
+    ],
+)  # fmt: skip
+def test_settings_allow_and_block(settings: str, found: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [point("a", good("acme.a")), point("b", good("acme.b"))]
+    known = Registry(plugins=settings, entry_points=lambda: points)
+    assert set(known.containers) == found
+    monkeypatch.setenv("SQUISH_PLUGINS", settings)
+    assert set(Registry(entry_points=lambda: points).containers) == found
+
+
+def test_settings_that_cannot_be_read_say_how_to_write_them() -> None:
+    with pytest.raises(ConflictError, match=r"found 'gguf'.*\+name"):
+        Registry(plugins="gguf")
+
+
+def test_plugins_register_in_the_process() -> None:
+    known = toys.registry()
+    known.register(good())
+    assert type(known.container("acme.good")).__name__ == "Box"
+    assert known.container("acme.good").id == "acme.good"
+    assert known.container("acme.good") is known.container("acme.good")
+
+
+def test_a_plugin_that_is_refused_in_the_process_can_be_mended_and_registered() -> None:
+    known = toys.registry()
+    with pytest.raises(TypeError):
+        known.register(toys.plugin("mine", squish_containers=["bad"]))
+    known.register(toys.plugin("mine", squish_containers=[toys.container_info("acme.good")]))
+    assert "acme.good" in known.containers
+
+
+def test_find_filters_by_what_is_declared() -> None:
+    known = toys.registry()
+    assert [entry.info.id for entry in known.find("codec", lossless=True)] == ["dense", "toy.xor"]
+    assert [entry.info.id for entry in known.find("codec", kind="bytes")] == ["toy.xor"]
+    assert known.find("codec", nonsense=1) == []
+    with pytest.raises(SquishError, match="container, codec or backend"):
+        known.find("plugin")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "installed", "install"),
+    [("toy.box", True, []), ("gguf", False, ["pip install squish-gguf"]), ("nobody", False, [])],
+)
+def test_needs_says_what_to_install(wanted: str, installed: bool, install: list[str]) -> None:
+    found = toys.registry().needs(wanted)
+    assert (found["installed"], found["install"]) == (installed, install)
+    json.dumps(found)
+
+
+@pytest.mark.parametrize("kind", ["container", "codec", "byte_codec", "backend"])
+def test_no_lookup_raises_key_error(kind: str) -> None:
+    with pytest.raises(MissingPluginError) as caught:
+        getattr(toys.registry(), kind)("nobody.has")
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("factory", ["toys:Gone", "gone_module:X", "toys:Unimportable", "toys"])
+def test_an_implementation_that_cannot_be_made_is_a_typed_error(factory: str) -> None:
+    info = api.ContainerInfo(id="acme.x", title="x", factory=factory)
+    known = toys.registry(toys.plugin("acme-plugin", squish_containers=[info]))
+    with pytest.raises(MissingPluginError, match="acme-plugin"):
+        known.container("acme.x")
+
+
+def test_entries_are_json() -> None:
+    known = toys.registry()
+    for table in (known.containers, known.codecs, known.backends):
+        json.dumps([entry.to_dict() for entry in table.values()])
+
+
+_QUESTIONS = {
+    "registry": "import squish_core; k = squish_core.registry()\n"
+    "for t in (k.containers, k.codecs, k.backends): list(t.values())\nk.find('codec'); k.needs('gguf')",
+    "import": "import squish_core, squish_core.api",
+}
+
+
+def imported(code: str) -> set[str]:
+    """Modules that a fresh process holds after running `code`."""
+    script = f"import sys\n{code}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_listing_plugins_imports_no_implementation() -> None:
+    found = imported(_QUESTIONS["registry"])
+    known = Registry()
+    entries = [entry for table in (known.containers, known.codecs, known.backends) for entry in table.values()]
+    implementations = {entry.info.factory.partition(":")[0] for entry in entries}
+    assert not found & {"numpy", "zstandard", "cbor2", "ml_dtypes", "squish_core.handles", *implementations}
+
+
+def test_importing_the_package_imports_almost_nothing() -> None:
+    found = imported(_QUESTIONS["import"])
+    assert not found & {"attr", "attrs", "pluggy", "numpy", "squish_core.model"}

@@ -1,0 +1,186 @@
+"""One chain from encodings and backends: a total order, with reasons for everything that was not taken."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import toys
+
+import squish_core as squish
+from squish_core import api
+from squish_core.errors import MissingPluginError, SquishError, TensorError
+from squish_core.resolver import human, resolve
+
+DENSE, ROWS = (api.Encoding(codec=api.CodecSpec(name), label=name) for name in ("dense", "toy.rows"))
+FLOATS = np.ones((4, 6), np.float32)
+
+EXPLAINED = """\
+w
+  chosen   toy.box -> dense -> numpy
+           fold: decoded to f32 in row panels, from the file's own bytes; 96 B stored, 96 B resident, 192 B moved per use
+  because  it comes first by the format's own order of encodings; then mode, bytes moved, preference, name
+  instead  toy.box -> dense -> toy.a: fold: toy; 1 B stored, 1 B resident, 1.5 MB moved per use
+  not      cpu: not installed (pip install squish-cpu)
+  not      metal: not installed (pip install squish-metal)
+  not      ane: not installed (pip install squish-ane)"""  # noqa: E501
+
+
+def backends(*infos: Any) -> Any:
+    return toys.registry(toys.plugin(squish_backends=list(infos)))
+
+
+def chosen(known: Any, *encodings: Any, **options: Any) -> tuple[str, str]:
+    chain = resolve(known, "w", "toy.box", encodings or (DENSE,), **options)
+    return chain.chosen.backend, chain.chosen.encoding.label
+
+
+def test_the_formats_own_order_comes_first() -> None:
+    known = backends(toys.backend("toy.a"))
+    assert chosen(known, ROWS, DENSE)[1] == "toy.rows"
+    assert chosen(known, DENSE, ROWS)[1] == "dense"
+
+
+def test_smallest_orders_by_resident_bytes() -> None:
+    known = backends(toys.backend("toy.big", 9, resident=9), toys.backend("toy.small", resident=0))
+    assert chosen(known)[0] == "toy.big"
+    assert chosen(known, policy="smallest", backend=None)[0] in ("toy.small", "numpy")
+
+
+def test_exact_prefers_exact_results() -> None:
+    known = backends(toys.backend("toy.rough", 9, exact=False), toys.backend("toy.exact", mode="fold"))
+    assert chosen(known)[0] == "toy.rough"
+    assert chosen(known, policy="exact")[0] != "toy.rough"
+
+
+def test_any_function_is_a_policy() -> None:
+    def last(ranked: Any) -> tuple[int]:
+        return (-ranked.rank,)
+
+    known = backends(toys.backend("toy.a"))
+    assert chosen(known, DENSE, ROWS, policy=last)[1] == "toy.rows"
+    with pytest.raises(SquishError, match="spec, smallest, exact"):
+        chosen(known, policy="fastest")
+
+
+@pytest.mark.parametrize(
+    ("better", "worse"),
+    [
+        ({"mode": "stream"}, {"mode": "fold", "preference": 9}),
+        ({"mode": "delegate"}, {"mode": "stream", "preference": 9}),
+        ({"moved": 1}, {"moved": 2, "preference": 9}),
+        ({"preference": 2}, {"preference": 1}),
+    ],
+    ids=["mode", "delegate", "moved", "preference"],
+)
+def test_ties_fall_to_mode_then_bytes_moved_then_preference(better: Any, worse: Any) -> None:
+    for names in (("toy.a", "toy.b"), ("toy.b", "toy.a")):
+        known = backends(toys.backend(names[0], **better), toys.backend(names[1], **worse))
+        assert chosen(known)[0] == names[0]
+
+
+def test_the_order_does_not_depend_on_the_order_of_installation() -> None:
+    infos = [toys.backend(f"toy.{name}") for name in "abc"]
+    orders = set()
+    for order in itertools.permutations(infos):
+        chain = resolve(backends(*order), "w", "toy.box", (DENSE, ROWS))
+        orders.add(tuple((item.backend, item.encoding.label) for item in (chain.chosen, *chain.others)))
+    assert len(orders) == 1
+    assert next(iter(orders))[0] == ("toy.a", "dense")
+
+
+def test_a_backend_that_is_not_available_is_refused_with_its_reason() -> None:
+    absent = api.BackendInfo(id="toy.absent", title="x", factory="toys:Absent", preference=9)
+    failing = api.BackendInfo(id="toy.failing", title="x", factory="toys:Failing", preference=9)
+    gone = api.BackendInfo(id="toy.gone", title="x", factory="toys:Gone", preference=9)
+    chain = resolve(backends(absent, failing, gone), "w", "toy.box", (DENSE,))
+    assert chain.chosen.backend == "numpy"
+    reasons = {item.backend: item.why for item in chain.refused}
+    assert reasons["toy.absent"] == "no such device"
+    assert reasons["toy.failing"] == "its probe failed: RuntimeError: driver says no"
+    assert "Gone" in reasons["toy.gone"]
+
+
+def test_an_operation_that_is_missing_is_a_reason() -> None:
+    known = backends(toys.backend("toy.a", 9, ops=("dense",)))
+    chain = resolve(known, "w", "toy.box", (DENSE,), op="embed")
+    assert chain.chosen.backend == "numpy"
+    assert ("toy.a", "has no operation 'embed' for this codec") in [(item.backend, item.why) for item in chain.refused]
+
+
+def test_a_named_backend_is_the_only_one_asked() -> None:
+    known = backends(toys.backend("toy.a", 9))
+    assert chosen(known, backend="numpy")[0] == "numpy"
+    with pytest.raises(MissingPluginError, match="pip install squish-metal"):
+        chosen(known, backend="metal")
+
+
+def test_nothing_possible_says_what_to_install() -> None:
+    unknown = api.Encoding(codec=api.CodecSpec("ggml.q4_k"))
+    with pytest.raises(MissingPluginError, match=r"ggml\.q4_k.*pip install squish-ggml"):
+        chosen(toys.registry(), unknown)
+    with pytest.raises(TensorError, match=r"no known package brings the codec 'vendor\.x'"):
+        chosen(toys.registry(), api.Encoding(codec=api.CodecSpec("vendor.x")))
+    with pytest.raises(TensorError, match="no stored encoding"):
+        resolve(toys.registry(), "w", "toy.box", ())
+
+
+def test_packages_that_are_not_installed_are_listed() -> None:
+    chain = resolve(toys.registry(), "w", "toy.box", (DENSE,))
+    assert {item.backend: item.install for item in chain.refused}["cpu"] == "pip install squish-cpu"
+
+
+def test_explain_reads_as_text() -> None:
+    known = backends(toys.backend("toy.a", mode="fold", moved=1_500_000))
+    file = squish.open(toys.box({"w": FLOATS}), registry=known)
+    assert file["w"].chain().explain() == EXPLAINED
+
+
+def test_filters_are_part_of_the_path() -> None:
+    file = squish.open(toys.box({"w": FLOATS}, filters=("toy.xor",)), registry=toys.registry())
+    assert "toy.box -> toy.xor -> dense -> numpy" in file["w"].chain().explain()
+
+
+def test_resolving_without_a_file() -> None:
+    known = toys.registry()
+    chain = known.resolve(container="toy.box", packing="shifted", speed={"slow"})
+    assert chain.chosen.encoding.codec.id == "toy.shifted"
+    assert chain.target == "toy.box with packing=shifted, speed=slow"
+    assert chain.explain()
+
+
+@pytest.mark.parametrize(
+    ("features", "said"),
+    [
+        ({"packing": "tight"}, r"no such value of 'packing' \(expected rows, shifted, found tight\)"),
+        ({"colour": "red"}, r"no such feature \(expected packing, speed, found 'colour'\)"),
+        ({"packing": {"rows", "shifted"}}, "one of them, not both"),
+        ({"packing": 4}, "no such value"),
+    ],
+)
+def test_features_that_are_not_declared_are_refused(features: Any, said: str) -> None:
+    with pytest.raises(SquishError, match=said):
+        toys.registry().resolve(container="toy.box", **features)
+
+
+def test_a_format_without_recipes_refuses_in_words() -> None:
+    info = api.ContainerInfo(id="toy.bare", title="x", factory="squish_core.containers:Container")
+    with pytest.raises(SquishError):
+        toys.registry(toys.plugin(squish_containers=[info])).resolve(container="toy.bare")
+    with pytest.raises(MissingPluginError, match="pip install squish-squizd"):
+        toys.registry().resolve(container="squizd", flags={"INT4"})
+
+
+def test_a_chain_is_json() -> None:
+    text = json.dumps(resolve(backends(toys.backend("toy.a")), "w", "toy.box", (DENSE, ROWS)).to_dict())
+    assert '"chosen"' in text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1_234_567, "1.235 MB"), (2e12, "2 TB")]
+)
+def test_sizes_for_people(count: float, text: str) -> None:
+    assert human(count) == text

@@ -1,0 +1,115 @@
+"""A write happens whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from squish_core.errors import FormatError
+from squish_core.writing import Sink, atomic_file, atomic_folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def write_and_fail(target: Path, error: type[BaseException]) -> None:
+    with atomic_file(target) as sink:
+        sink.write(b"new")
+        raise error
+
+
+def write_folder_and_fail(target: Path) -> None:
+    with atomic_folder(target) as sink:
+        with sink.member("a") as member:
+            member.write(b"x")
+        raise OSError("full")
+
+
+def test_a_file_takes_its_place_at_the_end(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with atomic_file(target) as sink:
+        sink.write(b"abc")
+        assert not target.exists()
+    assert target.read_bytes() == b"abc"
+    assert names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_failure_leaves_the_old_file_and_no_debris(tmp_path: Path, error: type[BaseException]) -> None:
+    target = tmp_path / "out"
+    target.write_bytes(b"old")
+    with pytest.raises(error):
+        write_and_fail(target, error)
+    assert target.read_bytes() == b"old"
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_link_is_not_written_through(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "dangling").symlink_to(tmp_path / "gone")
+    for name in ("link", "dangling"):
+        with pytest.raises(FormatError, match="a link"), atomic_file(tmp_path / name):
+            pass
+    assert (tmp_path / "real").read_bytes() == b"old"
+
+
+def test_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(FormatError, match="not a file"), atomic_file(tmp_path / "out"):
+        pass
+
+
+@pytest.mark.parametrize("make", [atomic_file, atomic_folder])
+def test_the_folder_around_must_exist(tmp_path: Path, make: object) -> None:
+    with pytest.raises(FormatError, match="does not exist"), make(tmp_path / "gone" / "out"):  # type: ignore[operator]
+        pass
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])
+def test_permissions_follow_the_umask(tmp_path: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        with atomic_file(tmp_path / "file"):
+            pass
+        with atomic_folder(tmp_path / "folder"):
+            pass
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o666 & ~umask
+    assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == 0o777 & ~umask
+
+
+def test_a_new_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="full"):
+        write_folder_and_fail(tmp_path / "out")
+    assert names(tmp_path) == []
+    with atomic_folder(tmp_path / "out") as sink, sink.member("a") as member:
+        member.write(b"x")
+    assert names(tmp_path / "out") == ["a"]
+    with pytest.raises(FormatError, match="already exists"), atomic_folder(tmp_path / "out"):
+        pass
+
+
+@pytest.mark.parametrize("name", ["../a", "a/b", "", ".hidden"])
+def test_members_that_are_written_have_plain_names(tmp_path: Path, name: str) -> None:
+    with pytest.raises(FormatError, match="plain file name"), atomic_folder(tmp_path / "out") as sink:
+        sink.member(name)
+
+
+def test_padding_and_position(tmp_path: Path) -> None:
+    seen: list[int] = []
+    with atomic_file(tmp_path / "out", seen.append) as sink:
+        assert isinstance(sink, Sink)
+        sink.write(b"abc")
+        sink.write(b"")
+        sink.pad(8)
+        sink.pad(8)
+        sink.pad(10_000)
+        assert sink.tell() == 10_000
+    assert (tmp_path / "out").read_bytes() == b"abc".ljust(10_000, b"\0")
+    assert sum(seen) == 10_000
