@@ -38,12 +38,14 @@ class _Bound(Codec):
         return {**self.inner.parts(spec, self.own), ROLE: ("u8", (-(-down * across // 8),))}
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        """Whole bytes of the mask when encoding, so that panels join."""
         grain = self.inner.grain(spec, self.own)
-        if len(spec.shape) > 2:
-            return (None if "sparsity" in params else grain[0], *(None,) * (len(grain) - 1))
-        if "sparsity" not in params or len(spec.shape) != 2 or grain[0] is None:
-            return grain
+        return grain if len(grain) < 3 else (grain[0], *(None,) * (len(grain) - 2), grain[-1])
+
+    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        """Whole bytes of the mask, so that panels join."""
+        grain = self.inner.encode_grain(spec, self.own)
+        if len(grain) != 2 or grain[0] is None:
+            return (None,) * len(grain)
         across = max(self._tiles(spec.shape, params)[1], 1)
         return (lcm(grain[0], params["block_size"] * (8 // gcd(8, across))), None)
 

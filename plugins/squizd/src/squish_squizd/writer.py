@@ -216,13 +216,18 @@ def _arch(wanted: Wanted, meta: Mapping[str, Any], assets: Mapping[str, bytes]) 
 
 
 def _repacked(spec: TensorSpec, codec: CodecSpec) -> Encoding | Refusal:
-    """How affine codes would lie in INT4 or INT2 blocks, when their groups run along rows."""
-    bits, group = codec.params.get("bits"), codec.params.get("group_size")
-    if bits not in (2, 4) or not group or len(spec.shape) < 2 or spec.shape[-1] % group:
-        return Refusal(why="only affine codes of 4 or 2 bits in groups that divide a row fit; encode it as int4")
+    """How affine codes would lie in INT4 or INT2 blocks, when their groups run along rows; the core tries it."""
+    from squish_codecs.scheme import Scheme
+
+    scheme = Scheme.of(codec.params).upright
+    whole = spec.elements if scheme.flat else spec.shape[-1] if spec.shape else 0
+    group = scheme.group_size or whole
+    if scheme.bits not in (2, 3, 4) or scheme.group_axis != -1 or len(spec.shape) < 2 or not group or whole % group:
+        return Refusal(why="only affine codes of 2 to 4 bits in groups that divide a row fit; encode it as int4")
+    bits = 2 if scheme.bits == 2 else 4
     packed = CodecSpec(f"squizd.int{bits}", {"group_size": group})
     parts = {
         "codes": Part(dtype="u8", shape=(-(-spec.elements * bits // 8),)),
-        "table": Part(dtype="u32", shape=(-(-spec.elements // group), 4)),
+        "table": Part(dtype="u32", shape=(spec.elements // group, 4)),
     }
     return Encoding(codec=packed, parts=parts, label=f"INT{bits}")
