@@ -180,7 +180,7 @@ def build(
             extents[id(tensor)] = (at, len(data))
             out.extend(data)
         masks = 0
-        if side and any(tensor.keep is not None for tensor in layers[number]):
+        if side and any(tensor.keep for tensor in layers[number]):
             masks = pad()
             for tensor in layers[number]:
                 if len(tensor.shape) == 2:

@@ -35,6 +35,7 @@ class Anatomy:
     tables: list[Table] = field(factory=list)
     names: Names = field(factory=Names)
     draft: dict[int, list[Block]] | None = None
+    count: int = 0
     scales: dict[int, Scales] = field(factory=dict)
     appendix: Appendix | None = None
     sections: list[dict[str, int | str]] = field(factory=list)

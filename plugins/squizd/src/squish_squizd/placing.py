@@ -126,7 +126,8 @@ def place(specs: Sequence[TensorSpec], wanted: Wanted) -> Placement:
     for layer in sorted(by_layer):
         blocks, end = place_blocks(by_layer[layer], layer, position)
         masks = 0
-        if any(is_masked(block.spec) for block in blocks):
+        # Masks of no tile cannot be pointed at: their place would be the end of the block.
+        if any(is_masked(block.spec) and mask_length(block, placement.block_size) for block in blocks):
             masks = aligned(end)
             end = masks + sum(mask_length(block, placement.block_size) for block in blocks)
         start = blocks[0].start

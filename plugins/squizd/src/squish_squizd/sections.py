@@ -58,11 +58,12 @@ def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, found
     end = layer.offset + layer.length
     masked = bool(layer.length) and "SPARSE" in header.flags and layer.offset <= layer.scale_offset < end
     stop = layer.scale_offset if masked else end
-    most = limits.tensors - sum(map(len, anatomy.blocks.values()))
+    most = limits.tensors - anatomy.count
     blocks, position = (
         parse_run(source, layer.offset, stop, header.flags, found, where, most) if layer.length else ([], 0)
     )
     anatomy.blocks[layer.number] = blocks
+    anatomy.count += len(blocks)
     if position < stop and layer.length:
         found.error(
             "P2", where, "its weight block holds something that is not a tensor block", offset=position,
@@ -78,7 +79,7 @@ def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, found
 def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits, found: Findings) -> int:
     """Globals, tables and names; returns where they end."""
     end = source.size
-    most = limits.tensors - sum(map(len, anatomy.blocks.values()))
+    most = limits.tensors - anatomy.count
     anatomy.globals, _ = parse_run(source, start, end, anatomy.header.flags, found, "globals", most)
     if found.first:
         return end
