@@ -53,16 +53,8 @@ class Anatomy:
                 yield key, given[place] if given else f"layers.{number}.w{place}", block
         if not draft:
             for place, block in enumerate(self.globals):
-                yield (
-                    GLOBAL_KEY,
-                    self.global_names(block)[0] if self.global_names(block) else f"globals.w{place}",
-                    block,
-                )
+                yield GLOBAL_KEY, (self.global_names(block) or [f"globals.w{place}"])[0], block
 
     def global_names(self, block: Block) -> list[str]:
         """Names that point at a global block."""
-        return [
-            name
-            for name, offset, length in self.names.globals
-            if (offset, length) == (block.start, block.end - block.start)
-        ]
+        return self.names.by_extent.get((block.start, block.end - block.start), [])

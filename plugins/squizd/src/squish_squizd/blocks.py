@@ -174,6 +174,7 @@ def _tcaw(at: _At) -> Block | None:
 KINDS: dict[bytes, Callable[[_At], Block | None]] = {
     b"INT4": _packed(4), b"INT2": _packed(2), b"NPCL": _npcl, b"ASTW": _astw, b"TCAW": _tcaw,
 }  # fmt: skip
+_SPARE = {"INT4": 4, "INT2": 2}
 FLAG_OF = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "NPCL": None}
 
 
@@ -214,12 +215,20 @@ def parse_run(
                 "P2", where, f"a {block.kind} block, but the flag {needed} is not set", offset=block.start,
                 expected=f"flag {needed}", found=", ".join(sorted(flags or ())) or "no flags",
             )  # fmt: skip
+        if block.kind in _SPARE:
+            _check_spare_bits(source, block, found, where)
         blocks.append(block)
         position = block.end
         if len(blocks) > most:
             found.error("P2", where, "too many tensor blocks", offset=position, expected=f"at most {most}")
             return blocks, end
     return blocks, position
+
+
+def _check_spare_bits(source: Source, block: Block, found: Findings, where: str) -> None:
+    used = block.elements * _SPARE[block.kind] % 8
+    if used and source.read(block.end - 1, 1)[0] >> used:
+        found.warn("P3", where, f"spare bits of an {block.kind} block are set", offset=block.end - 1)
 
 
 def skip_zeros(source: Source, start: int, end: int) -> int:

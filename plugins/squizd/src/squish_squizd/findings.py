@@ -20,7 +20,9 @@ class Findings:
 
     def error(self, rule: str, where: str, message: str, *, kind: str = "format", **facts: Any) -> None:
         """The file cannot be read right: `rule` is a profile rule ("P2"), `facts` are offset, expected, found."""
-        error = _KINDS.get(kind, FormatError)(f"{message} [{rule}]", code=rule, hint=facts.pop("hint", None), **facts)
+        error = _KINDS.get(kind, FormatError)(
+            f"{message} [{rule}]", code=rule, part=where, hint=facts.pop("hint", None), **facts
+        )
         self.first = self.first or error
         self._add(rule, "error", where, message, facts)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from attrs import field, frozen
@@ -26,6 +27,14 @@ class Names:
     shapes: Mapping[str, tuple[int, ...]] = field(factory=dict)
     globals: Sequence[tuple[str, int, int]] = ()
     attrs: Mapping[str, Any] = field(factory=dict)
+
+    @cached_property
+    def by_extent(self) -> dict[tuple[int, int], list[str]]:
+        """(offset, length) -> names of the globals there."""
+        found: dict[tuple[int, int], list[str]] = {}
+        for name, offset, length in self.globals:
+            found.setdefault((offset, length), []).append(name)
+        return found
 
 
 def read_names(source: Source, at: int, end: int, found: Findings) -> tuple[Names | None, int]:

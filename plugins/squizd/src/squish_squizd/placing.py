@@ -134,12 +134,11 @@ def place(specs: Sequence[TensorSpec], wanted: Wanted) -> Placement:
         placement.layers[layer], placement.extents[layer] = blocks, (start, end - start, masks)
         position = end
     names = {spec.name: spec for spec in outside}
-    tied = [spec for spec in outside if _shares(spec, names)]
-    placement.globals, placement.end = place_blocks(
-        [spec for spec in outside if spec not in tied], GLOBAL_KEY, position
-    )
+    tied = {spec.name: spec for spec in outside if _shares(spec, names)}
+    own = [spec for spec in outside if spec.name not in tied]
+    placement.globals, placement.end = place_blocks(own, GLOBAL_KEY, position)
     by_name = {block.spec.name: block for block in placement.globals}
-    placement.tied = [(spec.name, by_name[str(spec.tied_to)]) for spec in tied]
+    placement.tied = [(name, by_name[str(spec.tied_to)]) for name, spec in tied.items()]
     placement.order = [spec.name for spec in specs]
     return placement
 

@@ -172,10 +172,10 @@ def _tail(anatomy: Anatomy, source: Source, end: int, draft_end: int | None, lim
         found.section(own)
         if anatomy.appendix is not None or own.first is not None:
             return
-    if last is None:
+    if draft_end is None or last is None:  # where a bad draft head ends, nobody knows
         return
     rest = skip_zeros(source, last, min(source.size, last + 64))
-    if rest < source.size and (source.size - last > 63 or rest < source.size):
+    if rest < source.size or source.size - last > 63:
         found.error(
             "P2", "end of file", "something follows the last section", offset=last, expected="at most 63 zero bytes",
             found=f"{source.size - last} bytes", hint="Two files joined, or an unknown section?",

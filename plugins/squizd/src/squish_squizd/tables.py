@@ -167,15 +167,15 @@ def _stored_ids(wanted: Sequence[tuple[int, str, Block]], entries: _Entries, fou
 
 
 def _check_order(entries: _Entries, stored: Sequence[int | None], found: Findings) -> None:
-    known = [own for own in stored if own is not None]
-    for what, ids in (("scale", list(entries.level)), ("sub-block scale", list(entries.sub))):
-        orphans = [own for own in ids if own not in set(known)]
+    wanted = [own for own in stored if own is not None]
+    known = set(wanted)
+    for what, ids in (("scale", entries.level), ("sub-block scale", entries.sub)):
+        orphans = [own for own in ids if own not in known]
         if orphans:
             found.warn(
                 "P3", "scale table", f"{len(orphans)} {what} entries belong to no tensor", found=f"{orphans[0]:#018x}"
-            )
-        here = set(ids)
-        if [own for own in known if own in here] != [own for own in ids if own not in set(orphans)]:
+            )  # fmt: skip
+        if [own for own in wanted if own in ids] != [own for own in ids if own in known]:
             found.warn("P3", "scale table", f"{what} entries are not in the order of the tensors")
 
 
