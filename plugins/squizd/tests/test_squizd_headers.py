@@ -87,7 +87,7 @@ def test_every_reserved_byte_is_a_warning_with_its_place(sq: SimpleNamespace, po
     file[position] = 1
     (problem,) = squish.open(bytes(file)).problems
     assert (problem.code, problem.severity) == ("P1", "warning")
-    assert position >= 52 and position < 192 or "26" in problem.message or f"byte {position}" in problem.message
+    assert (position >= 52 and position < 192) or "26" in problem.message or f"byte {position}" in problem.message
 
 
 def test_fields_of_the_old_header_are_shown(sq: SimpleNamespace) -> None:

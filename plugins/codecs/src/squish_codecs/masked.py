@@ -31,7 +31,7 @@ class _Bound(Codec):
 
     def __init__(self, inner: Codec, params: Params) -> None:
         self.inner, self.own = inner, params
-        self.scanned = inner.scanned
+        self.scanned = (*inner.scanned, ROLE)
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         down, across = self._tiles(spec.shape, params)

@@ -21,6 +21,7 @@ class Packed(Codec):
     `search=mse` too: a narrower range where that lowers a group's squared error.
     """
 
+    scanned = ("table",)  # one entry may be for all rows
     bits: ClassVar[int]
     signed: ClassVar[bool]
     affine = Affine()

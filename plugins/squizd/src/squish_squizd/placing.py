@@ -42,7 +42,8 @@ class Wanted:
             block_size = int(options["block_size"]) if "block_size" in options else None
             arch = options.get("arch")
             number = None if arch is None else ARCHITECTURES.index(arch) if arch in ARCHITECTURES else int(arch)
-            if not (0 <= (sparsity or 0) < 1 and 1 <= (block_size or 1) < 1 << 32 and 0 <= (number or 0) < 1 << 16):
+            sane = 0 <= (sparsity or 0) < 1 and (block_size is None or 1 <= block_size < 1 << 32)
+            if not sane or not 0 <= (number or 0) < 1 << 16:
                 raise ValueError
         except ValueError:
             raise SquishError(
