@@ -126,6 +126,11 @@ class Check:
             self._done += tensor.nbytes
             if self._progress:
                 self._progress(tensor.name, self._done, self._total)
+        for child in self.file.children.values():
+            inner = Check(child, None)
+            inner.problems = []  # those of opening are listed with the structure
+            inner.data()
+            self.problems += inner.problems
 
     def _digest(self, tensor: Tensor, role: str, part: Part) -> None:
         if part.digest is None:

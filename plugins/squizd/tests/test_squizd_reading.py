@@ -124,9 +124,11 @@ def test_shapes_beyond_two_dimensions_come_from_sqxt(sq: SimpleNamespace) -> Non
 
 def test_a_bad_names_section_is_a_warning_and_names_are_synthesised(sq: SimpleNamespace) -> None:
     bad: list[Any] = [
-        {"names": {}}, {"v": 2}, {"v": 1, "names": {0: ["a", "b"]}}, {"v": 1, "names": {7: ["a"]}}, {"v": 1, "names": {0: [""]}},
+        {"names": {}}, {"v": 2}, {"v": 1, "names": {0: ["a", "b"]}}, {"v": 1, "names": {7: ["a"]}},
+        {"v": 1, "names": {0: [""]}},
         {"v": 1, "globals": [["x", 0, 4]]}, {"v": 1, "names": {0: ["x" * 1025]}}, {"v": 1, "names": {0: ["a\0"]}},
-        b"\xbf\x61v\x01\xff", b"\xa2\x61v\x01\x61v\x01", b"\xa1\x61v\xc1\x01", b"\xa1\x61v\x01\x00", b"\x9b" + b"\xff" * 8,
+        b"\xbf\x61v\x01\xff", b"\xa2\x61v\x01\x61v\x01", b"\xa1\x61v\xc1\x01", b"\xa1\x61v\x01\x00",
+        b"\x9b" + b"\xff" * 8,
         b"\x81" * 40, b"", [1], {"v": 1, "shapes": {"a": [-1]}},
     ]  # fmt: skip
     for root in bad:

@@ -15,6 +15,8 @@ from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region,
 
 PLANES = ("plane0", "plane1", "plane2")
 WIDEST = 248
+_PANEL = 1 << 17
+"""Elements decoded at a time: what stays in the cache."""
 
 
 class TcaTbe(Codec):
@@ -85,22 +87,20 @@ class TcaTbe(Codec):
                 "the bitmaps do not fit the number of values [P5]", expected=params["n_high"],
                 found=int(before[-1]), code="P5",
             )  # fmt: skip
-        first, last = int(before[start]), int(before[stop])
-        high = np.asarray(parts["high"][first:last], np.uint16)
-        full = parts["full"][start * columns - first : stop * columns - last]
-        code = np.zeros((stop - start, columns), np.uint8)
-        for place, name in enumerate(PLANES):
-            words = np.ascontiguousarray(parts[name][start:stop])
-            plane = np.unpackbits(words.view(np.uint8).reshape(stop - start, -1), axis=1, bitorder="little")
-            if plane[:, columns:].any():
-                raise CodecError("padding bits of a bitmap are set [P5]", part=name, code="P5")
-            code |= plane[:, :columns] << place
-        short = code != 0
+        # The exponents of the seven codes in place; code 0 is replaced whole.
+        table = np.arange(8, dtype=np.uint16) + params["base_exponent"] << 7
         bits = out.reshape(stop - start, columns).view(np.uint16)
-        bits[short] = (
-            (high & 0x80) << 8 | (high & 0x7F) | (code[short].astype(np.uint16) + params["base_exponent"]) << 7
-        )
-        bits[~short] = full
+        step = max(1, _PANEL // max(columns, 1))
+        for low in range(start, stop, step):
+            high = min(low + step, stop)
+            code = _codes(parts, low, high, columns)
+            panel = bits[low - start : high - start]
+            first, last = int(before[low]), int(before[high])
+            short = np.asarray(parts["high"][first:last], np.uint16)
+            np.take(table, code, out=panel, mode="clip")
+            coded = code != 0
+            panel[coded] |= (short & 0x80) << 8 | (short & 0x7F)
+            panel.reshape(-1)[np.flatnonzero(~coded)] = parts["full"][low * columns - first : high * columns - last]
 
     def _counts_before(self, parts: Parts, rows: int) -> np.ndarray:
         """Coded elements before each row, counted once per open tensor."""
@@ -117,6 +117,18 @@ class TcaTbe(Codec):
         if not isinstance(key, np.ndarray):
             self._before[key] = before
         return before
+
+
+def _codes(parts: Parts, start: int, stop: int, columns: int) -> np.ndarray:
+    """Codes 0..7 of some rows, out of the three bitmaps."""
+    code: np.ndarray = np.zeros((stop - start, columns), np.uint8)
+    for place, name in enumerate(PLANES):
+        words = np.ascontiguousarray(parts[name][start:stop])
+        plane = np.unpackbits(words.view(np.uint8).reshape(stop - start, -1), axis=1, bitorder="little")
+        if plane[:, columns:].any():
+            raise CodecError("padding bits of a bitmap are set [P5]", part=name, code="P5")
+        code |= plane[:, :columns] << place
+    return code
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
