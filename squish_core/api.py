@@ -25,7 +25,8 @@ _NAMES = {
     ),
     "squish_core.plugins": ("Registry",),
     "squish_core.resolver": ("Chain",),
-    "squish_core.writing": ("Outgoing", "Sink"),
+    "squish_core.writing": ("Outgoing", "Sink", "Stream"),
+    "squish_core.handles": ("File", "open"),
     "squish_core.typed": ("dump_meta", "load_meta"),
     "squish_core.digests": ("Digest", "check_digest"),
     "squish_core.structure": ("check_extents", "check_name", "check_shape"),
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
     from squish_core.errors import TruncatedError as TruncatedError
     from squish_core.errors import UnknownFormatError as UnknownFormatError
     from squish_core.errors import UnsupportedVersionError as UnsupportedVersionError
+    from squish_core.handles import File as File
+    from squish_core.handles import open as open  # noqa: A004
     from squish_core.hookspecs import SQUISH_API as SQUISH_API
     from squish_core.hookspecs import BackendInfo as BackendInfo
     from squish_core.hookspecs import CodecInfo as CodecInfo
@@ -104,6 +107,7 @@ if TYPE_CHECKING:
     from squish_core.typed import load_meta as load_meta
     from squish_core.writing import Outgoing as Outgoing
     from squish_core.writing import Sink as Sink
+    from squish_core.writing import Stream as Stream
 
 
 def __getattr__(name: str) -> Any:

@@ -62,7 +62,7 @@ def verify(
     except SquishError as error:
         return Report(
             file=error.file or str(target), format=format, tensors=0, deep=deep, digests=0, unverified=0,
-            problems=(as_problem(error),),
+            problems=error.findings or (as_problem(error),),
         )  # fmt: skip
     try:
         check = Check(file, progress)
@@ -126,6 +126,11 @@ class Check:
             self._done += tensor.nbytes
             if self._progress:
                 self._progress(tensor.name, self._done, self._total)
+        for child in self.file.children.values():
+            inner = Check(child, None)
+            inner.problems = []  # those of opening are listed with the structure
+            inner.data()
+            self.problems += inner.problems
 
     def _digest(self, tensor: Tensor, role: str, part: Part) -> None:
         if part.digest is None:
@@ -159,7 +164,7 @@ class Check:
     def _decode(self, tensor: Tensor) -> None:
         with tensor._guard("decoding"):
             encoding = tensor.readable()
-            codec = self.file.registry.codec(encoding.codec.id)
+            codec = self.file.registry.codec(encoding.codec)
             params, arrays = encoding.codec.params, tensor.arrays(encoding)
             tensor._check_decoded(encoding, tensor.shape)
             for region in panels(tensor.shape, codec.grain(tensor.spec, params), 4):

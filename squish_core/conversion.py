@@ -19,7 +19,7 @@ from squish_core.limits import Limits
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Refusal, TensorSpec
 from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, expand, parse_rules, parse_spec, rule_for
-from squish_core.streams import copied, encoded, repack_exactness, repacked
+from squish_core.streams import copied, encoded, repack_exactness, repacked, values_of
 from squish_core.writing import Outgoing, atomic_file, atomic_folder
 
 Progress = Callable[[str, int, int | None], None]
@@ -242,6 +242,10 @@ class Plan:
                 return self._made(spec, "copy", encoding, answer, SAME_BYTES)
             if answer.codec == encoding.codec:
                 return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
+            if answer.codec.inner == encoding.codec:  # wrapped on request: other values
+                return self._made(
+                    spec, "encode", encoding, answer, self.known.codec(answer.codec).error_bound(answer.codec.params)
+                )
             exactness = repack_exactness(self.file, spec, encoding, answer)
             if exactness is not None:
                 return self._made(spec, "repack", encoding, answer, exactness)
@@ -254,14 +258,15 @@ class Plan:
 
     def _encode(self, spec: TensorSpec, wanted: CodecSpec) -> Step:
         origin = self.file[spec.name].readable()
-        value_dtype = self.known.codec(origin.codec.id).value_dtype(spec, origin.codec.params)
+        value_dtype = self.known.codec(origin.codec).value_dtype(spec, origin.codec.params)
         if not value_dtype.startswith(("f", "bf")):
             raise TensorError("only float tensors are encoded", found=value_dtype, code="dtype")
         codec = self.known.codec(wanted.id)
         if wanted.id != "dense" and len(spec.shape) < 2:
             raise TensorError("a vector is not quantised", found=f"shape {list(spec.shape)}", code="rank")
         params = codec.params_for(spec, wanted.params)
-        dtype = params["dtype"] if wanted.id == "dense" else "f32"
+        params = codec.measure(partial(values_of, self.file, spec, origin), spec, params)
+        dtype = params["dtype"] if wanted.id == "dense" else codec.value_dtype(spec, params)
         made = evolve(spec, dtype=dtype, encodings=(), problem=None)
         parts = {role: _part(*declared) for role, declared in codec.parts(made, params).items()}
         # A dense tensor's dtype is the tensor's own, not a parameter of how it is stored.

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from squish_core.model import Problem
 
 
 class SquishError(Exception):
     """Base of all errors; reads `<file>: <tensor>/<part>: <what is wrong> (<numbers>). <next step>`.
 
     The fields `file`, `tensor`, `part`, `offset`, `expected`, `found`, `code` and `hint` are public, may be
-    None, and are filled in by the core where the raiser did not know them.
+    None, and are filled in by the core where the raiser did not know them. `findings` are all Problems that
+    were met, where the raiser looked for more than the first; `verify` lists them.
     """
+
+    findings: tuple[Problem, ...] = ()
 
     FIELDS = ("file", "tensor", "part", "offset", "expected", "found", "code", "hint")
 
@@ -54,7 +60,8 @@ class SquishError(Exception):
         return f"{text}. {escape(self.hint)}" if self.hint else text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, {name: getattr(self, name) for name in self.FIELDS})
+        fields = {name: getattr(self, name) for name in self.FIELDS}
+        return _rebuild, (type(self), self.message, fields, self.findings)
 
 
 class FormatError(SquishError):
@@ -108,5 +115,9 @@ def escape(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
-def _rebuild(kind: type[SquishError], message: str, fields: dict[str, Any]) -> SquishError:
-    return kind(message, **fields)
+def _rebuild(
+    kind: type[SquishError], message: str, fields: dict[str, Any], findings: tuple[Problem, ...]
+) -> SquishError:
+    error = kind(message, **fields)
+    error.findings = findings
+    return error

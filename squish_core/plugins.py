@@ -134,9 +134,12 @@ class Registry:
         """Implementation of a format; MissingPluginError with the package to install."""
         return self._implementation("container", wanted)
 
-    def codec(self, wanted: str) -> Codec:
-        """Implementation of a tensor codec."""
-        return self._implementation("codec", wanted)
+    def codec(self, wanted: str | CodecSpec) -> Codec:
+        """Implementation of a tensor codec, by id or by its spec (a wrapping one comes bound to what it wraps)."""
+        if isinstance(wanted, str):
+            return self._implementation("codec", wanted)
+        codec: Codec = self._implementation("codec", wanted.id)
+        return codec if wanted.inner is None else codec.around(self.codec(wanted.inner), wanted.inner.params)
 
     def byte_codec(self, wanted: str) -> ByteCodec:
         """Implementation of a byte codec (a filter)."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
+from squish_core import dtypes
 from squish_core.codecs.base import Region
 from squish_core.errors import CodecError
 from squish_core.handles import File
@@ -30,19 +31,28 @@ def copied(file: File, origin: Encoding, target: Encoding) -> dict[str, Stream]:
     return streams
 
 
+def values_of(file: File, spec: TensorSpec, origin: Encoding) -> Iterator[np.ndarray]:
+    """A tensor's values in row panels, in f32 or the dtype they have."""
+    for region in _row_panels(spec, (1,) * len(spec.shape)):
+        yield file[spec.name]._read(origin, region)
+
+
 def encoded(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict[str, Stream]:
     """The source's values, encoded panel by panel."""
     import numpy as np
 
     encoding = target.encodings[0]
-    codec = file.registry.codec(encoding.codec.id)
+    codec = file.registry.codec(encoding.codec)
     tensor, dense = file[name], encoding.codec.id == "dense"
     params = {"dtype": target.dtype} if dense else encoding.codec.params
+    own = dtypes.to_numpy(codec.value_dtype(target, encoding.codec.params))
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:
         for region in _row_panels(target, codec.encode_grain(target, encoding.codec.params)):
             values = tensor._read(origin, region)
-            yield codec.encode(values if dense else values.astype(np.float32, copy=False), params)
+            # A codec of another float type gets its own values as they are: NaN payloads survive.
+            as_is = dense or values.dtype == own
+            yield codec.encode(values if as_is else values.astype(np.float32, copy=False), params)
 
     return _split(encoding, pieces)
 
@@ -74,7 +84,7 @@ def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Enc
 def _repacked_panels(
     file: File, spec: TensorSpec, origin: Encoding, target: Encoding
 ) -> Iterator[tuple[dict[str, np.ndarray], Exactness] | None]:
-    source, sink = file.registry.codec(origin.codec.id), file.registry.codec(target.codec.id)
+    source, sink = file.registry.codec(origin.codec), file.registry.codec(target.codec)
     grain = _common(source.grain(spec, origin.codec.params), sink.encode_grain(spec, target.codec.params))
     parts = file[spec.name].arrays(origin)
     for region in _row_panels(spec, grain):

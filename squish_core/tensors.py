@@ -142,7 +142,7 @@ class Tensor:
         raise MissingPluginError(why, code="not-installed", hint=f"Run `{install}`." if install else None)
 
     def _value_dtype(self, encoding: Encoding) -> str:
-        codec = self.file.registry.codec(encoding.codec.id)
+        codec = self.file.registry.codec(encoding.codec)
         return codec.value_dtype(self.spec, encoding.codec.params)
 
     def _whole(self, encoding: Encoding, copy: bool) -> np.ndarray:
@@ -172,7 +172,7 @@ class Tensor:
         )  # fmt: skip
 
     def _read(self, encoding: Encoding, region: Region, out: np.ndarray | None = None) -> np.ndarray:
-        codec = self.file.registry.codec(encoding.codec.id)
+        codec = self.file.registry.codec(encoding.codec)
         self._check_decoded(encoding, sizes(region))
         return read_region(codec, self.arrays(encoding), self.spec, encoding.codec.params, region, out)
 

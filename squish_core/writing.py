@@ -37,6 +37,14 @@ class Sink:
         self._file.write(view)
         self._advance(len(view))
 
+    def patch(self, offset: int, data: bytes) -> None:
+        """Overwrite bytes written before (header fields that are known only at the end)."""
+        assert self._file is not None
+        assert offset + len(data) <= self._position
+        self._file.seek(offset)
+        self._file.write(data)
+        self._file.seek(self._position)
+
     def pad(self, alignment: int) -> None:
         """Append zeros up to the next multiple of `alignment`."""
         rest = -self._position % alignment

@@ -74,7 +74,7 @@ class NumpyBackend(Backend):
     def load(self, chain: Chain, parts: Parts, registry: Registry) -> Packed:
         encoding = chain.chosen.encoding
         assert chain.spec is not None
-        return Packed(codec=registry.codec(encoding.codec.id), spec=chain.spec, encoding=encoding, parts=parts)
+        return Packed(codec=registry.codec(encoding.codec), spec=chain.spec, encoding=encoding, parts=parts)
 
     def dense(self, handle: Packed) -> np.ndarray:
         return read_region(

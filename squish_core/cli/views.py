@@ -172,6 +172,7 @@ def summary(file: File) -> dict[str, Any]:
         "bits_per_weight": 8 * nbytes / parameters if parameters else 0.0, "codecs": codecs,
         "meta": {key: brief(value) for key, value in file.meta.items()},
         "assets": {name: part.nbytes for name, part in index.assets.items()},
+        "sections": index.attrs.get("sections", []),
         "whole": [str(encoding.codec) for encoding in index.whole],
         "children": {
             name: {"kind": child.kind, "tensors": len(child.tensors)} for name, child in index.children.items()
@@ -205,6 +206,8 @@ def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
     yield from section("", table(("stored as", "tensors", "parameters", "size", "bits", ""), "<>>>><", rows))
     meta = [(key, shortened(value)) for key, value in file.meta.items()]
     yield from section("metadata", table(("", ""), "<<", meta, "  ")[1:])
+    places = [(part["offset"], part["size"], part["kind"], part["holds"]) for part in data["sections"]]
+    yield from section("", table(("offset", "bytes", "section", "holds"), ">><<", places))
     yield from section("assets", [f"  {human(size):>8}  {name}" for name, size in data["assets"].items()])
     yield from section("encodings of the whole model", [f"  {codec}" for codec in data["whole"]])
     children = [

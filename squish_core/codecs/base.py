@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
@@ -57,6 +57,8 @@ class Codec:
     """
 
     id: str = ""
+    scanned: tuple[str, ...] = ()
+    """Roles that a region may read from their start: their contents say where its other bytes lie."""
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         """Role -> (dtype, shape) of every stored part for a tensor of this shape; CodecError if impossible."""
@@ -93,6 +95,15 @@ class Codec:
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         """Complete and check the parameters given by a user for encoding this tensor."""
         return params
+
+    def measure(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
+        """Complete the parameters with what only the values show (counts, bases); `panels` gives them in their
+        own dtype, in row order, as often as it is called. Done before anything is written."""
+        return params
+
+    def around(self, inner: Codec, params: Params) -> Codec:
+        """Wrapping codecs: this codec bound to the one it wraps and its parameters."""
+        raise CodecError("this codec wraps no other", code="wrap")
 
     def error_bound(self, params: Params) -> Exactness:
         """How far decoded values may be from the encoded ones."""

@@ -102,7 +102,7 @@ class ContainerSuite(HostileInput):
         for name, spec in index.tensors.items():
             for encoding in spec.encodings:
                 if self.registry.missing(encoding) is None:
-                    declared = self.registry.codec(encoding.codec.id).parts(spec, encoding.codec.params)
+                    declared = self.registry.codec(encoding.codec).parts(spec, encoding.codec.params)
                     found = {role: (part.dtype, part.shape) for role, part in encoding.parts.items()}
                     assert found == {role: (dtype, tuple(shape)) for role, (dtype, shape) in declared.items()}, name
 
@@ -128,12 +128,14 @@ class ContainerSuite(HostileInput):
             if not tensor.shape or tensor.spec.elements == 0:
                 continue
             encoding = tensor.readable()
-            step = self.registry.codec(encoding.codec.id).grain(tensor.spec, encoding.codec.params)[0]
+            step = self.registry.codec(encoding.codec).grain(tensor.spec, encoding.codec.params)[0]
             rows, row = tensor.shape[0], tensor.shape[0] // 2
             wide = rows if step is None else min(step, rows)
             source.log.clear()
             tensor[row]
             for role, part in encoding.parts.items():
+                if role in self.registry.codec(encoding.codec).scanned:
+                    continue
                 divisible = not part.filters and part.shape and part.nbytes * wide % rows == 0
                 most = part.nbytes * wide // rows if divisible else part.stored
                 read = touched_part(source.log, tensor.file.index, part)

@@ -18,5 +18,6 @@ def squish_codecs() -> list[CodecInfo]:
                 "int4": "affine:bits=4,group_size=32,scale_dtype=f16",
                 "int2": "affine:bits=2,group_size=64,offset=bias,scale_dtype=f16",
             },
-        )
+        ),
+        CodecInfo(id="masked", title="tiles of zeros over another codec", factory="squish_codecs.masked:Masked"),
     ]  # fmt: skip

@@ -1,0 +1,109 @@
+"""Masked: another codec's values, with tiles that are exactly zero."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd, lcm, prod
+
+import numpy as np
+
+from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec
+
+ROLE = "mask"
+
+
+class Masked(Codec):
+    """Bound to the codec it wraps by `around`; without one it can say nothing.
+
+    Tiles of `block_size` x `block_size` over the matrix (leading axes are rows), edge tiles smaller. Part `mask` u8:
+    row-major tiles, least significant bit first, 1 = keep. `sparsity` (encoding only): share of tiles that are zeroed
+    in every row of tiles, those of least energy.
+    """
+
+    def around(self, inner: Codec, params: Params) -> Codec:
+        return _Bound(inner, params)
+
+
+class _Bound(Codec):
+    """`Masked` around one codec."""
+
+    id = "masked"
+
+    def __init__(self, inner: Codec, params: Params) -> None:
+        self.inner, self.own = inner, params
+        self.scanned = (*inner.scanned, ROLE)
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        down, across = self._tiles(spec.shape, params)
+        return {**self.inner.parts(spec, self.own), ROLE: ("u8", (-(-down * across // 8),))}
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        grain = self.inner.grain(spec, self.own)
+        return grain if len(grain) < 3 else (grain[0], *(None,) * (len(grain) - 2), grain[-1])
+
+    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        """Whole bytes of the mask, so that panels join."""
+        grain = self.inner.encode_grain(spec, self.own)
+        if len(grain) != 2 or grain[0] is None:
+            return (None,) * len(grain)
+        across = max(self._tiles(spec.shape, params)[1], 1)
+        return (lcm(grain[0], params["block_size"] * (8 // gcd(8, across))), None)
+
+    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
+        return self.inner.value_dtype(spec, self.own)
+
+    def error_bound(self, params: Params) -> Exactness:
+        return Exactness("bounded") if "sparsity" in params else self.inner.error_bound(self.own)
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        self.inner.decode(parts, spec, self.own, region=region, out=out)
+        if not spec.shape or not out.size:
+            return
+        side, across = params["block_size"], self._tiles(spec.shape, params)[1]
+        start, stop, columns = _rows(region, spec.shape)
+        first, last = start // side * across, -(-stop // side) * across
+        packed = parts[ROLE][first // 8 : -(-last // 8)]
+        keep = np.unpackbits(packed, bitorder="little")[first % 8 : first % 8 + last - first].reshape(-1, across)
+        matrix = out.reshape(stop - start, -1)
+        for row in np.flatnonzero(~keep.all(axis=1)):
+            tile = start // side + int(row)
+            rows = matrix[max(tile * side - start, 0) : (tile + 1) * side - start]
+            zeroed = np.repeat(keep[row] == 0, side)[columns]
+            rows[:, zeroed] = 0
+
+    def encode(
+        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        if "sparsity" not in params:
+            raise CodecError("a mask is chosen by sparsity=", code="params")
+        side = params["block_size"]
+        down, across = self._tiles(panel.shape, params)
+        energy = _energy(panel.reshape(-1, panel.shape[-1]), side, down, across)
+        count = round(params["sparsity"] * across)
+        keep = np.ones((down, across), np.uint8)
+        np.put_along_axis(keep, np.argsort(energy, axis=1, kind="stable")[:, :count], 0, axis=1)
+        return {
+            **self.inner.encode(panel, self.own, stats=stats),
+            ROLE: np.packbits(keep.reshape(-1), bitorder="little"),
+        }
+
+    def _tiles(self, shape: tuple[int, ...], params: Params) -> tuple[int, int]:
+        rows, columns = (prod(shape[:-1]), shape[-1]) if shape else (1, 1)
+        return -(-rows // params["block_size"]), -(-columns // params["block_size"])
+
+
+def _rows(region: Region, shape: tuple[int, ...]) -> tuple[int, int, slice]:
+    """Rows of the flat matrix that a region covers, and its columns; other axes are whole."""
+    if len(shape) == 1:
+        return 0, 1, region[0]
+    inner = prod(shape[1:-1])
+    if any(part != slice(0, size) for part, size in zip(region[1:-1], shape[1:-1])):
+        raise CodecError("a mask is read over whole inner axes", code="region")
+    return region[0].start * inner, region[0].stop * inner, region[-1]
+
+
+def _energy(matrix: np.ndarray, side: int, down: int, across: int) -> np.ndarray:
+    padded = np.zeros((down * side, across * side), np.float32)
+    padded[: matrix.shape[0], : matrix.shape[1]] = matrix
+    energy: np.ndarray = np.square(padded, dtype=np.float64).reshape(down, side, across, side).sum(axis=(1, 3))
+    return energy

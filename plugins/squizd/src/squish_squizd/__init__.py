@@ -1,0 +1,49 @@
+"""Declares the SQUIZD container and its codecs; imports no implementation."""
+
+from __future__ import annotations
+
+from squish_core.api import CodecInfo, ContainerInfo, Signature, hookimpl
+
+
+@hookimpl
+def squish_containers() -> list[ContainerInfo]:
+    """The container of this plugin."""
+    return [
+        ContainerInfo(
+            id="squizd",
+            title="SQUIZD 1.0",
+            factory="squish_squizd.container:Squizd",
+            suffixes=(".squizd",),
+            signatures=(Signature(b"SQZD"),),
+            can_write=True,
+            features={
+                "flags": ("ASTC", "TCA_TBE", "INT4", "SPARSE", "EAGLE", "INT2", "ANE_COREML"),
+                "dtype": ("f32", "f16", "bf16"),
+            },
+            options={
+                "sparsity": "share of tiles to zero in FFN matrices, 0 to 1 (none by default)",
+                "block_size": "side of a tile, 64 by default",
+                "arch": "architecture in the header: a name (llama, qwen, ...) or a number",
+                "draft": "path of a model that becomes the draft head",
+                "coreml": "path of an .mlpackage folder that becomes the CoreML appendix",
+            },
+            aliases={
+                "int4": "squizd.int4", "int2": "squizd.int2", "f32": "dense:dtype=f32", "f16": "dense:dtype=f16",
+                "bf16": "dense:dtype=bf16",
+            },
+            codecs=("dense", "squizd.int4", "squizd.int2", "tca_tbe", "masked", "astc"),
+        )
+    ]  # fmt: skip
+
+
+@hookimpl
+def squish_codecs() -> list[CodecInfo]:
+    """The codecs of this plugin."""
+    return [
+        CodecInfo(id="squizd.int4", title="SQUIZD INT4 blocks", factory="squish_squizd.packed:Int4"),
+        CodecInfo(id="squizd.int2", title="SQUIZD INT2 blocks", factory="squish_squizd.packed:Int2"),
+        CodecInfo(
+            id="tca_tbe", title="TCA-TBE triple bitmaps, lossless bf16", factory="squish_squizd.tca_tbe:TcaTbe",
+            lossless=True,
+        ),
+    ]  # fmt: skip

@@ -1,0 +1,220 @@
+"""The SQUIZD container: a file's sections as an Index, its recipes, and its writer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from squish_core.api import (
+    DENSE,
+    CodecSpec,
+    Container,
+    Encoding,
+    FileRef,
+    Index,
+    Layout,
+    Limits,
+    Options,
+    Outgoing,
+    Part,
+    Problem,
+    Refusal,
+    Segment,
+    Sink,
+    Source,
+    SquishError,
+    TensorSpec,
+    load_meta,
+)  # fmt: skip
+
+from . import sections, verifying, writer
+from .anatomy import Anatomy
+from .blocks import NPCL_DTYPES, Block
+from .findings import Findings
+from .header import ARCHITECTURES, Header
+from .names import logical_shape
+from .tables import Scales
+
+META = "squish.meta"
+ARCH = "squizd.arch_id"
+LABELS = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "NPCL": "NumPy"}
+# The order in which the format tries them (P10); SPARSE and EAGLE select nothing.
+PRIORITY = (
+    ("ANE_COREML", CodecSpec("ane.mlpackage")), ("ASTC", CodecSpec("astc")), ("TCA_TBE", CodecSpec("tca_tbe")),
+    ("INT2", CodecSpec("squizd.int2")), ("INT4", CodecSpec("squizd.int4")), ("NumPy", DENSE),
+)  # fmt: skip
+
+
+class Squizd(Container):
+    """SQUIZD 1.0 with the profile's rules; read_index reads headers, tables' ends and masks."""
+
+    def read_index(self, source: Source, limits: Limits) -> Index:
+        found = Findings()
+        anatomy = sections.read(source, limits, found)
+        return _Builder(anatomy, source, limits, found).index()
+
+    def recipes(self, **features: Any) -> tuple[Encoding, ...]:
+        flags = features.get("flags", ())
+        flags = {flags} if isinstance(flags, str) else set(flags)
+        recipes = []
+        for label, codec in PRIORITY:
+            if label in flags or label == "NumPy":
+                masked = "SPARSE" in flags and label != "ANE_COREML"
+                spec = CodecSpec("masked", {"block_size": 64}, inner=codec) if masked else codec
+                recipes.append(Encoding(codec=spec, label=label))
+        return tuple(recipes)
+
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        return writer.accepts(spec, encoding, writer.Wanted.parse(options))
+
+    def layout(
+        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+    ) -> Layout:
+        return writer.layout(specs, meta, assets, writer.Wanted.parse(options))
+
+    def write(
+        self, sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes],
+        options: Options,
+    ) -> None:  # fmt: skip
+        writer.write(sink, tensors, meta, assets, writer.Wanted.parse(options))
+
+    def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
+        return verifying.verify(source, limits) if index.attrs else ()
+
+
+class _Builder:
+    """From an Anatomy to an Index."""
+
+    def __init__(self, anatomy: Anatomy, source: Source, limits: Limits, found: Findings) -> None:
+        self.anatomy, self.source, self.limits, self.found = anatomy, source, limits, found
+
+    def index(self) -> Index:
+        """The Index of the whole file."""
+        anatomy, header = self.anatomy, self.anatomy.header
+        meta, assets = self._meta()
+        if header.arch_id:
+            meta[ARCH] = header.arch_id
+        files = (FileRef(self.source.filename, self.source.size),)
+        tensors = self._ordered(self._tensors())
+        children = {}
+        if anatomy.draft is not None and header.eagle is not None:
+            children["eagle"] = Index(
+                format="squizd", version="1", kind="draft", files=files,
+                tensors={name: self._spec(key, name, block) for key, name, block in anatomy.named(draft=True)},
+                meta={"squizd.draft_layers": header.eagle[2], "squizd.draft_vocab": header.eagle[3]},
+            )  # fmt: skip
+        return Index(
+            format="squizd", version="1", files=files, tensors=tensors, meta=meta, children=children,
+            assets={name: Part(dtype="u8", shape=(len(data),), data=data) for name, data in assets.items()},
+            whole=self._whole(), problems=tuple(self.found.problems), attrs=_attrs(header, anatomy),
+        )  # fmt: skip
+
+    def _meta(self) -> tuple[dict[str, Any], dict[str, bytes]]:
+        packed = self.anatomy.names.attrs.get(META)
+        if packed is None:
+            return {}, {}
+        try:
+            if not isinstance(packed, bytes):
+                raise SquishError("it is not a byte string")
+            return load_meta(packed, self.limits)
+        except SquishError as error:
+            self.found.warn("P9", "SQXT", f"its metadata cannot be used: {error.message}")
+            return {}, {}
+
+    def _tensors(self) -> dict[str, TensorSpec]:
+        tensors = {}
+        for key, name, block in self.anatomy.named():
+            tensors[name] = self._spec(key, name, block)
+            for other in self.anatomy.global_names(block)[1:] if key > 0xFFFF_FFFE else ():
+                tensors[other] = self._spec(key, other, block, tied_to=name)
+        return tensors
+
+    def _ordered(self, tensors: dict[str, TensorSpec]) -> dict[str, TensorSpec]:
+        """The order in which the tensors stood where they came from, when the file says so."""
+        order = self.anatomy.names.attrs.get("order")
+        names = list(tensors)
+        if not isinstance(order, list) or sorted(map(str, order)) != sorted(map(str, range(len(names)))):
+            return tensors
+        return {names[int(place)]: tensors[names[int(place)]] for place in order}
+
+    def _spec(self, key: int, name: str, block: Block, tied_to: str | None = None) -> TensorSpec:
+        shape = logical_shape(block, name, self.anatomy.names, self.found)
+        scales = self.anatomy.scales.get(block.start)
+        problem = block.problem or (scales.problem if scales else None)
+        spec = TensorSpec(name=name, shape=shape, dtype=_dtype(block), tied_to=tied_to)
+        if problem:
+            extras = {"data": _part("u8", (block.length,), block.data, block.length)}
+            return TensorSpec(name=name, shape=shape, dtype=spec.dtype, extras=extras, problem=problem, tied_to=tied_to)
+        codec, parts = _ENCODED[block.kind](block, shape, scales)
+        mask = self.anatomy.masks.get(key, {}).get(block.start)
+        if mask is not None and self.anatomy.header.sparsity is not None:
+            codec = CodecSpec("masked", {"block_size": self.anatomy.header.sparsity[0]}, inner=codec)
+            parts["mask"] = _part("u8", (mask.length,), mask.offset, mask.length)
+        encoding = Encoding(codec=codec, parts=parts, label=LABELS[block.kind])
+        return TensorSpec(name=name, shape=shape, dtype=spec.dtype, encodings=(encoding,), tied_to=tied_to)
+
+    def _whole(self) -> tuple[Encoding, ...]:
+        appendix = self.anatomy.appendix
+        if appendix is None:
+            return ()
+        part = _part("u8", (appendix.length,), appendix.offset, appendix.length)
+        return (Encoding(codec=CodecSpec("ane.mlpackage"), parts={"archive": part}, label="ANE_COREML"),)
+
+
+def _attrs(header: Header, anatomy: Anatomy) -> dict[str, Any]:
+    attrs: dict[str, Any] = {
+        "flags": sorted(header.flags), "layers": header.layer_count,
+        "arch": ARCHITECTURES[header.arch_id] if header.arch_id < len(ARCHITECTURES) else header.arch_id,
+        "sections": sorted(anatomy.sections, key=lambda section: section["offset"]),
+    }  # fmt: skip
+    if header.sparsity is not None:
+        attrs["sparsity"] = dict(zip(("block_size", "n_sparse_layers", "mean_sparsity"), header.sparsity))
+    return attrs | {f"legacy.{name}": value for name, value in header.legacy.items()}
+
+
+def _dtype(block: Block) -> str:
+    if block.kind == "NPCL":
+        return NPCL_DTYPES.get(block.facts["dtype_code"], "u8")
+    return "bf16" if block.kind == "TCAW" else "f32"
+
+
+def _part(dtype: str, shape: tuple[int, ...], offset: int, length: int) -> Part:
+    return Part(dtype=dtype, shape=shape, segments=(Segment(0, offset, length),))
+
+
+def _table(scales: Scales) -> Part:
+    segments = tuple(Segment(0, offset, 16 * count) for offset, count in scales.runs)
+    return Part(dtype="u32", shape=(scales.count, 4), segments=segments)
+
+
+def _packed(block: Block, shape: tuple[int, ...], scales: Scales | None) -> tuple[CodecSpec, dict[str, Part]]:
+    assert scales is not None
+    params = {} if scales.group_size is None else {"group_size": scales.group_size}
+    parts = {"codes": _part("u8", (block.length,), block.data, block.length), "table": _table(scales)}
+    return CodecSpec(f"squizd.{block.kind.lower()}", params), parts
+
+
+def _dense(block: Block, shape: tuple[int, ...], scales: Scales | None) -> tuple[CodecSpec, dict[str, Part]]:
+    return DENSE, {"data": _part(_dtype(block), shape, block.data, block.length)}
+
+
+def _astc(block: Block, shape: tuple[int, ...], scales: Scales | None) -> tuple[CodecSpec, dict[str, Part]]:
+    assert scales is not None
+    parts = {"blocks": _part("u8", (block.length,), block.data, block.length), "table": _table(scales)}
+    return CodecSpec("astc", {"x": block.facts["x"], "y": block.facts["y"]}), parts
+
+
+def _tca_tbe(block: Block, shape: tuple[int, ...], scales: Scales | None) -> tuple[CodecSpec, dict[str, Part]]:
+    facts = block.facts
+    rows, words = block.shape[0], -(-block.shape[1] // 64)
+    parts = {
+        f"plane{number}": _part("u64", (rows, words), block.data + number * facts["plane"], facts["plane"])
+        for number in range(3)
+    }
+    parts["high"] = _part("u8", (facts["high"],), facts["high_at"], facts["high"])
+    parts["full"] = _part("u16", (facts["full"],), facts["full_at"], 2 * facts["full"])
+    params = {"base_exponent": facts["base_exponent"], "n_high": facts["high"]}
+    return CodecSpec("tca_tbe", params), parts
+
+
+_ENCODED = {"INT4": _packed, "INT2": _packed, "NPCL": _dense, "ASTW": _astc, "TCAW": _tca_tbe}

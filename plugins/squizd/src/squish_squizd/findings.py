@@ -1,0 +1,55 @@
+"""Findings with the rule they break: collected, so that `verify` lists them all and `open` raises the first error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from squish_core.api import FormatError, Problem, SquishError, TruncatedError, UnsupportedVersionError
+
+_MOST = 1000
+"""A hostile file may break a rule in every entry; nobody reads more."""
+_KINDS = {"truncated": TruncatedError, "version": UnsupportedVersionError}
+
+
+class Findings:
+    """Problems of one file in the order they were met; `error` keeps the typed error of the first one."""
+
+    def __init__(self) -> None:
+        self.problems: list[Problem] = []
+        self.first: SquishError | None = None
+
+    def error(self, rule: str, where: str, message: str, *, kind: str = "format", **facts: Any) -> None:
+        """The file cannot be read right: `rule` is a profile rule ("P2"), `facts` are offset, expected, found."""
+        error = _KINDS.get(kind, FormatError)(
+            f"{message} [{rule}]", code=rule, part=where, hint=facts.pop("hint", None), **facts
+        )
+        self.first = self.first or error
+        self._add(rule, "error", where, message, facts)
+
+    def section(self, other: Findings) -> None:
+        """Take over the findings of a section that the rest of the file does not depend on."""
+        self.problems += other.problems
+
+    def warn(self, rule: str, where: str, message: str, **facts: Any) -> None:
+        """Redundant data that disagrees, reserved bytes, non-canonical order."""
+        self._add(rule, "warning", where, message, facts)
+
+    def note(self, rule: str, where: str, message: str, **facts: Any) -> None:
+        """Worth saying, accepted even in strict mode."""
+        self._add(rule, "note", where, message, facts)
+
+    def raise_first(self) -> None:
+        """Raise the first error, if there is one; it carries every finding."""
+        if self.first is not None:
+            self.first.findings = tuple(self.problems)
+            raise self.first
+
+    def _add(self, rule: str, severity: str, where: str, message: str, facts: dict[str, Any]) -> None:
+        numbers = ", ".join(
+            f"{word} {facts[key]}"
+            for key, word in (("offset", "at byte"), ("expected", "expected"), ("found", "found"))
+            if facts.get(key) is not None
+        )
+        text = f"{message} ({numbers})" if numbers else message
+        if len(self.problems) < _MOST:
+            self.problems.append(Problem(code=rule, severity=severity, where=where, message=f"{text} [{rule}]"))

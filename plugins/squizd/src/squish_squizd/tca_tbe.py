@@ -1,0 +1,160 @@
+"""TCA-TBE: lossless bf16 as three bitmaps of exponent codes, short values and full values, by rows (profile P5).
+
+The layout follows the triple-bitmap encoding of ZipServ (arXiv 2603.17435).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from math import prod
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec
+
+PLANES = ("plane0", "plane1", "plane2")
+WIDEST = 248
+_PANEL = 1 << 17
+"""Elements decoded at a time: what stays in the cache."""
+
+
+class TcaTbe(Codec):
+    """Parts `plane0..2` u64 (rows, words), `high` u8 (sign and mantissa of coded elements), `full` u16 (the others).
+
+    Parameters: `base_exponent`, and `n_high`, the length of `high`.
+    """
+
+    scanned = (*PLANES, "high", "full")
+
+    def __init__(self) -> None:
+        self._before: WeakKeyDictionary[object, np.ndarray] = WeakKeyDictionary()
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        rows, columns = _matrix(spec.shape)
+        planes = dict.fromkeys(PLANES, ("u64", (rows, -(-columns // 64))))
+        return {**planes, "high": ("u8", (params["n_high"],)), "full": ("u16", (rows * columns - params["n_high"],))}
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return (1, *(None,) * (len(spec.shape) - 1)) if spec.shape else ()
+
+    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
+        return "bf16"
+
+    def error_bound(self, params: Params) -> Exactness:
+        return Exactness("values", "bf16")
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        if spec.dtype != "bf16":
+            raise CodecError(
+                "tca_tbe holds bf16 only", found=spec.dtype, code="dtype", hint="Encode it as bf16 first, or keep it."
+            )
+        if params:
+            raise CodecError("tca_tbe takes no parameters", found=", ".join(params), code="params")
+        return params
+
+    def measure(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
+        counts = np.zeros(256, np.int64)
+        for panel in panels():
+            counts += np.bincount(_exponents(_bits(panel)).reshape(-1), minlength=256)
+        # The seven exponents after the base that hold most elements; the lowest base of equals.
+        covered = np.convolve(counts, np.ones(7, np.int64), "valid")[1 : WIDEST + 2]
+        base = int(covered.argmax())
+        return {"base_exponent": base, "n_high": int(covered[base])}
+
+    def encode(
+        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        bits = _bits(panel).reshape(_matrix(panel.shape))
+        code = _exponents(bits).astype(np.int16) - params["base_exponent"]
+        short = (code >= 1) & (code <= 7)
+        code = np.where(short, code, 0).astype(np.uint8)
+        padded = np.zeros((bits.shape[0], -(-bits.shape[1] // 64) * 64), np.uint8)
+        padded[:, : bits.shape[1]] = code
+        made = {
+            name: np.packbits(padded >> place & 1, axis=1, bitorder="little").view("<u8")
+            for place, name in enumerate(PLANES)
+        }
+        high = bits[short]
+        return {**made, "high": ((high >> 8 & 0x80) | (high & 0x7F)).astype(np.uint8), "full": bits[~short]}
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        rows, columns = _matrix(spec.shape)
+        start, stop = _rows(region, spec, rows)
+        before = self._counts_before(parts, rows)
+        if int(before[-1]) != params["n_high"]:
+            raise CodecError(
+                "the bitmaps do not fit the number of values [P5]", expected=params["n_high"],
+                found=int(before[-1]), code="P5",
+            )  # fmt: skip
+        # The exponents of the seven codes in place; code 0 is replaced whole.
+        table = np.arange(8, dtype=np.uint16) + params["base_exponent"] << 7
+        bits = out.reshape(stop - start, columns).view(np.uint16)
+        step = max(1, _PANEL // max(columns, 1))
+        for low in range(start, stop, step):
+            high = min(low + step, stop)
+            code = _codes(parts, low, high, columns)
+            panel = bits[low - start : high - start]
+            first, last = int(before[low]), int(before[high])
+            short = np.asarray(parts["high"][first:last], np.uint16)
+            np.take(table, code, out=panel, mode="clip")
+            coded = code != 0
+            panel[coded] |= (short & 0x80) << 8 | (short & 0x7F)
+            panel.reshape(-1)[np.flatnonzero(~coded)] = parts["full"][low * columns - first : high * columns - last]
+
+    def _counts_before(self, parts: Parts, rows: int) -> np.ndarray:
+        """Coded elements before each row, counted once per open tensor."""
+        key = parts[PLANES[0]]
+        cached = None if isinstance(key, np.ndarray) else self._before.get(key)
+        if cached is not None:
+            return cached
+        before = np.zeros(rows + 1, np.int64)
+        step = max(1, (1 << 20) // max(8 * key.shape[1], 1))
+        for start in range(0, rows, step):
+            one, two, three = (parts[name][start : start + step] for name in PLANES)
+            before[start + 1 : start + step + 1] = _popcount(one | two | three).sum(axis=1)
+        np.cumsum(before, out=before)
+        if not isinstance(key, np.ndarray):
+            self._before[key] = before
+        return before
+
+
+def _codes(parts: Parts, start: int, stop: int, columns: int) -> np.ndarray:
+    """Codes 0..7 of some rows, out of the three bitmaps."""
+    code: np.ndarray = np.zeros((stop - start, columns), np.uint8)
+    for place, name in enumerate(PLANES):
+        words = np.ascontiguousarray(parts[name][start:stop])
+        plane = np.unpackbits(words.view(np.uint8).reshape(stop - start, -1), axis=1, bitorder="little")
+        if plane[:, columns:].any():
+            raise CodecError("padding bits of a bitmap are set [P5]", part=name, code="P5")
+        code |= plane[:, :columns] << place
+    return code
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
+    return (prod(shape[:-1]), shape[-1]) if shape else (1, 1)
+
+
+def _rows(region: Region, spec: TensorSpec, rows: int) -> tuple[int, int]:
+    if len(spec.shape) < 2:
+        return 0, rows
+    inner = prod(spec.shape[1:-1])
+    return region[0].start * inner, region[0].stop * inner
+
+
+def _bits(panel: np.ndarray) -> np.ndarray:
+    import ml_dtypes
+
+    return np.ascontiguousarray(panel.astype(ml_dtypes.bfloat16, copy=False)).view(np.uint16)
+
+
+def _exponents(bits: np.ndarray) -> np.ndarray:
+    return bits >> 7 & 0xFF
+
+
+def _popcount(words: np.ndarray) -> np.ndarray:
+    if hasattr(np, "bitwise_count"):
+        return np.bitwise_count(words)
+    table = np.array([byte.bit_count() for byte in range(256)], np.uint8)
+    counts: np.ndarray = table[np.ascontiguousarray(words).view(np.uint8)].reshape(*words.shape, 8).sum(axis=-1)
+    return counts

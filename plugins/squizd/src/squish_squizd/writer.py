@@ -1,0 +1,233 @@
+"""Writing SQUIZD: blocks first, tables and names after them, the header's sums patched in at the end."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import cbor2
+
+from squish_core.api import (
+    CodecSpec,
+    Encoding,
+    FormatError,
+    Layout,
+    Outgoing,
+    Part,
+    Refusal,
+    Sink,
+    TensorSpec,
+    dump_meta,
+)  # fmt: skip
+
+from . import extras, placing
+from .blocks import ALIGNMENT, aligned
+from .header import ARCHITECTURES, DRAFT_KEY, ENTRY, FLAGS, SIZE, fnv1a64
+from .placing import Placed, Placement, Wanted
+from .scales import Entries
+from .tables import QUANTISED
+
+ARCH, META = "squizd.arch_id", "squish.meta"
+_MOST_META = 48 << 20
+
+
+def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | Refusal:
+    """Dense f32, f16 and bf16, INT4, INT2, TCA-TBE and ASTC; affine codes are repacked; FFN tiles masked on request."""
+    codec, parts = encoding.codec, dict(encoding.parts)
+    in_layer = placing.layer_of(spec.name) is not None
+    inner = placing.unwrapped(codec)
+    if codec.id == "affine":
+        made = _repacked(spec, codec)
+        if isinstance(made, Refusal):
+            return made
+        codec, parts = made.codec, dict(made.parts)
+        inner = codec
+    refusal = placing.fits(spec, inner, parts)
+    if refusal:
+        return refusal
+    maskable = in_layer and (inner.id != "dense" or len(spec.shape) == 2)
+    if codec.id == "masked" and not maskable:
+        return Refusal(why="only matrices of a layer can have a mask", code="mask")
+    if wanted.sparsity and codec.id != "masked" and maskable and len(spec.shape) == 2 and placing.is_ffn(spec.name):
+        side = wanted.block_size or 64
+        codec = CodecSpec("masked", {"block_size": side, "sparsity": wanted.sparsity}, inner=codec)
+        rows, columns = placing.rows_columns(spec.shape)
+        parts["mask"] = Part(dtype="u8", shape=(-(-(-(-rows // side) * -(-columns // side)) // 8),))
+    bare = {role: Part(dtype=part.dtype, shape=part.shape) for role, part in parts.items()}
+    return Encoding(codec=codec, parts=bare, label=encoding.label)
+
+
+def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted) -> Layout:
+    """The exact size, from the placement alone."""
+    if wanted.draft or wanted.coreml:
+        return Layout(size=None)
+    placement = placing.place(specs, wanted)
+    stand_in = {name: bytes(part.nbytes) for name, part in assets.items()}
+    dropped = () if _carried(meta, stand_in) else ("metadata and assets (more than 48 MiB)",)
+    position = placement.end
+    quantised = [block for block in placement.placed if block.kind in QUANTISED]
+    if quantised:
+        position = aligned(position) + 8 + 16 * len(quantised)
+    pairs = sum(block.pairs for block in quantised)
+    if pairs:
+        position = aligned(position) + 8 + 16 * pairs
+    position = aligned(position) + 8 + len(_names(placement, meta, stand_in, {}))
+    return Layout(size=position, dropped=dropped)
+
+
+def write(
+    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
+) -> None:
+    """Header and index, layers with their masks, globals, tables, names, draft head, CoreML appendix."""
+    placement = placing.place([outgoing.spec for outgoing in tensors], wanted)
+    streams = {outgoing.spec.name: outgoing.parts for outgoing in tensors}
+    with Entries() as entries, extras.Draft(wanted.draft) as draft:
+        table_at = _table_at(placement)
+        sink.write(bytes(SIZE))
+        for layer, (start, length, masks) in placement.extents.items():
+            quantised = any(block.kind in QUANTISED for block in placement.layers[layer])
+            sink.write(ENTRY.pack(layer, start, length, masks or (table_at if quantised else 0), 0))
+        kept = tiles = 0
+        for layer, blocks in placement.layers.items():
+            bitmaps = [_block(sink, block, streams[block.spec.name], entries) for block in blocks]
+            if placement.extents[layer][2]:
+                sink.pad(ALIGNMENT)
+                for block, bitmap in zip(blocks, bitmaps):
+                    count, bits = _mask(sink, block, bitmap, placement.block_size)
+                    tiles, kept = tiles + count, kept + bits
+        for block in placement.globals:
+            _block(sink, block, streams[block.spec.name], entries)
+        assert sink.tell() == placement.end
+        blocks = draft.place()
+        for block in blocks:
+            draft.collect(block, entries)
+        if entries:
+            sink.pad(ALIGNMENT)
+            assert sink.tell() == table_at or not table_at
+            entries.write_to(sink)
+        packed = _names(placement, meta, assets, draft.names())
+        sink.pad(ALIGNMENT)
+        sink.write(struct.pack("<4sI", b"SQXT", len(packed)) + packed)
+        eagle = draft.write_to(sink)
+        coreml = extras.write_coreml(sink, wanted.coreml)
+    flags = placement.flags() | ({"EAGLE"} if eagle else set()) | ({"ANE_COREML"} if coreml else set())
+    sparsity = b""
+    if "SPARSE" in flags:
+        layers = sum(1 for *_, masks in placement.extents.values() if masks)
+        sparsity = struct.pack("<IIIf16x", 1, placement.block_size, layers, (tiles - kept) / tiles if tiles else 0.0)
+    sink.patch(0, _header(flags, len(placement.layers), _arch(wanted, meta, assets), sparsity, eagle))
+
+
+def _header(flags: set[str], layers: int, arch: int, sparsity: bytes, eagle: bytes) -> bytes:
+    word = sum(1 << bit for bit, name in enumerate(FLAGS) if name in flags)
+    crc = zlib.crc32(sparsity) if sparsity else 0
+    digest = fnv1a64(eagle) if eagle else 0
+    fixed = struct.pack("<4sHIHHIQ", b"SQZD", 1, word, layers, arch, crc, digest)
+    return fixed.ljust(128, b"\0") + sparsity.ljust(32, b"\0") + eagle.ljust(32, b"\0") + bytes(64)
+
+
+def _block(sink: Sink, block: Placed, streams: Mapping[str, Any], entries: Entries) -> bytes | None:
+    """One tensor block; its table goes to `entries`, its mask is returned."""
+    sink.pad(ALIGNMENT)
+    assert sink.tell() == block.start
+    sink.write(block.header)
+    for role, stream in streams.items():
+        if role in ("table", "mask"):
+            continue
+        if role == "full":
+            sink.pad(2)
+        stream.write_to(sink)
+    if "table" in streams:
+        entries.add(block, streams["table"].chunks())
+    return b"".join(bytes(chunk) for chunk in streams["mask"].chunks()) if "mask" in streams else None
+
+
+def _mask(sink: Sink, block: Placed, bitmap: bytes | None, side: int) -> tuple[int, int]:
+    """A block's bitmap, all ones where it was not pruned; its tiles, and how many are kept."""
+    if not placing.has_mask(block):
+        return 0, 0
+    count = placing.tiles(block, side)
+    ones = ((1 << count) - 1).to_bytes(-(-count // 8), "little")
+    if bitmap is not None and len(bitmap) != len(ones):
+        raise FormatError(
+            "a mask came out in another size", tensor=block.spec.name, expected=len(ones), found=len(bitmap)
+        )
+    sink.write(ones if bitmap is None else bitmap)
+    held = int.from_bytes(ones if bitmap is None else bitmap, "little") & ((1 << count) - 1)
+    return count, held.bit_count()
+
+
+def _table_at(placement: Placement) -> int:
+    return aligned(placement.end) if any(block.kind in QUANTISED for block in placement.placed) else 0
+
+
+def _names(
+    placement: Placement, meta: Mapping[str, Any], assets: Mapping[str, bytes], draft: Mapping[int, list[str]]
+) -> bytes:
+    """The map of SQXT."""
+    outside = [(block.spec.name, block) for block in placement.globals] + placement.tied
+    shapes = {
+        block.spec.name: list(block.spec.shape)
+        for block in placement.placed
+        if block.kind != "NPCL" and len(block.spec.shape) != 2
+    }
+    natural = [block.spec.name for blocks in placement.layers.values() for block in blocks]
+    for block in placement.globals:
+        natural += [block.spec.name, *(name for name, shared in placement.tied if shared is block)]
+    attrs: dict[str, Any] = {}
+    if natural != placement.order:
+        places = {name: place for place, name in enumerate(natural)}
+        attrs["order"] = [places[name] for name in placement.order]
+    own = {key: value for key, value in meta.items() if key != ARCH}
+    if (own or assets) and _carried(own, assets):
+        attrs[META] = dump_meta(own, assets)
+    root: dict[str, Any] = {
+        "v": 1,
+        "names": {layer: [block.spec.name for block in blocks] for layer, blocks in placement.layers.items()}
+        | {DRAFT_KEY + layer: names for layer, names in draft.items()},
+        "globals": [[name, block.start, len(block.header) + block.length] for name, block in outside],
+    }
+    root |= {key: value for key, value in (("shapes", shapes), ("attrs", attrs)) if value}
+    return cbor2.dumps(root)
+
+
+def _carried(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> bool:
+    return sum(map(len, assets.values())) <= _MOST_META and len(dump_meta(meta, {})) <= _MOST_META // 4
+
+
+def _arch(wanted: Wanted, meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> int:
+    """The architecture's number: as asked, as it was, or from what the model says of itself."""
+    if wanted.arch is not None:
+        return wanted.arch
+    stored = meta.get(ARCH)
+    if type(stored) is int and 0 <= stored < 1 << 16:
+        return stored
+    named = getattr(meta.get("general.architecture"), "value", meta.get("general.architecture"))
+    if named is None and "config.json" in assets:
+        try:
+            named = json.loads(assets["config.json"]).get("model_type")
+        except (ValueError, AttributeError, RecursionError):
+            named = None
+    names = [name for name in ARCHITECTURES[1:] if isinstance(named, str) and named.lower().startswith(name)]
+    return ARCHITECTURES.index(names[0]) if names else 0
+
+
+def _repacked(spec: TensorSpec, codec: CodecSpec) -> Encoding | Refusal:
+    """How affine codes would lie in INT4 or INT2 blocks, when their groups run along rows; the core tries it."""
+    from squish_codecs.scheme import Scheme
+
+    scheme = Scheme.of(codec.params).upright
+    whole = spec.elements if scheme.flat else spec.shape[-1] if spec.shape else 0
+    group = scheme.group_size or whole
+    if scheme.bits not in (2, 3, 4) or scheme.group_axis != -1 or len(spec.shape) < 2 or not group or whole % group:
+        return Refusal(why="only affine codes of 2 to 4 bits in groups that divide a row fit; encode it as int4")
+    bits = 2 if scheme.bits == 2 else 4
+    packed = CodecSpec(f"squizd.int{bits}", {"group_size": group})
+    parts = {
+        "codes": Part(dtype="u8", shape=(-(-spec.elements * bits // 8),)),
+        "table": Part(dtype="u32", shape=(spec.elements // group, 4)),
+    }
+    return Encoding(codec=packed, parts=parts, label=f"INT{bits}")

@@ -1,0 +1,43 @@
+"""The worked example of the documentation is a file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import squish_core as squish
+
+PAGE = Path(__file__).parents[3] / "docs" / "formats" / "squizd.md"
+ROW = re.compile(r"^ *(\d+)  ((?:[0-9a-f]{2} )*[0-9a-f]{2})(?: {3,}|$)", re.MULTILINE)
+
+
+@pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not part of this distribution")
+def test_the_example_of_the_documentation_parses_to_what_it_says() -> None:
+    file = bytearray(472)
+    for place, row in ROW.findall(PAGE.read_text()):
+        data = bytes.fromhex(row)
+        file[int(place) : int(place) + len(data)] = data
+    opened = squish.open(bytes(file), strict=True)
+    assert squish.verify(bytes(file), deep=True).clean
+    assert opened["layers.0.w0"].numpy().tolist() == [[0.5, -0.5], [3.5, -4.0]]
+    assert opened["layers.1.w0"].numpy().tolist() == [1.0, -2.0]
+
+
+def test_the_example_of_the_specification_reads_with_its_misprint() -> None:
+    head = bytes.fromhex("53515a44 0100 04000000 0200 0000 5a2b0000 0000000000000000").ljust(256, b"\0")
+    block = b"INT4" + bytes.fromhex("01000000 02000000 21")
+    index = b"".join(
+        number.to_bytes(4, "little") + (384 + 64 * number).to_bytes(8, "little") + (13).to_bytes(8, "little")
+        + (512).to_bytes(8, "little") + bytes(4) for number in range(2)
+    )  # fmt: skip
+    table = (
+        b"SCZT"
+        + (2).to_bytes(4, "little")
+        + bytes.fromhex("0100000000000000 0000803f 00000000 0200000000000000 0000803f 00000000")
+    )
+    data = (head + index).ljust(384, b"\0") + block.ljust(64, b"\0") + block.ljust(64, b"\0") + table
+    opened = squish.open(data)
+    assert {problem.severity for problem in opened.problems} == {"note", "warning"}  # foreign ids, matched by order
+    assert opened["layers.1.w0"].numpy().tolist() == [[1.0, 2.0]]

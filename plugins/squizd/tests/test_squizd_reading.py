@@ -1,0 +1,213 @@
+"""Reading: every block kind, tables in both rounds, masks, names, draft head; against values computed one by one."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import squish_core as squish
+
+
+def same(found: np.ndarray, expected: np.ndarray) -> bool:
+    return found.dtype == expected.dtype and found.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("group", [0, 1, 3, 8, 1000])
+def test_int4_blocks_decode_as_the_profile_says(sq: SimpleNamespace, group: int) -> None:
+    tensor = sq.int4(sq.rng, 5, 7, group)
+    file = squish.open(sq.build([[tensor]]), strict=True)
+    assert same(file["layers.0.w0"].numpy(), tensor.values())
+    assert same(file["layers.0.w0"][2:4], tensor.values()[2:4])
+
+
+@pytest.mark.parametrize("group", [0, 1, 3, 8, 1000])
+def test_int2_blocks_decode_as_the_profile_says(sq: SimpleNamespace, group: int) -> None:
+    tensor = sq.int2(sq.rng, 5, 7, group)
+    file = squish.open(sq.build([[tensor]]), strict=True)
+    assert same(file["layers.0.w0"].numpy(), tensor.values())
+
+
+@pytest.mark.parametrize(("shape", "code"), [((3, 5), 0), ((), 1), ((2, 3, 4), 2), ((0, 4), 0), ((1,) * 8, 1)])
+def test_npcl_blocks_hold_the_values(sq: SimpleNamespace, shape: tuple[int, ...], code: int) -> None:
+    tensor = sq.npcl(sq.rng, shape, code)
+    file = squish.open(sq.build([[tensor]]), strict=True)
+    assert file["layers.0.w0"].shape == shape
+    assert same(file["layers.0.w0"].numpy(), tensor.values())
+
+
+def test_tca_tbe_gives_every_bf16_bit_pattern_back(sq: SimpleNamespace) -> None:
+    tensor = sq.Tensor("TCAW", (256, 256), list(range(1 << 16)), group=119)
+    file = squish.open(sq.build([[tensor]]), strict=True)
+    assert same(file["layers.0.w0"].numpy(), tensor.values())
+    assert same(file["layers.0.w0"][200:203], tensor.values()[200:203])
+
+
+def test_masked_tiles_are_exactly_zero(sq: SimpleNamespace) -> None:
+    first = sq.int4(sq.rng, 9, 10, 5, keep=[1, 0, 1, 0, 0, 1, 1, 1, 0])
+    second, norm = sq.npcl(sq.rng, (4, 8)), sq.npcl(sq.rng, (7,))
+    file = squish.open(sq.build([[first, norm, second], [sq.npcl(sq.rng, (2, 2))]], side=4), strict=True)
+    assert same(file["layers.0.w0"].numpy(), first.values(4))
+    assert same(file["layers.0.w0"][3:6, 2:9], np.ascontiguousarray(first.values(4)[3:6, 2:9]))
+    assert same(file["layers.0.w2"].numpy(), second.values())
+    assert file["layers.1.w0"].codec == "dense"
+
+
+def test_layers_may_lie_in_any_physical_order(sq: SimpleNamespace) -> None:
+    layers = [[sq.int4(sq.rng, 2, 2)], [sq.npcl(sq.rng, (3,))], [sq.int4(sq.rng, 4, 2, 4)]]
+    file = squish.open(sq.build(layers, order=[2, 0, 1]), strict=True)
+    assert list(file) == ["layers.0.w0", "layers.1.w0", "layers.2.w0"]
+    assert same(file["layers.2.w0"].numpy(), layers[2][0].values())
+
+
+def test_blocks_need_no_alignment(sq: SimpleNamespace) -> None:
+    layer = [sq.npcl(sq.rng, (3,)), sq.int4(sq.rng, 3, 3), sq.int4(sq.rng, 2, 5, 5)]
+    file = squish.open(sq.build([layer], gap=13), strict=True)
+    assert all(same(file[f"layers.0.w{i}"].numpy(), layer[i].values()) for i in range(3))
+
+
+def test_both_rounds_may_stand_in_one_table(sq: SimpleNamespace) -> None:
+    layer = [sq.int4(sq.rng, 4, 6, 6), sq.int2(sq.rng, 4, 6, 7)]
+    file = squish.open(sq.build([layer], merged=True), strict=True)
+    assert all(same(file[f"layers.0.w{i}"].numpy(), layer[i].values()) for i in range(2))
+
+
+def test_entries_with_foreign_ids_are_matched_by_order(sq: SimpleNamespace) -> None:
+    layer = [sq.int4(sq.rng, 4, 6, 6, name="a"), sq.int4(sq.rng, 4, 6, name="b")]
+    data = sq.build([layer], names=True)
+    without = data[: data.index(b"SQXT")]  # ids were made from names that are now gone
+    file = squish.open(without.rstrip(b"\0") + bytes(16))
+    assert [problem.code for problem in file.problems] == ["P3", "P3"]
+    assert same(file["layers.0.w0"].numpy(), layer[0].values())
+
+
+def test_names_globals_and_the_draft_head_have_the_names_of_sqxt(sq: SimpleNamespace) -> None:
+    layer = [sq.int4(sq.rng, 4, 4, 4, name="model.layers.0.q"), sq.npcl(sq.rng, (4,), name="model.layers.0.norm")]
+    outside = [sq.int4(sq.rng, 6, 4, 4, name="embed"), sq.npcl(sq.rng, (4,), name="norm")]
+    draft = [[sq.int4(sq.rng, 2, 2, name="d.0")], [sq.npcl(sq.rng, (2, 2), name="d.1")]]
+    file = squish.open(sq.build([layer], outside, draft=draft, names=True), strict=True)
+    assert list(file) == ["model.layers.0.q", "model.layers.0.norm", "embed", "norm"]
+    assert same(file["embed"].numpy(), outside[0].values())
+    eagle = file.children["eagle"]
+    assert list(eagle) == ["d.0", "d.1"]
+    assert same(eagle["d.0"].numpy(), draft[0][0].values())
+    assert same(eagle["d.1"].numpy(), draft[1][0].values())
+
+
+def test_two_names_may_share_a_block(sq: SimpleNamespace) -> None:
+    outside = [sq.npcl(sq.rng, (4, 2), name="embed")]
+
+    def tie(root: dict[str, Any]) -> dict[str, Any]:
+        root["globals"].append(["head", *root["globals"][0][1:]])
+        return root
+
+    file = squish.open(sq.build([], outside, names=True, change=tie), strict=True)
+    assert file["head"].spec.tied_to == "embed"
+    assert same(file["head"].numpy(), file["embed"].numpy())
+
+
+def test_shapes_beyond_two_dimensions_come_from_sqxt(sq: SimpleNamespace) -> None:
+    tensor = sq.int4(sq.rng, 6, 8, 8, name="model.layers.0.experts")
+
+    def shape(root: dict[str, Any]) -> dict[str, Any]:
+        return {**root, "shapes": {"model.layers.0.experts": [2, 3, 8]}}
+
+    file = squish.open(sq.build([[tensor]], names=True, change=shape), strict=True)
+    assert same(file["model.layers.0.experts"].numpy(), tensor.values().reshape(2, 3, 8))
+    assert same(file["model.layers.0.experts"][1], tensor.values().reshape(2, 3, 8)[1])
+
+
+def test_a_bad_names_section_is_a_warning_and_names_are_synthesised(sq: SimpleNamespace) -> None:
+    bad: list[Any] = [
+        {"names": {}}, {"v": 2}, {"v": 1, "names": {0: ["a", "b"]}}, {"v": 1, "names": {7: ["a"]}},
+        {"v": 1, "names": {0: [""]}},
+        {"v": 1, "globals": [["x", 0, 4]]}, {"v": 1, "names": {0: ["x" * 1025]}}, {"v": 1, "names": {0: ["a\0"]}},
+        b"\xbf\x61v\x01\xff", b"\xa2\x61v\x01\x61v\x01", b"\xa1\x61v\xc1\x01", b"\xa1\x61v\x01\x00",
+        b"\x9b" + b"\xff" * 8,
+        b"\x81" * 40, b"", [1], {"v": 1, "shapes": {"a": [-1]}},
+    ]  # fmt: skip
+    for root in bad:
+        tensor = sq.npcl(sq.rng, (4,), name="a")
+        file = squish.open(sq.build([[tensor]], names=True, change=lambda _, root=root: root))
+        assert [(problem.code, problem.severity) for problem in file.problems] == [("P9", "warning")], root
+        assert list(file) == ["layers.0.w0"]
+
+
+def test_an_astc_tensor_is_listed_and_its_error_names_the_package(sq: SimpleNamespace) -> None:
+    file = squish.open(sq.build([[sq.Tensor("ASTW", (5, 9))]]), strict=True)
+    tensor = file["layers.0.w0"]
+    assert (tensor.shape, tensor.codec) == ((5, 9), "astc")
+    if "astc" not in squish.registry().codecs:
+        with pytest.raises(squish.MissingPluginError, match="squish-astc"):
+            tensor.numpy()
+
+
+def test_the_map_of_sections_covers_the_file(sq: SimpleNamespace) -> None:
+    data = sq.build([[sq.int4(sq.rng, 4, 4, 4)]], draft=[[sq.npcl(sq.rng, (2,))]])
+    sections = squish.open(data).index.attrs["sections"]
+    assert [section["kind"] for section in sections] == [
+        "header",
+        "layer index",
+        "layer",
+        "scale table",
+        "scale table",
+        "draft head",
+    ]
+    assert sections[-1]["offset"] + sections[-1]["size"] == len(data)
+
+
+@st.composite
+def models(draw: Any) -> tuple[int, dict[str, Any]]:
+    """A seed, and the features of a file."""
+    return draw(st.integers(0, 1 << 32)), {
+        "layers": draw(st.lists(st.lists(st.sampled_from(["int4", "int2", "npcl", "tcaw"]), max_size=3), max_size=3)),
+        "outside": draw(st.lists(st.sampled_from(["int4", "npcl"]), max_size=2)),
+        "side": draw(st.sampled_from([0, 0, 1, 3, 8])),
+        "draft": draw(st.sampled_from([None, 0, 1, 2])),
+        "names": draw(st.booleans()),
+        "merged": draw(st.booleans()),
+    }
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(models())
+def test_any_valid_file_reads_as_it_was_built(sq: SimpleNamespace, model: tuple[int, dict[str, Any]]) -> None:
+    seed, wanted = model
+    rng, number = random.Random(seed), iter(range(1000))
+
+    def tensor(kind: str, masked: bool) -> Any:
+        shape = (rng.randrange(0, 7), rng.randrange(0, 80))
+        group = (rng.choice((0, 1, 4, 13, 64)),) if kind.startswith("int") else ()
+        made = (
+            getattr(sq, kind)(rng, shape, rng.randrange(3))
+            if kind == "npcl"
+            else getattr(sq, kind)(rng, *shape, *group)
+        )
+        made.name = f"t{next(number)}"
+        if masked:
+            tiles = -(-shape[0] // wanted["side"]) * -(-shape[1] // wanted["side"])
+            made.keep = [rng.randrange(2) for _ in range(tiles)]
+        return made
+
+    layers = [[tensor(kind, bool(wanted["side"])) for kind in layer] for layer in wanted["layers"]]
+    outside = [tensor(kind, False) for kind in wanted["outside"]]
+    draft = (
+        None
+        if wanted["draft"] is None
+        else [[tensor("int4", False), tensor("npcl", False)] for _ in range(wanted["draft"])]
+    )
+    data = sq.build(
+        layers, outside, draft=draft, side=wanted["side"], names=wanted["names"], merged=wanted["merged"],
+    )  # fmt: skip
+    file = squish.open(data, strict=True)
+    every = [tensor for layer in layers for tensor in layer] + outside
+    assert len(file) == len(every)
+    for name, expected in zip(file, every):
+        assert same(file[name].numpy(), expected.values(wanted["side"]))
+    for name, expected in zip(file.children.get("eagle", {}), [tensor for layer in draft or [] for tensor in layer]):
+        assert same(file.children["eagle"][name].numpy(), expected.values())
