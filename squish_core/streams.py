@@ -40,7 +40,7 @@ def encoded(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict
     params = {"dtype": target.dtype} if dense else encoding.codec.params
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:
-        for region in _row_panels(target, codec.grain(target, encoding.codec.params)):
+        for region in _row_panels(target, codec.encode_grain(target, encoding.codec.params)):
             values = tensor._read(origin, region)
             yield codec.encode(values if dense else values.astype(np.float32, copy=False), params)
 
@@ -75,7 +75,7 @@ def _repacked_panels(
     file: File, spec: TensorSpec, origin: Encoding, target: Encoding
 ) -> Iterator[tuple[dict[str, np.ndarray], Exactness] | None]:
     source, sink = file.registry.codec(origin.codec.id), file.registry.codec(target.codec.id)
-    grain = _common(source.grain(spec, origin.codec.params), sink.grain(spec, target.codec.params))
+    grain = _common(source.grain(spec, origin.codec.params), sink.encode_grain(spec, target.codec.params))
     parts = file[spec.name].arrays(origin)
     for region in _row_panels(spec, grain):
         codes = source.codes(parts, spec, origin.codec.params, region)

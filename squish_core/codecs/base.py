@@ -66,6 +66,13 @@ class Codec:
         """Smallest independent step along each logical axis; None where the axis cannot be divided."""
         raise NotImplementedError
 
+    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        """Smallest panel that encodes alone, and whose parts may be written one panel after the other.
+
+        Coarser than `grain` where a scale spans more than what decodes alone (one scale a tensor).
+        """
+        return self.grain(spec, params)
+
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         """Fill `out` (C-contiguous, the region's shape) with the region's values.
 

@@ -1,0 +1,170 @@
+"""Codes, scales and offsets to float32, a panel at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from squish_core.api import Parts, Region, dtypes
+
+from .scheme import Scheme, Shape
+
+Array = np.ndarray
+PANEL = 1 << 16
+"""Elements decoded at a time: 256 KiB of float32 stay in the cache from one step to the next."""
+
+
+def decode(scheme: Scheme, parts: Parts, shape: Shape, region: Region, out: Array) -> None:
+    """Fill `out` with the values of a region on the grain."""
+    # Scales of NaN or infinity, and products that overflow, are what the file says, not an error here.
+    with np.errstate(all="ignore"):
+        if scheme.flat:
+            values = out.reshape(-1)
+            done = 0
+            for start, stop in runs(shape, region):
+                _decode_run(scheme, *read(scheme, parts, (slice(start, stop),)), values[done : done + stop - start])
+                done += stop - start
+            return
+        target = out.swapaxes(-1, -2) if scheme.transposed else out
+        words, scale, offset = read(scheme, parts, scheme.stored(region))
+        if scheme.group_axis == scheme.pack_axis == -1 and not scheme.transposed:
+            lines, scale, offset = _rows(words), _rows(scale), offset if offset is None else _rows(offset)
+            _decode_matrix(scheme, lines, scale, offset, _rows(target))
+            return
+        for index in np.ndindex(target.shape[:-2]):
+            _decode_matrix(
+                scheme, words[index], scale[index], offset if offset is None else offset[index], target[index]
+            )
+
+
+def read(scheme: Scheme, parts: Parts, region: Region) -> tuple[Array, Array, Array | None]:
+    """Words, and scales and offsets as float32, of a region of the stored orientation."""
+    group, axis = scheme.group_size, scheme.group_axis
+    along = region[axis]
+    grid = _replaced(region, axis, slice(along.start // group, -(-along.stop // group)) if group else slice(0, 1))
+    words = parts["data"][_in_words(scheme, region, scheme.pack_axis)]
+    scale = parts["scale"][grid].astype(np.float32, copy=False)
+    if scheme.offset == "none":
+        return words, scale, None
+    if not scheme.packed_zeros:
+        return words, scale, parts["offset"][grid].astype(np.float32, copy=False)
+    zeros = parts["offset"][_in_words(scheme, grid, scheme.zero_axis)]
+    return words, scale, integers(scheme, zeros, scale.shape, scheme.zero_axis).astype(np.float32)
+
+
+def integers(scheme: Scheme, words: Array, shape: Shape, axis: int) -> Array:
+    """The codes of packed words, as i8 where they are signed, else u8."""
+    return _signed(scheme, scheme.packing.unpack(words, shape[axis], axis))
+
+
+def _signed(scheme: Scheme, codes: Array) -> Array:
+    if not scheme.signed:
+        return codes
+    half = np.uint8(1 << scheme.bits - 1)
+    return codes.view(np.int8) if scheme.bits == 8 else ((codes ^ half) - half).view(np.int8)
+
+
+def runs(shape: Shape, region: Region) -> Iterator[tuple[int, int]]:
+    """The contiguous ranges of the row-major order that a region consists of."""
+    whole = len(shape)
+    while whole and region[whole - 1] == slice(0, shape[whole - 1]):
+        whole -= 1
+    whole = max(whole - 1, 0)  # axes before this one are stepped through; this one is cut, those after it are whole
+    inner = dtypes.count(shape[whole + 1 :])
+    cut = region[whole] if shape else slice(0, 1)
+    for index in np.ndindex(*(part.stop - part.start for part in region[:whole])):
+        base = 0
+        for place, part, size in zip(index, region, shape):
+            base = base * size + part.start + place
+        base *= dtypes.count(shape[whole:])
+        yield base + cut.start * inner, base + cut.stop * inner
+
+
+def _decode_run(scheme: Scheme, words: Array, scale: Array, offset: Array | None, target: Array) -> None:
+    """A flat range, cut into equal rows that begin with a word and a group; what is left is one shorter row."""
+    step = scheme.flat_step * max(1, 4096 // scheme.flat_step)
+    whole = len(target) // step * step
+    for low, high, rows in ((0, whole, whole // step), (whole, len(target), 1)):
+        if low == high:
+            continue
+        first = scheme.packing.words(low)
+        lines = words[first : first + scheme.packing.words(high - low)].reshape(rows, -1)
+        factors = _grid_rows(scheme, scale, low, high, rows)
+        terms = offset if offset is None else _grid_rows(scheme, offset, low, high, rows)
+        _decode_matrix(scheme, lines, factors, terms, target[low:high].reshape(rows, -1))
+
+
+def _grid_rows(scheme: Scheme, grid: Array, low: int, high: int, rows: int) -> Array:
+    if not scheme.group_size:
+        return np.broadcast_to(grid, (rows, 1))
+    return grid[low // scheme.group_size : -(-high // scheme.group_size)].reshape(rows, -1)
+
+
+def _decode_matrix(scheme: Scheme, words: Array, scale: Array, offset: Array | None, target: Array) -> None:
+    """A matrix in the stored orientation, by panels of rows."""
+    rows, columns = target.shape
+    down, packed_down = scheme.group_axis == -2, scheme.pack_axis == -2
+    base = math.lcm(scheme.group_size or 1 if down else 1, scheme.packing.unit if packed_down else 1)
+    step = base * max(1, PANEL // max(base * columns, 1))
+    for low in range(0, rows, step):
+        high = min(low + step, rows)
+        lines = slice(scheme.packing.words(low), scheme.packing.words(high)) if packed_down else slice(low, high)
+        cells = slice(low, high)
+        if down:
+            group = scheme.group_size
+            cells = slice(low // group, high // group) if group else slice(0, 1)
+        panel = target[low:high]
+        codes = scheme.packing.unpack(words[lines], panel.shape[scheme.pack_axis], scheme.pack_axis)
+        values = panel if panel.flags.c_contiguous else np.empty(panel.shape, np.float32)
+        _centre(scheme, codes, values)
+        _apply(scheme, values, scale[cells], offset if offset is None else offset[cells])
+        if values is not panel:
+            panel[...] = values
+
+
+def _centre(scheme: Scheme, codes: Array, out: Array) -> None:
+    """Codes minus the constant zero, exactly: in bytes where the result fits a byte."""
+    if not scheme.zero:
+        out[...] = _signed(scheme, codes)
+    elif scheme.low - scheme.zero >= -128 and scheme.high - scheme.zero <= 127:
+        half = 1 << scheme.bits - 1 if scheme.signed else 0
+        out[...] = ((codes ^ np.uint8(half)) - np.uint8((half + scheme.zero) % 256)).view(np.int8)
+    else:
+        out[...] = _signed(scheme, codes)
+        out -= np.float32(scheme.zero)
+
+
+def _apply(scheme: Scheme, values: Array, scale: Array, offset: Array | None) -> None:
+    """Scale and offset each group, in place."""
+    groups = scale.shape[scheme.group_axis]
+    if scheme.group_axis == -2:
+        blocks, axis = values.reshape(groups, -1, values.shape[1]), 1
+    elif groups > 1 and groups * scheme.group_size != values.shape[1]:  # the last group of a flat order is short
+        cells = np.arange(values.shape[1]) // scheme.group_size
+        scale, offset = scale[:, cells], offset if offset is None else offset[:, cells]
+        blocks, axis = values[..., None], 2
+    else:
+        blocks, axis = values.reshape(len(values), groups, -1), 2
+    if offset is not None and scheme.offset == "zero_point":
+        blocks -= np.expand_dims(offset, axis)
+    blocks *= np.expand_dims(scale, axis)
+    if offset is not None and scheme.offset == "bias":
+        blocks += np.expand_dims(offset, axis)
+
+
+def _rows(array: Array) -> Array:
+    return array.reshape(-1, array.shape[-1])
+
+
+def _in_words(scheme: Scheme, region: Region, axis: int) -> Region:
+    """A region of codes as one of words."""
+    along = region[axis]
+    first = along.start * scheme.bits // scheme.packing.width
+    return _replaced(region, axis, slice(first, scheme.packing.words(along.stop)))
+
+
+def _replaced(region: Region, axis: int, part: slice) -> Region:
+    axis %= len(region)
+    return (*region[:axis], part, *region[axis + 1 :])

@@ -1,0 +1,143 @@
+"""Values to codes: the smallest and largest value of a group decide its scale; codes are rounded half to even.
+
+Scales are rounded up to their stored dtype, and biases down, so that no value lies outside the codes: a value comes
+back within half a scale step of its group. A group whose scale would be 0 gets the scale 1.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from squish_core.api import CodecError, dtypes
+
+from .scheme import Scheme
+
+Array = np.ndarray
+FLOATS = ("f32", "f16", "bf16")
+
+
+def check(scheme: Scheme) -> None:
+    """CodecError where a scheme can be read but has no encoder."""
+    holds_zeros = "packed", "i8" if scheme.signed else "u8", "i16", "i32", *FLOATS
+    rules = [
+        (scheme.scale_dtype in FLOATS, "scale_dtype", FLOATS),
+        (scheme.offset != "bias" or scheme.offset_dtype in FLOATS, "offset_dtype", FLOATS),
+        (scheme.offset != "zero_point" or scheme.offset_dtype in holds_zeros, "offset_dtype", holds_zeros),
+        (scheme.offset != "zero_point" or scheme.zero == 0, "zero", ("0",)),
+        (scheme.offset != "bias" or scheme.high > 0, "bits", ("2 or more where codes are signed",)),
+        (scheme.offset != "none" or _reach(scheme) > 0, "zero", (f"{scheme.low + scheme.high + 1 >> 1}, the middle",)),
+    ]  # fmt: skip
+    for holds, name, expected in rules:
+        if not holds:
+            raise CodecError(
+                f"values cannot be encoded with this {name}", expected=" or ".join(expected),
+                found=repr(getattr(scheme, name)), code=name, hint="Files with it are read all the same.",
+            )  # fmt: skip
+
+
+def encode(scheme: Scheme, panel: Array) -> dict[str, Array]:
+    """Parts of a panel of float32 values."""
+    check(scheme)
+    values = panel.swapaxes(-1, -2) if scheme.transposed else panel.reshape(-1) if scheme.flat else panel
+    declared = scheme.parts(panel.shape)
+    blocks, axis = _blocks(scheme, np.ascontiguousarray(values, np.float32))
+    with np.errstate(all="ignore"):
+        low, high = blocks.min(axis=axis, initial=np.inf), blocks.max(axis=axis, initial=-np.inf)
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            raise CodecError(
+                "values that are not finite cannot be encoded", expected="finite values",
+                found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code="not-finite",
+                hint="Keep this tensor, or repair it first.",
+            )  # fmt: skip
+        scale, offset = _GRIDS[scheme.offset](scheme, low.astype(np.float64), high.astype(np.float64))
+        _check_range(scheme, scale, offset)
+        steps = np.expand_dims(scale.astype(np.float32), axis)
+        shift = offset if offset is None else np.expand_dims(offset.astype(np.float32), axis)
+        codes = _quantise(scheme, blocks, steps, shift)
+    codes = codes.reshape(*codes.shape[: axis - 1], -1, *codes.shape[axis:][1:])
+    codes = codes[: values.shape[0]] if scheme.flat else codes.reshape(values.shape)
+    parts = {"data": scheme.packing.pack(codes, scheme.pack_axis), "scale": scale}
+    if offset is not None and scheme.packed_zeros:
+        parts["offset"] = scheme.packing.pack(offset.astype(np.int16).astype(np.uint8), scheme.zero_axis)
+    elif offset is not None:
+        parts["offset"] = offset.astype(dtypes.to_numpy(scheme.offset_dtype))
+    assert all(parts[role].shape == shape for role, (_, shape) in declared.items())
+    return parts
+
+
+def _blocks(scheme: Scheme, values: Array) -> tuple[Array, int]:
+    """The values with the group axis split in two, and the axis (from the end) that runs within a group."""
+    axis = scheme.group_axis
+    along = values.shape[axis]
+    size = scheme.group_size or max(along, 1)
+    if scheme.flat and along % size:
+        values = np.pad(values, (0, -along % size), mode="edge")
+    shape = list(values.shape)
+    position = len(shape) + axis
+    return values.reshape(*shape[:position], shape[position] // size, size, *shape[position + 1 :]), axis
+
+
+def _reach(scheme: Scheme) -> int:
+    """Largest magnitude that codes around the constant zero give on both sides."""
+    return min(scheme.high - scheme.zero, scheme.zero - scheme.low)
+
+
+def _symmetric(scheme: Scheme, low: Array, high: Array) -> tuple[Array, None]:
+    return _step(np.maximum(-low, high) / _reach(scheme), scheme.scale_dtype), None
+
+
+def _zero_points(scheme: Scheme, low: Array, high: Array) -> tuple[Array, Array]:
+    low, high = np.minimum(low, 0), np.maximum(high, 0)
+    scale = _step((high - low) / (scheme.high - scheme.low), scheme.scale_dtype)
+    return scale, np.clip(scheme.low - np.rint(low / scale.astype(np.float64)), scheme.low, scheme.high)
+
+
+def _biases(scheme: Scheme, low: Array, high: Array) -> tuple[Array, Array]:
+    ideal = low - scheme.low * ((high - low) / (scheme.high - scheme.low))
+    bias = ideal.astype(dtypes.to_numpy(scheme.offset_dtype))
+    bias = np.where(bias.astype(np.float64) > ideal, np.nextafter(bias, bias.dtype.type(-np.inf)), bias)
+    wide = bias.astype(np.float64)
+    step = (high - wide) / scheme.high
+    if scheme.low:
+        step = np.maximum(step, (wide - low) / -scheme.low)
+    return _step(step, scheme.scale_dtype), bias
+
+
+_GRIDS = {"none": _symmetric, "zero_point": _zero_points, "bias": _biases}
+
+
+def _step(ideal: Array, dtype: str) -> Array:
+    """Scales of a stored dtype, not below the ideal ones; 1 for 0."""
+    scale = ideal.astype(dtypes.to_numpy(dtype))
+    one = scale.dtype.type(1)
+    scale = np.where(scale.astype(np.float64) < ideal, np.nextafter(scale, scale.dtype.type(np.inf)), scale)
+    return np.where(scale == 0, one, scale)
+
+
+def _check_range(scheme: Scheme, scale: Array, offset: Array | None) -> None:
+    """Every product of a code and its scale is finite, and so is every bias."""
+    reach = np.float32(max(scheme.high, -scheme.low))
+    bad = ~np.isfinite(scale.astype(np.float32) * reach)
+    if offset is not None:
+        bad |= ~np.isfinite(offset.astype(np.float32))
+    if bad.any():
+        raise CodecError(
+            "the values are too large for the dtype of the scale or the offset",
+            expected=f"scale {scheme.scale_dtype}", found=f"{np.count_nonzero(bad)} groups", code="range",
+            hint="Take scale_dtype=f32 (and offset_dtype=f32).",
+        )  # fmt: skip
+
+
+def _quantise(scheme: Scheme, blocks: Array, scale: Array, offset: Array | None) -> Array:
+    """Codes (bytes, two's complement) of values split into groups."""
+    low, high, zero = scheme.low, scheme.high, np.float32(scheme.zero)
+    if offset is None:
+        low, high = scheme.zero - _reach(scheme), scheme.zero + _reach(scheme)
+    steps = (blocks - offset) / scale if scheme.offset == "bias" else blocks / scale
+    np.rint(steps, out=steps)
+    if scheme.offset == "zero_point":
+        steps += offset
+    elif zero:
+        steps += zero
+    np.clip(steps, low, high, out=steps)
+    return steps.astype(np.int16).astype(np.uint8)
