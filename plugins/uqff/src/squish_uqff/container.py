@@ -52,7 +52,7 @@ class Uqff(Refinement):
             )  # fmt: skip
             tensors, more = _read_named(stored, sources)
         problems += more
-        if shards.RESIDUAL in members and shards.RESIDUAL != name:
+        if shards.RESIDUAL in members and name != shards.RESIDUAL:
             residual = shards.open_shard(source, shards.RESIDUAL, len(sources))
             sources.append(residual.source)
             problems += _add(tensors, residual.tensors.values())

@@ -19,7 +19,7 @@ class Packing(NamedTuple):
     word: str
     first: int
     step: int
-    count: int
+    codes: int
 
 
 PACKINGS = {
@@ -40,13 +40,13 @@ class Hqq(Codec):
         rows, columns = _matrix(spec, params)
         packing = PACKINGS[params["bits"]]
         grid = (1, columns) if params["axis"] == 0 else (rows, 1)
-        if packing.word == "u8" and rows % packing.count:
+        if packing.word == "u8" and rows % packing.codes:
             raise CodecError(
-                "the rows of codes do not fill their bytes", tensor=spec.name, expected=f"a multiple of {packing.count}",
-                found=rows, code="shape",
+                "the rows of codes do not fill their bytes", tensor=spec.name, code="shape",
+                expected=f"a multiple of {packing.codes}", found=rows,
             )  # fmt: skip
         return {
-            "data": (packing.word, (-(-rows // packing.count), columns)),
+            "data": (packing.word, (-(-rows // packing.codes), columns)),
             "scale": ("f32", grid),
             "zero": ("f32", grid),
         }
@@ -71,12 +71,12 @@ class Hqq(Codec):
         matrix = out.reshape(last - first, columns)
         stored = parts["data"].shape[0]
         scale, zero = parts["scale"][...], parts["zero"][...]
-        for place in range(packing.count):
+        for place in range(packing.codes):
             low, high = max(first, place * stored), min(last, (place + 1) * stored, rows)
             if low >= high:
                 continue
             words = parts["data"][low - place * stored : high - place * stored]
-            codes = words if packing.count == 1 else (words >> (packing.first - place * packing.step)) & mask
+            codes = words if packing.codes == 1 else (words >> (packing.first - place * packing.step)) & mask
             groups = slice(low, high) if by_row else slice(None)
             values = matrix[low - first : high - first]
             np.subtract(codes, zero[groups], out=values, dtype=np.float32, casting="unsafe")
@@ -85,7 +85,7 @@ class Hqq(Codec):
 
 def _matrix(spec: TensorSpec, params: Params) -> tuple[int, int]:
     """Shape of the matrix of codes; CodecError when the parameters are outside the format or do not divide it."""
-    bits, size, axis = params.get("bits"), params.get("group_size"), params.get("axis")
+    bits, size, axis = params.get("bits"), params.get("group_size", 0), params.get("axis")
     for name, value, legal in (
         ("bits", bits, bits in PACKINGS),
         ("group_size", size, type(size) is int and 0 < size <= MAX_GROUP),

@@ -22,8 +22,8 @@ class Mx(Codec):
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         if not spec.shape or spec.shape[-1] % BLOCK:
             raise CodecError(
-                "the blocks do not divide the rows", tensor=spec.name, expected=f"a last dimension divisible by {BLOCK}",
-                found=f"shape {list(spec.shape)}", code="shape",
+                "the blocks do not divide the rows", tensor=spec.name, code="shape",
+                expected=f"a last dimension divisible by {BLOCK}", found=f"shape {list(spec.shape)}",
             )  # fmt: skip
         *lead, last = spec.shape
         return {"data": ("u8", (*lead, last // 2)), "scale": ("f8_e8m0", (*lead, last // BLOCK))}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-
 from typing import Any
 
 from attrs import evolve
@@ -48,7 +47,7 @@ def read_version(stored: Mapping[str, Part], read: Read) -> tuple[int, int, int]
 
 
 def read_layer(key: str, stored: Mapping[str, Part], read: Read) -> Layer:
-    """One layer from its tensors, called `weight`, `bias`, `weight.format`, ...; one that breaks the format is broken."""
+    """One layer from its tensors (`weight`, `bias`, `weight.format`, ...), or a broken one."""
     name = f"{key}.weight"
     try:
         isq = _number(stored, "weight.format", "u8", read)
@@ -74,7 +73,8 @@ def _fields(isq: int, stored: Mapping[str, Part], read: Read) -> tuple[dict[str,
                 f"is missing in a layer of type {tables.ISQ_NAMES[isq]}", part=field, code="missing",
                 hint="It may be in a shard that is missing.",
             )  # fmt: skip
-    parts, numbers = {"weight": stored["weight"]}, {}
+    parts: dict[str, Part] = {"weight": stored["weight"]}
+    numbers: dict[str, Any] = {}
     for suffix in tables.SUFFIXES[isq]:
         field = f"weight.{suffix}"
         if suffix == "shape":

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
-
-from squish_core.api import FormatError, Problem, Source, SquishError, TensorSpec, check_plain_name
 from squish_safetensors.header import build, read_header
 from squish_safetensors.strict_json import loads
+
+from squish_core.api import FormatError, Problem, Source, SquishError, TensorSpec, check_plain_name
 from squish_uqff.layers import LIMITS
 
 SUFFIX, RESIDUAL, CONFIG, REPORT = ".uqff", "residual.safetensors", "config.json", "uqff_report.json"
@@ -66,7 +66,7 @@ def the_set(folder: Source, members: Sequence[str]) -> str:
     if len(sets) != 1:
         raise FormatError(
             "is a folder with several UQFF models", file=folder.name, expected="one set of shards",
-            found=", ".join(list(sets)[:8]), code="folder", hint="Name one of the files.",
+            found=", ".join(list(sets.values())[:8]), code="folder", hint="Name one of the files.",
         )  # fmt: skip
     return next(iter(sets.values()))
 
