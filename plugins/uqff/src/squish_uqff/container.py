@@ -74,12 +74,13 @@ class Uqff(Refinement):
 
 
 def _is_legacy(tensors: Mapping[str, TensorSpec], source: Source) -> bool:
-    """Whether a file without the suffix is legacy UQFF beyond doubt."""
-    if source.is_dir or not tensors or not all(map(_is_number, tensors)):
-        return False
-    first = next(iter(tensors.values()))
+    """Whether a file without the suffix is legacy UQFF: all names are numbers, and a blob begins like one."""
+    return not source.is_dir and any(_begins(spec, source) for spec in _numbered(tensors).values())
+
+
+def _begins(spec: TensorSpec, source: Source) -> bool:
     try:
-        return _is_blob(first) and bool(legacy.blob_version(source, _segment(first)))
+        return _is_blob(spec) and legacy.begins(source, _segment(spec))
     except SquishError:
         return False
 
@@ -155,7 +156,7 @@ def _blob_layer(name: str, spec: TensorSpec, sources: list[Source]) -> Layer:
             )
         return legacy.read_blob(name, sources[segment.file], segment)
     except SquishError as error:
-        return make_broken(f"{name}.weight", error.within(tensor=name), {"blob": _part(spec)})
+        return make_broken(f"{name}.weight", error, {"blob": _part(spec)})
 
 
 def _names(layers: Mapping[int, Layer], config: Mapping[str, Any]) -> tuple[list[names.Expected], str]:
@@ -195,7 +196,7 @@ def _read_named(stored: Mapping[str, TensorSpec], sources: list[Source]) -> tupl
     rest = []
     for name, spec in stored.items():
         key, field = _split(name)
-        if key in groups:
+        if field and key in groups:
             groups[key][field] = _part(spec)
         elif not name.startswith(VERSION):
             rest.append(spec)
@@ -217,7 +218,7 @@ def _split(name: str) -> tuple[str, str]:
     if dot:
         return key, f"weight.{last}"
     key, _, last = name.rpartition(".")
-    return (key, last) if last in ("weight", "bias") else ("", name)
+    return (key, last) if last in ("weight", "bias") else (name, "")
 
 
 def _add(tensors: dict[str, TensorSpec], more: Iterable[TensorSpec]) -> list[Problem]:

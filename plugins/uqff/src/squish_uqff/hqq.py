@@ -42,7 +42,7 @@ class Hqq(Codec):
         grid = (1, columns) if params["axis"] == 0 else (rows, 1)
         if packing.word == "u8" and rows % packing.codes:
             raise CodecError(
-                "the rows of codes do not fill their bytes", tensor=spec.name, code="shape",
+                "the rows of codes do not fill their bytes", code="shape",
                 expected=f"a multiple of {packing.codes}", found=rows,
             )  # fmt: skip
         return {
@@ -92,11 +92,11 @@ def _matrix(spec: TensorSpec, params: Params) -> tuple[int, int]:
         ("axis", axis, axis in (0, 1)),
     ):
         if not legal:
-            raise CodecError(f"HQQ has no such {name}", tensor=spec.name, found=value, code="params")
+            raise CodecError(f"HQQ has no such {name}", found=value, code="params")
     elements = spec.elements
     if elements % size or not elements:
         raise CodecError(
-            "the groups do not divide the tensor", tensor=spec.name, expected=f"a multiple of {size} elements",
+            "the groups do not divide the tensor", expected=f"a multiple of {size} elements",
             found=elements, code="group_size",
         )  # fmt: skip
     return (size, elements // size) if axis == 0 else (elements // size, size)

@@ -49,9 +49,7 @@ def make_weight(name: str, isq: int, parts: Parts, numbers: Numbers) -> TensorSp
 
 def make_bias(name: str, part: Part) -> TensorSpec:
     """A bias: plain values of any dtype (float8 biases are unscaled)."""
-    return TensorSpec(
-        name=name, shape=part.shape, dtype=part.dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),)
-    )
+    return _spec(name, part.shape, DENSE, {"data": part}, dtype=part.dtype)
 
 
 def make_broken(name: str, error: Exception, extras: Parts) -> Layer:
@@ -72,7 +70,7 @@ def refuse(field: str, expected: Any, found: Any, code: str = "value", **more: A
 def _gguf(name: str, parts: Parts, numbers: Numbers) -> TensorSpec:
     from squish_ggml.blocks import BLOCKS
 
-    code, shape, data = numbers["dtype"], _shape(numbers["shape"], name), parts["weight"]
+    code, shape, data = numbers["dtype"], numbers["shape"], parts["weight"]
     if code in tables.GGML_DENSE:
         dtype = tables.GGML_DENSE[code]
         _same_size(data, dtypes.nbytes(dtype, shape), f"{dtype} {list(shape)}")
@@ -100,7 +98,7 @@ def _hqq(name: str, parts: Parts, numbers: Numbers) -> TensorSpec:
         if numbers[flag] not in (0, 1):
             raise refuse(f"weight.{flag}", "0 or 1", numbers[flag])
     params = {key: numbers[key] for key in ("bits", "group_size", "axis")}
-    shape = _shape(numbers["shape"], name)
+    shape = numbers["shape"]
     roles = {"data": ("weight", parts["weight"]), "scale": ("weight.scales", parts["scales"]),
              "zero": ("weight.zeros", parts["zeros"])}  # fmt: skip
     spec = _spec(name, shape, CodecSpec("hqq", params), {role: part for role, (_, part) in roles.items()})
@@ -147,7 +145,7 @@ def _afq(name: str, parts: Parts, numbers: Numbers) -> TensorSpec:
 
 
 def _f8q8(name: str, parts: Parts, numbers: Numbers) -> TensorSpec:
-    shape, data, count = _shape(numbers["shape"], name), parts["weight"], numbers["num_blocks"]
+    shape, data, count = numbers["shape"], parts["weight"], numbers["num_blocks"]
     blocks = -(-dtypes.count(shape) // 32)
     if count != blocks:
         raise refuse("weight.num_blocks", f"{blocks} for {list(shape)}", count, "count")
@@ -173,11 +171,8 @@ _MAKERS = (_gguf, _unquant, _hqq, _fp8, _afq, _f8q8, _mxfp4)
 
 
 def _spec(name: str, shape: tuple[int, ...], codec: CodecSpec, parts: Parts, dtype: str = "f32") -> TensorSpec:
+    shape = check_shape(shape, LIMITS, tensor=name)
     return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=codec, parts=parts),))
-
-
-def _shape(shape: Any, name: str) -> tuple[int, ...]:
-    return check_shape(shape, LIMITS, tensor=name)
 
 
 def _same_size(data: Part, nbytes: int, what: str) -> None:

@@ -80,12 +80,18 @@ def blob_version(source: Source, segment: Segment) -> Version:
     """The version at the head of a blob; FormatError when it is none of 0.x. The top byte is unspecified."""
     word = Blob(source, segment).number("I", "version")
     version = (word >> 16 & 0xFF, word >> 8 & 0xFF, word & 0xFF)
-    if version[:2] > tables.NEWEST_LEGACY:
+    if not tables.OLDEST_LEGACY <= version[:2] <= tables.NEWEST_LEGACY:
         raise refuse(
-            "version", f"at most {'.'.join(map(str, tables.NEWEST_LEGACY))}", ".".join(map(str, version)), "version",
+            "version", "0.1 or 0.2", ".".join(map(str, version)), "version",
             offset=segment.offset, hint="Look for a newer squish-uqff.",
         )  # fmt: skip
     return version
+
+
+def begins(source: Source, segment: Segment) -> bool:
+    """Whether the bytes begin with a version and a type; a version that is not supported raises."""
+    blob_version(source, segment)
+    return source.read(segment.offset, min(5, segment.length))[4:] <= bytes([len(tables.ISQ_NAMES) - 1])
 
 
 def read_blob(name: str, source: Source, segment: Segment) -> Layer:
@@ -133,7 +139,9 @@ def _ggml_size(code: int, shape: tuple[int, ...]) -> int | None:
     if code in tables.GGML_DENSE:
         return dtypes.nbytes(tables.GGML_DENSE[code], shape)
     block = BLOCKS.get(tables.GGML_BLOCKS.get(code, ""))
-    return dtypes.count(shape) // block.elements * block.nbytes if block else None
+    if block is None or not shape or shape[-1] % block.elements:
+        return None
+    return dtypes.count(shape) // block.elements * block.nbytes
 
 
 def _unquant(blob: Blob) -> Read:

@@ -22,7 +22,7 @@ class Mx(Codec):
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         if not spec.shape or spec.shape[-1] % BLOCK:
             raise CodecError(
-                "the blocks do not divide the rows", tensor=spec.name, code="shape",
+                "the blocks do not divide the rows", code="shape",
                 expected=f"a last dimension divisible by {BLOCK}", found=f"shape {list(spec.shape)}",
             )  # fmt: skip
         *lead, last = spec.shape

@@ -55,7 +55,7 @@ def read_layer(key: str, stored: Mapping[str, Part], read: Read) -> Layer:
             raise refuse("weight.format", f"0..{len(tables.ISQ_NAMES) - 1}", isq, "isq-type")
         weight = make_weight(name, isq, *_fields(isq, stored, read))
     except SquishError as error:
-        return make_broken(name, error.within(tensor=name), stored)
+        return make_broken(name, error, stored)
     more = set(stored) - {"weight", "bias", "weight.format", *(f"weight.{each}" for each in tables.SUFFIXES[isq])}
     problems = tuple(
         Problem(code="field", severity="warning", where=name, message=f"{field[:80]!r} is no field of this type")
