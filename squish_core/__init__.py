@@ -9,13 +9,13 @@ Everything is imported on first use (PEP 562): `import squish_core` costs almost
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+# Neither typing nor importlib is imported: they would be most of what `import squish_core` costs.
+TYPE_CHECKING = False
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "open": "handles", "File": "handles", "Tensor": "handles", "Weight": "handles",
+    "open": "handles", "File": "handles", "Tensor": "tensors", "Weight": "tensors",
     "registry": "plugins", "Registry": "plugins",
     "verify": "checking", "Report": "checking",
     "diff": "comparison", "convert": "conversion",
@@ -45,15 +45,18 @@ if TYPE_CHECKING:
         UnknownFormatError,
         UnsupportedVersionError,
     )
-    from squish_core.handles import File, Tensor, Weight, open  # noqa: A004
+    from squish_core.handles import File, open  # noqa: A004
     from squish_core.limits import Limits
     from squish_core.plugins import Registry, registry
+    from squish_core.tensors import Tensor, Weight
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     home = _HOME.get(name)
     if home is None:
         raise AttributeError(f"module 'squish_core' has no attribute {name!r}")
+    import importlib
+
     value = getattr(importlib.import_module(f"squish_core.{home}"), name)
     globals()[name] = value
     return value

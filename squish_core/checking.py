@@ -8,12 +8,14 @@ from typing import Any
 from attrs import frozen
 
 from squish_core import handles
-from squish_core.errors import FormatError, SquishError
-from squish_core.handles import File, Tensor, guarded
+from squish_core.errors import FormatError, MissingPluginError, SquishError
+from squish_core.guard import guarded
+from squish_core.handles import File
 from squish_core.limits import Limits
 from squish_core.model import Part, Problem, to_json
 from squish_core.plugins import Registry
 from squish_core.regions import panels, read_region
+from squish_core.tensors import Tensor
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -76,14 +78,14 @@ def verify(
             file.close()
 
 
-def as_problem(error: SquishError) -> Problem:
+def as_problem(error: SquishError, severity: str = "error") -> Problem:
     """A finding from an error; the place is told apart from the text."""
     place = error.where() or (f"byte {error.offset}" if error.offset is not None else "file")
     text = str(error)
     for prefix in (error.file, error.where()):
         if prefix:
             text = text.removeprefix(f"{prefix}: ")
-    return Problem(code=error.code or "format", severity="error", where=place, message=text)
+    return Problem(code=error.code or "format", severity=severity, where=place, message=text)
 
 
 class Check:
@@ -155,8 +157,8 @@ class Check:
                 )  # fmt: skip
 
     def _decode(self, tensor: Tensor) -> None:
-        encoding = tensor.readable()
         with tensor._guard("decoding"):
+            encoding = tensor.readable()
             codec = self.file.registry.codec(encoding.codec.id)
             params, arrays = encoding.codec.params, tensor.arrays(encoding)
             for region in panels(tensor.shape, codec.grain(tensor.spec, params), 4):
@@ -177,7 +179,9 @@ class _Collect:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
         if isinstance(error, SquishError):
-            self._problems.append(as_problem(error))
+            # What is not installed leaves a tensor unchecked; the file itself may be fine.
+            severity = "warning" if isinstance(error, MissingPluginError) else "error"
+            self._problems.append(as_problem(error, severity))
             return True
         return False
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
 from attrs import frozen
 
 from squish_core import handles
-from squish_core.handles import File, Tensor
+from squish_core.handles import File
 from squish_core.model import to_json
 from squish_core.plugins import Registry
 from squish_core.regions import panels
+from squish_core.tensors import Tensor
 from squish_core.typed import plain
 
 Progress = Callable[[str, int, int | None], None]
@@ -150,15 +151,19 @@ def changed(a: Any, b: Any, equal: Callable[[Any, Any], bool]) -> tuple[str, ...
 
 def equal_meta(x: Any, y: Any) -> bool:
     """Equal stored types and values; numeric arrays by bytes."""
+    return getattr(x, "type", None) == getattr(y, "type", None) and equal_values(plain(x), plain(y))
+
+
+def equal_values(p: Any, q: Any) -> bool:
+    """Equal metadata values, item by item; equal NaNs are equal."""
     import numpy as np
 
-    if getattr(x, "type", None) != getattr(y, "type", None):
-        return False
-    p, q = plain(x), plain(y)
+    if isinstance(p, (str, bytes)):
+        return bool(p == q)
     if isinstance(p, np.ndarray) or isinstance(q, np.ndarray):
         return np.asarray(p).tobytes() == np.asarray(q).tobytes()
     if isinstance(p, float) and isinstance(q, float):
         return p == q or (p != p and q != q)
-    if isinstance(p, Iterable) and not isinstance(p, (str, bytes, dict)):
-        return list(p) == list(q)
+    if isinstance(p, Sequence) and isinstance(q, Sequence):
+        return len(p) == len(q) and all(map(equal_values, p, q))
     return bool(p == q)

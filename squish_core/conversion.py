@@ -13,7 +13,8 @@ from attrs import evolve, field, frozen
 from squish_core import handles
 from squish_core.containers import Container
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
-from squish_core.handles import File, guarded
+from squish_core.guard import guarded
+from squish_core.handles import File
 from squish_core.limits import Limits
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Refusal, TensorSpec
 from squish_core.plugins import Registry

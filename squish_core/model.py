@@ -83,6 +83,11 @@ class Encoding:
     label: str = "stored"
 
     @property
+    def filtered(self) -> bool:
+        """Whether a byte codec was applied to a part."""
+        return any(part.filters for part in self.parts.values())
+
+    @property
     def stored(self) -> int:
         """Bytes of all parts in the file."""
         return sum(part.stored for part in self.parts.values())
@@ -158,11 +163,16 @@ class Index:
     attrs: Mapping[str, Any] = field(factory=dict)
 
 
+PlainRange = tuple[str, tuple[int, ...], int, int]
+
+
 class LazyTensors(Mapping[str, TensorSpec]):
     """Specs built on access from validated records, so that 20 000 tensors open fast.
 
     `records` maps names to whatever `build(name, record)` needs (a module-level function, so that it pickles).
-    `extents` are `(file, offset, length, name)` of every stored byte range, for the core's checks.
+    `extents` are `(file, offset, length, name)` of every stored byte range, for the core's checks. `plain(record)`
+    gives (dtype, shape, file, offset) where the tensor is one raw dense range of whole bytes, else None: arrays of all
+    tensors are then made without a spec each.
     """
 
     def __init__(
@@ -170,9 +180,17 @@ class LazyTensors(Mapping[str, TensorSpec]):
         records: Mapping[str, Any],
         build: Callable[[str, Any], TensorSpec],
         extents: Iterable[tuple[int, int, int, str]] = (),
+        plain: Callable[[Any], PlainRange | None] | None = None,
     ) -> None:
-        self._records, self._build, self.extents = records, build, list(extents)
+        self._records, self._build, self.extents, self._plain = records, build, list(extents), plain
         self._built: dict[str, TensorSpec] = {}
+
+    def plain_ranges(self) -> dict[str, PlainRange]:
+        """Where each tensor lies that is one raw dense range."""
+        if self._plain is None:
+            return {}
+        ranges = {name: self._plain(record) for name, record in self._records.items()}
+        return {name: found for name, found in ranges.items() if found is not None}
 
     def __getitem__(self, name: str) -> TensorSpec:
         spec = self._built.get(name)

@@ -178,6 +178,8 @@ class Registry:
 
     def missing(self, encoding: Encoding) -> Refusal | None:
         """The first codec or filter of an encoding that is not installed."""
+        if encoding.codec.inner is None and encoding.codec.id in self.codecs and not encoding.filtered:
+            return None
         spec: CodecSpec | None = encoding.codec
         wanted = []
         while spec is not None:
@@ -203,7 +205,9 @@ class Registry:
         name: str = dist or str(getattr(plugin, "__name__", type(plugin).__name__))
         self._check_api(plugin)
         with self._lock:
-            self.manager.register(plugin, name=str(id(plugin)))  # one distribution may bring several plugins
+            count = sum(loaded.dist == name for loaded in self.plugins)
+            label = f"{name} ({count + 1})" if count else name  # one distribution may bring several plugins
+            self.manager.register(plugin, name=label)
             try:
                 self._check_hooks(plugin)
                 found = list(self._declared(plugin))
@@ -214,7 +218,7 @@ class Registry:
             except BaseException:
                 self.manager.unregister(plugin)
                 raise
-            self.plugins.append(Loaded(dist=name, name=name, version=version))
+            self.plugins.append(Loaded(dist=name, name=label, version=version))
 
     def _load(self, point: Any) -> None:
         """Register one entry point; whatever goes wrong becomes a `broken` record."""

@@ -157,7 +157,7 @@ def resolve_features(
     registry: Registry, container: str, features: dict[str, Any], *, policy: str | Policy, op: str
 ) -> Chain:
     """The chain for a combination of a format's declared features, without a file."""
-    from squish_core.handles import guarded
+    from squish_core.guard import guarded
 
     implementation = registry.container(container)
     declared = registry.containers[container].info.features  # type: ignore[union-attr]

@@ -13,6 +13,9 @@ from typing import Any
 from squish_core.errors import ClosedError, FormatError, TruncatedError
 
 HEAD, TAIL = 4096, 64
+PIECE = 4 << 20
+"""Bytes of one read; larger ones are split over threads."""
+READERS = min(4, os.cpu_count() or 1)
 
 
 class Source:
@@ -142,10 +145,25 @@ class FileSource(Source):
 
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
         self._check(offset, len(out), what)
-        handle, done = self._open(), 0
+        handle = self._open()
+        if not hasattr(os, "preadv"):  # Windows
+            super().read_into(offset, out, what)
+            return
+        pieces = [(start, out[start : start + PIECE]) for start in range(0, len(out), PIECE)]
+        if len(pieces) < 2:
+            for start, piece in pieces:
+                self._fill(handle, offset + start, piece)
+            return
+        from concurrent.futures import ThreadPoolExecutor
+
+        # Several reads at once keep a disk busy, and share the cost of first touching fresh memory.
+        with ThreadPoolExecutor(READERS) as readers:
+            list(readers.map(lambda item: self._fill(handle, offset + item[0], item[1]), pieces))
+
+    def _fill(self, handle: _Handle, offset: int, out: memoryview) -> None:
+        done = 0
         while done < len(out):
-            chunk = out[done : done + (1 << 30)]
-            got = os.preadv(handle.fd, [chunk], offset + done)
+            got = os.preadv(handle.fd, [out[done:]], offset + done)
             if not got:
                 raise self._shrunk(handle)
             done += got

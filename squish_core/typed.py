@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,6 +50,8 @@ def _flat(value: Any) -> tuple[str | None, Any]:
         return None, value
     if value.type.startswith("array:"):
         return value.type, _stored(value.type[6:], value.value)
+    if isinstance(value.value, float) and value.value != value.value:
+        return value.type, struct.pack("<d", value.value)  # CBOR has one NaN; as bytes it keeps its payload
     return value.type, value.value
 
 
@@ -71,7 +74,8 @@ def _array(kind: str, value: Any) -> Any:
     from squish_core import dtypes
 
     if not kind.startswith("array:"):
-        return value
+        nan = kind in dtypes.FLOATS and isinstance(value, bytes) and len(value) == 8
+        return struct.unpack("<d", value)[0] if nan else value
     kind = kind[6:]
     if dtypes.known(kind) and kind != "bool":
         return np.frombuffer(value, dtypes.to_numpy(kind))

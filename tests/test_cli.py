@@ -318,7 +318,7 @@ def test_convert_writes_and_sums_up(squish: Any, write: Any, tmp_path: Path) -> 
     assert ran.code == 0
     assert [line.split() for line in ran.out.splitlines()[1:]] == [
         ["action", "tensors", "size", "exactness", "stored", "as"],
-        ["copy", "2", "24", "B", "bytes", "dense"],
+        ["copy", "2", "24", "B", "bytes", "f32"],
         ["not", "carried", "over:"],
         ["asset", "tokens"],
     ]

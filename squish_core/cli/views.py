@@ -12,8 +12,9 @@ from squish_core.cli.output import Answer, counted, plain_data, table
 from squish_core.errors import SquishError, TensorError, escape
 
 if TYPE_CHECKING:
-    from squish_core.handles import File, Tensor
+    from squish_core.handles import File
     from squish_core.resolver import Chain
+    from squish_core.tensors import Tensor
 
 LONG = 64
 """Longest metadata value or list that is shown whole: characters for people, items in JSON."""

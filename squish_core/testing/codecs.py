@@ -9,9 +9,9 @@ import pytest
 
 from squish_core import dtypes
 from squish_core.codecs.base import Codec, Codes
-from squish_core.handles import Tensor, normalise
 from squish_core.model import CodecSpec, TensorSpec
 from squish_core.regions import full, panels, read_region, sizes
+from squish_core.tensors import Tensor, normalise
 from squish_core.testing.sources import memory_file
 from squish_core.testing.suite import Suite, assert_regions_equal, parametrize
 
@@ -76,7 +76,7 @@ class CodecSuite(Suite):
         codec, spec, params, stored, values = self._stored(case)
         if values is None or not spec.elements:
             pytest.skip("nothing to encode")
-        regions = list(panels(spec.shape, codec.grain(spec, params), 4, budget=1, whole_rows=True))
+        regions = list(panels(spec.shape, codec.encode_grain(spec, params), 4, budget=1, whole_rows=True))
         made = [codec.encode(np.ascontiguousarray(values[region]), params) for region in regions]
         for role, part in stored.items():
             assert b"".join(np.ascontiguousarray(piece[role]).tobytes() for piece in made) == part.tobytes(), role

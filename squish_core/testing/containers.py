@@ -15,10 +15,11 @@ from attrs import evolve
 from squish_core import comparison, conversion, handles
 from squish_core.detection import detect
 from squish_core.errors import MissingPluginError, SquishError
-from squish_core.handles import File, Tensor
+from squish_core.handles import File
 from squish_core.limits import DEFAULT
 from squish_core.model import Index
 from squish_core.structure import check_extents, spec_extents
+from squish_core.tensors import Tensor
 from squish_core.testing.hostile import HostileInput
 from squish_core.testing.sources import CountingSource, as_bytes, source_of, touched_part
 from squish_core.testing.suite import assert_regions_equal, parametrize, typed_errors_only

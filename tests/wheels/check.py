@@ -118,32 +118,50 @@ def check(python: Path, name: str) -> None:
             run(python, "-c", HINT, DATA / brings.sample, dist)
 
 
+def pytest(python: Path, folder: Path, marks: str, *arguments: str | Path) -> None:
+    """Run tests with an environment's own pytest: nothing of the tree is on its path."""
+    command = [python.with_name("pytest"), "-q", "-m", marks, "-p", "no:cacheprovider", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    if done.returncode:
+        raise CheckError(f"{' '.join(map(str, command))}\n{done.stdout[-6000:]}{done.stderr[-2000:]}")
+
+
 def run_tests(python: Path, folder: Path) -> None:
     """A plugin's own tests, where nothing but the plugin and what it declares is installed."""
     if (folder / "tests").exists():
-        command = [python.with_name("pytest"), "-q", "-m", "not oracle and not fuzz", "-p", "no:cacheprovider"]
-        done = subprocess.run([*command, folder / "tests"], cwd=ROOT, capture_output=True, text=True)
-        if done.returncode:
-            raise CheckError(f"{folder.name}: its tests do not pass alone\n{done.stdout[-6000:]}{done.stderr[-2000:]}")
+        pytest(python, ROOT, "not oracle and not fuzz", folder / "tests")
+
+
+def check_example(work: Path) -> None:
+    """A third-party plugin: its wheel beside the core's alone, and the conformance kit on it."""
+    folder = ROOT / "examples" / "acme_format"
+    wheels = build({"squish-core": ROOT, "acme-format": folder}, work / "example")
+    python = environment(work / "env-example", ["acme-format[test]"], wheels)
+    pytest(python, folder, "not fuzz", "-c", "pyproject.toml")
+    print("squish-core + acme-format: fine", flush=True)
 
 
 def main(plugins: list[str]) -> None:
     every = sorted(each.parent.name for each in ROOT.glob("plugins/*/pyproject.toml"))
     folders = {each: ROOT / "plugins" / each for each in plugins or every}
-    names = {
-        each: tomllib.loads((at / "pyproject.toml").read_text())["project"]["name"] for each, at in folders.items()
+    projects = {each: tomllib.loads((at / "pyproject.toml").read_text())["project"] for each, at in folders.items()}
+    names = {each: project["name"] for each, project in projects.items()}
+    extras = {
+        each: "[testing]" * ("testing" in project.get("optional-dependencies", {}))
+        for each, project in projects.items()
     }
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         wheels = build({"squish-core": ROOT, **{names[each]: at for each, at in folders.items()}}, work / "wheels")
         print(f"built {len(wheels)} wheels", flush=True)
         for each in ["", *folders]:
-            alone = ["squish-core[testing]"] + ([names[each]] if each else [])
+            alone = ["squish-core[testing]"] + ([names[each] + extras[each]] if each else [])
             python = environment(work / f"env-{each or 'core'}", alone, wheels)
             check(python, each or "core alone")
             if each:
                 run_tests(python, folders[each])
             print(f"{' + '.join(alone)}: fine", flush=True)
+        check_example(work)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
-"""The conformance kit on the ACME format."""
+"""The conformance kit on the ACME container, codec and backend."""
 
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import numpy as np
 
-from squish_core.testing import ContainerSuite
+from squish_core.api import CodecSpec, TensorSpec
+from squish_core.testing import BackendSuite, CodecSuite, ContainerSuite
 
 
 def acme(*tensors: tuple[str, int, np.ndarray]) -> bytes:
@@ -30,3 +32,21 @@ class TestFoo(ContainerSuite):
             "scalar and empty": acme(("scale", 0, np.float32(2).reshape(())), ("none", 3, np.zeros((0, 4), "<i8"))),
             "no tensors": acme(),
         }
+
+
+class TestRows(CodecSuite):
+    codec = "acme.rows"
+    tolerance = 0.01
+
+    def cases(self) -> dict[str, Any]:
+        values = np.random.default_rng(0).standard_normal((6, 10), np.float32)
+        spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
+        return {"normal": (spec, {}, values), "zeros": (spec, {}, 0 * values)}
+
+
+class TestMemory(BackendSuite):
+    backend = "acme.memory"
+
+    def cases(self) -> dict[str, Any]:
+        values = np.random.default_rng(0).standard_normal((24, 64), np.float32)
+        return {**super().cases(), "rows": (CodecSpec("acme.rows"), values)}

@@ -14,7 +14,9 @@ def squish_codecs() -> list[CodecInfo]:
             title="group-affine quantisation",
             factory="squish_codecs.affine:Affine",
             aliases={
-                "int8": "affine:bits=8", "int4": "affine:bits=4", "int2": "affine:bits=2",
+                "int8": "affine:bits=8,word=i8",
+                "int4": "affine:bits=4,group_size=32,scale_dtype=f16",
+                "int2": "affine:bits=2,group_size=64,offset=bias,scale_dtype=f16",
             },
         )
     ]  # fmt: skip

@@ -6,14 +6,15 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from attrs import evolve
 
 from squish_core.api import Parts, Region, dtypes
 
 from .scheme import Scheme, Shape
 
 Array = np.ndarray
-PANEL = 1 << 16
-"""Elements decoded at a time: 256 KiB of float32 stay in the cache from one step to the next."""
+PANEL = 1 << 18
+"""Elements decoded at a time: 1 MiB of float32, fewer calls and still near the cache."""
 
 
 def decode(scheme: Scheme, parts: Parts, shape: Shape, region: Region, out: Array) -> None:
@@ -27,20 +28,21 @@ def decode(scheme: Scheme, parts: Parts, shape: Shape, region: Region, out: Arra
                 _decode_run(scheme, *read(scheme, parts, (slice(start, stop),)), values[done : done + stop - start])
                 done += stop - start
             return
-        target = out.swapaxes(-1, -2) if scheme.transposed else out
-        words, scale, offset = read(scheme, parts, scheme.stored(region))
-        if scheme.group_axis == scheme.pack_axis == -1 and not scheme.transposed:
+        words, scale, offset = read(scheme, parts, region)
+        scheme = scheme.upright
+        if scheme.group_axis == scheme.pack_axis == -1:
             lines, scale, offset = _rows(words), _rows(scale), offset if offset is None else _rows(offset)
-            _decode_matrix(scheme, lines, scale, offset, _rows(target))
+            _decode_matrix(scheme, lines, scale, offset, _rows(out))
             return
-        for index in np.ndindex(target.shape[:-2]):
-            _decode_matrix(
-                scheme, words[index], scale[index], offset if offset is None else offset[index], target[index]
-            )
+        for index in np.ndindex(out.shape[:-2]):
+            _decode_matrix(scheme, words[index], scale[index], offset if offset is None else offset[index], out[index])
 
 
 def read(scheme: Scheme, parts: Parts, region: Region) -> tuple[Array, Array, Array | None]:
-    """Words, and scales and offsets as float32, of a region of the stored orientation."""
+    """Words, and scales and offsets as float32, of a region, with axes as in the tensor."""
+    if scheme.transposed:
+        words, scale, offset = read(evolve(scheme, transposed=False), parts, scheme.stored(region))
+        return words.swapaxes(-1, -2), scale.swapaxes(-1, -2), offset if offset is None else offset.swapaxes(-1, -2)
     group, axis = scheme.group_size, scheme.group_axis
     along = region[axis]
     grid = _replaced(region, axis, slice(along.start // group, -(-along.stop // group)) if group else slice(0, 1))
@@ -103,7 +105,7 @@ def _grid_rows(scheme: Scheme, grid: Array, low: int, high: int, rows: int) -> A
 
 
 def _decode_matrix(scheme: Scheme, words: Array, scale: Array, offset: Array | None, target: Array) -> None:
-    """A matrix in the stored orientation, by panels of rows."""
+    """A matrix, by panels of rows."""
     rows, columns = target.shape
     down, packed_down = scheme.group_axis == -2, scheme.pack_axis == -2
     base = math.lcm(scheme.group_size or 1 if down else 1, scheme.packing.unit if packed_down else 1)
@@ -117,11 +119,8 @@ def _decode_matrix(scheme: Scheme, words: Array, scale: Array, offset: Array | N
             cells = slice(low // group, high // group) if group else slice(0, 1)
         panel = target[low:high]
         codes = scheme.packing.unpack(words[lines], panel.shape[scheme.pack_axis], scheme.pack_axis)
-        values = panel if panel.flags.c_contiguous else np.empty(panel.shape, np.float32)
-        _centre(scheme, codes, values)
-        _apply(scheme, values, scale[cells], offset if offset is None else offset[cells])
-        if values is not panel:
-            panel[...] = values
+        _centre(scheme, codes, panel)
+        _apply(scheme, panel, scale[cells], offset if offset is None else offset[cells])
 
 
 def _centre(scheme: Scheme, codes: Array, out: Array) -> None:

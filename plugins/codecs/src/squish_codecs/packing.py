@@ -97,6 +97,10 @@ def _spread(stream: Array, bits: int, count: int) -> Array:
         lanes = np.zeros((*stream.shape[:-1], size), lane)
         _runs(lanes, run)[...] = _whole_runs(stream, run, size)
     for shift, lower in steps:
+        if bits <= 4:  # what moves up does not meet what stays, so one mask does for both
+            lanes |= lanes << lane.type(shift)
+            lanes &= lane.type(lower | lower << shift * 8 // (8 - bits))
+            continue
         upper = lanes & ~lane.type(lower)
         upper <<= lane.type(shift)
         lanes &= lane.type(lower)

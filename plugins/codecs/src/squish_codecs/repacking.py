@@ -20,13 +20,9 @@ def codes(scheme: Scheme, parts: Parts, shape: Shape, region: Region) -> Codes |
     if scheme.flat:
         values, group, scale, offset = _flat_codes(scheme, parts, shape, region, sizes)
     else:
-        words, scale, offset = read(scheme, parts, scheme.stored(region))
-        stored = scheme.stored(sizes)
-        values = integers(scheme, words, stored, scheme.pack_axis)
-        group = _group(scheme, stored)
-        if scheme.transposed:
-            values, scale = values.swapaxes(-1, -2), scale.swapaxes(-1, -2)
-            group, offset = scheme.stored(group), offset if offset is None else offset.swapaxes(-1, -2)
+        words, scale, offset = read(scheme, parts, region)
+        values = integers(scheme, words, sizes, scheme.upright.pack_axis)
+        group = _group(scheme.upright, sizes)
     kind = scheme.offset
     if scheme.zero:
         total = scheme.zero + (np.zeros(scale.shape) if offset is None else offset.astype(np.float64))
@@ -40,6 +36,9 @@ def codes(scheme: Scheme, parts: Parts, shape: Shape, region: Region) -> Codes |
 
 def parts(scheme: Scheme, codes: Codes) -> dict[str, Array] | None:
     """Parts that hold exactly these codes and give the same values in float32, or None."""
+    if scheme.transposed:
+        upright = parts(scheme.upright, codes)
+        return None if upright is None else {role: part.swapaxes(-1, -2) for role, part in upright.items()}
     found = _restated(scheme, codes)
     if found is None:
         return None
@@ -55,8 +54,8 @@ def parts(scheme: Scheme, codes: Codes) -> dict[str, Array] | None:
         if held is None:
             return None
         made[role] = held
-    stored = values.reshape(-1) if scheme.flat else values.swapaxes(-1, -2) if scheme.transposed else values
-    return {"data": scheme.packing.pack(stored.astype(np.uint8), scheme.pack_axis), **made}
+    lines = values.reshape(-1) if scheme.flat else values
+    return {"data": scheme.packing.pack(lines.astype(np.uint8), scheme.pack_axis), **made}
 
 
 def _restated(scheme: Scheme, codes: Codes) -> tuple[Array, Array | None] | None:
@@ -117,10 +116,10 @@ def _spread(grid: Array, group: Shape, shape: Shape) -> Array:
     return grid[tuple(slice(0, size) for size in shape)]
 
 
-def _group(scheme: Scheme, stored: Shape) -> Shape:
-    """Elements of one scale along each axis of the stored orientation."""
-    group = [1] * len(stored)
-    group[scheme.group_axis] = scheme.group_size or max(stored[scheme.group_axis], 1)
+def _group(scheme: Scheme, shape: Shape) -> Shape:
+    """Elements of one scale along each axis."""
+    group = [1] * len(shape)
+    group[scheme.group_axis] = scheme.group_size or max(shape[scheme.group_axis], 1)
     return tuple(group)
 
 
@@ -148,9 +147,7 @@ def _flat_codes(
 def _to_grid(scheme: Scheme, grid: Array, group: Shape, shape: Shape) -> Array | None:
     """A grid of source groups as the target's: divided, and joined where equal."""
     if not scheme.flat:
-        wanted = scheme.stored(_group(scheme, scheme.stored(shape)))
-        moved = _regrid(grid, group, wanted, shape)
-        return moved.swapaxes(-1, -2) if moved is not None and scheme.transposed else moved
+        return _regrid(grid, group, _group(scheme, shape), shape)
     width = max(shape[-1], 1) if shape else 1
     cell = math.gcd(scheme.group_size or width, width)
     cells = _regrid(grid, group, (*(1 for _ in shape[:-1]), cell) if shape else (), shape)
@@ -175,7 +172,7 @@ def _regrid(grid: Array, have: Shape, want: Shape, shape: Shape) -> Array | None
 def _held(scheme: Scheme, role: str, grid: Array) -> Array | None:
     """Scales or offsets in the target's dtype, or None where that would round."""
     if role == "offset" and scheme.packed_zeros:
-        if not _same(np.rint(grid).clip(scheme.low, scheme.high), grid):
+        if not (np.rint(grid).clip(scheme.low, scheme.high) == grid).all():
             return None
         return scheme.packing.pack(grid.astype(np.int16).astype(np.uint8), scheme.zero_axis)
     dtype = dtypes.to_numpy(scheme.scale_dtype if role == "scale" else scheme.offset_dtype)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from attrs import fields_dict, frozen
+from attrs import evolve, fields_dict, frozen
 
 from squish_core.api import CodecError, dtypes
 
@@ -25,17 +25,17 @@ class Scheme:
     """One way to store integers and their scales; the table is in `Affine`."""
 
     bits: int
-    group_size: int = 0
-    axis: int | str = -1
-    pack_axis: int = -1
-    transposed: bool = False
-    signed: bool = True
-    word: str = "u8"
-    order: str | tuple[int, ...] = "lsb"
-    offset: str = "none"
-    zero: int = 0
-    scale_dtype: str = "f32"
-    offset_dtype: str = "u8"
+    group_size: int
+    axis: int | str
+    pack_axis: int
+    transposed: bool
+    word: str
+    order: str | tuple[int, ...]
+    offset: str
+    zero: int
+    signed: bool
+    scale_dtype: str
+    offset_dtype: str
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Scheme:
@@ -48,10 +48,8 @@ class Scheme:
                 hint="For example affine:bits=4,group_size=32.",
             )  # fmt: skip
         value = {name: _CHECKS[name](name, given) for name, given in params.items()}
-        value.setdefault("signed", value.get("offset", "none") == "none" and not value.get("zero"))
-        value.setdefault("pack_axis", -1 if value.get("axis") == "flat" else value.get("axis", -1))
-        default = "i8" if value["signed"] else "u8"
-        value.setdefault("offset_dtype", value.get("scale_dtype", "f32") if value.get("offset") == "bias" else default)
+        for name, default in _DEFAULTS.items():
+            value.setdefault(name, default(value))
         scheme = cls(**value)
         scheme._check()
         return scheme
@@ -59,11 +57,8 @@ class Scheme:
     def params(self) -> dict[str, Any]:
         """The shortest parameters that give this scheme again."""
         given = {name: getattr(self, name) for name in fields_dict(type(self))}
-        for name in list(given)[:1:-1]:
-            rest = {key: value for key, value in given.items() if key != name}
-            if Scheme.of(rest) == self:
-                given = rest
-        return given
+        kept = ("bits", "group_size")
+        return {name: value for name, value in given.items() if name in kept or value != _DEFAULTS[name](given)}
 
     @property
     def packing(self) -> Packing:
@@ -96,6 +91,13 @@ class Scheme:
         return -1 if self.flat or self.group_axis == -2 else -2
 
     @property
+    def upright(self) -> Scheme:
+        """The same for parts whose last two axes have been swapped to this tensor's order."""
+        if not self.transposed:
+            return self
+        return evolve(self, transposed=False, axis=-3 - self.group_axis, pack_axis=-3 - self.pack_axis)
+
+    @property
     def packed_zeros(self) -> bool:
         """Whether zero points are packed like codes."""
         return self.offset == "zero_point" and self.offset_dtype == "packed"
@@ -106,7 +108,8 @@ class Scheme:
 
     def parts(self, shape: Shape) -> dict[str, tuple[str, Shape]]:
         """Dtype and shape of each part of a tensor of this logical shape; CodecError if it does not divide."""
-        shape = (dtypes.count(shape),) if self.flat else self.stored(shape)
+        if self.flat:
+            shape = (dtypes.count(shape),)
         axes = (self.group_axis, self.pack_axis, self.zero_axis if self.packed_zeros else -1)
         needed = 2 if self.transposed or -2 in axes else 1
         if len(shape) < needed:
@@ -114,6 +117,7 @@ class Scheme:
                 "these parameters need more axes", expected=f"rank {needed} or more", found=f"shape {list(shape)}",
                 code="shape", hint="axis=flat takes any shape.",
             )  # fmt: skip
+        shape = self.stored(shape)
         along = shape[self.group_axis]
         size = self.group_size or max(along, 1)
         if along % size and not self.flat:
@@ -245,3 +249,20 @@ _CHECKS: dict[str, Any] = {
     "offset": _choice("none", "zero_point", "bias"), "zero": _integer(-(1 << 20), 1 << 20),
     "scale_dtype": _choice(*SCALES), "offset_dtype": _choice(*dict.fromkeys(ZEROS + SCALES)),
 }  # fmt: skip
+
+# Each default may look at the values before it.
+_DEFAULTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "group_size": lambda given: 0,
+    "axis": lambda given: -1,
+    "pack_axis": lambda given: -1 if given["axis"] == "flat" else given["axis"],
+    "transposed": lambda given: False,
+    "word": lambda given: "u8",
+    "order": lambda given: "lsb",
+    "offset": lambda given: "none",
+    "zero": lambda given: 0,
+    "signed": lambda given: given["offset"] == "none" and given["zero"] == 0,
+    "scale_dtype": lambda given: "f32",
+    "offset_dtype": lambda given: (
+        given["scale_dtype"] if given["offset"] == "bias" else "i8" if given["signed"] else "u8"
+    ),
+}

@@ -1,174 +1,102 @@
-"""Writing GGUF v3: header and tensor table first, then the data in the same order, all in one pass."""
+"""Writing GGUF v3: the head in one piece, then the tensors one after another, each padded."""
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from squish_core.api import Encoding, Layout, Outgoing, Part, Refusal, Sink, TensorSpec, Typed, dtypes
+from attrs import frozen
 
-from .arrays import StoredSequence
-from .tables import (
-    ALIGNMENT_KEY,
-    ARRAY,
-    BLOCK_IDS,
-    BLOCK_TYPES,
-    DEFAULT_ALIGNMENT,
-    DENSE_IDS,
-    MAGIC,
-    MAX_NAME,
-    MAX_RANK,
-    SCALAR_IDS,
-    SCALARS,
-    STRING,
-)
+from squish_core.api import Encoding, FormatError, Layout, Outgoing, Part, Refusal, Sink, TensorSpec
+
+from .reader import MAGIC, check_alignment
+from .types import BLOCK_CODES, DENSE_CODES, TYPES, aligned
+from .values import pack_pair, pack_string, typed
 
 VERSION = 3
 
 
+@frozen(kw_only=True)
+class Plan:
+    """A file before it is written: the head padded to the alignment, the bytes of each tensor, what was dropped."""
+
+    head: bytes
+    sizes: tuple[int, ...]
+    alignment: int
+    dropped: tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return len(self.head) + sum(aligned(size, self.alignment) for size in self.sizes)
+
+
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-    """Dense arrays of ggml's types, and GGML blocks; rank at most 4, names at most 64 bytes."""
-    if len(spec.shape) > MAX_RANK:
-        return Refusal(why=f"GGUF holds at most {MAX_RANK} dimensions, this has {len(spec.shape)}", code="rank")
-    if len(spec.name.encode()) > MAX_NAME:
-        return Refusal(why=f"GGUF names have at most {MAX_NAME} bytes, this has {len(spec.name.encode())}", code="name")
-    codec, part = encoding.codec, encoding.parts.get("data")
-    if codec.id == "dense":
-        if spec.dtype not in DENSE_IDS:
-            return Refusal(why=f"GGUF has no type for {spec.dtype}; it has {', '.join(DENSE_IDS)}", code="dtype")
-        return Encoding(codec=codec, parts={"data": Part(dtype=spec.dtype, shape=spec.shape)})
-    block = codec.id.removeprefix("ggml.")
-    if codec.id.startswith("ggml.") and block in BLOCK_IDS and part is not None and len(encoding.parts) == 1:
-        _, elements, nbytes = BLOCK_TYPES[BLOCK_IDS[block]]
-        if spec.shape and spec.shape[-1] % elements == 0:
-            shape = (*spec.shape[:-1], spec.shape[-1] // elements * nbytes)
-            if part.shape == shape:
-                return Encoding(codec=codec, parts={"data": Part(dtype="u8", shape=shape)})
-    return Refusal(why=f"GGUF has no type for {codec.id}", code="codec")
+    """The encoding with the part as GGUF stores it, or why not."""
+    codec, part = encoding.codec.id, encoding.parts.get("data")
+    if len(spec.shape) > 4:
+        return Refusal(why=f"GGUF tensors have at most 4 dimensions, this one has {len(spec.shape)}", code="rank")
+    if part is None or len(encoding.parts) > 1 or encoding.codec.inner:
+        return Refusal(why=f"GGUF stores a tensor as one block of bytes, {codec} needs more", code="codec")
+    if codec == "dense":
+        if part.dtype not in DENSE_CODES:
+            return Refusal(why=f"GGUF has no {part.dtype} tensors, only {', '.join(DENSE_CODES)}", code="dtype")
+        wanted = (part.dtype, spec.shape)
+    elif codec in BLOCK_CODES:
+        kind = TYPES[BLOCK_CODES[codec]]
+        if not spec.shape or spec.shape[-1] % kind.elements:
+            return Refusal(why=f"rows of {kind.name} must be a multiple of {kind.elements}", code="shape")
+        wanted = ("u8", (*spec.shape[:-1], spec.shape[-1] // kind.elements * kind.nbytes))
+    else:
+        return Refusal(why=f"GGUF has no type for {codec}", code="codec")
+    if (part.dtype, part.shape) != wanted:
+        return Refusal(
+            why=f"its part is {part.dtype} {list(part.shape)}, not {wanted[0]} {list(wanted[1])}", code="shape"
+        )
+    return Encoding(codec=encoding.codec, parts={"data": Part(dtype=wanted[0], shape=wanted[1])})
 
 
-def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part]) -> Layout:
-    """Exact size; assets and values without a GGUF type have no place."""
-    kept, dropped = typed(meta)
-    head, _ = header(specs, kept)
-    alignment = _alignment(kept)
-    data = sum(_padded(_nbytes(spec), alignment) for spec in specs)
-    return Layout(
-        size=len(head) + data, dropped=(*(f"metadata {key}" for key in dropped), *(f"asset {name}" for name in assets))
-    )
+def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Any]) -> Layout:
+    """Exact size, and what has no place."""
+    made = plan(specs, meta)
+    return Layout(size=made.size, dropped=(*made.dropped, *(f"asset {name}" for name in assets)))
 
 
 def write(sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any]) -> None:
-    """Write header and data; each tensor is padded to the alignment, the last one too."""
-    kept, _ = typed(meta)
-    head, alignment = header([outgoing.spec for outgoing in tensors], kept)
-    sink.write(head)
-    for outgoing in tensors:
-        outgoing.parts["data"].write_to(sink)
-        sink.pad(alignment)
+    """Write the file in one pass."""
+    made = plan([tensor.spec for tensor in tensors], meta)
+    sink.write(made.head)
+    for tensor in tensors:
+        tensor.parts["data"].write_to(sink)
+        sink.pad(made.alignment)
 
 
-def typed(meta: Mapping[str, Any]) -> tuple[dict[str, Typed], list[str]]:
-    """Metadata with GGUF types, and the keys whose values have none.
-
-    Plain values: str -> str; bool -> bool; int -> u32, i32 or i64, the first that holds it; float -> f64; a list of one
-    of these -> an array.
-    """
-    kept: dict[str, Typed] = {}
-    dropped = []
-    for key, value in meta.items():
-        found = value if isinstance(value, Typed) else _guess(value)
-        if found is None or not _known(found.type):
-            dropped.append(key)
-        else:
-            kept[key] = found
-    return kept, dropped
-
-
-def header(specs: Sequence[TensorSpec], meta: Mapping[str, Typed]) -> tuple[bytes, int]:
-    """Everything before the data, padded; and the alignment."""
-    alignment = _alignment(meta)
-    out = bytearray(MAGIC + struct.pack("<IQQ", VERSION, len(specs), len(meta)))
-    for key, value in meta.items():
-        out += _string(key) + _value(value)
-    offset = 0
+def plan(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> Plan:
+    """Lay out a file; FormatError when a metadata value does not fit its stored type."""
+    pairs = {key: pack_pair(key, value) for key, value in meta.items()}
+    alignment = check_alignment(typed(meta.get("general.alignment")))
+    kept = [pair for pair in pairs.values() if pair is not None]
+    sizes, table, offset = [], [], 0
     for spec in specs:
-        out += _string(spec.name) + struct.pack("<I", len(spec.shape))
-        out += struct.pack(f"<{len(spec.shape)}Q", *reversed(spec.shape))
-        out += struct.pack("<IQ", _type_id(spec), offset)
-        offset += _padded(_nbytes(spec), alignment)
-    out += bytes(-len(out) % alignment)
-    return bytes(out), alignment
+        table.append(_entry(spec, offset))
+        sizes.append(spec.encodings[0].parts["data"].nbytes)
+        offset += aligned(sizes[-1], alignment)
+    counts = len(specs).to_bytes(8, "little") + len(kept).to_bytes(8, "little")
+    head = b"".join([MAGIC, VERSION.to_bytes(4, "little"), counts, *kept, *table])
+    return Plan(
+        head=head.ljust(aligned(len(head), alignment), b"\0"), sizes=tuple(sizes), alignment=alignment,
+        dropped=tuple(f"metadata {key}" for key, pair in pairs.items() if pair is None),
+    )  # fmt: skip
 
 
-def _alignment(meta: Mapping[str, Typed]) -> int:
-    return int(meta[ALIGNMENT_KEY].value) if ALIGNMENT_KEY in meta else DEFAULT_ALIGNMENT
-
-
-def _nbytes(spec: TensorSpec) -> int:
-    return spec.encodings[0].parts["data"].nbytes
-
-
-def _padded(size: int, alignment: int) -> int:
-    return size + -size % alignment
-
-
-def _type_id(spec: TensorSpec) -> int:
-    codec = spec.encodings[0].codec.id
-    return DENSE_IDS[spec.dtype] if codec == "dense" else BLOCK_IDS[codec.removeprefix("ggml.")]
-
-
-def _string(value: str | bytes) -> bytes:
-    raw = value.encode() if isinstance(value, str) else bytes(value)
-    return len(raw).to_bytes(8, "little") + raw
-
-
-def _value(value: Typed) -> bytes:
-    """Type number and stored form of a value."""
-    if value.type.startswith("array:"):
-        return struct.pack("<I", ARRAY) + _array(value.type[6:], value.value)
-    if value.type == "str":
-        return struct.pack("<I", STRING) + _string(value.value)
-    number = SCALAR_IDS[value.type]
-    return struct.pack("<I", number) + SCALARS[number][1].pack(value.value)
-
-
-def _array(kind: str, values: Any) -> bytes:
-    """Element type, count and elements of an array."""
-    import numpy as np
-
-    number = STRING if kind == "str" else ARRAY if kind.startswith("array:") else SCALAR_IDS[kind]
-    head = struct.pack("<IQ", number, len(values))
-    if isinstance(values, StoredSequence) and values.type == kind:
-        return head + values.data
-    if number == STRING:
-        return head + b"".join(map(_string, values))
-    if number == ARRAY:
-        return head + b"".join(_array(kind[6:], inner) for inner in values)
-    return head + np.asarray(values, dtypes.to_numpy(kind)).tobytes()
-
-
-def _known(kind: str) -> bool:
-    while kind.startswith("array:"):
-        kind = kind[6:]
-    return kind == "str" or kind in SCALAR_IDS
-
-
-def _guess(value: Any) -> Typed | None:
-    if isinstance(value, bool):
-        return Typed("bool", value)
-    if isinstance(value, int):
-        fits = (("u32", 0, 1 << 32), ("i32", -(1 << 31), 1 << 31), ("i64", -(1 << 63), 1 << 63))
-        return next((Typed(kind, value) for kind, low, high in fits if low <= value < high), None)
-    if isinstance(value, float):
-        return Typed("f64", value)
-    if isinstance(value, str):
-        return Typed("str", value)
-    if isinstance(value, (list, tuple)) and value:
-        kinds = {found.type if (found := _guess(item)) else "" for item in value}
-        if kinds <= {"u32", "i32", "i64"} and len(kinds) > 1:
-            kinds = {"i64"}
-        if len(kinds) == 1 and _known(kind := kinds.pop()):
-            return Typed(f"array:{kind}", list(value))
-    return None
+def _entry(spec: TensorSpec, offset: int) -> bytes:
+    """A line of the tensor table: name, dimensions with the fastest first, type, offset."""
+    encoding = spec.encodings[0]
+    part = encoding.parts["data"]
+    code = DENSE_CODES[part.dtype] if encoding.codec.id == "dense" else BLOCK_CODES[encoding.codec.id]
+    numbers = [len(spec.shape).to_bytes(4, "little"), *(size.to_bytes(8, "little") for size in reversed(spec.shape))]
+    try:
+        name = pack_string(spec.name)
+    except UnicodeEncodeError:
+        raise FormatError("the name cannot be written as UTF-8", tensor=spec.name, code="name") from None
+    return b"".join([name, *numbers, code.to_bytes(4, "little"), offset.to_bytes(8, "little")])

@@ -15,6 +15,7 @@ from squish_core.api import (
     Layout,
     LazyTensors,
     Limits,
+    Options,
     Outgoing,
     Part,
     Problem,
@@ -26,9 +27,7 @@ from squish_core.api import (
 )
 from squish_safetensors import writer
 from squish_safetensors.folder import ASSETS, INDEX_SUFFIX, STANDARD, Shard, choose, part_of_set, read_set
-from squish_safetensors.header import build, read_header
-
-Options = Mapping[str, str]
+from squish_safetensors.header import build, plain, read_header
 
 
 class Safetensors(Container):
@@ -45,13 +44,13 @@ class Safetensors(Container):
             shards, problems = [Shard(main, read_header(main, limits))], part_of_set(name, members)
         beside = [main.member(asset) for asset in ASSETS if asset in members] if standard else []
         records = {tensor: record for shard in shards for tensor, record in shard.header.records.items()}
-        extents = [(record.file, record.offset, record.length, tensor) for tensor, record in records.items()]
+        extents = [(file, offset, length, tensor) for tensor, (file, _, _, offset, length) in records.items()]
         meta, contradictions = _merged(shards)
         return Index(
             format="safetensors",
             version="",
             files=tuple(FileRef(file.filename, file.size) for file in (*(shard.source for shard in shards), *beside)),
-            tensors=LazyTensors(records, build, extents),
+            tensors=LazyTensors(records, build, extents, plain),
             meta=meta,
             assets={
                 file.filename: Part(dtype="u8", shape=(file.size,), segments=(Segment(number, 0, file.size),))

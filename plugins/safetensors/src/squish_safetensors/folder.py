@@ -136,7 +136,7 @@ def _disagree(tensor: str, shard: Shard, what: str, expected: str) -> None:
 def _check_total(metadata: Any, shards: list[Shard]) -> list[Problem]:
     """`total_size` counts the bytes of all tensors; nothing depends on it."""
     stated = metadata.get("total_size") if type(metadata) is dict else None
-    total = sum(record.length for shard in shards for record in shard.header.records.values())
+    total = sum(length for shard in shards for *_, length in shard.header.records.values())
     if stated is None or stated == total:
         return []
     message = f"is {str(stated)[:40]}, and the tensors have {total} bytes"

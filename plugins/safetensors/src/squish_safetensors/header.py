@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from attrs import frozen
 
 from squish_core.api import (
     DENSE,
-    CodecSpec,
     Encoding,
     FormatError,
     LimitError,
@@ -40,20 +39,14 @@ TAGS = {
 TAG_OF = {dtype: tag for tag, dtype in TAGS.items()}
 ORDER = {dtype: place for place, dtype in enumerate(TAG_OF)}
 METADATA = "__metadata__"
+_VIEWED = frozenset(dtype for dtype in TAG_OF if dtypes.bits(dtype) >= 8 and dtype != "bool")
 FIELDS = frozenset(("dtype", "shape", "data_offsets"))
 MAX_HEADER = 100_000_000  # the format's own limit
-MAX_BITS = 1 << 62  # of an array, zero dimensions left out: NumPy refuses larger ones even without elements
 MAX_OFFSET = 1 << 63
 
 
-class Record(NamedTuple):
-    """What the header says of one tensor; `offset` counts from the start of the file."""
-
-    file: int
-    tag: str
-    shape: tuple[int, ...]
-    offset: int
-    length: int
+Record = tuple[int, str, tuple[int, ...], int, int]
+"""(file, tag, shape, offset, length) of one tensor; the offset counts from the start of the file."""
 
 
 @frozen
@@ -94,19 +87,27 @@ def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
 
 def build(name: str, record: Record) -> TensorSpec:
     """The tensor that a record describes. One of an unknown dtype is listed, and its bytes are an extra part."""
-    dtype = TAGS.get(record.tag)
-    segments = (Segment(record.file, record.offset, record.length),)
-    packed = Part(dtype="u8", shape=(record.length,), segments=segments)
+    file, tag, shape, offset, length = record
+    dtype = TAGS.get(tag)
+    segments = (Segment(file, offset, length),)
+    packed = Part(dtype="u8", shape=(length,), segments=segments)
     if dtype is None:
         return TensorSpec(
-            name=name, shape=record.shape, dtype="unknown", extras={"data": packed}, attrs={"dtype": record.tag},
-            problem=f"its dtype {record.tag[:40]!r} is not known",
+            name=name, shape=shape, dtype="unknown", extras={"data": packed}, attrs={"dtype": tag},
+            problem=f"its dtype {tag[:40]!r} is not known",
         )  # fmt: skip
     if dtypes.bits(dtype) < 8:
-        encoding = Encoding(codec=CodecSpec("dense", {"dtype": dtype}), parts={"data": packed})
+        encoding = Encoding(codec=DENSE, parts={"data": packed})
     else:
-        encoding = Encoding(codec=DENSE, parts={"data": Part(dtype=dtype, shape=record.shape, segments=segments)})
-    return TensorSpec(name=name, shape=record.shape, dtype=dtype, encodings=(encoding,))
+        encoding = Encoding(codec=DENSE, parts={"data": Part(dtype=dtype, shape=shape, segments=segments)})
+    return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(encoding,))
+
+
+def plain(record: Record) -> tuple[str, tuple[int, ...], int, int] | None:
+    """Where a tensor of whole bytes lies; None where a view would not do (packed types, bools to be checked)."""
+    file, tag, shape, offset, _ = record
+    dtype = TAGS.get(tag)
+    return (dtype, shape, file, offset) if dtype in _VIEWED else None
 
 
 def dump_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:
@@ -156,7 +157,7 @@ def _record(file: int, entry: Any, start: int, name: str, limits: Limits) -> Rec
     shape = check_shape(entry["shape"], limits, tensor=name)
     if type(tag) is not str:
         raise FormatError("dtype is not text", found=type(tag).__name__, code="dtype")
-    if type(offsets) is not list or len(offsets) != 2 or any(type(offset) is not int for offset in offsets):
+    if type(offsets) is not list or [*map(type, offsets)] != [int, int]:
         raise FormatError(
             "data_offsets is not a pair of integers", expected="[begin, end]", found=repr(offsets)[:80], code="offsets"
         )  # fmt: skip
@@ -168,13 +169,11 @@ def _record(file: int, entry: Any, start: int, name: str, limits: Limits) -> Rec
         )  # fmt: skip
     if tag in TAGS:
         _check_size(tag, shape, end - begin)
-    return Record(file, tag, shape, start + begin, end - begin)
+    return file, tag, shape, start + begin, end - begin
 
 
 def _check_size(tag: str, shape: tuple[int, ...], length: int) -> None:
     bits = dtypes.count(shape) * dtypes.bits(TAGS[tag])
-    if (bits or dtypes.count(tuple(filter(None, shape)))) > MAX_BITS:
-        raise LimitError("the dimensions multiply to too much", found=repr(shape)[:80], code="shape")
     if bits & 7:
         raise FormatError(
             "the packed elements end inside a byte", expected="whole bytes", found=f"{bits} bits", code="size"
@@ -193,7 +192,7 @@ def _check_tiling(records: list[tuple[str, Record]], start: int, size: int) -> N
         if offset + length > size:
             raise TruncatedError(
                 "the data runs past the end of the file", tensor=name, offset=offset,
-                expected=f"{max(record.offset + record.length for _, record in records)} bytes in all",
+                expected=f"{max(record[3] + record[4] for _, record in records)} bytes in all",
                 found=f"{size} bytes", code="bounds",
                 hint="The file is truncated (an interrupted download?) or damaged.",
             )  # fmt: skip

@@ -59,9 +59,10 @@ def _brackets(raw: bytes) -> bytes:
 def _shallow(brackets: bytes, depth: int) -> bool:
     """Whether all pairs match and vanish within `depth` rounds."""
     for _ in range(depth):
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        if not brackets:
-            return True
+        left = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if not left or len(left) == len(brackets):
+            return not left
+        brackets = left
     return False
 
 

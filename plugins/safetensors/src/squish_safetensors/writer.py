@@ -13,6 +13,7 @@ from squish_core.api import (
     Encoding,
     FormatError,
     Layout,
+    Options,
     Outgoing,
     Part,
     Refusal,
@@ -58,9 +59,7 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     return Encoding(codec=encoding.codec, parts={"data": part})
 
 
-def layout(
-    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int], options: Mapping[str, str]
-) -> Layout:
+def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int], options: Options) -> Layout:
     """Exact bytes of all files, and the metadata and assets (name -> bytes) that would be left behind."""
     files = plan(specs, meta, options)
     kept = _kept_assets(assets, options)
@@ -76,7 +75,7 @@ def write(
     tensors: Sequence[Outgoing],
     meta: Mapping[str, Any],
     assets: Mapping[str, bytes],
-    options: Mapping[str, str],
+    options: Options,
 ) -> None:
     """Write the file, or all files of a folder, the index last: a folder without it is unfinished."""
     files = plan([tensor.spec for tensor in tensors], meta, options)
@@ -94,7 +93,7 @@ def write(
         member.write(_index_json(files))
 
 
-def plan(specs: Sequence[TensorSpec], meta: Mapping[str, Any], options: Mapping[str, str]) -> list[Planned]:
+def plan(specs: Sequence[TensorSpec], meta: Mapping[str, Any], options: Options) -> list[Planned]:
     """The files to write. Shards are filled in the given order; within a file data are ordered as the reference
     implementation orders them: dtypes by falling alignment, then names."""
     limit = parse_size(options[MAX_SHARD_SIZE]) if MAX_SHARD_SIZE in options else None
@@ -152,7 +151,7 @@ def _texts(meta: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _kept_assets(assets: Mapping[str, Any], options: Mapping[str, str]) -> list[str]:
+def _kept_assets(assets: Mapping[str, Any], options: Options) -> list[str]:
     """The assets that a folder of this format holds; a single file holds none."""
     return [name for name in assets if MAX_SHARD_SIZE in options and name in ASSETS]
 

@@ -48,7 +48,7 @@ class Ztensor(Container):
             format="ztensor",
             version=manifest.version,
             files=(FileRef(source.filename, source.size),),
-            tensors=LazyTensors(records, layouts.build, manifest.extents),
+            tensors=LazyTensors(records, layouts.build, manifest.extents, layouts.plain),
             meta=meta,
             assets=assets,
             problems=tuple(problems),

@@ -41,6 +41,17 @@ def build(name: str, record: dict[str, Any]) -> TensorSpec:
     return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(encoding,), extras=extras, attrs=attrs)
 
 
+def plain(record: dict[str, Any]) -> tuple[str, tuple[int, ...], int, int] | None:
+    """Where a raw dense tensor lies; None where a view would not do (encoded, bools to be checked, other layouts)."""
+    data = record["components"].get("data")
+    if record.get("format") != "dense" or data is None or data.get("encoding") not in (None, "raw"):
+        return None
+    element = _element(data)
+    if element is None or element == "bool":
+        return None
+    return element, tuple(record["shape"]), 0, data["offset"]
+
+
 def decoded_size(format: Any, shape: tuple[int, ...], data: Component) -> int | None:  # noqa: A002
     """Bytes before encoding that the shape needs of component `data`; None where the layout is not readable here."""
     if format == "dense":

@@ -1,0 +1,33 @@
+"""ACME rows: int8 codes and one f32 scale for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from squish_core import api
+
+
+class Rows(api.Codec):
+    """A value is code * scale; matrices only."""
+
+    def parts(self, spec: api.TensorSpec, params: api.Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        if len(spec.shape) != 2:
+            raise api.CodecError("rows need a matrix", found=f"shape {list(spec.shape)}", code="rank")
+        return {"codes": ("i8", spec.shape), "scale": ("f32", spec.shape[:1])}
+
+    def grain(self, spec: api.TensorSpec, params: api.Params) -> tuple[int | None, ...]:
+        return (1, 1)
+
+    def decode(
+        self, parts: api.Parts, spec: api.TensorSpec, params: api.Params, *, region: api.Region, out: np.ndarray
+    ) -> None:
+        np.multiply(parts["codes"][region], parts["scale"][region[0]][:, None], out=out)
+
+    def encode(
+        self, panel: np.ndarray, params: api.Params, *, stats: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        scale = (np.abs(panel).max(axis=1, initial=0) / 127).astype(np.float32)
+        codes = np.rint(panel / np.where(scale, scale, 1)[:, None])
+        return {"codes": codes.astype(np.int8), "scale": scale}

@@ -1,0 +1,357 @@
+"""The affine codec against values of the formats' own software, and against a slow reference for all parameters."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from squish_codecs.affine import Affine
+
+from squish_core.api import CodecError, TensorSpec, dtypes
+from squish_core.regions import full, on_grain, read_region
+
+DATA = Path(__file__).parent / "data"
+GOLDEN = json.loads((DATA / "golden.json").read_text())
+CODEC = Affine()
+
+
+def spec_of(shape):
+    return TensorSpec(name="w", shape=tuple(shape), dtype="f32")
+
+
+def decoded(parts, shape, params, region=None):
+    return read_region(CODEC, parts, spec_of(shape), params, region or full(tuple(shape)))
+
+
+# The reference: one code at a time, from the bits of the words, as the formats' descriptions say.
+
+
+def reference(parts, shape, params):
+    given = {"group_size": 0, "axis": -1, "word": "u8", "order": "lsb", "offset": "none", "zero": 0, **params}
+    signed = given.get("signed", given["offset"] == "none" and not given["zero"])
+    stored = tuple(shape)
+    if given.get("transposed"):
+        stored = (*shape[:-2], shape[-1], shape[-2])
+    if given["axis"] == "flat":
+        stored = (math.prod(shape),)
+    axis = len(stored) - 1 if given["axis"] == "flat" else len(stored) + given["axis"]
+    pack_axis = len(stored) + given["pack_axis"] if "pack_axis" in given else axis
+    group = given["group_size"] or max(stored[axis], 1)
+    offset = parts.get("offset")
+    if given.get("offset_dtype") == "packed":
+        grid = parts["scale"].shape
+        across = len(stored) - 1 if given["axis"] == "flat" else 2 * len(stored) - 3 - axis
+        zeros = np.zeros(grid, np.float32)
+        for index in np.ndindex(grid):
+            zeros[index] = code_at(offset, index, across, given, signed)
+        offset = zeros
+    out = np.zeros(stored, np.float32)
+    for index in np.ndindex(stored):
+        cell = tuple(place // group if a == axis else place for a, place in enumerate(index))
+        code = np.float32(code_at(parts["data"], index, pack_axis, given, signed) - given["zero"])
+        scale = np.float32(parts["scale"][cell])
+        if given["offset"] == "zero_point":
+            code = code - np.float32(offset[cell])
+        out[index] = code * scale
+        if given["offset"] == "bias":
+            out[index] += np.float32(offset[cell])
+    if given.get("transposed"):
+        out = out.swapaxes(-1, -2)
+    return out.reshape(shape)
+
+
+def code_at(words, index, axis, given, signed):
+    bits, width = given["bits"], int(given["word"][1:])
+    line = words[tuple(slice(None) if a == axis else place for a, place in enumerate(index))]
+    place = index[axis]
+    if given["order"] == "lsb":
+        stream = sum((int(word) % (1 << width)) << (width * i) for i, word in enumerate(line))
+        code = stream >> (place * bits) & (1 << bits) - 1
+    else:
+        each = width // bits
+        order = range(each)[::-1] if given["order"] == "msb" else given["order"]
+        word = int(line[place // each]) % (1 << width)
+        code = word >> (list(order).index(place % each) * bits) & (1 << bits) - 1
+    return code - (1 << bits) if signed and code >> (bits - 1) else code
+
+
+@st.composite
+def schemes(draw, *, encodable=False):
+    """Shapes and parameters of every kind that go together."""
+    bits = draw(st.integers(2 if encodable else 1, 8))
+    word = draw(st.sampled_from(["u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"]))
+    params = {"bits": bits, "word": word}
+    each = int(word[1:]) // bits
+    if int(word[1:]) % bits == 0:
+        order = draw(st.sampled_from(["lsb", "msb", "list"]))
+        params["order"] = draw(st.permutations(range(each))) if order == "list" else order
+    axis = params["axis"] = draw(st.sampled_from([-1, -2, "flat"]))
+    if axis == "flat":
+        shape = draw(st.lists(st.integers(1, 9), min_size=0, max_size=3))
+        params["group_size"] = draw(st.integers(0, 12))
+    else:
+        groups, group = draw(st.integers(1, 4)), draw(st.integers(1, 12))
+        lead = draw(st.lists(st.integers(1, 3), max_size=1))
+        sides = [groups * group, draw(st.integers(1, 20))]
+        params["group_size"] = draw(st.sampled_from([0, group]))
+        params["pack_axis"] = draw(st.sampled_from([-1, -2]))
+        params["transposed"] = draw(st.booleans())
+        shape = [*lead, *(sides if (axis == -2) != params["transposed"] else sides[::-1])]
+    params["offset"] = draw(st.sampled_from(["none", "zero_point", "bias"]))
+    params["signed"] = draw(st.booleans())
+    params["scale_dtype"] = draw(st.sampled_from(["f32", "f16", "bf16"]))
+    if params["offset"] == "zero_point":
+        kinds = ["packed", "i8" if params["signed"] else "u8", "i32", "f16"]
+        params["offset_dtype"] = draw(st.sampled_from(kinds))
+    elif params["offset"] == "bias":
+        params["offset_dtype"] = draw(st.sampled_from(["f32", "f16", "bf16"]))
+    elif encodable:
+        params["zero"] = 0 if params["signed"] else 1 << bits - 1
+    if not encodable and params["offset"] != "bias":
+        params["zero"] = draw(st.integers(-300, 300))
+    return tuple(shape), params
+
+
+def random_parts(shape, params, rng):
+    """Any bits as codes; finite scales and offsets."""
+    parts = {}
+    for role, (dtype, size) in CODEC.parts(spec_of(shape), params).items():
+        kind = dtypes.to_numpy(dtype)
+        if kind.kind in "iu":
+            parts[role] = rng.integers(0, 256, (*size, kind.itemsize), np.uint8).view(kind).reshape(size)
+            if role == "offset" and params.get("offset_dtype") == "i32":
+                parts[role] %= 1000
+        else:
+            parts[role] = rng.normal(size=size).astype(kind)
+    return parts
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_values_equal_those_of_the_formats_own_software_bit_for_bit(name):
+    case, stored = GOLDEN[name], np.load(DATA / "golden.npz")
+    declared = CODEC.parts(spec_of(case["shape"]), case["params"])
+    parts = {role: stored[f"{name}/{role}"].view(dtypes.to_numpy(dtype)) for role, (dtype, _) in declared.items()}
+    assert {role: part.shape for role, part in parts.items()} == {role: size for role, (_, size) in declared.items()}
+    values = decoded(parts, case["shape"], case["params"])
+    assert hashlib.sha256(values.astype("<f4").tobytes()).hexdigest() == case["sha256"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(schemes(), st.integers(0, 2**32))
+def test_values_equal_the_slow_reference_for_all_parameters(case, seed):
+    shape, params = case
+    parts = random_parts(shape, params, np.random.default_rng(seed))
+    np.testing.assert_array_equal(decoded(parts, shape, params), reference(parts, shape, params))
+
+
+@settings(max_examples=150, deadline=None)
+@given(schemes(), st.data())
+def test_a_region_is_that_part_of_the_whole(case, data):
+    shape, params = case
+    parts = random_parts(shape, params, np.random.default_rng(0))
+    region = []
+    for size in shape:
+        start = data.draw(st.integers(0, size - 1))
+        region.append(slice(start, data.draw(st.integers(start + 1, size))))
+    np.testing.assert_array_equal(
+        decoded(parts, shape, params, tuple(region)), decoded(parts, shape, params)[tuple(region)]
+    )
+
+
+@pytest.mark.parametrize("axis", [-1, "flat"])
+@pytest.mark.parametrize("columns", [4096, 4100, 40])
+def test_panels_do_not_show_in_large_tensors(axis, columns):
+    shape, params = (133, columns), {"bits": 4, "group_size": 20 if columns % 32 else 32, "axis": axis}
+    parts = random_parts(shape, params, np.random.default_rng(1))
+    codes = ((np.stack([parts["data"] & 15, parts["data"] >> 4], -1).astype(np.int16) ^ 8) - 8).reshape(-1)
+    scales = np.repeat(parts["scale"].reshape(-1), params["group_size"])[: codes.size]
+    np.testing.assert_array_equal(decoded(parts, shape, params), (codes.astype("f4") * scales).reshape(shape))
+
+
+class CountingPart:
+    """An array that knows how many of its bytes were read."""
+
+    def __init__(self, array):
+        self.array, self.read = array, 0
+        self.shape, self.dtype = array.shape, array.dtype
+
+    def __getitem__(self, key):
+        found = self.array[key]
+        self.read += found.nbytes
+        return found
+
+
+@pytest.mark.parametrize("axis", [-1, "flat"])
+def test_rows_read_only_their_own_bytes(axis):
+    params = {"bits": 4, "group_size": 32, "axis": axis, "scale_dtype": "f16"}
+    parts = random_parts((64, 128), params, np.random.default_rng(2))
+    counting = {role: CountingPart(part) for role, part in parts.items()}
+    decoded(counting, (64, 128), params, (slice(10, 12), slice(0, 128)))
+    assert {role: part.read for role, part in counting.items()} == {"data": 2 * 64, "scale": 2 * 4 * 2}
+
+
+def test_unaligned_parts_are_read():
+    params = {"bits": 4, "group_size": 32, "word": "u32"}
+    parts = random_parts((4, 64), params, np.random.default_rng(3))
+    moved = {}
+    for role, part in parts.items():
+        room = np.empty(part.nbytes + 1, np.uint8)
+        room[1:] = np.frombuffer(part.tobytes(), np.uint8)
+        moved[role] = room[1:].view(part.dtype).reshape(part.shape)
+    np.testing.assert_array_equal(decoded(moved, (4, 64), params), decoded(parts, (4, 64), params))
+
+
+@pytest.mark.parametrize(
+    "params", [{"bits": 4}, {"bits": 3, "axis": "flat", "group_size": 32}, {"bits": 8, "axis": -2}]
+)
+def test_empty_tensors(params):
+    parts = CODEC.encode(np.zeros((0, 32), np.float32), CODEC.params_for(spec_of((0, 32)), params))
+    assert decoded(parts, (0, 32), params).shape == (0, 32)
+
+
+def test_scales_that_are_not_finite_decode_without_an_error():
+    parts = {"data": np.array([[1, -1]], np.int8), "scale": np.array([[np.inf]], np.float32)}
+    assert decoded(parts, (1, 2), {"bits": 8, "word": "i8"}).tolist() == [[np.inf, -np.inf]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(schemes(encodable=True), st.integers(0, 2**32), st.sampled_from([0.0, 1.0, 100.0]), st.sampled_from([1e-3, 1.0]))
+def test_encoding_stays_within_half_a_scale_step(case, seed, centre, spread):
+    shape, params = case
+    params = CODEC.params_for(spec_of(shape), params)
+    values = (np.random.default_rng(seed).normal(size=shape) * spread + centre).astype(np.float32)
+    parts = CODEC.encode(values, params)
+    declared = CODEC.parts(spec_of(shape), params)
+    assert {role: (dtypes.from_numpy(part.dtype), part.shape) for role, part in parts.items()} == declared
+    steps = decoded(parts | ({"offset": parts["offset"]} if "offset" in parts else {}), shape, params)
+    scale = scale_per_element(parts, shape, params)
+    slack = 4 * np.spacing(np.abs(values)) + 8 * np.spacing(scale * (1 << params["bits"]))
+    assert (np.abs(steps.astype(np.float64) - values) <= scale / 2 + slack).all()
+
+
+def scale_per_element(parts, shape, params):
+    """The decoder of code 1 with no offset."""
+    plain = {"bits": 8, "word": "i8", **{k: params[k] for k in ("group_size", "axis", "transposed") if k in params}}
+    stored = CODEC.parts(spec_of(shape), plain)["data"][1]
+    ones = {"data": np.ones(stored, np.int8), "scale": parts["scale"].astype(np.float32)}
+    return np.abs(decoded(ones, shape, plain))
+
+
+def test_symmetric_scales_are_the_largest_magnitude_over_the_largest_code():
+    values = np.array([[-7.0, 3.5, 2.5, 1.49], [0, 0, 0, 0]], np.float32)
+    parts = CODEC.encode(values, {"bits": 4, "group_size": 4, "word": "u16"})
+    assert parts["scale"].tolist() == [[1.0], [1.0]]  # a group of zeros has the scale 1
+    assert decoded(parts, (2, 4), {"bits": 4, "group_size": 4, "word": "u16"})[0].tolist() == [-7, 4, 2, 1]  # to even
+
+
+@pytest.mark.parametrize("offset", ["zero_point", "bias"])
+@pytest.mark.parametrize("value", [0.0, 3.25, -3.25])
+def test_constant_groups_come_back_exactly(offset, value):
+    params = CODEC.params_for(spec_of((2, 8)), {"bits": 4, "group_size": 8, "offset": offset})
+    values = np.full((2, 8), value, np.float32)
+    np.testing.assert_allclose(decoded(CODEC.encode(values, params), (2, 8), params), values, rtol=1e-6)
+
+
+def test_values_that_are_not_finite_are_counted_and_refused():
+    values = np.ones((2, 4), np.float32)
+    values[0, 1], values[1, 2] = np.nan, np.inf
+    with pytest.raises(CodecError) as error:
+        CODEC.encode(values, {"bits": 8})
+    assert error.value.found == "2 of 8"
+
+
+def test_values_beyond_the_scales_dtype_are_refused():
+    with pytest.raises(CodecError, match="too large") as error:
+        CODEC.encode(np.full((1, 4), 3e38, np.float32), {"bits": 4, "scale_dtype": "f16"})
+    assert "scale_dtype=f32" in error.value.hint
+
+
+@settings(max_examples=100, deadline=None)
+@given(schemes(encodable=True), st.integers(0, 2**32))
+def test_panels_encode_alone_and_concatenate_to_the_whole(case, seed):
+    shape, params = case
+    if not shape:
+        return
+    values = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    step = CODEC.encode_grain(spec_of(shape), params)[0]
+    whole = CODEC.encode(values, params)
+    pieces = [CODEC.encode(values[at : at + (step or shape[0])], params) for at in range(0, shape[0], step or shape[0])]
+    for role, part in whole.items():
+        assert b"".join(piece[role].tobytes() for piece in pieces) == part.tobytes()
+
+
+@settings(max_examples=60, deadline=None)
+@given(schemes())
+def test_the_grain_covers_any_region_within_the_shape(case):
+    shape, params = case
+    region = tuple(slice(size // 3, size // 3 + 1) for size in shape)
+    wide = on_grain(region, shape, CODEC.grain(spec_of(shape), params))
+    assert all(w.start <= r.start < r.stop <= w.stop <= size for w, r, size in zip(wide, region, shape))
+
+
+@settings(max_examples=60, deadline=None)
+@given(schemes(encodable=True))
+def test_completed_parameters_are_a_fixed_point_and_text_is_understood(case):
+    shape, params = case
+    done = CODEC.params_for(spec_of(shape), params)
+    text = {key: value if isinstance(value, (tuple, list)) else str(value).lower() for key, value in params.items()}
+    assert CODEC.params_for(spec_of(shape), done) == done == CODEC.params_for(spec_of(shape), text)
+
+
+@pytest.mark.parametrize(
+    ("shape", "params", "says"),
+    [
+        ((4, 30), {"bits": 4, "group_size": 32}, "a multiple of 32"),
+        ((4, 32), {"bits": 9}, "from 1 to 8"),
+        ((4, 32), {"group_size": 32}, "number of bits"),
+        ((4, 32), {"bits": 4, "groupsize": 32}, "no parameter 'groupsize'"),
+        ((4, 32), {"bits": 4, "group_size": -1}, "from 0"),
+        ((4, 32), {"bits": 4, "group_size": "many"}, "an integer"),
+        ((4, 32), {"bits": 4, "axis": 2}, "from -2 to -1"),
+        ((4, 32), {"bits": 3, "word": "u32", "order": "msb"}, "lsb"),
+        ((4, 32), {"bits": 4, "order": [0, 0]}, "2 places"),
+        ((4, 32), {"bits": 4, "offset": "bias", "offset_dtype": "u8"}, "f32 or"),
+        ((4, 32), {"bits": 4, "signed": "perhaps"}, "true or false"),
+        ((32,), {"bits": 4, "axis": -2}, "rank 2"),
+        ((32,), {"bits": 4, "transposed": True}, "rank 2"),
+        ((4, 32), {"bits": 4, "signed": False}, "the middle"),
+        ((4, 32), {"bits": 1}, "the middle"),
+        ((4, 32), {"bits": 4, "scale_dtype": "f8_e8m0"}, "f32 or"),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused_with_the_way_out(shape, params, says):
+    with pytest.raises(CodecError) as error:
+        CODEC.params_for(spec_of(shape), params)
+    assert says in str(error.value)
+
+
+def test_short_names_are_encodings():
+    from squish_codecs import squish_codecs
+
+    from squish_core.recipes import parse_spec
+
+    for text in squish_codecs()[0].aliases.values():
+        params = CODEC.params_for(spec_of((8, 128)), parse_spec(text).params)
+        values = np.random.default_rng(4).normal(size=(8, 128)).astype(np.float32)
+        assert decoded(CODEC.encode(values, params), (8, 128), params).shape == (8, 128)
+
+
+@settings(max_examples=150, deadline=None)
+@given(schemes(), schemes(), st.booleans(), st.integers(0, 99))
+def test_repacking_gives_the_same_values_or_none(one, other, itself, seed):
+    (shape, source), target = one, one[1] if itself else other[1]
+    try:
+        declared = CODEC.parts(spec_of(shape), target)
+    except CodecError:
+        return
+    parts = random_parts(shape, source, np.random.default_rng(seed))
+    codes = CODEC.codes(parts, spec_of(shape), source, full(shape))
+    found = codes and CODEC.from_codes(codes, spec_of(shape), target)
+    assert found or not (itself and codes)
+    if found:
+        assert {role: part.shape for role, part in found[0].items()} == {r: size for r, (_, size) in declared.items()}
+        np.testing.assert_array_equal(decoded(found[0], shape, target), decoded(parts, shape, source))

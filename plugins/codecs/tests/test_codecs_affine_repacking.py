@@ -1,0 +1,181 @@
+"""Exact repacking between affine parametrisations: the same integers, the same values, or None."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from squish_codecs.affine import Affine
+
+from squish_core.api import Exactness, TensorSpec
+from squish_core.regions import full, read_region
+
+CODEC = Affine()
+SHAPE = (16, 128)
+SAME = Exactness("values", "f32")
+
+
+def spec_of(shape=SHAPE):
+    return TensorSpec(name="w", shape=tuple(shape), dtype="f32")
+
+
+def made(params, shape=SHAPE, seed=0):
+    values = np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+    return CODEC.encode(values, CODEC.params_for(spec_of(shape), params))
+
+
+def repacked(parts, source, target, shape=SHAPE, region=None):
+    region = region or full(tuple(shape))
+    codes = CODEC.codes(parts, spec_of(shape), source, region)
+    return CODEC.from_codes(codes, spec_of(codes.values.shape), target)
+
+
+def values_of(parts, params, shape=SHAPE):
+    return read_region(CODEC, parts, spec_of(shape), params, full(tuple(shape)))
+
+
+SYMMETRIC = {"bits": 4, "group_size": 32, "scale_dtype": "f16"}
+TARGETS = {
+    "excess 8, as zTensor's implied zero": {"bits": 4, "group_size": 32, "signed": False, "zero": 8},
+    "zero points": {"bits": 4, "group_size": 32, "offset": "zero_point", "signed": False},
+    "packed zero points": {"bits": 4, "group_size": 32, "offset": "zero_point", "offset_dtype": "packed"},
+    "GPTQ, first version": {
+        "bits": 4, "group_size": 32, "axis": -2, "transposed": True, "word": "i32", "offset": "zero_point",
+        "offset_dtype": "packed", "zero": 1, "scale_dtype": "f16",
+    },
+    "AWQ": {
+        "bits": 4, "group_size": 32, "axis": -2, "pack_axis": -1, "transposed": True, "word": "i32",
+        "order": (0, 2, 4, 6, 1, 3, 5, 7), "offset": "zero_point", "offset_dtype": "packed", "scale_dtype": "f16",
+    },
+    "SQUIZD": {"bits": 4, "group_size": 32, "axis": "flat", "offset": "bias", "signed": True},
+    "MLX": {"bits": 4, "group_size": 32, "word": "u32", "offset": "bias", "scale_dtype": "f16"},
+    "high nibble first": {"bits": 4, "group_size": 32, "order": "msb"},
+    "half the group": {"bits": 4, "group_size": 16},
+    "8 bits": {"bits": 8, "group_size": 32, "word": "i8"},
+    "8 bits unsigned": {"bits": 8, "group_size": 32, "signed": False, "offset": "zero_point"},
+    "6 bits in a stream": {"bits": 6, "group_size": 32, "word": "u32"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_symmetric_codes_reach_every_layout_and_come_back_byte_for_byte(name):
+    parts = made(SYMMETRIC)
+    there, exactness = repacked(parts, SYMMETRIC, TARGETS[name])
+    assert exactness == SAME
+    np.testing.assert_array_equal(values_of(there, TARGETS[name]), values_of(parts, SYMMETRIC))
+    if name != "half the group":
+        declared = CODEC.parts(spec_of(), TARGETS[name])
+        assert {role: part.shape for role, part in there.items()} == {r: size for r, (_, size) in declared.items()}
+    back, _ = repacked(there, TARGETS[name], SYMMETRIC)
+    assert {role: part.tobytes() for role, part in back.items()} == {r: part.tobytes() for r, part in parts.items()}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(sorted(TARGETS)), st.sampled_from(sorted(TARGETS)), st.integers(0, 1000))
+def test_what_is_repacked_has_the_same_values(one, other, seed):
+    source, target = TARGETS[one], TARGETS[other]
+    parts = made({**source, "zero": 0 if source.get("offset") else source.get("zero", 0)}, seed=seed)
+    found = repacked(parts, source, target)
+    if found is not None:
+        assert found[1] == SAME
+        np.testing.assert_array_equal(values_of(found[0], target), values_of(parts, source))
+
+
+def test_groups_join_where_their_scales_are_equal():
+    parts = made(SYMMETRIC)
+    halves = {**SYMMETRIC, "group_size": 16}
+    there, _ = repacked(parts, SYMMETRIC, halves)
+    back, _ = repacked(there, halves, SYMMETRIC)
+    assert back["scale"].tobytes() == parts["scale"].tobytes()
+    assert repacked(made(halves), halves, SYMMETRIC) is None
+
+
+def test_a_flat_order_whose_groups_cross_rows_is_divided_and_joined_again():
+    shape, flat = (6, 12), {"bits": 4, "group_size": 8, "axis": "flat"}
+    parts = made(flat, shape)
+    codes = CODEC.codes(parts, spec_of(shape), flat, full(shape))
+    assert codes.group == (1, 4)
+    rows = {"bits": 4, "group_size": 4}
+    there, _ = CODEC.from_codes(codes, spec_of(shape), rows)
+    np.testing.assert_array_equal(values_of(there, rows, shape), values_of(parts, flat, shape))
+    back, _ = repacked(there, rows, flat, shape)
+    assert back["scale"].tobytes() == parts["scale"].tobytes()
+    assert back["data"].tobytes() == parts["data"].tobytes()
+
+
+@pytest.mark.parametrize("axis", [-1, "flat"])
+def test_one_scale_for_a_row_or_a_tensor_survives_a_round_trip(axis):
+    whole, grouped = {"bits": 8, "word": "i8", "axis": axis}, {"bits": 8, "word": "i8", "group_size": 32}
+    parts = made(whole)
+    there, _ = repacked(parts, whole, grouped)
+    back, _ = repacked(there, grouped, whole)
+    assert {role: part.tobytes() for role, part in back.items()} == {r: part.tobytes() for r, part in parts.items()}
+
+
+def test_codes_of_a_region_are_those_of_the_whole():
+    parts = made(SYMMETRIC)
+    region = (slice(3, 9), slice(32, 96))
+    some, whole = (CODEC.codes(parts, spec_of(), SYMMETRIC, place) for place in (region, full(SHAPE)))
+    np.testing.assert_array_equal(some.values, whole.values[region])
+    np.testing.assert_array_equal(some.scale, whole.scale[3:9, 1:3])
+
+
+def test_codes_too_large_for_the_width_are_refused_and_small_ones_are_narrowed():
+    wide, narrow = {"bits": 8, "group_size": 32, "word": "i8"}, {"bits": 4, "group_size": 32}
+    parts = made(wide)
+    assert repacked(parts, wide, narrow) is None
+    parts["data"] = np.clip(parts["data"], -8, 7)
+    found, _ = repacked(parts, wide, narrow)
+    np.testing.assert_array_equal(values_of(found, narrow), values_of(parts, wide))
+
+
+def test_scales_that_the_target_would_round_are_refused():
+    exact = {"bits": 4, "group_size": 32}
+    assert repacked(made(exact), exact, SYMMETRIC) is None
+
+
+def test_a_bias_that_is_no_multiple_of_the_scale_has_no_zero_point():
+    biased = {"bits": 4, "group_size": 32, "offset": "bias", "scale_dtype": "f16"}
+    assert repacked(made(biased), biased, TARGETS["zero points"]) is None
+
+
+def test_a_shifted_bias_that_the_target_would_round_is_refused():
+    source = {"bits": 4, "group_size": 4, "offset": "bias", "scale_dtype": "f16"}
+    target = {**source, "signed": True}
+    parts = made(source, (1, 4))
+    parts["scale"][:], parts["offset"][:] = 1, 0.0625
+    assert repacked(parts, source, target, (1, 4)) is not None
+    parts["offset"][:] = 2.0**-20
+    assert repacked(parts, source, target, (1, 4)) is None
+
+
+def test_a_shift_that_would_change_the_last_bit_of_a_value_is_refused():
+    source = {"bits": 4, "group_size": 2, "offset": "bias"}
+    scale = np.array([[1 / 3]], np.float32)
+    parts = {"data": np.array([[0xF3]], np.uint8), "scale": scale, "offset": -8 * scale}
+    moved = {"data": parts["data"] ^ 0x88, "scale": scale, "offset": np.zeros((1, 1), np.float32)}
+    target = {**source, "signed": True}
+    assert (values_of(parts, source, (1, 2)) != values_of(moved, target, (1, 2))).any()
+    assert repacked(parts, source, target, (1, 2)) is None
+
+
+def test_signed_zero_points_wider_than_the_codes_are_kept():
+    source = {"bits": 4, "group_size": 32, "signed": False, "zero": 200}
+    parts = {"data": np.full((2, 32), 0x9F, np.uint8), "scale": np.ones((2, 2), np.float32)}
+    target = {"bits": 4, "group_size": 32, "offset": "zero_point", "signed": False, "offset_dtype": "u8"}
+    found, _ = repacked(parts, source, target, (2, 64))
+    assert set(found["offset"].reshape(-1).tolist()) == {200}
+    assert values_of(found, target, (2, 64))[0, :2].tolist() == [15 - 200, 9 - 200]
+
+
+def test_scales_of_nan_are_carried():
+    parts = made(SYMMETRIC)
+    parts["scale"][0, 0] = np.nan
+    found, _ = repacked(parts, SYMMETRIC, TARGETS["MLX"])
+    assert np.isnan(found["scale"][0, 0])
+    assert np.isnan(found["offset"][0, 0])
+
+
+def test_zero_points_of_nan_are_not_packed():
+    source = {"bits": 4, "group_size": 64, "offset": "zero_point", "offset_dtype": "f16"}
+    parts = {**made({**source, "offset_dtype": "u8"}), "offset": np.full((16, 2), np.nan, np.float16)}
+    assert repacked(parts, source, {**source, "offset_dtype": "packed"}) is None

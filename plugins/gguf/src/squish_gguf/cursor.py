@@ -1,0 +1,179 @@
+"""A cursor over the head of a file whose length nobody states: read in growing windows, every step bounded."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+from squish_core.api import FormatError, LimitError, Limits, Problem, Source, TruncatedError
+
+from .types import ARRAY_HEAD, MAX_DEPTH, SCALARS, VALUES
+from .values import GgufArray, text, unpack
+
+_WINDOW = 4096
+_U32, _U64 = SCALARS["u32"], SCALARS["u64"]
+
+
+class Cursor:
+    """Reads forward from byte 0. `what` names the field being read, for errors; `problems` collects findings."""
+
+    def __init__(self, source: Source, limits: Limits) -> None:
+        self.source, self.limits = source, limits
+        self.data, self.at, self.what = bytearray(), 0, "the header"
+        self.problems: list[Problem] = []
+
+    def need(self, end: int) -> None:
+        """Have the file's bytes up to `end` in the window."""
+        have = len(self.data)
+        if end <= have:
+            return
+        if end > self.source.size:
+            raise self.truncated(end)
+        if end > self.limits.header:
+            raise LimitError(
+                f"{self.what} makes the header too long", offset=self.at,
+                expected=f"at most {self.limits.header} bytes", found=f"at least {end}", code="header",
+                hint="Raise Limits(header=...) if you trust the file.",
+            )  # fmt: skip
+        wanted = min(max(end, 2 * have, _WINDOW), self.source.size, self.limits.header)
+        self.data += self.source.read(have, wanted - have, self.what)
+
+    def room_for(self, count: int, smallest: int) -> None:
+        """Refuse a count that the rest of the file cannot hold, before anything is done `count` times."""
+        if count * smallest > self.source.size - self.at:
+            raise self.truncated(self.at + count * smallest, f"{count} entries of at least {smallest} bytes")
+
+    def truncated(self, end: int, why: str | None = None) -> TruncatedError:
+        """The error for a file that ends before `end`."""
+        return TruncatedError(
+            f"truncated in {self.what}: the file has {self.source.size} of {end} bytes", offset=self.at,
+            expected=why, code="truncated", hint="The file is truncated (an interrupted download?) or damaged.",
+        )  # fmt: skip
+
+    def wrong(self, message: str, at: int, *, expected: Any = None, found: Any = None, code: str) -> FormatError:
+        """The error for a field that breaks the format."""
+        return FormatError(f"{self.what} {message}", offset=at, expected=expected, found=found, code=code)
+
+    def take(self, form: Struct) -> tuple[Any, ...]:
+        """Unpack the next fields."""
+        start, end = self.at, self.at + form.size
+        if end > len(self.data):
+            self.need(end)
+        self.at = end
+        return form.unpack_from(self.data, start)
+
+    def skip(self, length: int) -> int:
+        """Step over bytes, which are then in the window; returns where they start."""
+        start = self.at
+        self.need(start + length)
+        self.at = start + length
+        return start
+
+    def string(self, longest: int | None = None) -> bytes:
+        """A length and that many bytes."""
+        at = self.at
+        (length,) = self.take(_U64)
+        if longest is not None and length > longest:
+            raise self.wrong("is too long", at, expected=f"at most {longest}", found=f"{length} bytes", code="name")
+        return self.copy(self.skip(length), self.at)
+
+    def copy(self, start: int, end: int) -> bytes:
+        """Bytes of the window."""
+        return bytes(memoryview(self.data)[start:end])
+
+    def kind(self) -> str:
+        """A metadata type code as its name."""
+        at = self.at
+        (code,) = self.take(_U32)
+        return self.known(code, at)
+
+    def known(self, code: int, at: int) -> str:
+        """The name of a metadata type code."""
+        if code >= len(VALUES):
+            raise self.wrong("has an unknown type", at, expected=f"0 to {len(VALUES) - 1}", found=code, code="type")
+        return VALUES[code]
+
+    def value(self, kind: str) -> tuple[str, Any]:
+        """A metadata value: its full type ("array:..." for arrays) and what `Typed` holds."""
+        if kind == "str":
+            value = text(self.string())
+            if isinstance(value, bytes):
+                self.note("is not UTF-8; kept as bytes")
+            return kind, value
+        if kind != "array":
+            start = self.skip(SCALARS[kind].size)
+            if kind == "bool":
+                self._check_bools(start)
+            return kind, unpack(kind, self.data, start)
+        array = self._array()
+        return f"array:{array.kind}", array
+
+    def note(self, message: str) -> None:
+        """Record a finding about the current field."""
+        self.problems.append(Problem(code="utf-8", severity="warning", where=self.what, message=message))
+
+    def _array(self) -> GgufArray:
+        start = self.at
+        kind, count = self._walk(1)
+        return GgufArray(kind, count, self.copy(start + ARRAY_HEAD.size, self.at))
+
+    def _walk(self, depth: int) -> tuple[str, int]:
+        """Step over an array; nothing is allocated by its count. Returns element type and count."""
+        at = self.at
+        code, count = self.take(ARRAY_HEAD)
+        kind = self.known(code, at)
+        if kind == "str":
+            self._walk_strings(count)
+        elif kind == "array":
+            kind = self._walk_arrays(count, depth)
+        else:
+            self.room_for(count, SCALARS[kind].size)
+            start = self.skip(count * SCALARS[kind].size)
+            if kind == "bool":
+                self._check_bools(start)
+        return kind, count
+
+    def _walk_arrays(self, count: int, depth: int) -> str:
+        if depth >= min(MAX_DEPTH, self.limits.depth):
+            raise LimitError(
+                f"{self.what} nests arrays too deep", offset=self.at,
+                expected=f"at most {MAX_DEPTH} levels", code="depth",
+            )  # fmt: skip
+        self.room_for(count, ARRAY_HEAD.size)
+        inner = None
+        for _ in range(count):
+            at = self.at
+            kind, _ = self._walk(depth + 1)
+            if inner not in (None, kind):
+                raise self.wrong("has inner arrays of different types", at, expected=inner, found=kind, code="type")
+            inner = kind
+        return f"array:{inner or 'u32'}"
+
+    def _walk_strings(self, count: int) -> None:
+        """A loop of a few operations a string: vocabularies have hundreds of thousands."""
+        self.room_for(count, _U64.size)
+        data, start, length_at = self.data, self.at, _U64.unpack_from
+        at, have = start, len(data)
+        long = []
+        for _ in range(count):
+            if at + 8 > have:
+                self.at = at
+                self.need(at + 8)
+                have = len(data)
+            (length,) = length_at(data, at)
+            if length > 127:
+                long.append(at)
+            at += 8 + length
+        self.need(at)
+        self.at = at
+        # Lengths below 128 are ASCII bytes between the strings: stretches without a longer one are checked at once.
+        cuts = [start - 8, *long, at]
+        if all(isinstance(text(self.copy(here + 8, there)), str) for here, there in zip(cuts, cuts[1:])):
+            return
+        bad = sum(isinstance(item, bytes) for item in GgufArray("str", count, self.copy(start, at)))
+        self.note(f"has {bad} of {count} strings that are not UTF-8; kept as bytes")
+
+    def _check_bools(self, start: int) -> None:
+        other = self.data[start : self.at].translate(None, b"\0\1")
+        if other:
+            raise self.wrong("is a bool of another value than 0 or 1", start, found=other[0], code="bool")

@@ -1,0 +1,82 @@
+"""Tables: the types of GGML tensors and of GGUF metadata values. Source: ggml.h, gguf.md."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+
+class GgmlType(NamedTuple):
+    """A tensor type: `elements` weights take `nbytes` bytes; `dtype` is the dtype name of a plain one."""
+
+    name: str
+    elements: int
+    nbytes: int
+    dtype: str | None = None
+
+
+TYPES: dict[int, GgmlType] = {
+    0: GgmlType("F32", 1, 4, "f32"),
+    1: GgmlType("F16", 1, 2, "f16"),
+    2: GgmlType("Q4_0", 32, 18),
+    3: GgmlType("Q4_1", 32, 20),
+    6: GgmlType("Q5_0", 32, 22),
+    7: GgmlType("Q5_1", 32, 24),
+    8: GgmlType("Q8_0", 32, 34),
+    9: GgmlType("Q8_1", 32, 36),  # two halves and 32 bytes; gguf-py still counts two floats
+    10: GgmlType("Q2_K", 256, 84),
+    11: GgmlType("Q3_K", 256, 110),
+    12: GgmlType("Q4_K", 256, 144),
+    13: GgmlType("Q5_K", 256, 176),
+    14: GgmlType("Q6_K", 256, 210),
+    15: GgmlType("Q8_K", 256, 292),
+    16: GgmlType("IQ2_XXS", 256, 66),
+    17: GgmlType("IQ2_XS", 256, 74),
+    18: GgmlType("IQ3_XXS", 256, 98),
+    19: GgmlType("IQ1_S", 256, 50),
+    20: GgmlType("IQ4_NL", 32, 18),
+    21: GgmlType("IQ3_S", 256, 110),
+    22: GgmlType("IQ2_S", 256, 82),
+    23: GgmlType("IQ4_XS", 256, 136),
+    24: GgmlType("I8", 1, 1, "i8"),
+    25: GgmlType("I16", 1, 2, "i16"),
+    26: GgmlType("I32", 1, 4, "i32"),
+    27: GgmlType("I64", 1, 8, "i64"),
+    28: GgmlType("F64", 1, 8, "f64"),
+    29: GgmlType("IQ1_M", 256, 56),
+    30: GgmlType("BF16", 1, 2, "bf16"),
+    34: GgmlType("TQ1_0", 256, 54),
+    35: GgmlType("TQ2_0", 256, 66),
+    39: GgmlType("MXFP4", 32, 17),
+    40: GgmlType("NVFP4", 64, 36),
+    41: GgmlType("Q1_0", 128, 18),
+}
+REMOVED = {
+    4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8",
+    36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8",
+}  # fmt: skip
+
+DENSE_CODES: dict[str, int] = {kind.dtype: code for code, kind in TYPES.items() if kind.dtype}
+BLOCK_CODES = {f"ggml.{kind.name.lower()}": code for code, kind in TYPES.items() if not kind.dtype}
+DECODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k")
+"""Block types that squish-ggml decodes; the others are carried as they are."""
+
+VALUES = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "array", "u64", "i64", "f64")
+"""Metadata types by their code."""
+
+SCALARS: dict[str, Struct] = {
+    "u8": Struct("<B"), "i8": Struct("<b"), "u16": Struct("<H"), "i16": Struct("<h"), "u32": Struct("<I"),
+    "i32": Struct("<i"), "f32": Struct("<f"), "bool": Struct("<?"), "u64": Struct("<Q"), "i64": Struct("<q"),
+    "f64": Struct("<d"),
+}  # fmt: skip
+"""How metadata types of a fixed size are stored."""
+
+ARRAY_HEAD = Struct("<IQ")
+MAX_DEPTH = 8
+MAX_KEY = 65535
+DEFAULT_ALIGNMENT, MAX_ALIGNMENT = 32, 1 << 20
+
+
+def aligned(offset: int, alignment: int) -> int:
+    """The next multiple of `alignment`."""
+    return offset + -offset % alignment

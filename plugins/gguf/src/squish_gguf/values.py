@@ -1,0 +1,226 @@
+"""Metadata values: lazy arrays, the mapping of plain Python values to stored types, and packing."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from squish_core.api import FormatError, Typed, dtypes
+
+from .types import ARRAY_HEAD, MAX_DEPTH, MAX_KEY, SCALARS, VALUES
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_U32, _U64 = SCALARS["u32"], SCALARS["u64"]
+_CODES = {name: code for code, name in enumerate(VALUES)}
+
+
+class GgufArray(Sequence[Any]):
+    """A metadata array over its stored bytes; items are decoded when they are indexed.
+
+    `kind` is the element type ("f32", "str", "array:i32"). Strings that are not UTF-8 come as bytes.
+    """
+
+    # Lets `ndarray == array` reach our `__eq__`, which answers with one bool.
+    __array_ufunc__ = None
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, kind: str, count: int, raw: bytes) -> None:
+        self.kind, self._count, self.raw = kind, count, raw
+        self._starts: list[int] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        places = range(self._count)[index]
+        if isinstance(places, range):
+            return [self._item(place) for place in places]
+        return self._item(places)
+
+    def __iter__(self) -> Iterator[Any]:
+        if self.kind in SCALARS:
+            return (unpack(self.kind, self.raw, at) for at in range(0, len(self.raw), SCALARS[self.kind].size))
+        return map(self._item, range(self._count))
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, GgufArray):
+            return self.kind == other.kind and self._count == other._count and self.raw == other.raw
+        if isinstance(other, (str, bytes)) or not hasattr(other, "__len__"):
+            return NotImplemented
+        return self._count == len(other) and all(mine == theirs for mine, theirs in zip(self, other))  # type: ignore[call-overload]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        import numpy as np
+
+        numeric = self.kind in SCALARS
+        values = np.frombuffer(self.raw, dtypes.to_numpy(self.kind)) if numeric else np.array(list(self), object)
+        return values.astype(dtype or values.dtype, copy=bool(copy))
+
+    def __repr__(self) -> str:
+        return f"<{self._count} x {self.kind}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_starts": None}
+
+    def _item(self, place: int) -> Any:
+        if self.kind in SCALARS:
+            return unpack(self.kind, self.raw, place * SCALARS[self.kind].size)
+        starts = self._offsets()
+        item = self.raw[starts[place] : starts[place + 1]]
+        if self.kind == "str":
+            return text(item[8:])
+        return GgufArray(self.kind[6:], ARRAY_HEAD.unpack_from(item)[1], item[12:])
+
+    def _offsets(self) -> list[int]:
+        if self._starts is None:
+            starts = [0]
+            for _ in range(self._count):
+                starts.append(_end(self.raw, starts[-1], self.kind))
+            self._starts = starts
+        return self._starts
+
+
+def _end(raw: bytes, at: int, kind: str) -> int:
+    """Where the element at `at` ends."""
+    if kind in SCALARS:
+        return at + SCALARS[kind].size
+    if kind == "str":
+        return at + 8 + int(_U64.unpack_from(raw, at)[0])
+    count, at = ARRAY_HEAD.unpack_from(raw, at)[1], at + 12
+    if kind[6:] in SCALARS:
+        return at + int(count) * SCALARS[kind[6:]].size
+    for _ in range(count):
+        at = _end(raw, at, kind[6:])
+    return at
+
+
+def text(raw: bytes) -> str | bytes:
+    """The string, or its bytes where they are not UTF-8."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def unpack(kind: str, data: bytes | bytearray, at: int) -> Any:
+    """A value of a fixed size. An f32 NaN is widened by its bits: a conversion would quieten a signalling one."""
+    value = SCALARS[kind].unpack_from(data, at)[0]
+    if kind == "f32" and value != value:
+        bits = _U32.unpack_from(data, at)[0]
+        wide = (bits >> 31) << 63 | 0x7FF << 52 | (bits & 0x7FFFFF) << 29
+        value = SCALARS["f64"].unpack(_U64.pack(wide))[0]
+    return value
+
+
+def pack_scalar(kind: str, value: Any) -> bytes:
+    """The counterpart of `unpack`; struct.error when the value does not fit."""
+    if kind == "f32" and value != value:
+        wide = _U64.unpack(SCALARS["f64"].pack(value))[0]
+        return _U32.pack((wide >> 63) << 31 | 0x7F800000 | (wide >> 29) & 0x7FFFFF)
+    if kind == "bool" and not isinstance(value, bool):
+        raise TypeError("not a bool")
+    return SCALARS[kind].pack(value)
+
+
+def pack_string(value: Any) -> bytes:
+    """Length and UTF-8 bytes."""
+    raw = value if isinstance(value, bytes) else value.encode()
+    return _U64.pack(len(raw)) + raw
+
+
+def pack_pair(key: str, value: Any) -> bytes | None:
+    """A key with its value as stored; None when GGUF has no type for it. FormatError when it does not fit its type."""
+    held = typed(value)
+    if held is None or not _supported(held.type):
+        return None
+    try:
+        stored = pack_string(key)
+        if not 0 < len(stored) - 8 <= MAX_KEY or "\0" in key:
+            raise ValueError(f"a key has 1 to {MAX_KEY} bytes without NUL")
+        return stored + _value(held.type, held.value)
+    except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
+        raise FormatError(
+            f"the value of {key!r} cannot be written as {held.type}: {error}", code="meta",
+            hint="Change or remove the key in the source.",
+        ) from None  # fmt: skip
+
+
+def typed(value: Any) -> Typed | None:
+    """A value with its stored type; docs/formats/gguf.md states the rule for plain Python values."""
+    if isinstance(value, Typed):
+        return value
+    if isinstance(value, (list, tuple)):
+        kind = _common(value)
+        return Typed(f"array:{kind}", value) if kind and kind.count("array:") < MAX_DEPTH else None
+    kind = _common([value])
+    return Typed(kind, value) if kind else None
+
+
+_INTEGERS = (("u32", 0, 1 << 32), ("i32", -(1 << 31), 1 << 31), ("i64", -(1 << 63), 1 << 63), ("u64", 0, 1 << 64))
+
+
+def _common(values: Sequence[Any]) -> str | None:
+    """The one stored type that holds all values, if there is one."""
+    if not values:
+        return "u32"
+    types = {type(value) for value in values}
+    if types == {bool}:
+        return "bool"
+    if types == {str}:
+        return "str"
+    if types == {int}:
+        low, high = min(values), max(values)
+        return next((kind for kind, first, end in _INTEGERS if first <= low and high < end), None)
+    if types <= {float, int} and all(abs(value) < 1 << 53 for value in values if type(value) is int):
+        return "f32" if all(_is_f32(float(value)) for value in values) else "f64"
+    if types <= {list, tuple}:
+        # One type for all: the elements of all inner lists decide it together.
+        deeper = [item for value in values for item in value]
+        kind = _common(deeper)
+        return f"array:{kind}" if kind else None
+    return None
+
+
+def _is_f32(value: float) -> bool:
+    try:
+        return value != value or SCALARS["f32"].unpack(SCALARS["f32"].pack(value))[0] == value
+    except OverflowError:
+        return False
+
+
+def _supported(kind: str) -> bool:
+    depth = kind.count("array:")
+    base = kind[6 * depth :]
+    return depth <= MAX_DEPTH and (base in SCALARS or base == "str")
+
+
+def _value(kind: str, value: Any) -> bytes:
+    """Type code and value."""
+    if kind.startswith("array:"):
+        return _U32.pack(_CODES["array"]) + _array(kind[6:], value)
+    return _U32.pack(_CODES[kind]) + (pack_string(value) if kind == "str" else pack_scalar(kind, value))
+
+
+def _array(kind: str, values: Any) -> bytes:
+    """Element type, count and elements."""
+    code = _CODES["array" if kind.startswith("array:") else kind]
+    return ARRAY_HEAD.pack(code, len(values)) + _elements(kind, values)
+
+
+def _elements(kind: str, values: Any) -> bytes:
+    if isinstance(values, GgufArray) and values.kind == kind:
+        return values.raw
+    if kind in SCALARS:
+        if hasattr(values, "tobytes") and values.dtype == dtypes.to_numpy(kind) and values.ndim == 1:
+            return bytes(values.tobytes())
+        return b"".join(pack_scalar(kind, value) for value in values)
+    if kind == "str":
+        return b"".join(map(pack_string, values))
+    return b"".join(_array(kind[6:], inner) for inner in values)

@@ -1,0 +1,246 @@
+"""Malformed files: refused with a typed error that names the field, or listed with a problem; at little cost."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+import squish_core as squish
+from squish_core.errors import FormatError, LimitError, SquishError, TruncatedError, UnsupportedVersionError
+
+MiB = 1 << 20
+HUGE = (1 << 32, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+
+Case = tuple[str, Callable[[SimpleNamespace], bytes], type[SquishError], str]
+
+
+def nested(raw: SimpleNamespace, depth: int) -> bytes:
+    """An array nested `depth` levels, the innermost of one u8."""
+    inner = raw.elements(0, 1, b"\1")
+    for _ in range(depth - 1):
+        inner = raw.elements(raw.ARRAY, 1, inner)
+    return raw.file((raw.pair("k", raw.ARRAY, inner),))
+
+
+def one(raw: SimpleNamespace, *args: object, data: bytes = bytes(64), **kwargs: object) -> bytes:
+    """A file of one tensor."""
+    return raw.file((), (raw.tensor("w", *args, **kwargs),), data)
+
+
+def aligned_by(raw: SimpleNamespace, kind: str, value: int) -> bytes:
+    """A file that states its alignment."""
+    return raw.file((raw.scalar("general.alignment", kind, value),), (raw.tensor("w", (8,)),), bytes(64))
+
+
+CASES: list[Case] = [
+    # 1: too short
+    *((f"only {n} bytes", lambda raw, n=n: raw.file()[:n], TruncatedError, f"{n} of") for n in (4, 7, 8, 23)),
+    # 3, 51: versions
+    ("version 0", lambda raw: raw.file(version=0), UnsupportedVersionError, "version 0"),
+    ("version 1", lambda raw: raw.file(version=1), UnsupportedVersionError, "version 1"),
+    ("version 4", lambda raw: raw.file(version=4), UnsupportedVersionError, "version 4"),
+    ("big-endian", lambda raw: raw.file(order=">"), UnsupportedVersionError, "big-endian GGUF"),
+    ("big-endian version 2", lambda raw: raw.file(order=">", version=2), UnsupportedVersionError, "big-endian GGUF"),
+    # 52: counts
+    *((f"tensor_count {n}", lambda raw, n=n: raw.file(counts=(n, 0)), FormatError, "tensor_count") for n in HUGE),
+    *((f"kv_count {n}", lambda raw, n=n: raw.file(counts=(0, n)), FormatError, "metadata_kv_count") for n in HUGE),
+    # 53: strings and keys
+    ("string past the end", lambda raw: raw.file((raw.pair("k", 8, b"\xff" * 8),)), TruncatedError, "'k'"),
+    ("key past the end", lambda raw: raw.file((b"\xff\xff" + bytes(6) + b"k" * 64,)), TruncatedError, "key 0"),
+    ("key of 10 MB", lambda raw: raw.file((raw.scalar("k" * 10_000_000, "u8", 1),)), FormatError, "key 0 is too long"),
+    ("key not UTF-8", lambda raw: raw.file((raw.pair(b"\xff\xfe", 0, b"\1"),)), FormatError, "key 0 is not UTF-8"),
+    ("key empty", lambda raw: raw.file((raw.scalar("", "u8", 1),)), FormatError, "key 0 is empty"),
+    ("key with NUL", lambda raw: raw.file((raw.scalar("a\0b", "u8", 1),)), FormatError, "key 0 contains NUL"),
+    # 54: arrays
+    *(
+        (f"array of 2^40 {kind}", lambda raw, code=code: raw.file((raw.array("k", code, 1 << 40, bytes(64)),)),
+         TruncatedError, "'k'")
+        for kind, code in (("u8", 0), ("f64", 12), ("strings", 8), ("arrays", 9))
+    ),
+    ("array of 2^63 u64", lambda raw: raw.file((raw.array("k", 10, 1 << 63, bytes(64)),)), TruncatedError, "'k'"),
+    ("array of 3 million u8", lambda raw: raw.file((raw.array("k", 0, 3_000_000, bytes(64)),)), TruncatedError, "'k'"),
+    ("array of unknown type", lambda raw: raw.file((raw.array("k", 13, 1, bytes(8)),)), FormatError, "unknown type"),
+    ("array of a string past the end", lambda raw: raw.file((raw.array("k", 8, 1, b"\xff" * 8),)), TruncatedError,
+     "'k'"),
+    ("array nested 9 deep", lambda raw: nested(raw, 9), LimitError, "nests"),
+    ("array nested 100 000 deep", lambda raw: nested(raw, 100_000), LimitError, "nests"),
+    ("array of arrays of two types",
+     lambda raw: raw.file((raw.array("k", 9, 2, raw.elements(0, 1, b"\1") + raw.elements(1, 1, b"\1")),)), FormatError,
+     "different types"),
+    # 55: value types
+    ("unknown value type", lambda raw: raw.file((raw.pair("k", 13, bytes(8)),)), FormatError,
+     "'k' has an unknown type"),
+    ("bool 2", lambda raw: raw.file((raw.pair("k", 7, b"\2"),)), FormatError, "'k' is a bool"),
+    ("bool 2 in an array", lambda raw: raw.file((raw.array("k", 7, 3, b"\0\1\2"),)), FormatError, "'k' is a bool"),
+    # 56: duplicates
+    ("key twice", lambda raw: raw.file((raw.scalar("k", "u8", 1), raw.scalar("k", "u8", 1))), FormatError,
+     "'k' is there twice"),
+    ("tensor twice", lambda raw: raw.file((), (raw.tensor("w", (8,)), raw.tensor("w", (8,), 0, 32)), bytes(64)),
+     FormatError, "w: two tensors have this name"),
+    # 57: alignment
+    *((f"alignment {n}", lambda raw, n=n: aligned_by(raw, "u32", n), FormatError, "general.alignment")
+      for n in (0, 3, 48, 1 << 31, (1 << 32) - 1)),
+    *((f"alignment as {kind}", lambda raw, kind=kind: aligned_by(raw, kind, 32), FormatError,
+       f"a u32, a power of two up to 1048576, found {kind} 32")
+      for kind in ("u64", "i32", "u8", "f32")),
+    # 58: dimensions
+    ("n_dims 5", lambda raw: one(raw, (1, 1, 1, 1, 1)), FormatError, "w: n_dims is too large"),
+    ("n_dims 2^31", lambda raw: one(raw, (8,), rank=1 << 31), FormatError, "w: n_dims is too large"),
+    ("dimensions overflow", lambda raw: one(raw, (1 << 32, 1 << 32)), FormatError, "w: the dimensions overflow"),
+    ("dimensions overflow beside 0", lambda raw: one(raw, (0, 1 << 32, 1 << 32)), FormatError,
+     "w: the dimensions overflow"),
+    ("dimensions wrap to 0", lambda raw: one(raw, (1 << 63, 2)), FormatError, "w: the dimensions overflow"),
+    ("more than the file", lambda raw: one(raw, (17,)), TruncatedError, "w: truncated in the tensor data"),
+    # 60: blocks
+    ("row of 31 in Q8_0", lambda raw: one(raw, (31,), 8), FormatError, "w: a row does not divide into Q8_0 blocks"),
+    ("row of 16 in Q8_0, 32 in all", lambda raw: one(raw, (16, 2), 8), FormatError, "w: a row does not divide"),
+    ("a scalar in Q4_K", lambda raw: one(raw, (), 12), FormatError, "w: a row does not divide"),
+    # 61: offsets
+    ("offset 1", lambda raw: one(raw, (8,), 0, 1), FormatError, "w: the data offset is not aligned"),
+    *((f"offset {n}", lambda raw, n=n: one(raw, (8,), 0, n), TruncatedError, "w: truncated in the tensor data")
+      for n in (64, 1 << 40, (1 << 63) - 32, (1 << 64) - 32)),
+    ("offset of an unknown type past the end", lambda raw: one(raw, (8,), 99, 96), TruncatedError, "w: truncated"),
+    # 62: overlap
+    ("partial overlap", lambda raw: raw.file((), (raw.tensor("a", (16,)), raw.tensor("b", (8,), 0, 32)), bytes(64)),
+     FormatError, "b: the data overlaps that of 'a'"),
+    # 64: truncation
+    ("cut in the key/values", lambda raw: raw.file((raw.text("k", "x" * 64),))[:-1], TruncatedError,
+     "truncated in metadata 'k'"),
+    ("cut in the table", lambda raw: raw.file((raw.text("k", "x"),), (raw.tensor("w", (8, 1)),), alignment=1)[:-1],
+     TruncatedError, "truncated in tensor 0"),
+    ("cut in the data", lambda raw: one(raw, (16,))[:-1], TruncatedError, "truncated in the tensor data"),
+    # 46: names
+    ("name empty", lambda raw: raw.file((), (raw.tensor("", (8,)),), bytes(32)), FormatError, "name is empty"),
+    ("name with NUL", lambda raw: raw.file((), (raw.tensor("a\0b", (8,)),), bytes(32)), FormatError, "contains NUL"),
+    ("name of 1025 bytes", lambda raw: raw.file((), (raw.tensor("n" * 1025, (8,)),), bytes(32)), FormatError,
+     "too long"),
+    ("name not UTF-8", lambda raw: raw.file((), (raw.tensor(b"\xff", (8,)),), bytes(32)), FormatError, "not UTF-8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "kind", "words"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_is_refused_with_the_field_at_little_cost(raw, make, kind, words):
+    data = make(raw)
+    squish.registry().container("gguf")  # the plugin's modules are no cost of the file
+    tracemalloc.start()
+    try:
+        with pytest.raises(kind) as caught:
+            squish.open(data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert words in str(caught.value)
+    assert peak < MiB + 2 * len(data)
+
+
+def test_a_long_string_is_bounded_by_the_header_limit(raw):
+    data = raw.file((raw.text("k", "x" * 100_000),))
+    with pytest.raises(LimitError, match="metadata 'k' makes the header too long"):
+        squish.open(data, limits=squish.Limits(header=50_000))
+
+
+def test_too_many_tensors_are_refused_by_the_limit(raw):
+    data = raw.file((), tuple(raw.tensor(f"w{i}", (0,)) for i in range(11)))
+    with pytest.raises(LimitError, match="tensor_count"):
+        squish.open(data, limits=squish.Limits(tensors=10))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git-lfs pointer"),
+        (b"<!DOCTYPE html><html></html>", "HTML page"),
+        (b"PK\3\4" + bytes(60), "zip archive"),
+        (b"\x80\2" + bytes(60), "pickle"),
+    ],
+)
+def test_something_else_under_the_name_is_called_what_it_is(tmp_path, data, words):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(data)
+    with pytest.raises(SquishError, match=words):
+        squish.open(path)
+
+
+def test_an_empty_file_is_called_empty(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.touch()
+    with pytest.raises(FormatError, match="empty"):
+        squish.open(path)
+
+
+def test_another_magic_is_refused_when_the_format_is_forced():
+    with pytest.raises(FormatError, match="magic"):
+        squish.open(b"GGML" + bytes(60), "gguf")
+
+
+@pytest.mark.parametrize("code", [4, 5, 31, 32, 33, 36, 37, 38, 42, 1000, (1 << 32) - 1])
+def test_a_tensor_of_unknown_type_is_listed_and_refused_alone(raw, code):
+    tensors = raw.tensor("a", (8,)), raw.tensor("odd", (256,), code, 32), raw.tensor("b", (8,), 0, 128)
+    data = raw.file((), tensors, b"".join(bytes([value]) * 32 for value in (1, 2, 2, 2, 3)))
+    with squish.open(data) as file:
+        assert list(file) == ["a", "odd", "b"]
+        assert file["odd"].shape == (256,)
+        assert not file.problems
+        assert [file[name].numpy().tobytes()[0] for name in ("a", "b")] == [1, 3]
+        with pytest.raises(SquishError, match=f"odd: .*type {code}"):
+            file["odd"].numpy()
+        assert file["odd"].parts()["data"].raw == b"\2" * 96
+
+
+def problems(data: bytes) -> list[tuple[str, str]]:
+    """Code and message of what opening finds."""
+    with squish.open(data) as file:
+        return [(problem.code, problem.message) for problem in file.problems]
+
+
+def test_identical_ranges_are_a_problem(raw):
+    data = raw.file((), (raw.tensor("a", (8,)), raw.tensor("b", (8,))), bytes(32))
+    assert problems(data) == [("alias", f"shares the bytes at {len(data) - 32} with 'a'")]
+
+
+def test_a_hole_is_a_problem(raw):
+    data = raw.file((), (raw.tensor("a", (8,)), raw.tensor("b", (8,), 0, 96)), bytes(128))
+    assert [code for code, _ in problems(data)] == ["hole"]
+    assert "64 bytes" in problems(data)[0][1]
+
+
+def test_trailing_data_is_a_problem(raw):
+    data = one(raw, (8,), data=bytes(32)) + b"PK\3\4"
+    assert [code for code, _ in problems(data)] == ["trailing"]
+    assert "4 bytes" in problems(data)[0][1]
+
+
+def test_a_last_tensor_without_padding_is_fine(raw):
+    assert problems(one(raw, (7,), data=bytes(28))) == []
+
+
+def test_verify_finds_padding_that_is_not_zero(raw):
+    data = raw.file((), (raw.tensor("a", (7,)), raw.tensor("b", (8,), 0, 32)), bytes(31) + b"\1" + bytes(32))
+    assert [problem.code for problem in squish.verify(data).problems] == ["padding"]
+
+
+def test_verify_finds_padding_of_the_head_that_is_not_zero(raw):
+    data = bytearray(one(raw, (16,)))
+    data[-65] = 1
+    assert [problem.code for problem in squish.verify(bytes(data)).problems] == ["padding"]
+
+
+def test_a_value_that_is_not_utf8_is_a_problem_and_stays_bytes(raw):
+    data = raw.file((raw.text("k", b"\xff"), raw.array("a", 8, 2, raw.string("x") + raw.string(b"\xfe"))))
+    with squish.open(data) as file:
+        assert file.meta["k"] == b"\xff"
+        assert list(file.meta["a"]) == ["x", b"\xfe"]
+        assert [problem.code for problem in file.problems] == ["utf-8", "utf-8"]
+        with pytest.raises(FormatError):
+            squish.open(data, strict=True)
+
+
+def test_a_string_cut_in_a_character_is_not_joined_with_the_next_length(raw):
+    # 0xc3 and the length 0xa9 together would be "é".
+    strings = raw.string(b"\xc3") + raw.string("x" * 0xA9)
+    with squish.open(raw.file((raw.array("a", 8, 2, strings),))) as file:
+        assert file.meta["a"][0] == b"\xc3"
+        assert len(file.problems) == 1

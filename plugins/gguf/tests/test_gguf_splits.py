@@ -1,0 +1,128 @@
+"""Split sets: any part opens the whole model; what does not belong together is refused by the part's name."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+import squish_core as squish
+from squish_core.errors import FormatError, TruncatedError
+
+
+@pytest.fixture
+def make_set(raw, tmp_path):
+    """Writes three parts with one tensor each; `change(number, fields)` may alter a part's fields."""
+
+    def write(change=lambda number, fields: None):
+        for number in range(3):
+            fields = {
+                "split.no": ("u16", number), "split.count": ("u16", 3), "split.tensors.count": ("i32", 3),
+                "general.name": "m", "tensor": f"w{number}",
+            }  # fmt: skip
+            if number == 0:
+                fields["only.first"] = "x"
+            change(number, fields)
+            tensor = raw.tensor(fields.pop("tensor"), (2,))
+            pairs = [
+                raw.text(key, value) if isinstance(value, str) else raw.scalar(key, *value)
+                for key, value in fields.items()
+            ]
+            data = struct.pack("<2f", number, number).ljust(32, b"\0")
+            (tmp_path / part(number)).write_bytes(raw.file(tuple(pairs), (tensor,), data))
+        return tmp_path
+
+    return write
+
+
+def part(number: int) -> str:
+    return f"m-{number + 1:05}-of-00003.gguf"
+
+
+@pytest.mark.parametrize("opened", [0, 1, 2])
+def test_any_part_opens_the_whole_set(make_set, opened):
+    with squish.open(make_set() / part(opened)) as file:
+        assert list(file) == ["w0", "w1", "w2"]
+        assert [float(file[name].numpy()[0]) for name in file] == [0, 1, 2]
+        assert [ref.name for ref in file.index.files] == [part(number) for number in range(3)]
+        assert not file.problems
+
+
+def test_the_metadata_is_that_of_the_model_without_the_split_keys(make_set):
+    with squish.open(make_set() / part(1)) as file:
+        assert file.meta == {"general.name": "m", "only.first": "x"}
+
+
+def test_a_set_is_written_as_one_file(make_set, tmp_path):
+    folder = make_set()
+    squish.convert(folder / part(0), tmp_path / "one.gguf")
+    with squish.open(tmp_path / "one.gguf") as file:
+        assert len(file.index.files) == 1
+        assert [float(file[name].numpy()[0]) for name in file] == [0, 1, 2]
+
+
+def test_verify_looks_at_every_part(make_set):
+    folder = make_set()
+    data = bytearray((folder / part(2)).read_bytes())
+    data[-1] = 1
+    (folder / part(2)).write_bytes(data)
+    assert [problem.code for problem in squish.verify(folder / part(0)).problems] == ["padding"]
+
+
+def refused(folder, words, kind=FormatError, opened=0):
+    with pytest.raises(kind) as caught:
+        squish.open(folder / part(opened))
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+@pytest.mark.parametrize("missing", [1, 2])
+def test_a_missing_part_is_named(make_set, missing):
+    folder = make_set()
+    (folder / part(missing)).unlink()
+    refused(folder, [part(missing), "no such file"])
+
+
+def test_a_cut_part_is_named(make_set):
+    folder = make_set()
+    (folder / part(1)).write_bytes((folder / part(1)).read_bytes()[:-32])
+    refused(folder, [part(1), "truncated"], TruncatedError)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("split.no", ("u16", 0), "split.no"),
+        ("split.no", ("i32", -1), "split.no"),
+        ("split.no", "1", "split.no"),
+        ("split.count", ("u16", 2), "split.count"),
+        ("split.tensors.count", ("i32", 4), "split.tensors.count"),
+        ("general.name", "other", "general.name"),
+        ("general.name", ("u8", 1), "general.name"),
+        ("tensor", "w0", "w0"),
+    ],
+)
+def test_a_part_that_contradicts_the_others_is_named(make_set, key, value, words):
+    def change(number, fields):
+        if number == 1:
+            fields[key] = value
+
+    refused(make_set(change), [part(1), words])
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "m-00001-of-00004.gguf", "m-00004-of-00003.gguf", "m-1-of-3.gguf"])
+def test_a_part_whose_name_does_not_say_its_place_is_refused(make_set, name):
+    folder = make_set()
+    (folder / part(0)).rename(folder / name)
+    with pytest.raises(FormatError, match="its name does not say which"):
+        squish.open(folder / name)
+
+
+def test_a_part_in_memory_is_refused(make_set):
+    with pytest.raises(FormatError, match="does not say which"):
+        squish.open((make_set() / part(0)).read_bytes())
+
+
+def test_a_set_of_one_is_a_plain_file(raw):
+    data = raw.file((raw.scalar("split.no", "u16", 0), raw.scalar("split.count", "u16", 1)))
+    with squish.open(data) as file:
+        assert list(file.meta) == ["split.no", "split.count"]

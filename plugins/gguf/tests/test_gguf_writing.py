@@ -1,0 +1,239 @@
+"""Writing: exact bytes, predicted sizes, and what is refused or dropped."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import squish_core as squish
+from squish_core.api import Encoding, Part, Refusal, Sink, TensorSpec, Typed
+from squish_core.errors import FormatError
+from squish_core.model import DENSE, CodecSpec
+from squish_core.typed import dump_meta, load_meta
+from squish_core.writing import Outgoing, Stream
+
+DEFAULT = squish.Limits()
+
+
+def written(path: Path, meta: dict, arrays: dict[str, np.ndarray] | None = None) -> bytes:
+    """A file written through the container alone; checks that its size was predicted."""
+    container = squish.registry().container("gguf")
+    outgoing = []
+    for name, array in (arrays or {}).items():
+        part = Part(dtype="f32", shape=array.shape)
+        spec = TensorSpec(
+            name=name, shape=array.shape, dtype="f32", encodings=(Encoding(codec=DENSE, parts={"data": part}),)
+        )
+        outgoing.append(Outgoing(spec, {"data": Stream(part, lambda array=array: [array.tobytes()])}))
+    planned = container.layout([item.spec for item in outgoing], meta, {}, {})
+    with path.open("wb") as file:
+        container.write(Sink(file, None, None), outgoing, meta, {}, {})
+    data = path.read_bytes()
+    assert planned.size == len(data)
+    return data
+
+
+@pytest.fixture
+def everything(raw) -> bytes:
+    """A file with every metadata type, dense and block tensors, and an alignment of its own."""
+    pairs = [
+        raw.text("zeta", "é"), raw.text("bytes", b"\xff"), raw.scalar("general.alignment", "u32", 64),
+        *(raw.scalar(f"s.{kind}", kind, 1) for kind in raw.CODES),
+        *(raw.array(f"a.{kind}", code, 2, struct.pack(f"<2{form}", 1, 0)) for kind, (code, form) in raw.CODES.items()),
+        raw.array("a.str", 8, 3, raw.string("a") + raw.string(b"\xfe") + raw.string("")),
+        raw.array("a.empty", 8, 0, b""),
+        raw.array("a.none", 9, 0, b""),
+        raw.array("n.f32", 9, 2, raw.elements(6, 2, struct.pack("<2f", 0.1, 0.2)) + raw.elements(6, 0, b"")),
+        raw.array("n.str", 9, 1, raw.elements(9, 1, raw.elements(8, 1, raw.string("deep")))),
+        raw.pair("nan", 6, bytes.fromhex("010080ff")), raw.pair("nan64", 12, bytes.fromhex("010000000000f07f")),
+        raw.array("nans", 6, 2, bytes.fromhex("010080ff0100c07f")), raw.scalar("tenth", "f32", 0.1),
+    ]  # fmt: skip
+    tensors = (
+        raw.tensor("dense", (3, 2)), raw.tensor("half", (5,), 1, 64), raw.tensor("blocks", (32, 2), 2, 128),
+        raw.tensor("iq", (256,), 16, 192), raw.tensor("scalar", (), 0, 320), raw.tensor("none", (0, 3), 0, 384),
+    )  # fmt: skip
+    data = [bytes(range(1, 1 + size)) for size in (24, 10, 36, 66, 4)]
+    return raw.file(
+        tuple(pairs), tensors, b"".join(each.ljust(-(-len(each) // 64) * 64, b"\0") for each in data), alignment=64
+    )
+
+
+def test_a_rewritten_file_is_the_same_file(everything, tmp_path):
+    assert not [problem for problem in squish.open(everything).problems if problem.code != "utf-8"]
+    report = squish.convert(everything, tmp_path / "copy.gguf")
+    assert (tmp_path / "copy.gguf").read_bytes() == everything
+    assert not report.dropped
+
+
+def test_version_2_is_written_as_version_3(raw, tmp_path):
+    pairs, tensors = (raw.text("k", "v"),), (raw.tensor("w", (8,)),)
+    squish.convert(raw.file(pairs, tensors, bytes(32), version=2), tmp_path / "copy.gguf")
+    assert (tmp_path / "copy.gguf").read_bytes() == raw.file(pairs, tensors, bytes(32), version=3)
+
+
+def test_metadata_that_went_through_another_format_is_the_same(everything, tmp_path):
+    with squish.open(everything) as file:
+        meta, _ = load_meta(dump_meta(file.index.meta, {}), DEFAULT)
+        assert written(tmp_path / "a", meta) == written(tmp_path / "b", dict(file.index.meta))
+
+
+PLAIN = [
+    (True, "bool"), ("text", "str"), (0, "u32"), ((1 << 32) - 1, "u32"), (-1, "i32"), (1 << 32, "i64"),
+    (-(1 << 31) - 1, "i64"),
+    ((1 << 63), "u64"), (0.5, "f32"), (0.1, "f64"), (1e300, "f64"), ([1, 2], "array:u32"), ([1, -2], "array:i32"),
+    ([1, -(1 << 40)], "array:i64"), ([0.5, 1], "array:f32"), ([0.1, 1], "array:f64"), ([True, False], "array:bool"),
+    (["a", "b"], "array:str"), ([[1], [-2]], "array:array:i32"), ([], "array:u32"), (("a",), "array:str"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "kind"), PLAIN)
+def test_a_plain_value_gets_the_first_type_that_holds_it(tmp_path, value, kind):
+    with squish.open(written(tmp_path / "f", {"k": value})) as file:
+        found = file.index.meta["k"]
+        assert found.type == kind
+        expected = list(value) if isinstance(value, tuple) else value
+        assert found.value == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, b"bytes", {"a": 1}, 1 << 64, -(1 << 63) - 1, ["a", 1], [True, 1], [None], Typed("bytes", b"x"),
+        Typed("f16", 1.0),
+        Typed("array:" * 9 + "u8", []), Typed("array:bf16", [1.0]),
+    ],
+)  # fmt: skip
+def test_a_value_without_a_gguf_type_is_dropped_by_name(value):
+    layout = squish.registry().container("gguf").layout([], {"k": value, "kept": 1}, {"config.json": None}, {})
+    assert layout.dropped == ("metadata k", "asset config.json")
+
+
+@pytest.mark.parametrize(
+    "value", [Typed("u8", 256), Typed("u8", "x"), Typed("bool", 2), Typed("f32", 1e300), Typed("str", 5),
+              Typed("array:u8", 5), Typed("array:u8", [256]), Typed("str", "\ud800")],
+)  # fmt: skip
+def test_a_value_that_does_not_fit_its_type_is_an_error_with_the_key(value):
+    with pytest.raises(FormatError, match="'k' cannot be written as"):
+        squish.registry().container("gguf").layout([], {"k": value}, {}, {})
+
+
+@pytest.mark.parametrize("key", ["", "a\0b", "k" * 65536])
+def test_a_key_that_gguf_forbids_is_an_error(key):
+    with pytest.raises(FormatError, match="a key has 1 to 65535 bytes"):
+        squish.registry().container("gguf").layout([], {key: 1}, {}, {})
+
+
+def test_an_alignment_that_cannot_be_is_an_error():
+    with pytest.raises(FormatError, match=r"general\.alignment is not usable"):
+        squish.registry().container("gguf").layout([], {"general.alignment": 48}, {}, {})
+
+
+def test_an_alignment_given_as_a_plain_number_holds(tmp_path):
+    data = written(
+        tmp_path / "f", {"general.alignment": 128}, {"a": np.ones(3, np.float32), "b": np.ones(3, np.float32)}
+    )
+    assert len(data) == 128 + 2 * 128
+    with squish.open(data) as file:
+        assert file["b"].numpy().tolist() == [1, 1, 1]
+
+
+def accepts(
+    shape: tuple[int, ...],
+    codec: str,
+    dtype: str = "u8",
+    part_shape: tuple[int, ...] | None = None,
+    extra: bool = False,
+):
+    """What the container says to a tensor."""
+    parts = {"data": Part(dtype=dtype, shape=shape if part_shape is None else part_shape)}
+    if extra:
+        parts["scale"] = Part(dtype="f32", shape=())
+    spec = TensorSpec(name="w", shape=shape, dtype=dtype if codec == "dense" else "f32")
+    return squish.registry().container("gguf").accepts(spec, Encoding(codec=CodecSpec(codec), parts=parts), {})
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16", "f64", "i8", "i16", "i32", "i64"])
+def test_dense_types_of_gguf_are_accepted(dtype):
+    assert accepts((2, 3), "dense", dtype).parts["data"] == Part(dtype=dtype, shape=(2, 3))
+
+
+def test_blocks_are_accepted_as_rows():
+    assert accepts((2, 64), "ggml.q8_0", part_shape=(2, 68)).parts["data"].shape == (2, 68)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (((2, 3), "dense", "u8"), "no u8 tensors"),
+        (((2, 3), "dense", "f8_e4m3"), "no f8_e4m3 tensors, only f32"),
+        (((1, 1, 1, 1, 1), "dense", "f32"), "at most 4 dimensions"),
+        (((2, 64), "affine", "u8"), "no type for affine"),
+        (((2, 64), "ggml.q9_9", "u8"), "no type for ggml.q9_9"),
+        (((2, 33), "ggml.q8_0", "u8"), "multiple of 32"),
+        (((), "ggml.q8_0", "u8"), "multiple of 32"),
+        (((2, 64), "ggml.q8_0", "u8", (136,)), "its part is u8"),
+        (((2, 64), "ggml.q8_0", "u8", (2, 68), True), "one block of bytes"),
+    ],
+)
+def test_what_gguf_cannot_hold_is_refused_with_a_reason(given, why):
+    answer = accepts(*given)
+    assert isinstance(answer, Refusal)
+    assert why in answer.why
+
+
+def test_short_names_encode(raw, tmp_path):
+    values = np.linspace(-1, 1, 128, dtype=np.float32).reshape(2, 64)
+    data = raw.file((), (raw.tensor("w", (64, 2)),), values.tobytes())
+    squish.convert(data, tmp_path / "half.gguf", encode="f16")
+    with squish.open(tmp_path / "half.gguf") as file:
+        assert file["w"].dtype == "f16"
+        assert np.array_equal(file["w"].numpy(), values.astype(np.float16))
+
+
+SCALARS = {
+    "u8": st.integers(0, 255), "i8": st.integers(-128, 127), "u16": st.integers(0, 65535),
+    "i16": st.integers(-(1 << 15), (1 << 15) - 1), "u32": st.integers(0, (1 << 32) - 1),
+    "i32": st.integers(-(1 << 31), (1 << 31) - 1), "u64": st.integers(0, (1 << 64) - 1),
+    "i64": st.integers(-(1 << 63), (1 << 63) - 1), "f32": st.floats(width=32), "f64": st.floats(),
+    "bool": st.booleans(),
+    "str": st.text(st.characters(exclude_categories=["Cs"]), max_size=200),
+}  # fmt: skip
+
+
+def typed_values() -> st.SearchStrategy[Typed]:
+    """Values of every type, arrays too."""
+    arrays = [(f"array:{kind}", st.lists(values, max_size=5)) for kind, values in SCALARS.items()]
+    nested = [(f"array:{kind}", st.lists(values, min_size=1, max_size=3)) for kind, values in arrays]
+    choices = [*SCALARS.items(), *arrays, *nested]
+    return st.one_of([st.builds(Typed, st.just(kind), values) for kind, values in choices])
+
+
+META = st.dictionaries(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20),
+    typed_values(),
+    max_size=8,
+).filter(lambda meta: not any(key in meta for key in ("general.alignment", "split.count")))
+
+
+@given(meta=META)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_metadata_comes_back_in_order_with_its_types(tmp_path, meta):
+    data = written(tmp_path / "f", meta)
+    with squish.open(data) as file:
+        assert list(file.index.meta) == list(meta)
+        for key, value in meta.items():
+            assert file.index.meta[key].type == value.type
+            assert repr(plain(file.index.meta[key].value)) == repr(value.value)
+        through, _ = load_meta(dump_meta(file.index.meta, {}), DEFAULT)
+        assert written(tmp_path / "f", through) == data
+        assert written(tmp_path / "f", dict(file.index.meta)) == data
+
+
+def plain(value: object) -> object:
+    """Lazy arrays as lists."""
+    return value if isinstance(value, (str, bytes, int, float)) else [plain(item) for item in value]

@@ -1,0 +1,51 @@
+"""The conformance kit on files built by hand: a single file with every kind of part, and a sharded set."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from squish_safetensors.header import TAGS
+
+from squish_core import dtypes
+from squish_core.testing import ContainerSuite
+
+
+def packed(tensors: Mapping[str, tuple[str, list[int]]]) -> bytes:
+    entries, data = {}, b""
+    for name, (tag, shape) in tensors.items():
+        size = dtypes.nbytes(TAGS[tag], tuple(shape))
+        entries[name] = {"dtype": tag, "shape": shape, "data_offsets": [len(data), len(data) + size]}
+        data += bytes(number % (2 if tag == "BOOL" else 60) for number in range(size))
+    raw = json.dumps({"__metadata__": {"format": "pt"}, **entries}).encode()
+    return len(raw).to_bytes(8, "little") + raw + data
+
+
+@cache
+def sharded() -> Path:
+    folder = Path(tempfile.mkdtemp())
+    places = {}
+    for number, name in enumerate(("a", "b"), 1):
+        file = f"model-{number:05}-of-00002.safetensors"
+        (folder / file).write_bytes(packed({name: ("F32", [4, 8]), f"{name}.bias": ("BF16", [4])}))
+        places |= {name: file, f"{name}.bias": file}
+    listing = {"metadata": {"total_size": 2 * (128 + 8)}, "weight_map": places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(listing))
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+class TestSafetensors(ContainerSuite):
+    """Samples are in the writer's order, which a copy keeps. A set becomes one file, which holds no assets."""
+
+    container = "safetensors"
+    not_rewritten = ("sharded",)
+
+    def samples(self) -> Mapping[str, bytes | Path]:
+        every = {f"t.{tag}": (tag, [4, 8]) for tag in TAGS} | {"none": ("U8", [0, 2]), "scalar": ("U8", [])}
+        order = [*TAGS]
+        ordered = sorted(every.items(), key=lambda item: (-order.index(item[1][0]), item[0]))
+        return {"every dtype": packed(dict(ordered)), "sharded": sharded()}

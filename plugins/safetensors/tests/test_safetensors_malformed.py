@@ -1,0 +1,240 @@
+"""Malformed inputs: each rule of the format is an error that names field and place; nothing else escapes."""
+
+from __future__ import annotations
+
+import json
+import random
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import squish_core as squish
+from squish_core.errors import FormatError, LimitError, SquishError, TruncatedError, UnknownFormatError
+
+
+def sized(raw: bytes, data: bytes = b"") -> bytes:
+    return len(raw).to_bytes(8, "little") + raw + data
+
+
+def one(data: bytes = b"abcd", **fields: object) -> bytes:
+    """A file of one tensor, some of its fields replaced."""
+    entry = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4], **fields}
+    return sized(json.dumps({"w": entry}).encode(), data)
+
+
+def two(first: list[int], second: list[int], data: int) -> bytes:
+    entries = {
+        name: {"dtype": "U8", "shape": [end - begin], "data_offsets": [begin, end]}
+        for name, (begin, end) in (("a", first), ("b", second))
+    }
+    return sized(json.dumps(entries).encode(), bytes(data))
+
+
+ENTRY = b'{"dtype":"U8","shape":[1],"data_offsets":[0,1]}'
+DIGITS = "9" * 4299
+
+CASES = {
+    "file of 3 bytes": (b"{\0\0", TruncatedError, "header length"),
+    "header length 0": (sized(b"") + b"{}", LimitError, "header length"),
+    "header length over the format's limit": ((100_000_001).to_bytes(8, "little") + b"{}", LimitError, "header length"),
+    "header length past the end": ((50).to_bytes(8, "little") + b"{}", TruncatedError, "inside the header"),
+    "header length 2^63": ((1 << 63).to_bytes(8, "little") + b"{}", LimitError, "header length"),
+    "leading space": (sized(b' {"w":' + ENTRY + b"}", b"a"), FormatError, "no JSON object"),
+    "byte order mark": (sized(b"\xef\xbb\xbf{}"), FormatError, "no JSON object"),
+    "an array": (sized(b"[]"), FormatError, "no JSON object"),
+    "trailing junk": (sized(b"{} x"), FormatError, "Extra data"),
+    "two objects": (sized(b"{}{}"), FormatError, "Extra data"),
+    "trailing NUL": (sized(b"{}\0\0"), FormatError, "Extra data"),
+    "not UTF-8": (sized(b'{"\xff":' + ENTRY + b"}", b"a"), FormatError, "UTF-8"),
+    "half a surrogate pair": (sized(b'{"\\ud800":' + ENTRY + b"}", b"a"), FormatError, "surrogate"),
+    "control character in a name": (sized(b'{"a\nb":' + ENTRY + b"}", b"a"), FormatError, "control character"),
+    "deep arrays": (sized(b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"), LimitError, "nested"),
+    "deep objects": (sized(b'{"a":' * 100_000 + b"1" + b"}" * 100_000), LimitError, "nested"),
+    "deep behind brackets in strings": (
+        sized(b'{"a":' + b'["]",' * 100_000 + b"1" + b"]" * 100_000 + b"}"), LimitError, "nested",
+    ),
+    "deep behind an escaped quote": (
+        sized(b'{"a":' + b'["\\"]",' * 100_000 + b"1" + b"]" * 100_000 + b"}"), LimitError, "nested",
+    ),
+    "unterminated string of escapes": (sized(b'{"' + b'\\"' * 200_000), LimitError, "brackets"),
+    "unbalanced": (sized(b'{"a":[}'), LimitError, "brackets"),
+    "NaN": (sized(b'{"a":NaN}'), FormatError, "NaN"),
+    "number of 5000 digits": (sized(b'{"a":' + b"9" * 5000 + b"}"), FormatError, "not JSON"),
+    "duplicate name": (sized(b'{"w":' + ENTRY + b',"w":' + ENTRY + b"}", b"a"), FormatError, "twice"),
+    "duplicate metadata": (sized(b'{"__metadata__":{},"__metadata__":{}}'), FormatError, "twice"),
+    "duplicate metadata key": (sized(b'{"__metadata__":{"a":"1","a":"2"}}'), FormatError, "twice"),
+    "duplicate field": (sized(b'{"w":{"dtype":"U8","dtype":"I8"}}'), FormatError, "twice"),
+    "duplicate behind an escape": (sized(b'{"w":' + ENTRY + b',"\\u0077":' + ENTRY + b"}", b"a"), FormatError, "twice"),
+    "metadata is a list": (sized(b'{"__metadata__":[]}'), FormatError, "not an object"),
+    "entry is a list": (sized(b'{"w":[]}'), FormatError, "not an object"),
+    "field missing": (sized(b'{"w":{"dtype":"U8","shape":[1]}}'), FormatError, "data_offsets"),
+    "empty name": (sized(b'{"":' + ENTRY + b"}", b"a"), FormatError, "empty"),
+    "NUL in a name": (sized(b'{"a\\u0000b":' + ENTRY + b"}", b"a"), FormatError, "NUL"),
+    "name of 1025 bytes": (sized(b'{"' + b"n" * 1025 + b'":' + ENTRY + b"}", b"a"), LimitError, "too long"),
+    "dtype is a number": (one(dtype=8), FormatError, "dtype"),
+    "shape is text": (one(shape="4"), FormatError, "shape"),
+    "negative dimension": (one(shape=[-4]), FormatError, "dimension"),
+    "float dimension": (one(shape=[4.0]), FormatError, "dimension"),
+    "true as a dimension": (one(shape=[True]), FormatError, "dimension"),
+    "65 dimensions": (one(shape=[1] * 64 + [4]), LimitError, "dimensions"),
+    "product over 2^64": (one(shape=[1 << 33, 1 << 33]), LimitError, "larger than any array"),
+    "product of 8600 digits": (sized(b'{"w":' + ENTRY.replace(b"[1]", f"[{DIGITS},{DIGITS}]".encode()) + b"}", b"a"),
+                               LimitError, "larger than any array"),
+    "zero times too much": (one(b"", shape=[0, 1 << 40, 1 << 40], data_offsets=[0, 0]),
+                            LimitError, "larger than any array"),
+    "offsets reversed": (one(data_offsets=[4, 0]), FormatError, "reversed"),
+    "offset negative": (one(data_offsets=[-4, 0]), FormatError, "negative"),
+    "offset float": (one(data_offsets=[0, 4.0]), FormatError, "integers"),
+    "offset true": (one(data_offsets=[False, 4]), FormatError, "integers"),
+    "one offset": (one(data_offsets=[0]), FormatError, "integers"),
+    "offset of 4299 digits": (sized(b'{"w":' + ENTRY.replace(b"0,1", f"0,{DIGITS}".encode()) + b"}", b"a"),
+                              FormatError, "data_offsets"),
+    "past the end by 1": (one(b"abc"), TruncatedError, "past the end"),
+    "offset 2^64-64": (one(shape=[128], data_offsets=[(1 << 64) - 64, (1 << 64) + 64]), FormatError, "data_offsets"),
+    "offset 2^62": (one(data_offsets=[1 << 62, (1 << 62) + 4]), TruncatedError, "past the end"),
+    "trailing bytes": (one(b"abcdPK\x03\x04"), FormatError, "4 bytes follow"),
+    "no tensor but data": (sized(b"{}", b"a"), FormatError, "1 bytes follow"),
+    "size too small": (one(shape=[3]), FormatError, "do not fit"),
+    "size too large": (one(dtype="F32"), FormatError, "do not fit"),
+    "zero dimension with bytes": (one(shape=[0]), FormatError, "do not fit"),
+    "overlap": (two([0, 4], [2, 6], 6), FormatError, "overlaps"),
+    "identical ranges": (two([0, 4], [0, 4], 4), FormatError, "overlaps"),
+    "hole": (two([0, 2], [4, 6], 6), FormatError, "hole"),
+    "hole at the start": (two([2, 4], [4, 6], 6), FormatError, "hole"),
+    "odd number of f4": (one(b"a", dtype="F4", shape=[1], data_offsets=[0, 1]), FormatError, "inside a byte"),
+    "3 of f6": (one(b"abc", dtype="F6_E2M3", shape=[3], data_offsets=[0, 3]), FormatError, "inside a byte"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_malformed_header_is_a_typed_error(case: str) -> None:
+    data, kind, message = CASES[case]
+    with pytest.raises(kind, match=message) as caught:
+        squish.open(data, "safetensors")
+    assert caught.value.code != "plugin-bug"
+    assert caught.value.file == "<bytes>"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_malformed_header_costs_little_memory(case: str) -> None:
+    squish.registry().container("safetensors")
+    tracemalloc.start()
+    try:
+        with pytest.raises(SquishError):
+            squish.open(CASES[case][0], "safetensors")
+        assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_error_names_the_tensor_and_where_its_entry_is() -> None:
+    with pytest.raises(FormatError) as caught:
+        squish.open(one(shape=[3]))
+    assert caught.value.tensor == "w"
+    assert caught.value.offset == 8 + len(b"{")
+
+
+def test_a_truncated_file_is_told_with_both_sizes() -> None:
+    data = one()
+    with pytest.raises(TruncatedError, match=f"expected {len(data)} bytes in all, found {len(data) - 1} bytes"):
+        squish.open(data[:-1])
+
+
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git-lfs pointer"),
+        (b"<!DOCTYPE html><html></html>", "HTML page"),
+        (b"PK\x03\x04" + bytes(60), "zip archive"),
+        (b"\x80\x04" + bytes(60), "pickle"),
+    ],
+)
+@pytest.mark.parametrize("wanted", [None, "safetensors"])
+def test_another_kind_of_file_in_its_place_is_named(tmp_path: Path, head: bytes, what: str, wanted: str | None) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(head)
+    with pytest.raises(UnknownFormatError, match=what):
+        squish.open(path, wanted)
+
+
+def test_terminal_escapes_in_a_name_are_not_printed() -> None:
+    name = "\x1b[31mred\u202e"
+    with pytest.raises(FormatError) as caught:
+        squish.open(sized(json.dumps({name: {"dtype": "U8", "shape": [2], "data_offsets": [0, 1]}}).encode(), b"a"))
+    assert "\x1b" not in str(caught.value)
+    assert "\u202e" not in str(caught.value)
+
+
+def base() -> bytes:
+    header = {
+        "__metadata__": {"format": "pt", "k\u00e9y": 'value \\ "'},
+        "model.embed.weight": {"dtype": "BF16", "shape": [4, 4], "data_offsets": [0, 32]},
+        "model.norm": {"dtype": "F32", "shape": [], "data_offsets": [32, 36]},
+        "model.packed": {"dtype": "F4", "shape": [2, 4], "data_offsets": [36, 40]},
+        "model.none": {"dtype": "U8", "shape": [0], "data_offsets": [40, 40]},
+    }
+    return sized(json.dumps(header, separators=(",", ":")).encode() + b"  ", bytes(range(40)))
+
+
+def test_every_truncation_is_a_typed_error() -> None:
+    data = base()
+    for length in range(len(data)):
+        with pytest.raises(SquishError) as caught:
+            squish.open(data[:length], "safetensors")
+        assert caught.value.code != "plugin-bug"
+
+
+def test_mutants_open_or_fail_with_a_typed_error() -> None:
+    data, chance, opened = base(), random.Random(7), 0
+    tokens = [
+        b"[",
+        b"]",
+        b"{",
+        b"}",
+        b'"',
+        b"\\",
+        b",",
+        b":",
+        b"-",
+        b"0",
+        b"9999999999",
+        b"1e9",
+        b"null",
+        b"\xff",
+        b"\0",
+    ]
+    for _ in range(4000):
+        mutant = bytearray(data)
+        for _ in range(chance.randint(1, 3)):
+            at = chance.randrange(len(mutant) - 40)
+            token = chance.choice(tokens)
+            match chance.randrange(4):
+                case 0:
+                    mutant[at] ^= 1 << chance.randrange(8)
+                case 1:
+                    mutant[at : at + len(token)] = token
+                case 2:
+                    mutant[at:at] = token
+                case 3:
+                    del mutant[at : at + chance.randint(1, 8)]
+        if chance.random() < 0.7:  # let the mutation reach past the length
+            mutant[:8] = (len(mutant) - 48).to_bytes(8, "little")
+        file = tried(lambda mutant=mutant: squish.open(bytes(mutant), "safetensors"))  # type: ignore[misc]
+        if file is not None:
+            opened += 1
+            for name in file:
+                tried(file[name].numpy)
+    assert 0 < opened < 4000
+
+
+def tried(action: Callable[[], Any]) -> Any:
+    """The result, or None on a typed error; whatever else escapes fails the test."""
+    try:
+        return action()
+    except SquishError as error:
+        if error.code == "plugin-bug":
+            raise
+        return None

@@ -1,0 +1,177 @@
+"""Sharded sets and folders: one namespace, checked against the index; the model's other files as assets."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import squish_core as squish
+from squish_core.errors import FormatError, SquishError, UnknownFormatError
+
+INDEX = "model.safetensors.index.json"
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+def shard(**tensors: bytes) -> bytes:
+    entries, at = {}, 0
+    for name, data in tensors.items():
+        entries[name] = {"dtype": "U8", "shape": [len(data)], "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    raw = json.dumps({"__metadata__": {"format": "pt"}, **entries}).encode()
+    return len(raw).to_bytes(8, "little") + raw + b"".join(tensors.values())
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / SHARDS[0]).write_bytes(shard(a=b"aa", b=b"b"))
+    (tmp_path / SHARDS[1]).write_bytes(shard(c=b"cc"))
+    (tmp_path / "config.json").write_text('{"model_type":"x"}')
+    (tmp_path / "notes.txt").write_text("not an asset")
+    change(tmp_path, lambda listing: None)
+    return tmp_path
+
+
+def change(folder: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    listing: dict[str, Any] = {
+        "metadata": {"total_size": 5},
+        "weight_map": {"a": SHARDS[0], "b": SHARDS[0], "c": SHARDS[1]},
+    }
+    edit(listing)
+    (folder / INDEX).write_text(json.dumps(listing))
+
+
+@pytest.mark.parametrize("name", ["", INDEX])
+def test_a_folder_or_its_index_opens_all_shards_as_one(model: Path, name: str) -> None:
+    with squish.open(model / name) as file:
+        assert {tensor: bytes(file[tensor].numpy()) for tensor in file} == {"a": b"aa", "b": b"b", "c": b"cc"}
+        assert [ref.name for ref in file.index.files] == [*SHARDS, "config.json"]
+        assert file.meta == {"format": "pt"}
+        assert file.problems == ()
+
+
+def test_assets_lie_beside_the_model(model: Path) -> None:
+    with squish.open(model) as file:
+        assert list(file.assets) == ["config.json"]
+        assert bytes(file.assets["config.json"].raw) == b'{"model_type":"x"}'
+
+
+def test_one_shard_by_name_opens_alone_with_a_note(model: Path) -> None:
+    with squish.open(model / SHARDS[1]) as file:
+        assert list(file) == ["c"]
+        (problem,) = file.problems
+        assert problem.severity == "note"
+        assert INDEX in problem.message
+
+
+def test_a_folder_with_one_file_opens_it(tmp_path: Path) -> None:
+    (tmp_path / "weights.safetensors").write_bytes(shard(a=b"aa"))
+    assert list(squish.open(tmp_path)) == ["a"]
+
+
+def test_a_file_of_another_name_has_no_assets(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "lora.safetensors").write_bytes(shard(a=b"aa"))
+    (tmp_path / "model.safetensors").write_bytes(shard(a=b"aa"))
+    assert not squish.open(tmp_path / "lora.safetensors").assets
+    assert list(squish.open(tmp_path / "model.safetensors").assets) == ["config.json"]
+
+
+def test_a_folder_with_several_files_and_no_index_names_them(tmp_path: Path) -> None:
+    for name in ("one.safetensors", "two.safetensors"):
+        (tmp_path / name).write_bytes(shard(a=b"aa"))
+    with pytest.raises(FormatError, match=r"one\.safetensors, two\.safetensors"):
+        squish.open(tmp_path)
+
+
+CASES: dict[str, tuple[Callable[[dict[str, Any]], object], str, str | None]] = {
+    "shard missing": (lambda listing: listing["weight_map"].update(d="gone.safetensors"), "gone.safetensors", "d"),
+    "name in no shard": (lambda listing: listing["weight_map"].update(d=SHARDS[1]), "not in the shard", "d"),
+    "name not in the index": (lambda listing: listing["weight_map"].pop("b"), "does not name", "b"),
+    "name in another shard": (lambda listing: listing["weight_map"].update(b=SHARDS[1]), "does not name", "b"),
+    "separator": (lambda listing: listing["weight_map"].update(b="../x.safetensors"), "plain file name", "b"),
+    "absolute path": (lambda listing: listing["weight_map"].update(b="/x.safetensors"), "plain file name", "b"),
+    "leading dot": (lambda listing: listing["weight_map"].update(b=".x.safetensors"), "plain file name", "b"),
+    "NUL": (lambda listing: listing["weight_map"].update(b="a\0b"), "plain file name", "b"),
+    "case clash": (lambda listing: listing["weight_map"].update(b=SHARDS[0].upper()), "only in case", "b"),
+    "no file name": (lambda listing: listing["weight_map"].update(b=3), "names no file", "b"),
+    "no weight_map": (lambda listing: listing.pop("weight_map"), "weight_map", None),
+    "weight_map a list": (lambda listing: listing.update(weight_map=[]), "weight_map", None),
+    "the index as its own shard": (lambda listing: listing["weight_map"].update(d=INDEX), "header", None),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_index_and_shards_that_disagree_are_an_error(model: Path, case: str) -> None:
+    edit, message, tensor = CASES[case]
+    change(model, edit)
+    with pytest.raises(FormatError, match=message) as caught:
+        squish.open(model)
+    assert caught.value.tensor == tensor
+    assert caught.value.code != "plugin-bug"
+
+
+def test_a_name_in_two_shards_names_both(model: Path) -> None:
+    (model / SHARDS[1]).write_bytes(shard(c=b"cc", a=b"aa"))
+    with pytest.raises(FormatError, match=f"two shards.*{SHARDS[0]}.*{SHARDS[1]}"):
+        squish.open(model)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"weight_map":{"a":"x","a":"y"}}', '{"a":' + "[" * 5000, "\ufeff{}"])
+def test_a_damaged_index_is_a_typed_error(model: Path, text: str) -> None:
+    (model / INDEX).write_text(text)
+    with pytest.raises(FormatError) as caught:
+        squish.open(model)
+    assert caught.value.code != "plugin-bug"
+
+
+@pytest.mark.parametrize("size", [4, "5", 5.5, None])
+def test_a_wrong_total_size_is_a_warning(model: Path, size: object) -> None:
+    change(model, lambda listing: listing["metadata"].update(total_size=size))
+    assert [problem.code for problem in squish.open(model).problems] == ([] if size is None else ["total-size"])
+
+
+def test_a_shard_that_is_a_git_lfs_pointer_is_named(model: Path) -> None:
+    (model / SHARDS[1]).write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
+    with pytest.raises(UnknownFormatError, match=f"{SHARDS[1]}: is a git-lfs pointer"):
+        squish.open(model)
+
+
+def test_a_shard_that_is_damaged_is_named(model: Path) -> None:
+    (model / SHARDS[1]).write_bytes(shard(c=b"cc")[:-1])
+    with pytest.raises(FormatError, match=SHARDS[1]):
+        squish.open(model)
+
+
+def test_an_index_without_any_shard_says_what_is_missing(model: Path) -> None:
+    for name in SHARDS:
+        (model / name).unlink()
+    with pytest.raises(FormatError, match="is missing"):
+        squish.open(model)
+
+
+def test_shards_may_be_links_as_in_a_download_cache(model: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    blob = tmp_path_factory.mktemp("blobs") / "0123"
+    (model / SHARDS[1]).rename(blob)
+    (model / SHARDS[1]).symlink_to(blob)
+    assert bytes(squish.open(model)["c"].numpy()) == b"cc"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_a_pipe_in_a_shards_place_is_not_waited_for(model: Path) -> None:
+    (model / SHARDS[1]).unlink()
+    os.mkfifo(model / SHARDS[1])
+    with pytest.raises(SquishError):
+        squish.open(model)
+
+
+def test_metadata_that_differs_between_shards_is_a_warning(model: Path) -> None:
+    data = shard(c=b"cc").replace(b'"pt"', b'"tf"')
+    (model / SHARDS[1]).write_bytes(data)
+    with squish.open(model) as file:
+        assert file.meta == {"format": "pt"}
+        assert [problem.code for problem in file.problems] == ["metadata"]

@@ -1,0 +1,25 @@
+"""The boundary around plugin code: whatever escapes becomes a typed error that says where."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from squish_core.errors import SquishError
+
+
+@contextmanager
+def guarded(kind: type[SquishError], what: str, **context: Any) -> Iterator[None]:
+    """Turn whatever escapes from a plugin into a typed error that says where."""
+    try:
+        yield
+    except SquishError as error:
+        raise error.within(**context) from error.__cause__
+    except MemoryError as error:
+        raise kind(f"not enough memory while {what}", code="memory", **context) from error
+    except Exception as error:
+        raise kind(
+            f"a plugin failed while {what}: {type(error).__name__}: {error}", code="plugin-bug",
+            hint="Please report this with the file's header.", **context,
+        ) from error  # fmt: skip
