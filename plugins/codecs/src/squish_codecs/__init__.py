@@ -18,5 +18,7 @@ def squish_codecs() -> list[CodecInfo]:
                 "int4": "affine:bits=4,group_size=32,scale_dtype=f16",
                 "int2": "affine:bits=2,group_size=64,offset=bias,scale_dtype=f16",
             },
-        )
+        ),
+        CodecInfo(id="float8", title="float8 with one scale", factory="squish_codecs.float8:Float8"),
+        CodecInfo(id="mx", title="microscaling: float4 with a power of two", factory="squish_codecs.mx:Mx"),
     ]  # fmt: skip

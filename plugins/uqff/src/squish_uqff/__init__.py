@@ -22,10 +22,8 @@ def squish_containers() -> list[ContainerInfo]:
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The codecs of this plugin; `float8` and `mx` know nothing of UQFF."""
+    """The codecs of this plugin."""
     return [
         CodecInfo(id="hqq", title="half-quadratic quantisation", factory="squish_uqff.hqq:Hqq"),
-        CodecInfo(id="float8", title="float8 with one scale", factory="squish_uqff.float8:Float8"),
-        CodecInfo(id="mx", title="microscaling: float4 with a power-of-two scale", factory="squish_uqff.mx:Mx"),
         CodecInfo(id="uqff.f8q8", title="int8 with a float8 scale for 32 values", factory="squish_uqff.f8q8:F8Q8"),
     ]

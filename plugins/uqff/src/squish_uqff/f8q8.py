@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from squish_core.api import Codec, Params, Parts, Region, TensorSpec, dtypes
-from squish_uqff.float8 import e4m3_values
+from squish_codecs.float8 import e4m3_values
+
+from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,3 +43,30 @@ class F8Q8(Codec):
             np.multiply(codes, scale[:, None], out=out.reshape(-1, BLOCK), dtype=np.float32)
         else:
             out.reshape(-1)[:] = (codes * scale[:, None]).reshape(-1)[: out.size]
+
+    def encode(
+        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """The scale is rounded to e4m3 first, then the codes to it."""
+        import ml_dtypes
+        import numpy as np
+
+        values = np.ascontiguousarray(panel, np.float32).reshape(-1)
+        blocks = np.zeros((-(-values.size // BLOCK), BLOCK), np.float32)
+        blocks.reshape(-1)[: values.size] = values
+        largest = np.abs(blocks).max(axis=-1, initial=0)
+        if not np.isfinite(largest).all():
+            raise CodecError("infinities and NaN have no F8Q8 form", code="values")
+        stored = np.minimum(largest / np.float32(127) * np.float32(SCALE), np.float32(SCALE))
+        stored = stored.astype(ml_dtypes.float8_e4m3fn)
+        scale = stored.astype(np.float32) / np.float32(SCALE)
+        codes = np.rint(blocks / np.where(scale > 0, scale, 1)[:, None])
+        data = np.empty((len(blocks), BLOCK_BYTES), np.uint8)
+        data[:, 0] = stored.view(np.uint8)
+        data[:, 1:] = np.clip(codes, -127, 127).astype(np.int8).view(np.uint8)
+        return {"data": data}
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        if params:
+            raise CodecError("uqff.f8q8 takes no parameters", found=", ".join(params), code="params")
+        return params

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec
@@ -41,6 +42,41 @@ class Mx(Codec):
         blocks = out.reshape(*scale.shape, BLOCK)
         with np.errstate(over="ignore", invalid="ignore"):
             blocks *= scale.astype(np.float32)[..., None]
+
+    def encode(
+        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """The nearest codes under the largest power of two that keeps a block's maximum below 2 * 6: saturating."""
+        import numpy as np
+
+        blocks = np.ascontiguousarray(panel, np.float32).reshape(*panel.shape[:-1], -1, BLOCK)
+        largest = np.abs(blocks).max(axis=-1)
+        if not np.isfinite(largest).all():
+            raise CodecError("infinities and NaN have no microscaled form", code="values")
+        exponent = np.frexp(largest / np.float32(6))[1] - 1
+        scale = np.where(largest > 0, np.clip(exponent + 127, 0, 254), 127).astype(np.uint8)
+        powers = scale.view(_e8m0()).astype(np.float32)[..., None]
+        # Between two values lies the bound from which on the upper one is taken.
+        codes = np.searchsorted(_BOUNDS, np.abs(blocks) / powers, side="right").astype(np.uint8)
+        codes |= np.signbit(blocks).astype(np.uint8) << 3
+        pairs = codes.reshape(*panel.shape[:-1], -1, 2)
+        return {"data": pairs[..., 0] | pairs[..., 1] << 4, "scale": scale.view(_e8m0())}
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        if params:
+            raise CodecError("mx takes no parameters", found=", ".join(params), code="params")
+        self.parts(spec, params)
+        return params
+
+
+_BOUNDS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+
+
+def _e8m0() -> np.dtype:
+    import ml_dtypes
+    import numpy as np
+
+    return np.dtype(ml_dtypes.float8_e8m0fnu)
 
 
 def _pairs() -> np.ndarray:
