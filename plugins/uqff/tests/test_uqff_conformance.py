@@ -23,6 +23,10 @@ class TestUqff(ContainerSuite):
         names = ("0.1.2-fp8/fp8.uqff", "1.0.0-mxfp4/mxfp4-0.uqff")
         return {name: DATA / name for name in names}
 
+    @pytest.mark.skip(reason="writing adds a report")
+    def test_converting_to_itself_keeps_everything(self, sample: str, tmp_path: Path) -> None:
+        """See test_uqff_writing."""
+
 
 class TestHqqFiles(ContainerSuite):
     """HQQ: a group is a column of 64 pieces of the tensor, so a row needs the scales of many groups."""
@@ -35,6 +39,10 @@ class TestHqqFiles(ContainerSuite):
     @pytest.mark.skip(reason="groups cross rows")
     def test_a_row_reads_only_its_bytes(self, sample: str) -> None:
         """Not for this codec."""
+
+    @pytest.mark.skip(reason="writing adds a report")
+    def test_converting_to_itself_keeps_everything(self, sample: str, tmp_path: Path) -> None:
+        """See test_uqff_writing."""
 
 
 class TestHqq(CodecSuite):

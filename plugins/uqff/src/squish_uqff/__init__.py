@@ -15,6 +15,11 @@ def squish_containers() -> list[ContainerInfo]:
             factory="squish_uqff.container:Uqff",
             suffixes=(".uqff",),
             refines="safetensors",
+            can_write=True,
+            options={
+                "name": "stem of the shards: name-0.uqff, name-1.uqff, ...",
+                "max_shard_size": "most bytes of tensors in a shard (10GiB)",
+            },
             codecs=("dense", "affine", "hqq", "float8", "mx", "uqff.f8q8"),
         )
     ]

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
 
 from squish_core.api import (
+    Encoding,
     FileRef,
     FormatError,
     Index,
+    Layout,
+    Options,
+    Outgoing,
     Part,
     Problem,
     Refinement,
+    Refusal,
     Segment,
+    Sink,
     Source,
     SquishError,
     TensorSpec,
 )
-from squish_uqff import legacy, names, shards, tables
+from squish_uqff import legacy, names, shards, tables, writer
 from squish_uqff.layers import Layer, make_broken
 from squish_uqff.named import MARK, VERSION, VERSION_KEYS, read_layer, read_version
 from squish_uqff.shards import Shard
@@ -71,6 +77,27 @@ class Uqff(Refinement):
             problems=(*index.problems, *problems),
             attrs={"uqff.shards": len(found)},
         )  # fmt: skip
+
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        return writer.accepts(spec, encoding)
+
+    def layout(
+        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+    ) -> Layout:
+        return writer.layout(specs, meta, {name: part.nbytes for name, part in assets.items()}, options)
+
+    def writes_folder(self, options: Options) -> bool:
+        return True
+
+    def write(
+        self,
+        sink: Sink,
+        tensors: Sequence[Outgoing],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, bytes],
+        options: Options,
+    ) -> None:
+        writer.write(sink, tensors, meta, assets, options)
 
 
 def _is_legacy(tensors: Mapping[str, TensorSpec], source: Source) -> bool:
