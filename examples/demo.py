@@ -174,10 +174,8 @@ class Demo:
         """Run and show one command line."""
         shown = [str(word).replace(f"{ROOT}/", "") for word in words]
         print(f"\n$ squish {' '.join(shown)}", flush=True)
-        try:
-            command([str(word) for word in words])
-        except SystemExit as stop:
-            self.check(not stop.code, "" if not stop.code else f"squish {shown[0]} ended with {stop.code}")
+        code = command([str(word) for word in words])
+        self.check(not code, f"squish {' '.join(shown)} ended with {code}" if code else "")
 
     def check(self, good: bool, text: str) -> None:
         """Show a result and remember a failure."""

@@ -161,6 +161,7 @@ class Check:
             encoding = tensor.readable()
             codec = self.file.registry.codec(encoding.codec.id)
             params, arrays = encoding.codec.params, tensor.arrays(encoding)
+            tensor._check_decoded(encoding, tensor.shape)
             for region in panels(tensor.shape, codec.grain(tensor.spec, params), 4):
                 read_region(codec, arrays, tensor.spec, params, region)
 

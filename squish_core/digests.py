@@ -9,8 +9,22 @@ from typing import Any
 from attrs import frozen
 
 from squish_core.crc32c import Crc32c
+from squish_core.errors import MissingPluginError
 
-ALGORITHMS: dict[str, tuple[Callable[[], Any], str]] = {"sha256": (hashlib.sha256, ""), "crc32c": (Crc32c, "0x")}
+
+def _xxh3() -> Any:
+    try:
+        import xxhash
+    except ImportError:
+        raise MissingPluginError(
+            "an xxh3 digest needs the package xxhash", code="not-installed", hint="Run `pip install xxhash`."
+        ) from None
+    return xxhash.xxh3_64()
+
+
+ALGORITHMS: dict[str, tuple[Callable[[], Any], str]] = {
+    "sha256": (hashlib.sha256, ""), "crc32c": (Crc32c, "0x"), "xxh3": (_xxh3, ""),
+}  # fmt: skip
 """Algorithm -> its hasher and what stands before the hex digits."""
 
 

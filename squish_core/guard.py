@@ -18,6 +18,8 @@ def guarded(kind: type[SquishError], what: str, **context: Any) -> Iterator[None
         raise error.within(**context) from error.__cause__
     except MemoryError as error:
         raise kind(f"not enough memory while {what}", code="memory", **context) from error
+    except OSError as error:  # a full disk, a failing one: not the plugin's doing
+        raise kind(f"the system failed while {what}: {error}", code="os", **context) from error
     except Exception as error:
         raise kind(
             f"a plugin failed while {what}: {type(error).__name__}: {error}", code="plugin-bug",

@@ -139,7 +139,7 @@ class File(Mapping[str, "Tensor"]):
         try:
             return Tensor(self, self.index.tensors[name])
         except KeyError:
-            near = difflib.get_close_matches(name, self.index.tensors, 3, 0.5)
+            near = difflib.get_close_matches(str(name), self.index.tensors, 3, 0.5)
             raise KeyError(f"{name!r} is not in {self.name}; near: {', '.join(near) or 'nothing'}") from None
 
     def __iter__(self) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from squish_core import known
-from squish_core.backends.base import Availability, Cost, Offer, Refused, Request, Use
+from squish_core.backends.base import OPS, Availability, Backend, Cost, Offer, Refused, Request, Use
 from squish_core.errors import SquishError, escape
 from squish_core.model import Encoding, TensorSpec, to_json
 
@@ -114,6 +114,8 @@ def resolve(
     `policy` is "spec", "smallest", "exact" or a function from `Ranked` to a sort key.
     """
     name, key = _policy(policy)
+    if op not in OPS:
+        raise SquishError("no such operation", expected=", ".join(OPS), found=repr(op), code="op")
     offers: list[Ranked] = []
     refused: list[Refused] = []
     if backend is not None and backend not in registry.backends:
@@ -134,7 +136,8 @@ def resolve(
             continue
         preference = getattr(registry.backends[backend_id].info, "preference", 0)
         for rank, encoding in enumerate(encodings):
-            answer = implementation.offer(Request(spec=spec, encoding=encoding, use=Use(op=op), registry=registry))
+            request = Request(spec=spec, encoding=encoding, use=Use(op=op), registry=registry)
+            answer = _offer(backend_id, implementation, request)
             if isinstance(answer, Refused):
                 refused.append(answer)
             elif op not in answer.ops:
@@ -154,7 +157,13 @@ def resolve(
 
 
 def resolve_features(
-    registry: Registry, container: str, features: dict[str, Any], *, policy: str | Policy, op: str
+    registry: Registry,
+    container: str,
+    features: dict[str, Any],
+    *,
+    policy: str | Policy = "spec",
+    op: str = "linear",
+    backend: str | None = None,
 ) -> Chain:
     """The chain for a combination of a format's declared features, without a file."""
     from squish_core.guard import guarded
@@ -177,7 +186,12 @@ def resolve_features(
     target = f"{container} with {shown or 'nothing given'}"
     with guarded(SquishError, f"resolving {target}"):
         encodings = implementation.recipes(**features)
-        return resolve(registry, target, container, encodings, policy=policy, op=op)
+        if not encodings and declared:
+            raise SquishError(
+                "names no way to store a tensor", tensor=target, code="feature",
+                hint=f"Give a feature ({', '.join(declared)}); `squish formats {container}` lists the values.",
+            )  # fmt: skip
+        return resolve(registry, target, container, encodings, policy=policy, op=op, backend=backend)
 
 
 def _policy(policy: str | Policy) -> tuple[str, Policy]:
@@ -194,6 +208,14 @@ def _probe(implementation: Any) -> Availability:
         return available
     except Exception as error:  # a probe must never stop the others
         return Availability(ok=False, reason=f"its probe failed: {type(error).__name__}: {error}")
+
+
+def _offer(backend: str, implementation: Backend, request: Request) -> Offer | Refused:
+    try:
+        return implementation.offer(request)
+    except Exception as error:  # one backend's bug must not take the others away
+        why = f"its offer failed: {type(error).__name__}: {error}"
+        return Refused(backend=backend, encoding=request.encoding, code="plugin-bug", why=why)
 
 
 def _absent_backends(registry: Registry) -> list[Refused]:

@@ -233,7 +233,10 @@ def open_source(target: Any) -> Source:
         return target
     if isinstance(target, (bytes, bytearray, memoryview, mmap.mmap)):
         return BytesSource(target)
-    path = Path(os.fspath(target))
+    given = os.fspath(target)
+    if not given:
+        raise FormatError("the path is empty", file=repr(given), code="missing", hint="Name a file.")
+    path = Path(given)
     try:
         info = path.stat()
     except (OSError, ValueError) as error:

@@ -136,13 +136,7 @@ class StoredArray:
         """Undo the filters, into memory of the declared size: checked against the limits before it is taken."""
         part, limits = self.part, self._limits
         size = part.nbytes
-        allowed = max(256 * MIB, part.stored * limits.ratio)
-        if size > min(allowed, limits.decoded):
-            raise LimitError(
-                "would decode to more than the limits allow",
-                expected=f"at most {min(allowed, limits.decoded)} bytes", found=f"{size} bytes", code="ratio",
-                hint="Raise Limits(decoded=..., ratio=...) if you trust the file.",
-            )  # fmt: skip
+        check_decoded(size, part.stored, limits)
         if len(part.filters) > 1:
             raise CodecError("more than one filter on a part is not supported", found=len(part.filters), code="filter")
         stored = (
@@ -150,7 +144,24 @@ class StoredArray:
             if len(part.segments) != 1
             else next(iter(self.stored_chunks(1 << 62)), memoryview(b""))
         )
-        codec = self._registry.byte_codec(part.filters[0].codec)
+        codec, params = self._registry.byte_codec(part.filters[0].codec), part.filters[0].params
+        if size > max(32 * MIB, 64 * len(stored)):
+            # So much from so little is rare: see that it is there before memory for it is taken.
+            found = codec.measure(stored, params, most=size)
+            if found is not None and found != size:
+                raise CodecError(
+                    "decodes to another size", expected=f"{size} bytes", found=f"{found} bytes", code="size"
+                )
         out = bytearray(size)
-        codec.decode(stored, part.filters[0].params, out=memoryview(out), ratio=limits.ratio)
+        codec.decode(stored, params, out=memoryview(out), ratio=limits.ratio)
         return out
+
+
+def check_decoded(size: int, stored: int, limits: Limits) -> None:
+    """LimitError when `size` decoded bytes are too many, or too many for `stored` ones."""
+    allowed = min(max(256 * MIB, stored * limits.ratio), limits.decoded)
+    if size > allowed:
+        raise LimitError(
+            "would decode to more than the limits allow", expected=f"at most {allowed} bytes", found=f"{size} bytes",
+            code="ratio", hint="Raise Limits(decoded=..., ratio=...) if you trust the file.",
+        )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
@@ -9,8 +10,8 @@ from squish_core.buffers import Buffer
 from squish_core.errors import CodecError, MissingPluginError, TensorError
 from squish_core.guard import guarded
 from squish_core.model import Encoding, TensorSpec
-from squish_core.regions import Region, full, read_region
-from squish_core.stored import StoredArray
+from squish_core.regions import Region, full, read_region, sizes
+from squish_core.stored import StoredArray, check_decoded
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,11 +65,12 @@ class Tensor:
 
         with self._guard("decoding"):
             encoding = self.readable()
+            if out is not None:
+                self._check_out(out, dtype or self._value_dtype(encoding))
             if dtype is not None and dtype != self._value_dtype(encoding):
                 values = self._read(encoding, full(self.shape)).astype(dtypes.to_numpy(dtype))
             elif out is not None:
                 values = out
-                self._check_out(out, encoding)
                 self._fill(encoding, out)
             else:
                 values = self._whole(encoding, bool(copy))
@@ -149,6 +151,7 @@ class Tensor:
 
         if not copy and self._stored_as_is(encoding):
             return self.file.array(encoding.parts["data"]).buffer().numpy().reshape(self.shape)
+        self._check_decoded(encoding, self.shape)
         out = np.empty(self.shape, dtypes.to_numpy(self._value_dtype(encoding)))
         self._fill(encoding, out)
         return out
@@ -170,10 +173,21 @@ class Tensor:
 
     def _read(self, encoding: Encoding, region: Region, out: np.ndarray | None = None) -> np.ndarray:
         codec = self.file.registry.codec(encoding.codec.id)
+        self._check_decoded(encoding, sizes(region))
         return read_region(codec, self.arrays(encoding), self.spec, encoding.codec.params, region, out)
 
-    def _check_out(self, out: np.ndarray, encoding: Encoding) -> None:
-        wanted = dtypes.to_numpy(self._value_dtype(encoding))
+    def _check_decoded(self, encoding: Encoding, shape: tuple[int, ...]) -> None:
+        """What is decoded from few stored bytes (sparse, run lengths) stays within the limits."""
+        check_decoded(dtypes.nbytes(self._value_dtype(encoding), shape), encoding.stored, self.file.limits)
+
+    def _check_out(self, out: Any, dtype: str) -> None:
+        import numpy as np
+
+        wanted = dtypes.to_numpy(dtype)
+        if not isinstance(out, np.ndarray):
+            raise TensorError(
+                "`out` does not fit", expected=f"writable {wanted} {self.shape}", found=type(out).__name__, code="out"
+            )
         if out.shape != self.shape or out.dtype != wanted or not out.flags.writeable:
             raise TensorError(
                 "`out` does not fit", expected=f"writable {wanted} {self.shape}",
@@ -218,8 +232,8 @@ class Weight:
 def normalise(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]]:
     """A NumPy basic index as the region that must be read and the index that is left for the result."""
     keys = list(key) if isinstance(key, tuple) else [key]
-    if Ellipsis in keys:
-        at = keys.index(Ellipsis)
+    if any(item is Ellipsis for item in keys):  # `in` would compare arrays
+        at = next(number for number, item in enumerate(keys) if item is Ellipsis)
         keys[at : at + 1] = [slice(None)] * (len(shape) - len(keys) + 1)
     if len(keys) > len(shape):
         raise TensorError("too many indices", expected=f"at most {len(shape)}", found=len(keys), code="index")
@@ -228,18 +242,27 @@ def normalise(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]
     rest: list[Any] = []
     for item, size in zip(keys, shape):
         if isinstance(item, slice):
-            picked = range(*item.indices(size))
+            try:
+                picked = range(*item.indices(size))
+            except (TypeError, ValueError) as error:
+                raise TensorError(
+                    "a slice cannot be used", expected=str(error), found=repr(item), code="index"
+                ) from None
             low, high = (min(picked), max(picked) + 1) if len(picked) else (0, 0)
             region.append(slice(low, high))
             rest.append(slice(None, None, picked.step))
             continue
-        position = item.__index__() if hasattr(item, "__index__") else None
+        try:
+            position = operator.index(item)
+        except TypeError:
+            position = None
         if position is None or not -size <= position < size:
             raise TensorError(
                 "an index is out of range or not an integer",
                 expected=f"-{size}..{size - 1}",
                 found=repr(item),
                 code="index",
+                hint="Integers and slices select a region; for anything else, index the array of numpy().",
             )
         region.append(slice(position % size, position % size + 1))
         rest.append(0)

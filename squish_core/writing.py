@@ -139,7 +139,10 @@ def atomic_file(target: Path, progress: Callable[[int], None] | None = None) -> 
         )  # fmt: skip
     if not target.parent.is_dir():
         raise FormatError("the folder does not exist", file=str(target.parent), code="missing", hint="Create it first.")
-    fd, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    try:
+        fd, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    except OSError as error:
+        raise unwritable(target, error) from None
     temporary = Path(name)
     try:
         with os.fdopen(fd, "w+b", buffering=1 << 20) as file:
@@ -161,7 +164,10 @@ def atomic_folder(target: Path, progress: Callable[[int], None] | None = None) -
         raise FormatError("already exists", file=str(target), code="exists", hint="Name a new folder, or remove it.")
     if not target.parent.is_dir():
         raise FormatError("the folder does not exist", file=str(target.parent), code="missing", hint="Create it first.")
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+    except OSError as error:
+        raise unwritable(target, error) from None
     try:
         yield Sink(None, temporary, progress)
         os.chmod(temporary, 0o777 & ~_umask())
@@ -171,6 +177,14 @@ def atomic_folder(target: Path, progress: Callable[[int], None] | None = None) -
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def unwritable(target: Path, error: OSError) -> FormatError:
+    """The error for a folder in which no file can be made."""
+    return FormatError(
+        "cannot be written", file=str(target), found=error.strerror, code="unwritable",
+        hint=f"Check that {str(target.parent)!r} lets you make files and that the name is not too long.",
+    )  # fmt: skip
 
 
 def _umask() -> int:

@@ -42,6 +42,8 @@ def test_a_file_is_a_mapping_in_file_order(file: Any) -> None:
 def test_an_unknown_name_gives_the_nearest(file: Any) -> None:
     with pytest.raises(KeyError, match="near: bias"):
         file["bia"]
+    with pytest.raises(KeyError, match="3 is not in"):
+        file[3]
     with pytest.raises(KeyError):
         file.assets["nothing"]
     assert file.assets.get("nothing") is None
@@ -88,6 +90,12 @@ def test_out_is_filled_and_checked(file: Any) -> None:
         for wrong in (np.empty((64, 31), np.float32), np.empty((64, 32), np.float64)):
             with pytest.raises(TensorError, match="does not fit"):
                 file[name].numpy(out=wrong)
+        with pytest.raises(TensorError, match="found list"):
+            file[name].numpy(out=[0.0])  # type: ignore[arg-type]
+        half = np.empty((64, 32), np.float16)
+        assert file[name].numpy(dtype="f16", out=half) is half
+        with pytest.raises(TensorError, match="expected writable float16"):
+            file[name].numpy(dtype="f16", out=out)
         out.flags.writeable = False
         with pytest.raises(TensorError, match="does not fit"):
             file[name].numpy(out=out)
@@ -106,10 +114,27 @@ def test_arrays_come_by_the_array_protocol(file: Any) -> None:
     assert np.asarray(file["w"], np.float64).dtype == np.float64
 
 
-@pytest.mark.parametrize("key", [64, -65, (0, 0, 0), "a", 1.5, None, [0, 1], (Ellipsis, Ellipsis)])
+@pytest.mark.parametrize(
+    "key",
+    [
+        64,
+        -65,
+        (0, 0, 0),
+        "a",
+        1.5,
+        None,
+        [0, 1],
+        (Ellipsis, Ellipsis),
+        slice(0, 4, 0),
+        slice(0.5, 2),
+        np.ones(64, bool),
+        np.arange(2),
+    ],
+)
 def test_an_index_that_does_not_fit_is_a_typed_error(file: Any, key: Any) -> None:
-    with pytest.raises(TensorError, match="ind"):
+    with pytest.raises(TensorError, match=r"ind|slice") as caught:
         file["w"][key]
+    assert caught.value.code == "index"
 
 
 def test_other_byte_orders_and_filters_read_the_same() -> None:
@@ -159,9 +184,13 @@ def test_operations_of_a_loaded_tensor(file: Any) -> None:
     np.testing.assert_allclose(weight.linear(operand), operand @ dense.T, rtol=1e-5)
     np.testing.assert_array_equal(weight.embed(np.array([[5, 0], [5, 63]])), dense[[[5, 0], [5, 63]]])
     for wrong in (lambda: weight.linear(np.ones(31)), lambda: weight.embed([64]), lambda: weight.embed([-1]),
-                  lambda: weight.embed([0.5]), lambda: weight.experts(operand, [0])):  # fmt: skip
-        with pytest.raises(SquishError, match="q: "):
+                  lambda: weight.embed([0.5]), lambda: weight.experts(operand, [0]), lambda: weight.linear("x"),
+                  lambda: weight.linear([[1], [1, 2]]), lambda: weight.linear(operand * 1j),
+                  lambda: weight.embed([[1], [1, 2]])):  # fmt: skip
+        with pytest.raises(SquishError, match="q: ") as caught:
             wrong()
+        assert caught.value.code != "plugin-bug"
+    assert weight.embed([]).shape == (0, 32)
 
 
 def test_experts_pick_a_matrix_for_each_row() -> None:
@@ -170,6 +199,9 @@ def test_experts_pick_a_matrix_for_each_row() -> None:
     operand, ids = np.random.default_rng(1).standard_normal((3, 6)).astype(np.float32), np.array([2, 0, 2])
     wanted = np.stack([row @ experts[expert].T for row, expert in zip(operand, ids)])
     np.testing.assert_allclose(weight.experts(operand, ids), wanted, rtol=1e-5)
+    for rows, few in ((operand, [0, 1]), (operand[0], [0]), (operand, [[0], [1], [2]])):
+        with pytest.raises(SquishError, match="one row of x for each id"):
+            weight.experts(rows, few)
 
 
 def test_strict_fails_on_warnings_and_lists_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

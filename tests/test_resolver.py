@@ -96,12 +96,14 @@ def test_a_backend_that_is_not_available_is_refused_with_its_reason() -> None:
     absent = api.BackendInfo(id="toy.absent", title="x", factory="toys:Absent", preference=9)
     failing = api.BackendInfo(id="toy.failing", title="x", factory="toys:Failing", preference=9)
     gone = api.BackendInfo(id="toy.gone", title="x", factory="toys:Gone", preference=9)
-    chain = resolve(backends(absent, failing, gone), "w", "toy.box", (DENSE,))
+    confused = api.BackendInfo(id="toy.confused", title="x", factory="toys:Confused", preference=9)
+    chain = resolve(backends(absent, failing, gone, confused), "w", "toy.box", (DENSE,))
     assert chain.chosen.backend == "numpy"
     reasons = {item.backend: item.why for item in chain.refused}
     assert reasons["toy.absent"] == "no such device"
     assert reasons["toy.failing"] == "its probe failed: RuntimeError: driver says no"
     assert "Gone" in reasons["toy.gone"]
+    assert reasons["toy.confused"] == "its offer failed: KeyError: 'group_size'"
 
 
 def test_an_operation_that_is_missing_is_a_reason() -> None:
@@ -159,6 +161,8 @@ def test_resolving_without_a_file() -> None:
         ({"colour": "red"}, r"no such feature \(expected packing, speed, found 'colour'\)"),
         ({"packing": {"rows", "shifted"}}, "one of them, not both"),
         ({"packing": 4}, "no such value"),
+        ({"op": "sing"}, "no such operation"),
+        ({"backend": "metal"}, "squish-metal"),
     ],
 )
 def test_features_that_are_not_declared_are_refused(features: Any, said: str) -> None:

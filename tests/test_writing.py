@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from squish_core.errors import FormatError
+from squish_core.guard import guarded
 from squish_core.writing import Sink, atomic_file, atomic_folder
 
 
@@ -68,6 +70,20 @@ def test_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
 def test_the_folder_around_must_exist(tmp_path: Path, make: object) -> None:
     with pytest.raises(FormatError, match="does not exist"), make(tmp_path / "gone" / "out"):  # type: ignore[operator]
         pass
+
+
+@pytest.mark.parametrize("make", [atomic_file, atomic_folder])
+def test_a_file_that_cannot_be_made_is_a_typed_error_with_the_name_asked_for(tmp_path: Path, make: Any) -> None:
+    long = "n" * 250
+    with pytest.raises(FormatError, match=f"/{long}: cannot be written"), make(tmp_path / long):
+        pass
+
+
+def test_a_full_disk_is_not_called_a_plugins_fault() -> None:
+    said = r"the system failed while writing.*No space"
+    with pytest.raises(FormatError, match=said) as caught, guarded(FormatError, "writing"):
+        raise OSError(28, "No space left on device")
+    assert caught.value.code == "os"
 
 
 @pytest.mark.parametrize("umask", [0o022, 0o077, 0o002])

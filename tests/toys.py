@@ -256,6 +256,13 @@ class Failing(Runner):
         raise RuntimeError("driver says no")
 
 
+class Confused(Runner):
+    """Its offer breaks the rule."""
+
+    def offer(self, request: api.Request) -> api.Offer | api.Refused:
+        raise KeyError("group_size")
+
+
 class Unimportable:
     """Raises when made."""
 

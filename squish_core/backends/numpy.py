@@ -107,6 +107,11 @@ class NumpyBackend(Backend):
 
         count, rows, columns = _matrix(handle.spec, 3)
         x, ids = _operand(x, columns, handle.spec), _indices(ids, count, handle.spec)
+        if x.ndim != 2 or ids.shape != x.shape[:1]:
+            raise SquishError(
+                "experts take one row of x for each id", tensor=handle.spec.name,
+                expected=f"shapes [n, {columns}] and [n]", found=f"{list(x.shape)} and {list(ids.shape)}", code="shape",
+            )  # fmt: skip
         out = np.empty((len(ids), rows), np.float32)
         for expert in np.unique(ids):
             chosen = np.flatnonzero(ids == expert)
@@ -134,7 +139,18 @@ def _matrix(spec: TensorSpec, rank: int) -> tuple[int, ...]:
 def _operand(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
     import numpy as np
 
-    array = np.asarray(x, np.float32)
+    try:
+        array = np.asarray(x)
+        if array.dtype.kind == "c":
+            raise TypeError("complex numbers")
+        array = array.astype(np.float32, copy=False)
+    except (TypeError, ValueError) as error:
+        raise SquishError(
+            "the operand is not an array of real numbers",
+            tensor=spec.name,
+            found=str(error).rstrip("."),
+            code="operand",
+        ) from None
     if array.ndim == 0 or array.shape[-1] != columns:
         raise SquishError(
             "the operand's last dimension does not fit the weight",
@@ -146,10 +162,15 @@ def _operand(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
 def _indices(ids: Any, rows: int, spec: TensorSpec) -> np.ndarray:
     import numpy as np
 
-    array = np.asarray(ids)
+    try:
+        array = np.asarray(ids)
+    except ValueError as error:
+        raise SquishError("ids are not an array", tensor=spec.name, found=str(error).rstrip("."), code="ids") from None
+    if not array.size:
+        return array.astype(np.intp)
     if array.dtype.kind not in "iu":
         raise SquishError("ids must be integers", tensor=spec.name, found=str(array.dtype), code="ids")
-    if array.size and not (int(array.min()) >= 0 and int(array.max()) < rows):
+    if not (int(array.min()) >= 0 and int(array.max()) < rows):
         raise SquishError(
             "an id is out of range", tensor=spec.name,
             expected=f"0..{rows - 1}", found=f"{array.min()}..{array.max()}", code="ids",

@@ -63,6 +63,11 @@ def unpack(data: np.ndarray, dtype: str, count: int) -> np.ndarray:
     import numpy as np
 
     width = dtypes.bits(dtype)
+    spare = -count * width % 8
+    if spare and int(data[-1]) >> (8 - spare):
+        raise CodecError(
+            "the bits after the last element are not zero", found=f"byte 0x{int(data[-1]):02x}", code="spare"
+        )
     stream = np.unpackbits(data, bitorder="little", count=count * width).reshape(-1, width)
     codes = np.packbits(stream, axis=-1, bitorder="little").reshape(-1)
     if dtype.startswith("i"):

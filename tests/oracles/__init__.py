@@ -60,7 +60,7 @@ ENVIRONMENTS = {
     "ml_dtypes": Environment("ml_dtypes numpy"),
     "safetensors": Environment("safetensors==0.8.0 numpy ml_dtypes"),
     # pip, because its find-links setting may be all that offers a CPU build of torch
-    "torch": Environment("torch==2.13.0 safetensors==0.8.0 numpy", python="3.11", installer="pip"),
+    "torch": Environment("torch==2.13.0 safetensors==0.8.0 numpy ml_dtypes", python="3.11", installer="pip"),
     "ztensor-1.1.1": Environment("ztensor==1.1.1 numpy scipy"),
     "ztensor-1.2.3": Environment("ztensor==1.2.3 numpy scipy"),
     # its wheels are for CPython 3.12 alone

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from squish_core.api import ContainerInfo, Signature, hookimpl
+from squish_core.api import CodecInfo, ContainerInfo, Signature, hookimpl
 
 from .names import BLOCKS, DTYPES
 
@@ -13,13 +13,12 @@ def squish_containers() -> list[ContainerInfo]:
     return [
         ContainerInfo(
             id="ztensor",
-            title="zTensor 1.1",
+            title="zTensor 0.1 to 2",
             factory="squish_ztensor.container:Ztensor",
             suffixes=(".zt",),
             signatures=(
                 Signature(b"ZTEN1000"),
                 Signature(b"ZTEN1000", where="tail", offset=-8),
-                # Recognised so that they are refused by name.
                 Signature(b"ZTEN0001"),
                 Signature(b"\x89ZT2\r\n\x1a\n"),
             ),
@@ -33,3 +32,21 @@ def squish_containers() -> list[ContainerInfo]:
             codecs=("dense", "zstd"),
         )
     ]
+
+
+@hookimpl
+def squish_codecs() -> list[CodecInfo]:
+    """The codecs of this plugin."""
+    return [
+        CodecInfo(
+            id="zt.zstd-seekable", title="zstd frames with a seek table", kind="bytes", lossless=True,
+            factory="squish_ztensor.seekable:ZstdSeekable",
+        ),
+        CodecInfo(
+            id="zt.sparse_csr", title="sparse rows", lossless=True, factory="squish_ztensor.sparse:Csr",
+        ),
+        CodecInfo(
+            id="zt.sparse_coo", title="sparse coordinates", lossless=True, factory="squish_ztensor.sparse:Coo",
+        ),
+        CodecInfo(id="zt.mx", title="blocks with a power of two", factory="squish_ztensor.mx:Mx"),
+    ]  # fmt: skip

@@ -11,11 +11,14 @@ import cbor2
 from squish_core.api import FormatError, Limits
 
 
-def decode(data: bytes, offset: int, limits: Limits) -> dict[Any, Any]:
-    """The map in `data`, which lies at `offset` of the file. Tags are kept as `CBORTag`, never interpreted."""
-    stream, tags = BytesIO(data), _Tags()
+def decode(data: bytes, offset: int, limits: Limits, *, tags: bool = True) -> Any:
+    """The item in `data`, which lies at `offset` of the file. Tags are kept as `CBORTag`, never interpreted.
+
+    They may stand in attributes; with `tags=False` nowhere.
+    """
+    stream, seen = BytesIO(data), _Tags()
     try:
-        decoder = cbor2.CBORDecoder(stream, max_depth=limits.depth, allow_duplicate_keys=False, semantic_decoders=tags)
+        decoder = cbor2.CBORDecoder(stream, max_depth=limits.depth, allow_duplicate_keys=False, semantic_decoders=seen)
         root = decoder.decode()
     except (cbor2.CBORError, ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
         raise FormatError(
@@ -23,12 +26,11 @@ def decode(data: bytes, offset: int, limits: Limits) -> dict[Any, Any]:
         ) from None
     if stream.tell() != len(data):
         raise FormatError(
-            "bytes follow the manifest's map", offset=offset + stream.tell(), expected="none",
+            "bytes follow the manifest", offset=offset + stream.tell(), expected="none",
             found=f"{len(data) - stream.tell()} bytes", code="trailing",
         )  # fmt: skip
-    if tags.seen:
-        _refuse_tags(root, offset)
-    assert isinstance(root, dict)
+    if seen.seen:
+        _refuse_tags(root, offset, "attributes" if tags else None)
     return root
 
 
@@ -55,17 +57,17 @@ class _Tags(dict[int, Callable[[Any, bool], Any]]):
         return lambda value, _immutable: cbor2.CBORTag(tag, value)
 
 
-def _refuse_tags(value: Any, offset: int) -> None:
+def _refuse_tags(value: Any, offset: int, allowed: str | None) -> None:
     if isinstance(value, cbor2.CBORTag):
+        where = "outside the attributes" if allowed else "in the manifest"
         raise FormatError(
-            "a CBOR tag stands outside the attributes", offset=offset, expected="no tag",
-            found=f"tag {value.tag}", code="tag",
-        )  # fmt: skip
+            f"a CBOR tag stands {where}", offset=offset, expected="no tag", found=f"tag {value.tag}", code="tag"
+        )
     if isinstance(value, dict):
         for key, item in value.items():
-            _refuse_tags(key, offset)
-            if key != "attributes":
-                _refuse_tags(item, offset)
+            _refuse_tags(key, offset, allowed)
+            if key != allowed:
+                _refuse_tags(item, offset, allowed)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            _refuse_tags(item, offset)
+            _refuse_tags(item, offset, allowed)

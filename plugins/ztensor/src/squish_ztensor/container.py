@@ -10,7 +10,6 @@ from squish_core.api import (
     CodecSpec,
     Container,
     Encoding,
-    FileRef,
     Filter,
     Index,
     Layout,
@@ -27,8 +26,10 @@ from squish_core.api import (
 )
 
 from . import layouts, sidecar, writer
-from .manifest import Manifest, read_manifest
+from .manifest import read_manifest
 from .options import Wanted
+from .records import Manifest
+from .shards import wrong_digests
 
 
 class Ztensor(Container):
@@ -38,7 +39,7 @@ class Ztensor(Container):
         manifest = read_manifest(source, limits)
         meta, assets, problems, records = manifest.attributes, {}, manifest.problems, manifest.records
         if sidecar.NAME in records:
-            restored = sidecar.restore(records[sidecar.NAME], source, limits)
+            restored = sidecar.restore(manifest.as_first(records[sidecar.NAME]), source, limits)
             if isinstance(restored, Problem):
                 problems = [*problems, restored]
             else:
@@ -47,8 +48,8 @@ class Ztensor(Container):
         return Index(
             format="ztensor",
             version=manifest.version,
-            files=(FileRef(source.filename, source.size),),
-            tensors=LazyTensors(records, layouts.build, manifest.extents, layouts.plain),
+            files=manifest.files,
+            tensors=LazyTensors(records, manifest.build, manifest.extents, manifest.plain),
             meta=meta,
             assets=assets,
             problems=tuple(problems),
@@ -57,7 +58,9 @@ class Ztensor(Container):
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
         """Padding that is not zero, and the digest of `squish.meta`, which is not listed as a tensor."""
         manifest = read_manifest(source, limits)
-        return [*_dirty_gaps(manifest, source), *_wrong_sidecar(manifest, source)]
+        # Dead bytes are how v2 appends.
+        gaps = () if manifest.version == "2" else _dirty_gaps(manifest, source)
+        return [*gaps, *_wrong_sidecar(manifest, source), *wrong_digests(source, manifest.files)]
 
     def recipes(self, *, dtype: str = "f32", encoding: str = "raw", **features: Any) -> tuple[Encoding, ...]:
         filters = (Filter("zstd"),) if encoding == "zstd" else ()
@@ -107,10 +110,11 @@ def _dirty_gaps(manifest: Manifest, source: Source) -> Iterator[Problem]:
 
 
 def _wrong_sidecar(manifest: Manifest, source: Source) -> Iterator[Problem]:
-    data = manifest.records.get(sidecar.NAME, {}).get("components", {}).get("data", {})
+    data = manifest.as_first(manifest.records.get(sidecar.NAME, {"components": {}}))["components"].get("data", {})
     digest = data.get("digest")
     if isinstance(digest, str):
-        verdict = check_digest(digest, [source.view(data["offset"], data["length"])])
+        shard = source if not data.get("file") else source.member(manifest.files[data["file"]].name)
+        verdict = check_digest(digest, [shard.view(data["offset"], data["length"])])
         if verdict.state == "wrong":
             yield Problem(
                 code="digest", severity="error", where=f"{sidecar.NAME}/data",

@@ -1,4 +1,4 @@
-"""The v1.1 manifest: one pass over the decoded map that checks everything and keeps the object maps as records.
+"""The manifest of 0.1 to 1.2: one pass that checks everything and keeps the object maps as records.
 
 A record is an object as v1.1 writes it: `{shape, format, attributes?, components: {role: {dtype, type?, offset,
 length, uncompressed_length?, encoding?, digest?}}}`. What a record means is said in `layouts`, for every wire.
@@ -8,48 +8,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from attrs import field, frozen
+from squish_core.api import FileRef, FormatError, LimitError, Limits, Problem, Source, check_name, check_shape
 
-from squish_core.api import FormatError, LimitError, Limits, Problem, Source, check_name, check_shape
-
-from . import cbor, layouts
-from .wire import manifest_range
+from . import cbor, early, layouts, second
+from .components import element
+from .records import Extent, Manifest, Record, attributes_of, warning
+from .wire import Located, locate, no_footer
 
 ALIGNMENT = 64
 ZSTD_RATIO = 1 << 15
 """No zstd stream gives more bytes per stored byte: a block takes 4 bytes or more and gives at most 128 KiB."""
 
-Extent = tuple[int, int, int, str]
-Record = dict[str, Any]
-
-
-@frozen(kw_only=True)
-class Manifest:
-    """A checked manifest; `offset` is where it starts, `records` are in the order of their data in the file."""
-
-    offset: int
-    version: str
-    attributes: dict[str, Any]
-    records: dict[str, Record]
-    extents: list[Extent]
-    problems: list[Problem] = field(factory=list)
+_EARLY = {"0.1": early.from_0_1, "1.0": early.from_1_0}
 
 
 def read_manifest(source: Source, limits: Limits) -> Manifest:
     """Find, decode and check the manifest; FormatError for whatever the specification forbids."""
-    start, length = manifest_range(source, limits)
-    root = cbor.decode(source.read(start, length, "the manifest"), start, limits)
+    found = locate(source, limits)
+    if found.wire == "2":
+        return second.read(source, found, limits)
+    start = found.offset
+    root = _root(source, found, limits)
     version, objects = _field(root, "version", str, start), _field(root, "objects", dict, start)
-    attributes = _attributes(root, None, start)
+    attributes = attributes_of(root, None, start)
     if len(objects) > limits.tensors:
         raise LimitError("too many tensors", expected=f"at most {limits.tensors}", found=len(objects), code="count")
     problems = []
-    if version.split(".")[0] != "1":
-        problems.append(_warning("version", "version", f"the manifest's version is {version[:40]!r}, not 1.x"))
+    if version.split(".")[0] != "1" and found.wire != "0.1":
+        problems.append(warning("version", "version", f"the manifest's version is {version[:40]!r}, not 1.x"))
     extents: list[Extent] = []
     for name, record in objects.items():
         if name == "":
-            problems.append(_warning("name", "", "a tensor has an empty name"))
+            problems.append(warning("name", "", "a tensor has an empty name"))
         else:
             check_name(name, limits, offset=start)
         _check_object(name, record, limits, start, extents, problems)
@@ -57,8 +47,21 @@ def read_manifest(source: Source, limits: Limits) -> Manifest:
     # A tensor comes where its first component lies; those without any come last.
     records = {**dict.fromkeys(extent[3] for extent in extents), **objects}
     return Manifest(
-        offset=start, version=version, attributes=attributes, records=records, extents=extents, problems=problems
-    )
+        offset=start, version=version, attributes=attributes, records=records, extents=extents, problems=problems,
+        files=(FileRef(source.filename, source.size),), build=layouts.build, plain=layouts.plain,
+    )  # fmt: skip
+
+
+def _root(source: Source, found: Located, limits: Limits) -> Record:
+    """The manifest's map as 1.1 has it."""
+    data = source.read(found.offset, found.length, "the manifest")
+    try:
+        root = cbor.decode(data, found.offset, limits)
+        translated: Record = _EARLY[found.wire](root, found.offset) if found.wire in _EARLY else root
+        return translated
+    except FormatError as error:
+        # A cut 1.1 file looks like a 1.0 file whose manifest makes no sense.
+        raise no_footer(source, f" ({error.message})") if found.wire == "1.0" else error from None
 
 
 def _check_object(
@@ -73,7 +76,7 @@ def _check_object(
             "the components are not a map", tensor=name, found=type(components).__name__, code="schema"
         )  # fmt: skip
     if "attributes" in record:
-        _attributes(record, name, end)
+        attributes_of(record, name, end)
     for role, component in components.items():
         if type(role) is not str or type(component) is not dict:
             raise FormatError("a component is not a map under a text key", tensor=name, found=repr(role), code="schema")
@@ -85,12 +88,12 @@ def _check_object(
         extents.append((0, offset, length, name))
     if "data" in components:
         layout, data = record.get("format"), components["data"]
-        needed = layouts.decoded_size(layout, shape, data)
+        needed = layouts.decoded_size(layout, shape, element(data))
         if needed is not None and (needed != data["length"] or "encoding" in data):
             _check_size(name, shape, data, needed)
         if len(components) > 1 and layout == "dense":
             extra = ", ".join(sorted(role for role in components if role != "data"))
-            problems.append(_warning("extra", name, f"a dense tensor has further components: {extra}"))
+            problems.append(warning("extra", name, f"a dense tensor has further components: {extra}"))
 
 
 def _check_size(name: str, shape: tuple[int, ...], data: Record, needed: int) -> None:
@@ -120,18 +123,6 @@ def _field(root: Record, key: str, kind: type, offset: int) -> Any:
     return root[key]
 
 
-def _attributes(owner: Record, name: str | None, offset: int) -> dict[str, Any]:
-    attributes = owner.get("attributes")
-    if attributes is None:
-        return {}
-    if type(attributes) is not dict or not all(type(key) is str for key in attributes):
-        raise FormatError(
-            "the attributes are not a map with text keys", tensor=name, offset=offset,
-            found=type(attributes).__name__, code="schema",
-        )  # fmt: skip
-    return {key: cbor.plain(value) for key, value in attributes.items()}
-
-
 def _not_a_size(name: str, role: str, offset: Any, length: Any) -> FormatError:
     key, value = ("length", length) if type(offset) is int and offset >= 0 else ("offset", offset)
     return FormatError(
@@ -151,7 +142,3 @@ def _misplaced(name: str, role: str, offset: int, length: int, end: int) -> Form
         what, tensor=name, part=role, offset=offset, expected=expected, code="bounds",
         found=f"offset {offset}, length {length}", hint="The file is damaged, or cut and glued.",
     )  # fmt: skip
-
-
-def _warning(code: str, where: str, message: str) -> Problem:
-    return Problem(code=code, severity="warning", where=where, message=message)

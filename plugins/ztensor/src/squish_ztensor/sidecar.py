@@ -16,7 +16,7 @@ def restore(
     """Metadata and assets from the object's record, or why they stay in it as a tensor."""
     data = record["components"].get("data", {})
     described = (record.get("format"), data.get("dtype"), data.get("encoding") or "raw")
-    if described != ("dense", "u8", "raw"):
+    if described != ("dense", "u8", "raw") or data.get("file"):
         return _problem("it is not one raw u8 component")
     if data["length"] > limits.header:
         return _problem(f"its {data['length']} bytes are over the limit of {limits.header}")

@@ -1,8 +1,12 @@
-"""Where the manifest lies: magics, footer and size of the v1.1 container (spec I.1, IV.1), other wires by name."""
+"""Which wire a file is, and where its manifest lies: magics, footer and size (spec I.1, IV.1; v2: see `footer`)."""
 
 from __future__ import annotations
 
-from squish_core.api import FormatError, LimitError, Limits, Source, TruncatedError, UnsupportedVersionError
+from attrs import frozen
+
+from squish_core.api import FormatError, LimitError, Limits, Source, TruncatedError
+
+from . import footer
 
 MAGIC = b"ZTEN1000"
 FOOTER = 16
@@ -10,20 +14,32 @@ FOOTER = 16
 CAP = 1 << 30
 """Manifest bytes above which the specification says to abort (IV.1, step 4)."""
 
-_OTHER_WIRES = {b"ZTEN0001": "v0.1", b"\x89ZT2\r\n\x1a\n": "v2"}
-_MAP = 5  # CBOR major type
+MAGIC_0_1 = b"ZTEN0001"
+MAGIC_2 = b"\x89ZT2\r\n\x1a\n"
+_ARRAY, _MAP = 4, 5  # CBOR major types
 
 
-def manifest_range(source: Source, limits: Limits) -> tuple[int, int]:
-    """Offset and length of the manifest; a FormatError that tells a cut file from a damaged or another one."""
+@frozen
+class Located:
+    """A manifest's wire ("0.1", "1.0", "1.1", "2"), offset and length."""
+
+    wire: str
+    offset: int
+    length: int
+
+
+def locate(source: Source, limits: Limits) -> Located:
+    """Where the manifest lies; a FormatError that tells a cut file from a damaged or another one."""
     head = source.read(0, min(len(MAGIC), source.size))
     if len(head) < len(MAGIC):
         raise TruncatedError(
             "is shorter than the magic of zTensor", expected=f"{len(MAGIC)} bytes", found=f"{len(head)} bytes",
             code="truncated", hint="Fetch the file again.",
         )  # fmt: skip
-    if head in _OTHER_WIRES:
-        raise _other_wire(_OTHER_WIRES[head])
+    if head == MAGIC_2:
+        return Located("2", *footer.manifest_range(source, limits))
+    if head == MAGIC_0_1:
+        return _before_size(source, limits, "0.1", _ARRAY)
     if head != MAGIC:
         raise FormatError(
             "the header magic is wrong, though the footer looks like zTensor v1.1", offset=0,
@@ -35,15 +51,31 @@ def manifest_range(source: Source, limits: Limits) -> tuple[int, int]:
             found=f"{source.size} bytes", code="truncated", hint="Fetch the file again.",
         )  # fmt: skip
     if source.read(source.size - len(MAGIC), len(MAGIC)) != MAGIC:
-        raise _no_footer(source)
+        length = _u64(source, source.size - 8)
+        start = source.size - 8 - length
+        if not length or start < len(MAGIC) or source.read(start, 1)[0] >> 5 != _MAP:
+            raise no_footer(source)
+        return _before_size(source, limits, "1.0", _MAP)
     length = _u64(source, source.size - FOOTER)
     start = source.size - FOOTER - length
-    _check_range(source, start, length, limits)
-    return start, length
+    _check_range(source, start, length, limits, source.size - FOOTER, _MAP)
+    return Located("1.1", start, length)
 
 
-def _check_range(source: Source, start: int, length: int, limits: Limits) -> None:
-    at = source.size - FOOTER
+def _before_size(source: Source, limits: Limits, wire: str, major: int) -> Located:
+    """A manifest with its size behind it at the end of the file (0.1, 1.0)."""
+    at = source.size - 8
+    if at <= len(MAGIC):
+        raise TruncatedError(
+            "is too short to hold a manifest", expected=f"at least {len(MAGIC) + 9} bytes",
+            found=f"{source.size} bytes", code="truncated", hint="Fetch the file again.",
+        )  # fmt: skip
+    length = _u64(source, at)
+    _check_range(source, at - length, length, limits, at, major)
+    return Located(wire, at - length, length)
+
+
+def _check_range(source: Source, start: int, length: int, limits: Limits, at: int, major: int) -> None:
     if length > CAP:
         raise LimitError(
             "the manifest is over the limit of 1 GiB", offset=at, expected=f"at most {CAP} bytes", found=length,
@@ -57,10 +89,11 @@ def _check_range(source: Source, start: int, length: int, limits: Limits) -> Non
             f"the manifest {what}", offset=at, expected=f"at most {at - len(MAGIC)} bytes", found=length,
             code="manifest-size",
         )  # fmt: skip
-    # One byte shows that it is no map, before a gigabyte of zeros is read.
-    if not _is_map(source, start):
+    # One byte shows that it is none, before a gigabyte of zeros is read.
+    if source.read(start, 1)[0] >> 5 != major:
+        kind = "a map" if major == _MAP else "an array"
         raise FormatError(
-            "the manifest's root is not a map", offset=start, expected="a CBOR map",
+            f"the manifest's root is not {kind}", offset=start, expected=f"{kind} of CBOR",
             found=f"byte 0x{source.read(start, 1).hex()}", code="manifest",
         )  # fmt: skip
     if length > limits.header:
@@ -70,31 +103,16 @@ def _check_range(source: Source, start: int, length: int, limits: Limits) -> Non
         )  # fmt: skip
 
 
-def _no_footer(source: Source) -> FormatError:
-    """The error for a file without the footer magic: a v1.0 file, or a v1.1 file that is cut or has a tail."""
-    length = _u64(source, source.size - 8)
-    start = source.size - 8 - length
-    if length and start >= len(MAGIC) and _is_map(source, start):
-        return _other_wire("v1.0")
+def no_footer(source: Source, why: str = "") -> FormatError:
+    """The error for a file without the footer magic that is no v1.0 file either: cut, or with a tail."""
     window = min(64, source.size - len(MAGIC))
     at = source.read(source.size - window, window).rfind(MAGIC)
     after = f"; {window - at - len(MAGIC)} bytes follow a footer" if at >= 0 else ""
     return TruncatedError(
-        f"footer magic missing: truncated v1.1/v1.2 file or damaged v1.0 file{after}",
+        f"footer magic missing: truncated v1.1/v1.2 file or damaged v1.0 file{after}{why}",
         offset=source.size - len(MAGIC), expected=MAGIC, found=source.read(source.size - len(MAGIC), len(MAGIC)),
         code="footer", hint="Remove the trailing bytes." if after else "Fetch the file again.",
     )  # fmt: skip
-
-
-def _other_wire(wire: str) -> UnsupportedVersionError:
-    return UnsupportedVersionError(
-        f"is a zTensor {wire} file", expected="zTensor 1.1 (or 1.2)", found=wire, code="version",
-        hint="Convert it to 1.1 with the software that wrote it.",
-    )  # fmt: skip
-
-
-def _is_map(source: Source, offset: int) -> bool:
-    return source.read(offset, 1)[0] >> 5 == _MAP
 
 
 def _u64(source: Source, offset: int) -> int:

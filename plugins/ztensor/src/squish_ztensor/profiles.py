@@ -1,0 +1,213 @@
+"""Layouts of several components: sparse matrices, group quantisation, microscaling."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from squish_core.api import CodecSpec, Encoding, dtypes
+
+from .components import Component, Components, UnreadableError, count, known_element, part, required
+
+Shape = tuple[int, ...]
+Reading = Callable[[Shape, Components, dict[str, Any]], tuple[str, Encoding]]
+INTEGERS = ("u64", "u32", "u16", "u8", "i64", "i32", "i16", "i8")
+
+
+def _csr(shape: Shape, components: Components, attributes: dict[str, Any], *, ordered: bool) -> tuple[str, Encoding]:
+    """Spec III.2; v2 6.4. `ordered`: columns of a row must rise, and all indices have one dtype of u32 or u64."""
+    values, indices, indptr = (required(components, role) for role in ("values", "indices", "indptr"))
+    if len(shape) != 2:
+        raise UnreadableError(f"sparse_csr is of rank 2, not of shape {list(shape)}")
+    dtype, entries = known_element(values, "values"), _entries(components, {"values": 1, "indices": 1})
+    kinds = _index_dtypes(components, ("indices", "indptr"), ordered)
+    parts = {
+        "values": part(values, dtype, (entries,)),
+        "indices": part(indices, kinds[0], (entries,)),
+        "indptr": part(indptr, kinds[1], (shape[0] + 1,)),
+    }
+    params = {"nnz": entries, "indices": kinds[0], "indptr": kinds[1], "ordered": ordered}
+    return dtype, Encoding(codec=CodecSpec("zt.sparse_csr", params), parts=parts)
+
+
+def _coo(shape: Shape, components: Components, attributes: dict[str, Any], *, ordered: bool) -> tuple[str, Encoding]:
+    """Spec III.3; v2 6.4: coordinates of the first axis first."""
+    values, coords = required(components, "values"), required(components, "coords")
+    if not shape:
+        raise UnreadableError("sparse_coo needs an axis, but the shape is []")
+    dtype, entries = known_element(values, "values"), _entries(components, {"values": 1, "coords": len(shape)})
+    [kind] = _index_dtypes(components, ("coords",), ordered)
+    parts = {"values": part(values, dtype, (entries,)), "coords": part(coords, kind, (len(shape), entries))}
+    return dtype, Encoding(codec=CodecSpec("zt.sparse_coo", {"nnz": entries, "coords": kind}), parts=parts)
+
+
+def _entries(components: Components, per_entry: dict[str, int]) -> int:
+    """Number of stored values, from the first component that says it; `part` holds the others to it."""
+    reason = UnreadableError("no component says how many values there are")
+    for role, width in per_entry.items():
+        try:
+            total = count(components[role], role)
+        except UnreadableError as error:
+            reason = error
+            continue
+        if total % width:
+            raise UnreadableError(f"the {total} elements of {role!r} are not {width} for each value")
+        return total // width
+    raise reason
+
+
+def _index_dtypes(components: Components, roles: tuple[str, ...], strict: bool) -> list[str]:
+    kinds = [known_element(components[role], role) for role in roles]
+    allowed = ("u32", "u64") if strict else INTEGERS
+    for role, kind in zip(roles, kinds):
+        if kind not in allowed:
+            raise UnreadableError(f"{role!r} are of dtype {kind}, not {' or '.join(allowed)}")
+    if strict and len(set(kinds)) > 1:
+        raise UnreadableError(f"{' and '.join(roles)} are of different dtypes, {' and '.join(kinds)}")
+    return kinds
+
+
+_PACKING = re.compile(r"(\d{1,2})_per_([iu](?:8|16|32|64))")
+_ORDERS = {"lsb_first": "lsb", "msb_first": "msb"}
+_SCALES = {
+    "f32_factors": ("f64", "f32", "f16", "bf16"), "f16_factors": ("f16", "bf16"), "e8m0_exponent": ("f8_e8m0",),
+}  # fmt: skip
+
+
+def _quant_group(shape: Shape, components: Components, attributes: dict[str, Any]) -> tuple[str, Encoding]:
+    """v2 `zt.quant_group/1` (wires 6.5): words along the axis of the groups, scales in the shape's order."""
+    packing, zero_point = _map(attributes, "packing"), _map(attributes, "zero_point")
+    data = required(components, "data")
+    if packing.get("word") != known_element(data, "data").replace("i", "u"):
+        raise UnreadableError(f"the packing's word {str(packing.get('word'))[:9]!r} is not the dtype of 'data'")
+    if packing.get("order") not in _ORDERS:
+        raise UnreadableError(f"the packing's order {str(packing.get('order'))[:20]!r} is not known")
+    form = attributes.get("scale_form")
+    scales = known_element(required(components, "scales"), "scales")
+    if type(form) is not str or scales not in _SCALES.get(form, ()):
+        raise UnreadableError(f"the scale_form {str(form)[:20]!r} does not go with scales of dtype {scales}")
+    forms: dict[str, dict[str, Any]] = {
+        "none": {},
+        "implied": {"zero": zero_point.get("value")},
+        "tensor": {"offset": "zero_point"},
+    }
+    if type(zero_point.get("form")) is not str or zero_point["form"] not in forms:
+        raise UnreadableError(f"the zero_point {str(zero_point)[:40]} is not known")
+    extra = forms[zero_point["form"]]
+    if type(extra.get("zero", 0)) is not int:
+        raise UnreadableError("the implied zero_point is not an integer")
+    if ("zeros" in components) != ("offset" in extra):
+        raise UnreadableError("the part 'zeros' is not there exactly when zero_point says so")
+    if "offset" in extra and zero_point.get("packing") not in ("plain", "same_as_data"):
+        raise UnreadableError("the zero_point's packing is neither plain nor same_as_data")
+    packed = zero_point.get("packing") == "same_as_data"
+    return _affine(
+        shape, data, components["scales"], components.get("zeros"), attributes,
+        per_word=packing.get("per_word"), order=_ORDERS[packing["order"]], packed=packed, extra=extra,
+    )  # fmt: skip
+
+
+def _quantized_group(shape: Shape, components: Components, attributes: dict[str, Any]) -> tuple[str, Encoding]:
+    """1.1 `quantized_group`: the specification names bits, group_size and packing only; the rest is as the released
+    writers' files are: groups and words along axis 0, low code first."""
+    data, scales, zeros = required(components, "packed_weight"), required(components, "scales"), components.get("zeros")
+    found = _PACKING.fullmatch(str(attributes.get("packing"))[:20])
+    if not found or found[2] != known_element(data, "packed_weight"):
+        raise UnreadableError(
+            f"the packing {str(attributes.get('packing'))[:20]!r} is not N_per_<dtype of packed_weight>"
+        )
+    packed = zeros is not None and zeros.get("dtype") == data.get("dtype")
+    return _affine(
+        shape, data, scales, zeros, {"axis": 0, **attributes}, per_word=int(found[1]), order="lsb", packed=packed,
+        extra={} if zeros is None else {"offset": "zero_point"},
+    )  # fmt: skip
+
+
+def _affine(
+    shape: Shape, data: Component, scales: Component, zeros: Component | None, attributes: dict[str, Any], *,
+    per_word: Any, order: str, packed: bool, extra: dict[str, Any],
+) -> tuple[str, Encoding]:  # fmt: skip
+    """The shared affine codec over these parts, once every size is known to fit."""
+    word, bits = known_element(data, "data"), attributes.get("bits")
+    width = dtypes.bits(word)
+    if type(bits) is not int or bits not in (2, 4, 8) or word not in INTEGERS:
+        raise UnreadableError(f"codes of {str(bits)[:20]} bits in words of {word} are not read")
+    if per_word != width // bits:
+        raise UnreadableError(
+            f"per_word is {str(per_word)[:20]}, but a {word} holds {width // bits} codes of {bits} bits"
+        )
+    axis, group = _index(attributes, "axis", len(shape)), _index(attributes, "group_size", 1 << 40)
+    if axis < len(shape) - 2:
+        raise UnreadableError(f"groups along axis {axis} of {len(shape)} are not read; only the last two axes are")
+    along = shape[axis]
+    # The size equation of group_size 0 says one scale for each code (wires 6.5).
+    group = group or 1
+    if along % group or along % per_word:
+        raise UnreadableError(f"group_size {group} or {per_word} codes a word do not divide axis {axis} of {along}")
+    grid = (*shape[:axis], along // group, *shape[axis + 1 :])
+    parts = {
+        "data": part(data, word, (*shape[:axis], along // per_word, *shape[axis + 1 :])),
+        "scale": part(scales, known_element(scales, "scales"), grid),
+    }
+    params = {
+        "bits": bits, "group_size": group, "axis": axis - len(shape), "signed": False, "word": word, "order": order,
+        "scale_dtype": parts["scale"].dtype, **extra,
+    }  # fmt: skip
+    if zeros is not None:
+        kind = known_element(zeros, "zeros")
+        if packed:
+            across = len(shape) - 1 if axis == len(shape) - 2 else len(shape) - 2
+            if across < 0 or grid[across] % per_word:
+                raise UnreadableError(f"packed zeros do not fill words of {per_word}")
+            grid = (*grid[:across], grid[across] // per_word, *grid[across + 1 :])
+        parts["offset"] = part(zeros, kind, grid)
+        params["offset_dtype"] = "packed" if packed else kind
+    return "f32", Encoding(codec=CodecSpec("affine", params), parts=parts)
+
+
+def _mx(shape: Shape, components: Components, attributes: dict[str, Any]) -> tuple[str, Encoding]:
+    """v2 `zt.mx/1` (wires 6.4): one power of two for each block along an axis."""
+    data, scales = required(components, "data"), required(components, "scales")
+    axis = _index({"axis": len(shape) - 1, **attributes}, "axis", len(shape))
+    block = _index(attributes, "block_size", 1 << 40)
+    if not block or shape[axis] % block:
+        raise UnreadableError(f"block_size {block} does not divide axis {axis} of {shape[axis]}")
+    if attributes.get("scale_form") != "e8m0_exponent" or known_element(scales, "scales") != "f8_e8m0":
+        raise UnreadableError("the scale_form is not e8m0_exponent with scales of f8_e8m0")
+    kind = known_element(data, "data")
+    if kind not in ("f4_e2m1", "f8_e4m3", "f8_e5m2", "i8"):
+        raise UnreadableError(f"elements of dtype {kind} have no block scale")
+    if kind == "f4_e2m1" and shape[-1] % 2:
+        raise UnreadableError("rows of an odd number of f4_e2m1 are not read")
+    params = {"block_size": block, "axis": axis, "dtype": kind}
+    stored = ("u8", (*shape[:-1], shape[-1] // 2)) if kind == "f4_e2m1" else (kind, shape)
+    grid = (*shape[:axis], shape[axis] // block, *shape[axis + 1 :])
+    parts = {"data": part(data, *stored), "scales": part(scales, "f8_e8m0", grid)}
+    return "f32", Encoding(codec=CodecSpec("zt.mx", params), parts=parts)
+
+
+def _map(attributes: dict[str, Any], key: str) -> dict[str, Any]:
+    value = attributes.get(key)
+    if type(value) is not dict:
+        raise UnreadableError(f"the attribute {key!r} is not a map")
+    return value
+
+
+def _index(attributes: dict[str, Any], key: str, limit: int) -> int:
+    value = attributes.get(key)
+    if type(value) is not int or not 0 <= value < limit:
+        raise UnreadableError(f"the attribute {key!r} is {str(value)[:20]}, not an integer from 0 to {limit - 1}")
+    return value
+
+
+READINGS: dict[str, Reading] = {
+    "sparse_csr": partial(_csr, ordered=False),
+    "sparse_coo": partial(_coo, ordered=False),
+    "zt.sparse_csr/1": partial(_csr, ordered=True),
+    "zt.sparse_coo/1": partial(_coo, ordered=True),
+    "quantized_group": _quantized_group,
+    "zt.quant_group/1": _quant_group,
+    "zt.mx/1": _mx,
+}

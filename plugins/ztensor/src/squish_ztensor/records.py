@@ -1,0 +1,60 @@
+"""What reading any wire's manifest gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import field, frozen
+
+from squish_core.api import FileRef, FormatError, Problem, TensorSpec
+
+from . import cbor
+
+Extent = tuple[int, int, int, str]
+Record = dict[str, Any]
+PlainRange = tuple[str, tuple[int, ...], int, int]
+
+
+def same(record: Record) -> Record:
+    """A record of 1.1 is the record."""
+    return record
+
+
+@frozen(kw_only=True)
+class Manifest:
+    """A checked manifest; `offset` is where it starts, `records` are in the order of their data in the file.
+
+    `build` makes a record's TensorSpec; `plain` says where a raw dense tensor lies, `as_first` gives
+    the record as 1.1 writes it; `files` are the file
+    itself and the shards that its parts refer to.
+    """
+
+    offset: int
+    version: str
+    attributes: dict[str, Any]
+    records: dict[str, Record]
+    extents: list[Extent]
+    files: tuple[FileRef, ...]
+    build: Callable[[str, Record], TensorSpec]
+    plain: Callable[[Record], PlainRange | None]
+    as_first: Callable[[Record], Record] = same
+    problems: list[Problem] = field(factory=list)
+
+
+def attributes_of(owner: Record, name: str | None, offset: int) -> dict[str, Any]:
+    """The `attributes` of the root or an object; FormatError when they are not a map with text keys."""
+    attributes = owner.get("attributes")
+    if attributes is None:
+        return {}
+    if type(attributes) is not dict or not all(type(key) is str for key in attributes):
+        raise FormatError(
+            "the attributes are not a map with text keys", tensor=name, offset=offset,
+            found=type(attributes).__name__, code="schema",
+        )  # fmt: skip
+    return {key: cbor.plain(value) for key, value in attributes.items()}
+
+
+def warning(code: str, where: str, message: str) -> Problem:
+    """A finding that does not stop reading."""
+    return Problem(code=code, severity="warning", where=where, message=message)

@@ -1,0 +1,86 @@
+"""Further files that hold parts of a v2 file's objects: `<stem>-<shard>.zt` beside `<stem>.zt` (Draft 4; wires 6.8)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import Any
+
+from squish_core.api import FileRef, FormatError, Problem, Source, SquishError, check_digest
+
+from . import footer
+
+_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,64}")
+
+
+def open_shards(source: Source, table: Any, objects: dict[str, Any], offset: int) -> dict[str, FileRef]:
+    """The shards that parts refer to, with size and footer checked; FormatError naming the shard otherwise."""
+    if table is None:
+        table = {}
+    if type(table) is not dict:
+        raise FormatError("'shards' is not a map", offset=offset, found=type(table).__name__, code="schema")
+    for name, entry in table.items():
+        if type(name) is not str or not _NAME.fullmatch(name):
+            raise FormatError(
+                "a shard's name is not allowed", offset=offset, expected="letters, digits, . _ - and no leading dot",
+                found=repr(name)[:80], code="shard",
+            )  # fmt: skip
+        size, digest = (entry.get("size"), entry.get("digest")) if type(entry) is dict else (None, None)
+        if type(size) is not int or size < 0 or type(digest) is not str:
+            raise FormatError(f"the shard {name!r} has no size and digest", offset=offset, code="shard")
+    return {
+        name: _open(source, str(name), table[name]) if name in table else _unknown(name, offset)
+        for name in _used(objects)
+    }
+
+
+def wrong_digests(source: Source, files: tuple[FileRef, ...]) -> Iterator[Problem]:
+    """Findings for shards whose bytes are not those that the manifest names."""
+    for ref in files[1:]:
+        shard = source.member(ref.name)
+        chunks = (shard.view(start, min(1 << 22, shard.size - start)) for start in range(0, shard.size, 1 << 22))
+        verdict = check_digest(ref.digest or "", chunks)
+        if verdict.state != "ok":
+            yield Problem(
+                code="digest" if verdict.state == "wrong" else "unverified", where=ref.name,
+                severity="error" if verdict.state == "wrong" else "note",
+                message=f"the digest of the shard {ref.name!r} " + (
+                    f"does not match (expected {verdict.expected}, found {verdict.found})"
+                    if verdict.state == "wrong" else "is of an unknown kind"),
+            )  # fmt: skip
+
+
+def _used(objects: dict[str, Any]) -> dict[Any, None]:
+    names: dict[Any, None] = {}
+    for record in objects.values():
+        parts = record.get("parts") if type(record) is dict else None
+        for part in parts.values() if type(parts) is dict else ():
+            if type(part) is dict and "shard" in part:
+                names[part["shard"] if type(part["shard"]) is str else repr(part["shard"])] = None
+    return names
+
+
+def _open(source: Source, name: str, entry: dict[str, Any]) -> FileRef:
+    path = PurePath(source.filename)
+    wanted = f"{path.stem}-{name}{path.suffix or '.zt'}"
+    try:
+        shard = source.member(wanted)
+        footer.read(shard)
+    except SquishError as error:
+        raise FormatError(
+            f"the shard {name!r} cannot be used: {error.message}", found=wanted, code="shard",
+            hint="Fetch all files of the model into one folder.",
+        ) from None  # fmt: skip
+    if shard.size != entry["size"]:
+        raise FormatError(
+            f"the shard {name!r} has another size", expected=entry["size"], found=f"{shard.size} bytes in {wanted}",
+            code="shard", hint="Fetch the shard again.",
+        )  # fmt: skip
+    if shard.read(0, len(footer.MAGIC)) != footer.MAGIC:
+        raise FormatError(f"the shard {name!r} is no zTensor v2 file", found=wanted, code="shard")
+    return FileRef(wanted, shard.size, entry["digest"])
+
+
+def _unknown(name: str, offset: int) -> FileRef:
+    raise FormatError(f"the shard {name!r} is not in the table of shards", offset=offset, code="shard")

@@ -1,0 +1,154 @@
+"""Sparse tensors: codecs that validate indices and densify region by region, and SciPy matrices of them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from squish_core.api import Codec, CodecError, MissingPluginError, Params, Parts, Region, SquishError, TensorSpec
+
+Array = np.ndarray
+
+
+class _Sparse(Codec):
+    """Stored values at stored places, zero elsewhere. Parameters: `nnz` and the dtypes of the indices."""
+
+    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
+        return spec.dtype
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return (1,) * len(spec.shape)
+
+
+class Csr(_Sparse):
+    """Compressed rows: `values` and column `indices` [nnz], `indptr` [rows+1]. A region reads its rows only.
+
+    Source: zTensor 1.1, III.2; v2 `zt.sparse_csr/1` (`ordered`: the columns of a row must rise).
+    """
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        entries = params["nnz"]
+        return {
+            "values": (spec.dtype, (entries,)), "indices": (params["indices"], (entries,)),
+            "indptr": (params["indptr"], (spec.shape[0] + 1,)),
+        }  # fmt: skip
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
+        rows, columns = region
+        values, places, starts = csr_rows(parts, spec.shape, params, rows)
+        lines = np.repeat(np.arange(rows.stop - rows.start), np.diff(starts))
+        _fill(out, values, (lines, places), region=(slice(0, rows.stop - rows.start), columns))
+
+
+class Coo(_Sparse):
+    """Coordinates: `values` [nnz], `coords` [rank, nnz]. Source: zTensor 1.1, III.3; v2 `zt.sparse_coo/1`."""
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        entries = params["nnz"]
+        return {"values": (spec.dtype, (entries,)), "coords": (params["coords"], (len(spec.shape), entries))}
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
+        _fill(out, _values(parts["values"][:]), coordinates(parts, spec.shape), region=region)
+
+
+def csr_rows(parts: Parts, shape: tuple[int, ...], params: Params, rows: slice) -> tuple[Array, Array, Array]:
+    """Values, columns and row starts (from 0) of some rows, validated; CodecError naming the first fault."""
+    entries, indptr = params["nnz"], parts["indptr"]
+    ends = (int(indptr[0:1][0]), int(indptr[shape[0] : shape[0] + 1][0]))
+    if ends != (0, entries):
+        raise _wrong(
+            "indptr does not run from 0 to the number of values", f"0 and {entries}", f"{ends[0]} and {ends[1]}"
+        )
+    starts = _int64(indptr[rows.start : rows.stop + 1], entries + 1, "indptr")
+    if (np.diff(starts) < 0).any():
+        row = rows.start + int(np.argmax(np.diff(starts) < 0))
+        raise _wrong("indptr falls", "row starts that do not fall", f"a fall after row {row}")
+    low, high = int(starts[0]), int(starts[-1])
+    places = _int64(parts["indices"][low:high], shape[1], "a column index")
+    starts = starts - low
+    _check_columns(places, starts, ordered=bool(params.get("ordered")))
+    return _values(parts["values"][low:high]), places, starts
+
+
+def coordinates(parts: Parts, shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """One validated array of positions for each axis; CodecError for a place outside the shape or named twice."""
+    coords = parts["coords"][...]
+    places = tuple(
+        _int64(line, size, f"a coordinate of axis {axis}") for axis, (line, size) in enumerate(zip(coords, shape))
+    )
+    if places[0].size > 1:
+        order = np.lexsort(places[::-1])
+        same = np.logical_and.reduce([np.diff(line[order]) == 0 for line in places])
+        if same.any():
+            at = int(order[int(np.argmax(same))])
+            raise _wrong("a cell is stored twice", "one value for each cell", str([int(line[at]) for line in places]))
+    return places
+
+
+def to_scipy(tensor: Any) -> Any:
+    """A sparse tensor of an open file as `scipy.sparse.csr_array` or `coo_array`, indices validated first.
+
+    Raises CodecError for invalid indices and other layouts, MissingPluginError without SciPy.
+    """
+    try:
+        scipy_sparse = importlib.import_module("scipy.sparse")
+    except ImportError:
+        raise MissingPluginError(
+            "a SciPy matrix needs SciPy", tensor=tensor.name, code="not-installed", hint="Run `pip install scipy`."
+        ) from None
+    encoding = tensor.readable()
+    parts, params, shape = tensor.arrays(encoding), encoding.codec.params, tensor.shape
+    try:
+        if encoding.codec.id == "zt.sparse_csr":
+            rows = csr_rows(parts, shape, params, slice(0, shape[0]))
+            return scipy_sparse.csr_array(rows, shape=shape)
+        if encoding.codec.id == "zt.sparse_coo":
+            return scipy_sparse.coo_array((_values(parts["values"][:]), coordinates(parts, shape)), shape=shape)
+    except SquishError as error:
+        raise error.within(file=tensor.file.name, tensor=tensor.name) from error.__cause__
+    raise CodecError("is not a sparse tensor", tensor=tensor.name, found=encoding.codec.id, code="layout")
+
+
+def _fill(out: Array, values: Array, places: tuple[Array, ...], *, region: Region) -> None:
+    out[...] = 0
+    inside = np.ones(values.shape, bool)
+    for line, part in zip(places, region):
+        inside &= (line >= part.start) & (line < part.stop)
+    out[tuple(line[inside] - part.start for line, part in zip(places, region))] = values[inside]
+
+
+def _values(values: Array) -> Array:
+    if values.dtype == bool and values.size and int(values.view("u1").max()) > 1:
+        raise _wrong("a bool is stored as something else", "0 or 1", str(int(values.view("u1").max())))
+    return values
+
+
+def _int64(indices: Array, limit: int, what: str) -> Array:
+    """Indices as i64, once they are known to lie in [0, limit)."""
+    if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= limit):
+        worst = int(indices.min()) if int(indices.min()) < 0 else int(indices.max())
+        raise _wrong(f"{what} is out of range", f"0 to {limit - 1}", str(worst))
+    return indices.astype(np.int64)
+
+
+def _check_columns(places: Array, starts: Array, *, ordered: bool) -> None:
+    """No column twice in a row; rising ones where the format demands it."""
+    if places.size < 2:
+        return
+    rows = np.repeat(np.arange(starts.size - 1), np.diff(starts))
+    if not ordered:
+        order = np.lexsort((places, rows))
+        places, rows = places[order], rows[order]
+    bad = (np.diff(rows) == 0) & (np.diff(places) <= 0)
+    if bad.any():
+        at = int(np.argmax(bad))
+        found = f"{int(places[at])} before {int(places[at + 1])}"
+        raise _wrong(
+            "the columns of a row do not rise" if ordered else "a cell is stored twice", "rising columns", found
+        )
+
+
+def _wrong(what: str, expected: str, found: str) -> CodecError:
+    return CodecError(what, expected=expected, found=found, code="index", hint="The file is damaged; fetch it again.")

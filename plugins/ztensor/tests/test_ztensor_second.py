@@ -1,0 +1,398 @@
+"""zTensor v2: malformed and edge inputs, one row each; the numbers are those of the project's robustness table."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import numpy as np
+import pytest
+import xxhash
+import zstandard
+
+import squish_core as squish
+from squish_core.errors import CodecError, FormatError, LimitError, SquishError, TensorError, TruncatedError
+
+MAGIC = b"\x89ZT2\r\n\x1a\n"
+GIB = 1 << 30
+FOUR = np.arange(4, dtype="<f4").tobytes()
+Make = Callable[[], bytes]
+
+
+def item(shape: Any = (4,), dtype: Any = "f32", blob: Any = (4096, 16), **more: Any) -> dict[str, Any]:
+    """A dense object; `more` goes into its part, `layout` and `attributes` into the object."""
+    record = {"layout": more.pop("layout", "dense"), "shape": list(shape)}
+    if "attributes" in more:
+        record["attributes"] = more.pop("attributes")
+    return {**record, "parts": {"data": {"dtype": dtype, "blob": list(blob), **more}}}
+
+
+def pack(
+    objects: Any = None, blobs: bytes = FOUR, *, root: Any = None, manifest: bytes | None = None,
+    at: int | None = None, length: int | None = None, digest: int | None = None, version: int = 2,
+) -> bytes:  # fmt: skip
+    """A file: magic, `blobs` from byte 4096 on, manifest at the next multiple of 4096, footer."""
+    if manifest is None:
+        manifest = cbor2.dumps({"objects": objects or {}} if root is None else root, canonical=True)
+    body = MAGIC.ljust(4096, b"\0") + blobs
+    body += bytes(-len(body) % 4096)
+    found = (
+        len(body) if at is None else at, len(manifest) if length is None else length,
+        xxhash.xxh3_64_intdigest(manifest) if digest is None else digest, version, 0, MAGIC,
+    )  # fmt: skip
+    return body + manifest + struct.pack("<QQQII8s", *found)
+
+
+def one(**changes: Any) -> Make:
+    return lambda: pack({"w": item(**changes)})
+
+
+def raw(manifest: bytes, **changes: Any) -> Make:
+    return lambda: pack(manifest=manifest, **changes)
+
+
+def frame(content: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_checksum=True).compress(content)
+
+
+def seekable(frames: list[tuple[bytes, int]]) -> bytes:
+    table = b"".join(struct.pack("<II", len(stored), size) for stored, size in frames)
+    table += struct.pack("<IBI", len(frames), 0, 0x8F92EAB1)
+    return b"".join(stored for stored, _ in frames) + struct.pack("<II", 0x184D2A5E, len(table)) + table
+
+
+def encoded(blob: bytes, decoded: int = 16, encoding: str = "zt.zstd-seekable/1", **changes: Any) -> Make:
+    changes.setdefault("shape", (4,))
+    record = item(blob=(4096, len(blob)), encoding=encoding, decoded_length=decoded, **changes)
+    return lambda: pack({"w": record}, blob)
+
+
+def parts(layout: str, shape: Any, attributes: Any = None, **arrays: Any) -> Make:
+    """An object of several parts, each an array or `(type, array)`."""
+    blobs, stored = b"", {}
+    for role, value in arrays.items():
+        logical, array = value if isinstance(value, tuple) else (None, value)
+        stored[role] = {
+            "dtype": squish.dtypes.from_numpy(array.dtype), "blob": [4096 + len(blobs), array.nbytes],
+            **({"type": logical} if logical else {}),
+        }  # fmt: skip
+        blobs += array.tobytes()
+        blobs += bytes(-len(blobs) % 4096)
+    record = {"layout": layout, "shape": list(shape), "parts": stored}
+    if attributes is not None:
+        record["attributes"] = attributes
+    return lambda: pack({"w": record}, blobs)
+
+
+def csr(indptr: Any = (0, 2, 3), indices: Any = (0, 2, 1), kind: str = "u4", values: int = 3) -> Make:
+    return parts(
+        "zt.sparse_csr/1", (2, 3), values=np.arange(1, values + 1, dtype="<f4"),
+        indices=np.array(indices, kind), indptr=np.array(indptr, kind),
+    )  # fmt: skip
+
+
+def coo(coords: Any, kind: str = "u8", shape: Any = (2, 3)) -> Make:
+    array = np.array(coords, kind)
+    return parts("zt.sparse_coo/1", shape, values=np.arange(1, array.shape[1] + 1, dtype="<f4"), coords=array)
+
+
+DEEP = b"\x81" * 100_000 + b"\x00"
+HEAD = b"\xa1\x67objects"
+ENTRY = cbor2.dumps(item(), canonical=True)
+
+OPEN_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
+    "b01 last byte missing": (lambda: one()()[:-1], TruncatedError, "footer magic missing"),
+    "b02 cut in a blob": (lambda: one()()[:4100], TruncatedError, "footer magic missing"),
+    "b03 header only": (lambda: MAGIC, TruncatedError, "at least 48 bytes"),
+    "b04 trailing byte": (lambda: one()() + b"\0", TruncatedError, "bytes were appended"),
+    "b05 manifest of 1 GiB and 1": (raw(HEAD + b"\xa0", length=GIB + 1), LimitError, "1 GiB"),
+    "b06 wrong hash": (raw(HEAD + b"\xa0", digest=1), FormatError, "hash does not match"),
+    "b07 version 3": (raw(HEAD + b"\xa0", version=3), FormatError, "unsupported version 3"),
+    "version swapped": (raw(HEAD + b"\xa0", version=2 << 24), FormatError, "bytes are swapped"),
+    "b08 manifest wraps": (raw(HEAD + b"\xa0", at=(1 << 64) - 4096, length=8192), FormatError, "outside"),
+    "manifest unaligned": (raw(HEAD + b"\xa0", at=8000), FormatError, "not aligned"),
+    "manifest of length 0": (raw(HEAD + b"\xa0", length=0), FormatError, "empty"),
+    "manifest an array": (raw(b"\x80"), FormatError, "not a map"),
+    "b10 partial overlap": (
+        lambda: pack({"a": item((2048,), blob=(4096, 8192)), "b": item((1024,), blob=(8192, 4096))}, bytes(8192)),
+        FormatError, "overlaps",
+    ),
+    "over the manifest": (
+        lambda: pack({"a": item((1025,), blob=(4096, 4100))}, bytes(4096)), FormatError, "the manifest.*overlaps",
+    ),
+    "b11 offset 4100": (one(blob=(4100, 16)), FormatError, "not aligned"),
+    "offset 0": (one(blob=(0, 16)), FormatError, "inside the header"),
+    "b12 end wraps": (one(blob=((1 << 64) - 4096, 8192), shape=(2048,)), FormatError, "past the end"),
+    "b13 past the end": (one(blob=(1 << 20, 16)), FormatError, "past the end"),
+    "b14 shape against size": (one(shape=(400,)), FormatError, "expected 1600 bytes.*found 16"),
+    "b15 shape wraps": (one(shape=(1 << 32, 1 << 32)), FormatError, "larger than any array"),
+    "b16 negative dimension": (one(shape=(-4,)), FormatError, "non-negative"),
+    "b30 depth": (raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a" + DEEP), FormatError, "depth"),
+    "b31 indefinite length": (raw(HEAD + b"\xbf\xff"), FormatError, "indefinite length"),
+    "b32 duplicate key": (raw(HEAD + b"\xa2" + (b"\x61w" + ENTRY) * 2), FormatError, "(?i)duplicate"),
+    "b33 name not UTF-8": (raw(HEAD + b"\xa1\x61\xff" + ENTRY), FormatError, "not valid CBOR"),
+    "b34 name with NUL": (lambda: pack({"a\0b": item()}), FormatError, "NUL"),
+    "b38 map of 2^60": (raw(HEAD + b"\xbb\x10" + bytes(7)), FormatError, "not valid CBOR"),
+    "non-shortest length": (raw(b"\xa1\x78\x07objects\xa0"), FormatError, "longer than needed"),
+    "non-shortest map": (raw(HEAD + b"\xb8\x00"), FormatError, "longer than needed"),
+    "unsorted keys": (
+        raw(HEAD + b"\xa2\x61x" + ENTRY + b"\x61w" + cbor2.dumps(item(blob=(4096, 16)), canonical=True)),
+        FormatError, "not sorted",
+    ),
+    "wide float": (
+        raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a\xfb" + struct.pack(">d", 0.5)), FormatError, "shortest",
+    ),
+    "odd NaN": (raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a\xf9\x7e\x01"), FormatError, "shortest"),
+    "tag": (raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a\xc1\x00"), FormatError, "tag 1"),
+    "simple value": (raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a\xf7"), FormatError, "kind"),
+    "trailing bytes": (raw(HEAD + b"\xa0\x00"), FormatError, "bytes follow"),
+    "no objects": (raw(b"\xa0"), FormatError, "'objects' is missing"),
+    "empty name": (lambda: pack({"": item()}), FormatError, "empty"),
+    "name over 1024 bytes": (lambda: pack({"x" * 1025: item()}), LimitError, "too long"),
+    "rank 65": (one(shape=(1,) * 65, blob=(4096, 4)), LimitError, "too many dimensions"),
+    "no parts": (lambda: pack({"w": {**item(), "parts": {}}}), FormatError, "at least one"),
+    "dtype a number": (one(dtype=3), FormatError, "'dtype' is not text"),
+    "blob of three": (one(blob=(4096, 16, 0)), FormatError, "'blob'"),
+    "blob of text": (one(blob=("4096", 16)), FormatError, "'blob'"),
+    "decoded_length alone": (one(decoded_length=16), FormatError, "'decoded_length'"),
+    "encoding alone": (one(encoding="zt.zstd-seekable/1"), FormatError, "'decoded_length'"),
+    "upper-case digest": (one(digest="xxh3:" + "A" * 16), FormatError, "lower-case"),
+    "short digest": (one(digest="sha256:00"), FormatError, "lower-case"),
+    "dense with a further part": (
+        lambda: pack({"w": {**item(), "parts": {**item()["parts"], "more": item()["parts"]["data"]}}}),
+        FormatError, "further parts.*data, more",
+    ),
+    "f4 size": (one(dtype="u8", type="f4_e2m1", shape=(3,), blob=(4096, 3)), FormatError, "expected 2 bytes"),
+    "block size": (one(dtype="u8", layout="gguf.q4_0/1", shape=(32,)), FormatError, "expected 18 bytes"),
+    "shard not in the table": (one(shard="a"), FormatError, "shard 'a' is not in the table"),
+    "shard in memory": (
+        lambda: pack(root={"objects": {"w": item(shard="a")}, "shards": {"a": {"size": 48, "digest": "md5:0"}}}),
+        FormatError, "shard 'a' cannot be used",
+    ),
+    **{f"shard named {name!r}": (
+        lambda name=name: pack(root={"objects": {}, "shards": {name: {"size": 48, "digest": "xxh3:" + "0" * 16}}}),
+        FormatError, "shard's name") for name in ("../a", ".a", "a/b", "", "x" * 65)},
+    "shard without digest": (lambda: pack(root={"objects": {}, "shards": {"a": {"size": 48}}}), FormatError, "digest"),
+}  # fmt: skip
+
+READ_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
+    "b19 zstd garbage": (encoded(b"garbage garbage garbage"), CodecError, "seek table"),
+    "b20 no seek table": (encoded(frame(FOUR)), CodecError, "seek table"),
+    "b22 table claims 2^31": (encoded(seekable([(frame(FOUR), 1 << 31)])), CodecError, "16 MiB"),
+    "b23 decoded_length of 64 GiB": (
+        encoded(seekable([(frame(FOUR), 16)]), 64 * GIB, shape=(16 * GIB,)), LimitError, "more than the limits",
+    ),
+    "table of another size": (encoded(seekable([(frame(FOUR), 12)])), CodecError, "another size"),
+    "table of another stream": (
+        lambda: encoded(b"x" + seekable([(frame(FOUR), 16)]))(), CodecError, "another stream",
+    ),
+    "uneven frames": (
+        encoded(seekable([(frame(FOUR[:4]), 4), (frame(FOUR[4:]), 12)])), CodecError, "different sizes",
+    ),
+    "no checksum": (
+        encoded(seekable([(zstandard.ZstdCompressor().compress(FOUR), 16)])), CodecError, "no checksum",
+    ),
+    "frame too short": (encoded(seekable([(frame(FOUR[:8]), 16)])), CodecError, "found 8 bytes"),
+    "1.x encoding": (encoded(frame(FOUR), encoding="zstd"), TensorError, "encoding 'zstd'"),
+    "b35 bool 2": (
+        lambda: pack({"w": item(dtype="u8", type="bool", blob=(4096, 4))}, b"\0\1\2\0"), CodecError, "0 or 1",
+    ),
+    "b36 unknown layout": (one(layout="acme.x/1"), TensorError, "layout 'acme.x/1'"),
+    "b37 unknown type": (one(dtype="u8", type="f3_zz", blob=(4096, 4)), TensorError, "f3_zz"),
+    "bool as a dtype": (one(dtype="bool", blob=(4096, 4)), TensorError, "dtype 'bool'"),
+    "data missing": (
+        lambda: pack({"w": {**item(), "parts": {"x": item()["parts"]["data"]}}}), TensorError, "'data' is missing",
+    ),
+    "f4 odd nibble": (
+        lambda: pack({"w": item((3,), "u8", (4096, 2), type="f4_e2m1")}, b"\x21\x43"), CodecError, "not zero",
+    ),
+    "b39 csr column": (csr(indices=(0, 3, 1)), CodecError, "column index is out of range"),
+    "csr columns fall": (csr(indices=(2, 0, 1)), CodecError, "do not rise"),
+    "csr indptr falls": (csr(indptr=(0, 4, 3)), CodecError, "out of range|falls"),
+    "csr indptr from 1": (csr(indptr=(1, 2, 3)), CodecError, "from 0"),
+    "csr last": (csr(indptr=(0, 2, 2)), CodecError, "expected 0 and 3"),
+    "csr narrow": (csr(kind="u2"), TensorError, "dtype u16"),
+    "csr values": (csr(values=2), TensorError, "8 bytes where 12|12 bytes where 8"),
+    "coo out of range": (coo([[0, 1], [0, 3]]), CodecError, "axis 1 is out of range"),
+    "coo twice": (coo([[0, 0], [1, 1]]), CodecError, r"twice.*\[0, 1\]"),
+    "coo huge": (coo([[0], [0]], shape=(1 << 28, 1 << 28)), LimitError, "more than the limits"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", OPEN_ERRORS)
+def test_the_v2_file_is_refused(tmp_path: Path, row: str) -> None:
+    make, kind, text = OPEN_ERRORS[row]
+    with pytest.raises(kind, match=text):
+        squish.open(make())
+
+
+@pytest.mark.parametrize("row", READ_ERRORS)
+def test_the_v2_tensor_is_refused_and_verify_finds_it(row: str) -> None:
+    make, kind, text = READ_ERRORS[row]
+    with squish.open(make()) as file, pytest.raises(kind, match=text):
+        file["w"].numpy()
+    assert not squish.verify(make(), deep=True).ok
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        one(), lambda: pack({"w": item(), "tied": item()}), one(digest="xxh3:" + xxhash.xxh3_64_hexdigest(FOUR)),
+        one(digest="sha256:" + hashlib.sha256(FOUR).hexdigest()), lambda: pack({"w": item(extra=[1])}),
+        encoded(seekable([(frame(FOUR[:8]), 8), (frame(FOUR[8:]), 8)])),
+        encoded(seekable([(frame(FOUR), 16)]), digest="xxh3:" + xxhash.xxh3_64_hexdigest(FOUR)),
+    ],
+    ids=["b00 baseline", "identical blobs", "xxh3", "sha256", "unknown key", "b21 two frames", "digest of decoded"],
+)  # fmt: skip
+def test_the_v2_file_is_accepted(make: Make) -> None:
+    assert squish.verify(make(), deep=True).problems == ()
+    with squish.open(make()) as file:
+        assert file["w"].numpy().tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("digest", "code"), [("xxh3:" + "0" * 16, "digest"), ("md5:00", "unverified")])
+def test_b17_b18_verify_checks_v2_digests(digest: str, code: str) -> None:
+    assert [problem.code for problem in squish.verify(one(digest=digest)(), deep=True).problems] == [code]
+    with squish.open(one(digest=digest)()) as file:
+        assert file["w"].numpy().tolist() == [0, 1, 2, 3]
+
+
+def test_an_empty_v2_file_and_a_data_shard_have_no_tensors() -> None:
+    assert list(squish.open(pack({}))) == []
+    shard = squish.open(pack(manifest=b"", at=0, length=0, digest=0))
+    assert [problem.code for problem in shard.problems] == ["data-shard"]
+
+
+def test_an_appended_v2_file_is_read_from_its_last_manifest() -> None:
+    old = pack({"w": item()})
+    start = len(old) + -len(old) % 4096
+    manifest = cbor2.dumps({"objects": {"v": item(blob=(start, 16)), "w": item()}}, canonical=True)
+    body = old.ljust(start, b"\0") + FOUR + bytes(4080)
+    footer = struct.pack("<QQQII8s", len(body), len(manifest), xxhash.xxh3_64_intdigest(manifest), 2, 0, MAGIC)
+    with squish.open(body + manifest + footer) as file:
+        assert list(file) == ["w", "v"]
+    assert squish.verify(body + manifest + footer, deep=True).problems == ()
+
+
+def test_parts_lie_in_shards_beside_the_file(tmp_path: Path) -> None:
+    shard = pack({})[:4096] + FOUR + bytes(4080) + struct.pack("<QQQII8s", 0, 0, 0, 2, 0, MAGIC)
+    digest = "sha256:" + hashlib.sha256(shard).hexdigest()
+    root = {"objects": {"w": item(shard="00")}, "shards": {"00": {"size": len(shard), "digest": digest}}}
+    (tmp_path / "model.zt").write_bytes(pack(root=root, blobs=b""))
+    with pytest.raises(FormatError, match="shard '00' cannot be used"):
+        squish.open(tmp_path / "model.zt")
+    (tmp_path / "model-00.zt").write_bytes(shard)
+    with squish.open(tmp_path / "model.zt") as file:
+        assert file["w"].numpy().tolist() == [0, 1, 2, 3]
+    assert squish.verify(tmp_path / "model.zt").problems == ()
+    (tmp_path / "model-00.zt").write_bytes(shard[:4096] + b"\1" + shard[4097:])
+    assert [problem.code for problem in squish.verify(tmp_path / "model.zt").problems] == ["digest"]
+    (tmp_path / "model-00.zt").write_bytes(shard[:-40] + bytes(40) + shard[-40:])
+    with pytest.raises(FormatError, match="another size"):
+        squish.open(tmp_path / "model.zt")
+
+
+def test_sparse_rows_are_densified_by_region_and_given_to_scipy() -> None:
+    with squish.open(csr()()) as file:
+        assert file["w"].numpy().tolist() == [[1, 0, 2], [0, 3, 0]]
+        assert file["w"][1:, 1:].tolist() == [[3, 0]]
+        assert sorted(file["w"].parts()) == ["indices", "indptr", "values"]
+
+
+def test_sparse_coordinates_of_any_rank_are_densified() -> None:
+    with squish.open(coo([[0, 1], [1, 0], [2, 2]], shape=(2, 2, 3))()) as file:
+        dense = file["w"].numpy()
+        assert (dense[0, 1, 2], dense[1, 0, 2], np.count_nonzero(dense)) == (1, 2, 2)
+        assert file["w"][1, 0].tolist() == [0, 0, 2]
+
+
+def test_small_types_of_v2_are_unpacked() -> None:
+    with squish.open(pack({"w": item((3,), "u8", (4096, 2), type="f4_e2m1")}, b"\x21\x03")) as file:
+        assert file["w"].numpy().astype("f4").tolist() == [0.5, 1, 1.5]
+    with squish.open(pack({"w": item((2,), "u8", (4096, 2), type="f8_e8m0")}, b"\x7f\x80")) as file:
+        assert file["w"].numpy().astype("f4").tolist() == [1, 2]
+
+
+QUANT = {
+    "bits": 4, "group_size": 4, "axis": 0, "packing": {"word": "u32", "order": "lsb_first", "per_word": 8},
+    "scale_form": "f16_factors", "zero_point": {"form": "tensor", "packing": "plain"},
+}  # fmt: skip
+WORDS = np.array([[0x76543210, 0xFEDCBA98]], "<u4")
+CODES = np.stack([np.arange(8), np.arange(8, 16)], 1)
+SCALES = np.array([[1, 2], [3, 4]], "<f2")
+ZEROS = np.array([[0, 1], [2, 3]], "<f2")
+
+
+def quant(shape: Any = (8, 2), words: Any = WORDS, scales: Any = SCALES, zeros: Any = ZEROS, **changes: Any) -> Make:
+    stored = {"data": words, "scales": scales, **({} if zeros is None else {"zeros": zeros})}
+    return parts("zt.quant_group/1", shape, {**QUANT, **changes}, **stored)
+
+
+def values(make: Make) -> Any:
+    with squish.open(make()) as file:
+        return file["w"].numpy()
+
+
+def test_group_quantisation_along_the_first_axis() -> None:
+    expected = (CODES - np.repeat(ZEROS.astype("f4"), 4, 0)) * np.repeat(SCALES.astype("f4"), 4, 0)
+    np.testing.assert_array_equal(values(quant()), expected)
+
+
+def test_group_quantisation_along_the_last_axis() -> None:
+    make = quant((2, 8), WORDS.T, axis=1)
+    expected = (CODES.T - np.repeat(ZEROS.astype("f4"), 4, 1)) * np.repeat(SCALES.astype("f4"), 4, 1)
+    np.testing.assert_array_equal(values(make), expected)
+
+
+def test_the_first_code_may_be_the_highest() -> None:
+    order = {"word": "u32", "order": "msb_first", "per_word": 8}
+    made = values(quant(zeros=None, packing=order, zero_point={"form": "none"}))
+    np.testing.assert_array_equal(made, CODES[::-1] * np.repeat(SCALES.astype("f4"), 4, 0))
+
+
+def test_a_zero_point_may_be_implied() -> None:
+    made = values(quant(zeros=None, zero_point={"form": "implied", "value": 8}))
+    np.testing.assert_array_equal(made, (CODES - 8.0) * np.repeat(SCALES.astype("f4"), 4, 0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"bits": 3}, "3 bits"), ({"axis": 2}, "axis"), ({"group_size": 3}, "group_size"), ({"bits": "4"}, "bits"),
+        ({"packing": {"word": "u32", "order": "lsb_first", "per_word": 4}}, "per_word"),
+        ({"packing": {"word": "u16", "order": "lsb_first", "per_word": 4}}, "word"),
+        ({"packing": {"word": "u32", "order": "up", "per_word": 8}}, "order"),
+        ({"scale_form": "x"}, "scale_form"), ({"scale_form": "e8m0_exponent"}, "scale_form"),
+        ({"zero_point": {"form": "x"}}, "zero_point"), ({"zero_point": {"form": "none"}}, "zeros"),
+        ({"zero_point": {"form": "implied", "value": "8"}, "zeros": None}, "zero_point"), ({"zeros": None}, "zeros"),
+        ({"scales": SCALES[:1]}, "4 bytes where 8"),
+    ],
+)  # fmt: skip
+def test_a_group_quantisation_that_makes_no_sense_refuses_the_tensor(changes: Any, text: str) -> None:
+    with squish.open(quant(**changes)()) as file, pytest.raises(TensorError, match=text):
+        file["w"].numpy()
+
+
+def test_microscaling_multiplies_blocks_by_powers_of_two() -> None:
+    attributes = {"block_size": 4, "scale_form": "e8m0_exponent"}
+    data, scales = np.array([[0x21, 0x43, 0xA9, 0xCB]], "u1"), np.array([[127, 129]], "u1")
+    make = parts("zt.mx/1", (1, 8), attributes, data=("f4_e2m1", data), scales=("f8_e8m0", scales))
+    assert values(make).tolist() == [[0.5, 1, 1.5, 2, -2, -4, -6, -8]]
+    with squish.open(make()) as file:
+        assert file["w"][:, 5:7].tolist() == [[-4, -6]]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "text"),
+    [({"block_size": 3}, "block_size"), ({"block_size": 4}, "scale_form"),
+     ({"block_size": 4, "axis": 2, "scale_form": "e8m0_exponent"}, "axis")],
+)  # fmt: skip
+def test_microscaling_that_makes_no_sense_refuses_the_tensor(attributes: Any, text: str) -> None:
+    data, scales = np.zeros((1, 4), "u1"), np.zeros((1, 2), "u1")
+    make = parts("zt.mx/1", (1, 8), attributes, data=("f4_e2m1", data), scales=("f8_e8m0", scales))
+    with squish.open(make()) as file, pytest.raises(TensorError, match=text):
+        file["w"].numpy()
