@@ -67,6 +67,8 @@ def read_index(source: Source, known: Registry, limits: Limits, wanted: str | No
     with guarded(FormatError, f"reading the {base} header", file=source.name):
         index = container.read_index(source, limits)
         check_index(index, limits)
+    if wanted == base:
+        return index  # the format that was asked for: what is stored, with no meaning read into it
     return refine(index, source, known, limits, refinement)
 
 

@@ -94,28 +94,25 @@ def _repacked_panels(
 
 
 def _split(encoding: Encoding, pieces: Pieces) -> dict[str, Stream]:
-    """One stream per part from panels that give all parts at once: the first part drives, the others spool."""
+    """One stream per part from panels that give all parts at once: the one asked for first drives, the others spool."""
     roles = list(encoding.parts)
     spools: dict[str, Any] = {}
 
-    def first() -> Iterator[memoryview]:
-        spools.update({role: tempfile.TemporaryFile() for role in roles[1:]})  # noqa: SIM115 - closed by `other`
+    def part(role: str) -> Iterator[Any]:
+        if role in spools:
+            with spools.pop(role) as spool:
+                spool.seek(0)
+                while chunk := spool.read(1 << 22):
+                    yield chunk
+            return
+        others = [other for other in roles if other != role]
+        spools.update({other: tempfile.TemporaryFile() for other in others})  # noqa: SIM115 - closed when it is read
         for made in pieces():
-            for role in roles[1:]:
-                spools[role].write(_bytes(made[role]))
-            yield _bytes(made[roles[0]])
+            for other in others:
+                spools[other].write(_bytes(made[other]))
+            yield _bytes(made[role])
 
-    def other(role: str) -> Iterator[bytes]:
-        if role not in spools:
-            for _ in first():
-                pass
-        with spools.pop(role) as spool:
-            spool.seek(0)
-            while chunk := spool.read(1 << 22):
-                yield chunk
-
-    streams = {role: Stream(encoding.parts[role], lambda role=role: other(role)) for role in roles[1:]}  # type: ignore[misc]
-    return {roles[0]: Stream(encoding.parts[roles[0]], first), **streams}
+    return {role: Stream(encoding.parts[role], lambda role=role: part(role)) for role in roles}  # type: ignore[misc]
 
 
 def _bytes(array: np.ndarray) -> memoryview:

@@ -24,16 +24,20 @@ class Brings(NamedTuple):
     codecs: frozenset[str] = frozenset()
     backends: frozenset[str] = frozenset()
     sample: str = ""
+    refines: bool = False  # without the plugin its sample is a plain file of another format
 
 
 GGML = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k")
 BRINGS = {
     "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"})),
-    "squish-codecs": Brings(codecs=frozenset({"affine"})),
+    "squish-codecs": Brings(codecs=frozenset({"affine", "float8", "mx"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),
     "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in GGML)),
     "squish-gguf": Brings(containers=frozenset({"gguf"}), sample="sample.gguf"),
     "squish-safetensors": Brings(containers=frozenset({"safetensors"}), sample="sample.safetensors"),
+    "squish-uqff": Brings(
+        containers=frozenset({"uqff"}), codecs=frozenset({"hqq", "uqff.f8q8"}), sample="sample.uqff", refines=True
+    ),
     "squish-ztensor": Brings(containers=frozenset({"ztensor"}), sample="sample.zt"),
 }
 
@@ -114,7 +118,7 @@ def check(python: Path, name: str) -> None:
     for dist, brings in BRINGS.items():
         if brings.sample and dist in installed:
             run(python, "-c", OPEN, DATA / brings.sample)
-        elif brings.sample:
+        elif brings.sample and not brings.refines:
             run(python, "-c", HINT, DATA / brings.sample, dist)
 
 

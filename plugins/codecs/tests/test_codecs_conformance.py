@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from squish_core.api import TensorSpec
+from squish_core.api import TensorSpec, dtypes
 from squish_core.testing import CodecSuite
 
 PARAMS = {
@@ -31,4 +31,27 @@ class TestAffine(CodecSuite):
                 spec = TensorSpec(name="w", shape=shape, dtype="f32")
                 values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
                 found[f"{name}{shape}"] = spec, params, values
+        return found
+
+
+class TestFloat8(CodecSuite):
+    codec = "float8"
+
+    def cases(self):
+        spec = TensorSpec(name="w", shape=(3, 5, 17), dtype="f32")
+        codes = np.random.default_rng(0).integers(0, 127, spec.shape).astype(np.uint8)
+        return {
+            "e4m3": (spec, {}, {"data": codes.view(dtypes.to_numpy("f8_e4m3")), "scale": np.array(0.1, np.float32)})
+        }
+
+
+class TestMx(CodecSuite):
+    codec = "mx"
+    tolerance = 0.3
+
+    def cases(self):
+        found = {}
+        for shape in ((8, 96), (2, 3, 64), (32,)):
+            spec = TensorSpec(name="w", shape=shape, dtype="f32")
+            found[str(shape)] = spec, {}, np.random.default_rng(0).normal(size=shape).astype(np.float32)
         return found

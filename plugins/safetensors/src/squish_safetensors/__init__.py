@@ -23,6 +23,7 @@ def squish_containers() -> list[ContainerInfo]:
                 Signature(b"{", offset=8),
                 Signature(b".safetensors", where="member"),
                 Signature(b".safetensors.index.json", where="member"),
+                Signature(b".uqff", where="member"),
             ),
             can_write=True,
             features={"dtype": DTYPES},

@@ -13,6 +13,7 @@ from squish_safetensors.header import MAX_HEADER, Header, read_header
 from squish_safetensors.strict_json import loads
 
 SUFFIX, INDEX_SUFFIX = ".safetensors", ".safetensors.index.json"
+UQFF_SUFFIX, UQFF_REST = ".uqff", "residual.safetensors"
 STANDARD = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.safetensors")
 ASSETS = (
@@ -37,6 +38,9 @@ def choose(folder: Source) -> str:
     if "model" + INDEX_SUFFIX in indexes:
         return "model" + INDEX_SUFFIX
     found = indexes or [name for name in names if name.endswith(SUFFIX)]
+    if found in ([], [UQFF_REST]):
+        # The layers lie beside what was left of the model; which files are a set, the refinement knows.
+        found = [name for name in names if name.endswith(UQFF_SUFFIX)][:1] or found
     if len(found) != 1:
         shown = ", ".join(found[:8]) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
         raise FormatError(

@@ -1,0 +1,34 @@
+"""Declares UQFF, a refinement of safetensors, and its codecs; imports no implementation."""
+
+from __future__ import annotations
+
+from squish_core.api import CodecInfo, ContainerInfo, hookimpl
+
+
+@hookimpl
+def squish_containers() -> list[ContainerInfo]:
+    """The containers of this plugin."""
+    return [
+        ContainerInfo(
+            id="uqff",
+            title="UQFF 0.x and 1.x, the quantised models of mistral.rs",
+            factory="squish_uqff.container:Uqff",
+            suffixes=(".uqff",),
+            refines="safetensors",
+            can_write=True,
+            options={
+                "name": "stem of the shards: name-0.uqff, name-1.uqff, ...",
+                "max_shard_size": "most bytes of tensors in a shard (10GiB)",
+            },
+            codecs=("dense", "affine", "hqq", "float8", "mx", "uqff.f8q8"),
+        )
+    ]
+
+
+@hookimpl
+def squish_codecs() -> list[CodecInfo]:
+    """The codecs of this plugin."""
+    return [
+        CodecInfo(id="hqq", title="half-quadratic quantisation", factory="squish_uqff.hqq:Hqq"),
+        CodecInfo(id="uqff.f8q8", title="int8 with a float8 scale for 32 values", factory="squish_uqff.f8q8:F8Q8"),
+    ]

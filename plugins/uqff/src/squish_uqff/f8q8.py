@@ -1,0 +1,72 @@
+"""F8Q8: blocks of 32 int8 values with a float8 scale, over the flattened tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from squish_codecs.float8 import e4m3_values
+
+from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+BLOCK, BLOCK_BYTES = 32, 33
+SCALE = 416  # what the writer takes for the largest e4m3 value
+
+
+class F8Q8(Codec):
+    """`q * (e4m3(d) / 416)` in float32. Part `data`: u8 [blocks, 33], a block is d, then 32 of int8.
+
+    Blocks run on over the row-major order; the last one is padded. Source: uqff-formats, section 4.
+    """
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return {"data": ("u8", (-(-spec.elements // BLOCK), BLOCK_BYTES))}
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        if not spec.shape:
+            return ()
+        step = BLOCK // math.gcd(BLOCK, dtypes.count(spec.shape[1:]))
+        return (step, *(None for _ in spec.shape[1:]))
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        import numpy as np
+
+        first = region[0].start * dtypes.count(spec.shape[1:]) // BLOCK if region else 0
+        blocks = parts["data"][first : first - (-out.size // BLOCK)]
+        scale = (e4m3_values() / np.float32(SCALE))[blocks[:, 0]]
+        codes = blocks[:, 1:].view(np.int8)
+        if out.size % BLOCK == 0:
+            np.multiply(codes, scale[:, None], out=out.reshape(-1, BLOCK), dtype=np.float32)
+        else:
+            out.reshape(-1)[:] = (codes * scale[:, None]).reshape(-1)[: out.size]
+
+    def encode(
+        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """The scale is rounded to e4m3 first, then the codes to it."""
+        import ml_dtypes
+        import numpy as np
+
+        values = np.ascontiguousarray(panel, np.float32).reshape(-1)
+        blocks = np.zeros((-(-values.size // BLOCK), BLOCK), np.float32)
+        blocks.reshape(-1)[: values.size] = values
+        largest = np.abs(blocks).max(axis=-1, initial=0)
+        if not np.isfinite(largest).all():
+            raise CodecError("infinities and NaN have no F8Q8 form", code="values")
+        stored = np.minimum(largest / np.float32(127) * np.float32(SCALE), np.float32(SCALE))
+        stored = stored.astype(ml_dtypes.float8_e4m3fn)
+        scale = stored.astype(np.float32) / np.float32(SCALE)
+        codes = np.rint(blocks / np.where(scale > 0, scale, 1)[:, None])
+        data = np.empty((len(blocks), BLOCK_BYTES), np.uint8)
+        data[:, 0] = stored.view(np.uint8)
+        data[:, 1:] = np.clip(codes, -127, 127).astype(np.int8).view(np.uint8)
+        return {"data": data}
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        if params:
+            raise CodecError("uqff.f8q8 takes no parameters", found=", ".join(params), code="params")
+        return params

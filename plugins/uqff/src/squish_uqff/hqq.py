@@ -1,0 +1,102 @@
+"""HQQ: codes of 1, 2, 3, 4 or 8 bits in groups that cross the rows of the tensor."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_GROUP = 1 << 20
+
+
+class Packing(NamedTuple):
+    """How codes share a word: dtype, shift of the first code, how much the next ones are lower, codes in a word."""
+
+    word: str
+    first: int
+    step: int
+    codes: int
+
+
+PACKINGS = {
+    8: Packing("u8", 0, 0, 1), 4: Packing("u8", 4, 4, 2), 2: Packing("u8", 6, 2, 4), 1: Packing("u8", 7, 1, 8),
+    3: Packing("i32", 27, 3, 10),
+}  # fmt: skip
+
+
+class Hqq(Codec):
+    """`(q - zero) * scale` in float32, codes as a matrix of groups: `axis` 0, a column is a group; 1, a row is one.
+
+    Parameters: `bits`, `group_size`, `axis`. Parts: `data`, the matrix packed along its rows: a word of row i holds
+    rows i, i + s, i + 2s, ... of s stored ones, the first in the highest bits; `scale` and `zero`, f32, one a group.
+    Source: uqff-formats, section 4.
+    """
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        rows, columns = _matrix(spec, params)
+        packing = PACKINGS[params["bits"]]
+        grid = (1, columns) if params["axis"] == 0 else (rows, 1)
+        if packing.word == "u8" and rows % packing.codes:
+            raise CodecError(
+                "the rows of codes do not fill their bytes", code="shape",
+                expected=f"a multiple of {packing.codes}", found=rows,
+            )  # fmt: skip
+        return {
+            "data": (packing.word, (-(-rows // packing.codes), columns)),
+            "scale": ("f32", grid),
+            "zero": ("f32", grid),
+        }
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        if not spec.shape:
+            return ()
+        columns = _matrix(spec, params)[1]
+        inner = dtypes.count(spec.shape[1:])
+        return (max(1, columns // math.gcd(columns, inner)), *(None for _ in spec.shape[1:]))
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        import numpy as np
+
+        rows, columns = _matrix(spec, params)
+        packing, by_row = PACKINGS[params["bits"]], params["axis"] == 1
+        mask = (1 << params["bits"]) - 1
+        inner = dtypes.count(spec.shape[1:])
+        first, last = (
+            (0, rows) if not region else (region[0].start * inner // columns, region[0].stop * inner // columns)
+        )
+        matrix = out.reshape(last - first, columns)
+        stored = parts["data"].shape[0]
+        scale, zero = parts["scale"][...], parts["zero"][...]
+        for place in range(packing.codes):
+            low, high = max(first, place * stored), min(last, (place + 1) * stored, rows)
+            if low >= high:
+                continue
+            words = parts["data"][low - place * stored : high - place * stored]
+            codes = words if packing.codes == 1 else (words >> (packing.first - place * packing.step)) & mask
+            groups = slice(low, high) if by_row else slice(None)
+            values = matrix[low - first : high - first]
+            np.subtract(codes, zero[groups], out=values, dtype=np.float32, casting="unsafe")
+            values *= scale[groups]
+
+
+def _matrix(spec: TensorSpec, params: Params) -> tuple[int, int]:
+    """Shape of the matrix of codes; CodecError when the parameters are outside the format or do not divide it."""
+    bits, size, axis = params.get("bits"), params.get("group_size", 0), params.get("axis")
+    for name, value, legal in (
+        ("bits", bits, bits in PACKINGS),
+        ("group_size", size, type(size) is int and 0 < size <= MAX_GROUP),
+        ("axis", axis, axis in (0, 1)),
+    ):
+        if not legal:
+            raise CodecError(f"HQQ has no such {name}", found=value, code="params")
+    elements = spec.elements
+    if elements % size or not elements:
+        raise CodecError(
+            "the groups do not divide the tensor", expected=f"a multiple of {size} elements",
+            found=elements, code="group_size",
+        )  # fmt: skip
+    return (size, elements // size) if axis == 0 else (elements // size, size)

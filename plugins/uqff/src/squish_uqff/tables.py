@@ -1,0 +1,36 @@
+"""The numbers of UQFF as tables. Source: uqff-formats, sections 2 and 3."""
+
+from __future__ import annotations
+
+GGUF, UNQUANT, HQQ, FP8, AFQ, F8Q8, MXFP4 = range(7)
+ISQ_NAMES = ("gguf", "unquant", "hqq", "fp8", "afq", "f8q8", "mxfp4")
+
+# dtype code of a legacy tensor -> dtype; the codes 10 to 13 exist, and their tensors cannot be serialised
+DTYPES = {0: "u8", 1: "u32", 2: "i32", 3: "i64", 4: "f16", 5: "bf16", 6: "f32", 7: "f64", 8: "i16", 9: "f8_e4m3"}
+E4M3 = 9
+
+GGML_DENSE = {0: "f32", 1: "f16", 30: "bf16"}
+GGML_BLOCKS = {
+    2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 9: "q8_1", 10: "q2_k", 11: "q3_k", 12: "q4_k",
+    13: "q5_k", 14: "q6_k", 15: "q8_k",
+}  # fmt: skip
+
+AFQ_BITS, AFQ_GROUPS, AFQ_SCALES = (2, 3, 4, 6, 8), (32, 64, 128), ("f32", "f16", "bf16")
+
+OLDEST_LEGACY, NEWEST_LEGACY, NEWEST = (0, 1), (0, 2), (1, 2)
+FIRST_SHARDED = (0, 1, 3)
+# ISQ type -> the legacy version that brought it; later ones are a finding in an older blob
+SINCE = {FP8: (0, 1, 2), AFQ: (0, 1, 3), F8Q8: (0, 2, 0), MXFP4: (0, 2, 0)}
+
+# format -> what is stored under `<key>.weight.`, besides `format`
+SUFFIXES: dict[int, tuple[str, ...]] = {
+    GGUF: ("dtype", "shape"),
+    UNQUANT: (),
+    HQQ: (
+        "scales", "zeros", "shape", "bits", "group_size", "axis", "optimization_steps", "round_zeros", "channel_wise",
+    ),
+    FP8: ("dequant_w_scale", "dequant_x_scale", "quant_scale", "dtype"),
+    AFQ: ("scales", "biases", "bits", "group_size"),
+    F8Q8: ("num_blocks", "shape"),
+    MXFP4: ("scales",),
+}  # fmt: skip

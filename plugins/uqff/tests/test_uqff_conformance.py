@@ -1,0 +1,86 @@
+"""The conformance kit on UQFF files and codecs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from squish_core.api import TensorSpec
+from squish_core.testing import CodecSuite, ContainerSuite
+
+DATA = Path(__file__).with_name("data")
+
+
+class TestUqff(ContainerSuite):
+    """Both generations."""
+
+    container = "uqff"
+
+    def samples(self) -> dict[str, Path]:
+        names = ("0.1.2-fp8/fp8.uqff", "1.0.0-mxfp4/mxfp4-0.uqff")
+        return {name: DATA / name for name in names}
+
+    @pytest.mark.skip(reason="writing adds a report")
+    def test_converting_to_itself_keeps_everything(self, sample: str, tmp_path: Path) -> None:
+        """See test_uqff_writing."""
+
+
+class TestHqqFiles(ContainerSuite):
+    """HQQ: a group is a column of 64 pieces of the tensor, so a row needs the scales of many groups."""
+
+    container = "uqff"
+
+    def samples(self) -> dict[str, Path]:
+        return {name: DATA / name for name in ("1.2.0-hqq3-gs40/hqq3-gs40-0.uqff",)}
+
+    @pytest.mark.skip(reason="groups cross rows")
+    def test_a_row_reads_only_its_bytes(self, sample: str) -> None:
+        """Not for this codec."""
+
+    @pytest.mark.skip(reason="writing adds a report")
+    def test_converting_to_itself_keeps_everything(self, sample: str, tmp_path: Path) -> None:
+        """See test_uqff_writing."""
+
+
+class TestHqq(CodecSuite):
+    codec = "hqq"
+
+    def cases(self) -> dict[str, Any]:
+        rng = np.random.default_rng(0)
+        found = {}
+        for bits, axis, shape in (
+            (8, 0, (6, 80)),
+            (4, 0, (2, 3, 80)),
+            (3, 0, (6, 80)),
+            (1, 1, (480,)),
+            (3, 1, (6, 80)),
+        ):
+            spec = TensorSpec(name="w", shape=shape, dtype="f32")
+            params = {"bits": bits, "group_size": 24, "axis": axis}
+            rows, columns = (24, 20) if axis == 0 else (20, 24)
+            count = {8: 1, 4: 2, 3: 10, 1: 8}[bits]
+            if rows % count and bits != 3:
+                rows, columns, params["group_size"] = 24, 20, 20
+            packed = rng.integers(0, 1 << (30 if bits == 3 else 8), (-(-rows // count), columns))
+            grid = (1, columns) if axis == 0 else (rows, 1)
+            parts = {
+                "scale": rng.normal(size=grid).astype(np.float32),
+                "zero": rng.normal(size=grid).astype(np.float32),
+            }
+            parts["data"] = packed.astype(np.int32 if bits == 3 else np.uint8)
+            found[f"{bits} bits, axis {axis}, {shape}"] = spec, params, parts
+        return found
+
+
+class TestF8Q8(CodecSuite):
+    codec = "uqff.f8q8"
+
+    def cases(self) -> dict[str, Any]:
+        found = {}
+        for shape in ((8, 64), (3, 15), (2, 3, 48), (7,)):
+            spec = TensorSpec(name="w", shape=shape, dtype="f32")
+            found[str(shape)] = spec, {}, np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        return found
