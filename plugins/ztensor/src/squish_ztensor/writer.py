@@ -120,12 +120,12 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
     if wanted.encoding == "zstd":
         return Layout(size=None, dropped=dropped)
     text = sidecar.is_text(meta, assets)
-    specs = [*specs] if text else [*specs, _sidecar_spec(sidecar.packed_size(meta, assets))]
+    specs = [*specs] if text else [*specs, sidecar.spec(sidecar.packed_size(meta, assets))]
     placement, position = Placement(), len(MAGIC)
     for spec in specs:
         nbytes = spec.encodings[0].parts["data"].nbytes
         offset = placement.start(position, spec.name, nbytes)
-        placement.add(spec, offset, nbytes, _NO_DIGEST[wanted.digest])
+        placement.add(spec, offset, nbytes, _NO_DIGEST[wanted.digests])
         position = offset + nbytes
     size = position + len(placement.manifest(meta if text else {})) + FOOTER
     return Layout(size=size, dropped=dropped)
@@ -141,7 +141,7 @@ def write(
         part = outgoing.spec.encodings[0].parts["data"]
         stream = outgoing.parts["data"]
         offset = _pad(sink, placement.start(sink.tell(), outgoing.spec.name, 1 if part.filters else part.nbytes))
-        if part.filters or wanted.digest != "none":
+        if part.filters or wanted.digests != "none":
             digest = _append(sink, stream.chunks(), part, wanted)
         else:
             digest = None
@@ -150,7 +150,7 @@ def write(
     text = sidecar.is_text(meta, assets)
     if not text:
         packed = sidecar.pack(meta, assets)
-        spec = _sidecar_spec(len(packed))
+        spec = sidecar.spec(len(packed))
         offset = _pad(sink, placement.start(sink.tell(), spec.name, len(packed)))
         digest = _append(sink, [packed], spec.encodings[0].parts["data"], wanted)
         placement.add(spec, offset, len(packed), digest)
@@ -165,7 +165,7 @@ def _append(sink: Sink, chunks: Iterable[Any], part: Part, wanted: Wanted) -> st
     if part.filters:
         codec, _ = zstd_codec()
         chunks = codec.encode(chunks, part.filters[0].params)
-    digest = None if wanted.digest == "none" else Digest(wanted.digest)
+    digest = None if wanted.digests == "none" else Digest(wanted.digests)
     for chunk in chunks:
         sink.write(chunk)
         if digest:
@@ -199,10 +199,3 @@ def _has_cbor(value: Any) -> bool:
     except (cbor2.CBORError, RecursionError):
         return False
     return True
-
-
-def _sidecar_spec(length: int) -> TensorSpec:
-    part = Part(dtype="u8", shape=(length,))
-    return TensorSpec(
-        name=sidecar.NAME, shape=(length,), dtype="u8", encodings=(Encoding(codec=DENSE, parts={"data": part}),)
-    )
