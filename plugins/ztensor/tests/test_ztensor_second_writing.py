@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
+import cbor2
 import ml_dtypes
 import numpy as np
 import pytest
+import xxhash
+from squish_ztensor.identity import content_digest
 
 import squish_core as squish
 from squish_core.errors import FormatError, SquishError
 from squish_core.model import Typed
+from squish_core.source import open_source
 
 RNG = np.random.default_rng(5)
 ARRAYS: dict[str, Any] = {
@@ -142,3 +147,29 @@ def test_options_that_do_not_go_together_are_refused(
 def test_a_canonical_file_refuses_names_that_are_not_nfc(zt: Any, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="NFC"):
         zt.written(tmp_path / "new.zt", {"e\u0301": ARRAYS["weight"]}, SECOND)
+
+
+def test_the_content_digest_is_that_of_the_content(zt: Any, tmp_path: Path) -> None:
+    found = set()
+    for number, options in enumerate(({}, {"flavour": "aligned"}, {"encoding": "zstd"})):
+        zt.written(tmp_path / f"{number}.zt", ARRAYS, {**SECOND, **options})
+        found.add(content_digest(open_source(tmp_path / f"{number}.zt")))
+    assert len(found) == 1
+    zt.written(tmp_path / "other.zt", {**ARRAYS, "scalar": np.array(8, np.int64)}, SECOND)
+    assert content_digest(open_source(tmp_path / "other.zt")) not in found
+
+
+def test_the_content_digest_is_a_hash_of_cbor(zt: Any, tmp_path: Path) -> None:
+    zt.written(tmp_path / "new.zt", {"w": np.zeros(2, np.uint8)}, SECOND)
+    digest = "xxh3:" + xxhash.xxh3_64_hexdigest(bytes(2))
+    parts = {"data": {"dtype": "u8", "digest": digest}}
+    content = ["zt.content/1", {"w": {"shape": [2], "layout": "dense", "parts": parts}}]
+    expected = hashlib.sha256(cbor2.dumps(content, canonical=True)).hexdigest()
+    assert content_digest(open_source(tmp_path / "new.zt")) == f"sha256:{expected}"
+
+
+@pytest.mark.parametrize("options", [{}, {**SECOND, "flavour": "aligned", "digest": "none"}])
+def test_without_digests_there_is_no_content_digest(zt: Any, tmp_path: Path, options: dict[str, str]) -> None:
+    zt.written(tmp_path / "new.zt", {"w": ARRAYS["weight"]}, options)
+    with pytest.raises(FormatError, match="digest"):
+        content_digest(open_source(tmp_path / "new.zt"))
