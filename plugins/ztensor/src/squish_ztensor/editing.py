@@ -45,7 +45,8 @@ def edit(
     """Remove tensors, then add dense arrays, and set root attributes (None deletes one).
 
     v2: appended and synced; on failure the file is cut back to what it was. 1.1, 1.2: atomic rewrite without the
-    removed bytes. Raises TensorError for a name that is not there or there twice, FormatError for what the file cannot hold.
+    removed bytes. Raises TensorError for a name that is not there or there twice, FormatError for what the file cannot
+    hold.
     """
     limits, target = limits or Limits(), Path(path)
     source = open_source(target)
