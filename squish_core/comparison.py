@@ -9,6 +9,7 @@ from typing import Any
 from attrs import frozen
 
 from squish_core import handles
+from squish_core.errors import TensorError
 from squish_core.handles import File
 from squish_core.model import to_json
 from squish_core.plugins import Registry
@@ -55,14 +56,24 @@ class Difference:
 
 
 def diff(
-    a: Any, b: Any, *, registry: Registry | None = None, progress: Progress | None = None, only: Iterable[str] = ()
+    a: Any,
+    b: Any,
+    *,
+    registry: Registry | None = None,
+    progress: Progress | None = None,
+    only: str | Iterable[str] = (),
 ) -> Difference:
-    """Compare two files (paths, bytes or open Files); decodes only tensors whose stored bytes differ."""
+    """Compare two files (paths, bytes or open Files); decodes only tensors whose stored bytes differ.
+
+    `only`: exact names of the tensors to compare; all by default.
+    """
     opened = [item if isinstance(item, File) else handles.open(item, registry=registry) for item in (a, b)]
     try:
         first, second = opened
-        wanted = set(only)
+        wanted = {only} if isinstance(only, str) else set(only)
         names = [name for name in (*first, *(n for n in second if n not in first)) if not wanted or name in wanted]
+        if strange := sorted(wanted.difference(names)):
+            raise TensorError("neither file has a tensor of this name", found=", ".join(strange), code="name")
         found = []
         sizes = [(first if name in first else second)[name].nbytes for name in names]
         total = sum(sizes)

@@ -43,7 +43,10 @@ class Step:
 
 @frozen(kw_only=True)
 class Conversion:
-    """The report of a conversion, or of a dry run: every tensor's step, sizes in bytes, what was not carried."""
+    """The report of a conversion, or of a dry run: every tensor's step, sizes in bytes, what was not carried.
+
+    `unused`: patterns of `encode` that no tensor's name matches.
+    """
 
     source: str
     target: str
@@ -52,6 +55,7 @@ class Conversion:
     source_size: int
     size: int | None
     dropped: tuple[str, ...]
+    unused: tuple[str, ...] = ()
     dry_run: bool
     seconds: float = 0.0
 
@@ -61,6 +65,7 @@ class Conversion:
         return {
             **{key: getattr(self, key) for key in keys},
             "dropped": list(self.dropped),
+            "unused": list(self.unused),
             "tensors": [
                 {
                     "name": step.name, "action": step.action, "source": step.source, "target": step.target,
@@ -78,7 +83,7 @@ def convert(
     encode: str | Iterable[str] | Mapping[str, str] | None = None,
     *,
     dry_run: bool = False,
-    only: Iterable[str] | None = None,
+    only: str | Iterable[str] | None = None,
     progress: Progress | None = None,
     limits: Limits | None = None,
     registry: Registry | None = None,
@@ -87,12 +92,13 @@ def convert(
 
     `to` is `ID[:key=value,...]` (default: from dst's suffix). `encode` holds `SPEC` or `PATTERN=SPEC` rules, the
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
-    error. `only` are name patterns of the tensors to write. Raises SquishError; the old `dst` stays on failure.
+    error. `only`: name patterns of the tensors to write. Raises SquishError; the old `dst` stays on failure.
     """
     file = src if isinstance(src, File) else handles.open(src, limits=limits, registry=registry)
     started = time.perf_counter()
     try:
-        plan = Plan(file, Path(dst), to, parse_rules(encode), tuple(only or ()))
+        chosen = (only,) if isinstance(only, str) else tuple(only or ())
+        plan = Plan(file, Path(dst), to, parse_rules(encode), chosen)
         report = plan.report(dry_run)
         if not dry_run:
             plan.write(progress)
@@ -130,6 +136,7 @@ class Plan:
         return Conversion(
             source=self.file.name, target=str(self.target), format=self.format, steps=tuple(self.steps),
             source_size=sum(ref.size for ref in index.files), size=layout.size, dropped=tuple(dropped), dry_run=dry_run,
+            unused=tuple(rule.pattern for rule in self.rules if rule.pattern and not any(map(rule.matches, names))),
         )  # fmt: skip
 
     def write(self, progress: Progress | None) -> None:
@@ -181,7 +188,13 @@ class Plan:
         rules = tuple(Rule(pattern, KEEP) for pattern in only)
         chosen = [spec for spec in specs if rule_for(rules, spec.name)]
         if not chosen:
-            raise TensorError("no tensor matches", file=self.file.name, found=", ".join(only), code="pattern")
+            raise TensorError(
+                "no tensor matches",
+                file=self.file.name,
+                found=", ".join(only),
+                code="pattern",
+                hint="`squish ls` lists the names.",
+            )
         return chosen
 
     def _decide(self, specs: list[TensorSpec]) -> list[Step]:
@@ -211,7 +224,8 @@ class Plan:
             return self._encode(spec, rule.spec)
         except SquishError as error:
             # A rule for everything leaves alone what its codec cannot take (norms, odd shapes); a named one must hold.
-            if rule.pattern is not None or isinstance(error, MissingPluginError):
+            # What is wrong with the rule itself is wrong for every tensor.
+            if rule.pattern is not None or isinstance(error, MissingPluginError) or error.code in ("params", "encode"):
                 raise
             return evolve(self._keep(spec), note=f"kept: {error.message}")
 

@@ -37,8 +37,8 @@ LOOKALIKES: tuple[tuple[bytes, str, str], ...] = (
     (b"ggjt", "an old GGML file (before GGUF)", "Convert it to GGUF with llama.cpp first."),
     (b"PK\x03\x04", "a zip archive (a PyTorch checkpoint or .npz)",
      "Squish never unpickles; convert it to safetensors first."),
-    (b"\x80\x02", "a Python pickle", "Squish never unpickles; convert it to safetensors first."),
-    (b"\x80\x04", "a Python pickle", "Squish never unpickles; convert it to safetensors first."),
+    *((bytes((0x80, protocol)), "a Python pickle", "Squish never unpickles; convert it to safetensors first.")
+      for protocol in range(2, 6)),
     (b"\x93NUMPY", "a single NumPy array", "Open it with numpy.load(path, allow_pickle=False)."),
     (b"\x28\xb5\x2f\xfd", "a zstd-compressed file", "Decompress it first (`zstd -d`)."),
     (b"\x1f\x8b", "a gzip-compressed file", "Decompress it first (`gunzip`)."),

@@ -15,7 +15,7 @@ class Limits:
     `ratio`: decoded bytes per stored byte of a byte codec.
     """
 
-    header: int = 256 * MIB
+    header: int = 100 * MIB
     tensors: int = 4_000_000
     name: int = 1024
     rank: int = 64

@@ -191,11 +191,13 @@ class Registry:
                 return self._absent("codec", codec)
         return None
 
-    def resolve(self, *, container: str, policy: Any = "spec", op: str = "linear", **features: Any) -> Chain:
+    def resolve(
+        self, *, container: str, policy: Any = "spec", op: str = "linear", backend: str | None = None, **features: Any
+    ) -> Chain:
         """The chain for a flag or dtype combination of a format, without any file."""
         from squish_core.resolver import resolve_features
 
-        return resolve_features(self, container, features, policy=policy, op=op)
+        return resolve_features(self, container, features, policy=policy, op=op, backend=backend)
 
     def register(self, plugin: Any, dist: str | None = None, version: str = "") -> None:
         """Add a plugin from this process: a module or an object with hook implementations.
@@ -310,6 +312,9 @@ class Registry:
         for broken in self.broken:
             if refusal.install and refusal.install.endswith(" " + broken.dist):
                 return Refusal(why=f"{broken.dist} is installed but broken: {broken.reason}", code="broken")
+        package = known.package_for(kind, wanted)
+        if package in {loaded.dist for loaded in self.plugins}:
+            return Refusal(why=f"the {kind} {wanted!r} is not among those of {package}, which is installed")
         return refusal
 
 

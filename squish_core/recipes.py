@@ -23,12 +23,16 @@ class Rule:
     pattern: str | None
     spec: CodecSpec
 
+    def matches(self, name: str) -> bool:
+        """Whether the rule is for a tensor of this name."""
+        return self.pattern is None or fnmatchcase(name, self.pattern)
+
 
 def parse_spec(text: str) -> CodecSpec:
     """`int4:group_size=64` as an id and parameters; numbers become numbers."""
-    name, _, rest = text.partition(":")
+    name, colon, rest = text.partition(":")
     params = {}
-    for item in rest.split(",") if rest else []:
+    for item in rest.split(",") if colon else []:
         key, equals, value = item.partition("=")
         if not (name and key and equals and value):
             raise SquishError(
@@ -58,7 +62,7 @@ def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
     """The last rule that matches a tensor's name."""
     chosen = None
     for rule in rules:
-        if rule.pattern is None or fnmatchcase(name, rule.pattern):
+        if rule.matches(name):
             chosen = rule
     return chosen
 
@@ -76,9 +80,8 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
         if spec.id in table:
             full = parse_spec(table[spec.id])
             return CodecSpec(full.id, {**full.params, **spec.params})
-    names = sorted(
-        {"keep", *registry.codecs, *(name for table in _alias_tables(container, registry) for name in table)}
-    )
+    encoders = (entry.info.id for entry in registry.find("codec", kind="tensor"))
+    names = sorted({"keep", *encoders, *(name for table in _alias_tables(container, registry) for name in table)})
     package = known.package_for("codec", spec.id)
     kind = MissingPluginError if package else SquishError
     raise kind(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from squish_core import known
-from squish_core.backends.base import Availability, Cost, Offer, Refused, Request, Use
+from squish_core.backends.base import OPS, Availability, Cost, Offer, Refused, Request, Use
 from squish_core.errors import SquishError, escape
 from squish_core.model import Encoding, TensorSpec, to_json
 
@@ -114,6 +114,8 @@ def resolve(
     `policy` is "spec", "smallest", "exact" or a function from `Ranked` to a sort key.
     """
     name, key = _policy(policy)
+    if op not in OPS:
+        raise SquishError("no such operation", expected=", ".join(OPS), found=repr(op), code="op")
     offers: list[Ranked] = []
     refused: list[Refused] = []
     if backend is not None and backend not in registry.backends:
@@ -154,7 +156,13 @@ def resolve(
 
 
 def resolve_features(
-    registry: Registry, container: str, features: dict[str, Any], *, policy: str | Policy, op: str
+    registry: Registry,
+    container: str,
+    features: dict[str, Any],
+    *,
+    policy: str | Policy = "spec",
+    op: str = "linear",
+    backend: str | None = None,
 ) -> Chain:
     """The chain for a combination of a format's declared features, without a file."""
     from squish_core.guard import guarded
@@ -177,7 +185,12 @@ def resolve_features(
     target = f"{container} with {shown or 'nothing given'}"
     with guarded(SquishError, f"resolving {target}"):
         encodings = implementation.recipes(**features)
-        return resolve(registry, target, container, encodings, policy=policy, op=op)
+        if not encodings and declared:
+            raise SquishError(
+                "names no way to store a tensor", tensor=target, code="feature",
+                hint=f"Give a feature ({', '.join(declared)}); `squish formats {container}` lists the values.",
+            )  # fmt: skip
+        return resolve(registry, target, container, encodings, policy=policy, op=op, backend=backend)
 
 
 def _policy(policy: str | Policy) -> tuple[str, Policy]:

@@ -144,9 +144,16 @@ class StoredArray:
             if len(part.segments) != 1
             else next(iter(self.stored_chunks(1 << 62)), memoryview(b""))
         )
-        codec = self._registry.byte_codec(part.filters[0].codec)
+        codec, params = self._registry.byte_codec(part.filters[0].codec), part.filters[0].params
+        if size > max(32 * MIB, 64 * len(stored)):
+            # So much from so little is rare: see that it is there before memory for it is taken.
+            found = codec.measure(stored, params, most=size)
+            if found is not None and found != size:
+                raise CodecError(
+                    "decodes to another size", expected=f"{size} bytes", found=f"{found} bytes", code="size"
+                )
         out = bytearray(size)
-        codec.decode(stored, part.filters[0].params, out=memoryview(out), ratio=limits.ratio)
+        codec.decode(stored, params, out=memoryview(out), ratio=limits.ratio)
         return out
 
 

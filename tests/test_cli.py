@@ -222,6 +222,9 @@ def test_plan_explains_and_groups_tensors_that_are_handled_alike(squish: Any, wr
 def test_plan_needs_no_file_for_a_format_and_its_features(squish: Any) -> None:
     assert "toy with dtype=f32" in squish("plan", "--format", "toy", "--feature", "dtype=f32").out
     assert squish("plan", "--format", "toy", "--feature", "dtype=f8").code == 2
+    lacking = squish("plan", "--format", "toy", "--feature", "dtype=f32", "--backend", "metal")
+    assert (lacking.code, "backend 'metal'" in lacking.err) == (2, True)
+    assert "expected dense, linear" in squish("plan", "--format", "toy", "--feature", "dtype=f32", "--op", "sing").err
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import toys
 
 import squish_core as squish
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
+from squish_core.plugins import Registry
 
 VALUES = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
 MIXED = {
@@ -64,6 +65,28 @@ def test_a_rule_for_everything_leaves_what_it_cannot_take_and_says_why(run: Any)
     assert notes["norm"] == "kept: a vector is not quantised"
     assert notes["ids"] == "kept: only float tensors are encoded"
     assert np.abs(file["w"].numpy() - VALUES).max() <= np.abs(VALUES).max() / 127
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"), [("affine:colour=1", "no parameter 'colour'"), ("ggml.q2_k", "decoded only")]
+)
+def test_a_wrong_rule_for_everything_is_an_error_not_a_note(tmp_path: Path, spec: str, said: str) -> None:
+    pytest.importorskip("squish_codecs")
+    pytest.importorskip("squish_ggml")
+    with squish.open(toys.box({"w": np.zeros((4, 256), np.float32)}), registry=installed()) as file:
+        with pytest.raises(SquishError, match=said):
+            squish.convert(file, tmp_path / "o.box", "toy.box", spec)
+        assert not (tmp_path / "o.box").exists()
+
+
+def installed() -> Registry:
+    return Registry(extra=[toys])
+
+
+def test_a_pattern_that_no_tensor_matches_is_told(run: Any) -> None:
+    report, _ = run(MIXED, {"*.weight": "toy.rows", "*embed*": "keep", "wieght*": "toy.rows"})
+    assert report.unused == ("*embed*", "wieght*")
+    assert report.to_dict()["unused"] == ["*embed*", "wieght*"]
 
 
 def test_a_named_rule_must_hold(run: Any) -> None:
@@ -139,6 +162,17 @@ def test_what_the_target_cannot_hold_is_refused_with_the_way_out(tmp_path: Path)
     with pytest.raises(TensorError, match=r"a: toy\.box cannot hold it.*stops b, c, d and 2 more.*encode="):
         squish.convert(toys.box(tensors), tmp_path / "o.box", registry=toys.registry())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_pattern_is_not_its_characters(run: Any) -> None:
+    assert list(run(MIXED, only="*.weight")[1]) == ["a.weight", "b.weight"]
+
+
+def test_a_comparison_of_named_tensors_knows_them(tmp_path: Path) -> None:
+    file = squish.open(toys.box(MIXED), registry=toys.registry())
+    assert [item.name for item in squish.diff(file, file, only="norm").tensors] == ["norm"]
+    with pytest.raises(TensorError, match="nrom"):
+        squish.diff(file, file, only=["nrom"])
 
 
 def test_only_selects_tensors(run: Any) -> None:

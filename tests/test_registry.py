@@ -208,3 +208,12 @@ def test_listing_plugins_imports_no_implementation() -> None:
 def test_importing_the_package_imports_almost_nothing() -> None:
     found = imported(_QUESTIONS["import"])
     assert not found & {"attr", "attrs", "pluggy", "numpy", "squish_core.model"}
+
+
+def test_a_codec_that_an_installed_package_lacks_is_not_an_install_hint() -> None:
+    """`pip install` of what is there already would not help."""
+    declared = [api.CodecInfo(id="ggml.q8_0", title="", factory="x:Y")]
+    reg = Registry(entry_points=list)
+    reg.register(SimpleNamespace(squish_codecs=api.hookimpl(lambda: declared)), dist="squish-ggml")
+    with pytest.raises(MissingPluginError, match="not among those of squish-ggml"):
+        reg.codec("ggml.iq2_xxs")

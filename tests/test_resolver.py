@@ -159,6 +159,8 @@ def test_resolving_without_a_file() -> None:
         ({"colour": "red"}, r"no such feature \(expected packing, speed, found 'colour'\)"),
         ({"packing": {"rows", "shifted"}}, "one of them, not both"),
         ({"packing": 4}, "no such value"),
+        ({"op": "sing"}, "no such operation"),
+        ({"backend": "metal"}, "squish-metal"),
     ],
 )
 def test_features_that_are_not_declared_are_refused(features: Any, said: str) -> None:

@@ -25,8 +25,8 @@ COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
         checks.convert,
         (
             "squish convert model.gguf model.zt",
-            "squish convert model.safetensors model.zt --encode int8 --encode '*embed*=keep'",
-            "squish convert model.gguf out.zt --to ztensor:wire=2 --only 'blk.0.*' --dry-run",
+            "squish convert model.safetensors model.gguf --encode q8_0 --encode '*embed*=keep'",
+            "squish convert model.gguf out.zt --to ztensor:encoding=zstd --only 'blk.0.*' --dry-run",
         ),
     ),
     "formats": (listings.formats, ("squish formats", "squish formats gguf")),

@@ -85,7 +85,7 @@ def plan(
     Names the chain chosen for each - container, codec, backend - and why not the others. Reads no tensor data.
     """
     if file is None:
-        return plan_features(format, feature or [], policy, op)
+        return plan_features(format, feature or [], policy, op, backend)
     if feature:
         raise SquishError("--feature is for asking without a FILE", code="usage", hint="Leave out one of them.")
     from squish_core.handles import open as open_file
@@ -102,7 +102,9 @@ def plan(
         return Answer({"file": opened.name, "tensors": data}, grouped(found), 2 if len(failed) == len(found) > 0 else 0)
 
 
-def plan_features(format_id: str | None, features: Sequence[str], policy: str, op: str) -> Answer:
+def plan_features(
+    format_id: str | None, features: Sequence[str], policy: str, op: str, backend: str | None = None
+) -> Answer:
     """The chain for a format's features, without a file."""
     from squish_core.plugins import registry
 
@@ -115,7 +117,7 @@ def plan_features(format_id: str | None, features: Sequence[str], policy: str, o
             raise SquishError("a feature cannot be read", expected="NAME=VALUE", found=repr(text), code="usage")
         values.setdefault(name, set()).add(value)
     wanted = {name: next(iter(given)) if len(given) == 1 else given for name, given in values.items()}
-    chain = registry().resolve(container=format_id, policy=policy, op=op, **wanted)
+    chain = registry().resolve(container=format_id, policy=policy, op=op, backend=backend, **wanted)
     return Answer(chain.to_dict(), chain.explain().split("\n"))
 
 
@@ -253,7 +255,7 @@ def planned(tensor: Tensor, backend: str | None, policy: str, op: str) -> Chain 
     try:
         return tensor.chain(backend, policy=policy, op=op)
     except SquishError as error:
-        if error.code in ("policy", "not-installed"):
+        if error.code in ("policy", "op", "not-installed"):
             raise
         return error.within(tensor=tensor.name)
 

@@ -118,6 +118,10 @@ class ByteCodec:
         """Fill `out` exactly from the stored bytes; CodecError when they give more, less or garbage."""
         raise NotImplementedError
 
+    def measure(self, data: memoryview, params: Params, *, most: int) -> int | None:
+        """Bytes that `decode` would give, found without keeping them; None when the codec cannot tell."""
+        return None
+
     def encode(self, chunks: Any, params: Params) -> Any:
         """Stored bytes, as an iterable of chunks, of an iterable of chunks."""
         raise NotImplementedError

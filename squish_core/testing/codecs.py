@@ -76,7 +76,7 @@ class CodecSuite(Suite):
         codec, spec, params, stored, values = self._stored(case)
         if values is None or not spec.elements:
             pytest.skip("nothing to encode")
-        regions = list(panels(spec.shape, codec.grain(spec, params), 4, budget=1, whole_rows=True))
+        regions = list(panels(spec.shape, codec.encode_grain(spec, params), 4, budget=1, whole_rows=True))
         made = [codec.encode(np.ascontiguousarray(values[region]), params) for region in regions]
         for role, part in stored.items():
             assert b"".join(np.ascontiguousarray(piece[role]).tobytes() for piece in made) == part.tobytes(), role

@@ -317,6 +317,7 @@ def test_completed_parameters_are_a_fixed_point_and_text_is_understood(case):
         ((4, 32), {"bits": 4, "offset": "bias", "offset_dtype": "u8"}, "f32 or"),
         ((4, 32), {"bits": 4, "signed": "perhaps"}, "true or false"),
         ((32,), {"bits": 4, "axis": -2}, "rank 2"),
+        ((32,), {"bits": 4, "transposed": True}, "rank 2"),
         ((4, 32), {"bits": 4, "signed": False}, "the middle"),
         ((4, 32), {"bits": 1}, "the middle"),
         ((4, 32), {"bits": 4, "scale_dtype": "f8_e8m0"}, "f32 or"),
@@ -337,3 +338,20 @@ def test_short_names_are_encodings():
         params = CODEC.params_for(spec_of((8, 128)), parse_spec(text).params)
         values = np.random.default_rng(4).normal(size=(8, 128)).astype(np.float32)
         assert decoded(CODEC.encode(values, params), (8, 128), params).shape == (8, 128)
+
+
+@settings(max_examples=150, deadline=None)
+@given(schemes(), schemes(), st.booleans(), st.integers(0, 99))
+def test_repacking_gives_the_same_values_or_none(one, other, itself, seed):
+    (shape, source), target = one, one[1] if itself else other[1]
+    try:
+        declared = CODEC.parts(spec_of(shape), target)
+    except CodecError:
+        return
+    parts = random_parts(shape, source, np.random.default_rng(seed))
+    codes = CODEC.codes(parts, spec_of(shape), source, full(shape))
+    found = codes and CODEC.from_codes(codes, spec_of(shape), target)
+    assert found or not (itself and codes)
+    if found:
+        assert {role: part.shape for role, part in found[0].items()} == {r: size for r, (_, size) in declared.items()}
+        np.testing.assert_array_equal(decoded(found[0], shape, target), decoded(parts, shape, source))

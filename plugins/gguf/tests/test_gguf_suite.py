@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import squish_core as squish
 from squish_core.testing import ContainerSuite
 
@@ -29,3 +31,9 @@ class TestSplitSet(ContainerSuite):
 
     def samples(self):
         return {"split": DATA / "split-00001-of-00002.gguf"}
+
+
+@pytest.mark.parametrize("name", ["types", "blocks"])
+def test_golden_files_are_rewritten_as_they_are(name, tmp_path):
+    squish.convert(DATA / f"{name}.gguf", tmp_path / "ours.gguf")
+    assert (tmp_path / "ours.gguf").read_bytes() == (DATA / f"{name}.gguf").read_bytes()

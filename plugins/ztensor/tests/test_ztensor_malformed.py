@@ -219,7 +219,9 @@ READ_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
     ),
     "quantized_group": (sparse("quantized_group", packed_weight="i32", scales="f16"), TensorError, "packing"),
     "a57 bomb in csr values": (lambda zt: csr(zt, values=zt.bomb(16384)), CodecError, "found more than 16 bytes"),
-    "a88 csr column": (lambda zt: csr(zt, indices=[0, 1 << 28, 0, 1], kind="u4"), CodecError, "column index is out"),
+    "a88 csr column": (
+        lambda zt: csr(zt, indices=[0, 1 << 28, 0, 1], kind="u4"), CodecError, "column index is out of range",
+    ),
     "a89 csr indptr falls": (lambda zt: csr(zt, indptr=[0, 4, 2, 4], rows=3), CodecError, "indptr falls"),
     "signed and negative": (lambda zt: csr(zt, indices=[0, -1, 0, 1], kind="i4"), CodecError, "found -1"),
     "a cell twice": (lambda zt: csr(zt, indices=[1, 1, 0, 1]), CodecError, "stored twice"),
@@ -402,6 +404,8 @@ def test_any_value_anywhere_in_the_manifest_gives_typed_errors_only(data: st.Dat
     node[key] = data.draw(VALUES)
     packed = cbor2.dumps(manifest)
     blob = b"ZTEN1000".ljust(64, b"\0") + bytes(64) + packed + len(packed).to_bytes(8, "little") + b"ZTEN1000"
+    # Drawing from Hypothesis builds its own tables of Unicode, far larger than anything measured here.
+    tracemalloc.reset_peak()
     try:
         file = squish.open(blob)
         for tensor in file.values():

@@ -108,7 +108,8 @@ class Scheme:
 
     def parts(self, shape: Shape) -> dict[str, tuple[str, Shape]]:
         """Dtype and shape of each part of a tensor of this logical shape; CodecError if it does not divide."""
-        shape = (dtypes.count(shape),) if self.flat else self.stored(shape)
+        if self.flat:
+            shape = (dtypes.count(shape),)
         axes = (self.group_axis, self.pack_axis, self.zero_axis if self.packed_zeros else -1)
         needed = 2 if self.transposed or -2 in axes else 1
         if len(shape) < needed:
@@ -116,6 +117,7 @@ class Scheme:
                 "these parameters need more axes", expected=f"rank {needed} or more", found=f"shape {list(shape)}",
                 code="shape", hint="axis=flat takes any shape.",
             )  # fmt: skip
+        shape = self.stored(shape)
         along = shape[self.group_axis]
         size = self.group_size or max(along, 1)
         if along % size and not self.flat:

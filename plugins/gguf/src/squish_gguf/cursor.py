@@ -19,7 +19,7 @@ class Cursor:
 
     def __init__(self, source: Source, limits: Limits) -> None:
         self.source, self.limits = source, limits
-        self.data, self.at, self.what = bytearray(), 0, "the header"
+        self.data, self.at, self.what = memoryview(b""), 0, "the header"
         self.problems: list[Problem] = []
 
     def need(self, end: int) -> None:
@@ -36,7 +36,8 @@ class Cursor:
                 hint="Raise Limits(header=...) if you trust the file.",
             )  # fmt: skip
         wanted = min(max(end, 2 * have, _WINDOW), self.source.size, self.limits.header)
-        self.data += self.source.read(have, wanted - have, self.what)
+        # A view, not a copy: a damaged length may reach over gigabytes of tensor data.
+        self.data = self.source.view(0, wanted, self.what)
 
     def room_for(self, count: int, smallest: int) -> None:
         """Refuse a count that the rest of the file cannot hold, before anything is done `count` times."""
@@ -79,7 +80,7 @@ class Cursor:
 
     def copy(self, start: int, end: int) -> bytes:
         """Bytes of the window."""
-        return bytes(memoryview(self.data)[start:end])
+        return bytes(self.data[start:end])
 
     def kind(self) -> str:
         """A metadata type code as its name."""
@@ -159,6 +160,7 @@ class Cursor:
             if at + 8 > have:
                 self.at = at
                 self.need(at + 8)
+                data = self.data
                 have = len(data)
             (length,) = length_at(data, at)
             if length > 127:
@@ -174,6 +176,6 @@ class Cursor:
         self.note(f"has {bad} of {count} strings that are not UTF-8; kept as bytes")
 
     def _check_bools(self, start: int) -> None:
-        other = self.data[start : self.at].translate(None, b"\0\1")
+        other = self.copy(start, self.at).translate(None, b"\0\1")
         if other:
             raise self.wrong("is a bool of another value than 0 or 1", start, found=other[0], code="bool")

@@ -109,7 +109,7 @@ def text(raw: bytes) -> str | bytes:
         return raw
 
 
-def unpack(kind: str, data: bytes | bytearray, at: int) -> Any:
+def unpack(kind: str, data: bytes | memoryview, at: int) -> Any:
     """A value of a fixed size. An f32 NaN is widened by its bits: a conversion would quieten a signalling one."""
     value = SCALARS[kind].unpack_from(data, at)[0]
     if kind == "f32" and value != value:

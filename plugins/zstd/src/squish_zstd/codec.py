@@ -43,6 +43,21 @@ class Zstd(ByteCodec):
         if filled != len(out):
             raise _wrong_size(len(out), f"{filled} bytes")
 
+    def measure(self, data: memoryview, params: Params, *, most: int) -> int:
+        """Decoded bytes, at a window's cost; CodecError as `decode`, and when there are more than `most`."""
+        decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW)
+        scratch, total = bytearray(1 << 20), 0
+        for start, stop in frames(data, most):
+            try:
+                with decompressor.stream_reader(data[start:stop]) as reader:
+                    while got := reader.readinto(scratch):
+                        total += got
+                        if total > most:
+                            raise _wrong_size(most, f"more than {most} bytes")
+            except zstandard.ZstdError as error:
+                raise CodecError(f"the zstd data is damaged: {error}", offset=start, code="zstd") from None
+        return total
+
     def encode(self, chunks: Iterable[Any], params: Params) -> Iterator[bytes]:
         """One frame without content size or checksum, as it streams; the same input gives the same bytes."""
         compressor = zstandard.ZstdCompressor(level=level(params)).compressobj()
