@@ -34,7 +34,11 @@ BRINGS = {
     "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in GGML)),
     "squish-gguf": Brings(containers=frozenset({"gguf"}), sample="sample.gguf"),
     "squish-safetensors": Brings(containers=frozenset({"safetensors"}), sample="sample.safetensors"),
-    "squish-ztensor": Brings(containers=frozenset({"ztensor"}), sample="sample.zt"),
+    "squish-ztensor": Brings(
+        containers=frozenset({"ztensor"}),
+        sample="sample.zt",
+        codecs=frozenset({"zt.zstd-seekable", "zt.sparse_csr", "zt.sparse_coo", "zt.mx"}),
+    ),
 }
 
 LIST = """
