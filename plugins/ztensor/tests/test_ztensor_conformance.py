@@ -50,8 +50,8 @@ class TestZtensor(ContainerSuite):
 
     def samples(self) -> dict[str, Path | bytes]:
         names = (
-            "v01_dense_all_dtypes", "v10_dense_all_dtypes", "v11_dense_all_dtypes", "h11_f8_complex_dtype",
-            "v11_sparse_csr", "v11_sparse_coo", "v12_digest_sha256", "v12_logical_types", "v12_quantized_group",
+            "v01_dense_all_dtypes", "v11_dense_all_dtypes", "h11_f8_complex_dtype",
+            "v11_sparse_csr", "v12_digest_sha256", "v12_logical_types", "v12_quantized_group",
             "v2_zstd_seekable",
         )  # fmt: skip
         return {**{name: DATA / f"{name}.zt" for name in names}, "everything": everything()}
