@@ -17,7 +17,7 @@ _NAMES = {
         "UnsupportedVersionError",
     ),
     "squish_core.limits": ("Limits",),
-    "squish_core.source": ("Source", "check_plain_name"),
+    "squish_core.source": ("Source", "check_plain_name", "open_source"),
     "squish_core.containers": ("Container", "Layout", "Options", "Refinement"),
     "squish_core.codecs.base": ("ByteCodec", "Codec", "Codes", "Params", "PartArray", "Parts", "Region"),
     "squish_core.backends.base": (
@@ -25,7 +25,7 @@ _NAMES = {
     ),
     "squish_core.plugins": ("Registry",),
     "squish_core.resolver": ("Chain",),
-    "squish_core.writing": ("Outgoing", "Sink", "Stream"),
+    "squish_core.writing": ("Outgoing", "Sink", "Stream", "atomic_file"),
     "squish_core.handles": ("File", "open"),
     "squish_core.typed": ("dump_meta", "load_meta"),
     "squish_core.digests": ("Digest", "check_digest"),
@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from squish_core.resolver import Chain as Chain
     from squish_core.source import Source as Source
     from squish_core.source import check_plain_name as check_plain_name
+    from squish_core.source import open_source as open_source
     from squish_core.structure import check_extents as check_extents
     from squish_core.structure import check_name as check_name
     from squish_core.structure import check_shape as check_shape
@@ -108,6 +109,7 @@ if TYPE_CHECKING:
     from squish_core.writing import Outgoing as Outgoing
     from squish_core.writing import Sink as Sink
     from squish_core.writing import Stream as Stream
+    from squish_core.writing import atomic_file as atomic_file
 
 
 def __getattr__(name: str) -> Any:

@@ -30,7 +30,7 @@ class Brings(NamedTuple):
 GGML = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k")
 BRINGS = {
     "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"})),
-    "squish-codecs": Brings(codecs=frozenset({"affine", "float8", "mx"})),
+    "squish-codecs": Brings(codecs=frozenset({"affine", "float8", "masked", "mx"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),
     "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in GGML)),
     "squish-gguf": Brings(containers=frozenset({"gguf"}), sample="sample.gguf"),
@@ -38,7 +38,16 @@ BRINGS = {
     "squish-uqff": Brings(
         containers=frozenset({"uqff"}), codecs=frozenset({"hqq", "uqff.f8q8"}), sample="sample.uqff", refines=True
     ),
-    "squish-ztensor": Brings(containers=frozenset({"ztensor"}), sample="sample.zt"),
+    "squish-squizd": Brings(
+        containers=frozenset({"squizd"}),
+        codecs=frozenset({"squizd.int4", "squizd.int2", "tca_tbe"}),
+        sample="sample.squizd",
+    ),
+    "squish-ztensor": Brings(
+        containers=frozenset({"ztensor"}),
+        sample="sample.zt",
+        codecs=frozenset({"zt.zstd-seekable", "zt.sparse_csr", "zt.sparse_coo", "zt.mx"}),
+    ),
 }
 
 LIST = """

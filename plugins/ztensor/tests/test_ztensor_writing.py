@@ -215,3 +215,9 @@ def test_a_stream_of_another_length_is_refused(tmp_path: Path) -> None:
 def test_the_block_table_is_that_of_the_ggml_codecs() -> None:
     codecs = pytest.importorskip("squish_ggml.blocks").BLOCKS
     assert all(BLOCKS[name] == (block.elements, block.nbytes) for name, block in codecs.items())
+
+
+@pytest.mark.parametrize("name", ["v11_sparse_csr", "v11_sparse_coo"])
+def test_sparse_tensors_are_written_as_the_reference_does(data: Path, tmp_path: Path, name: str) -> None:
+    squish.convert(data / f"{name}.zt", tmp_path / "new.zt")
+    assert (tmp_path / "new.zt").read_bytes() == (data / f"{name}.zt").read_bytes()

@@ -25,9 +25,11 @@ def squish_containers() -> list[ContainerInfo]:
             can_write=True,
             features={"dtype": (*DTYPES, *(f"gguf.{name}" for name in BLOCKS)), "encoding": ("raw", "zstd")},
             options={
+                "wire": "1.1 (default) or 2",
+                "flavour": "of wire 2: canonical (default) or aligned",
                 "encoding": "raw (default) or zstd",
                 "level": "zstd level, 3 by default",
-                "digest": "none (default), sha256 or crc32c",
+                "digest": "none, sha256, crc32c (1.1) or xxh3 (2, default there)",
             },
             codecs=("dense", "zstd"),
         )

@@ -25,11 +25,13 @@ from squish_core.api import (
     check_digest,
 )
 
-from . import layouts, sidecar, writer
+from . import layouts, second_writer, sidecar, writer
 from .manifest import read_manifest
 from .options import Wanted
 from .records import Manifest
 from .shards import wrong_digests
+
+_WRITERS: dict[str, Any] = {"1.1": writer, "2": second_writer}
 
 
 class Ztensor(Container):
@@ -69,7 +71,8 @@ class Ztensor(Container):
         return (Encoding(codec=codec, parts={"data": Part(dtype="u8" if block else dtype, shape=(), filters=filters)}),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Mapping[str, str]) -> Encoding | Refusal:
-        return writer.accepts(spec, encoding, Wanted.of(options))
+        wanted = Wanted.of(options)
+        return _WRITERS[wanted.wire].accepts(spec, encoding, wanted)
 
     def layout(
         self,
@@ -78,7 +81,8 @@ class Ztensor(Container):
         assets: Mapping[str, Part],
         options: Mapping[str, str],
     ) -> Layout:
-        return writer.layout(specs, meta, assets, Wanted.of(options))
+        wanted = Wanted.of(options)
+        return _WRITERS[wanted.wire].layout(specs, meta, assets, wanted)
 
     def write(
         self,
@@ -88,7 +92,8 @@ class Ztensor(Container):
         assets: Mapping[str, bytes],
         options: Mapping[str, str],
     ) -> None:
-        writer.write(sink, tensors, meta, assets, Wanted.of(options))
+        wanted = Wanted.of(options)
+        _WRITERS[wanted.wire].write(sink, tensors, meta, assets, wanted)
 
 
 def _dirty_gaps(manifest: Manifest, source: Source) -> Iterator[Problem]:

@@ -22,11 +22,8 @@ def encode(value: Any) -> bytes:
 
 def decode(data: bytes, offset: int, limits: Limits) -> Any:
     """The item in `data`, which lies at `offset` of the file; FormatError naming the first byte that breaks a rule."""
-    # The depth that the format allows is counted from the root.
     root = cbor.decode(data, offset, limits, tags=False)
-    if encode(root) != data:
-        # Some rule is broken, or maps have keys of mixed kinds, which RFC 7049 sorted in another way.
-        _Scan(data, offset).item(0)
+    _Scan(data, offset).item(0)
     return root
 
 
@@ -39,6 +36,8 @@ class _Scan:
     def item(self, at: int) -> int:
         """Offset behind the item at `at`."""
         major, low = self._data[at] >> 5, self._data[at] & 31
+        if low < 24 and major < 4:
+            return at + 1 + (low if major > 1 else 0)
         if low == 31:
             raise self._broken("an item of indefinite length", at)
         if major == 7:

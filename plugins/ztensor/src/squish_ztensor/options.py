@@ -10,16 +10,22 @@ from attrs import frozen
 
 from squish_core.api import ByteCodec, FormatError, MissingPluginError
 
-_VALUES = {"encoding": ("raw", "zstd"), "digest": ("none", "sha256", "crc32c")}
+_VALUES = {
+    "wire": ("1.1", "2"), "encoding": ("raw", "zstd"), "digest": ("none", "sha256", "crc32c", "xxh3"),
+    "flavour": ("canonical", "aligned"),
+}  # fmt: skip
 
 
 @frozen
 class Wanted:
-    """How to write: `encoding` raw or zstd with its `level`; `digest` none, sha256 or crc32c."""
+    """How to write: `wire` 1.1 or 2; `encoding` raw or zstd with its `level`; `digest` none, sha256, and crc32c (1.1)
+    or xxh3 (2, the default there); `flavour` of 2: canonical (the default without zstd) or aligned."""
 
+    wire: str = "1.1"
     encoding: str = "raw"
     level: str | None = None
-    digest: str = "none"
+    digest: str | None = None
+    flavour: str | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Wanted:
@@ -31,9 +37,35 @@ class Wanted:
                     code="option",
                 )  # fmt: skip
         wanted = cls(**options)
-        if wanted.level is not None and wanted.encoding != "zstd":
-            raise FormatError("the option 'level' goes with encoding=zstd", code="option")
+        second = wanted.wire == "2"
+        rules = [
+            (wanted.level is None or wanted.encoding == "zstd", "the option 'level' goes with encoding=zstd"),
+            (second or wanted.digest != "xxh3", "xxh3 digests go with wire=2"),
+            (not second or wanted.digest != "crc32c", "crc32c digests go with wire=1.1"),
+            (second or wanted.flavour is None, "the option 'flavour' goes with wire=2"),
+            (wanted.flavour != "canonical" or wanted.encoding == "raw",
+             "a canonical file is raw; ask for flavour=aligned"),
+            (wanted.flavour != "canonical" or wanted.digests == "xxh3", "a canonical file has xxh3 digests"),
+        ]  # fmt: skip
+        for holds, why in rules:
+            if not holds:
+                raise FormatError(why, code="option")
         return wanted
+
+    @property
+    def canonical(self) -> bool:
+        """Whether two files of the same content are the same bytes (v2)."""
+        return self.flavour != "aligned" and self.encoding == "raw" and self.digests == "xxh3"
+
+    @property
+    def alignment(self) -> int:
+        """Of blobs in v2."""
+        return 65536 if self.canonical else 4096
+
+    @property
+    def digests(self) -> str:
+        """Kind of digest that each part gets, or "none"."""
+        return self.digest or ("xxh3" if self.wire == "2" else "none")
 
     @property
     def params(self) -> dict[str, Any]:

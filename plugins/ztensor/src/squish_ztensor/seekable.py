@@ -49,7 +49,7 @@ class ZstdSeekable(ByteCodec):
             return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(content), len(content)
 
         table = []
-        for packed, size in _parallel(frame, _cut(chunks, FRAME)):
+        for packed, size in _parallel(frame, cut(chunks, FRAME)):
             table.append(struct.pack("<II", len(packed), size))
             yield packed
         entries = b"".join(table)
@@ -84,7 +84,7 @@ def _damaged(what: str, expected: str, found: Any) -> CodecError:
     return CodecError(f"the zstd stream {what}", expected=expected, found=found, code="zstd")
 
 
-def _cut(chunks: Iterable[Any], size: int) -> Iterator[bytes]:
+def cut(chunks: Iterable[Any], size: int) -> Iterator[bytes]:
     """The same bytes in pieces of `size`, the last one shorter."""
     held = bytearray()
     for chunk in chunks:

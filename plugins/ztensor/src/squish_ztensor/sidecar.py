@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from squish_core.api import FormatError, Limits, Part, Problem, Source, dump_meta, load_meta
+from squish_core.api import (
+    DENSE,
+    Encoding,
+    FormatError,
+    Limits,
+    Part,
+    Problem,
+    Source,
+    TensorSpec,
+    dump_meta,
+    load_meta,
+)
 
 NAME = "squish.meta"
 
@@ -41,6 +52,12 @@ def packed_size(meta: Mapping[str, Any], assets: Mapping[str, Part]) -> int:
     """Length of `pack` before the assets are read: each takes a CBOR head and its bytes."""
     empty = len(dump_meta(meta, dict.fromkeys(assets, b"")))
     return empty + sum(part.nbytes + _head(part.nbytes) - 1 for part in assets.values())
+
+
+def spec(length: int) -> TensorSpec:
+    """The object as a tensor of so many bytes."""
+    part = Part(dtype="u8", shape=(length,))
+    return TensorSpec(name=NAME, shape=(length,), dtype="u8", encodings=(Encoding(codec=DENSE, parts={"data": part}),))
 
 
 def _head(length: int) -> int:

@@ -7,7 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, MissingPluginError, Params, Parts, Region, SquishError, TensorSpec
+from squish_core.api import (
+    Codec,
+    CodecError,
+    MissingPluginError,
+    Params,
+    Part,
+    Parts,
+    Region,
+    SquishError,
+    TensorSpec,
+    dtypes,
+)
 
 Array = np.ndarray
 
@@ -109,6 +120,11 @@ def to_scipy(tensor: Any) -> Any:
     except SquishError as error:
         raise error.within(file=tensor.file.name, tensor=tensor.name) from error.__cause__
     raise CodecError("is not a sparse tensor", tensor=tensor.name, found=encoding.codec.id, code="layout")
+
+
+def array(data: bytes, part: Part) -> Array:
+    """A part's bytes as an array."""
+    return np.frombuffer(data, dtypes.to_numpy(part.dtype)).reshape(part.shape)
 
 
 def _fill(out: Array, values: Array, places: tuple[Array, ...], *, region: Region) -> None:

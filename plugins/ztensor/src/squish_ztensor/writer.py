@@ -35,6 +35,7 @@ from .options import Wanted, zstd_codec
 from .wire import FOOTER, MAGIC
 
 VERSION = "1.1.0"
+_SPARSE = {"zt.sparse_csr": "sparse_csr", "zt.sparse_coo": "sparse_coo"}
 _NO_DIGEST = {"none": None, "sha256": "sha256:" + 64 * "0", "crc32c": "crc32c:0x00000000"}
 
 
@@ -43,30 +44,33 @@ class Placement:
     """Where each tensor goes; the manifest is its record."""
 
     objects: dict[str, dict[str, Any]] = field(factory=dict)
+    empty: list[tuple[int, str]] = field(factory=list)
 
     def start(self, position: int, name: str, nbytes: int) -> int:
         """Offset of the next blob. Readers order tensors by offset, then name: an empty one may need 64 bytes more."""
         offset = position + -position % ALIGNMENT
-        if not nbytes and self.objects:
-            last = next(reversed(self.objects))
-            data = self.objects[last]["components"]["data"]
-            if data["offset"] == offset and not data["length"] and name < last:
-                return offset + ALIGNMENT
+        if not nbytes:
+            if self.empty and self.empty[-1][0] == offset and name < self.empty[-1][1]:
+                offset += ALIGNMENT
+            self.empty.append((offset, name))
         return offset
 
-    def add(self, spec: TensorSpec, offset: int, length: int, digest: str | None) -> None:
-        """Enter a tensor, in the reference's key order (optional keys are left out)."""
-        encoding = spec.encodings[0]
-        part = encoding.parts["data"]
-        data: dict[str, Any] = {"dtype": part.dtype, "offset": offset, "length": length}
-        if part.filters:
-            data["encoding"] = "zstd"
-        if digest:
-            data["digest"] = digest
+    def add(self, spec: TensorSpec, placed: Mapping[str, tuple[int, int, str | None]]) -> None:
+        """Enter a tensor with the offset, length and digest of each part, in the reference's key order (optional keys
+        are left out)."""
+        encoding, components = spec.encodings[0], {}
+        for role, (offset, length, digest) in sorted(placed.items()):
+            part = encoding.parts[role]
+            component: dict[str, Any] = {"dtype": part.dtype, "offset": offset, "length": length}
+            if part.filters:
+                component["encoding"] = "zstd"
+            if digest:
+                component["digest"] = digest
+            components[role] = component
         entry: dict[str, Any] = {"shape": list(spec.shape), "format": _format_of(encoding)}
         if attributes := {key: value for key, value in spec.attrs.items() if _has_cbor(value)}:
             entry["attributes"] = attributes
-        self.objects[spec.name] = {**entry, "components": {"data": data}}
+        self.objects[spec.name] = {**entry, "components": components}
 
     def manifest(self, attributes: Mapping[str, Any]) -> bytes:
         """The CBOR manifest, names sorted bytewise."""
@@ -76,13 +80,17 @@ class Placement:
 
 
 def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | Refusal:
-    """Dense arrays of the 1.1 dtypes, and GGML blocks; raw or zstd as asked."""
+    """Dense arrays of the 1.1 dtypes and GGML blocks, raw or zstd as asked; sparse tensors."""
     try:
         check_name(spec.name, Limits()).encode()
     except (SquishError, UnicodeError) as error:
         return Refusal(why=f"the name cannot be stored: {error}", code="name")
     if spec.name == sidecar.NAME:
         return Refusal(why=f"the name {sidecar.NAME!r} is taken for metadata", code="name")
+    if encoding.codec.id in _SPARSE:
+        # Each component on its own, raw: readers find the number of values in their lengths.
+        bare = {role: Part(dtype=part.dtype, shape=part.shape) for role, part in encoding.parts.items()}
+        return Encoding(codec=encoding.codec, parts=bare)
     part = encoding.parts.get("data")
     if part is None or len(encoding.parts) != 1 or encoding.codec.params:
         return Refusal(why=f"zTensor 1.1 has no layout for {encoding.codec.id}; encode it as f16, or as GGML blocks")
@@ -120,13 +128,15 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
     if wanted.encoding == "zstd":
         return Layout(size=None, dropped=dropped)
     text = sidecar.is_text(meta, assets)
-    specs = [*specs] if text else [*specs, _sidecar_spec(sidecar.packed_size(meta, assets))]
+    specs = [*specs] if text else [*specs, sidecar.spec(sidecar.packed_size(meta, assets))]
     placement, position = Placement(), len(MAGIC)
     for spec in specs:
-        nbytes = spec.encodings[0].parts["data"].nbytes
-        offset = placement.start(position, spec.name, nbytes)
-        placement.add(spec, offset, nbytes, _NO_DIGEST[wanted.digest])
-        position = offset + nbytes
+        placed = {}
+        for role, part in spec.encodings[0].parts.items():
+            offset = placement.start(position, spec.name, part.nbytes)
+            placed[role] = (offset, part.nbytes, _NO_DIGEST[wanted.digests])
+            position = offset + part.nbytes
+        placement.add(spec, placed)
     size = position + len(placement.manifest(meta if text else {})) + FOOTER
     return Layout(size=size, dropped=dropped)
 
@@ -138,22 +148,23 @@ def write(
     placement = Placement()
     sink.write(MAGIC)
     for outgoing in tensors:
-        part = outgoing.spec.encodings[0].parts["data"]
-        stream = outgoing.parts["data"]
-        offset = _pad(sink, placement.start(sink.tell(), outgoing.spec.name, 1 if part.filters else part.nbytes))
-        if part.filters or wanted.digest != "none":
-            digest = _append(sink, stream.chunks(), part, wanted)
-        else:
-            digest = None
-            stream.write_to(sink)
-        placement.add(outgoing.spec, offset, sink.tell() - offset, digest)
+        spec, placed = outgoing.spec, {}
+        for role, part in spec.encodings[0].parts.items():
+            stream, digest = outgoing.parts[role], None
+            offset = _pad(sink, placement.start(sink.tell(), spec.name, 1 if part.filters else part.nbytes))
+            if part.filters or wanted.digests != "none":
+                digest = _append(sink, stream.chunks(), part, wanted)
+            else:
+                stream.write_to(sink)
+            placed[role] = (offset, sink.tell() - offset, digest)
+        placement.add(spec, placed)
     text = sidecar.is_text(meta, assets)
     if not text:
         packed = sidecar.pack(meta, assets)
-        spec = _sidecar_spec(len(packed))
+        spec = sidecar.spec(len(packed))
         offset = _pad(sink, placement.start(sink.tell(), spec.name, len(packed)))
         digest = _append(sink, [packed], spec.encodings[0].parts["data"], wanted)
-        placement.add(spec, offset, len(packed), digest)
+        placement.add(spec, {"data": (offset, len(packed), digest)})
     manifest = placement.manifest(meta if text else {})
     for piece in (manifest, len(manifest).to_bytes(8, "little"), MAGIC):
         sink.write(piece)
@@ -165,7 +176,7 @@ def _append(sink: Sink, chunks: Iterable[Any], part: Part, wanted: Wanted) -> st
     if part.filters:
         codec, _ = zstd_codec()
         chunks = codec.encode(chunks, part.filters[0].params)
-    digest = None if wanted.digest == "none" else Digest(wanted.digest)
+    digest = None if wanted.digests == "none" else Digest(wanted.digests)
     for chunk in chunks:
         sink.write(chunk)
         if digest:
@@ -190,6 +201,8 @@ def _pad(sink: Sink, offset: int) -> int:
 
 
 def _format_of(encoding: Encoding) -> str:
+    if encoding.codec.id in _SPARSE:
+        return _SPARSE[encoding.codec.id]
     return "dense" if encoding.codec == DENSE else f"gguf.{encoding.codec.id.removeprefix('ggml.')}"
 
 
@@ -199,10 +212,3 @@ def _has_cbor(value: Any) -> bool:
     except (cbor2.CBORError, RecursionError):
         return False
     return True
-
-
-def _sidecar_spec(length: int) -> TensorSpec:
-    part = Part(dtype="u8", shape=(length,))
-    return TensorSpec(
-        name=sidecar.NAME, shape=(length,), dtype="u8", encodings=(Encoding(codec=DENSE, parts={"data": part}),)
-    )

@@ -1,0 +1,250 @@
+"""Writing zTensor v2 in one pass: blobs, equal ones once, then the manifest and the footer (Draft 4; wires 6)."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from squish_core.api import (
+    Digest,
+    Encoding,
+    Filter,
+    FormatError,
+    Layout,
+    Limits,
+    Outgoing,
+    Part,
+    Refusal,
+    Sink,
+    SquishError,
+    TensorSpec,
+    check_name,
+)
+
+from . import deterministic, footer, second_layouts, sidecar
+from .names import TYPES
+from .options import Wanted, zstd_codec
+from .seekable import ZstdSeekable, cut
+
+_DIGITS = {"xxh3": "xxh3:" + 16 * "0", "sha256": "sha256:" + 64 * "0", "none": None}
+_PREFIX = 1 << 16
+
+
+@frozen
+class Manifest:
+    """What is written so far."""
+
+    alignment: int
+    objects: dict[str, Any] = field(factory=dict)
+
+    def place(self, position: int) -> int:
+        """Offset of the next blob."""
+        position = max(position, self.alignment)
+        return position + -position % self.alignment
+
+    def add(self, spec: TensorSpec, parts: dict[str, Any]) -> None:
+        """Enter an object whose parts are written."""
+        encoding = spec.encodings[0]
+        attributes = {key: value for key, value in spec.attrs.items() if storable({key: value})}
+        attributes |= second_layouts.attributes(spec, encoding)
+        entry = {"shape": list(spec.shape), "layout": second_layouts.layout_of(encoding), "parts": parts}
+        self.objects[spec.name] = {**entry, **({"attributes": attributes} if attributes else {})}
+
+    def pack(self, meta: Mapping[str, Any]) -> bytes:
+        """The manifest's bytes."""
+        attributes = {"attributes": dict(meta)} if meta else {}
+        return deterministic.encode({"objects": self.objects, **attributes})
+
+
+def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | Refusal:
+    """Whatever v2 has a layout for; equal codes stay as they are."""
+    try:
+        check_name(spec.name, Limits()).encode()
+    except (SquishError, UnicodeError) as error:
+        return Refusal(why=f"the name cannot be stored: {error}", code="name")
+    if spec.name == sidecar.NAME:
+        return Refusal(why=f"the name {sidecar.NAME!r} is taken for metadata", code="name")
+    if wanted.canonical and not unicodedata.is_normalized("NFC", spec.name):
+        return Refusal(why="a canonical file has names in NFC only; ask for flavour=aligned", code="name")
+    held = second_layouts.held(spec, encoding)
+    if isinstance(held, Refusal) or wanted.encoding == "raw":
+        return held
+    _, check_level = zstd_codec()
+    check_level(wanted.params)
+    # Indices are read one by one, so they stay plain.
+    filters = (Filter("zt.zstd-seekable", wanted.params),)
+    parts = {
+        role: part if role in second_layouts.INDICES else evolve(part, filters=filters)
+        for role, part in held.parts.items()
+    }
+    return evolve(held, parts=parts)
+
+
+def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted) -> Layout:
+    """Exact size, unless parts are compressed or of one size and may turn out to be equal."""
+    dropped = tuple(
+        f"{spec.name}: attribute {key}"
+        for spec in specs
+        for key, value in spec.attrs.items()
+        if not storable({key: value})
+    )
+    plain = not assets and storable(meta)
+    specs = [*specs] if plain else [*specs, sidecar.spec(sidecar.packed_size(meta, assets))]
+    sizes = Counter(part.nbytes for spec in specs for part in spec.encodings[0].parts.values() if part.nbytes)
+    if wanted.encoding != "raw" or any(count > 1 for count in sizes.values()):
+        return Layout(size=None, dropped=dropped)
+    manifest, position = Manifest(wanted.alignment), len(footer.MAGIC)
+    for spec in _ordered(specs, wanted):
+        parts = {}
+        for role, part in _sorted_parts(spec):
+            offset = manifest.place(position)
+            position = offset + part.nbytes
+            parts[_stored_role(spec, role)] = _entry(spec, role, part, [offset, part.nbytes], _DIGITS[wanted.digests])
+        manifest.add(spec, parts)
+    size = manifest.place(position) + len(manifest.pack(meta if plain else {})) + footer.SIZE
+    return Layout(size=size, dropped=dropped)
+
+
+def write(
+    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
+) -> None:
+    """Magic, blobs, manifest, footer. Metadata that plain CBOR cannot hold, and assets, go into `squish.meta`."""
+    plain = not assets and storable(meta)
+    outgoing = {item.spec.name: item for item in tensors}
+    specs = [item.spec for item in tensors]
+    packed = b"" if plain else sidecar.pack(meta, assets)
+    if not plain:
+        specs.append(sidecar.spec(len(packed)))
+    blobs = _Blobs(sink, Manifest(wanted.alignment), wanted, specs)
+    sink.write(footer.MAGIC)
+    for spec in _ordered(specs, wanted):
+        streams = outgoing[spec.name].parts if spec.name in outgoing else {"data": _Fixed(packed)}
+        second_layouts.check(spec, streams)
+        blobs.add(spec, streams)
+    manifest = blobs.manifest.pack(meta if plain else {})
+    offset = blobs.manifest.place(sink.tell())
+    sink.write(bytes(offset - sink.tell()))
+    sink.write(manifest)
+    sink.write(footer.pack(offset, manifest))
+
+
+def storable(values: Mapping[str, Any]) -> bool:
+    """Whether attributes can be stored as they are: text keys, and only kinds that v2 has."""
+    pending: list[tuple[Any, int]] = [(dict(values), 3)]
+    while pending:
+        value, depth = pending.pop()
+        if depth > 30 or type(value) not in (dict, list, int, str, bytes, bool, float, type(None)):
+            return False
+        if type(value) is int and not -(1 << 64) <= value < 1 << 64:
+            return False
+        if type(value) is list:
+            pending += [(item, depth + 1) for item in value]
+        if type(value) is dict:
+            if not all(type(key) is str and 0 < len(key.encode("utf-8", "replace")) <= 1024 for key in value):
+                return False
+            pending += [(item, depth + 1) for item in value.values()]
+    return not any("\0" in key for key in values)
+
+
+class _Fixed:
+    """Bytes in memory as a stream."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def chunks(self) -> Iterator[bytes]:
+        yield self._data
+
+
+class _Blobs:
+    """Parts on their way into the file; a part equal to an earlier one gets that one's blob."""
+
+    def __init__(self, sink: Sink, manifest: Manifest, wanted: Wanted, specs: Sequence[TensorSpec]) -> None:
+        self.manifest, self._sink, self._wanted = manifest, sink, wanted
+        self._sizes = Counter(part.nbytes for spec in specs for part in spec.encodings[0].parts.values())
+        self._written: dict[tuple[int, bytes], list[tuple[Any, Part, dict[str, Any]]]] = defaultdict(list)
+
+    def add(self, spec: TensorSpec, streams: Mapping[str, Any]) -> None:
+        parts = {}
+        for role, part in _sorted_parts(spec):
+            entry = _entry(spec, role, part, [0, 0], None)
+            twin = self._twin(streams[role], part, entry)
+            parts[_stored_role(spec, role)] = {**entry, **twin}
+        self.manifest.add(spec, parts)
+
+    def _twin(self, stream: Any, part: Part, entry: dict[str, Any]) -> dict[str, Any]:
+        """Where the part lies, with its digest; written now unless the same bytes are there."""
+        shared = part.nbytes > 0 and self._sizes[part.nbytes] > 1
+        key = (part.nbytes, next(cut(stream.chunks(), _PREFIX), b"")) if shared else (0, b"")
+        for other, stored, found in self._written[key] if shared else ():
+            if stored.filters == part.filters and _equal(stream, other):
+                return found
+        placed = self._append(stream, part)
+        if shared:
+            self._written[key].append((stream, part, placed))
+        return placed
+
+    def _append(self, stream: Any, part: Part) -> dict[str, Any]:
+        offset = self.manifest.place(self._sink.tell())
+        self._sink.write(bytes(offset - self._sink.tell()))
+        kind = self._wanted.digests
+        digest = None if kind == "none" else Digest(kind)
+        if digest is None and not part.filters and hasattr(stream, "write_to"):
+            stream.write_to(self._sink)
+        else:
+            chunks = _counted(stream.chunks(), part, digest)
+            for chunk in ZstdSeekable().encode(chunks, part.filters[0].params) if part.filters else chunks:
+                self._sink.write(chunk)
+        length = self._sink.tell() - offset
+        return {"blob": [offset, length], **({"digest": str(digest)} if digest else {})}
+
+
+def _equal(one: Any, other: Any) -> bool:
+    """Whether two streams give the same bytes; the first is always read to its end."""
+    theirs, same = cut(other.chunks(), 1 << 20), True
+    for piece in cut(one.chunks(), 1 << 20):
+        same = same and piece == next(theirs, None)
+    return same
+
+
+def _counted(chunks: Iterable[Any], part: Part, digest: Digest | None) -> Iterator[Any]:
+    count = 0
+    for chunk in chunks:
+        count += memoryview(chunk).nbytes
+        if digest:
+            digest.update(chunk)
+        yield chunk
+    if count != part.nbytes:
+        raise FormatError(
+            "a part came out in another size than declared", expected=part.nbytes, found=count, code="size"
+        )
+
+
+def _entry(spec: TensorSpec, role: str, part: Part, blob: list[int], digest: str | None) -> dict[str, Any]:
+    element = second_layouts.element_of(spec, role, part)
+    dtype, logical = TYPES.get(element, (element, None))
+    entry: dict[str, Any] = {"dtype": dtype, "blob": blob}
+    if logical:
+        entry["type"] = logical
+    if part.filters:
+        entry |= {"encoding": "zt.zstd-seekable/1", "decoded_length": part.nbytes}
+    if digest:
+        entry["digest"] = digest
+    return entry
+
+
+def _ordered(specs: Sequence[TensorSpec], wanted: Wanted) -> list[TensorSpec]:
+    return sorted(specs, key=lambda spec: spec.name.encode()) if wanted.canonical else list(specs)
+
+
+def _sorted_parts(spec: TensorSpec) -> list[tuple[str, Part]]:
+    parts = spec.encodings[0].parts.items()
+    return sorted(parts, key=lambda item: _stored_role(spec, item[0]).encode())
+
+
+def _stored_role(spec: TensorSpec, role: str) -> str:
+    return second_layouts.role_of(spec.encodings[0], role)

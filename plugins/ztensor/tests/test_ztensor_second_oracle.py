@@ -1,0 +1,109 @@
+"""The released ztensor 2.1.2 beside this plugin: what is written here it opens and verifies, and the other way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracles
+import pytest
+
+import squish_core as squish
+
+pytestmark = pytest.mark.oracle
+
+RNG = np.random.default_rng(11)
+ARRAYS: dict[str, Any] = {
+    "z.weight": RNG.standard_normal((30, 50)).astype(np.float32),
+    **{f"a.{kind}": (RNG.standard_normal((3, 5)) * 50).astype(kind) for kind in ("f8", "f2", "i8", "i4", "i2", "i1")},
+    **{f"b.{kind}": RNG.integers(0, 100, (4, 3)).astype(kind) for kind in ("u8", "u4", "u2", "u1")},
+    "flags": RNG.standard_normal((2, 3)) > 0,
+    "names with spaces/\u03c0/\u6743\u91cd": np.arange(6, dtype=np.int64),
+    "large": RNG.standard_normal((300, 700)).astype(np.float32),
+}
+ARRAYS["tied"] = ARRAYS["z.weight"].copy()
+
+
+def read(path):  # type: ignore[no-untyped-def] # runs in the peer
+    import ztensor
+
+    found = ztensor.verify(path, deep=True)
+    source = ztensor.open(path)
+    tensors = {
+        name: [str(tensor.dtype), list(tensor.shape), bytes(tensor.tobytes())] for name, tensor in source.items()
+    }
+    return [found.checked, found.undigested, tensors]
+
+
+def check(path):  # type: ignore[no-untyped-def] # runs in the peer
+    import ztensor
+
+    found = ztensor.verify(path, deep=True)
+    return [found.checked, found.undigested, sorted(ztensor.open(path).keys())]
+
+
+def write(path, arrays, canonical, encoding):  # type: ignore[no-untyped-def] # runs in the peer
+    import ztensor
+
+    writer = ztensor.Writer(path, canonical=canonical, **({} if canonical else {"align": 4096}))
+    for name, array in arrays:
+        kind = {"b": "u8"}.get(array.dtype.kind, array.dtype.kind + str(8 * array.dtype.itemsize))
+        logical = "bool" if array.dtype.kind == "b" else None
+        writer.add(name, array.tobytes(), list(array.shape), kind, logical=logical, encoding=encoding)
+    writer.finish()
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    return oracles.peer("ztensor-2.1.2")
+
+
+@pytest.mark.parametrize("options", [{}, {"flavour": "aligned"}, {"encoding": "zstd"}, {"digest": "sha256"}])
+def test_the_reference_opens_and_verifies_what_is_written(
+    zt: Any, tmp_path: Path, reference: Any, options: dict[str, str]
+) -> None:
+    path = tmp_path / "ours.zt"
+    zt.written(path, ARRAYS, {"wire": "2", **options}, {"license": "MIT", "n": 3, "f": 0.1})
+    checked, undigested, tensors = reference.run(read, path=str(path))
+    assert (checked, undigested) == (len(ARRAYS), 0)
+    assert sorted(tensors) == sorted(ARRAYS)
+    for name, (_, shape, data) in tensors.items():
+        assert (tuple(shape), data) == (ARRAYS[name].shape, ARRAYS[name].tobytes()), name
+
+
+def test_canonical_files_are_the_same_bytes(zt: Any, tmp_path: Path, reference: Any) -> None:
+    arrays = sorted(ARRAYS.items(), key=lambda item: item[0].encode())
+    reference.run(
+        write, path=str(tmp_path / "theirs.zt"), arrays=[list(pair) for pair in arrays], canonical=True, encoding=None
+    )
+    zt.written(tmp_path / "ours.zt", ARRAYS, {"wire": "2"})
+    assert (tmp_path / "ours.zt").read_bytes() == (tmp_path / "theirs.zt").read_bytes()
+
+
+@pytest.mark.parametrize("encoding", [None, "zt.zstd-seekable/1"])
+def test_what_the_reference_2_writes_is_read(tmp_path: Path, reference: Any, encoding: str | None) -> None:
+    path = tmp_path / "theirs.zt"
+    arrays = [list(pair) for pair in ARRAYS.items()]
+    reference.run(write, path=str(path), arrays=arrays, canonical=False, encoding=encoding)
+    assert squish.verify(path, deep=True).problems == ()
+    with squish.open(path) as file:
+        assert set(file) == set(ARRAYS)
+        for name, array in ARRAYS.items():
+            values = file[name].numpy()
+            assert values.dtype == array.dtype
+            np.testing.assert_array_equal(values, array)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["v01_dense_all_dtypes", "v10_dense_all_dtypes", "h11_f8_complex_dtype", "v11_dense_zstd_l3", "v11_sparse_csr",
+     "v11_sparse_coo", "v12_logical_types", "v12_quantized_group"],
+)  # fmt: skip
+def test_the_reference_opens_and_verifies_what_is_migrated(
+    data: Path, tmp_path: Path, reference: Any, name: str
+) -> None:
+    squish.convert(data / f"{name}.zt", tmp_path / "new.zt", to="ztensor:wire=2")
+    checked, undigested, _ = reference.run(check, path=str(tmp_path / "new.zt"))
+    assert checked > 0
+    assert undigested == 0

@@ -1,0 +1,175 @@
+"""Writing zTensor v2: flavours, shared blobs, layouts, metadata."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import ml_dtypes
+import numpy as np
+import pytest
+import xxhash
+from squish_ztensor.identity import content_digest
+
+import squish_core as squish
+from squish_core.errors import FormatError, SquishError
+from squish_core.model import Typed
+from squish_core.source import open_source
+
+RNG = np.random.default_rng(5)
+ARRAYS: dict[str, Any] = {
+    "weight": RNG.standard_normal((6, 4)).astype(np.float32),
+    "flags": np.array([True, False]),
+    "tiny": np.arange(5).astype(ml_dtypes.float8_e5m2fnuz),
+    "brain": np.arange(4).astype(ml_dtypes.bfloat16),
+    "complex": np.array([1 + 2j], np.complex64),
+    "scalar": np.array(7, np.int64),
+    "empty": np.zeros((0, 3), np.float16),
+}
+SECOND = {"wire": "2"}
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"flavour": "aligned"}, {"encoding": "zstd"}, {"digest": "none", "flavour": "aligned"}]
+)
+def test_what_is_written_is_read(zt: Any, tmp_path: Path, options: dict[str, str]) -> None:
+    path = tmp_path / "new.zt"
+    layout = zt.written(path, ARRAYS, {**SECOND, **options}, {"license": "MIT", "steps": [1, {"x": None}]})
+    assert layout.size in (None, path.stat().st_size)
+    assert squish.verify(path, deep=True).problems == ()
+    with squish.open(path) as file:
+        assert file.index.version == "2"
+        assert file.meta == {"license": "MIT", "steps": [1, {"x": None}]}
+        assert set(file) == set(ARRAYS)
+        for name, array in ARRAYS.items():
+            assert file[name].numpy().dtype == array.dtype
+            assert file[name].shape == array.shape
+            assert file[name].numpy().tobytes() == array.tobytes()
+
+
+def test_a_canonical_file_does_not_depend_on_the_order(zt: Any, tmp_path: Path) -> None:
+    zt.written(tmp_path / "one.zt", ARRAYS, SECOND)
+    zt.written(tmp_path / "other.zt", dict(reversed(ARRAYS.items())), SECOND)
+    assert (tmp_path / "one.zt").read_bytes() == (tmp_path / "other.zt").read_bytes()
+
+
+def test_an_aligned_file_keeps_the_order(zt: Any, tmp_path: Path) -> None:
+    zt.written(tmp_path / "new.zt", ARRAYS, {**SECOND, "flavour": "aligned"})
+    assert list(squish.open(tmp_path / "new.zt")) == list(ARRAYS)
+
+
+@pytest.mark.parametrize("options", [{}, {"flavour": "aligned"}, {"encoding": "zstd"}])
+def test_equal_parts_share_one_blob(zt: Any, tmp_path: Path, options: dict[str, str]) -> None:
+    weight = RNG.standard_normal((300, 300)).astype(np.float32)
+    almost = weight.copy()
+    almost[-1, -1] += 1
+    zt.written(tmp_path / "new.zt", {"a": weight, "b": weight.copy(), "c": almost}, {**SECOND, **options})
+    with squish.open(tmp_path / "new.zt") as file:
+        places = {name: file[name].spec.encodings[0].parts["data"].segments for name in file}
+        assert places["a"] == places["b"] != places["c"]
+        assert file["c"].numpy()[-1, -1] == almost[-1, -1]
+
+
+def test_an_empty_v2_file_is_65586_bytes(zt: Any, tmp_path: Path) -> None:
+    assert zt.written(tmp_path / "new.zt", {}, SECOND).size == 65586
+    assert (tmp_path / "new.zt").stat().st_size == 65586
+
+
+def test_typed_metadata_and_assets_travel_in_v2_too(zt: Any, tmp_path: Path) -> None:
+    meta, assets = {"n": Typed("u32", 7), "name": "x"}, {"tokenizer.json": b"{}"}
+    layout = zt.written(tmp_path / "new.zt", {"w": ARRAYS["weight"]}, SECOND, meta, assets)
+    assert layout.size == (tmp_path / "new.zt").stat().st_size
+    with squish.open(tmp_path / "new.zt") as file:
+        assert list(file) == ["w"]
+        assert file.index.meta == meta
+        assert bytes(file.assets["tokenizer.json"].raw) == b"{}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["v01_dense_all_dtypes", "v10_dense_all_dtypes", "h11_f8_complex_dtype", "v11_dense_zstd_l3", "v11_sparse_csr",
+     "v11_sparse_coo", "v12_logical_types", "v12_quantized_group", "v2_zstd_seekable"],
+)  # fmt: skip
+@pytest.mark.parametrize("options", ["", ",flavour=aligned", ",encoding=zstd"])
+def test_every_generation_migrates_to_v2(data: Path, tmp_path: Path, name: str, options: str) -> None:
+    squish.convert(data / f"{name}.zt", tmp_path / "new.zt", to=f"ztensor:wire=2{options}")
+    assert squish.verify(tmp_path / "new.zt", deep=True).problems == ()
+    with squish.open(data / f"{name}.zt") as old, squish.open(tmp_path / "new.zt") as new:
+        assert {key: old[key].numpy().tobytes() for key in sorted(old)} == {
+            key: new[key].numpy().tobytes() for key in sorted(new)
+        }
+
+
+def test_ggml_blocks_say_their_sizes(zt: Any, tmp_path: Path) -> None:
+    blocks = np.arange(36, dtype=np.uint8).reshape(2, 18)
+    zt.written(tmp_path / "new.zt", {"w": ((2, 32), "ggml.q4_0", blocks)}, SECOND)
+    spec = squish.open(tmp_path / "new.zt")["w"].spec
+    assert spec.encodings[0].codec.id == "ggml.q4_0"
+    assert spec.attrs == {"elems_per_block": 32, "block_bytes": 18}
+
+
+def test_a_sparse_matrix_whose_columns_do_not_rise_has_no_place_in_v2(zt: Any, tmp_path: Path) -> None:
+    blobs = {
+        "values": zt.four[:8],
+        "indices": np.array([1, 0], "u4").tobytes(),
+        "indptr": np.array([0, 2], "u4").tobytes(),
+    }
+    body, stored = b"", {}
+    for role, blob in blobs.items():
+        kind = "f32" if role == "values" else "u32"
+        stored[role] = {"dtype": kind, "offset": 64 + len(body), "length": len(blob)}
+        body += blob.ljust(64, b"\0")
+    old = zt.pack({"w": {"shape": [1, 2], "format": "sparse_csr", "components": stored}}, body)
+    assert squish.open(old)["w"].numpy().tolist() == [[1, 0]]
+    with pytest.raises(FormatError, match="do not rise"):
+        squish.convert(old, tmp_path / "new.zt", to="ztensor:wire=2")
+    assert not (tmp_path / "new.zt").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"wire": "3"}, "wire"), ({"flavour": "aligned"}, "wire=2"), ({"digest": "xxh3"}, "wire=2"),
+        ({**SECOND, "digest": "crc32c"}, "wire=1.1"), ({**SECOND, "flavour": "canonical", "encoding": "zstd"}, "raw"),
+        ({**SECOND, "flavour": "canonical", "digest": "none"}, "xxh3"), ({**SECOND, "flavour": "x"}, "flavour"),
+        ({**SECOND, "encoding": "zstd", "level": "99"}, "level"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_go_together_are_refused(
+    zt: Any, tmp_path: Path, options: dict[str, str], text: str
+) -> None:
+    with pytest.raises(SquishError, match=text):
+        zt.written(tmp_path / "new.zt", ARRAYS, options)
+
+
+def test_a_canonical_file_refuses_names_that_are_not_nfc(zt: Any, tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="NFC"):
+        zt.written(tmp_path / "new.zt", {"e\u0301": ARRAYS["weight"]}, SECOND)
+
+
+def test_the_content_digest_is_that_of_the_content(zt: Any, tmp_path: Path) -> None:
+    found = set()
+    for number, options in enumerate(({}, {"flavour": "aligned"}, {"encoding": "zstd"})):
+        zt.written(tmp_path / f"{number}.zt", ARRAYS, {**SECOND, **options})
+        found.add(content_digest(open_source(tmp_path / f"{number}.zt")))
+    assert len(found) == 1
+    zt.written(tmp_path / "other.zt", {**ARRAYS, "scalar": np.array(8, np.int64)}, SECOND)
+    assert content_digest(open_source(tmp_path / "other.zt")) not in found
+
+
+def test_the_content_digest_is_a_hash_of_cbor(zt: Any, tmp_path: Path) -> None:
+    zt.written(tmp_path / "new.zt", {"w": np.zeros(2, np.uint8)}, SECOND)
+    digest = "xxh3:" + xxhash.xxh3_64_hexdigest(bytes(2))
+    parts = {"data": {"dtype": "u8", "digest": digest}}
+    content = ["zt.content/1", {"w": {"shape": [2], "layout": "dense", "parts": parts}}]
+    expected = hashlib.sha256(cbor2.dumps(content, canonical=True)).hexdigest()
+    assert content_digest(open_source(tmp_path / "new.zt")) == f"sha256:{expected}"
+
+
+@pytest.mark.parametrize("options", [{}, {**SECOND, "flavour": "aligned", "digest": "none"}])
+def test_without_digests_there_is_no_content_digest(zt: Any, tmp_path: Path, options: dict[str, str]) -> None:
+    zt.written(tmp_path / "new.zt", {"w": ARRAYS["weight"]}, options)
+    with pytest.raises(FormatError, match="digest"):
+        content_digest(open_source(tmp_path / "new.zt"))
