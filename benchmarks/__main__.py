@@ -12,8 +12,8 @@ sys.path.insert(0, str(ROOT / "tests"))  # the oracles are a test helper
 
 INTRO = """# Benchmarks
 
-`python -m benchmarks --write` measures and writes this page, `make bench` prints it: medians, with the peers
-interleaved in the same run, each in an environment and process of its own (`tests/oracles`). Ratios count; absolute times vary from
+`python -m benchmarks --write` measures and writes this page, `make bench` prints it: medians, the peers interleaved
+in the same run, each in an environment and process of its own (`tests/oracles`). Ratios count; absolute times vary from
 machine to machine and minute to minute.
 """
 

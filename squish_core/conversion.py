@@ -101,7 +101,7 @@ def convert(
         plan = Plan(file, Path(dst), to, parse_rules(encode), chosen)
         report = plan.report(dry_run)
         if not dry_run:
-            plan.write(progress)
+            plan.write(progress, report.size)
             size = _size_of(Path(dst))
             report = evolve(report, size=size, seconds=time.perf_counter() - started)
         return report
@@ -139,9 +139,9 @@ class Plan:
             unused=tuple(rule.pattern for rule in self.rules if rule.pattern and not any(map(rule.matches, names))),
         )  # fmt: skip
 
-    def write(self, progress: Progress | None) -> None:
-        """Write beside the target and rename."""
-        total = sum(step.size for step in self.steps)
+    def write(self, progress: Progress | None, size: int | None) -> None:
+        """Write beside the target and rename; `size` is the predicted one, headers and all."""
+        total = size or sum(step.size for step in self.steps)
         done, current = 0, ""
 
         def advance(count: int) -> None:

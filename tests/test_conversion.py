@@ -232,11 +232,12 @@ def test_a_file_can_be_converted_onto_itself(tmp_path: Path) -> None:
 
 def test_progress_names_the_tensor_and_ends_at_the_total(tmp_path: Path) -> None:
     seen: list[Any] = []
-    squish.convert(
+    report = squish.convert(
         toys.box(MIXED), tmp_path / "o.box", registry=toys.registry(), progress=lambda *step: seen.append(step)
     )
     assert [name for name in dict.fromkeys(name for name, _, _ in seen) if name] == list(MIXED)
     assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+    assert seen[-1][1:] == (report.size, report.size)
 
 
 def test_a_report_is_json(run: Any) -> None:

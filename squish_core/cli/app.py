@@ -25,8 +25,9 @@ COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
         checks.convert,
         (
             "squish convert model.gguf model.zt",
-            "squish convert model.safetensors model.gguf --encode q8_0 --encode '*embed*=keep'",
-            "squish convert model.gguf out.zt --to ztensor:encoding=zstd --only 'blk.0.*' --dry-run",
+            "squish convert in.safetensors q8.gguf --encode q8_0 --encode '*embed*=keep'",
+            "squish convert in.gguf out.zt --to ztensor:encoding=zstd --only 'blk.0.*'",
+            "squish convert in.gguf out.zt --dry-run",
         ),
     ),
     "formats": (listings.formats, ("squish formats", "squish formats gguf")),
