@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import oracles
 
+import squish_core as squish
+
 FOLDER = Path(__file__).resolve().parent.parent / ".cache" / "benchmarks"
 LARGE = (64, (2048, 2048))  # 1.07 GB of f32
 SMALL = (20_000, (50, 52))  # 10.4 kB each
@@ -45,6 +47,14 @@ def ztensor(count: int, shape: tuple[int, int], version: str) -> Path:
         oracles.peer(f"ztensor-{version}").run(
             write_ztensor, source=str(safetensors(count, shape)), target=str(path), modern=version.startswith("2")
         )
+    return path
+
+
+def gguf(count: int, shape: tuple[int, int]) -> Path:
+    """The same arrays as GGUF, written by us: gguf-py reads it all the same."""
+    path = FOLDER / f"{count}.gguf"
+    if not path.exists():
+        squish.convert(safetensors(count, shape), path)
     return path
 
 

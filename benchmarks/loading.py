@@ -42,8 +42,32 @@ def section(title: str, count: int, shape: tuple[int, int]) -> str:
             ("slice a quarter of each", "part", False),
         )
     ]
+    rows += [against_gguf_py(what, action, data.gguf(count, shape)) for what, action in GGUF_ROWS]
     rows.append(writing(source, size))
     return markdown(title, "f32, seeded. Views are zero-copy; a copy is a fresh array of each tensor.", rows)
+
+
+GGUF_ROWS = (("open and list .gguf", "views"), ("open and touch every page .gguf", "touch"))
+
+
+def against_gguf_py(what: str, action: str, path: Path) -> Row:
+    """GGUF beside the one library that reads it into NumPy."""
+    theirs = oracles.peer("gguf").prepare(gguf_peer, path=str(path), action=action)
+    seconds = oracles.interleave({"ours": lambda: ours(path, action), "gguf-py": theirs})
+    return Row(what, seconds.pop("ours"), seconds)
+
+
+def gguf_peer(path: str, action: str) -> Call:
+    """Runs in the peer."""
+    import gguf
+
+    def run() -> object:
+        arrays = {tensor.name: tensor.data for tensor in gguf.GGUFReader(path).tensors}
+        if action == "touch":
+            return sum(int(array.reshape(-1).view(np.uint8)[::4096].sum()) for array in arrays.values())
+        return arrays
+
+    return run
 
 
 def peers(action: str, source: Path, old: Path, new: Path) -> dict[str, tuple[Path, Call | oracles.Timed]]:
