@@ -18,7 +18,7 @@ from squish_core.guard import guarded
 from squish_core.limits import DEFAULT, Limits
 from squish_core.model import Index, LazyTensors, Part, Problem
 from squish_core.plugins import Registry
-from squish_core.source import Source, open_source
+from squish_core.source import READERS, Source, open_source
 from squish_core.stored import StoredArray
 from squish_core.structure import check_index
 from squish_core.tensors import Tensor
@@ -156,15 +156,21 @@ class File(Mapping[str, "Tensor"]):
 
         `copy=True` gives writable arrays that do not touch the file again.
         """
+        from concurrent.futures import ThreadPoolExecutor
+
         tensors, views = self.index.tensors, Views(self)
         ranges = tensors.plain_ranges() if isinstance(tensors, LazyTensors) else {}
-        arrays = {}
+        arrays: dict[str, Any] = dict.fromkeys(tensors)
+        alone = []
         for name in tensors:
             if name not in ranges or (copy and prod(ranges[name][1]) > READ_FROM):
-                arrays[name] = self[name].numpy(copy=copy)
+                alone.append(name)
             else:
                 view = views.view(*ranges[name])
                 arrays[name] = view.copy() if copy else view
+        # Several tensors at once: while one waits for the disk, another is read or decoded.
+        with ThreadPoolExecutor(READERS) as readers:
+            arrays.update(zip(alone, readers.map(lambda name: self[name].numpy(copy=copy), alone)))
         return arrays
 
     def get_tensor(self, name: str) -> np.ndarray:

@@ -79,10 +79,16 @@ class Tensor:
             return values if out is None else out
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        """Values of a region; reads only that region's bytes, up to the codec's grain."""
+        """Values of a region, a read-only view of the file where they lie there as they are.
+
+        Reads only that region's bytes, up to the codec's grain.
+        """
         with self._guard("decoding a region"):
             region, rest = normalise(key, self.shape)
-            return self._read(self.readable(), region)[rest]
+            encoding = self.readable()
+            if self._stored_as_is(encoding):
+                return self.file.array(encoding.parts["data"])[region][rest]
+            return self._read(encoding, region)[rest]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         import numpy as np
@@ -248,8 +254,8 @@ def normalise(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]
                 raise TensorError(
                     "a slice cannot be used", expected=str(error), found=repr(item), code="index"
                 ) from None
-            low, high = (min(picked), max(picked) + 1) if len(picked) else (0, 0)
-            region.append(slice(low, high))
+            low, high = sorted((picked[0], picked[-1])) if picked else (0, -1)
+            region.append(slice(low, high + 1))
             rest.append(slice(None, None, picked.step))
             continue
         try:
