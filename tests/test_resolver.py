@@ -21,9 +21,9 @@ FLOATS = np.ones((4, 6), np.float32)
 EXPLAINED = """\
 w
   chosen   toy.box -> dense -> numpy
-           fold: decoded to f32 in row panels, from the file's own bytes; 96 B stored, 96 B resident, 192 B moved per use
-  because  it comes first by the format's own order of encodings; then mode, bytes moved, preference, name
-  instead  toy.box -> dense -> toy.a: fold: toy; 1 B stored, 1 B resident, 1.5 MB moved per use
+           fold: decoded to f32 in row panels, from the file's own bytes; 96 B stored, 96 B in memory, 192 B read and written per use
+  because  numpy moves fewer bytes per use than toy.a
+  instead  toy.box -> dense -> toy.a: fold: toy; 1 B stored, 1 B in memory, 1.5 MB read and written per use
   not      cpu: not installed (pip install squish-cpu)
   not      metal: not installed (pip install squish-metal)
   not      ane: not installed (pip install squish-ane)"""  # noqa: E501
@@ -67,19 +67,21 @@ def test_any_function_is_a_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("better", "worse"),
+    ("better", "worse", "because"),
     [
-        ({"mode": "stream"}, {"mode": "fold", "preference": 9}),
-        ({"mode": "delegate"}, {"mode": "stream", "preference": 9}),
-        ({"moved": 1}, {"moved": 2, "preference": 9}),
-        ({"preference": 2}, {"preference": 1}),
+        ({"mode": "stream"}, {"mode": "fold", "preference": 9}, "stream goes before fold"),
+        ({"mode": "delegate"}, {"mode": "stream", "preference": 9}, "delegate goes before stream"),
+        ({"moved": 1}, {"moved": 2, "preference": 9}, "{0} moves fewer bytes per use than {1}"),
+        ({"preference": 2}, {"preference": 1}, "{0} is preferred to {1}"),
     ],
     ids=["mode", "delegate", "moved", "preference"],
 )
-def test_ties_fall_to_mode_then_bytes_moved_then_preference(better: Any, worse: Any) -> None:
+def test_ties_fall_to_mode_then_bytes_moved_then_preference(better: Any, worse: Any, because: str) -> None:
     for names in (("toy.a", "toy.b"), ("toy.b", "toy.a")):
         known = backends(toys.backend(names[0], **better), toys.backend(names[1], **worse))
-        assert chosen(known)[0] == names[0]
+        chain = resolve(known, "w", "toy.box", (DENSE,))
+        assert chain.chosen.backend == names[0]
+        assert chain.because == because.format(*names)
 
 
 def test_the_order_does_not_depend_on_the_order_of_installation() -> None:
