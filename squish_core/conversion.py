@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from squish_core.streams import copied, encoded, repack_exactness, repacked, val
 from squish_core.writing import Outgoing, atomic_file, atomic_folder
 
 Progress = Callable[[str, int, int | None], None]
+_KEPT = "kept: "
 
 
 @frozen(kw_only=True)
@@ -214,7 +216,22 @@ class Plan:
                 more = f" and {len(failed) - 4} more" if len(failed) > 4 else ""
                 first.message += f"; the same or another reason stops {others}{more}"
             raise first
+        self._check_taken(steps)
         return steps
+
+    def _check_taken(self, steps: list[Step]) -> None:
+        """A rule for everything that not one tensor can take is a mistake, not a copy."""
+        rules = {step.name: rule_for(self.rules, step.name) for step in steps}
+        asked = [step for step in steps if (rule := rules[step.name]) and rule.pattern is None and rule.spec != KEEP]
+        if asked and all(step.note for step in asked):
+            reason, count = Counter(step.note for step in asked).most_common(1)[0]
+            rule = rules[asked[0].name]
+            assert rule is not None
+            raise TensorError(
+                f"no tensor can be encoded as {rule.spec}: {reason.removeprefix(_KEPT)}", file=self.file.name,
+                found=f"{count} of {len(asked)} tensors with this reason", code="encode",
+                hint="Leave the rule out to keep all codes, or ask for another encoding; see `squish codecs`.",
+            )  # fmt: skip
 
     def _step(self, spec: TensorSpec) -> Step:
         rule = rule_for(self.rules, spec.name)
@@ -227,7 +244,7 @@ class Plan:
             # What is wrong with the rule itself is wrong for every tensor.
             if rule.pattern is not None or isinstance(error, MissingPluginError) or error.code in ("params", "encode"):
                 raise
-            return evolve(self._keep(spec), note=f"kept: {error.message}")
+            return evolve(self._keep(spec), note=_KEPT + error.message)
 
     def _keep(self, spec: TensorSpec) -> Step:
         if not spec.encodings:

@@ -61,10 +61,10 @@ def read_index(source: Source, known: Registry, limits: Limits, wanted: str | No
     refinement = None
     if base in infos and infos[base].info.refines:  # type: ignore[union-attr]
         refinement, base = base, str(infos[base].info.refines)  # type: ignore[union-attr]
-    container = known.container(base)
-    if source.size == 0 and not source.is_dir:
-        raise FormatError("is empty (0 bytes)", file=source.name, code="empty", hint="Fetch the file again.")
     with guarded(FormatError, f"reading the {base} header", file=source.name):
+        container = known.container(base)
+        if source.size == 0 and not source.is_dir:
+            raise FormatError("is empty (0 bytes)", code="empty", hint="Fetch the file again.")
         index = container.read_index(source, limits)
         check_index(index, limits)
     if wanted == base:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -147,17 +147,16 @@ def atomic_file(target: Path, progress: Callable[[int], None] | None = None) -> 
         )  # fmt: skip
     if not target.parent.is_dir():
         raise FormatError("the folder does not exist", file=str(target.parent), code="missing", hint="Create it first.")
+    temporary = _beside(target)
     try:
-        fd, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+        opened = temporary.open("x+b", buffering=1 << 20)
     except OSError as error:
         raise unwritable(target, error) from None
-    temporary = Path(name)
     try:
-        with os.fdopen(fd, "w+b", buffering=1 << 20) as file:
+        with opened as file:
             yield Sink(file, None, progress)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, target)
         _sync_folder(target.parent)
     except BaseException:
@@ -172,13 +171,13 @@ def atomic_folder(target: Path, progress: Callable[[int], None] | None = None) -
         raise FormatError("already exists", file=str(target), code="exists", hint="Name a new folder, or remove it.")
     if not target.parent.is_dir():
         raise FormatError("the folder does not exist", file=str(target.parent), code="missing", hint="Create it first.")
+    temporary = _beside(target)
     try:
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+        temporary.mkdir()
     except OSError as error:
         raise unwritable(target, error) from None
     try:
         yield Sink(None, temporary, progress)
-        os.chmod(temporary, 0o777 & ~_umask())
         _sync_folder(temporary)
         os.rename(temporary, target)
         _sync_folder(target.parent)
@@ -195,10 +194,9 @@ def unwritable(target: Path, error: OSError) -> FormatError:
     )  # fmt: skip
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _beside(target: Path) -> Path:
+    """A new hidden name in the target's folder; what is made there gets the permissions of any new file."""
+    return target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
 
 
 def _sync_folder(folder: Path) -> None:

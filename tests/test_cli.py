@@ -61,9 +61,9 @@ class Toy(Container):
         return (Encoding(codec=DENSE),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Any) -> Encoding | Refusal:
-        if encoding.codec.id == "dense" and spec.dtype == "f32":
-            return Encoding(codec=encoding.codec, parts={"data": Part(dtype="f32", shape=spec.shape)})
-        return Refusal(why="toys hold f32 only")
+        if encoding.codec.id == "dense" and (spec.dtype == "f32" or len(spec.shape) == 1):
+            return Encoding(codec=encoding.codec, parts={"data": Part(dtype=spec.dtype, shape=spec.shape)})
+        return Refusal(why="toys hold matrices of f32 only")
 
     def layout(self, specs: Any, meta: Any, assets: Any, options: Any) -> Layout:
         return Layout(size=None, dropped=("asset tokens",))
@@ -339,8 +339,15 @@ def test_a_dry_run_writes_nothing(squish: Any, write: Any, tmp_path: Path) -> No
 
 
 def test_convert_notes_what_it_kept(squish: Any, write: Any, tmp_path: Path) -> None:
-    ran = squish("convert", write(), str(tmp_path / "out.toy"), "--encode", "f16")
-    assert "note: 3 tensors kept: toy cannot hold it: toys hold f32 only (a.weight, ...)" in ran.out
+    ran = squish("convert", write(), str(tmp_path / "out.toy"), "--encode", "f16", "--dry-run")
+    assert "note: 2 tensors kept: toy cannot hold it: toys hold matrices of f32 only (a.weight, ...)" in ran.out
+
+
+def test_a_rule_that_nothing_can_take_is_an_error(squish: Any, write: Any, tmp_path: Path) -> None:
+    ran = squish("convert", write(), str(tmp_path / "out.toy"), "--encode", "f16", "--only", "*.weight")
+    assert ran.code == 2
+    assert "no tensor can be encoded as dense:dtype=f16: toy cannot hold it: toys hold matrices of f32" in ran.err
+    assert not (tmp_path / "out.toy").exists()
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,15 @@ def test_a_pattern_that_no_tensor_matches_is_told(run: Any) -> None:
     assert report.to_dict()["unused"] == ["*embed*", "wieght*"]
 
 
+def test_a_rule_for_everything_that_nothing_can_take_is_an_error_with_the_reason(run: Any, tmp_path: Path) -> None:
+    said = r"no tensor can be encoded as toy\.rows: a vector is not quantised"
+    with pytest.raises(TensorError, match=said) as caught:
+        run({"norm": VALUES[0], "bias": VALUES[1], "ids": np.arange(4, dtype="<i4")}, "toy.rows")
+    assert "2 of 3 tensors" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+    assert len(run({"norm": VALUES[0]}, ["toy.rows", "norm=keep"])[0].steps) == 1
+
+
 def test_a_named_rule_must_hold(run: Any) -> None:
     with pytest.raises(TensorError, match="norm: a vector is not quantised"):
         run({"w": VALUES, "norm": VALUES[0]}, "norm=toy.rows")

@@ -239,3 +239,15 @@ def test_typed_metadata_survives_exactly() -> None:
     for damaged in (b"", b"\0", b"\xa1\x61v\x02", b"\xff" * 9):
         with pytest.raises(FormatError, match=r"squish\.meta"):
             load_meta(damaged, Limits())
+
+
+def test_a_format_that_cannot_be_imported_is_told_with_the_file() -> None:
+    class Plugin:
+        @api.hookimpl
+        def squish_containers(self) -> list[api.ContainerInfo]:
+            signatures = (api.Signature(b"GONE"),)
+            return [api.ContainerInfo(id="toy.gone", title="gone", factory="toy_gone:Gone", signatures=signatures)]
+
+    known = api.Registry("-*", extra=[Plugin()], entry_points=list)
+    with pytest.raises(MissingPluginError, match=r"<bytes>: 'toy\.gone' cannot be imported"):
+        squish.open(b"GONE", registry=known)
