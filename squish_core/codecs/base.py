@@ -38,7 +38,8 @@ class Codes:
 
     `values`: integers of the region's shape (i8 or u8); `bits`: their width. `group`: elements per scale along each
     axis. `scale` and `offset`: arrays of the region's grid of groups; `offset_kind` says how they combine:
-    "none": q*scale; "zero_point": (q - offset)*scale; "bias": q*scale + offset. Source: DESIGN, data model.
+    "none": q*scale; "zero_point": (q - offset)*scale; "bias": q*scale + offset. With a `table` (f32, the same for
+    all of the tensor), q is `table[value]`. Source: DESIGN, data model.
     """
 
     bits: int
@@ -48,6 +49,7 @@ class Codes:
     scale: np.ndarray
     offset: np.ndarray | None = None
     offset_kind: str = "none"
+    table: np.ndarray | None = None
 
 
 class Codec:

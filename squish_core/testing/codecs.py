@@ -171,7 +171,7 @@ def dequantised(codes: Codes) -> np.ndarray:
             groups = np.repeat(groups, size, axis)
         return groups[tuple(slice(0, size) for size in codes.values.shape)].astype(np.float64)
 
-    values = codes.values.astype(np.float64)
+    values = (codes.values if codes.table is None else codes.table[codes.values]).astype(np.float64)
     if codes.offset is not None and codes.offset_kind == "zero_point":
         values = values - spread(codes.offset)
     values = values * spread(codes.scale)

@@ -19,6 +19,12 @@ def squish_codecs() -> list[CodecInfo]:
                 "int2": "affine:bits=2,group_size=64,offset=bias,scale_dtype=f16",
             },
         ),
+        CodecInfo(
+            id="palette",
+            title="indices into a table of values",
+            factory="squish_codecs.palette:Palette",
+            aliases={"nf4": "palette:bits=4,table=nf4,scale_dtype=f32,group_size=64"},
+        ),
         CodecInfo(id="masked", title="tiles of zeros over another codec", factory="squish_codecs.masked:Masked"),
         CodecInfo(id="float8", title="float8 with one scale", factory="squish_codecs.float8:Float8"),
         CodecInfo(id="mx", title="microscaling: float4 with a power of two", factory="squish_codecs.mx:Mx"),

@@ -42,15 +42,10 @@ def encode(scheme: Scheme, panel: Array) -> dict[str, Array]:
     if scheme.transposed:
         return {role: part.swapaxes(-1, -2) for role, part in encode(scheme.upright, panel).items()}
     values = panel.reshape(-1) if scheme.flat else panel
-    blocks, axis = _blocks(scheme, np.ascontiguousarray(values, np.float32))
+    blocks, axis = blocks_of(scheme, np.ascontiguousarray(values, np.float32))
     with np.errstate(all="ignore"):
         low, high = _reduced(np.minimum, blocks, axis), _reduced(np.maximum, blocks, axis)
-        if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            raise CodecError(
-                "values that are not finite cannot be encoded", expected="finite values",
-                found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code="not-finite",
-                hint="Keep this tensor, or repair it first.",
-            )  # fmt: skip
+        check_finite(panel, low, high)
         scale, offset = _GRIDS[scheme.offset](scheme, low.astype(np.float64), high.astype(np.float64))
         _check_range(scheme, scale, offset)
         steps = np.expand_dims(scale.astype(np.float32), axis)
@@ -66,7 +61,17 @@ def encode(scheme: Scheme, panel: Array) -> dict[str, Array]:
     return parts
 
 
-def _blocks(scheme: Scheme, values: Array) -> tuple[Array, int]:
+def check_finite(panel: Array, *extremes: Array) -> None:
+    """CodecError where a group's smallest or largest value is not finite."""
+    if not all(np.isfinite(extreme).all() for extreme in extremes):
+        raise CodecError(
+            "values that are not finite cannot be encoded", expected="finite values",
+            found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code="not-finite",
+            hint="Keep this tensor, or repair it first.",
+        )  # fmt: skip
+
+
+def blocks_of(scheme: Scheme, values: Array) -> tuple[Array, int]:
     """The values with the group axis split in two, and the axis (from the end) that runs within a group."""
     axis = scheme.group_axis
     along = values.shape[axis]
@@ -93,12 +98,12 @@ def _reach(scheme: Scheme) -> int:
 
 
 def _symmetric(scheme: Scheme, low: Array, high: Array) -> tuple[Array, None]:
-    return _step(np.maximum(-low, high) / _reach(scheme), scheme.scale_dtype), None
+    return step_of(np.maximum(-low, high) / _reach(scheme), scheme.scale_dtype), None
 
 
 def _zero_points(scheme: Scheme, low: Array, high: Array) -> tuple[Array, Array]:
     low, high = np.minimum(low, 0), np.maximum(high, 0)
-    scale = _step((high - low) / (scheme.high - scheme.low), scheme.scale_dtype)
+    scale = step_of((high - low) / (scheme.high - scheme.low), scheme.scale_dtype)
     return scale, np.clip(scheme.low - np.rint(low / scale.astype(np.float64)), scheme.low, scheme.high)
 
 
@@ -110,13 +115,13 @@ def _biases(scheme: Scheme, low: Array, high: Array) -> tuple[Array, Array]:
     step = (high - wide) / scheme.high
     if scheme.low:
         step = np.maximum(step, (wide - low) / -scheme.low)
-    return _step(step, scheme.scale_dtype), bias
+    return step_of(step, scheme.scale_dtype), bias
 
 
 _GRIDS = {"none": _symmetric, "zero_point": _zero_points, "bias": _biases}
 
 
-def _step(ideal: Array, dtype: str) -> Array:
+def step_of(ideal: Array, dtype: str) -> Array:
     """Scales of a stored dtype, not below the ideal ones; 1 for 0."""
     scale = ideal.astype(dtypes.to_numpy(dtype))
     one = scale.dtype.type(1)

@@ -36,6 +36,8 @@ def codes(scheme: Scheme, parts: Parts, shape: Shape, region: Region) -> Codes |
 
 def parts(scheme: Scheme, codes: Codes) -> dict[str, Array] | None:
     """Parts that hold exactly these codes and give the same values in float32, or None."""
+    if codes.table is not None:
+        return None
     if scheme.transposed:
         upright = parts(scheme.upright, codes)
         return None if upright is None else {role: part.swapaxes(-1, -2) for role, part in upright.items()}

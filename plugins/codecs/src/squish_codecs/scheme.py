@@ -10,6 +10,7 @@ from attrs import evolve, fields_dict, frozen
 
 from squish_core.api import CodecError, dtypes
 
+from .checks import choice, integer, refuse
 from .packing import Packing
 
 WORDS = ("u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64")
@@ -199,55 +200,28 @@ def _replace(shape: Shape, axis: int, size: int) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
-def _refuse(name: str, expected: str, found: Any) -> CodecError:
-    return CodecError(
-        f"affine cannot take this {name}", expected=expected, found=repr(found), code=name,
-        hint="The parameters are described in docs/codecs/affine.md.",
-    )  # fmt: skip
-
-
-def _integer(low: int, high: int) -> Any:
-    def check(name: str, value: Any) -> int:
-        if isinstance(value, str) and value.lstrip("-").isascii() and value.lstrip("-").isdigit() and len(value) < 12:
-            value = int(value)
-        if type(value) is not int or not low <= value <= high:
-            raise _refuse(name, f"an integer from {low} to {high}", value)
-        return value
-
-    return check
-
-
-def _choice(*allowed: str) -> Any:
-    def check(name: str, value: Any) -> str:
-        if value not in allowed:
-            raise _refuse(name, " or ".join(allowed), value)
-        return str(value)
-
-    return check
-
-
 def _flag(name: str, value: Any) -> bool:
     given = {"true": True, "false": False, "1": True, "0": False}.get(str(value).lower())
     if given is None:
-        raise _refuse(name, "true or false", value)
+        raise refuse(name, "true or false", value)
     return given
 
 
 def _axis(name: str, value: Any) -> int | str:
-    return "flat" if value == "flat" and name == "axis" else int(_integer(-2, -1)(name, value))
+    return "flat" if value == "flat" and name == "axis" else int(integer(-2, -1)(name, value))
 
 
 def _order(name: str, value: Any) -> str | tuple[int, ...]:
     if isinstance(value, (list, tuple)) and len(value) <= 64 and all(type(place) is int for place in value):
         return tuple(value)
-    return str(_choice("lsb", "msb")(name, value))
+    return str(choice("lsb", "msb")(name, value))
 
 
 _CHECKS: dict[str, Any] = {
-    "bits": _integer(1, 8), "group_size": _integer(0, 1 << 40), "axis": _axis, "pack_axis": _axis,
-    "transposed": _flag, "signed": _flag, "word": _choice(*WORDS), "order": _order,
-    "offset": _choice("none", "zero_point", "bias"), "zero": _integer(-(1 << 20), 1 << 20),
-    "scale_dtype": _choice(*SCALES), "offset_dtype": _choice(*dict.fromkeys(ZEROS + SCALES)),
+    "bits": integer(1, 8), "group_size": integer(0, 1 << 40), "axis": _axis, "pack_axis": _axis,
+    "transposed": _flag, "signed": _flag, "word": choice(*WORDS), "order": _order,
+    "offset": choice("none", "zero_point", "bias"), "zero": integer(-(1 << 20), 1 << 20),
+    "scale_dtype": choice(*SCALES), "offset_dtype": choice(*dict.fromkeys(ZEROS + SCALES)),
 }  # fmt: skip
 
 # Each default may look at the values before it.
