@@ -76,8 +76,11 @@ class Container:
 class Refinement(Container):
     """A format stored inside another one: it turns the other's Index into a richer one."""
 
-    def refine(self, index: Index, source: Source) -> Index | None:
-        """The refined Index, or None when the file does not declare this format."""
+    def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
+        """The refined Index, or None when the file does not declare this format.
+
+        `options` are those of opening (`ContainerInfo.reading`), as `format="id:key=value"` gives them.
+        """
         raise NotImplementedError
 
     def read_index(self, source: Source, limits: Limits) -> Index:

@@ -19,7 +19,7 @@ from squish_core.handles import File
 from squish_core.limits import Limits
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Refusal, TensorSpec
 from squish_core.plugins import Registry
-from squish_core.recipes import KEEP, Rule, expand, parse_rules, parse_spec, rule_for
+from squish_core.recipes import KEEP, Rule, expand, parse_format, parse_rules, rule_for
 from squish_core.streams import copied, encoded, repack_exactness, repacked, values_of
 from squish_core.writing import Outgoing, atomic_file, atomic_folder
 
@@ -86,6 +86,7 @@ def convert(
     *,
     dry_run: bool = False,
     only: str | Iterable[str] | None = None,
+    assets: Any = None,
     progress: Progress | None = None,
     limits: Limits | None = None,
     registry: Registry | None = None,
@@ -94,9 +95,10 @@ def convert(
 
     `to` is `ID[:key=value,...]` (default: from dst's suffix). `encode` holds `SPEC` or `PATTERN=SPEC` rules, the
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
-    error. `only`: name patterns of the tensors to write. Raises SquishError; the old `dst` stays on failure.
+    error. `only`: name patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
+    Raises SquishError; the old `dst` stays on failure.
     """
-    file = src if isinstance(src, File) else handles.open(src, limits=limits, registry=registry)
+    file = src if isinstance(src, File) else handles.open(src, assets=assets, limits=limits, registry=registry)
     started = time.perf_counter()
     try:
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
@@ -119,8 +121,7 @@ class Plan:
         self, file: File, target: Path, to: str | None, rules: tuple[Rule, ...], only: tuple[str, ...]
     ) -> None:
         self.file, self.target, self.known = file, target, file.registry
-        wanted = parse_spec(to) if to else CodecSpec(format_for(target, self.known))
-        self.format, self.options = wanted.id, {key: str(value) for key, value in wanted.params.items()}
+        self.format, self.options = parse_format(to or format_for(target, self.known), "options", self.known)
         self.container = self._writable()
         self.rules = tuple(Rule(rule.pattern, expand(rule.spec, self.format, self.known)) for rule in rules)
         self.steps = self._decide(self._selected(only))
@@ -175,12 +176,6 @@ class Plan:
         if not info.can_write:
             can = ", ".join(entry.info.id for entry in self.known.find("container", can_write=True))
             raise FormatError(f"{self.format} cannot be written", code="read-only", hint=f"These can: {can}.")
-        unknown = sorted(set(self.options) - set(info.options))
-        if unknown:
-            raise FormatError(
-                f"{self.format} has no such option", found=", ".join(unknown),
-                expected=", ".join(sorted(info.options)) or "no options", code="option",
-            )  # fmt: skip
         return container
 
     def _selected(self, only: tuple[str, ...]) -> list[TensorSpec]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +11,16 @@ from attrs import evolve
 
 from squish_core import plugins
 from squish_core.buffers import Buffer
+from squish_core.containers import Options
 from squish_core.detection import detect
 from squish_core.dtypes import to_numpy
 from squish_core.errors import FormatError
 from squish_core.guard import guarded
 from squish_core.limits import DEFAULT, Limits
-from squish_core.model import Index, LazyTensors, Part, Problem
+from squish_core.model import FileRef, Index, LazyTensors, Part, Problem, Segment
 from squish_core.plugins import Registry
-from squish_core.source import READERS, Source, open_source
+from squish_core.recipes import parse_format
+from squish_core.source import READERS, Source, open_folder, open_source
 from squish_core.stored import StoredArray
 from squish_core.structure import check_index
 from squish_core.tensors import Tensor
@@ -32,19 +34,23 @@ def open(  # noqa: A001
     target: Any,
     format: str | None = None,  # noqa: A002
     *,
+    assets: Any = None,
     strict: bool = False,
     limits: Limits | None = None,
     registry: Registry | None = None,
 ) -> File:
     """Open a file, a folder or bytes; reads the header only.
 
-    `format` names a container id and is obeyed or fails. `strict` fails on warnings too. Raises a `SquishError`.
+    `format` is `ID[:key=value,...]`, a container and options of opening, and is obeyed or fails. `assets` is a
+    folder with the config, tokenizer and the like that do not lie beside the file. `strict` fails on warnings too.
+    Raises a `SquishError`.
     """
     known = registry or plugins.registry()
     limits = limits or DEFAULT
     source = open_source(target)
     try:
-        index = read_index(source, known, limits, format)
+        lent = source.lend(open_folder(assets)) if assets is not None else ()
+        index = with_assets(read_index(source, known, limits, format), source, lent)
         if strict:
             fail_on_warnings(index, source)
         return File(source, index, known, limits)
@@ -57,6 +63,7 @@ def open(  # noqa: A001
 def read_index(source: Source, known: Registry, limits: Limits, wanted: str | None = None) -> Index:
     """The checked Index of a source: detect, read, check, refine."""
     infos = known.containers
+    wanted, options = parse_format(wanted, "reading", known) if wanted else (None, {})
     base = wanted or detect(source, known)
     refinement = None
     if base in infos and infos[base].info.refines:  # type: ignore[union-attr]
@@ -69,21 +76,34 @@ def read_index(source: Source, known: Registry, limits: Limits, wanted: str | No
         check_index(index, limits)
     if wanted == base:
         return index  # the format that was asked for: what is stored, with no meaning read into it
-    return refine(index, source, known, limits, refinement)
+    return refine(index, source, known, limits, refinement, options)
 
 
-def refine(index: Index, source: Source, known: Registry, limits: Limits, wanted: str | None) -> Index:
-    """Let installed refinements read meaning into an Index, until none does."""
+def refine(
+    index: Index, source: Source, known: Registry, limits: Limits, wanted: str | None, options: Options
+) -> Index:
+    """Let installed refinements read meaning into an Index, until none does; `options` are those of `wanted`."""
     for name, entry in sorted(known.containers.items()):
         if entry.info.refines == index.format and wanted in (None, name):  # type: ignore[union-attr]
             with guarded(FormatError, f"refining as {name}", file=source.name):
-                refined = known.container(name).refine(index, source)  # type: ignore[attr-defined]
+                refined = known.container(name).refine(index, source, limits, options)  # type: ignore[attr-defined]
                 if refined is not None:
                     check_index(refined, limits)
-                    return refine(refined, source, known, limits, None)
+                    return refine(refined, source, known, limits, None, {})
     if wanted is not None:
         raise FormatError(f"does not declare itself as {wanted}", file=source.name, code="format")
     return index
+
+
+def with_assets(index: Index, source: Source, names: Iterable[str]) -> Index:
+    """The Index with these files beside the source as assets, after those it has."""
+    files, assets = list(index.files), dict(index.assets)
+    for name in names:
+        if name not in assets:
+            file = source.member(name)
+            assets[name] = Part(dtype="u8", shape=(file.size,), segments=(Segment(len(files), 0, file.size),))
+            files.append(FileRef(name, file.size))
+    return evolve(index, files=tuple(files), assets=assets)
 
 
 def fail_on_warnings(index: Index, source: Source) -> None:

@@ -30,7 +30,8 @@ class ContainerInfo:
     """A file format. `factory` is "module:Class"; `refines` names the format whose Index it refines.
 
     `features` lists the values of each flag or option that `resolve(container=..., **features)` accepts;
-    `aliases` are the short names that `convert --encode` understands for this format.
+    `aliases` are the short names that `convert --encode` understands for this format. `options` are those of writing
+    (`--to ID:key=value`), `reading` those of opening as a refinement (`--format ID:key=value`), each with what it does.
     """
 
     id: str
@@ -42,6 +43,7 @@ class ContainerInfo:
     can_write: bool = False
     features: Mapping[str, tuple[str, ...]] = field(factory=dict)
     options: Mapping[str, str] = field(factory=dict)
+    reading: Mapping[str, str] = field(factory=dict)
     aliases: Mapping[str, str] = field(factory=dict)
     codecs: tuple[str, ...] = ()
 

@@ -9,7 +9,7 @@ from typing import Any
 from attrs import frozen
 
 from squish_core import known
-from squish_core.errors import MissingPluginError, SquishError
+from squish_core.errors import FormatError, MissingPluginError, SquishError
 from squish_core.model import CodecSpec
 from squish_core.plugins import Registry
 
@@ -40,6 +40,20 @@ def parse_spec(text: str) -> CodecSpec:
             )
         params[key.strip()] = _number(value.strip())
     return CodecSpec(name.strip(), params)
+
+
+def parse_format(text: str, kind: str, registry: Registry) -> tuple[str, dict[str, str]]:
+    """A format's id and its options as text; FormatError for one that its declaration (`kind`) does not have."""
+    spec = parse_spec(text)
+    entry = registry.containers.get(spec.id)
+    legal: Mapping[str, str] = getattr(entry.info, kind) if entry else {}
+    unknown = sorted(set(spec.params) - set(legal))
+    if entry and unknown:
+        raise FormatError(
+            f"{spec.id} has no such option", found=", ".join(unknown),
+            expected=", ".join(sorted(legal)) or "no options", code="option",
+        )  # fmt: skip
+    return spec.id, {key: str(value) for key, value in spec.params.items()}
 
 
 def parse_rules(encode: str | Iterable[str] | Mapping[str, str] | None) -> tuple[Rule, ...]:

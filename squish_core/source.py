@@ -16,6 +16,8 @@ HEAD, TAIL = 4096, 64
 PIECE = 4 << 20
 """Bytes of one read; larger ones are split over threads."""
 READERS = min(4, os.cpu_count() or 1)
+LENT = (".json", ".jinja", ".txt", ".model")
+"""Suffixes of the files that a folder of assets lends: what describes a model, never its weights."""
 
 
 class Source:
@@ -30,6 +32,7 @@ class Source:
     def __init__(self, name: str, size: int) -> None:
         self.name, self.size = name, size
         self._members: dict[str, Source] = {}
+        self._lent: dict[str, Source] = {}
         self._lock = threading.Lock()
 
     @cached_property
@@ -59,12 +62,21 @@ class Source:
             if self._closed:
                 raise closed(self.name)
             if name not in self._members:
-                self._members[name] = self._open_member(name)
+                opened = self._lent[name].member(name) if name in self._lent else self._open_member(name)
+                opened._lent = self._lent
+                self._members[name] = opened
             return self._members[name]
 
     def members(self) -> tuple[str, ...]:
-        """Sorted names of the regular files in the folder (for a file: the folder it lies in)."""
-        return ()
+        """Sorted names of the regular files in the folder (for a file: the folder it lies in), and of those lent."""
+        return tuple(sorted({*self._names(), *self._lent}))
+
+    def lend(self, folder: Source) -> tuple[str, ...]:
+        """Let the config, tokenizer and the like of another folder be found here, where they are not; their names."""
+        own = frozenset(self._names())
+        wanted = (name for name in folder.members() if name.endswith(LENT) and not name.endswith(".index.json"))
+        self._lent = {name: folder for name in wanted if name not in own and not name.startswith(".")}
+        return tuple(self._lent)
 
     def close(self) -> None:
         """Stop new reads; views handed out before stay valid."""
@@ -89,6 +101,10 @@ class Source:
                 code="bounds",
                 hint="The file is truncated (an interrupted download?) or damaged.",
             )
+
+    def _names(self) -> tuple[str, ...]:
+        """Names of the regular files in the folder."""
+        return ()
 
     def _open_member(self, name: str) -> Source:
         raise FormatError(f"needs the file {name!r}, but bytes in memory have no folder", file=self.name)
@@ -139,7 +155,7 @@ class FileSource(Source):
         if not stat.S_ISREG(info.st_mode):
             raise FormatError("is not a regular file", file=str(path), found=kind_of(info.st_mode), code="file-kind")
 
-    def members(self) -> tuple[str, ...]:
+    def _names(self) -> tuple[str, ...]:
         assert self.path is not None
         return regular_files(self.path.parent)
 
@@ -218,7 +234,7 @@ class FolderSource(Source):
         super().__init__(str(path), 0)
         self.path = path
 
-    def members(self) -> tuple[str, ...]:
+    def _names(self) -> tuple[str, ...]:
         assert self.path is not None
         return regular_files(self.path)
 
@@ -244,6 +260,14 @@ def open_source(target: Any) -> Source:
     return FolderSource(path) if stat.S_ISDIR(info.st_mode) else FileSource(path)
 
 
+def open_folder(path: Any) -> Source:
+    """Source of a folder; FormatError when it is none."""
+    source = open_source(path)
+    if not source.is_dir:
+        raise FormatError("is not a folder", file=source.name, code="file-kind", hint="Name the folder it lies in.")
+    return source
+
+
 def check_plain_name(name: str, file: str) -> None:
     """A name that comes from inside a file must be a plain file name of the same folder."""
     if not name or name.startswith(".") or any(c in name for c in "/\\\0:") or name != name.strip():
@@ -256,8 +280,8 @@ def check_plain_name(name: str, file: str) -> None:
 
 
 def regular_files(folder: Path) -> tuple[str, ...]:
-    """Sorted names of the regular files (or links to such) of a folder."""
-    return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_file()))
+    """Names of the regular files (or links to such) of a folder."""
+    return tuple(entry.name for entry in os.scandir(folder) if entry.is_file())
 
 
 def closed(name: str) -> ClosedError:

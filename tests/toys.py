@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from attrs import evolve
 
 from squish_core import api
 from squish_core.api import dtypes
@@ -118,6 +119,15 @@ class Box(api.Container):
                 stream.write_to(sink)
         for data in assets.values():
             sink.write(data)
+
+
+class Named(api.Refinement):
+    """A box whose metadata show what refining it was told."""
+
+    def refine(
+        self, index: api.Index, source: api.Source, limits: api.Limits, options: api.Options
+    ) -> api.Index | None:
+        return evolve(index, format="toy.named", meta={"limit": str(limits.tensors), **options})
 
 
 def body(specs: Sequence[api.TensorSpec]) -> list[int]:

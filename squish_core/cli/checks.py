@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from squish_core.cli.options import FileName, Format, Json, Quiet
+from squish_core.cli.options import Assets, FileName, Format, Json, Quiet
 from squish_core.cli.output import Answer, counted, table
 from squish_core.cli.progress import Progress
 from squish_core.errors import SquishError
@@ -132,6 +132,7 @@ def convert(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; write nothing.")] = False,
     format: Format = None,  # noqa: A002
+    assets: Assets = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
@@ -143,7 +144,7 @@ def convert(
     from squish_core import conversion
     from squish_core.handles import open as open_file
 
-    with open_file(src, format) as opened, Progress("writing", quiet) as progress:
+    with open_file(src, format, assets=assets) as opened, Progress("writing", quiet) as progress:
         report = conversion.convert(opened, dst, to, encode, only=only, dry_run=dry_run, progress=progress)
     return Answer(report.to_dict(), list(conversion_lines(report)))
 

@@ -130,6 +130,7 @@ def one_format(data: dict[str, Any]) -> list[str]:
             ("suffixes", " ".join(data["suffixes"]) or "-"),
             *([("refines", data["refines"])] if data["refines"] else []),
             *((f"option {name}", text) for name, text in data["options"].items()),
+            *((f"on opening {name}", text) for name, text in data["reading"].items()),
             *((f"feature {name}", " ".join(values)) for name, values in data["features"].items()),
             *((f"encode {name}", f"short for {spec}") for name, spec in data["aliases"].items()),
         ],

@@ -13,7 +13,13 @@ Patterns = Annotated[
 ]
 Format = Annotated[
     str | None,
-    typer.Option("--format", metavar="ID", help="Take the file to be of this format (see `squish formats`)."),
+    typer.Option(
+        "--format", metavar="ID[:key=value,...]", help="Take the file to be of this format (see `squish formats`)."
+    ),
+]
+Assets = Annotated[
+    str | None,
+    typer.Option("--assets", metavar="DIR", help="A folder with the config and tokenizer that FILE lacks."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from squish_core.cli.options import FileName, Format, Json, Patterns
+from squish_core.cli.options import Assets, FileName, Format, Json, Patterns
 from squish_core.cli.output import Answer, counted, plain_data, table
 from squish_core.errors import SquishError, TensorError, escape
 
@@ -20,7 +20,13 @@ LONG = 64
 """Longest metadata value or list that is shown whole: characters for people, items in JSON."""
 
 
-def ls(file: FileName, patterns: Patterns = None, format: Format = None, json: Json = False) -> Answer:  # noqa: A002
+def ls(
+    file: FileName,
+    patterns: Patterns = None,
+    format: Format = None,  # noqa: A002
+    assets: Assets = None,
+    json: Json = False,
+) -> Answer:
     """List the tensors of a file.
 
     Shows shape, dtype or codec, bits per weight and size of each. Reads the header only.
@@ -28,7 +34,7 @@ def ls(file: FileName, patterns: Patterns = None, format: Format = None, json: J
     from squish_core.handles import open as open_file
     from squish_core.resolver import human
 
-    with open_file(file, format) as opened:
+    with open_file(file, format, assets=assets) as opened:
         tensors = chosen(opened, patterns)
         data = [
             {
@@ -50,6 +56,7 @@ def info(
     file: FileName,
     meta: Annotated[str | None, typer.Option("--meta", metavar="KEY", help="Print one metadata value whole.")] = None,
     format: Format = None,  # noqa: A002
+    assets: Assets = None,
     json: Json = False,
 ) -> Answer:
     """Sum up a file.
@@ -58,7 +65,7 @@ def info(
     """
     from squish_core.handles import open as open_file
 
-    with open_file(file, format) as opened:
+    with open_file(file, format, assets=assets) as opened:
         if meta is not None:
             return one_value(opened, meta)
         data = summary(opened)

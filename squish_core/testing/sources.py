@@ -27,7 +27,7 @@ class CountingSource(Source):
         self.inner, self.is_dir, self.path = inner, inner.is_dir, inner.path
         self.log: list[Range] = [] if log is None else log
 
-    def members(self) -> tuple[str, ...]:
+    def _names(self) -> tuple[str, ...]:
         return self.inner.members()
 
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
@@ -56,7 +56,7 @@ class DamagedSource(BytesSource):
         super().__init__(data, beside.name)
         self._beside = beside
 
-    def members(self) -> tuple[str, ...]:
+    def _names(self) -> tuple[str, ...]:
         return self._beside.members()
 
     def _open_member(self, name: str) -> Source:
@@ -72,7 +72,7 @@ class DamagedFolder(Source):
         super().__init__(folder.name, 0)
         self.path, self._folder, self._replaced = folder.path, folder, {name: data}
 
-    def members(self) -> tuple[str, ...]:
+    def _names(self) -> tuple[str, ...]:
         return self._folder.members()
 
     def _open_member(self, name: str) -> Source:

@@ -13,6 +13,7 @@ from squish_core.api import (
     FormatError,
     Index,
     Layout,
+    Limits,
     Options,
     Outgoing,
     Part,
@@ -37,7 +38,7 @@ class Uqff(Refinement):
     """UQFF in both generations. It is declared by `uqff.version.major`, or by the file's suffix; legacy blobs under
     another suffix must all be numbered and begin with a version of 0.x."""
 
-    def refine(self, index: Index, source: Source) -> Index | None:
+    def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
         name, members = index.files[0].name, source.members()
         if not (name.endswith(shards.SUFFIX) or VERSION_KEYS[0] in index.tensors or _is_legacy(index.tensors, source)):
             return None
