@@ -38,11 +38,20 @@ class TestFloat8(CodecSuite):
     codec = "float8"
 
     def cases(self):
-        spec = TensorSpec(name="w", shape=(3, 5, 17), dtype="f32")
-        codes = np.random.default_rng(0).integers(0, 127, spec.shape).astype(np.uint8)
-        return {
-            "e4m3": (spec, {}, {"data": codes.view(dtypes.to_numpy("f8_e4m3")), "scale": np.array(0.1, np.float32)})
-        }
+        forms = {
+            "one scale": ({}, ()), "channels": ({"block": [1, 0], "scale_dtype": "bf16"}, (3, 5, 1)),
+            "blocks": ({"block": [2, 4]}, (3, 3, 5)), "columns": ({"block": [0, 8], "scale_dtype": "f16"}, (3, 1, 3)),
+            "e8m0": ({"block": [4, 16], "scale_dtype": "f8_e8m0", "element": "f8_e5m2"}, (3, 2, 2)),
+        }  # fmt: skip
+        rng, found = np.random.default_rng(0), {}
+        for name, (params, grid) in forms.items():
+            spec = TensorSpec(name="w", shape=(3, 5, 17), dtype="f32")
+            codes = rng.integers(0, 120, spec.shape).astype(np.uint8)
+            scale = rng.uniform(0.1, 2, grid).astype(dtypes.to_numpy(params.get("scale_dtype", "f32")))
+            found[name] = spec, params, {
+                "data": codes.view(dtypes.to_numpy(params.get("element", "f8_e4m3"))), "scale": scale,
+            }  # fmt: skip
+        return found
 
 
 class TestMx(CodecSuite):
@@ -54,4 +63,25 @@ class TestMx(CodecSuite):
         for shape in ((8, 96), (2, 3, 64), (32,)):
             spec = TensorSpec(name="w", shape=shape, dtype="f32")
             found[str(shape)] = spec, {}, np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        return found
+
+
+class TestMxForms(CodecSuite):
+    """The forms of MLX, compressed-tensors and ModelOpt: decoded only."""
+
+    codec = "mx"
+
+    def cases(self):
+        rng, found = np.random.default_rng(0), {}
+        spec = TensorSpec(name="w", shape=(2, 3, 96), dtype="f32")
+        for factor in ("none", "multiply", "divide"):
+            params = {"block_size": 16, "scale_dtype": "f8_e4m3", "global_scale": factor}
+            parts = {
+                "data": rng.integers(0, 256, (2, 3, 48)).astype(np.uint8),
+                "scale": rng.integers(1, 120, (2, 3, 6)).astype(np.uint8).view(dtypes.to_numpy("f8_e4m3")),
+            }
+            found[factor] = spec, params, parts if factor == "none" else {**parts, "global_scale": np.float32(2.5)}
+        codes = rng.integers(0, 120, spec.shape).astype(np.uint8).view(dtypes.to_numpy("f8_e4m3"))
+        scale = rng.integers(100, 130, (2, 3, 3)).astype(np.uint8).view(dtypes.to_numpy("f8_e8m0"))
+        found["mxfp8"] = spec, {"element": "f8_e4m3"}, {"data": codes, "scale": scale}
         return found

@@ -1,23 +1,37 @@
-"""Float8 values with one scale."""
+"""Float8 values with one scale, or with one for each block of a matrix."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from squish_core.api import Codec, Params, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
 
 if TYPE_CHECKING:
     import numpy as np
 
+ELEMENTS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
+SCALES = ("f32", "bf16", "f16", "f8_e8m0")
+
 
 class Float8(Codec):
-    """`data * scale` in float32: `data` f8_e4m3 of the tensor's shape, `scale` f32 without axes.
+    """`data * scale` in float32: `data` of the tensor's shape, `scale` widened to float32 first. Parameters:
 
-    Source: uqff-formats, section 4.
+    block        none     none: one scale, without axes; [rows, columns]: one for each such block of the last two
+                          axes, those at the edges smaller; 0 stands for the whole axis ([1, 0]: one a row)
+    element      f8_e4m3  f8_e4m3 f8_e5m2 f8_e4m3fnuz f8_e5m2fnuz
+    scale_dtype  f32      f32 bf16 f16 f8_e8m0
+
+    Sources: uqff-formats, section 4; DeepSeek, compressed-tensors and ModelOpt checkpoints.
     """
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        return {"data": ("f8_e4m3", spec.shape), "scale": ("f32", ())}
+        element, scale, block = _checked(params)
+        if block is None:
+            return {"data": (element, spec.shape), "scale": (scale, ())}
+        if len(spec.shape) < 2:
+            raise CodecError("blocks need a matrix", found=f"shape {list(spec.shape)}", code="shape")
+        grid = (-(-size // step) if step else 1 for size, step in zip(spec.shape[-2:], block))
+        return {"data": (element, spec.shape), "scale": (scale, (*spec.shape[:-2], *grid))}
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         return (1,) * len(spec.shape)
@@ -25,15 +39,57 @@ class Float8(Codec):
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         import numpy as np
 
-        # One multiplication for each of the 256 codes: the same products, and a table look-up for the rest.
-        with np.errstate(over="ignore", invalid="ignore"):
-            table = e4m3_values() * np.float32(parts["scale"][...])
-        np.take(table, parts["data"][region].view(np.uint8), out=out, mode="clip")
+        element, _, block = _checked(params)
+        table, codes = table_of(element), parts["data"][region].view(np.uint8)
+        with np.errstate(all="ignore"):
+            if block is None:
+                # One multiplication for each of the 256 codes: the same products, and a table look-up for the rest.
+                np.take(table * parts["scale"][...].astype(np.float32), codes, out=out, mode="clip")
+            else:
+                np.take(table, codes, out=out, mode="clip")
+                _multiply(out, parts["scale"], region, block)
 
 
-def e4m3_values() -> np.ndarray:
-    """The values of all 256 codes, f32 [256]."""
-    import ml_dtypes
+def _multiply(out: np.ndarray, scale: Any, region: Region, block: tuple[int, int]) -> None:
+    """Multiply a region by the scales of its blocks, a row of blocks at a time."""
     import numpy as np
 
-    return np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    (*lead, rows, columns), (down, across) = region, block
+    cells = [
+        slice(along.start // step, -(-along.stop // step)) if step else slice(0, 1)
+        for along, step in ((rows, down), (columns, across))
+    ]
+    wide = scale[(*lead, *cells)].astype(np.float32)
+    if across:
+        first = columns.start % across
+        wide = np.repeat(wide, across, axis=-1)[..., first : first + out.shape[-1]]
+    if down in (0, 1):
+        out *= wide
+        return
+    for number in range(wide.shape[-2]):
+        start = (cells[0].start + number) * down - rows.start
+        out[..., max(start, 0) : start + down, :] *= wide[..., number : number + 1, :]
+
+
+def _checked(params: Params) -> tuple[str, str, tuple[int, int] | None]:
+    """Element, dtype of the scale and block; CodecError where a parameter is none of the legal ones."""
+    element, scale = params.get("element", "f8_e4m3"), params.get("scale_dtype", "f32")
+    block = params.get("block")
+    sizes = isinstance(block, (list, tuple)) and len(block) == 2 and all(type(n) is int and n >= 0 for n in block)
+    rules = [
+        (element in ELEMENTS, "element", ELEMENTS), (scale in SCALES, "scale_dtype", SCALES),
+        (block is None or sizes, "block", ("[rows, columns]",)),
+        (set(params) <= {"element", "scale_dtype", "block"}, "parameter", ("element", "scale_dtype", "block")),
+    ]  # fmt: skip
+    for holds, name, legal in rules:
+        if not holds:
+            found = repr(dict(params))[:80]
+            raise CodecError(f"float8 cannot take this {name}", expected=" or ".join(legal), found=found, code="params")
+    return element, scale, None if block is None else (block[0], block[1])
+
+
+def table_of(element: str) -> np.ndarray:
+    """The values of all 256 codes of a float8 type, f32 [256]."""
+    import numpy as np
+
+    return np.arange(256, dtype=np.uint8).view(dtypes.to_numpy(element)).astype(np.float32)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from squish_codecs.float8 import e4m3_values
+from squish_codecs.float8 import table_of
 
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
 
@@ -37,7 +37,7 @@ class F8Q8(Codec):
 
         first = region[0].start * dtypes.count(spec.shape[1:]) // BLOCK if region else 0
         blocks = parts["data"][first : first - (-out.size // BLOCK)]
-        scale = (e4m3_values() / np.float32(SCALE))[blocks[:, 0]]
+        scale = (table_of("f8_e4m3") / np.float32(SCALE))[blocks[:, 0]]
         codes = blocks[:, 1:].view(np.int8)
         if out.size % BLOCK == 0:
             np.multiply(codes, scale[:, None], out=out.reshape(-1, BLOCK), dtype=np.float32)

@@ -77,6 +77,8 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         return Refusal(why=f"UQFF has no layout for {codec.id}; ask for one with --encode", code="codec")
     if not spec.name.endswith(".weight"):
         return Refusal(why="UQFF quantises tensors called <layer>.weight only", code="name")
+    if codec.id in ("float8", "mx") and codec.params:
+        return Refusal(why=f"UQFF has float8 with one scale and MXFP4 only, not {codec}", code="codec")
     if codec.id != "affine":
         return Encoding(codec=codec, parts=parts)
     bits, group = codec.params.get("bits"), codec.params.get("group_size")
