@@ -23,6 +23,8 @@ _NAMES = {
     "squish_core.backends.base": (
         "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
     ),
+    "squish_core.backends.operands": ("indices", "matrix_of", "operand", "routed"),
+    "squish_core.regions": ("full", "panels"),
     "squish_core.plugins": ("Registry",),
     "squish_core.resolver": ("Chain",),
     "squish_core.writing": ("Outgoing", "Sink", "Stream", "atomic_file"),
@@ -46,6 +48,10 @@ if TYPE_CHECKING:
     from squish_core.backends.base import Refused as Refused
     from squish_core.backends.base import Request as Request
     from squish_core.backends.base import Use as Use
+    from squish_core.backends.operands import indices as indices
+    from squish_core.backends.operands import matrix_of as matrix_of
+    from squish_core.backends.operands import operand as operand
+    from squish_core.backends.operands import routed as routed
     from squish_core.codecs.base import ByteCodec as ByteCodec
     from squish_core.codecs.base import Codec as Codec
     from squish_core.codecs.base import Codes as Codes
@@ -97,6 +103,8 @@ if TYPE_CHECKING:
     from squish_core.model import TensorSpec as TensorSpec
     from squish_core.model import Typed as Typed
     from squish_core.plugins import Registry as Registry
+    from squish_core.regions import full as full
+    from squish_core.regions import panels as panels
     from squish_core.resolver import Chain as Chain
     from squish_core.source import Source as Source
     from squish_core.source import check_plain_name as check_plain_name

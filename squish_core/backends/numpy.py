@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attrs import frozen
 
 from squish_core.backends.base import OPS, Availability, Backend, Cost, Offer, Refused, Request
+from squish_core.backends.operands import indices, matrix_of, operand, routed
 from squish_core.codecs.base import Codec, Parts, Region
-from squish_core.errors import SquishError
 from squish_core.model import Encoding, TensorSpec
 from squish_core.regions import PANEL_BYTES, full, panels, read_region
 
@@ -84,8 +84,8 @@ class NumpyBackend(Backend):
     def linear(self, handle: Packed, x: np.ndarray) -> np.ndarray:
         import numpy as np
 
-        rows, columns = _matrix(handle.spec, 2)
-        flat = _operand(x, columns, handle.spec).reshape(-1, columns)
+        rows, columns = matrix_of(handle.spec, 2)
+        flat = operand(x, columns, handle.spec).reshape(-1, columns)
         out = np.empty((len(flat), rows), np.float32)
         for region in _panels(handle):
             np.matmul(flat, handle.read(region).T, out=out[:, region[0]])
@@ -94,8 +94,8 @@ class NumpyBackend(Backend):
     def embed(self, handle: Packed, ids: np.ndarray) -> np.ndarray:
         import numpy as np
 
-        rows, columns = _matrix(handle.spec, 2)
-        ids = _indices(ids, rows, handle.spec)
+        rows, columns = matrix_of(handle.spec, 2)
+        ids = indices(ids, rows, handle.spec)
         unique, inverse = np.unique(ids, return_inverse=True)
         table = np.empty((len(unique), columns), np.float32)
         for start, stop in _runs(unique):
@@ -105,14 +105,8 @@ class NumpyBackend(Backend):
     def experts(self, handle: Packed, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
         import numpy as np
 
-        count, rows, columns = _matrix(handle.spec, 3)
-        x, ids = _operand(x, columns, handle.spec), _indices(ids, count, handle.spec)
-        if x.ndim != 2 or ids.shape != x.shape[:1]:
-            raise SquishError(
-                "experts take one row of x for each id", tensor=handle.spec.name,
-                expected=f"shapes [n, {columns}] and [n]", found=f"{list(x.shape)} and {list(ids.shape)}", code="shape",
-            )  # fmt: skip
-        out = np.empty((len(ids), rows), np.float32)
+        x, ids = routed(x, ids, handle.spec)
+        out = np.empty((len(ids), handle.spec.shape[1]), np.float32)
         for expert in np.unique(ids):
             chosen = np.flatnonzero(ids == expert)
             for region in _panels(handle, slice(int(expert), int(expert) + 1)):
@@ -125,57 +119,6 @@ def _panels(handle: Packed, expert: slice | None = None) -> Iterator[Region]:
     within = full(handle.spec.shape) if expert is None else (expert, *full(handle.spec.shape[1:]))
     axis = 0 if expert is None else 1
     return panels(handle.spec.shape, grain, 4, within=within, axis=axis, whole_rows=True)
-
-
-def _matrix(spec: TensorSpec, rank: int) -> tuple[int, ...]:
-    if len(spec.shape) != rank:
-        raise SquishError(
-            "this operation needs another rank",
-            tensor=spec.name, expected=f"rank {rank}", found=f"shape {spec.shape}", code="rank",
-        )  # fmt: skip
-    return spec.shape
-
-
-def _operand(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
-    import numpy as np
-
-    try:
-        array = np.asarray(x)
-        if array.dtype.kind == "c":
-            raise TypeError("complex numbers")
-        array = array.astype(np.float32, copy=False)
-    except (TypeError, ValueError) as error:
-        raise SquishError(
-            "the operand is not an array of real numbers",
-            tensor=spec.name,
-            found=str(error).rstrip("."),
-            code="operand",
-        ) from None
-    if array.ndim == 0 or array.shape[-1] != columns:
-        raise SquishError(
-            "the operand's last dimension does not fit the weight",
-            tensor=spec.name, expected=columns, found=f"shape {array.shape}", code="shape",
-        )  # fmt: skip
-    return array
-
-
-def _indices(ids: Any, rows: int, spec: TensorSpec) -> np.ndarray:
-    import numpy as np
-
-    try:
-        array = np.asarray(ids)
-    except ValueError as error:
-        raise SquishError("ids are not an array", tensor=spec.name, found=str(error).rstrip("."), code="ids") from None
-    if not array.size:
-        return array.astype(np.intp)
-    if array.dtype.kind not in "iu":
-        raise SquishError("ids must be integers", tensor=spec.name, found=str(array.dtype), code="ids")
-    if not (int(array.min()) >= 0 and int(array.max()) < rows):
-        raise SquishError(
-            "an id is out of range", tensor=spec.name,
-            expected=f"0..{rows - 1}", found=f"{array.min()}..{array.max()}", code="ids",
-        )  # fmt: skip
-    return array
 
 
 def _runs(unique: np.ndarray) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,77 @@
+"""Checks of what an operation is given, the same for every backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from squish_core.errors import SquishError
+from squish_core.model import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def matrix_of(spec: TensorSpec, rank: int) -> tuple[int, ...]:
+    """The shape of a weight, which must have this rank."""
+    if len(spec.shape) != rank:
+        raise SquishError(
+            "this operation needs another rank",
+            tensor=spec.name, expected=f"rank {rank}", found=f"shape {spec.shape}", code="rank",
+        )  # fmt: skip
+    return spec.shape
+
+
+def operand(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
+    """`x` as f32 of shape [..., columns]."""
+    import numpy as np
+
+    try:
+        array = np.asarray(x)
+        if array.dtype.kind == "c":
+            raise TypeError("complex numbers")
+        array = array.astype(np.float32, copy=False)
+    except (TypeError, ValueError) as error:
+        raise SquishError(
+            "the operand is not an array of real numbers",
+            tensor=spec.name,
+            found=str(error).rstrip("."),
+            code="operand",
+        ) from None
+    if array.ndim == 0 or array.shape[-1] != columns:
+        raise SquishError(
+            "the operand's last dimension does not fit the weight",
+            tensor=spec.name, expected=columns, found=f"shape {array.shape}", code="shape",
+        )  # fmt: skip
+    return array
+
+
+def indices(ids: Any, rows: int, spec: TensorSpec) -> np.ndarray:
+    """`ids` as integers, each a row."""
+    import numpy as np
+
+    try:
+        array = np.asarray(ids)
+    except ValueError as error:
+        raise SquishError("ids are not an array", tensor=spec.name, found=str(error).rstrip("."), code="ids") from None
+    if not array.size:
+        return array.astype(np.intp)
+    if array.dtype.kind not in "iu":
+        raise SquishError("ids must be integers", tensor=spec.name, found=str(array.dtype), code="ids")
+    if not (int(array.min()) >= 0 and int(array.max()) < rows):
+        raise SquishError(
+            "an id is out of range", tensor=spec.name,
+            expected=f"0..{rows - 1}", found=f"{array.min()}..{array.max()}", code="ids",
+        )  # fmt: skip
+    return array
+
+
+def routed(x: Any, ids: Any, spec: TensorSpec) -> tuple[np.ndarray, np.ndarray]:
+    """`x` [n, in] and `ids` [n] of a weight [experts, out, in]."""
+    count, _, columns = matrix_of(spec, 3)
+    x, ids = operand(x, columns, spec), indices(ids, count, spec)
+    if x.ndim != 2 or ids.shape != x.shape[:1]:
+        raise SquishError(
+            "experts take one row of x for each id", tensor=spec.name,
+            expected=f"shapes [n, {columns}] and [n]", found=f"{list(x.shape)} and {list(ids.shape)}", code="shape",
+        )  # fmt: skip
+    return x, ids
