@@ -59,6 +59,7 @@ ENVIRONMENTS = {
     "gguf": Environment("gguf==0.19.0 numpy"),
     "ml_dtypes": Environment("ml_dtypes numpy"),
     "safetensors": Environment("safetensors==0.8.0 numpy ml_dtypes"),
+    "texture2ddecoder": Environment("texture2ddecoder==1.0.6 numpy"),
     # pip, because its find-links setting may be all that offers a CPU build of torch
     "torch": Environment("torch==2.13.0 safetensors==0.8.0 numpy ml_dtypes", python="3.11", installer="pip"),
     "ztensor-1.1.1": Environment("ztensor==1.1.1 numpy scipy"),

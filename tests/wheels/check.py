@@ -31,6 +31,7 @@ GGML = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", 
 BRINGS = {
     "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"})),
     "squish-codecs": Brings(codecs=frozenset({"affine", "float8", "masked", "mx", "palette"})),
+    "squish-astc": Brings(codecs=frozenset({"astc"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),
     "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in GGML)),
     "squish-gguf": Brings(containers=frozenset({"gguf"}), sample="sample.gguf"),

@@ -53,6 +53,7 @@ def written(source: Any, folder: Path, to: str = "squizd", encode: Any = None) -
 @pytest.mark.parametrize(("encode", "codec", "error"), [
     ("int4:group_size=32", "squizd.int4", 0.25), ("int2:group_size=32", "squizd.int2", 1.2),
     ("int4:search=mse", "squizd.int4", 0.9),
+    ("astc:footprint=4x4", "astc", 0.5),
     ("tca_tbe", "tca_tbe", 0.0), ("bf16", "dense", 0.0), ("f32", "dense", 0.0), (None, "dense", 0.0),
 ])  # fmt: skip
 def test_matrices_are_encoded_as_asked_and_vectors_stay(

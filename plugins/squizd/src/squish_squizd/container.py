@@ -200,8 +200,9 @@ def _dense(block: Block, shape: tuple[int, ...], scales: Scales | None) -> tuple
 
 def _astc(block: Block, shape: tuple[int, ...], scales: Scales | None) -> tuple[CodecSpec, dict[str, Part]]:
     assert scales is not None
-    parts = {"blocks": _part("u8", (block.length,), block.data, block.length), "table": _table(scales)}
-    return CodecSpec("astc", {"x": block.facts["x"], "y": block.facts["y"]}), parts
+    (rows, columns), x, y = block.shape, block.facts["x"], block.facts["y"]
+    blocks = _part("u8", (-(-rows // y), -(-columns // x), 16), block.data, block.length)
+    return CodecSpec("astc", {"footprint": f"{x}x{y}", "scale": scales.scale, "zero": scales.zero}), {"blocks": blocks}
 
 
 def _tca_tbe(block: Block, shape: tuple[int, ...], scales: Scales | None) -> tuple[CodecSpec, dict[str, Part]]:

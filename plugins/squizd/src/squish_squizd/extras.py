@@ -48,9 +48,7 @@ class Draft:
 
     def collect(self, block: Placed, entries: Any) -> None:
         """The table of a block, ahead of the block itself: tables come before the draft head."""
-        streams = self._streams[block.spec.name]
-        if "table" in streams:
-            entries.add(block, streams["table"].chunks())
+        entries.add(block, self._streams[block.spec.name])
 
     def write_to(self, sink: Sink) -> bytes:
         """The section; returns the header's metadata (empty without a draft head)."""

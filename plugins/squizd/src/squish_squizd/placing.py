@@ -215,6 +215,8 @@ def fits(spec: TensorSpec, codec: CodecSpec, parts: Mapping[str, Part]) -> Refus
         )
     if codec.id != "dense" and len(spec.shape) < 2:
         return Refusal(why="only matrices are packed", code="shape")
+    if codec.id == "astc" and not spec.elements:
+        return Refusal(why="a texture has no area", code="shape")
     try:
         spec.name.encode()
     except UnicodeError:
@@ -262,7 +264,8 @@ def _tcaw(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
 
 def _astw(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
     rows, columns = rows_columns(spec.shape)
-    return struct.pack("<4sIII", b"ASTW", columns, rows, codec.params["x"] << 4 | codec.params["y"])
+    x, y = map(int, codec.params["footprint"].split("x"))
+    return struct.pack("<4sIII", b"ASTW", columns, rows, x << 4 | y)
 
 
 _HEADERS: dict[str, Any] = {"NPCL": _npcl, "INT4": _packed, "INT2": _packed, "TCAW": _tcaw, "ASTW": _astw}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import IO, Any, Self
 
 import numpy as np
@@ -34,7 +34,14 @@ class Entries:
     def __bool__(self) -> bool:
         return bool(self._level)
 
-    def add(self, block: Placed, chunks: Iterable[Any]) -> None:
+    def add(self, block: Placed, streams: Mapping[str, Any]) -> None:
+        """The entries of one block, if it is quantised."""
+        if block.kind == "ASTW":
+            self._level.append(ENTRY.pack(block.id, block.codec.params["scale"], block.codec.params["zero"]))
+        elif "table" in streams:
+            self._add_table(block, streams["table"].chunks())
+
+    def _add_table(self, block: Placed, chunks: Iterable[Any]) -> None:
         """The table of one block. Beside sub-blocks the tensor-level pair is the coarsest: it spans them all."""
         low, high, pair = np.inf, -np.inf, (0.0, 0.0)
         sub = "group_size" in block.codec.params

@@ -43,6 +43,7 @@ class Scales:
     runs: tuple[tuple[int, int], ...] = ()
     group_size: int | None = None
     scale: float = 0.0
+    zero: float = 0.0
     problem: str | None = None
 
     @property
@@ -186,7 +187,7 @@ def _scales(source: Source, level: int | None, runs: list[tuple[int, int]], bloc
     if not (math.isfinite(scale) and math.isfinite(zero)):
         return Scales(problem=f"its scale or zero is not finite: {scale}, {zero} (at byte {level + 8}) [P3]")
     if not runs or block.kind == "ASTW":
-        return Scales(runs=((level, 1),), scale=scale)
+        return Scales(runs=((level, 1),), scale=scale, zero=zero)
     count = sum(number for _, number in runs)
     length = block.facts.get("sub_block_len") or -(-block.elements // count) or 1
     if count != -(-block.elements // length):
@@ -194,4 +195,4 @@ def _scales(source: Source, level: int | None, runs: list[tuple[int, int]], bloc
             problem=f"{count} sub-block entries do not divide {block.elements} elements"
             f" (expected {-(-block.elements // length)} of {length}) [P3]"
         )  # fmt: skip
-    return Scales(runs=tuple(runs), group_size=length, scale=scale)
+    return Scales(runs=tuple(runs), group_size=length, scale=scale, zero=zero)

@@ -140,8 +140,7 @@ def _block(sink: Sink, block: Placed, streams: Mapping[str, Any], entries: Entri
         if role == "full":
             sink.pad(2)
         stream.write_to(sink)
-    if "table" in streams:
-        entries.add(block, streams["table"].chunks())
+    entries.add(block, streams)
     return b"".join(bytes(chunk) for chunk in streams["mask"].chunks()) if "mask" in streams else None
 
 

@@ -1,0 +1,175 @@
+"""ASTC: the conformance kit, the library's texels in every footprint, an independent decoder, bad blocks."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from squish_astc.codec import FOOTPRINTS
+
+from squish_core.api import CodecError, TensorSpec
+from squish_core.plugins import registry
+from squish_core.regions import full, read_region
+from squish_core.testing import CodecSuite
+
+# A void-extent block (Khronos Data Format Specification, "Void-Extent Blocks") is one colour: 0xFFFF is 1.0,
+# any other value v is v / 65536.
+VOID = bytes.fromhex("fcfdffffffffffff")
+
+
+def smooth(*shape: int) -> np.ndarray:
+    """Values that a texture holds well: neighbours are alike."""
+    places = np.arange(int(np.prod(shape)), dtype=np.float32).reshape(shape)
+    return (np.sin(places / 7) * 3 + np.cos(places / 31)).astype(np.float32)
+
+
+def made(shape: tuple[int, ...], footprint: str, values: np.ndarray, **more: Any) -> tuple[TensorSpec, Any]:
+    codec, spec = registry().codec("astc"), TensorSpec(name="w", shape=shape, dtype="f32")
+    params = codec.params_for(spec, {"footprint": footprint, **more})
+    return spec, codec.measure(lambda: iter([values]), spec, params)
+
+
+class TestAstc(CodecSuite):
+    codec = "astc"
+    tolerance = 0.2
+
+    def cases(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for shape, footprint in (((24, 30), "6x6"), ((7, 9), "5x4"), ((4, 6, 16), "8x8"), ((3, 4, 12), "4x4")):
+            values = smooth(*shape)
+            found[f"{shape} {footprint}"] = (*made(shape, footprint, values), values)
+        spec = TensorSpec(name="w", shape=(20,), dtype="f32")
+        stored = {"blocks": np.frombuffer((VOID + bytes(8)) * 5, np.uint8).reshape(1, 5, 16)}
+        found["a vector"] = (spec, {"footprint": "4x4", "scale": 2.0, "zero": -1.0}, stored)
+        return found
+
+
+@pytest.mark.parametrize("footprint", FOOTPRINTS)
+def test_every_footprint_comes_back_close_in_blocks_of_16_bytes(footprint: str) -> None:
+    x, y = FOOTPRINTS[footprint]
+    codec, values = registry().codec("astc"), smooth(3 * y + 1, 2 * x + 1)
+    spec, params = made(values.shape, footprint, values, quality="medium")
+    stored = codec.encode(values, params)
+    assert stored["blocks"].shape == (4, 3, 16)
+    found = read_region(codec, stored, spec, params, full(values.shape))
+    assert np.square(found - values).sum() < 0.05 * np.square(values).sum()
+
+
+def test_texels_are_what_the_specification_says() -> None:
+    codec, spec = registry().codec("astc"), TensorSpec(name="w", shape=(4, 12), dtype="f32")
+    colours = [0xFFFF, 0x8000, 0x0123]
+    blocks = b"".join(VOID + value.to_bytes(2, "little") + bytes(4) + b"\xff\xff" for value in colours)
+    stored = {"blocks": np.frombuffer(blocks, np.uint8).reshape(1, 3, 16)}
+    found = read_region(codec, stored, spec, {"footprint": "4x4", "scale": 4.0, "zero": 0.5}, full(spec.shape))
+    assert found[:, ::4].tolist() == [[4.5, 2.5, 0.5 + 4 * 0x0123 / 65536]] * 4
+
+
+@pytest.mark.parametrize("value", [0.0, -3.5, 1e-30])
+def test_a_constant_tensor_is_exact(value: float) -> None:
+    codec, values = registry().codec("astc"), np.full((5, 9), value, np.float32)
+    spec, params = made((5, 9), "5x5", values)
+    assert (read_region(codec, codec.encode(values, params), spec, params, full((5, 9))) == values).all()
+
+
+def test_bf16_values_are_measured() -> None:
+    values = np.array([[1.5, -2], [0.25, 3]], ml_dtypes.bfloat16)
+    assert made((2, 2), "4x4", values)[1] == {"footprint": "4x4", "quality": "fast", "scale": 5.0, "zero": -2.0}
+
+
+@pytest.mark.parametrize("values", [[[np.nan, 1]], [[np.inf, 1]], [[3e38, -3e38]]])
+def test_values_that_make_no_texture_are_refused(values: Any) -> None:
+    with pytest.raises(CodecError, match="texture"):
+        made((1, 2), "4x4", np.array(values, np.float32))
+
+
+@pytest.mark.parametrize(("shape", "params"), [
+    ((4, 4), {"footprint": "7x7"}), ((4, 4), {"footprint": 6}), ((4, 4), {"quality": "best"}),
+    ((4, 4), {"group_size": 4}), ((0, 4), {}),
+])  # fmt: skip
+def test_parameters_that_make_no_sense_are_refused(shape: tuple[int, ...], params: dict[str, Any]) -> None:
+    with pytest.raises(CodecError):
+        registry().codec("astc").params_for(TensorSpec(name="w", shape=shape, dtype="f32"), params)
+
+
+def test_an_error_colour_fails_only_what_touches_it() -> None:
+    codec, values = registry().codec("astc"), smooth(8, 8)
+    spec, params = made((8, 8), "4x4", values)
+    stored = {"blocks": codec.encode(values, params)["blocks"].copy()}
+    stored["blocks"][1, 1] = 0xFF
+    assert read_region(codec, stored, spec, params, (slice(0, 4), slice(0, 8))).shape == (4, 8)
+    assert read_region(codec, stored, spec, params, (slice(0, 8), slice(0, 4))).shape == (8, 4)
+    with pytest.raises(CodecError, match=r"error colour.*P5"):
+        read_region(codec, stored, spec, params, full((8, 8)))
+
+
+def test_random_blocks_decode_or_fail_with_a_typed_error() -> None:
+    rng, codec = np.random.default_rng(0), registry().codec("astc")
+    outcomes = set()
+    for footprint, (x, y) in FOOTPRINTS.items():
+        spec = TensorSpec(name="w", shape=(y, x), dtype="f32")
+        for _ in range(100):
+            stored = {"blocks": rng.integers(0, 256, (1, 1, 16), np.uint8)}
+            try:
+                found = read_region(codec, stored, spec, {"footprint": footprint, "scale": 1.0, "zero": 0.0},
+                                    full(spec.shape))  # fmt: skip
+            except CodecError:
+                outcomes.add("refused")
+            else:
+                outcomes.add("decoded")
+                assert found.min() >= 0
+                assert found.max() <= 1
+    assert outcomes == {"refused", "decoded"}
+
+
+def test_a_wide_row_of_blocks_is_decoded_in_slabs(monkeypatch: pytest.MonkeyPatch) -> None:
+    codec, values = registry().codec("astc"), smooth(13, 100)
+    spec, params = made(values.shape, "5x5", values)
+    stored = codec.encode(values, params)
+    whole = read_region(codec, stored, spec, params, full(values.shape))
+    monkeypatch.setattr("squish_astc.codec._SLAB", 80)
+    assert (read_region(codec, stored, spec, params, full(values.shape)) == whole).all()
+    assert (read_region(codec, stored, spec, params, (slice(3, 12), slice(7, 61))) == whole[3:12, 7:61]).all()
+
+
+def test_threads_decode_at_the_same_time() -> None:
+    codec, values = registry().codec("astc"), smooth(64, 64)
+    spec, params = made(values.shape, "8x8", values)
+    stored = codec.encode(values, params)
+    whole = read_region(codec, stored, spec, params, full(values.shape))
+    results: list[bool] = []
+
+    def decode() -> None:
+        for _ in range(20):
+            results.append(bool((read_region(codec, stored, spec, params, full(values.shape)) == whole).all()))
+
+    threads = [threading.Thread(target=decode) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [True] * 80
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("footprint", FOOTPRINTS)
+def test_another_decoder_gives_the_same_texels(footprint: str) -> None:
+    """texture2ddecoder rounds to 8 bits; ours have the 11 of a float16, cut off."""
+    import oracles
+
+    def texels(blocks: bytes, width: int, height: int, x: int, y: int) -> Any:
+        import texture2ddecoder
+
+        return np.frombuffer(texture2ddecoder.decode_astc(blocks, width, height, x, y), "u1")[2::4].copy()
+
+    x, y = FOOTPRINTS[footprint]
+    codec, values = registry().codec("astc"), np.random.default_rng(x * y).standard_normal((97, 131), np.float32)
+    spec, params = made(values.shape, footprint, values)
+    stored = codec.encode(values, params)
+    ours = read_region(codec, stored, spec, {**params, "scale": 1.0, "zero": 0.0}, full(values.shape)).reshape(-1)
+    theirs = oracles.peer("texture2ddecoder").run(
+        texels, blocks=stored["blocks"].tobytes(), width=131, height=97, x=x, y=y
+    )
+    assert np.abs(ours * 255 - theirs).max() <= 0.5 + 255 * 2**-11 + 1e-4
