@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from squish_core import handles
+from squish_core import dtypes, handles
 from squish_core.containers import Container
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import guarded
@@ -20,7 +20,7 @@ from squish_core.limits import Limits
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Refusal, TensorSpec
 from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, expand, parse_format, parse_rules, rule_for
-from squish_core.streams import copied, encoded, repack_exactness, repacked, values_of
+from squish_core.streams import copied, encoded, repack_exactness, repacked, values_of, widened
 from squish_core.writing import Outgoing, atomic_file, atomic_folder
 
 Progress = Callable[[str, int, int | None], None]
@@ -29,7 +29,8 @@ _KEPT = "kept: "
 
 @frozen(kw_only=True)
 class Step:
-    """What happens to one tensor: `action` is "copy" (bytes), "repack" (codes), "encode" (through floats)."""
+    """What happens to one tensor: `action` is "copy" (bytes), "widen" (integers of a part, to a wider type),
+    "repack" (codes), "encode" (through floats)."""
 
     name: str
     action: str
@@ -252,6 +253,8 @@ class Plan:
                 continue
             if _same(answer, encoding):
                 return self._made(spec, "copy", encoding, answer, SAME_BYTES)
+            if _wider(answer, encoding):
+                return self._made(spec, "widen", encoding, answer, Exactness("values", spec.dtype))
             if answer.codec == encoding.codec:
                 return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
             if answer.codec.inner == encoding.codec:  # wrapped on request: other values
@@ -302,8 +305,8 @@ class Plan:
         )  # fmt: skip
 
     def _streams(self, step: Step) -> dict[str, Any]:
-        if step.action == "copy":
-            return copied(self.file, step.origin, step.spec.encodings[0])
+        if step.action in ("copy", "widen"):
+            return (copied if step.action == "copy" else widened)(self.file, step.origin, step.spec.encodings[0])
         make = repacked if step.action == "repack" else encoded
         return make(self.file, step.name, step.spec, step.origin)
 
@@ -328,14 +331,29 @@ def _same(answer: Encoding, encoding: Encoding) -> bool:
     }
 
 
+def _wider(answer: Encoding, encoding: Encoding) -> bool:
+    """Whether the target holds the source's parts, some of them (indices) as wider integers."""
+    if answer.codec.id != encoding.codec.id or set(answer.parts) != set(encoding.parts):
+        return False
+    pairs = [(encoding.parts[role], part) for role, part in answer.parts.items()]
+    return all(
+        kept.byteorder == part.byteorder and kept.shape == part.shape
+        and (kept.dtype == part.dtype or _widths(kept.dtype, part.dtype))
+        for kept, part in pairs
+    )  # fmt: skip
+
+
+def _widths(source: str, target: str) -> bool:
+    """Integers to wider unsigned ones; a negative one is refused when it is met."""
+    return source[0] in "iu" and target[0] == "u" and 8 <= dtypes.bits(source) <= dtypes.bits(target)
+
+
 def _shown(spec: TensorSpec, encoding: Encoding) -> str:
     return spec.dtype if encoding.codec == DENSE else str(encoding.codec)
 
 
 def _holds(source: str, target: str) -> bool:
     import numpy as np
-
-    from squish_core import dtypes
 
     return bool(np.can_cast(dtypes.to_numpy(source), dtypes.to_numpy(target), "safe"))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
@@ -14,6 +15,7 @@ from squish_core.errors import CodecError
 from squish_core.handles import File
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
 from squish_core.regions import panels, sizes
+from squish_core.stored import StoredArray
 from squish_core.writing import Stream
 
 if TYPE_CHECKING:
@@ -29,6 +31,26 @@ def copied(file: File, origin: Encoding, target: Encoding) -> dict[str, Stream]:
         array = file.array(part)
         streams[role] = Stream(target.parts[role], array.chunks, stored=array)
     return streams
+
+
+def widened(file: File, origin: Encoding, target: Encoding) -> dict[str, Stream]:
+    """The source's parts, their integers in the target's wider types; CodecError for a negative one."""
+    streams = copied(file, origin, target)
+    for role, part in origin.parts.items():
+        if part.dtype != target.parts[role].dtype:
+            pieces = partial(_wider, file.array(part), role, target.parts[role].dtype)
+            streams[role] = Stream(target.parts[role], pieces)
+    return streams
+
+
+def _wider(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
+    import numpy as np
+
+    for chunk in array.chunks():
+        integers = np.frombuffer(chunk, array.dtype)
+        if integers.dtype.kind == "i" and integers.size and int(integers.min()) < 0:
+            raise CodecError("an index is negative", part=role, found=int(integers.min()), code="index")
+        yield _bytes(integers.astype(dtypes.to_numpy(dtype)))
 
 
 def values_of(file: File, spec: TensorSpec, origin: Encoding) -> Iterator[np.ndarray]:

@@ -107,7 +107,10 @@ def test_ggml_blocks_say_their_sizes(zt: Any, tmp_path: Path) -> None:
     zt.written(tmp_path / "new.zt", {"w": ((2, 32), "ggml.q4_0", blocks)}, SECOND)
     spec = squish.open(tmp_path / "new.zt")["w"].spec
     assert spec.encodings[0].codec.id == "ggml.q4_0"
-    assert spec.attrs == {"elems_per_block": 32, "block_bytes": 18}
+    assert spec.attrs == {}
+    data = (tmp_path / "new.zt").read_bytes()
+    assert b"elems_per_block\x18\x20" in data
+    assert b"block_bytes\x12" in data
 
 
 def test_a_sparse_matrix_whose_columns_do_not_rise_has_no_place_in_v2(zt: Any, tmp_path: Path) -> None:
@@ -128,10 +131,42 @@ def test_a_sparse_matrix_whose_columns_do_not_rise_has_no_place_in_v2(zt: Any, t
     assert not (tmp_path / "new.zt").exists()
 
 
+def narrow(zt: Any, indices: np.ndarray, indptr: np.ndarray) -> bytes:
+    """A 2x3 matrix with indices of these dtypes, as 1.1 allows them."""
+    arrays = {"values": np.arange(1, 4, dtype="<f4"), "indices": indices, "indptr": indptr}
+    body, stored = b"", {}
+    for role, array in arrays.items():
+        kind = squish.dtypes.from_numpy(array.dtype)
+        stored[role] = {"dtype": kind, "offset": 64 + len(body), "length": array.nbytes}
+        body += array.tobytes().ljust(64, b"\0")
+    return zt.pack({"w": {"shape": [2, 3], "format": "sparse_csr", "components": stored}}, body)
+
+
+@pytest.mark.parametrize(("kinds", "made"), [(("u2", "u4"), "u32"), (("u1", "i4"), "u32"), (("u2", "i8"), "u64")])
+@pytest.mark.parametrize("to", ["ztensor:wire=2", "ztensor:flavour=compatible"])
+def test_narrow_and_mixed_indices_are_widened(zt: Any, tmp_path: Path, kinds: Any, made: str, to: str) -> None:
+    old = narrow(zt, np.array([0, 2, 1], kinds[0]), np.array([0, 2, 3], kinds[1]))
+    report = squish.convert(old, tmp_path / "new.zt", to=to)
+    assert [(step.action, str(step.exactness)) for step in report.steps] == [("widen", "values(f32)")]
+    assert report.size == (tmp_path / "new.zt").stat().st_size
+    with squish.open(tmp_path / "new.zt") as file:
+        assert file["w"].numpy().tolist() == [[1, 0, 2], [0, 3, 0]]
+        parts = file["w"].spec.encodings[0].parts
+        assert {parts["indices"].dtype, parts["indptr"].dtype} == {"u64" if "flavour" in to else made}
+    assert squish.verify(tmp_path / "new.zt", deep=True).problems == ()
+
+
+def test_a_negative_index_is_not_widened(zt: Any, tmp_path: Path) -> None:
+    old = narrow(zt, np.array([0, -1, 1], "i2"), np.array([0, 2, 3], "u4"))
+    with pytest.raises(SquishError, match="negative"):
+        squish.convert(old, tmp_path / "new.zt", to="ztensor:wire=2")
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"wire": "3"}, "wire"), ({"flavour": "aligned"}, "wire=2"), ({"digest": "xxh3"}, "wire=2"),
+        ({"wire": "3"}, "wire"), ({"flavour": "aligned"}, "wire=2"), ({**SECOND, "flavour": "compatible"}, "wire=1.1"),
+     ({"digest": "xxh3"}, "wire=2"),
         ({**SECOND, "digest": "crc32c"}, "wire=1.1"), ({**SECOND, "flavour": "canonical", "encoding": "zstd"}, "raw"),
         ({**SECOND, "flavour": "canonical", "digest": "none"}, "xxh3"), ({**SECOND, "flavour": "x"}, "flavour"),
         ({**SECOND, "encoding": "zstd", "level": "99"}, "level"),

@@ -26,7 +26,7 @@ def squish_containers() -> list[ContainerInfo]:
             features={"dtype": (*DTYPES, *(f"gguf.{name}" for name in BLOCKS)), "encoding": ("raw", "zstd")},
             options={
                 "wire": "1.1 (default) or 2",
-                "flavour": "of wire 2: canonical (default) or aligned",
+                "flavour": "1.1: literal (default) or compatible (with ztensor 1.x); 2: canonical (default) or aligned",
                 "encoding": "raw (default) or zstd",
                 "level": "zstd level, 3 by default",
                 "digest": "none, sha256, crc32c (1.1) or xxh3 (2, default there)",

@@ -33,6 +33,8 @@ def build(name: str, record: dict[str, Any]) -> TensorSpec:
         for role, component in components.items()
         if role not in encoding.parts and (raw := raw_part(component)).segments[0] not in used
     }
+    said = _words(encoding.codec)
+    attrs = {key: value for key, value in attrs.items() if key not in said}
     return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(encoding,), extras=extras, attrs=attrs)
 
 
@@ -104,6 +106,17 @@ def _blocks(
 
 
 _LAYOUTS: dict[str, Reading] = {"dense": _dense, **profiles.READINGS}
+
+
+_WORDS = {
+    "affine": ("bits", "group_size", "axis", "packing", "order", "scale_form", "zero_point"),
+    "zt.mx": ("block_size", "axis", "scale_form"),
+}
+
+
+def _words(codec: CodecSpec) -> tuple[str, ...]:
+    """Attributes that are parameters of the codec now; as attributes they would outlive a change of it."""
+    return ("elems_per_block", "block_bytes") if codec.id.startswith("ggml.") else _WORDS.get(codec.id, ())
 
 
 def _nominal_dtype(components: Components) -> str:

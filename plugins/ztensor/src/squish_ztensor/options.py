@@ -12,14 +12,15 @@ from squish_core.api import ByteCodec, FormatError, MissingPluginError
 
 _VALUES = {
     "wire": ("1.1", "2"), "encoding": ("raw", "zstd"), "digest": ("none", "sha256", "crc32c", "xxh3"),
-    "flavour": ("canonical", "aligned"),
+    "flavour": ("canonical", "aligned", "literal", "compatible"),
 }  # fmt: skip
 
 
 @frozen
 class Wanted:
     """How to write: `wire` 1.1 or 2; `encoding` raw or zstd with its `level`; `digest` none, sha256, and crc32c (1.1)
-    or xxh3 (2, the default there); `flavour` of 2: canonical (the default without zstd) or aligned."""
+    or xxh3 (2, the default there); `flavour` of 1.1: literal (the default) or compatible (as the released 1.x packages
+    read it), of 2: canonical (the default without zstd) or aligned."""
 
     wire: str = "1.1"
     encoding: str = "raw"
@@ -42,7 +43,9 @@ class Wanted:
             (wanted.level is None or wanted.encoding == "zstd", "the option 'level' goes with encoding=zstd"),
             (second or wanted.digest != "xxh3", "xxh3 digests go with wire=2"),
             (not second or wanted.digest != "crc32c", "crc32c digests go with wire=1.1"),
-            (second or wanted.flavour is None, "the option 'flavour' goes with wire=2"),
+            (wanted.flavour not in ("canonical", "aligned") or second, f"flavour={wanted.flavour} goes with wire=2"),
+            (wanted.flavour not in ("literal", "compatible") or not second,
+             f"flavour={wanted.flavour} goes with wire=1.1"),
             (wanted.flavour != "canonical" or wanted.encoding == "raw",
              "a canonical file is raw; ask for flavour=aligned"),
             (wanted.flavour != "canonical" or wanted.digests == "xxh3", "a canonical file has xxh3 digests"),
@@ -51,6 +54,11 @@ class Wanted:
             if not holds:
                 raise FormatError(why, code="option")
         return wanted
+
+    @property
+    def compatible(self) -> bool:
+        """Whether 1.1 is written in the words of 1.2 that the released packages know."""
+        return self.flavour == "compatible"
 
     @property
     def canonical(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from squish_core.api import CodecSpec, Encoding, dtypes
 
+from . import groups
 from .components import Component, Components, UnreadableError, count, known_element, part, required
 
 Shape = tuple[int, ...]
@@ -70,7 +71,6 @@ def _index_dtypes(components: Components, roles: tuple[str, ...], strict: bool) 
 
 
 _PACKING = re.compile(r"(\d{1,2})_per_([iu](?:8|16|32|64))")
-_ORDERS = {"lsb_first": "lsb", "msb_first": "msb"}
 _SCALES = {
     "f32_factors": ("f64", "f32", "f16", "bf16"), "f16_factors": ("f16", "bf16"), "e8m0_exponent": ("f8_e8m0",),
 }  # fmt: skip
@@ -82,8 +82,6 @@ def _quant_group(shape: Shape, components: Components, attributes: dict[str, Any
     data = required(components, "data")
     if packing.get("word") != known_element(data, "data").replace("i", "u"):
         raise UnreadableError(f"the packing's word {str(packing.get('word'))[:9]!r} is not the dtype of 'data'")
-    if packing.get("order") not in _ORDERS:
-        raise UnreadableError(f"the packing's order {str(packing.get('order'))[:20]!r} is not known")
     form = attributes.get("scale_form")
     scales = known_element(required(components, "scales"), "scales")
     if type(form) is not str or scales not in _SCALES.get(form, ()):
@@ -102,68 +100,57 @@ def _quant_group(shape: Shape, components: Components, attributes: dict[str, Any
         raise UnreadableError("the part 'zeros' is not there exactly when zero_point says so")
     if "offset" in extra and zero_point.get("packing") not in ("plain", "same_as_data"):
         raise UnreadableError("the zero_point's packing is neither plain nor same_as_data")
-    packed = zero_point.get("packing") == "same_as_data"
     return _affine(
-        shape, data, components["scales"], components.get("zeros"), attributes,
-        per_word=packing.get("per_word"), order=_ORDERS[packing["order"]], packed=packed, extra=extra,
+        shape, data, components["scales"], components.get("zeros"), attributes, per_word=packing.get("per_word"),
+        order=packing.get("order"), packed=zero_point.get("packing") == "same_as_data", extra=extra,
     )  # fmt: skip
 
 
 def _quantized_group(shape: Shape, components: Components, attributes: dict[str, Any]) -> tuple[str, Encoding]:
     """1.1 `quantized_group`: the specification names bits, group_size and packing only; the rest is as the released
-    writers' files are: groups and words along axis 0, low code first."""
+    writers' files are, groups and words along axis 0, low code first, unless `axis`, `order`, `zero_point` say else."""
     data, scales, zeros = required(components, "packed_weight"), required(components, "scales"), components.get("zeros")
     found = _PACKING.fullmatch(str(attributes.get("packing"))[:20])
     if not found or found[2] != known_element(data, "packed_weight"):
         raise UnreadableError(
             f"the packing {str(attributes.get('packing'))[:20]!r} is not N_per_<dtype of packed_weight>"
         )
-    packed = zeros is not None and zeros.get("dtype") == data.get("dtype")
+    packed = zeros is not None and zeros.get("dtype") == data.get("dtype") and attributes.get("zero_point") != "plain"
     return _affine(
-        shape, data, scales, zeros, {"axis": 0, **attributes}, per_word=int(found[1]), order="lsb", packed=packed,
-        extra={} if zeros is None else {"offset": "zero_point"},
+        shape, data, scales, zeros, {"axis": 0, **attributes}, per_word=int(found[1]), packed=packed,
+        order=attributes.get("order", "lsb_first"), extra={} if zeros is None else {"offset": "zero_point"},
     )  # fmt: skip
 
 
 def _affine(
     shape: Shape, data: Component, scales: Component, zeros: Component | None, attributes: dict[str, Any], *,
-    per_word: Any, order: str, packed: bool, extra: dict[str, Any],
+    per_word: Any, order: Any, packed: bool, extra: dict[str, Any],
 ) -> tuple[str, Encoding]:  # fmt: skip
     """The shared affine codec over these parts, once every size is known to fit."""
     word, bits = known_element(data, "data"), attributes.get("bits")
-    width = dtypes.bits(word)
     if type(bits) is not int or bits not in (2, 4, 8) or word not in INTEGERS:
         raise UnreadableError(f"codes of {str(bits)[:20]} bits in words of {word} are not read")
-    if per_word != width // bits:
+    if type(order) is not str or order not in groups.ORDERS:
+        raise UnreadableError(f"the packing's order {str(order)[:20]!r} is not known")
+    if per_word != dtypes.bits(word) // bits:
         raise UnreadableError(
-            f"per_word is {str(per_word)[:20]}, but a {word} holds {width // bits} codes of {bits} bits"
+            f"per_word is {str(per_word)[:20]}, but a {word} holds {dtypes.bits(word) // bits} codes of {bits} bits"
         )
     axis, group = _index(attributes, "axis", len(shape)), _index(attributes, "group_size", 1 << 40)
     if axis < len(shape) - 2:
         raise UnreadableError(f"groups along axis {axis} of {len(shape)} are not read; only the last two axes are")
-    along = shape[axis]
-    # The size equation of group_size 0 says one scale for each code (wires 6.5).
-    group = group or 1
-    if along % group or along % per_word:
-        raise UnreadableError(f"group_size {group} or {per_word} codes a word do not divide axis {axis} of {along}")
-    grid = (*shape[:axis], along // group, *shape[axis + 1 :])
-    parts = {
-        "data": part(data, word, (*shape[:axis], along // per_word, *shape[axis + 1 :])),
-        "scale": part(scales, known_element(scales, "scales"), grid),
-    }
     params = {
-        "bits": bits, "group_size": group, "axis": axis - len(shape), "signed": False, "word": word, "order": order,
-        "scale_dtype": parts["scale"].dtype, **extra,
+        # The size equation of group_size 0 says one scale for each code (wires 6.5).
+        "bits": bits, "group_size": group or 1, "axis": axis - len(shape), "signed": False, "word": word,
+        "order": groups.ORDERS[order], "scale_dtype": known_element(scales, "scales"), **extra,
     }  # fmt: skip
     if zeros is not None:
-        kind = known_element(zeros, "zeros")
-        if packed:
-            across = len(shape) - 1 if axis == len(shape) - 2 else len(shape) - 2
-            if across < 0 or grid[across] % per_word:
-                raise UnreadableError(f"packed zeros do not fill words of {per_word}")
-            grid = (*grid[:across], grid[across] // per_word, *grid[across + 1 :])
-        parts["offset"] = part(zeros, kind, grid)
-        params["offset_dtype"] = "packed" if packed else kind
+        params["offset_dtype"] = "packed" if packed else known_element(zeros, "zeros")
+    declared = groups.declared(shape, params)
+    if isinstance(declared, str):
+        raise UnreadableError(declared)
+    components = {"data": data, "scale": scales, "offset": zeros or {}}
+    parts = {role: part(components[role], *stored) for role, stored in declared.items()}
     return "f32", Encoding(codec=CodecSpec("affine", params), parts=parts)
 
 

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
-from squish_core.api import (
-    Digest,
-    Encoding,
-    Filter,
-    FormatError,
-    Layout,
-    Limits,
-    Outgoing,
-    Part,
-    Refusal,
-    Sink,
-    SquishError,
-    TensorSpec,
-    check_name,
-)
+from squish_core.api import Digest, Encoding, Layout, Outgoing, Part, Refusal, Sink, TensorSpec
 
-from . import deterministic, footer, second_layouts, sidecar
+from . import deterministic, footer, holding, second_layouts, sidecar
 from .names import TYPES
-from .options import Wanted, zstd_codec
+from .options import Wanted
 from .seekable import ZstdSeekable, cut
 
 _DIGITS = {"xxh3": "xxh3:" + 16 * "0", "sha256": "sha256:" + 64 * "0", "none": None}
@@ -62,36 +48,20 @@ class Manifest:
 
 def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | Refusal:
     """Whatever v2 has a layout for; equal codes stay as they are."""
-    try:
-        check_name(spec.name, Limits()).encode()
-    except (SquishError, UnicodeError) as error:
-        return Refusal(why=f"the name cannot be stored: {error}", code="name")
-    if spec.name == sidecar.NAME:
-        return Refusal(why=f"the name {sidecar.NAME!r} is taken for metadata", code="name")
+    if refusal := holding.name_refusal(spec.name):
+        return refusal
     if wanted.canonical and not unicodedata.is_normalized("NFC", spec.name):
         return Refusal(why="a canonical file has names in NFC only; ask for flavour=aligned", code="name")
     held = second_layouts.held(spec, encoding)
-    if isinstance(held, Refusal) or wanted.encoding == "raw":
+    if isinstance(held, Refusal):
         return held
-    _, check_level = zstd_codec()
-    check_level(wanted.params)
     # Indices are read one by one, so they stay plain.
-    filters = (Filter("zt.zstd-seekable", wanted.params),)
-    parts = {
-        role: part if role in second_layouts.INDICES else evolve(part, filters=filters)
-        for role, part in held.parts.items()
-    }
-    return evolve(held, parts=parts)
+    return holding.filtered(held, wanted, "zt.zstd-seekable", holding.INDICES)
 
 
 def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted) -> Layout:
     """Exact size, unless parts are compressed or of one size and may turn out to be equal."""
-    dropped = tuple(
-        f"{spec.name}: attribute {key}"
-        for spec in specs
-        for key, value in spec.attrs.items()
-        if not storable({key: value})
-    )
+    dropped = holding.dropped(specs, lambda key, value: storable({key: value}))
     plain = not assets and storable(meta)
     specs = [*specs] if plain else [*specs, sidecar.spec(sidecar.packed_size(meta, assets))]
     sizes = Counter(part.nbytes for spec in specs for part in spec.encodings[0].parts.values() if part.nbytes)
@@ -126,8 +96,7 @@ def write(
         second_layouts.check(spec, streams)
         blobs.add(spec, streams)
     manifest = blobs.manifest.pack(meta if plain else {})
-    offset = blobs.manifest.place(sink.tell())
-    sink.write(bytes(offset - sink.tell()))
+    offset = holding.pad(sink, blobs.manifest.place(sink.tell()))
     sink.write(manifest)
     sink.write(footer.pack(offset, manifest))
 
@@ -189,14 +158,13 @@ class _Blobs:
         return placed
 
     def _append(self, stream: Any, part: Part) -> dict[str, Any]:
-        offset = self.manifest.place(self._sink.tell())
-        self._sink.write(bytes(offset - self._sink.tell()))
+        offset = holding.pad(self._sink, self.manifest.place(self._sink.tell()))
         kind = self._wanted.digests
         digest = None if kind == "none" else Digest(kind)
         if digest is None and not part.filters and hasattr(stream, "write_to"):
             stream.write_to(self._sink)
         else:
-            chunks = _counted(stream.chunks(), part, digest)
+            chunks = holding.counted(stream.chunks(), part, digest)
             for chunk in ZstdSeekable().encode(chunks, part.filters[0].params) if part.filters else chunks:
                 self._sink.write(chunk)
         length = self._sink.tell() - offset
@@ -209,19 +177,6 @@ def _equal(one: Any, other: Any) -> bool:
     for piece in cut(one.chunks(), 1 << 20):
         same = same and piece == next(theirs, None)
     return same
-
-
-def _counted(chunks: Iterable[Any], part: Part, digest: Digest | None) -> Iterator[Any]:
-    count = 0
-    for chunk in chunks:
-        count += memoryview(chunk).nbytes
-        if digest:
-            digest.update(chunk)
-        yield chunk
-    if count != part.nbytes:
-        raise FormatError(
-            "a part came out in another size than declared", expected=part.nbytes, found=count, code="size"
-        )
 
 
 def _entry(spec: TensorSpec, role: str, part: Part, blob: list[int], digest: str | None) -> dict[str, Any]:

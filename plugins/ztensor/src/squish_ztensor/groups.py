@@ -1,0 +1,149 @@
+"""Group quantisation: which parameters of the affine codec zTensor can say, and which parts they mean (wires 6.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from squish_core.api import CodecSpec, Encoding, Part, Refusal, TensorSpec, dtypes
+
+Shape = tuple[int, ...]
+ORDERS = {"lsb_first": "lsb", "msb_first": "msb"}
+_SAID = {said: order for order, said in ORDERS.items()}
+_SCALES = ("f32", "f16", "bf16", "f8_e8m0")
+
+
+def declared(shape: Shape, params: Mapping[str, Any]) -> dict[str, tuple[str, Shape]] | str:
+    """Role -> dtype and shape of the parts; or why the shape does not divide into them."""
+    axis, word, group = len(shape) + params["axis"], params["word"], params["group_size"]
+    per_word = dtypes.bits(word) // params["bits"]
+    if axis < 0 or shape[axis] % group or shape[axis] % per_word:
+        return f"group_size {group} or {per_word} codes a word do not divide axis {axis} of {list(shape)}"
+    grid = _divided(shape, axis, group)
+    parts = {"data": (word, _divided(shape, axis, per_word)), "scale": (params["scale_dtype"], grid)}
+    if params.get("offset") == "zero_point":
+        parts["offset"] = (params["offset_dtype"], grid)
+        if params["offset_dtype"] == "packed":
+            across = len(shape) - 1 if axis == len(shape) - 2 else len(shape) - 2
+            if across < 0 or grid[across] % per_word:
+                return f"packed zeros do not fill words of {per_word}"
+            parts["offset"] = (word, _divided(grid, across, per_word))
+    return parts
+
+
+def held(spec: TensorSpec, encoding: Encoding, *, zeros: bool) -> Encoding | Refusal:
+    """The encoding as it is where zTensor can say it, else with the nearest parameters that it can, for repacking.
+
+    `zeros`: zero points must be stored (1.1), not implied.
+    """
+    if not spec.shape or not all(spec.shape):
+        return Refusal(why=f"group quantisation has no form for the shape {list(spec.shape)}")
+    params = dict(encoding.codec.params)
+    if params.get("bits") not in (2, 4, 8):
+        return Refusal(why=f"zTensor's words hold whole codes of 2, 4 or 8 bits, not of {params.get('bits')}")
+    if params.get("scale_dtype", "f32") not in _SCALES:
+        return Refusal(why=f"zTensor's scales are {', '.join(_SCALES)}, not {params['scale_dtype']}")
+    stored = {role: Part(dtype=part.dtype, shape=part.shape) for role, part in encoding.parts.items()}
+    if _said(spec.shape, params, zeros) and _matches(spec.shape, params, stored):
+        return Encoding(codec=encoding.codec, parts=stored)
+    if len(spec.shape) < 2 and params.get("axis") == -2:
+        return Refusal(why=f"the shape {list(spec.shape)} has no axis -2")
+    nearest = _nearest(spec.shape, params, zeros)
+    parts = declared(spec.shape, nearest)
+    if isinstance(parts, str):
+        return Refusal(why=parts)
+    return Encoding(
+        codec=CodecSpec("affine", nearest),
+        parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in parts.items()},
+    )
+
+
+def attributes_first(shape: Shape, params: Mapping[str, Any]) -> dict[str, Any]:
+    """1.1: bits, group_size and packing as in the specification; `axis`, `order` and `zero_point`, which it does not
+    name, only where they are not what its writers do: 0, lsb_first, and packed where zeros have the words' dtype."""
+    bits, group, axis, per_word, order = _common(shape, params)
+    words = params.get("word", "u8")
+    said = {"bits": bits, "group_size": group, "packing": f"{per_word}_per_{words}"}
+    if axis:
+        said["axis"] = axis
+    if order != "lsb_first":
+        said["order"] = order
+    if params.get("offset_dtype") == words:
+        said["zero_point"] = "plain"
+    return said
+
+
+def attributes_second(shape: Shape, params: Mapping[str, Any]) -> dict[str, Any]:
+    """v2: all of them."""
+    bits, group, axis, per_word, order = _common(shape, params)
+    zero: dict[str, Any] = {"form": "none"}
+    if params.get("offset", "none") != "none":
+        packed = params.get("offset_dtype") == "packed"
+        zero = {"form": "tensor", "packing": "same_as_data" if packed else "plain"}
+    elif params.get("zero"):
+        zero = {"form": "implied", "value": params["zero"]}
+    word = params.get("word", "u8").replace("i", "u")
+    scales = params.get("scale_dtype", "f32")
+    return {
+        "bits": bits, "group_size": group, "axis": axis, "zero_point": zero,
+        "packing": {"word": word, "order": order, "per_word": per_word},
+        "scale_form": "e8m0_exponent" if scales == "f8_e8m0" else "f32_factors",
+    }  # fmt: skip
+
+
+def _common(shape: Shape, params: Mapping[str, Any]) -> tuple[int, int, int, int, str]:
+    axis = len(shape) + params.get("axis", -1)
+    per_word = dtypes.bits(params.get("word", "u8")) // params["bits"]
+    order = _SAID[params.get("order", "lsb")]
+    return params["bits"], params.get("group_size") or shape[axis], axis, per_word, order
+
+
+def _said(shape: Shape, params: Mapping[str, Any], zeros: bool) -> bool:
+    """Whether zTensor has words for these parameters."""
+    axis, offset, order = params.get("axis", -1), params.get("offset", "none"), params.get("order", "lsb")
+    return (
+        axis in (-1, -2) and params.get("pack_axis", axis) == axis and not params.get("transposed")
+        and not _signed(params) and order in ("lsb", "msb")
+        and offset in (("zero_point",) if zeros else ("zero_point", "none"))
+        and not (offset == "zero_point" and params.get("zero"))
+    )  # fmt: skip
+
+
+def _matches(shape: Shape, params: Mapping[str, Any], stored: Mapping[str, Part]) -> bool:
+    offset = params.get("offset_dtype", "u8")
+    full = {"axis": -1, "word": "u8", "scale_dtype": "f32", "offset_dtype": offset, **params}
+    full["group_size"] = params.get("group_size") or shape[full["axis"]]
+    found = {role: (part.dtype, part.shape) for role, part in stored.items()}
+    return declared(shape, full) == found
+
+
+def _nearest(shape: Shape, params: Mapping[str, Any], zeros: bool) -> dict[str, Any]:
+    """Unsigned codes along one of the last two axes, with the zero point that makes the same values."""
+    axis, signed, scale = params.get("axis", -1), _signed(params), params.get("scale_dtype", "f32")
+    if axis == "flat":
+        axis = -1
+    elif params.get("transposed"):
+        axis = -3 - axis
+    word = params.get("word", "u8")
+    per_word = dtypes.bits(word) // params["bits"]
+    made = {
+        "bits": params["bits"], "group_size": params.get("group_size") or shape[axis], "axis": axis, "signed": False,
+        "word": "u8" if shape[axis] % per_word else word, "order": "lsb", "scale_dtype": scale,
+    }  # fmt: skip
+    kept, zero = params.get("offset_dtype"), params.get("zero", 0) + (signed << params["bits"] - 1)
+    if params.get("offset", "none") == "none" and not zeros:
+        return {**made, "zero": zero} if zero else made
+    if kept in (None, "packed") or signed or zero:
+        # Integers up to 2048 are exact in f16; a zero point that stands for a bias may be any number.
+        kept = "f16" if scale != "f32" and params.get("offset") != "bias" else "f32"
+    return {**made, "offset": "zero_point", "offset_dtype": kept}
+
+
+def _signed(params: Mapping[str, Any]) -> bool:
+    """As the codec has it by default: true where codes have no zero point at all."""
+    default = params.get("offset", "none") == "none" and not params.get("zero")
+    return bool(params.get("signed", default))
+
+
+def _divided(shape: Shape, axis: int, by: int) -> Shape:
+    return (*shape[:axis], shape[axis] // by, *shape[axis + 1 :])

@@ -1,0 +1,140 @@
+"""Group quantisation between the wires and the shared affine codec: codes move, values stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import numpy as np
+import pytest
+from squish_ztensor import groups
+
+import squish_core as squish
+from squish_core.model import CodecSpec, Encoding, Part, Refusal, TensorSpec
+from squish_core.plugins import registry
+from squish_core.regions import full, read_region
+
+SHAPE = (16, 32)
+RNG = np.random.default_rng(3)
+# What other containers say of their tensors: MLX (bias), GPTQ (transposed, packed zeros, minus 1), AWQ (listed order),
+# SQUIZD (signed), UQFF and HQQ (float zeros), one scale a row.
+SOURCES: dict[str, dict[str, Any]] = {
+    "plain": {"bits": 4, "group_size": 8, "offset": "zero_point", "offset_dtype": "f16", "scale_dtype": "f16"},
+    "first axis": {"bits": 4, "group_size": 8, "axis": -2, "word": "i32", "offset": "zero_point", "offset_dtype": "u8"},
+    "none": {"bits": 8, "group_size": 16, "signed": False},
+    "implied": {"bits": 4, "group_size": 16, "zero": 8, "word": "u32"},
+    "signed": {"bits": 4, "group_size": 16, "scale_dtype": "f16"},
+    "signed zero": {"bits": 8, "group_size": 16, "signed": True, "offset": "zero_point", "offset_dtype": "i8"},
+    "packed": {"bits": 4, "group_size": 2, "word": "u32", "offset": "zero_point", "offset_dtype": "packed"},
+    "gptq": {"bits": 4, "group_size": 8, "axis": -2, "transposed": True, "word": "i32", "offset": "zero_point",
+             "offset_dtype": "packed", "zero": 1, "scale_dtype": "f16"},
+    "other axis": {"bits": 4, "group_size": 8, "axis": -2, "pack_axis": -1, "word": "u32"},
+    "awq": {"bits": 4, "group_size": 8, "axis": -2, "pack_axis": -1, "word": "i32", "order": (0, 4, 1, 5, 2, 6, 3, 7),
+            "offset": "zero_point", "offset_dtype": "u8"},
+    "msb": {"bits": 2, "group_size": 8, "order": "msb", "zero": 1},
+    "whole row": {"bits": 8, "group_size": 0},
+    "flat": {"bits": 4, "group_size": 32, "axis": "flat", "zero": 8},
+    "whole bias": {"bits": 4, "group_size": 8, "offset": "bias"},
+}  # fmt: skip
+
+
+def made(params: dict[str, Any]) -> tuple[TensorSpec, Encoding, dict[str, Any]]:
+    """Random parts for these parameters."""
+    codec, spec = registry().codec("affine"), TensorSpec(name="w", shape=SHAPE, dtype="f32")
+    parts, arrays = {}, {}
+    for role, (dtype, shape) in codec.parts(spec, params).items():
+        kind = squish.dtypes.to_numpy(dtype)
+        if role == "data" or (params.get("offset_dtype") == "packed" and role == "offset"):
+            array = np.frombuffer(RNG.bytes(squish.dtypes.nbytes(dtype, shape)), kind).reshape(shape)
+        elif role == "scale":
+            array = RNG.choice([0.25, 0.5, 1, 2], shape).astype(kind)
+        elif params.get("offset") == "bias":
+            array = -RNG.integers(0, 9, shape).astype(kind)
+        else:
+            array = RNG.integers(0, 9, shape).astype(kind)
+        parts[role], arrays[role] = Part(dtype=dtype, shape=shape, data=array.tobytes()), array
+    return spec, Encoding(codec=CodecSpec("affine", params), parts=parts), arrays
+
+
+@pytest.mark.parametrize("zeros", [True, False], ids=["1.1", "2"])
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_scheme_has_a_nearest_one_with_the_same_values(name: str, zeros: bool) -> None:
+    codec = registry().codec("affine")
+    params = SOURCES[name]
+    spec, encoding, arrays = made(params)
+    target = groups.held(spec, encoding, zeros=zeros)
+    assert isinstance(target, Encoding)
+    expected = read_region(codec, arrays, spec, params, full(SHAPE))
+    codes = codec.codes(arrays, spec, params, full(SHAPE))
+    assert codes is not None
+    found = codec.from_codes(codes, spec, target.codec.params)
+    assert found is not None
+    repacked, _ = found
+    declared = {role: (part.dtype, part.shape) for role, part in target.parts.items()}
+    assert declared == codec.parts(spec, target.codec.params)
+    np.testing.assert_array_equal(
+        read_region(codec, repacked, spec, target.codec.params, full(SHAPE)).view("u4"), expected.view("u4")
+    )
+
+
+def test_what_can_be_said_is_left_as_it_is() -> None:
+    for name, zeros in (("plain", True), ("first axis", True), ("implied", False), ("none", False), ("packed", True)):
+        spec, encoding, _ = made(SOURCES[name])
+        target = groups.held(spec, encoding, zeros=zeros)
+        assert isinstance(target, Encoding)
+        assert target.codec == encoding.codec
+
+
+@pytest.mark.parametrize(
+    ("params", "shape", "why"),
+    [({"bits": 3}, SHAPE, "not of 3"), ({"bits": 4, "scale_dtype": "f8_e4m3"}, SHAPE, "scales"),
+     ({"bits": 4, "group_size": 8}, (0, 8), "shape"), ({"bits": 4, "group_size": 8, "axis": "flat"}, (4, 4), "divide"),
+     ({"bits": 4, "axis": -2}, (7,), "no axis")],
+)  # fmt: skip
+def test_what_cannot_be_said_is_refused(params: dict[str, Any], shape: Any, why: str) -> None:
+    spec = TensorSpec(name="w", shape=shape, dtype="f32")
+    answer = groups.held(spec, Encoding(codec=CodecSpec("affine", params)), zeros=True)
+    assert isinstance(answer, Refusal)
+    assert why in answer.why
+
+
+@pytest.mark.parametrize("wires", [("1.1", "2"), ("2", "1.1"), ("1.1,flavour=compatible", "2")])
+def test_groups_go_from_wire_to_wire_and_back(data: Path, tmp_path: Path, wires: tuple[str, str]) -> None:
+    paths = [data / "v12_quantized_group.zt", tmp_path / "one.zt", tmp_path / "two.zt", tmp_path / "three.zt"]
+    for source, target, wire in zip(paths, paths[1:], (*wires, wires[0])):
+        report = squish.convert(source, target, to=f"ztensor:wire={wire}")
+        assert {str(step.exactness) for step in report.steps} == {"bytes"}
+    with squish.open(paths[0]) as old, squish.open(paths[-1]) as new:
+        for name in old:
+            np.testing.assert_array_equal(old[name].numpy(), new[name].numpy())
+            assert old[name].spec.encodings[0].codec == new[name].spec.encodings[0].codec
+    assert squish.verify(paths[-1], deep=True).problems == ()
+    assert paths[1].read_bytes() == paths[3].read_bytes()
+
+
+def test_1_1_says_what_its_specification_names_and_no_more(data: Path, tmp_path: Path) -> None:
+    squish.convert(data / "v12_quantized_group.zt", tmp_path / "new.zt")
+    with squish.open(data / "v12_quantized_group.zt") as old, squish.open(tmp_path / "new.zt") as new:
+        assert {name: spec.attrs for name, spec in new.index.tensors.items()} == {
+            name: spec.attrs for name, spec in old.index.tensors.items()
+        }
+    blob = (tmp_path / "new.zt").read_bytes()
+    manifest = cbor2.loads(blob[-16 - int.from_bytes(blob[-16:-8], "little") : -16])
+    record = manifest["objects"]["q_proj_zstd"]
+    assert record["format"] == "quantized_group"
+    said = {key: record["attributes"].get(key) for key in ("bits", "group_size", "packing", "axis", "order")}
+    assert said == {"bits": 4, "group_size": 16, "packing": "8_per_i32", "axis": None, "order": None}
+    assert list(record["components"]) == ["packed_weight", "scales", "zeros"]
+
+
+def test_values_are_encoded_into_groups(tmp_path: Path, zt: Any) -> None:
+    values = RNG.standard_normal((64, 64)).astype(np.float32)
+    zt.written(tmp_path / "dense.zt", {"w": values})
+    for wire in ("1.1", "2"):
+        spec = f"ztensor:wire={wire}"
+        squish.convert(tmp_path / "dense.zt", tmp_path / "new.zt", to=spec, encode="affine:bits=4,group_size=32")
+        with squish.open(tmp_path / "new.zt") as file:
+            assert file["w"].codec == "affine"
+            assert np.abs(file["w"].numpy() - values).max() < 0.5
+        assert squish.verify(tmp_path / "new.zt", deep=True).problems == ()
