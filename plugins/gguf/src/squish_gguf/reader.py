@@ -200,8 +200,9 @@ def _placed(records: dict[str, Record], data: int, alignment: int, size: int) ->
             after = bisect_right(starts, record.offset)
             nbytes = max(0, (data + starts[after] if after < len(starts) else size) - offset)
         if offset + nbytes > size:
+            whole = max(data + record.offset + record.nbytes for record in records.values())
             raise TruncatedError(
-                f"truncated in the tensor data: the file has {size} of {offset + nbytes} bytes", tensor=name,
+                f"truncated in the tensor data: the file has {size} of {whole} bytes", tensor=name,
                 offset=offset, code="bounds", hint="The file is truncated (an interrupted download?) or damaged.",
             )  # fmt: skip
         placed[name] = Record(record.code, record.shape, offset, nbytes)
