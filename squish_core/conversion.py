@@ -16,6 +16,7 @@ from squish_core.containers import Container
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import guarded
 from squish_core.handles import File
+from squish_core.known import SUFFIXES
 from squish_core.limits import Limits
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Refusal, TensorSpec
 from squish_core.plugins import Registry
@@ -317,6 +318,8 @@ def format_for(target: Path, known: Registry) -> str:
     for entry in writable:
         if any(target.name.lower().endswith(suffix) for suffix in getattr(entry.info, "suffixes", ())):
             return entry.info.id
+    if (usual := SUFFIXES.get(target.suffix.lower())) and usual not in known.containers:
+        return usual  # not installed: what asks for it says so
     raise FormatError(
         "the target format is not clear from the name", file=str(target), code="format",
         hint=f"Give to=... (--to): {', '.join(entry.info.id for entry in writable)}.",

@@ -27,6 +27,9 @@ SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (8, b'{"', "safetensors"), (8, b"{}", "safetensors"),
 )  # fmt: skip
 
+# suffix -> format id, for formats whose plugin may be absent
+SUFFIXES = {".gguf": "gguf", ".safetensors": "safetensors", ".zt": "ztensor", ".squizd": "squizd", ".uqff": "uqff"}
+
 # head bytes -> what the file is instead, and the next step
 LOOKALIKES: tuple[tuple[bytes, str, str], ...] = (
     (b"version https://git-lfs", "a git-lfs pointer, not the weights", "Run `git lfs pull` to fetch the file."),

@@ -211,6 +211,8 @@ def test_the_format_comes_from_the_suffix_or_is_asked_for(run: Any, tmp_path: Pa
     assert run({"w": VALUES}, to=None)[0].format == "toy.box"
     with pytest.raises(FormatError, match=r"not clear from the name.*toy\.box"):
         squish.convert(toys.box({}), tmp_path / "out.xyz", registry=toys.registry())
+    with pytest.raises(MissingPluginError, match="pip install squish-ztensor"):
+        squish.convert(toys.box({}), tmp_path / "out.zt", registry=toys.registry())
 
 
 @pytest.mark.parametrize(
