@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +94,7 @@ def measured(
     """Ours and the peers in turns."""
     calls: dict[str, Any] = {"ours": (path, lambda: ours(path, action)), **others}
     if cold:
+        calls["the disk alone"] = (path, lambda: drained(path))
         calls = {name: after_eviction(file, call) for name, (file, call) in calls.items()}
     else:
         calls = {name: call for name, (_, call) in calls.items()}
@@ -119,6 +123,19 @@ def ours(path: Path, action: str) -> object:
             return {name: tensor[: tensor.shape[0] // 4].copy() for name, tensor in file.items()}
         arrays = file.numpy()
         return touched(arrays) if action == "touch" else arrays
+
+
+def drained(path: Path, piece: int = 4 << 20) -> None:
+    """Read a file into two buffers that are used again and again: what no reader of it can beat."""
+    with path.open("rb") as file, ThreadPoolExecutor(2) as readers:
+        buffers = threading.local()
+
+        def fill(offset: int) -> None:
+            if not hasattr(buffers, "mine"):
+                buffers.mine = bytearray(piece)
+            os.preadv(file.fileno(), [buffers.mine], offset)
+
+        list(readers.map(fill, range(0, path.stat().st_size, piece)))
 
 
 def touched(arrays: dict[str, np.ndarray]) -> int:
@@ -168,9 +185,8 @@ def torch_peer(path: str, action: str) -> Call:
     def run() -> object:
         if action == "part":
             with safe_open(path, framework="pt") as file:
-                return {
-                    name: file.get_slice(name)[: file.get_slice(name).get_shape()[0] // 4] for name in list(file.keys())
-                }
+                slices = {name: file.get_slice(name) for name in list(file.keys())}
+                return {name: part[: part.get_shape()[0] // 4].clone() for name, part in slices.items()}
         tensors = load_file(path)
         if action == "copy":
             return {name: tensor.clone() for name, tensor in tensors.items()}
