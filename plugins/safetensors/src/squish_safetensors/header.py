@@ -157,7 +157,9 @@ def _raw_header(source: Source, limits: Limits) -> memoryview:
 
 def _check_count(raw: memoryview, limits: Limits) -> None:
     """Refuse too many tensors before the first is read; each states its data_offsets."""
-    count = sum(bytes(raw[at : at + LARGE]).count(b'"data_offsets"') for at in range(0, len(raw), LARGE))
+    mark = b'"data_offsets"'
+    pieces = (bytes(raw[at : at + LARGE + len(mark) - 1]) for at in range(0, len(raw), LARGE))
+    count = sum(piece.count(mark) for piece in pieces)
     if count > limits.tensors:
         raise LimitError(
             "too many tensors", offset=8, expected=f"at most {limits.tensors}", found=count, code="count",
