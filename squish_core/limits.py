@@ -16,7 +16,7 @@ class Limits:
     """
 
     header: int = 100 * MIB
-    tensors: int = 4_000_000
+    tensors: int = 1_000_000
     name: int = 1024
     rank: int = 64
     depth: int = 32

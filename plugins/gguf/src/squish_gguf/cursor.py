@@ -7,7 +7,7 @@ from typing import Any
 
 from squish_core.api import FormatError, LimitError, Limits, Problem, Source, TruncatedError
 
-from .types import ARRAY_HEAD, MAX_DEPTH, SCALARS, VALUES
+from .types import ARRAY_HEAD, MAX_DEPTH, MAX_INNER, SCALARS, VALUES
 from .values import GgufArray, text, unpack
 
 _WINDOW = 4096
@@ -20,6 +20,7 @@ class Cursor:
     def __init__(self, source: Source, limits: Limits) -> None:
         self.source, self.limits = source, limits
         self.data, self.at, self.what = memoryview(b""), 0, "the header"
+        self.inner = 0
         self.problems: list[Problem] = []
 
     def need(self, end: int) -> None:
@@ -43,6 +44,14 @@ class Cursor:
         """Refuse a count that the rest of the file cannot hold, before anything is done `count` times."""
         if count * smallest > self.source.size - self.at:
             raise self.truncated(self.at + count * smallest, f"{count} entries of at least {smallest} bytes")
+
+    def at_most(self, most: int, count: int, things: str) -> None:
+        """Refuse more of what is walked one by one than any real file has."""
+        if count > most:
+            raise LimitError(
+                f"{self.what} has too many {things}", offset=self.at, expected=f"at most {most}", found=count,
+                code="count",
+            )  # fmt: skip
 
     def truncated(self, end: int, why: str | None = None) -> TruncatedError:
         """The error for a file that ends before `end`."""
@@ -141,6 +150,8 @@ class Cursor:
                 expected=f"at most {MAX_DEPTH} levels", code="depth",
             )  # fmt: skip
         self.room_for(count, ARRAY_HEAD.size)
+        self.inner += count
+        self.at_most(MAX_INNER, self.inner, "inner arrays")
         inner = None
         for _ in range(count):
             at = self.at
@@ -172,8 +183,7 @@ class Cursor:
         cuts = [start - 8, *long, at]
         if all(isinstance(text(self.copy(here + 8, there)), str) for here, there in zip(cuts, cuts[1:])):
             return
-        bad = sum(isinstance(item, bytes) for item in GgufArray("str", count, self.copy(start, at)))
-        self.note(f"has {bad} of {count} strings that are not UTF-8; kept as bytes")
+        self.note("has strings that are not UTF-8; kept as bytes")
 
     def _check_bools(self, start: int) -> None:
         other = self.copy(start, self.at).translate(None, b"\0\1")

@@ -10,7 +10,6 @@ from attrs import frozen
 
 from squish_core.api import (
     FormatError,
-    LimitError,
     Limits,
     Problem,
     Source,
@@ -21,7 +20,7 @@ from squish_core.api import (
 )
 
 from .cursor import Cursor
-from .types import DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_KEY, REMOVED, TYPES, aligned
+from .types import DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_KEY, MAX_PAIRS, REMOVED, TYPES, aligned
 
 MAGIC = b"GGUF"
 _START, _COUNTS = Struct("<4sI"), Struct("<QQ")
@@ -66,13 +65,10 @@ def read_head(source: Source, limits: Limits) -> Head:
     tensor_count, pair_count = cursor.take(_COUNTS)
     cursor.what = "tensor_count"
     cursor.room_for(tensor_count, 8 + _RANK.size + _ENTRY[0].size)
-    if tensor_count > limits.tensors:
-        raise LimitError(
-            "tensor_count is above the limit", offset=8, expected=f"at most {limits.tensors}",
-            found=tensor_count, code="count",
-        )  # fmt: skip
+    cursor.at_most(limits.tensors, tensor_count, "tensors")
     cursor.what = "metadata_kv_count"
     cursor.room_for(pair_count, 8 + 4 + 1)
+    cursor.at_most(MAX_PAIRS, pair_count, "keys")
     meta = _pairs(cursor, pair_count)
     alignment = check_alignment(meta.get("general.alignment"))
     records = _table(cursor, tensor_count, limits)

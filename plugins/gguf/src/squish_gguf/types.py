@@ -73,6 +73,8 @@ SCALARS: dict[str, Struct] = {
 
 ARRAY_HEAD = Struct("<IQ")
 MAX_DEPTH = 8
+MAX_PAIRS = MAX_INNER = 1 << 16
+"""Metadata keys, and arrays in arrays: real files have hundreds of the first and none of the second."""
 MAX_KEY = 65535
 DEFAULT_ALIGNMENT, MAX_ALIGNMENT = 32, 1 << 20
 

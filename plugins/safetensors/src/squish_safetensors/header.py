@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -27,7 +27,7 @@ from squish_core.api import (
     dtypes,
     lookalike,
 )
-from squish_safetensors.strict_json import loads
+from squish_safetensors.strict_json import PIECE, Members, merge, twice
 
 # Tag in the file -> dtype name, in the order of the reference implementation, whose writer sorts by it (reversed).
 TAGS = {
@@ -43,6 +43,7 @@ _VIEWED = frozenset(dtype for dtype in TAG_OF if dtypes.bits(dtype) >= 8 and dty
 FIELDS = frozenset(("dtype", "shape", "data_offsets"))
 MAX_HEADER = 100_000_000  # the format's own limit
 MAX_OFFSET = 1 << 63
+LARGE = 1 << 20
 
 
 Record = tuple[int, str, tuple[int, ...], int, int]
@@ -61,27 +62,33 @@ class Header:
 def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
     """Header of a source, every rule of the format checked; `file` is its number in the Index."""
     raw = _raw_header(source, limits)
-    entries = loads(raw, "header", limits, start=8)
-    metadata = entries.pop(METADATA, {})
-    if type(metadata) is not dict:
-        raise FormatError(f"{METADATA} is not an object", offset=8, found=type(metadata).__name__, code="metadata")
-    if len(entries) > limits.tensors:
-        raise LimitError(
-            "too many tensors", offset=8, expected=f"at most {limits.tensors}", found=len(entries), code="count"
-        )  # fmt: skip
-    records = []
-    for name, entry in entries.items():
-        try:
-            records.append((name, _record(file, entry, 8 + len(raw), name, limits)))
-        except SquishError as error:
-            at = raw.find(json.dumps(name, ensure_ascii=False).encode())
-            raise error.within(tensor=name, offset=8 + max(at, 0)) from None
-    records.sort(key=lambda item: item[1][3:])
-    _check_tiling(records, 8 + len(raw), source.size)
+    _check_count(raw, limits)
+    records: dict[str, Record] = {}
+    unknown: dict[str, list[str]] = {}
+    metadata: dict[str, Any] | None = None
+    for at, members in Members(raw, "header", limits, start=8):
+        if METADATA in members:
+            if metadata is not None:
+                raise twice(METADATA, at)
+            metadata = _metadata(members.pop(METADATA), at)
+        piece = {}
+        for name, entry in members.items():
+            try:
+                piece[name] = _record(file, entry, 8 + len(raw), name, limits)
+            except SquishError as error:
+                place = bytes(raw[at - 8 : at - 8 + PIECE]).find(json.dumps(name, ensure_ascii=False).encode())
+                raise error.within(tensor=name, offset=at + max(place, 0)) from None
+            if len(entry) > len(FIELDS):
+                for field in entry.keys() - FIELDS:
+                    unknown.setdefault(field, []).append(name)
+        merge(records, piece, at, limits)
+    ordered = sorted(records.items(), key=lambda item: item[1][3:])
+    _check_tiling(ordered, 8 + len(raw), source.size)
+    stated = metadata or {}
     return Header(
-        dict(records),
-        {key: value for key, value in metadata.items() if type(value) is str},
-        (*_unknown_fields(entries), *_not_text(metadata)),
+        dict(ordered),
+        {key: value for key, value in stated.items() if type(value) is str},
+        (*_unknown_fields(unknown), *_not_text(stated)),
     )
 
 
@@ -123,7 +130,7 @@ def dump_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: M
     return len(raw).to_bytes(8, "little") + raw
 
 
-def _raw_header(source: Source, limits: Limits) -> bytes:
+def _raw_header(source: Source, limits: Limits) -> memoryview:
     head = source.read(0, min(64, source.size))
     other = lookalike(head) if head[8:9] != b"{" else None
     if other:
@@ -144,7 +151,26 @@ def _raw_header(source: Source, limits: Limits) -> bytes:
             "the file ends inside the header", offset=8, expected=f"{8 + length} bytes at least",
             found=f"{source.size} bytes", code="truncated", hint="Fetch the file again.",
         )  # fmt: skip
-    return source.read(8, length)
+    # A large one is not copied: what is wrong in its first lines must not cost its whole length.
+    return source.view(8, length) if length > LARGE else memoryview(source.read(8, length))
+
+
+def _check_count(raw: memoryview, limits: Limits) -> None:
+    """Refuse too many tensors before the first is read; each states its data_offsets."""
+    mark = b'"data_offsets"'
+    pieces = (bytes(raw[at : at + LARGE + len(mark) - 1]) for at in range(0, len(raw), LARGE))
+    count = sum(piece.count(mark) for piece in pieces)
+    if count > limits.tensors:
+        raise LimitError(
+            "too many tensors", offset=8, expected=f"at most {limits.tensors}", found=count, code="count",
+            hint="Raise Limits(tensors=...) if you trust the file.",
+        )  # fmt: skip
+
+
+def _metadata(entry: Any, at: int) -> dict[str, Any]:
+    if type(entry) is not dict:
+        raise FormatError(f"{METADATA} is not an object", offset=at, found=type(entry).__name__, code="metadata")
+    return entry
 
 
 def _record(file: int, entry: Any, start: int, name: str, limits: Limits) -> Record:
@@ -211,19 +237,14 @@ def _check_tiling(records: list[tuple[str, Record]], start: int, size: int) -> N
         )  # fmt: skip
 
 
-def _unknown_fields(entries: Mapping[str, Mapping[str, Any]]) -> list[Problem]:
+def _unknown_fields(unknown: Mapping[str, Sequence[str]]) -> list[Problem]:
     """One finding per field that the format does not have, however many tensors carry it."""
-    where: dict[str, list[str]] = {}
-    for name, entry in entries.items():
-        if len(entry) > len(FIELDS):
-            for field in entry.keys() - FIELDS:
-                where.setdefault(field, []).append(name)
     return [
         Problem(
             code="field", severity="warning", where=names[0],
             message=f"has a field {field[:80]!r} that the format does not know ({len(names)} tensors in all)",
         )
-        for field, names in sorted(where.items())
+        for field, names in sorted(unknown.items())
     ]  # fmt: skip
 
 

@@ -1,79 +1,189 @@
-"""JSON from a file that may be hostile: one reading only, bounded nesting, typed errors."""
+"""JSON from a file that may be hostile: one reading only, a piece at a time, typed errors."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, NoReturn
 
-from squish_core.api import FormatError, LimitError, Limits
+from squish_core.api import FormatError, LimitError, Limits, SquishError
 
-# The closing quote is optional, so that an unterminated string costs one pass and not one per quote.
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-_NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
-_NO_SYNTAX = bytes(set(_NO_BRACKET) - set(b'"\\'))
+PIECE = 1 << 16
+"""Bytes parsed at once: the objects made of JSON take up to thirty times its size."""
+_SPACE, _STRING = rb"[ \t\n\r]*+", rb'"(?:[^"\\]++|\\.)*+"'
+_KEY = re.compile(_SPACE + _STRING + _SPACE + b":" + _SPACE, re.DOTALL)
+_TEXT = re.compile(_STRING + _SPACE + rb"(?=[,}])", re.DOTALL)
+_COMMA, _CLOSE, _END = (re.compile(_SPACE + mark) for mark in (b",", rb"\}", rb"\Z"))
 
 
-def loads(raw: bytes, what: str, limits: Limits, *, start: int = 0) -> dict[str, Any]:
-    """The object that `raw` is; `start` is its offset in the file, `what` its name in errors.
+class Members:
+    """The members of one JSON object in file order, never more in memory than a piece of the text gives.
 
-    FormatError on another encoding than UTF-8, duplicate keys, NaN and infinities, half surrogate pairs, trailing
-    bytes; LimitError on nesting deeper than `limits.depth`.
+    Iterating gives (offset in the file, {key: value}), each time what lies in one piece. What is wrong is raised
+    where it is reached: FormatError on another encoding than UTF-8, a key twice in a piece, NaN and infinities,
+    half surrogate pairs, trailing bytes; LimitError on nesting deeper than `limits.depth` and on members longer than
+    a piece (but for long text, and objects that can be read in pieces). `what` names the text in errors, `start` is
+    its offset.
     """
-    if not raw.startswith(b"{"):
-        raise FormatError(
-            f"the {what} is no JSON object", offset=start, expected="'{'", found=repr(raw[:4]), code="json"
-        )
-    if not _shallow(_brackets(raw), limits.depth):
-        raise LimitError(
-            f"the {what} is nested too deeply, or its brackets do not match", offset=start,
-            expected=f"at most {limits.depth} levels", code="depth",
+
+    def __init__(self, raw: memoryview, what: str, limits: Limits, *, start: int = 0) -> None:
+        self.raw, self.what, self.limits, self.start = raw, what, limits, start
+        self.at = 0
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        if self.raw[:1] != b"{":
+            raise self._wrong("is no JSON object", 0, "json", expected="'{'", found=repr(bytes(self.raw[:4])))
+        yield from self._object(0)
+        if not _END.match(self.raw, self.at):
+            raise self._wrong("is not JSON: Extra data after the object", self.at, "json")
+
+    def _object(self, level: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """From the opening brace to behind the closing one."""
+        self.at += 1
+        if self._passes(_CLOSE):
+            return
+        while True:
+            begin = self.at
+            found = _members(self.limits.depth - level).match(self.raw, begin, begin + PIECE)
+            if found:
+                self.at = found.end()
+                yield self.start + begin, self._parsed(found[0], begin)
+            else:
+                yield self.start + begin, self._long_member(begin, level)
+            if self._passes(_CLOSE):
+                return
+            if not self._passes(_COMMA):
+                raise self._unreadable(begin)
+
+    def _long_member(self, begin: int, level: int) -> dict[str, Any]:
+        """One that does not fit into a piece: long text, or an object that is itself read in pieces."""
+        key = _KEY.match(self.raw, begin, begin + PIECE)
+        if key is None:
+            raise self._unreadable(begin)
+        text = _TEXT.match(self.raw, key.end())
+        if text:
+            self.at = text.end()
+            return self._parsed(key[0] + text[0], begin)
+        if level or self.raw[key.end() : key.end() + 1] != b"{":
+            raise self._unreadable(begin)
+        (name,) = self._parsed(key[0] + b"0", begin)
+        self.at = key.end()
+        members: dict[str, Any] = {}
+        for at, piece in self._object(level + 1):
+            merge(members, piece, at, self.limits)
+        return {name: members}
+
+    def _passes(self, mark: re.Pattern[bytes]) -> bool:
+        found = mark.match(self.raw, self.at, self.at + PIECE)
+        if found:
+            self.at = found.end()
+        return found is not None
+
+    def _parsed(self, piece: bytes, begin: int, close: str = "}") -> dict[str, Any]:
+        try:
+            text = "{" + piece.decode() + close
+            members: dict[str, Any] = _DECODER.decode(text)
+            if "\\u" in text:
+                json.dumps(members, ensure_ascii=False).encode()
+        except UnicodeDecodeError as error:
+            raise self._wrong("is not UTF-8", begin + error.start, "utf-8") from None
+        except UnicodeEncodeError:
+            raise self._wrong("holds half a surrogate pair", begin, "utf-8") from None
+        except json.JSONDecodeError as error:
+            place = begin + max(len(text[: error.pos].encode()) - 1, 0)
+            raise self._wrong(f"is not JSON: {error.msg}", place, "json") from None
+        except ValueError as error:
+            raise self._wrong(f"is not JSON: {error}", begin, "json") from None
+        except RecursionError:
+            raise self._too_deep(begin) from None
+        except FormatError as error:
+            raise error.within(offset=self.start + begin) from None
+        return members
+
+    def _unreadable(self, begin: int) -> SquishError:
+        """The error for a place from which on the text makes no sense."""
+        piece = bytes(self.raw[begin : begin + PIECE])
+        cut = begin + PIECE < len(self.raw)
+        if _nesting(piece) > self.limits.depth:
+            return self._too_deep(begin)
+        try:
+            self._parsed(piece, begin, close="")
+        except SquishError as error:
+            # What is wrong at the end of a cut piece is the cut.
+            if not cut or not (
+                "Unterminated" in error.message or (error.offset or 0) >= self.start + begin + PIECE - 8
+            ):
+                return error
+        return LimitError(
+            f"the {self.what} has an entry that is too long", offset=self.start + begin,
+            expected=f"at most {PIECE} bytes", code="entry",
         )  # fmt: skip
-    try:
-        found = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
-        if b"\\u" in raw:
-            json.dumps(found, ensure_ascii=False).encode()
-    except UnicodeDecodeError as error:
-        raise FormatError(f"the {what} is not UTF-8", offset=start + error.start, code="utf-8") from None
-    except UnicodeEncodeError:
-        raise FormatError(f"the {what} holds half a surrogate pair", offset=start, code="utf-8") from None
-    except json.JSONDecodeError as error:
-        offset = start + len(error.doc[: error.pos].encode())
-        raise FormatError(f"the {what} is not JSON: {error.msg}", offset=offset, code="json") from None
-    except ValueError as error:
-        raise FormatError(f"the {what} is not JSON: {error}", offset=start, code="json") from None
-    except FormatError as error:
-        raise error.within(offset=start) from None
+
+    def _too_deep(self, begin: int) -> LimitError:
+        return LimitError(
+            f"the {self.what} is nested too deeply", offset=self.start + begin,
+            expected=f"at most {self.limits.depth} levels", code="depth",
+        )  # fmt: skip
+
+    def _wrong(self, message: str, at: int, code: str, **numbers: Any) -> FormatError:
+        return FormatError(f"the {self.what} {message}", offset=self.start + at, code=code, **numbers)
+
+
+def loads(raw: bytes, what: str, limits: Limits) -> dict[str, Any]:
+    """The whole object; see `Members`."""
+    found: dict[str, Any] = {}
+    for at, members in Members(memoryview(raw), what, limits):
+        merge(found, members, at, limits)
     return found
 
 
-def _brackets(raw: bytes) -> bytes:
-    """The brackets outside strings, at memory speed when no string holds a bracket or a backslash."""
-    # A string without either leaves just its two quotes. One with a bracket leaves a quote that has no neighbour.
-    left = raw.translate(None, _NO_SYNTAX).replace(b'""', b"")
-    if b'"' in left or b"\\" in left:
-        left = _STRING.sub(b"", raw).translate(None, _NO_BRACKET)
-    return left
+def merge(known: dict[str, Any], members: Mapping[str, Any], at: int, limits: Limits) -> None:
+    """Take in the members of one piece; FormatError on a key that was there before, LimitError on too many."""
+    if not known.keys().isdisjoint(members):
+        raise twice(next(key for key in members if key in known), at)
+    known.update(members)
+    if len(known) > limits.tensors:
+        raise LimitError("too many entries", offset=at, expected=f"at most {limits.tensors}", code="count")
 
 
-def _shallow(brackets: bytes, depth: int) -> bool:
-    """Whether all pairs match and vanish within `depth` rounds."""
+def twice(key: str, at: int | None = None) -> FormatError:
+    """The error for a key that appears again."""
+    return FormatError("a key appears twice", offset=at, found=repr(key[:80]), code="duplicate")
+
+
+@cache
+def _members(depth: int) -> re.Pattern[bytes]:
+    """Whole members up to a comma or a closing brace, their values nested at most `depth` deep."""
+    nested = rb"(?!)"
     for _ in range(depth):
-        left = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        if not left or len(left) == len(brackets):
-            return not left
-        brackets = left
-    return False
+        nested = rb'[{[](?:[^][{}"]++|' + _STRING + b"|" + nested + rb")*+[]}]"
+    value = b"(?:" + nested + b"|" + _STRING + rb'|[^][{}",:]++)'
+    member = _SPACE + _STRING + _SPACE + b":" + _SPACE + value + _SPACE + b"(?=[,}])"
+    return re.compile(member + b"(?:," + member + b")*+", re.DOTALL)
+
+
+def _nesting(piece: bytes) -> int:
+    """How deep the brackets outside strings go."""
+    deepest = level = 0
+    # The closing quote is optional, so that an unterminated string costs one pass and not one per quote.
+    for mark in re.sub(_STRING + b"?", b"", piece, flags=re.DOTALL):
+        level += (mark in b"[{") - (mark in b"]}")
+        deepest = max(deepest, level)
+    return deepest
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise FormatError("a key appears twice", found=repr(twice[:80]), code="duplicate")
+        raise twice(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
     return found
 
 
 def _no_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no JSON value")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
