@@ -62,6 +62,12 @@ def frame(content: bytes) -> bytes:
     return zstandard.ZstdCompressor(write_checksum=True).compress(content)
 
 
+def bomb(mebibytes: int, checksum: bool = False) -> bytes:
+    """A zstd frame of so many MiB of zeros: run-length blocks of 128 KiB (RFC 8878, 3.1.1.2)."""
+    blocks = b"\x02\0\x10\0" * (8 * mebibytes - 1) + b"\x03\0\x10\0"
+    return bytes.fromhex("28b52ffd 0438" if checksum else "28b52ffd 0038") + blocks + bytes(4 * checksum)
+
+
 def seekable(frames: list[tuple[bytes, int]]) -> bytes:
     table = b"".join(struct.pack("<II", len(stored), size) for stored, size in frames)
     table += struct.pack("<IBI", len(frames), 0, 0x8F92EAB1)
@@ -103,6 +109,13 @@ def coo(coords: Any, kind: str = "u8", shape: Any = (2, 3)) -> Make:
     return parts("zt.sparse_coo/1", shape, values=np.arange(1, array.shape[1] + 1, dtype="<f4"), coords=array)
 
 
+def nested(levels: int) -> Any:
+    value: Any = 0
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 DEEP = b"\x81" * 100_000 + b"\x00"
 HEAD = b"\xa1\x67objects"
 ENTRY = cbor2.dumps(item(), canonical=True)
@@ -135,6 +148,7 @@ OPEN_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
     "b15 shape wraps": (one(shape=(1 << 32, 1 << 32)), FormatError, "larger than any array"),
     "b16 negative dimension": (one(shape=(-4,)), FormatError, "non-negative"),
     "b30 depth": (raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a" + DEEP), FormatError, "depth"),
+    "depth 33": (lambda: pack(root={"attributes": {"a": nested(31)}, "objects": {}}), FormatError, "depth"),
     "b31 indefinite length": (raw(HEAD + b"\xbf\xff"), FormatError, "indefinite length"),
     "b32 duplicate key": (raw(HEAD + b"\xa2" + (b"\x61w" + ENTRY) * 2), FormatError, "(?i)duplicate"),
     "b33 name not UTF-8": (raw(HEAD + b"\xa1\x61\xff" + ENTRY), FormatError, "not valid CBOR"),
@@ -200,6 +214,13 @@ READ_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
         encoded(seekable([(zstandard.ZstdCompressor().compress(FOUR), 16)])), CodecError, "no checksum",
     ),
     "frame too short": (encoded(seekable([(frame(FOUR[:8]), 16)])), CodecError, "found 8 bytes"),
+    "b24 bomb frame of 16 GiB": (
+        lambda: encoded(seekable([(bomb(16384, checksum=True), 16)]))(), CodecError, "more than 16 bytes",
+    ),
+    "bomb frame in an empty tensor": (
+        lambda: encoded(seekable([(bomb(16, checksum=True), 0)]), 0, shape=(0,))(), CodecError, "more than 0 bytes",
+    ),
+    "garbage in an empty tensor": (lambda: encoded(b"garbage" * 9, 0, shape=(0,))(), CodecError, "seek table"),
     "1.x encoding": (encoded(frame(FOUR), encoding="zstd"), TensorError, "encoding 'zstd'"),
     "b35 bool 2": (
         lambda: pack({"w": item(dtype="u8", type="bool", blob=(4096, 4))}, b"\0\1\2\0"), CodecError, "0 or 1",
@@ -264,6 +285,13 @@ def test_b17_b18_verify_checks_v2_digests(digest: str, code: str) -> None:
         assert file["w"].numpy().tolist() == [0, 1, 2, 3]
 
 
+def test_the_depth_of_v2_is_not_a_matter_of_limits() -> None:
+    with pytest.raises(FormatError, match="depth"):
+        squish.open(OPEN_ERRORS["depth 33"][0](), limits=squish.Limits(depth=100))
+    with pytest.raises(FormatError, match="depth"):
+        squish.open(VALID["depth 32"](), limits=squish.Limits(depth=20))
+
+
 def test_an_empty_v2_file_and_a_data_shard_have_no_tensors() -> None:
     assert list(squish.open(pack({}))) == []
     shard = squish.open(pack(manifest=b"", at=0, length=0, digest=0))
@@ -297,6 +325,21 @@ def test_parts_lie_in_shards_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "model-00.zt").write_bytes(shard[:-40] + bytes(40) + shard[-40:])
     with pytest.raises(FormatError, match="another size"):
         squish.open(tmp_path / "model.zt")
+
+
+def test_a_region_decodes_its_frames_only() -> None:
+    rows = np.arange(64 * 8, dtype="<f4").reshape(64, 8)
+    frames = [(frame(piece.tobytes()), piece.nbytes) for piece in np.split(rows, 8)]
+    damaged = [*frames[:6], (bytes(len(frames[6][0])), frames[6][1]), frames[7]]
+    with squish.open(encoded(seekable(damaged), rows.nbytes, shape=(64, 8))()) as file:
+        for region in (slice(0, 48), slice(5, 6), slice(7, 17), slice(56, 64), slice(57, 57)):
+            np.testing.assert_array_equal(file["w"][region], rows[region])
+        array = file.array(file["w"].spec.encodings[0].parts["data"])
+        for at in range(0, 48, 3):
+            np.testing.assert_array_equal(array[at : at + 3], rows[at : at + 3])
+        for region in (slice(47, 49), slice(0, 64)):
+            with pytest.raises(CodecError):
+                file["w"][region]
 
 
 def test_sparse_rows_are_densified_by_region_and_given_to_scipy() -> None:
@@ -418,6 +461,7 @@ VALID: dict[str, Make] = {
                 data=("f4_e2m1", np.zeros((1, 4), "u1")), scales=("f8_e8m0", np.zeros((1, 2), "u1"))),
     "f4": lambda: pack({"w": item((3,), "u8", (4096, 2), type="f4_e2m1")}, b"\x21\x03"),
     "seekable": encoded(seekable([(frame(FOUR[:8]), 8), (frame(FOUR[8:]), 8)])),
+    "depth 32": lambda: pack(root={"attributes": {"a": nested(30)}, "objects": {"w": item()}}),
     "tied": lambda: pack({"w": item(), "tied": item()}), "further attribute": quant(note=1),
 }  # fmt: skip
 
