@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from squish_core.api import CodecInfo, ContainerInfo, Signature, hookimpl
 
 from .names import BLOCKS, DTYPES
@@ -52,3 +54,11 @@ def squish_codecs() -> list[CodecInfo]:
         ),
         CodecInfo(id="zt.mx", title="blocks with a power of two", factory="squish_ztensor.mx:Mx"),
     ]  # fmt: skip
+
+
+@hookimpl
+def squish_commands(app: Any) -> None:
+    """`squish edit`."""
+    from .command import EXAMPLES, edit
+
+    app.command("edit", epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES))(edit)
