@@ -154,8 +154,12 @@ class Check:
                 )
             elif verdict.state == "wrong":
                 hint = "The bytes are damaged, or the digest was made over other bytes."
-                if part.filters and check_digest(part.digest, array.chunks()).state == "ok":
-                    hint = "It matches the decoded bytes; this format hashes the stored ones."
+                over, other = "stored", "decoded"
+                if part.digest_of != "stored":
+                    over, other = other, over
+                chunks = array.chunks() if other == "decoded" else array.stored_chunks()
+                if part.filters and check_digest(part.digest, chunks).state == "ok":
+                    hint = f"It matches the {other} bytes; this format hashes the {over} ones."
                 raise FormatError(
                     "the digest does not match", offset=part.segments[0].offset if part.segments else None,
                     expected=verdict.expected, found=verdict.found, code="digest", hint=hint,
