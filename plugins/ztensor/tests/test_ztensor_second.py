@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from squish_core.errors import CodecError, FormatError, LimitError, SquishError,
 MAGIC = b"\x89ZT2\r\n\x1a\n"
 GIB = 1 << 30
 FOUR = np.arange(4, dtype="<f4").tobytes()
+FOUR_VALUES = np.arange(4, dtype="<f4")
 Make = Callable[[], bytes]
 
 
@@ -125,6 +128,16 @@ OPEN_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
     "b02 cut in a blob": (lambda: one()()[:4100], TruncatedError, "footer magic missing"),
     "b03 header only": (lambda: MAGIC, TruncatedError, "at least 48 bytes"),
     "b04 trailing byte": (lambda: one()() + b"\0", TruncatedError, "bytes were appended"),
+    "wrong magic": (lambda: b"X" + one()()[1:], FormatError, "footer looks like zTensor v2"),
+    "an appended ZIP": (lambda: one()() + b"PK\5\6" + bytes(18), TruncatedError, "bytes were appended"),
+    "over the footer": (lambda: pack({"w": item((6,), blob=(8192, 24))}, bytes(4096)), FormatError, "footer|overlaps"),
+    "a NaN among the names": (raw(HEAD + b"\xa1\xf9\x7e\x00" + cbor2.dumps({})), FormatError, "not text"),
+    "a bignum": (raw(HEAD + b"\xa1\x61w\xc2\x49" + b"\x01" * 9), FormatError, "tag 2"),
+    "float dimension": (one(shape=(4.0,)), FormatError, "non-negative"),
+    "no elements but bytes": (one(shape=(0, 3)), FormatError, "expected 0 bytes"),
+    "identical blob of another size": (
+        lambda: pack({"w": item(), "x": item(dtype="u8")}), FormatError, "expected 4 bytes",
+    ),
     "b05 manifest of 1 GiB and 1": (raw(HEAD + b"\xa0", length=GIB + 1), LimitError, "1 GiB"),
     "b06 wrong hash": (raw(HEAD + b"\xa0", digest=1), FormatError, "hash does not match"),
     "b07 version 3": (raw(HEAD + b"\xa0", version=3), FormatError, "unsupported version 3"),
@@ -199,6 +212,13 @@ OPEN_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
 READ_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
     "b19 zstd garbage": (encoded(b"garbage garbage garbage"), CodecError, "seek table"),
     "b20 no seek table": (encoded(frame(FOUR)), CodecError, "seek table"),
+    "zstd dictionary": (
+        encoded(seekable([(bytes.fromhex("28b52ffd 25 07 10 810000") + bytes(20), 16)])), CodecError, "dictionary",
+    ),
+    "coords of another number": (
+        parts("zt.sparse_coo/1", (2, 3), values=FOUR_VALUES, coords=np.zeros(7, "u4")),
+        TensorError, "28 bytes where 32",
+    ),
     "b22 table claims 2^31": (encoded(seekable([(frame(FOUR), 1 << 31)])), CodecError, "16 MiB"),
     "b23 decoded_length of 64 GiB": (
         encoded(seekable([(frame(FOUR), 16)]), 64 * GIB, shape=(16 * GIB,)), LimitError, "more than the limits",
@@ -247,6 +267,16 @@ READ_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _little_memory() -> Any:
+    """No row costs more than its own bytes and a little."""
+    tracemalloc.start()
+    yield
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50_000_000
+
+
 @pytest.mark.parametrize("row", OPEN_ERRORS)
 def test_the_v2_file_is_refused(tmp_path: Path, row: str) -> None:
     make, kind, text = OPEN_ERRORS[row]
@@ -262,27 +292,102 @@ def test_the_v2_tensor_is_refused_and_verify_finds_it(row: str) -> None:
     assert not squish.verify(make(), deep=True).ok
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        one(), lambda: pack({"w": item(), "tied": item()}), one(digest="xxh3:" + xxhash.xxh3_64_hexdigest(FOUR)),
-        one(digest="sha256:" + hashlib.sha256(FOUR).hexdigest()), lambda: pack({"w": item(extra=[1])}),
-        encoded(seekable([(frame(FOUR[:8]), 8), (frame(FOUR[8:]), 8)])),
-        encoded(seekable([(frame(FOUR), 16)]), digest="xxh3:" + xxhash.xxh3_64_hexdigest(FOUR)),
-    ],
-    ids=["b00 baseline", "identical blobs", "xxh3", "sha256", "unknown key", "b21 two frames", "digest of decoded"],
-)  # fmt: skip
-def test_the_v2_file_is_accepted(make: Make) -> None:
+ACCEPTED: dict[str, Make] = {
+    "b00 baseline": one(), "identical blobs": lambda: pack({"w": item(), "tied": item()}),
+    "xxh3": one(digest="xxh3:" + xxhash.xxh3_64_hexdigest(FOUR)),
+    "sha256": one(digest="sha256:" + hashlib.sha256(FOUR).hexdigest()),
+    "unknown key": lambda: pack({"w": item(extra=[1])}),
+    "b21 two frames": encoded(seekable([(frame(FOUR[:8]), 8), (frame(FOUR[8:]), 8)])),
+    "digest of decoded bytes": encoded(
+        seekable([(frame(FOUR), 16)]), digest="xxh3:" + xxhash.xxh3_64_hexdigest(FOUR)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ACCEPTED)
+def test_the_v2_file_is_accepted(row: str) -> None:
+    make = ACCEPTED[row]
     assert squish.verify(make(), deep=True).problems == ()
     with squish.open(make()) as file:
         assert file["w"].numpy().tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("digest", "code"), [("xxh3:" + "0" * 16, "digest"), ("md5:00", "unverified")])
-def test_b17_b18_verify_checks_v2_digests(digest: str, code: str) -> None:
-    assert [problem.code for problem in squish.verify(one(digest=digest)(), deep=True).problems] == [code]
-    with squish.open(one(digest=digest)()) as file:
+ENCODED = seekable([(frame(FOUR), 16)])
+DIGESTS: dict[str, tuple[Make, str, str]] = {
+    "b17 wrong xxh3": (one(digest="xxh3:" + "0" * 16), "digest", "does not match"),
+    "wrong sha256": (one(digest="sha256:" + "0" * 64), "digest", "does not match"),
+    "b18 unknown algorithm": (one(digest="md5:00"), "unverified", "unknown kind"),
+    "digest of encoded bytes": (
+        encoded(ENCODED, digest="sha256:" + hashlib.sha256(ENCODED).hexdigest()), "digest", "matches the stored bytes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", DIGESTS)
+def test_verify_checks_v2_digests(row: str) -> None:
+    make, code, text = DIGESTS[row]
+    [problem] = squish.verify(make(), deep=True).problems
+    assert problem.code == code
+    assert text in problem.message
+    with squish.open(make()) as file:
         assert file["w"].numpy().tolist() == [0, 1, 2, 3]
+
+
+MALFORMED: dict[int, tuple[str, ...]] = {
+    1: ("b03",), 2: ("wrong magic",), 3: ("b07", "version swapped"), 9: ("b08", "b12", "b13"),
+    10: ("b10", "identical blob"), 11: ("appended_v2_file",), 12: ("b04", "an appended ZIP"),
+    13: ("offset 0", "over the manifest", "over the footer"), 15: ("b14", "b15", "no elements but bytes"),
+    16: ("f4 odd nibble",), 24: ("b37", "rank 65"), 25: ("b05", "b08", "manifest of length 0"), 26: ("b01", "b04"),
+    27: ("b32",), 28: ("b31", "non-shortest", "unsorted keys", "wide float", "tag", "trailing bytes"),
+    29: ("b30", "b38"), 30: ("b16", "float dimension", "blob of text", "a bignum", "a NaN among the names"),
+    31: ("no objects", "data missing", "dense with a further part"), 32: ("b11",),
+    33: ("b17", "b18", "upper-case digest", "digest of encoded bytes"),
+    34: ("b19", "b20", "b21", "b22", "b23", "b24", "zstd dictionary", "table of another size", "1.x encoding"),
+    35: ("b39", "csr indptr falls", "csr last", "csr narrow", "coo out of range", "coo twice", "coords of another"),
+    36: ("b35", "f4 odd nibble"), 46: ("b34", "empty name", "name over 1024 bytes", "look_the_same"),
+    47: ("many_tensors",), 48: ("cut_while_it_is_open",),
+    50: ("shard named", "shard without digest", "shard not in the table", "parts_lie_in_shards"),
+}  # fmt: skip
+"""Case of the project's checklist of malformed inputs -> the rows and tests here that show its outcome."""
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_every_case_has_its_rows(case: int) -> None:
+    for label in MALFORMED[case]:
+        assert any(row.startswith(label) or label in row for row in shown()), label
+
+
+def test_every_row_of_the_robustness_table_is_here() -> None:
+    groups = ((0, 8), (10, 24), (30, 39))
+    wanted = {f"b{number:02}" for low, high in groups for number in range(low, high + 1)}
+    assert wanted <= {found for row in shown() for found in re.findall(r"\bb\d\d\b", row)}
+
+
+def shown() -> list[str]:
+    tables: tuple[dict[str, Any], ...] = (OPEN_ERRORS, READ_ERRORS, ACCEPTED, DIGESTS)
+    return [row for table in tables for row in table] + [name for name in globals() if name.startswith("test_")]
+
+
+def test_names_that_look_the_same_are_both_kept() -> None:
+    with squish.open(pack({"\u00e9": item(), "e\u0301": item()})) as file:
+        assert len(file) == 2
+        assert [problem.code for problem in file.problems] == ["name"]
+
+
+def test_many_tensors_are_opened_in_linear_time_up_to_the_limit() -> None:
+    data = pack({f"{number:05x}": item() for number in range(20_000)})
+    assert len(squish.open(data)) == 20_000
+    with pytest.raises(LimitError, match="too many tensors"):
+        squish.open(data, limits=squish.Limits(tensors=19_999))
+
+
+def test_a_v2_file_that_is_cut_while_it_is_open_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "model.zt"
+    path.write_bytes(pack({"w": item((4096,), blob=(4096, 16384))}, bytes(16384)))
+    with squish.open(path) as file:
+        path.write_bytes(b"")
+        with pytest.raises(SquishError):
+            file["w"].numpy()
 
 
 def test_the_depth_of_v2_is_not_a_matter_of_limits() -> None:
@@ -510,6 +615,8 @@ def test_any_value_anywhere_in_a_v2_manifest_gives_typed_errors_only(data: st.Da
             break
         node = node[key]
     node[key] = data.draw(VALUES)
+    # Drawing from Hypothesis builds its own tables of Unicode, far larger than anything measured here.
+    tracemalloc.reset_peak()
     try:
         found = squish.open(pack(root=manifest, blobs=file[4096:start]))
         for tensor in found.values():

@@ -23,6 +23,7 @@ def squish_containers() -> list[ContainerInfo]:
                 Signature(b"ZTEN1000", where="tail", offset=-8),
                 Signature(b"ZTEN0001"),
                 Signature(b"\x89ZT2\r\n\x1a\n"),
+                Signature(b"\x89ZT2\r\n\x1a\n", where="tail", offset=-8),
             ),
             can_write=True,
             features={"dtype": (*DTYPES, *(f"gguf.{name}" for name in BLOCKS)), "encoding": ("raw", "zstd")},
