@@ -27,7 +27,9 @@ _NAMES = {
     "squish_core.regions": ("full", "panels"),
     "squish_core.plugins": ("Registry",),
     "squish_core.resolver": ("Chain",),
-    "squish_core.writing": ("Outgoing", "Sink", "Stream", "atomic_file"),
+    "squish_core.writing": ("Outgoing", "Sink", "Stream", "appended_file", "atomic_file"),
+    "squish_core.conversion": ("outgoing",),
+    "squish_core.cli.output": ("Answer",),
     "squish_core.handles": ("File", "open"),
     "squish_core.typed": ("dump_meta", "load_meta"),
     "squish_core.digests": ("Digest", "check_digest"),
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from squish_core.backends.operands import matrix_of as matrix_of
     from squish_core.backends.operands import operand as operand
     from squish_core.backends.operands import routed as routed
+    from squish_core.cli.output import Answer as Answer
     from squish_core.codecs.base import ByteCodec as ByteCodec
     from squish_core.codecs.base import Codec as Codec
     from squish_core.codecs.base import Codes as Codes
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from squish_core.containers import Layout as Layout
     from squish_core.containers import Options as Options
     from squish_core.containers import Refinement as Refinement
+    from squish_core.conversion import outgoing as outgoing
     from squish_core.digests import Digest as Digest
     from squish_core.digests import check_digest as check_digest
     from squish_core.errors import AmbiguousFormatError as AmbiguousFormatError
@@ -117,6 +121,7 @@ if TYPE_CHECKING:
     from squish_core.writing import Outgoing as Outgoing
     from squish_core.writing import Sink as Sink
     from squish_core.writing import Stream as Stream
+    from squish_core.writing import appended_file as appended_file
     from squish_core.writing import atomic_file as atomic_file
 
 

@@ -116,6 +116,14 @@ def convert(
             file.close()
 
 
+def outgoing(file: File, to: str) -> list[Outgoing]:
+    """The tensors of a file as the format `to` holds them, codes kept: for formats whose files take further tensors.
+
+    Raises SquishError where it cannot hold one.
+    """
+    return Plan(file, Path(), to, (), ()).outgoing()
+
+
 class Plan:
     """One conversion, decided before anything is written."""
 
@@ -159,18 +167,22 @@ class Plan:
             nonlocal current
             current = name
 
-        def outgoing(step: Step) -> Outgoing:
-            streams = self._streams(step)
-            first = next(iter(streams.values()), None)
-            if first is not None:
-                first.before = partial(start, step.name)
-            return Outgoing(step.spec, streams)
-
         assets = {name: bytes(buffer.raw) for name, buffer in self.file.assets.items()}
-        tensors = [outgoing(step) for step in self.steps]
+        tensors = self.outgoing(start)
         atomic = atomic_folder if self.container.writes_folder(self.options) else atomic_file
         with atomic(self.target, advance) as sink, guarded(FormatError, "writing", file=str(self.target)):
             self.container.write(sink, tensors, self.file.index.meta, assets, self.options)
+
+    def outgoing(self, start: Callable[[str], None] | None = None) -> list[Outgoing]:
+        """The tensors as the target holds them, their parts as streams; `start` is told each one's name in its turn."""
+        tensors = []
+        for step in self.steps:
+            streams = self._streams(step)
+            first = next(iter(streams.values()), None)
+            if start and first is not None:
+                first.before = partial(start, step.name)
+            tensors.append(Outgoing(step.spec, streams))
+        return tensors
 
     def _writable(self) -> Container:
         container = self.known.container(self.format)

@@ -25,7 +25,7 @@ class StoredArray:
 
     def __init__(self, part: Part, files: Files, registry: Registry, limits: Limits) -> None:
         self.part, self._files, self._registry, self._limits = part, files, registry, limits
-        self._decoded: memoryview | None = None
+        self._decoded: tuple[int, memoryview] | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -73,6 +73,8 @@ class StoredArray:
     def chunks(self, size: int = 4 * MIB) -> Iterator[memoryview]:
         """The part's bytes before filters, in order."""
         total = self.part.nbytes
+        if self.part.filters:
+            size = max(size, 16 * MIB)  # several frames at once, where there are frames: they decode in parallel
         for start in range(0, total, size):
             yield self.bytes(start, min(size, total - start))
 
@@ -102,9 +104,10 @@ class StoredArray:
         """A range of the part's bytes before filters."""
         part = self.part
         if part.filters:
-            if self._decoded is None:
-                self._decoded = memoryview(self._decode()).toreadonly()
-            return self._decoded[start : start + length]
+            low, held = self._decoded or (0, memoryview(b""))
+            if self._decoded is None or not low <= start <= start + length <= low + len(held):
+                low, held = self._decoded = self._decode(start, start + length)
+            return held[start - low : start - low + length]
         self._check_stored()
         if part.data is not None:
             return memoryview(part.data)[start : start + length]
@@ -132,19 +135,27 @@ class StoredArray:
                 found=f"{self.part.stored} bytes", code="size",
             )  # fmt: skip
 
-    def _decode(self) -> bytearray:
-        """Undo the filters, into memory of the declared size: checked against the limits before it is taken."""
+    def _decode(self, start: int, stop: int) -> tuple[int, memoryview]:
+        """Undo the filters around a range, into memory of a size that is checked against the limits before it is taken.
+
+        Returns where the decoded bytes begin, and them; what was decoded last is kept for the next range.
+        """
         part, limits = self.part, self._limits
         size = part.nbytes
-        check_decoded(size, part.stored, limits)
         if len(part.filters) > 1:
             raise CodecError("more than one filter on a part is not supported", found=len(part.filters), code="filter")
+        check_decoded(size, part.stored, limits)
         stored = (
             memoryview(b"".join(self.stored_chunks()))
             if len(part.segments) != 1
             else next(iter(self.stored_chunks(1 << 62)), memoryview(b""))
         )
         codec, params = self._registry.byte_codec(part.filters[0].codec), part.filters[0].params
+        low, high = codec.covering(stored, params, size=size, start=start, stop=stop)
+        if (low, high) != (0, size):
+            out = bytearray(high - low)
+            codec.decode_range(stored, params, size=size, start=low, out=memoryview(out))
+            return low, memoryview(out).toreadonly()
         if size > max(32 * MIB, 64 * len(stored)):
             # So much from so little is rare: see that it is there before memory for it is taken.
             found = codec.measure(stored, params, most=size)
@@ -154,7 +165,7 @@ class StoredArray:
                 )
         out = bytearray(size)
         codec.decode(stored, params, out=memoryview(out), ratio=limits.ratio)
-        return out
+        return 0, memoryview(out).toreadonly()
 
 
 def check_decoded(size: int, stored: int, limits: Limits) -> None:

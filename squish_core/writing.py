@@ -21,13 +21,19 @@ _ZEROS = bytes(4096)
 class Sink:
     """Where a container writes: sequential bytes into one file, or several files of a folder."""
 
-    def __init__(self, file: BinaryIO | None, folder: Path | None, progress: Callable[[int], None] | None) -> None:
+    def __init__(
+        self,
+        file: BinaryIO | None,
+        folder: Path | None,
+        progress: Callable[[int], None] | None,
+        position: int = 0,
+    ) -> None:
         self._file, self._folder, self._progress = file, folder, progress
-        self._position = 0
+        self._position = position
         self.kernel_copy = True
 
     def tell(self) -> int:
-        """Bytes written so far."""
+        """Bytes of the file so far."""
         return self._position
 
     def write(self, data: Any) -> None:
@@ -140,11 +146,7 @@ class Stream:
 @contextmanager
 def atomic_file(target: Path, progress: Callable[[int], None] | None = None) -> Iterator[Sink]:
     """A Sink whose file takes the target's place only when the block ends well."""
-    if target.is_symlink() or (target.exists() and not target.is_file()):
-        raise FormatError(
-            "will not be written through", file=str(target), found="a link" if target.is_symlink() else "not a file",
-            code="file-kind", hint="Name a plain file.",
-        )  # fmt: skip
+    _check_plain(target)
     if not target.parent.is_dir():
         raise FormatError("the folder does not exist", file=str(target.parent), code="missing", hint="Create it first.")
     temporary = _beside(target)
@@ -161,6 +163,26 @@ def atomic_file(target: Path, progress: Callable[[int], None] | None = None) -> 
         _sync_folder(target.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def appended_file(target: Path) -> Iterator[Sink]:
+    """A Sink at the end of a file that is there; synced when the block ends well, else cut back to what it was."""
+    _check_plain(target)
+    try:
+        file = target.open("r+b", buffering=1 << 20)
+    except OSError as error:
+        raise unwritable(target, error) from None
+    size = file.seek(0, os.SEEK_END)
+    try:
+        with file:
+            yield Sink(file, None, None, size)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        # Closed first, though that may fail too (a full disk): what is buffered must not come after the cut.
+        os.truncate(target, size)
         raise
 
 
@@ -184,6 +206,14 @@ def atomic_folder(target: Path, progress: Callable[[int], None] | None = None) -
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _check_plain(target: Path) -> None:
+    if target.is_symlink() or (target.exists() and not target.is_file()):
+        raise FormatError(
+            "will not be written through", file=str(target), found="a link" if target.is_symlink() else "not a file",
+            code="file-kind", hint="Name a plain file.",
+        )  # fmt: skip
 
 
 def unwritable(target: Path, error: OSError) -> FormatError:

@@ -131,6 +131,14 @@ class ByteCodec:
         """Fill `out` exactly from the stored bytes; CodecError when they give more, less or garbage."""
         raise NotImplementedError
 
+    def covering(self, data: memoryview, params: Params, *, size: int, start: int, stop: int) -> tuple[int, int]:
+        """The smallest range around `start` to `stop` of the `size` decoded bytes that `decode_range` gives."""
+        return 0, size
+
+    def decode_range(self, data: memoryview, params: Params, *, size: int, start: int, out: memoryview) -> None:
+        """Fill `out` with the decoded bytes from `start` on, a range that `covering` gave, if that is not all."""
+        raise NotImplementedError
+
     def measure(self, data: memoryview, params: Params, *, most: int) -> int | None:
         """Bytes that `decode` would give, found without keeping them; None when the codec cannot tell."""
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from squish_ztensor.editing import edit
 
 import squish_core as squish
 from squish_core.errors import SquishError, TensorError, UnsupportedVersionError
+from squish_core.model import Typed
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(True), "c": np.arange(4, dtype=np.int8)}
 WIRES: list[dict[str, str]] = [{}, {"encoding": "zstd"}, {"wire": "2"}, {"wire": "2", "encoding": "zstd"}]
@@ -104,8 +106,87 @@ def test_early_wires_are_converted_first(data: Path, tmp_path: Path, name: str) 
         edit(tmp_path / "old.zt", remove=["u8"])
 
 
+LAYOUTS = ("v11_sparse_csr", "v11_sparse_coo", "v12_quantized_group", "v11_dense_zstd_l3", "h11_f8_complex_dtype")
+
+
+@pytest.mark.parametrize("options", [{}, {"flavour": "compatible"}, {"wire": "2"}])
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_tensors_of_other_files_are_added_with_their_codes(
+    zt: Any, data: Path, tmp_path: Path, options: dict[str, str], name: str
+) -> None:
+    path = tmp_path / "model.zt"
+    zt.written(path, ARRAYS, options)
+    with squish.open(data / f"{name}.zt") as source:
+        expected = {key: tensor.numpy().tobytes() for key, tensor in source.items()}
+        codecs = {key: tensor.codec for key, tensor in source.items()}
+        edit(path, add=source, remove=["a"])
+    with squish.open(path) as file:
+        assert set(file) == {"b", "c", *expected}
+        assert {key: file[key].codec for key in codecs} == codecs
+        assert {key: file[key].numpy().tobytes() for key in expected} == expected
+    assert squish.verify(path, deep=True).problems == ()
+
+
+@pytest.mark.parametrize("options", [{}, {"wire": "2"}])
+def test_metadata_is_changed_where_it_is_kept(zt: Any, tmp_path: Path, options: dict[str, str]) -> None:
+    path = tmp_path / "model.zt"
+    meta = {"n": Typed("u32", 7), "license": "MIT", "old": "x"}
+    zt.written(path, ARRAYS, options, meta, {"tokenizer.json": b"{}"})
+    edit(path, attributes={"license": "other", "old": None, "new": "y"})
+    with squish.open(path) as file:
+        assert file.index.meta == {"n": Typed("u32", 7), "license": "other", "new": "y"}
+        assert bytes(file.assets["tokenizer.json"].raw) == b"{}"
+        assert sorted(file) == sorted(ARRAYS)
+    with pytest.raises(TensorError, match="not in the file"):
+        edit(path, remove=["squish.meta"])
+
+
+@pytest.mark.parametrize("options", [{}, {"wire": "2"}])
+def test_a_link_is_not_written_through(zt: Any, tmp_path: Path, options: dict[str, str]) -> None:
+    zt.written(tmp_path / "model.zt", ARRAYS, options)
+    (tmp_path / "link.zt").symlink_to(tmp_path / "model.zt")
+    with pytest.raises(SquishError, match="written through"):
+        edit(tmp_path / "link.zt", remove=["a"])
+
+
+def run(*words: str) -> int:
+    from squish_core.cli import app
+
+    return app.run(words)
+
+
+@pytest.mark.parametrize("options", [{}, {"wire": "2"}])
+def test_the_command_line_edits(zt: Any, tmp_path: Path, capsys: Any, options: dict[str, str]) -> None:
+    path, more = str(tmp_path / "model.zt"), str(tmp_path / "more.zt")
+    zt.written(Path(path), ARRAYS, options, {"note": "x"})
+    zt.written(Path(more), {"d": ARRAYS["a"], "a": ARRAYS["c"]}, {"encoding": "zstd"})
+    assert run("edit", path, "--add", more, "--remove", "[ab]", "--set", "license=MIT=1", "--unset", "note") == 0
+    assert "2 tensors added, 2 removed, 2 keys" in capsys.readouterr().out
+    with squish.open(path) as file:
+        assert (sorted(file), file.meta) == (["a", "c", "d"], {"license": "MIT=1"})
+        np.testing.assert_array_equal(file["a"].numpy(), ARRAYS["c"])
+    assert run("edit", path, "--remove", "c", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["removed"] == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [(["--remove", "x*"], "no tensor matches"), (["--unset", "x"], "no such key"), (["--set", "x"], "KEY=TEXT"),
+     (["--add", "FILE"], "already")],
+)  # fmt: skip
+def test_a_wrong_edit_on_the_command_line_is_refused(
+    zt: Any, tmp_path: Path, capsys: Any, words: list[str], text: str
+) -> None:
+    path = tmp_path / "model.zt"
+    zt.written(path, ARRAYS)
+    before = path.read_bytes()
+    assert run("edit", str(path), *(str(path) if word == "FILE" else word for word in words)) == 2
+    assert text in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
 @pytest.mark.oracle
-def test_the_reference_2_verifies_an_appended_file(zt: Any, tmp_path: Path) -> None:
+def test_the_reference_2_verifies_an_appended_file(zt: Any, data: Path, tmp_path: Path) -> None:
     import oracles
 
     def check(path):  # type: ignore[no-untyped-def] # runs in the peer
@@ -116,4 +197,9 @@ def test_the_reference_2_verifies_an_appended_file(zt: Any, tmp_path: Path) -> N
     path = tmp_path / "model.zt"
     zt.written(path, ARRAYS, {"wire": "2"})
     edit(path, remove=["a"], add={"d": ARRAYS["a"]}, attributes={"n": 1})
-    assert oracles.peer("ztensor-2.1.2").run(check, path=str(path)) == [3, ["b", "c", "d"]]
+    for name in LAYOUTS:
+        with squish.open(data / f"{name}.zt") as source:
+            edit(path, add=source, remove=set(source) & set(squish.open(path)))
+    checked, names = oracles.peer("ztensor-2.1.2").run(check, path=str(path))
+    assert names == sorted(squish.open(path))
+    assert checked >= len(names)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -22,12 +24,14 @@ from squish_core.errors import (
     SquishError,
     TensorError,
     TruncatedError,
+    UnknownFormatError,
 )
 
 Make = Callable[[Any], bytes]
 GIB = 1 << 30
 SHA = "4c9c4f354e74153db012329d71c8562ec23e498148174b2c49de58f45d47cdbe"
 ZSTD_FOUR = zstandard.ZstdCompressor().compress(np.arange(4, dtype="<f4").tobytes())
+ZSTD_SHA = hashlib.sha256(ZSTD_FOUR).hexdigest()
 
 
 def one(**changes: Any) -> Make:
@@ -163,6 +167,19 @@ OPEN_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
     "a72 no version": (root(version=None), FormatError, "'version' is missing"),
     "a76 array of 2^60": (raw(START + OBJECTS + b"\xa1\x61w\x9b\x10" + bytes(7)), FormatError, "not valid CBOR"),
     "a77 text of 2^60": (raw(START + OBJECTS + b"\xa1\x61w\x7b\x10" + bytes(7)), FormatError, "not valid CBOR"),
+    "git-lfs pointer": (
+        lambda zt: b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n",
+        UnknownFormatError, "(?i)lfs",
+    ),
+    "HTML page": (lambda zt: b"<!DOCTYPE html><html></html>", UnknownFormatError, "(?i)html"),
+    "an appended ZIP": (lambda zt: valid(zt) + b"PK\5\6" + bytes(18), TruncatedError, "22 bytes follow"),
+    "identical range of another size": (
+        lambda zt: zt.pack({"w": zt.item(), "x": zt.item(dtype="u8")}), FormatError, r"4 bytes for u8 \[4\], found 16",
+    ),
+    "no elements but bytes": (one(shape=(0, 3)), FormatError, "expected 0 bytes"),
+    "a NaN among the names": (
+        lambda zt: zt.pack(manifest=START + OBJECTS + b"\xa1\xf9\x7e\x00" + ENTRY), FormatError, "not text",
+    ),
     "map of 2^60": (raw(START + OBJECTS + b"\xbb\x10" + bytes(7)), FormatError, "not valid CBOR"),
     "name over 1024 bytes": (lambda zt: zt.pack({"x" * 1025: zt.item()}), LimitError, "too long"),
     "rank 65": (one(shape=(1,) * 65, length=4), LimitError, "too many dimensions"),
@@ -203,6 +220,12 @@ READ_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
     "a59 frame of 2^60": (
         compressed(bytes.fromhex("28b52ffd e0") + (1 << 60).to_bytes(8, "little") + b"\1\0\0"), CodecError, "window",
     ),
+    "zstd dictionary": (
+        compressed(bytes.fromhex("28b52ffd 21 07 10 810000") + bytes(16)), CodecError, "dictionary",
+    ),
+    "coords of another number": (
+        lambda zt: several(zt, "sparse_coo", [2, 2], None, coords=np.zeros(7, "u1")), TensorError, "7 bytes where 8",
+    ),
     "a82 unknown dtype": (one(dtype="f9"), TensorError, "dtype 'f9'"),
     "a82 dtype a list": (one(dtype=["f32"]), TensorError, "dtype"),
     "a83 unknown encoding": (one(encoding="lz4"), TensorError, "encoding 'lz4'"),
@@ -241,6 +264,8 @@ ACCEPTED: dict[str, Make] = {
                                               + cbor2.dumps(zt.item()) + b"\xff\xff"),
     "a74 integer attribute": root(attributes={"epoch": 3}),
     "a75 text attribute": root(attributes={"license": "MIT"}),
+    "non-shortest and unsorted": lambda zt: zt.pack(manifest=b"\xb8\x02" + OBJECTS + b"\xa1\x78\x01w" + cbor2.dumps(
+        dict(reversed(zt.item().items()))) + START[1:]),
     "tag in an attribute": root(attributes={"when": cbor2.CBORTag(1, 0)}),
     "encoding raw": one(encoding="raw"),
     "uncompressed_length right": compressed(ZSTD_FOUR, uncompressed_length=16),
@@ -249,6 +274,9 @@ ACCEPTED: dict[str, Make] = {
 
 PROBLEMS: dict[str, tuple[Make, str]] = {
     "a68 empty name": (lambda zt: zt.pack({"w": zt.item(), "": zt.item()}), "name"),
+    "NFC and NFD": (
+        lambda zt: zt.pack({"w": zt.item(), "\u00e9": zt.item(), "e\u0301": zt.item()}), "name",
+    ),
     "a73 version 9.9.9": (root(version="9.9.9"), "version"),
     "a86 extra component": (
         lambda zt: zt.pack({"w": {**zt.item(), "components": {**zt.item()["components"],
@@ -268,7 +296,40 @@ DIGESTS: dict[str, tuple[Make, str | None]] = {
     "a45 wrong crc32c": (one(digest="crc32c:0x00000000"), "digest"),
     "a46 wrong crc32c without 0x": (one(digest="crc32c:00000000"), "digest"),
     "a47 unknown algorithm": (one(digest="md5:00"), "unverified"),
+    "a43 sha256 of stored bytes, zstd": (compressed(ZSTD_FOUR, digest=f"sha256:{ZSTD_SHA}"), None),
 }
+
+VALUES_OF: dict[str, tuple[Make, Any]] = {
+    "a80 f8_e4m3": (
+        lambda zt: zt.pack({"w": zt.item(dtype="f8_e4m3", length=4)}, b"\x00\x38\x40\x44"), [0, 1, 2, 3],
+    ),
+    "a81 complex64": (
+        lambda zt: zt.pack({"w": zt.item((2,), dtype="complex64")}), [1j, 2 + 3j],
+    ),
+    "a91 narrow indices, wider indptr": (lambda zt: csr(zt, indices=[1, 0, 0, 1], kind="u2"), [[1, 0], [2, 3]]),
+    "a92 four u16 indices": (
+        lambda zt: several(zt, "sparse_csr", [2, 2], None, indices=np.array([0, 1, 0, 1], "u2"),
+                           indptr=np.array([0, 2, 4], "u2")), [[0, 1], [2, 3]],
+    ),
+    "signed indices": (lambda zt: csr(zt, indices=[1, 0, 0, 1], kind="i4"), [[1, 0], [2, 3]]),
+    "a scalar": (lambda zt: zt.pack({"w": zt.item((), length=4)}, bytes(4)), 0),
+    "no elements": (lambda zt: zt.pack({"w": zt.item((0, 3), length=0)}, b""), []),
+}  # fmt: skip
+
+MALFORMED: dict[int, tuple[str, ...]] = {
+    1: ("a01", "a02", "a03"), 2: ("a09", "git-lfs pointer", "HTML page"), 3: ("a73",), 9: ("a25", "a27"),
+    10: ("a20", "a21", "identical range of another size"), 11: ("padding",), 12: ("a10", "an appended ZIP"),
+    13: ("a22", "a23", "a25"), 15: ("a31", "a33", "a34", "no elements", "no elements but bytes"),
+    24: ("a82", "rank 65", "a scalar", "no elements"), 25: ("a11", "a12", "a13", "a15"), 26: ("a05", "a08", "a10"),
+    27: ("a63", "a64"), 28: ("a62", "a69", "non-shortest and unsorted", "tag outside", "tag in an attribute"),
+    29: ("a60", "a61", "a76", "a77"),
+    30: ("a36", "a37", "offset of text", "offset a float", "length a bignum", "a NaN among the names"),
+    31: ("a71", "a85", "a86"), 32: ("a24",), 33: ("a41", "a44", "a45", "a46", "a47", "upper-case sha256"),
+    34: ("a50", "a51", "a52", "a53", "a54", "a55", "a56", "a57", "a58", "a59", "a83", "zstd dictionary"),
+    35: ("a88", "a89", "a90", "a cell twice", "signed", "coords of another number"), 36: ("a87",),
+    46: ("a67", "a68", "NFC and NFD", "name over 1024 bytes"), 47: ("many_tensors",), 48: ("cut_while_it_is_open",),
+}  # fmt: skip
+"""Case of the project's checklist of malformed inputs -> the rows and tests here that show its outcome."""
 
 
 @pytest.fixture(autouse=True)
@@ -300,6 +361,7 @@ def test_the_tensor_is_refused_but_listed(zt: Any, row: str) -> None:
         assert caught.value.tensor == "w"
         if "ok" in file:
             assert file["ok"].numpy().tolist() == [0, 1, 2, 3]
+    assert not squish.verify(make(zt), deep=True).ok
 
 
 @pytest.mark.parametrize("row", ACCEPTED)
@@ -329,17 +391,29 @@ def test_verify_checks_the_digest_of_the_stored_bytes(zt: Any, row: str) -> None
         assert file["w"].numpy().tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", ["u1", "u2", "u8", "i4"])
-def test_a91_a92_narrow_and_signed_indices_are_read(zt: Any, kind: str) -> None:
-    with squish.open(csr(zt, indices=[1, 0, 0, 1], kind=kind)) as file:
-        assert file["w"].numpy().tolist() == [[1, 0], [2, 3]]
+@pytest.mark.parametrize("row", VALUES_OF)
+def test_the_values_are_these(zt: Any, row: str) -> None:
+    make, expected = VALUES_OF[row]
+    assert squish.verify(make(zt), deep=True).problems == ()
+    with squish.open(make(zt)) as file:
+        assert file["w"].numpy().tolist() == expected
 
 
-def test_a43_sha256_over_the_stored_bytes_of_zstd_is_right(zt: Any) -> None:
-    import hashlib
+@pytest.mark.parametrize("case", MALFORMED)
+def test_every_case_has_its_rows(case: int) -> None:
+    for label in MALFORMED[case]:
+        assert any(row.startswith(label) or label in row for row in shown()), label
 
-    digest = f"sha256:{hashlib.sha256(ZSTD_FOUR).hexdigest()}"
-    assert squish.verify(compressed(ZSTD_FOUR, digest=digest)(zt), deep=True).problems == ()
+
+def test_every_row_of_the_robustness_table_is_here() -> None:
+    groups = ((0, 17), (20, 38), (40, 77), (80, 92))
+    wanted = {f"a{number:02}" for low, high in groups for number in range(low, high + 1)}
+    assert wanted <= {found for row in shown() for found in re.findall(r"\ba\d\d\b", row.replace("_", " "))}
+
+
+def shown() -> list[str]:
+    tables: tuple[dict[str, Any], ...] = (OPEN_ERRORS, READ_ERRORS, ACCEPTED, PROBLEMS, DIGESTS, VALUES_OF)
+    return [row for table in tables for row in table] + [name for name in globals() if name.startswith("test_")]
 
 
 def test_a44_names_the_likely_cause(zt: Any) -> None:
@@ -374,6 +448,22 @@ def test_padding_that_is_not_zero_is_a_problem(zt: Any) -> None:
     data = bytearray(valid(zt))
     data[20] = 1
     assert [problem.code for problem in squish.verify(bytes(data)).problems] == ["padding"]
+
+
+def test_many_tensors_are_opened_in_linear_time_up_to_the_limit(zt: Any) -> None:
+    data = zt.pack({f"{number:x}": zt.item() for number in range(20_000)})
+    assert len(squish.open(data)) == 20_000
+    with pytest.raises(LimitError, match="too many tensors"):
+        squish.open(data, limits=squish.Limits(tensors=19_999))
+
+
+def test_a_file_that_is_cut_while_it_is_open_is_an_error(zt: Any, tmp_path: Path) -> None:
+    path = tmp_path / "model.zt"
+    path.write_bytes(zt.pack({"w": zt.item((4096,), length=16384)}, bytes(16384)))
+    with squish.open(path) as file:
+        path.write_bytes(b"")
+        with pytest.raises(SquishError):
+            file["w"].numpy()
 
 
 VALUES = st.recursive(

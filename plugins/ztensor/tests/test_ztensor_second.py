@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from squish_core.errors import CodecError, FormatError, LimitError, SquishError,
 MAGIC = b"\x89ZT2\r\n\x1a\n"
 GIB = 1 << 30
 FOUR = np.arange(4, dtype="<f4").tobytes()
+FOUR_VALUES = np.arange(4, dtype="<f4")
 Make = Callable[[], bytes]
 
 
@@ -60,6 +63,12 @@ def raw(manifest: bytes, **changes: Any) -> Make:
 
 def frame(content: bytes) -> bytes:
     return zstandard.ZstdCompressor(write_checksum=True).compress(content)
+
+
+def bomb(mebibytes: int, checksum: bool = False) -> bytes:
+    """A zstd frame of so many MiB of zeros: run-length blocks of 128 KiB (RFC 8878, 3.1.1.2)."""
+    blocks = b"\x02\0\x10\0" * (8 * mebibytes - 1) + b"\x03\0\x10\0"
+    return bytes.fromhex("28b52ffd 0438" if checksum else "28b52ffd 0038") + blocks + bytes(4 * checksum)
 
 
 def seekable(frames: list[tuple[bytes, int]]) -> bytes:
@@ -103,6 +112,13 @@ def coo(coords: Any, kind: str = "u8", shape: Any = (2, 3)) -> Make:
     return parts("zt.sparse_coo/1", shape, values=np.arange(1, array.shape[1] + 1, dtype="<f4"), coords=array)
 
 
+def nested(levels: int) -> Any:
+    value: Any = 0
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 DEEP = b"\x81" * 100_000 + b"\x00"
 HEAD = b"\xa1\x67objects"
 ENTRY = cbor2.dumps(item(), canonical=True)
@@ -112,6 +128,16 @@ OPEN_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
     "b02 cut in a blob": (lambda: one()()[:4100], TruncatedError, "footer magic missing"),
     "b03 header only": (lambda: MAGIC, TruncatedError, "at least 48 bytes"),
     "b04 trailing byte": (lambda: one()() + b"\0", TruncatedError, "bytes were appended"),
+    "wrong magic": (lambda: b"X" + one()()[1:], FormatError, "footer looks like zTensor v2"),
+    "an appended ZIP": (lambda: one()() + b"PK\5\6" + bytes(18), TruncatedError, "bytes were appended"),
+    "over the footer": (lambda: pack({"w": item((6,), blob=(8192, 24))}, bytes(4096)), FormatError, "footer|overlaps"),
+    "a NaN among the names": (raw(HEAD + b"\xa1\xf9\x7e\x00" + cbor2.dumps({})), FormatError, "not text"),
+    "a bignum": (raw(HEAD + b"\xa1\x61w\xc2\x49" + b"\x01" * 9), FormatError, "tag 2"),
+    "float dimension": (one(shape=(4.0,)), FormatError, "non-negative"),
+    "no elements but bytes": (one(shape=(0, 3)), FormatError, "expected 0 bytes"),
+    "identical blob of another size": (
+        lambda: pack({"w": item(), "x": item(dtype="u8")}), FormatError, "expected 4 bytes",
+    ),
     "b05 manifest of 1 GiB and 1": (raw(HEAD + b"\xa0", length=GIB + 1), LimitError, "1 GiB"),
     "b06 wrong hash": (raw(HEAD + b"\xa0", digest=1), FormatError, "hash does not match"),
     "b07 version 3": (raw(HEAD + b"\xa0", version=3), FormatError, "unsupported version 3"),
@@ -135,6 +161,7 @@ OPEN_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
     "b15 shape wraps": (one(shape=(1 << 32, 1 << 32)), FormatError, "larger than any array"),
     "b16 negative dimension": (one(shape=(-4,)), FormatError, "non-negative"),
     "b30 depth": (raw(b"\xa2" + HEAD[1:] + b"\xa0\x6aattributes\xa1\x61a" + DEEP), FormatError, "depth"),
+    "depth 33": (lambda: pack(root={"attributes": {"a": nested(31)}, "objects": {}}), FormatError, "depth"),
     "b31 indefinite length": (raw(HEAD + b"\xbf\xff"), FormatError, "indefinite length"),
     "b32 duplicate key": (raw(HEAD + b"\xa2" + (b"\x61w" + ENTRY) * 2), FormatError, "(?i)duplicate"),
     "b33 name not UTF-8": (raw(HEAD + b"\xa1\x61\xff" + ENTRY), FormatError, "not valid CBOR"),
@@ -185,6 +212,13 @@ OPEN_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
 READ_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
     "b19 zstd garbage": (encoded(b"garbage garbage garbage"), CodecError, "seek table"),
     "b20 no seek table": (encoded(frame(FOUR)), CodecError, "seek table"),
+    "zstd dictionary": (
+        encoded(seekable([(bytes.fromhex("28b52ffd 25 07 10 810000") + bytes(20), 16)])), CodecError, "dictionary",
+    ),
+    "coords of another number": (
+        parts("zt.sparse_coo/1", (2, 3), values=FOUR_VALUES, coords=np.zeros(7, "u4")),
+        TensorError, "28 bytes where 32",
+    ),
     "b22 table claims 2^31": (encoded(seekable([(frame(FOUR), 1 << 31)])), CodecError, "16 MiB"),
     "b23 decoded_length of 64 GiB": (
         encoded(seekable([(frame(FOUR), 16)]), 64 * GIB, shape=(16 * GIB,)), LimitError, "more than the limits",
@@ -200,6 +234,13 @@ READ_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
         encoded(seekable([(zstandard.ZstdCompressor().compress(FOUR), 16)])), CodecError, "no checksum",
     ),
     "frame too short": (encoded(seekable([(frame(FOUR[:8]), 16)])), CodecError, "found 8 bytes"),
+    "b24 bomb frame of 16 GiB": (
+        lambda: encoded(seekable([(bomb(16384, checksum=True), 16)]))(), CodecError, "more than 16 bytes",
+    ),
+    "bomb frame in an empty tensor": (
+        lambda: encoded(seekable([(bomb(16, checksum=True), 0)]), 0, shape=(0,))(), CodecError, "more than 0 bytes",
+    ),
+    "garbage in an empty tensor": (lambda: encoded(b"garbage" * 9, 0, shape=(0,))(), CodecError, "seek table"),
     "1.x encoding": (encoded(frame(FOUR), encoding="zstd"), TensorError, "encoding 'zstd'"),
     "b35 bool 2": (
         lambda: pack({"w": item(dtype="u8", type="bool", blob=(4096, 4))}, b"\0\1\2\0"), CodecError, "0 or 1",
@@ -226,6 +267,16 @@ READ_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def _little_memory() -> Any:
+    """No row costs more than its own bytes and a little."""
+    tracemalloc.start()
+    yield
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50_000_000
+
+
 @pytest.mark.parametrize("row", OPEN_ERRORS)
 def test_the_v2_file_is_refused(tmp_path: Path, row: str) -> None:
     make, kind, text = OPEN_ERRORS[row]
@@ -241,27 +292,109 @@ def test_the_v2_tensor_is_refused_and_verify_finds_it(row: str) -> None:
     assert not squish.verify(make(), deep=True).ok
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        one(), lambda: pack({"w": item(), "tied": item()}), one(digest="xxh3:" + xxhash.xxh3_64_hexdigest(FOUR)),
-        one(digest="sha256:" + hashlib.sha256(FOUR).hexdigest()), lambda: pack({"w": item(extra=[1])}),
-        encoded(seekable([(frame(FOUR[:8]), 8), (frame(FOUR[8:]), 8)])),
-        encoded(seekable([(frame(FOUR), 16)]), digest="xxh3:" + xxhash.xxh3_64_hexdigest(FOUR)),
-    ],
-    ids=["b00 baseline", "identical blobs", "xxh3", "sha256", "unknown key", "b21 two frames", "digest of decoded"],
-)  # fmt: skip
-def test_the_v2_file_is_accepted(make: Make) -> None:
+ACCEPTED: dict[str, Make] = {
+    "b00 baseline": one(), "identical blobs": lambda: pack({"w": item(), "tied": item()}),
+    "xxh3": one(digest="xxh3:" + xxhash.xxh3_64_hexdigest(FOUR)),
+    "sha256": one(digest="sha256:" + hashlib.sha256(FOUR).hexdigest()),
+    "unknown key": lambda: pack({"w": item(extra=[1])}),
+    "b21 two frames": encoded(seekable([(frame(FOUR[:8]), 8), (frame(FOUR[8:]), 8)])),
+    "digest of decoded bytes": encoded(
+        seekable([(frame(FOUR), 16)]), digest="xxh3:" + xxhash.xxh3_64_hexdigest(FOUR)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ACCEPTED)
+def test_the_v2_file_is_accepted(row: str) -> None:
+    make = ACCEPTED[row]
     assert squish.verify(make(), deep=True).problems == ()
     with squish.open(make()) as file:
         assert file["w"].numpy().tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(("digest", "code"), [("xxh3:" + "0" * 16, "digest"), ("md5:00", "unverified")])
-def test_b17_b18_verify_checks_v2_digests(digest: str, code: str) -> None:
-    assert [problem.code for problem in squish.verify(one(digest=digest)(), deep=True).problems] == [code]
-    with squish.open(one(digest=digest)()) as file:
+ENCODED = seekable([(frame(FOUR), 16)])
+DIGESTS: dict[str, tuple[Make, str, str]] = {
+    "b17 wrong xxh3": (one(digest="xxh3:" + "0" * 16), "digest", "does not match"),
+    "wrong sha256": (one(digest="sha256:" + "0" * 64), "digest", "does not match"),
+    "b18 unknown algorithm": (one(digest="md5:00"), "unverified", "unknown kind"),
+    "digest of encoded bytes": (
+        encoded(ENCODED, digest="sha256:" + hashlib.sha256(ENCODED).hexdigest()), "digest", "matches the stored bytes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", DIGESTS)
+def test_verify_checks_v2_digests(row: str) -> None:
+    make, code, text = DIGESTS[row]
+    [problem] = squish.verify(make(), deep=True).problems
+    assert problem.code == code
+    assert text in problem.message
+    with squish.open(make()) as file:
         assert file["w"].numpy().tolist() == [0, 1, 2, 3]
+
+
+MALFORMED: dict[int, tuple[str, ...]] = {
+    1: ("b03",), 2: ("wrong magic",), 3: ("b07", "version swapped"), 9: ("b08", "b12", "b13"),
+    10: ("b10", "identical blob"), 11: ("appended_v2_file",), 12: ("b04", "an appended ZIP"),
+    13: ("offset 0", "over the manifest", "over the footer"), 15: ("b14", "b15", "no elements but bytes"),
+    16: ("f4 odd nibble",), 24: ("b37", "rank 65"), 25: ("b05", "b08", "manifest of length 0"), 26: ("b01", "b04"),
+    27: ("b32",), 28: ("b31", "non-shortest", "unsorted keys", "wide float", "tag", "trailing bytes"),
+    29: ("b30", "b38"), 30: ("b16", "float dimension", "blob of text", "a bignum", "a NaN among the names"),
+    31: ("no objects", "data missing", "dense with a further part"), 32: ("b11",),
+    33: ("b17", "b18", "upper-case digest", "digest of encoded bytes"),
+    34: ("b19", "b20", "b21", "b22", "b23", "b24", "zstd dictionary", "table of another size", "1.x encoding"),
+    35: ("b39", "csr indptr falls", "csr last", "csr narrow", "coo out of range", "coo twice", "coords of another"),
+    36: ("b35", "f4 odd nibble"), 46: ("b34", "empty name", "name over 1024 bytes", "look_the_same"),
+    47: ("many_tensors",), 48: ("cut_while_it_is_open",),
+    50: ("shard named", "shard without digest", "shard not in the table", "parts_lie_in_shards"),
+}  # fmt: skip
+"""Case of the project's checklist of malformed inputs -> the rows and tests here that show its outcome."""
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_every_case_has_its_rows(case: int) -> None:
+    for label in MALFORMED[case]:
+        assert any(row.startswith(label) or label in row for row in shown()), label
+
+
+def test_every_row_of_the_robustness_table_is_here() -> None:
+    groups = ((0, 8), (10, 24), (30, 39))
+    wanted = {f"b{number:02}" for low, high in groups for number in range(low, high + 1)}
+    assert wanted <= {found for row in shown() for found in re.findall(r"\bb\d\d\b", row)}
+
+
+def shown() -> list[str]:
+    tables: tuple[dict[str, Any], ...] = (OPEN_ERRORS, READ_ERRORS, ACCEPTED, DIGESTS)
+    return [row for table in tables for row in table] + [name for name in globals() if name.startswith("test_")]
+
+
+def test_names_that_look_the_same_are_both_kept() -> None:
+    with squish.open(pack({"\u00e9": item(), "e\u0301": item()})) as file:
+        assert len(file) == 2
+        assert [problem.code for problem in file.problems] == ["name"]
+
+
+def test_many_tensors_are_opened_in_linear_time_up_to_the_limit() -> None:
+    data = pack({f"{number:05x}": item() for number in range(20_000)})
+    assert len(squish.open(data)) == 20_000
+    with pytest.raises(LimitError, match="too many tensors"):
+        squish.open(data, limits=squish.Limits(tensors=19_999))
+
+
+def test_a_v2_file_that_is_cut_while_it_is_open_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "model.zt"
+    path.write_bytes(pack({"w": item((4096,), blob=(4096, 16384))}, bytes(16384)))
+    with squish.open(path) as file:
+        path.write_bytes(b"")
+        with pytest.raises(SquishError):
+            file["w"].numpy()
+
+
+def test_the_depth_of_v2_is_not_a_matter_of_limits() -> None:
+    with pytest.raises(FormatError, match="depth"):
+        squish.open(OPEN_ERRORS["depth 33"][0](), limits=squish.Limits(depth=100))
+    with pytest.raises(FormatError, match="depth"):
+        squish.open(VALID["depth 32"](), limits=squish.Limits(depth=20))
 
 
 def test_an_empty_v2_file_and_a_data_shard_have_no_tensors() -> None:
@@ -297,6 +430,21 @@ def test_parts_lie_in_shards_beside_the_file(tmp_path: Path) -> None:
     (tmp_path / "model-00.zt").write_bytes(shard[:-40] + bytes(40) + shard[-40:])
     with pytest.raises(FormatError, match="another size"):
         squish.open(tmp_path / "model.zt")
+
+
+def test_a_region_decodes_its_frames_only() -> None:
+    rows = np.arange(64 * 8, dtype="<f4").reshape(64, 8)
+    frames = [(frame(piece.tobytes()), piece.nbytes) for piece in np.split(rows, 8)]
+    damaged = [*frames[:6], (bytes(len(frames[6][0])), frames[6][1]), frames[7]]
+    with squish.open(encoded(seekable(damaged), rows.nbytes, shape=(64, 8))()) as file:
+        for region in (slice(0, 48), slice(5, 6), slice(7, 17), slice(56, 64), slice(57, 57)):
+            np.testing.assert_array_equal(file["w"][region], rows[region])
+        array = file.array(file["w"].spec.encodings[0].parts["data"])
+        for at in range(0, 48, 3):
+            np.testing.assert_array_equal(array[at : at + 3], rows[at : at + 3])
+        for region in (slice(47, 49), slice(0, 64)):
+            with pytest.raises(CodecError):
+                file["w"][region]
 
 
 def test_sparse_rows_are_densified_by_region_and_given_to_scipy() -> None:
@@ -418,6 +566,7 @@ VALID: dict[str, Make] = {
                 data=("f4_e2m1", np.zeros((1, 4), "u1")), scales=("f8_e8m0", np.zeros((1, 2), "u1"))),
     "f4": lambda: pack({"w": item((3,), "u8", (4096, 2), type="f4_e2m1")}, b"\x21\x03"),
     "seekable": encoded(seekable([(frame(FOUR[:8]), 8), (frame(FOUR[8:]), 8)])),
+    "depth 32": lambda: pack(root={"attributes": {"a": nested(30)}, "objects": {"w": item()}}),
     "tied": lambda: pack({"w": item(), "tied": item()}), "further attribute": quant(note=1),
 }  # fmt: skip
 
@@ -466,6 +615,8 @@ def test_any_value_anywhere_in_a_v2_manifest_gives_typed_errors_only(data: st.Da
             break
         node = node[key]
     node[key] = data.draw(VALUES)
+    # Drawing from Hypothesis builds its own tables of Unicode, far larger than anything measured here.
+    tracemalloc.reset_peak()
     try:
         found = squish.open(pack(root=manifest, blobs=file[4096:start]))
         for tensor in found.values():

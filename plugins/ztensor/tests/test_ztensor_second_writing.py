@@ -166,7 +166,7 @@ def test_a_negative_index_is_not_widened(zt: Any, tmp_path: Path) -> None:
     ("options", "text"),
     [
         ({"wire": "3"}, "wire"), ({"flavour": "aligned"}, "wire=2"), ({**SECOND, "flavour": "compatible"}, "wire=1.1"),
-     ({"digest": "xxh3"}, "wire=2"),
+        ({"digest": "xxh3"}, "wire=2"),
         ({**SECOND, "digest": "crc32c"}, "wire=1.1"), ({**SECOND, "flavour": "canonical", "encoding": "zstd"}, "raw"),
         ({**SECOND, "flavour": "canonical", "digest": "none"}, "xxh3"), ({**SECOND, "flavour": "x"}, "flavour"),
         ({**SECOND, "encoding": "zstd", "level": "99"}, "level"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from squish_core.api import CodecInfo, ContainerInfo, Signature, hookimpl
 
 from .names import BLOCKS, DTYPES
@@ -21,6 +23,7 @@ def squish_containers() -> list[ContainerInfo]:
                 Signature(b"ZTEN1000", where="tail", offset=-8),
                 Signature(b"ZTEN0001"),
                 Signature(b"\x89ZT2\r\n\x1a\n"),
+                Signature(b"\x89ZT2\r\n\x1a\n", where="tail", offset=-8),
             ),
             can_write=True,
             features={"dtype": (*DTYPES, *(f"gguf.{name}" for name in BLOCKS)), "encoding": ("raw", "zstd")},
@@ -52,3 +55,11 @@ def squish_codecs() -> list[CodecInfo]:
         ),
         CodecInfo(id="zt.mx", title="blocks with a power of two", factory="squish_ztensor.mx:Mx"),
     ]  # fmt: skip
+
+
+@hookimpl
+def squish_commands(app: Any) -> None:
+    """`squish edit`."""
+    from .command import EXAMPLES, edit
+
+    app.command("edit", epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES))(edit)

@@ -7,11 +7,14 @@ import struct
 from typing import Any
 
 import cbor2
+from attrs import evolve
 
 from squish_core.api import FormatError, Limits
 
 from . import cbor
 
+DEPTH = 32
+"""Levels that v2 allows, counted from the root (wires 6.2); a larger `Limits.depth` does not raise it."""
 _FLOATS = {25: (2, ">e"), 26: (4, ">f"), 27: (8, ">d")}
 
 
@@ -22,7 +25,7 @@ def encode(value: Any) -> bytes:
 
 def decode(data: bytes, offset: int, limits: Limits) -> Any:
     """The item in `data`, which lies at `offset` of the file; FormatError naming the first byte that breaks a rule."""
-    root = cbor.decode(data, offset, limits, tags=False)
+    root = cbor.decode(data, offset, evolve(limits, depth=min(limits.depth, DEPTH)), tags=False)
     _Scan(data, offset).item(0)
     return root
 

@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
-import cbor2
+from attrs import evolve
 
 from squish_core.api import (
-    Digest,
+    DENSE,
+    Encoding,
+    File,
     FormatError,
     Limits,
+    Outgoing,
+    Part,
+    Problem,
+    Refusal,
     Source,
+    Stream,
     TensorError,
+    TensorSpec,
     UnsupportedVersionError,
+    appended_file,
     atomic_file,
-    check_name,
     dtypes,
     open_source,
+    outgoing,
 )
 
-from . import cbor, deterministic, footer
-from .manifest import ALIGNMENT, read_manifest
-from .names import DTYPES, TYPES
-from .second_writer import storable
+from . import cbor, deterministic, holding, second_writer, sidecar, writer
+from .manifest import read_manifest
+from .options import Wanted
+from .records import Manifest
 from .wire import MAGIC, Located, locate
 
 if TYPE_CHECKING:
@@ -37,12 +46,13 @@ Root = dict[str, Any]
 def edit(
     path: str | os.PathLike[str],
     *,
-    add: Mapping[str, np.ndarray] | None = None,
+    add: Mapping[str, np.ndarray] | File | None = None,
     remove: Iterable[str] = (),
     attributes: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
 ) -> None:
-    """Remove tensors, then add dense arrays, and set root attributes (None deletes one).
+    """Remove tensors, then add arrays, or all tensors of an open file with their codes kept, and set metadata (None
+    deletes a key).
 
     v2: appended and synced; on failure the file is cut back to what it was. 1.1, 1.2: atomic rewrite without the
     removed bytes. Raises TensorError for a name that is not there or there twice, FormatError for what the file cannot
@@ -52,116 +62,110 @@ def edit(
     source = open_source(target)
     try:
         found = locate(source, limits)
-        if found.wire not in _EDITS:
+        if found.wire not in ("1.1", "2"):
             raise UnsupportedVersionError(
                 f"zTensor {found.wire} is not edited", file=str(target), expected="1.1, 1.2 or 2", found=found.wire,
                 code="version", hint="Convert it: `squish convert OLD NEW --to ztensor:wire=2`.",
             )  # fmt: skip
-        read_manifest(source, limits)  # refuses what is not a sound file
-        decode, write = _EDITS[found.wire]
-        root = decode(source, found, limits)
-        _change(root, tuple(remove), add or {}, attributes or {}, limits)
-        write(target, source, root, add or {})
+        manifest = read_manifest(source, limits)  # refuses what is not a sound file
+        wanted = _flavour(manifest)
+        root = _root(source, found, limits)
+        more = _change(root, manifest, source, tuple(remove), attributes or {}, limits)
+        more = [*_incoming(add or {}, wanted), *more]
+        for item in more:
+            if item.spec.name in root["objects"]:
+                raise TensorError(
+                    "is in the file already", tensor=item.spec.name, code="name", hint="Remove it in the same edit."
+                )
+        (_append if found.wire == "2" else _rewrite)(target, source, root, more, wanted)
     finally:
         source.close()
 
 
-def _change(
-    root: Root, remove: tuple[str, ...], add: Mapping[str, Any], attributes: Mapping[str, Any], limits: Limits
-) -> None:
-    objects = root["objects"]
-    for name in remove:
-        if name not in objects:
-            raise TensorError("is not in the file, so it cannot be removed", tensor=name, code="name")
-        del objects[name]
-    for name in add:
-        if name in objects:
-            raise TensorError("is in the file already", tensor=name, code="name", hint="Remove it in the same edit.")
-        check_name(name, limits).encode()
-    if not storable(attributes):
-        raise FormatError("an attribute is of a kind that zTensor does not have", code="attributes")
-    kept = {**(root.get("attributes") or {}), **attributes}
-    kept = {key: value for key, value in kept.items() if value is not None or key not in attributes}
-    root.pop("attributes", None)
-    if kept:
-        root["attributes"] = kept
+def _flavour(manifest: Manifest) -> Wanted:
+    """What is added is as the rest: in v2 compact, in 1.x in the words of its version."""
+    if manifest.version == "2":
+        return Wanted(wire="2", flavour="aligned")
+    return Wanted(flavour="compatible" if manifest.version.startswith("1.2") else "literal")
 
 
-def _decode_second(source: Source, found: Located, limits: Limits) -> Root:
+def _root(source: Source, found: Located, limits: Limits) -> Root:
     if not found.length:
         return {"objects": {}}
-    root: Root = deterministic.decode(source.read(found.offset, found.length), found.offset, limits)
+    decode = deterministic.decode if found.wire == "2" else cbor.decode
+    root: Root = decode(source.read(found.offset, found.length), found.offset, limits)
     return root
 
 
-def _append_second(target: Path, source: Source, root: Root, add: Mapping[str, Any]) -> None:
-    with target.open("r+b") as file:
-        try:
-            file.seek(source.size)
-            for name, given in add.items():
-                dtype, array = _stored(name, given, tuple(TYPES) + DTYPES)
-                storage, logical = TYPES.get(dtype, (dtype, None))
-                digest = Digest("xxh3")
-                digest.update(array)
-                part = {"dtype": storage, "blob": _blob(file, array, footer.ALIGNMENT), "digest": str(digest)}
-                if logical:
-                    part["type"] = logical
-                root["objects"][name] = {"shape": list(given.shape), "layout": "dense", "parts": {"data": part}}
-            manifest = deterministic.encode(root)
-            offset, _ = _blob(file, manifest, footer.ALIGNMENT)
-            file.write(footer.pack(offset, manifest))
-            file.flush()
-            os.fsync(file.fileno())
-        except BaseException:
-            file.flush()
-            file.truncate(source.size)
-            raise
+def _incoming(add: Mapping[str, np.ndarray] | File, wanted: Wanted) -> list[Outgoing]:
+    if isinstance(add, File):
+        return outgoing(add, f"ztensor:wire={wanted.wire},flavour={wanted.flavour}")
+    return [_array(name, array, wanted) for name, array in add.items()]
 
 
-def _decode_first(source: Source, found: Located, limits: Limits) -> Root:
-    root: Root = cbor.decode(source.read(found.offset, found.length), found.offset, limits)
-    return root
+def _array(name: str, given: np.ndarray, wanted: Wanted) -> Outgoing:
+    dtype = dtypes.from_numpy(given.dtype)
+    if dtypes.bits(dtype) < 8:
+        raise TensorError("arrays of this dtype are not added", tensor=name, found=dtype, code="dtype")
+    spec = TensorSpec(name=name, shape=given.shape, dtype=dtype)
+    origin = Encoding(codec=DENSE, parts={"data": Part(dtype=dtype, shape=given.shape)})
+    held = (second_writer if wanted.wire == "2" else writer).accepts(spec, origin, wanted)
+    if isinstance(held, Refusal):
+        raise TensorError(held.why, tensor=name, code=held.code)
+    data = given.astype(dtypes.to_numpy(dtype), copy=False).tobytes()
+    return Outgoing(evolve(spec, encodings=(held,)), {"data": Stream(held.parts["data"], lambda: [data])})
 
 
-def _rewrite_first(target: Path, source: Source, root: Root, add: Mapping[str, Any]) -> None:
-    components = [part for record in root["objects"].values() for part in record["components"].values()]
+def _change(
+    root: Root, manifest: Manifest, source: Source, remove: tuple[str, ...], attributes: Mapping[str, Any],
+    limits: Limits,
+) -> list[Outgoing]:  # fmt: skip
+    """Change the decoded manifest in place; the new `squish.meta` where metadata is kept there."""
+    if not second_writer.storable(attributes):
+        raise FormatError("an attribute is of a kind that zTensor does not have", code="attributes")
+    objects, record = root["objects"], manifest.records.get(sidecar.NAME)
+    found = sidecar.restore(manifest.as_first(record), source, limits) if record else None
+    restored = None if isinstance(found, Problem) else found
+    for name in remove:
+        if name not in objects or (restored and name == sidecar.NAME):
+            raise TensorError("is not in the file, so it cannot be removed", tensor=name, code="name")
+        del objects[name]
+    old = root.pop("attributes", None) or {}
+    meta = {key: value for key, value in old.items() if key not in attributes}
+    new = {key: value for key, value in attributes.items() if value is not None}
+    if meta | (new if restored is None else {}):
+        root["attributes"] = meta | (new if restored is None else {})
+    if restored is None or not attributes:
+        return []
+    # What `squish.meta` says comes before the attributes, so it is changed there.
+    typed, assets = restored
+    typed = {**{key: value for key, value in typed.items() if key not in attributes}, **new}
+    packed = sidecar.pack(typed, {name: bytes(part.data or b"") for name, part in assets.items()})
+    del objects[sidecar.NAME]
+    return [sidecar.outgoing(packed)]
+
+
+def _append(target: Path, source: Source, root: Root, more: Sequence[Outgoing], wanted: Wanted) -> None:
+    with appended_file(target) as sink:
+        second_writer.append(sink, root, more, wanted)
+
+
+def _rewrite(target: Path, source: Source, root: Root, more: Sequence[Outgoing], wanted: Wanted) -> None:
+    placement = writer.Placement(wanted.compatible, root["objects"])
+    components = [
+        (part["offset"], part["length"], name, part)
+        for name, record in root["objects"].items()
+        for part in record["components"].values()
+    ]
     moved: dict[tuple[int, int], int] = {}
     with atomic_file(target) as sink:
         sink.write(MAGIC)
-        for part in sorted(components, key=lambda part: (part["offset"], part["length"])):
-            place = (part["offset"], part["length"])
-            if place not in moved:
-                sink.pad(ALIGNMENT)
-                moved[place] = sink.tell()
-                for start in range(0, place[1], 1 << 22):
-                    sink.write(source.view(place[0] + start, min(1 << 22, place[1] - start)))
-        for part in components:
-            part["offset"] = moved[part["offset"], part["length"]]
-        for name, given in add.items():
-            dtype, array = _stored(name, given, DTYPES)
-            sink.pad(ALIGNMENT)
-            part = {"dtype": dtype, "offset": sink.tell(), "length": len(array)}
-            sink.write(array)
-            root["objects"][name] = {"shape": list(given.shape), "format": "dense", "components": {"data": part}}
-        root["objects"] = dict(sorted(root["objects"].items()))
-        manifest = cbor2.dumps(root)
-        for piece in (manifest, len(manifest).to_bytes(8, "little"), MAGIC):
-            sink.write(piece)
-
-
-_EDITS = {"1.1": (_decode_first, _rewrite_first), "2": (_decode_second, _append_second)}
-
-
-def _stored(name: str, given: np.ndarray, allowed: tuple[str, ...]) -> tuple[str, bytes]:
-    """Dtype name and bytes of an array."""
-    dtype = dtypes.from_numpy(given.dtype)
-    if dtype not in allowed or dtypes.bits(dtype) < 8:
-        raise TensorError("this dtype is not added", tensor=name, found=dtype, code="dtype")
-    return dtype, given.astype(dtypes.to_numpy(dtype), copy=False).tobytes()
-
-
-def _blob(file: BinaryIO, data: bytes, alignment: int) -> tuple[int, int]:
-    file.write(bytes(-file.tell() % alignment))
-    offset = file.tell()
-    file.write(data)
-    return offset, len(data)
+        for offset, length, name, part in sorted(components, key=lambda item: item[:3]):
+            if (offset, length) not in moved:
+                moved[offset, length] = holding.pad(sink, placement.start(sink.tell(), name, length))
+                for start in range(0, length, 1 << 22):
+                    sink.write(source.view(offset + start, min(1 << 22, length - start)))
+            part["offset"] = moved[offset, length]
+        writer.append(sink, placement, more, wanted)
+        root["objects"] = dict(sorted(placement.objects.items()))
+        writer.close(sink, root)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from attrs import field, frozen
@@ -25,9 +26,8 @@ def same(record: Record) -> Record:
 class Manifest:
     """A checked manifest; `offset` is where it starts, `records` are in the order of their data in the file.
 
-    `build` makes a record's TensorSpec; `plain` says where a raw dense tensor lies, `as_first` gives
-    the record as 1.1 writes it; `files` are the file
-    itself and the shards that its parts refer to.
+    `build` makes a record's TensorSpec; `plain` says where a raw dense tensor lies, `as_first` gives the record as 1.1
+    writes it; `files` are the file itself and the shards that its parts refer to.
     """
 
     offset: int
@@ -53,6 +53,16 @@ def attributes_of(owner: Record, name: str | None, offset: int) -> dict[str, Any
             found=type(attributes).__name__, code="schema",
         )  # fmt: skip
     return {key: cbor.plain(value) for key, value in attributes.items()}
+
+
+def twins(names: Iterable[str]) -> Iterator[Problem]:
+    """Names that look the same: two spellings of one text in Unicode."""
+    seen: dict[str, str] = {}
+    for name in names:
+        if not name.isascii():
+            other = seen.setdefault(unicodedata.normalize("NFC", name), name)
+            if other != name:
+                yield warning("name", name, "the name differs from another one in its Unicode form only")
 
 
 def warning(code: str, where: str, message: str) -> Problem:

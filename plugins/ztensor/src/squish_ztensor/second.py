@@ -10,7 +10,7 @@ from squish_core.api import FileRef, FormatError, LimitError, Limits, Source, Te
 
 from . import deterministic, footer, layouts
 from .names import ELEMENTS
-from .records import Extent, Manifest, PlainRange, Record, attributes_of, warning
+from .records import Extent, Manifest, PlainRange, Record, attributes_of, twins, warning
 from .shards import open_shards
 from .wire import Located
 
@@ -61,8 +61,8 @@ def read(source: Source, found: Located, limits: Limits) -> Manifest:
     extents.append((0, start, found.length, "the manifest"))
     return Manifest(
         offset=start, version="2", attributes=attributes_of(root, None, start), records=records, extents=extents,
-        files=(own, *shards.values()), build=partial(build, numbers=numbers), 
-        plain=partial(plain, numbers=numbers), as_first=partial(translate, numbers=numbers),
+        files=(own, *shards.values()), build=partial(build, numbers=numbers),
+        plain=partial(plain, numbers=numbers), as_first=partial(translate, numbers=numbers), problems=[*twins(objects)],
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import field, frozen
@@ -84,21 +84,23 @@ def write(
 ) -> None:
     """Magic, blobs, manifest, footer. Metadata that plain CBOR cannot hold, and assets, go into `squish.meta`."""
     plain = not assets and storable(meta)
-    outgoing = {item.spec.name: item for item in tensors}
-    specs = [item.spec for item in tensors]
-    packed = b"" if plain else sidecar.pack(meta, assets)
-    if not plain:
-        specs.append(sidecar.spec(len(packed)))
-    blobs = _Blobs(sink, Manifest(wanted.alignment), wanted, specs)
     sink.write(footer.MAGIC)
-    for spec in _ordered(specs, wanted):
-        streams = outgoing[spec.name].parts if spec.name in outgoing else {"data": _Fixed(packed)}
-        second_layouts.check(spec, streams)
-        blobs.add(spec, streams)
-    manifest = blobs.manifest.pack(meta if plain else {})
-    offset = holding.pad(sink, blobs.manifest.place(sink.tell()))
-    sink.write(manifest)
-    sink.write(footer.pack(offset, manifest))
+    tensors = [*tensors] if plain else [*tensors, sidecar.outgoing(sidecar.pack(meta, assets))]
+    append(sink, {"objects": {}, **({"attributes": dict(meta)} if plain and meta else {})}, tensors, wanted)
+
+
+def append(sink: Sink, root: dict[str, Any], tensors: Sequence[Outgoing], wanted: Wanted) -> None:
+    """Append the tensors' blobs, enter them into the manifest `root`, append it and the footer."""
+    manifest = Manifest(wanted.alignment, root["objects"])
+    blobs = _Blobs(sink, manifest, wanted, [item.spec for item in tensors])
+    streams = {item.spec.name: item.parts for item in tensors}
+    for spec in _ordered([item.spec for item in tensors], wanted):
+        second_layouts.check(spec, streams[spec.name])
+        blobs.add(spec, streams[spec.name])
+    packed = deterministic.encode(root)
+    offset = holding.pad(sink, manifest.place(sink.tell()))
+    sink.write(packed)
+    sink.write(footer.pack(offset, packed))
 
 
 def storable(values: Mapping[str, Any]) -> bool:
@@ -117,16 +119,6 @@ def storable(values: Mapping[str, Any]) -> bool:
                 return False
             pending += [(item, depth + 1) for item in value.values()]
     return not any("\0" in key for key in values)
-
-
-class _Fixed:
-    """Bytes in memory as a stream."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def chunks(self) -> Iterator[bytes]:
-        yield self._data
 
 
 class _Blobs:
@@ -161,7 +153,7 @@ class _Blobs:
         offset = holding.pad(self._sink, self.manifest.place(self._sink.tell()))
         kind = self._wanted.digests
         digest = None if kind == "none" else Digest(kind)
-        if digest is None and not part.filters and hasattr(stream, "write_to"):
+        if digest is None and not part.filters:
             stream.write_to(self._sink)
         else:
             chunks = holding.counted(stream.chunks(), part, digest)

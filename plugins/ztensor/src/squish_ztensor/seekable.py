@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 from os import cpu_count
 from typing import Any
 
@@ -25,19 +26,21 @@ class ZstdSeekable(ByteCodec):
 
     def decode(self, data: memoryview, params: Params, *, out: memoryview, ratio: int) -> None:
         """Fill `out` exactly; CodecError for a damaged table or frame, checked before anything is decoded."""
-        codec, _ = zstd_codec()
+        self.decode_range(data, params, size=len(out), start=0, out=out)
+
+    def covering(self, data: memoryview, params: Params, *, size: int, start: int, stop: int) -> tuple[int, int]:
+        """Whole frames: all but the last are as long as the first."""
+        frame = max(_table(data, size)[0][1], 1) if size else 1
+        return start - start % frame, min(-(-stop // frame) * frame, size)
+
+    def decode_range(self, data: memoryview, params: Params, *, size: int, start: int, out: memoryview) -> None:
+        """Frames from the one that begins at `start` on, until `out` is full."""
         jobs, done, at = [], 0, 0
-        for packed, size in _table(data, len(out)):
-            jobs.append((data[at : at + packed], out[done : done + size], at))
-            at, done = at + packed, done + size
-
-        def frame(job: tuple[memoryview, memoryview, int]) -> None:
-            stored, target, start = job
-            if len(stored) < 5 or not stored[4] & _CHECKSUM:
-                raise CodecError("a zstd frame has no checksum", offset=start, code="zstd")
-            codec.decode(stored, {}, out=target, ratio=ratio)
-
-        list(_parallel(frame, jobs))
+        for stored, decoded in _table(data, size):
+            if start <= done and done + decoded <= start + len(out):
+                jobs.append((data[at : at + stored], out[done - start : done - start + decoded], at))
+            at, done = at + stored, done + decoded
+        list(_parallel(_decode_frame, jobs))
 
     def encode(self, chunks: Iterable[Any], params: Params) -> Iterator[bytes]:
         """Frames of 4 MiB each, then the table; the same bytes for the same input, however it is cut."""
@@ -54,6 +57,14 @@ class ZstdSeekable(ByteCodec):
             yield packed
         entries = b"".join(table)
         yield _HEADER.pack(_SKIPPABLE, len(entries) + _FOOTER.size) + entries + _FOOTER.pack(len(table), 0, _MAGIC)
+
+
+def _decode_frame(job: tuple[memoryview, memoryview, int]) -> None:
+    stored, target, start = job
+    if len(stored) < 5 or not stored[4] & _CHECKSUM:
+        raise CodecError("a zstd frame has no checksum", offset=start, code="zstd")
+    codec, _ = zstd_codec()
+    codec.decode(stored, {}, out=target, ratio=0)
 
 
 def _table(data: memoryview, expected: int) -> list[tuple[int, int]]:
@@ -97,7 +108,12 @@ def cut(chunks: Iterable[Any], size: int) -> Iterator[bytes]:
 
 
 def _parallel(work: Any, jobs: Iterable[Any]) -> Iterator[Any]:
-    """Results in order, a few jobs ahead of the one asked for."""
+    """Results in order, a few jobs ahead of the one asked for. A single job starts no threads."""
+    first = list(islice(jobs := iter(jobs), 2))
+    if len(first) < 2:
+        yield from map(work, first)
+        return
+    jobs = chain(first, jobs)
     workers = min(8, cpu_count() or 1)
     with ThreadPoolExecutor(workers) as pool:
         waiting: list[Any] = []

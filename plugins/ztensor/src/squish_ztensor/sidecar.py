@@ -10,9 +10,11 @@ from squish_core.api import (
     Encoding,
     FormatError,
     Limits,
+    Outgoing,
     Part,
     Problem,
     Source,
+    Stream,
     TensorSpec,
     dump_meta,
     load_meta,
@@ -58,6 +60,12 @@ def spec(length: int) -> TensorSpec:
     """The object as a tensor of so many bytes."""
     part = Part(dtype="u8", shape=(length,))
     return TensorSpec(name=NAME, shape=(length,), dtype="u8", encodings=(Encoding(codec=DENSE, parts={"data": part}),))
+
+
+def outgoing(packed: bytes) -> Outgoing:
+    """The object on its way into a file."""
+    made = spec(len(packed))
+    return Outgoing(made, {"data": Stream(made.encodings[0].parts["data"], lambda: [packed])})
 
 
 def _head(length: int) -> int:

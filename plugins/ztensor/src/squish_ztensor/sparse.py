@@ -54,14 +54,22 @@ class Csr(_Sparse):
 
 
 class Coo(_Sparse):
-    """Coordinates: `values` [nnz], `coords` [rank, nnz]. Source: zTensor 1.1, III.3; v2 `zt.sparse_coo/1`."""
+    """Coordinates: `values` [nnz], `coords` [rank, nnz], in any order: a region reads all of `coords` to find its own.
+
+    Source: zTensor 1.1, III.3; v2 `zt.sparse_coo/1`.
+    """
+
+    scanned = ("coords",)
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         entries = params["nnz"]
         return {"values": (spec.dtype, (entries,)), "coords": (params["coords"], (len(spec.shape), entries))}
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
-        _fill(out, _values(parts["values"][:]), coordinates(parts, spec.shape), region=region)
+        places = coordinates(parts, spec.shape, region)
+        inside = np.flatnonzero(_inside(places, region))
+        low, high = (int(inside[0]), int(inside[-1]) + 1) if inside.size else (0, 0)
+        _fill(out, _values(parts["values"][low:high]), tuple(line[low:high] for line in places), region=region)
 
 
 def csr_rows(parts: Parts, shape: tuple[int, ...], params: Params, rows: slice) -> tuple[Array, Array, Array]:
@@ -83,18 +91,22 @@ def csr_rows(parts: Parts, shape: tuple[int, ...], params: Params, rows: slice) 
     return _values(parts["values"][low:high]), places, starts
 
 
-def coordinates(parts: Parts, shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """One validated array of positions for each axis; CodecError for a place outside the shape or named twice."""
+def coordinates(parts: Parts, shape: tuple[int, ...], region: Region | None = None) -> tuple[Array, ...]:
+    """One validated array of positions for each axis; CodecError for a place outside the shape, or named twice.
+
+    Every place of the tensor lies in one of the regions that cover it, so with `region` only its own are compared.
+    """
     coords = parts["coords"][...]
     places = tuple(
         _int64(line, size, f"a coordinate of axis {axis}") for axis, (line, size) in enumerate(zip(coords, shape))
     )
-    if places[0].size > 1:
-        order = np.lexsort(places[::-1])
-        same = np.logical_and.reduce([np.diff(line[order]) == 0 for line in places])
+    own = places if region is None else tuple(line[_inside(places, region)] for line in places)
+    if own[0].size > 1:
+        order = np.lexsort(own[::-1])
+        same = np.logical_and.reduce([np.diff(line[order]) == 0 for line in own])
         if same.any():
             at = int(order[int(np.argmax(same))])
-            raise _wrong("a cell is stored twice", "one value for each cell", str([int(line[at]) for line in places]))
+            raise _wrong("a cell is stored twice", "one value for each cell", str([int(line[at]) for line in own]))
     return places
 
 
@@ -129,10 +141,15 @@ def array(data: bytes, part: Part) -> Array:
 
 def _fill(out: Array, values: Array, places: tuple[Array, ...], *, region: Region) -> None:
     out[...] = 0
-    inside = np.ones(values.shape, bool)
+    inside = _inside(places, region)
+    out[tuple(line[inside] - part.start for line, part in zip(places, region))] = values[inside]
+
+
+def _inside(places: tuple[Array, ...], region: Region) -> Array:
+    inside = np.ones(places[0].shape, bool)
     for line, part in zip(places, region):
         inside &= (line >= part.start) & (line < part.stop)
-    out[tuple(line[inside] - part.start for line, part in zip(places, region))] = values[inside]
+    return inside
 
 
 def _values(values: Array) -> Array:

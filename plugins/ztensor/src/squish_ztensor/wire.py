@@ -41,9 +41,10 @@ def locate(source: Source, limits: Limits) -> Located:
     if head == MAGIC_0_1:
         return _before_size(source, limits, "0.1", _ARRAY)
     if head != MAGIC:
+        second = source.size >= 2 * len(MAGIC) and source.read(source.size - len(MAGIC), len(MAGIC)) == MAGIC_2
         raise FormatError(
-            "the header magic is wrong, though the footer looks like zTensor v1.1", offset=0,
-            expected=MAGIC, found=head, code="magic", hint="The start of the file is damaged; fetch it again.",
+            f"the header magic is wrong, though the footer looks like zTensor {'v2' if second else 'v1.1'}", offset=0,
+            expected=MAGIC_2 if second else MAGIC, found=head, code="magic", hint="The start of the file is damaged; fetch it again.",
         )  # fmt: skip
     if source.size < len(MAGIC) + FOOTER:
         raise TruncatedError(

@@ -59,12 +59,12 @@ class Placement:
             entry["attributes"] = dict(sorted(attributes.items()))
         self.objects[spec.name] = {**entry, "components": dict(sorted(components.items()))}
 
-    def manifest(self, attributes: Mapping[str, Any]) -> bytes:
-        """The CBOR manifest, names sorted bytewise."""
+    def root(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The manifest, names sorted bytewise."""
         optional = {"attributes": dict(attributes)} if attributes else {}
         objects = dict(sorted(self.objects.items()))
         version = "1.2.0" if self.compatible else "1.1.0"
-        return cbor2.dumps({"version": version, **optional, "objects": objects})
+        return {"version": version, **optional, "objects": objects}
 
 
 def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | Refusal:
@@ -94,7 +94,7 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
             placed[role] = (offset, part.nbytes, _NO_DIGEST[wanted.digests])
             position = offset + part.nbytes
         placement.add(spec, placed)
-    size = position + len(placement.manifest(meta if text else {})) + FOOTER
+    size = position + len(cbor2.dumps(placement.root(meta if text else {}))) + FOOTER
     return Layout(size=size, dropped=dropped)
 
 
@@ -104,6 +104,15 @@ def write(
     """Header, blobs, manifest, footer. Metadata that is not all text, and assets, go into `squish.meta`."""
     placement = Placement(wanted.compatible)
     sink.write(MAGIC)
+    append(sink, placement, tensors, wanted)
+    text = sidecar.is_text(meta, assets)
+    if not text:
+        append(sink, placement, [sidecar.outgoing(sidecar.pack(meta, assets))], wanted)
+    close(sink, placement.root(meta if text else {}))
+
+
+def append(sink: Sink, placement: Placement, tensors: Sequence[Outgoing], wanted: Wanted) -> None:
+    """Append the tensors' blobs, and enter them."""
     for outgoing in tensors:
         spec, placed = outgoing.spec, {}
         for role, part in spec.encodings[0].parts.items():
@@ -115,14 +124,11 @@ def write(
                 stream.write_to(sink)
             placed[role] = (offset, sink.tell() - offset, digest)
         placement.add(spec, placed)
-    text = sidecar.is_text(meta, assets)
-    if not text:
-        packed = sidecar.pack(meta, assets)
-        spec = sidecar.spec(len(packed))
-        offset = holding.pad(sink, placement.start(sink.tell(), spec.name, len(packed)))
-        digest = _append(sink, [packed], spec.encodings[0].parts["data"], wanted)
-        placement.add(spec, {"data": (offset, len(packed), digest)})
-    manifest = placement.manifest(meta if text else {})
+
+
+def close(sink: Sink, root: Mapping[str, Any]) -> None:
+    """Append the manifest and the footer."""
+    manifest = cbor2.dumps(root)
     for piece in (manifest, len(manifest).to_bytes(8, "little"), MAGIC):
         sink.write(piece)
 

@@ -1,0 +1,82 @@
+"""`squish edit`: tensors and metadata of a zTensor file, changed in place."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from squish_core.api import Answer, SquishError, TensorError
+from squish_core.api import open as open_file
+
+from .editing import edit as change
+
+EXAMPLES = (
+    "squish edit model.zt --add lora.safetensors",
+    "squish edit model.zt --remove 'blk.0.*' --set license=MIT --unset note",
+)
+
+
+def edit(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A zTensor file of wire 1.1, 1.2 or 2.")],
+    add: Annotated[
+        str | None,
+        typer.Option("--add", metavar="SOURCE", help="Add all tensors of this file, of any format; codes are kept."),
+    ] = None,
+    remove: Annotated[
+        list[str] | None,
+        typer.Option("--remove", metavar="PATTERN", help="Remove the tensors whose name matches; repeatable."),
+    ] = None,
+    put: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=TEXT", help="Set a key of the metadata; repeatable."),
+    ] = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="KEY", help="Delete a key of the metadata; repeatable.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> Answer:
+    """Add and remove tensors of a zTensor file, and change its metadata.
+
+    A file of wire 2 grows at its end, its old bytes untouched; one of 1.1 or 1.2 is rewritten and renamed.
+    """
+    with ExitStack() as opened:
+        old = opened.enter_context(open_file(file, "ztensor"))
+        removed = _matching(list(old), remove or [], file)
+        deleted = _keys(unset or [], old.meta, file)
+        source = opened.enter_context(open_file(add)) if add else None
+        added = list(source or ())
+        attributes: dict[str, Any] = {**dict.fromkeys(deleted), **dict(map(_pair, put or []))}
+        change(file, add=source, remove=removed, attributes=attributes)
+    size = Path(file).stat().st_size
+    data = {"file": file, "added": added, "removed": removed, "attributes": sorted(attributes), "size": size}
+    counts = f"{len(added):,} tensors added, {len(removed):,} removed, {len(attributes):,} keys of metadata changed"
+    return Answer(data, [f"edited {file}: {counts}; {size:,} bytes"])
+
+
+def _matching(names: list[str], patterns: list[str], file: str) -> list[str]:
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise TensorError(
+                "no tensor matches", file=file, found=pattern, code="pattern", hint="`squish ls` lists the names."
+            )
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def _keys(keys: list[str], meta: dict[str, Any], file: str) -> list[str]:
+    for key in keys:
+        if key not in meta:
+            raise SquishError(
+                "the metadata has no such key", file=file, found=key, code="key", hint="`squish info` lists them."
+            )
+    return keys
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise SquishError("a key and its text cannot be read", found=repr(text), expected="KEY=TEXT", code="usage")
+    return key, value
