@@ -36,13 +36,14 @@ class TestAffine(CodecSuite):
 
 class TestFloat8(CodecSuite):
     codec = "float8"
+    tolerance = 0.2
 
     def cases(self):
         spec = TensorSpec(name="w", shape=(3, 5, 17), dtype="f32")
         codes = np.random.default_rng(0).integers(0, 127, spec.shape).astype(np.uint8)
-        return {
-            "e4m3": (spec, {}, {"data": codes.view(dtypes.to_numpy("f8_e4m3")), "scale": np.array(0.1, np.float32)})
-        }
+        stored = {"data": codes.view(dtypes.to_numpy("f8_e4m3")), "scale": np.array(0.1, np.float32)}
+        values = np.random.default_rng(0).normal(size=spec.shape).astype(np.float32)
+        return {"e4m3": (spec, {}, stored), "values": (spec, {}, values), "zeros": (spec, {}, 0 * values)}
 
 
 class TestMx(CodecSuite):
