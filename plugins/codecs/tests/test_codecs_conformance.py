@@ -36,6 +36,7 @@ class TestAffine(CodecSuite):
 
 class TestFloat8(CodecSuite):
     codec = "float8"
+    tolerance = 0.2
 
     def cases(self):
         forms = {
@@ -51,7 +52,8 @@ class TestFloat8(CodecSuite):
             found[name] = spec, params, {
                 "data": codes.view(dtypes.to_numpy(params.get("element", "f8_e4m3"))), "scale": scale,
             }  # fmt: skip
-        return found
+        values = rng.normal(size=spec.shape).astype(np.float32)
+        return {**found, "values": (spec, {}, values), "zeros": (spec, {}, 0 * values)}
 
 
 class TestMx(CodecSuite):
