@@ -33,7 +33,7 @@ def test_written_again_every_stored_tensor_has_its_bytes(name: str, tmp_path: Pa
 
 
 def test_values_are_encoded_and_layers_of_another_mode_are_stated(tmp_path: Path) -> None:
-    weights = {f"layers.{number}.up_proj.weight": np.float32([[1.0] * 128] * 4) * number for number in range(3)}
+    weights = {f"layers.{number}.up_proj.weight": np.float32([[0.75] * 128] * 4) * number for number in range(3)}
     source = tmp_path / "plain.safetensors"
     write_plain(source, weights)
     squish.convert(source, tmp_path / "out", "mlx", encode=["q4", "layers.2.*=mxfp4"])

@@ -11,11 +11,19 @@ from squish_codecs.affine import Affine
 from squish_codecs.families import affine_form
 from squish_safetensors import writer
 from squish_safetensors.folder import ASSETS
-from squish_safetensors.layers import CONFIG, lowered, with_config
+from squish_safetensors.layers import lowered, with_config
 
 from squish_core.api import CodecSpec, Encoding, Layout, Options, Outgoing, Part, Refusal, Sink, SquishError, TensorSpec
 from squish_mlx.modes import (
-    AFFINE, AFFINE_BITS, AFFINE_GROUPS, BIASES, FLOATS, SCALES, WEIGHT, Mode, affine_params,
+    AFFINE,
+    AFFINE_BITS,
+    AFFINE_GROUPS,
+    BIASES,
+    FLOATS,
+    SCALES,
+    WEIGHT,
+    Mode,
+    affine_params,
 )  # fmt: skip
 
 MAX_SHARD_SIZE = "max_shard_size"
