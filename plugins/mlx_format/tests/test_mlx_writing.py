@@ -59,7 +59,7 @@ def test_what_mlx_has_no_mode_for_is_refused(tmp_path: Path) -> None:
     write_plain(source, {"up.weight": np.ones((4, 120), np.float32)})
     with pytest.raises(SquishError, match="groups of"):
         squish.convert(source, tmp_path / "out", "mlx", encode="*=affine:bits=4,group_size=8")
-    with pytest.raises(SquishError, match="1 bits|bits in"):
+    with pytest.raises(SquishError, match="bits in"):
         squish.convert(source, tmp_path / "out", "mlx", encode="*=affine:bits=7,group_size=40")
 
 

@@ -1,6 +1,6 @@
 """Copy checkpoints and their expected values here: `python take.py FIXTURES FAMILY [FAMILY ...]`.
 
-FIXTURES has `<family>/<case>/`, `<family>/expected/<case>.npz` and the malformed cases, all unpacked, and outcomes.json.
+FIXTURES has `<family>/<case>/`, `<family>/expected/<case>.npz`, the malformed cases, all unpacked, and outcomes.json.
 Expected values become the SHA-256 of float32 values (little-endian, row-major, -0.0 as 0.0).
 
 Written by mlx 0.32.4 on CPU (config.json as mlx-lm writes it); expected values by mx.dequantize with scales widened to
