@@ -39,6 +39,7 @@ BRINGS = {
     "squish-uqff": Brings(
         containers=frozenset({"uqff"}), codecs=frozenset({"hqq", "uqff.f8q8"}), sample="sample.uqff", refines=True
     ),
+    "squish-mlx": Brings(containers=frozenset({"mlx"})),
     "squish-squizd": Brings(
         containers=frozenset({"squizd"}),
         codecs=frozenset({"squizd.int4", "squizd.int2", "tca_tbe"}),

@@ -19,7 +19,8 @@ SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.safetensors")
 ASSETS = (
     "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
-    "preprocessor_config.json", "quantize_config.json", "hf_quant_config.json",
+    "preprocessor_config.json", "quantize_config.json", "quant_config.json",
+    "hf_quant_config.json",
 )  # fmt: skip
 
 

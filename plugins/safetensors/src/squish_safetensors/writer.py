@@ -76,9 +76,15 @@ def write(
     meta: Mapping[str, Any],
     assets: Mapping[str, bytes],
     options: Options,
+    *,
+    in_order: bool = False,
 ) -> None:
-    """Write the file, or all files of a folder, the index last: a folder without it is unfinished."""
-    files = plan([tensor.spec for tensor in tensors], meta, options)
+    """Write the file, or all files of a folder, the index last: a folder without it is unfinished.
+
+    `in_order`: data in the order of `tensors` as far as alignment lets them, so that parts that are made together are
+    written together.
+    """
+    files = plan([tensor.spec for tensor in tensors], meta, options, in_order)
     by_name = {tensor.spec.name: tensor for tensor in tensors}
     if MAX_SHARD_SIZE not in options:
         _write_file(sink, files[0], by_name)
@@ -93,17 +99,29 @@ def write(
         member.write(_index_json(files))
 
 
-def plan(specs: Sequence[TensorSpec], meta: Mapping[str, Any], options: Options) -> list[Planned]:
+def plan(
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], options: Options, in_order: bool = False
+) -> list[Planned]:
     """The files to write. Shards are filled in the given order; within a file data are ordered as the reference
-    implementation orders them: dtypes by falling alignment, then names."""
+    implementation orders them: dtypes by falling alignment, then names. With `in_order`, tensors of whole 8 bytes come
+    first, as they are given: they leave any alignment as it is."""
     limit = parse_size(options[MAX_SHARD_SIZE]) if MAX_SHARD_SIZE in options else None
     groups = _filled(specs, limit)
     files = []
     for number, group in enumerate(groups, 1):
-        ordered = tuple(sorted(group, key=lambda spec: (-ORDER[_dtype(spec)], spec.name)))
+        ordered = tuple(
+            sorted(group, key=lambda spec: _ALIGNED if in_order and _nbytes(spec) % 8 == 0 else _place(spec))
+        )
         header = dump_header([(spec.name, _dtype(spec), spec.shape) for spec in ordered], _texts(meta))
         files.append(Planned(f"model-{number:05}-of-{len(groups):05}.safetensors", ordered, header))
     return files
+
+
+_ALIGNED = (-len(ORDER), "")
+
+
+def _place(spec: TensorSpec) -> tuple[int, str]:
+    return -ORDER[_dtype(spec)], spec.name
 
 
 def parse_size(text: str) -> int:

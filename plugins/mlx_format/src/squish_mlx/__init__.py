@@ -1,0 +1,26 @@
+"""Declares MLX checkpoints, a refinement of safetensors; imports no implementation."""
+
+from __future__ import annotations
+
+from squish_core.api import ContainerInfo, hookimpl
+
+
+@hookimpl
+def squish_containers() -> list[ContainerInfo]:
+    """The containers of this plugin."""
+    return [
+        ContainerInfo(
+            id="mlx",
+            title="MLX checkpoints (mlx-lm): quantised layers in safetensors",
+            factory="squish_mlx.container:Mlx",
+            refines="safetensors",
+            can_write=True,
+            options={"max_shard_size": "most bytes of tensors in a shard (5GB)"},
+            aliases={
+                **{f"q{bits}": f"affine:bits={bits},group_size=64,word=u32,offset=bias,scale_dtype=f16"
+                   for bits in (2, 3, 4, 5, 6, 8)},
+                "mxfp4": "mx",
+            },
+            codecs=("dense", "affine", "mx"),
+        )
+    ]  # fmt: skip

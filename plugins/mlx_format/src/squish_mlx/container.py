@@ -1,0 +1,75 @@
+"""The refinement: from the tensors of an MLX checkpoint to its layers, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from squish_safetensors.layers import CONFIG, Files, Parts, collect, refine
+
+from squish_core.api import (
+    Encoding,
+    FormatError,
+    Index,
+    Layout,
+    Limits,
+    Options,
+    Outgoing,
+    Part,
+    Problem,
+    Refinement,
+    Refusal,
+    Sink,
+    Source,
+    TensorSpec,
+)
+from squish_mlx import writer
+from squish_mlx.modes import BIASES, SCALES, WEIGHT, read_layer, read_mode
+
+KEY = "quantization"
+NUMBERS = ("group_size", "bits", "mode")
+
+
+class Mlx(Refinement):
+    """A checkpoint whose config.json has `quantization`, as mlx-lm writes it."""
+
+    def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
+        config, problems = Files(index, source).json(CONFIG)
+        declared = config.get(KEY)
+        if not isinstance(declared, dict):
+            return None
+        layers = collect(index.tensors, (SCALES, BIASES), WEIGHT, packed=("u32",))
+        beside = config.get("quantization_config")
+        if isinstance(beside, dict) and beside.get("quant_method") is not None:
+            message = f"{KEY} is taken; quantization_config names the method {str(beside['quant_method'])[:40]!r}"
+            problems.append(Problem(code="contradiction", severity="warning", where=CONFIG, message=message))
+        problems += [
+            Problem(code="override", severity="note", where=name, message="has an override, and is no quantised layer")
+            for name, value in declared.items()
+            if name not in NUMBERS and isinstance(value, dict) and name not in layers
+        ]
+
+        def make(layer: str, parts: Parts) -> TensorSpec:
+            override = declared.get(layer)
+            if override is False:
+                raise FormatError("the configuration says it is not quantised", part=CONFIG, code="contradiction")
+            return read_layer(layer, parts, read_mode(override if isinstance(override, dict) else declared))
+
+        return refine(index, "mlx", "", layers, make, problems)
+
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        return writer.accepts(spec, encoding)
+
+    def writes_folder(self, options: Options) -> bool:
+        return True
+
+    def layout(
+        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+    ) -> Layout:
+        return writer.layout(specs, meta, assets, options)
+
+    def write(
+        self, sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes],
+        options: Options,
+    ) -> None:  # fmt: skip
+        writer.write(sink, tensors, meta, assets, options)

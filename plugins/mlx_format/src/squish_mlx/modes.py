@@ -1,0 +1,86 @@
+"""The quantisation modes of MLX: what a layer's configuration and its tensors stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+from squish_codecs.affine import Affine
+from squish_codecs.mx import Mx
+from squish_safetensors.layers import Parts, encoded, need, viewed
+
+from squish_core.api import CodecSpec, FormatError, TensorSpec
+
+WEIGHT, SCALES, BIASES = ".weight", ".scales", ".biases"
+AFFINE = "affine"
+AFFINE_BITS, AFFINE_GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
+
+
+@frozen
+class Mode:
+    """How a layer is quantised."""
+
+    name: str
+    bits: int
+    group_size: int
+
+
+# name -> (bits, group size, parameters of `mx`); what a configuration leaves out is taken from here
+FLOATS: dict[str, tuple[int, int, Mapping[str, Any]]] = {
+    "mxfp4": (4, 32, {}),
+    "mxfp8": (8, 32, {"element": "f8_e4m3"}),
+    "nvfp4": (4, 16, {"block_size": 16, "scale_dtype": "f8_e4m3"}),
+}
+
+
+def read_mode(declared: Mapping[str, Any]) -> Mode:
+    """The mode that a `quantization` object or a layer's override states; FormatError where MLX has none such."""
+    name = declared.get("mode", AFFINE)
+    if name != AFFINE and name not in FLOATS:
+        raise _refuse("mode", " or ".join((AFFINE, *FLOATS)), name)
+    bits, group, _ = FLOATS.get(name, (4, 64, {}))
+    mode = Mode(name, declared.get("bits", bits), declared.get("group_size", group))
+    legal_bits, legal_groups = (AFFINE_BITS, AFFINE_GROUPS) if name == AFFINE else ((bits,), (group,))
+    for field, value, legal in (("bits", mode.bits, legal_bits), ("group_size", mode.group_size, legal_groups)):
+        if type(value) is not int or value not in legal:
+            raise _refuse(field, f"{' or '.join(map(str, legal))} for {name}", value)
+    return mode
+
+
+def read_layer(layer: str, parts: Parts, mode: Mode) -> TensorSpec:
+    """The weight of a layer: `weight` u32 words, `scales`, and for affine `biases`."""
+    words = need(parts, WEIGHT, ("u32",))
+    *lead, width = words.shape or (0,)
+    shape = (*lead, width * 32 // mode.bits)
+    if mode.name == AFFINE:
+        scales = need(parts, SCALES, ("f32", "f16", "bf16"))
+        biases = need(parts, BIASES, ("f32", "f16", "bf16"))
+        codec = CodecSpec("affine", affine_params(mode, scales.dtype, biases.dtype))
+        fields = {"data": ("weight", words), "scale": ("scales", scales), "offset": ("biases", biases)}
+        return encoded(layer + WEIGHT, shape, codec, Affine(), fields)
+    if BIASES in parts:
+        raise FormatError(f"{mode.name} has no biases", part="biases", code="contradiction")
+    scales, params = need(parts, SCALES, ("u8",)), FLOATS[mode.name][2]
+    element = params.get("element")
+    data = viewed(words, element, shape) if element else viewed(words, "u8", (*lead, 4 * width))
+    scale = viewed(scales, params.get("scale_dtype", "f8_e8m0"), scales.shape)
+    fields = {"data": ("weight", data), "scale": ("scales", scale)}
+    return encoded(layer + WEIGHT, shape, CodecSpec("mx", params), Mx(), fields)
+
+
+def affine_params(mode: Mode, scale: str, bias: str) -> dict[str, Any]:
+    """Parameters of `affine` for a mode and the dtypes of its scales and biases."""
+    params: dict[str, Any] = {"bits": mode.bits, "group_size": mode.group_size, "word": "u32", "offset": "bias"}
+    if scale != "f32":
+        params["scale_dtype"] = scale
+    if bias != scale:
+        params["offset_dtype"] = bias
+    return params
+
+
+def _refuse(field: str, expected: str, found: Any) -> FormatError:
+    return FormatError(
+        f"the declared {field} is none of MLX", part="config.json", expected=expected, found=repr(found)[:80],
+        code="config",
+    )  # fmt: skip

@@ -1,0 +1,139 @@
+"""Writing an MLX checkpoint: a folder of safetensors shards, and a config.json that states each layer's mode."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import asdict
+from squish_codecs.affine import Affine
+from squish_codecs.families import affine_form
+from squish_safetensors import writer
+from squish_safetensors.folder import ASSETS
+from squish_safetensors.layers import lowered, with_config
+
+from squish_core.api import CodecSpec, Encoding, Layout, Options, Outgoing, Part, Refusal, Sink, SquishError, TensorSpec
+from squish_mlx.modes import (
+    AFFINE,
+    AFFINE_BITS,
+    AFFINE_GROUPS,
+    BIASES,
+    FLOATS,
+    SCALES,
+    WEIGHT,
+    Mode,
+    affine_params,
+)  # fmt: skip
+
+MAX_SHARD_SIZE = "max_shard_size"
+FOREIGN = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
+"""Assets that declare another quantisation."""
+
+
+def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
+    """Dense tensors, the modes of MLX as they are, and affine codes of others in the form of MLX."""
+    codec = encoding.codec
+    if codec.id == "dense":
+        return writer.accepts(spec, encoding)
+    if not spec.name.endswith(WEIGHT):
+        return Refusal(why="MLX quantises tensors called <layer>.weight only", code="name")
+    if codec.id == "mx":
+        if dict(codec.params) not in [dict(params) for *_, params in FLOATS.values()]:
+            return Refusal(why=f"MLX has mxfp4, mxfp8 and nvfp4 without a global scale, not {codec}", code="codec")
+        return Encoding(codec=codec, parts=_bare(encoding.parts))
+    form = affine_form(codec)
+    if form is None:
+        return Refusal(why=f"MLX has no layout for {codec.id}; ask for one with --encode", code="codec")
+    mode = Mode(AFFINE, form["bits"], form.get("group_size", 0))
+    if mode.bits not in AFFINE_BITS or mode.group_size not in AFFINE_GROUPS:
+        legal = f"{AFFINE_BITS} bits in groups of {AFFINE_GROUPS}"
+        return Refusal(why=f"MLX has {legal}, not {mode.bits} in {mode.group_size}", code="affine")
+    params = affine_params(mode, *_floats(form))
+    try:
+        made = Affine().parts(spec, params)
+    except SquishError as error:
+        return Refusal(why=error.message, code="affine")
+    parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in made.items()}
+    return Encoding(codec=CodecSpec("affine", params), parts=parts)
+
+
+def layout(
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+) -> Layout:
+    """What is left behind; the size is open until config.json is made."""
+    foreign = [f"asset {name}" for name in assets if name in FOREIGN or name not in ASSETS]
+    return Layout(size=None, dropped=tuple(foreign))
+
+
+def write(
+    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], options: Options
+) -> None:
+    """Write the shards, the assets and the index."""
+    stored = [made for tensor in tensors for made in _lower(tensor)]
+    modes = {
+        tensor.spec.name.removesuffix(WEIGHT): _mode(tensor.spec)
+        for tensor in tensors if tensor.spec.encodings[0].codec.id != "dense"
+    }  # fmt: skip
+    kept = {name: data for name, data in assets.items() if name not in FOREIGN}
+    with_modes = with_config(kept, lambda config: declare(config, modes))
+    options = {MAX_SHARD_SIZE: options.get(MAX_SHARD_SIZE, "5GB")}
+    writer.write(sink, stored, {**meta, "format": "mlx"}, with_modes, options, in_order=True)
+
+
+def declare(config: Mapping[str, Any], modes: Mapping[str, Mode]) -> dict[str, Any]:
+    """A configuration with the layers' modes: the most common one for all, the others under the layers' names."""
+    kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
+    if not modes:
+        return kept
+    common = Counter(modes.values()).most_common(1)[0][0]
+    stated = {layer: _stated(mode) for layer, mode in modes.items() if mode != common}
+    declared = {**_stated(common), **stated}
+    return {**kept, "quantization": declared, "quantization_config": declared}
+
+
+def _stated(mode: Mode) -> dict[str, Any]:
+    values = asdict(mode)
+    return {"group_size": values["group_size"], "bits": values["bits"], "mode": values["name"]}
+
+
+def _floats(form: Mapping[str, Any]) -> tuple[str, str]:
+    """Dtypes of scales and biases. A bias of zero point times scale needs more digits than a narrow scale has."""
+    scale = str(form.get("scale_dtype", "f32"))
+    kind = form.get("offset", "none")
+    if scale not in ("f32", "f16", "bf16") or kind == "zero_point":
+        return "f32", "f32"
+    return scale, str(form.get("offset_dtype", scale)) if kind == "bias" else scale
+
+
+def _bare(parts: Mapping[str, Part]) -> dict[str, Part]:
+    return {role: Part(dtype=part.dtype, shape=part.shape) for role, part in parts.items()}
+
+
+def _mode(spec: TensorSpec) -> Mode:
+    codec = spec.encodings[0].codec
+    if codec.id == "affine":
+        return Mode(AFFINE, codec.params["bits"], codec.params["group_size"])
+    return next(
+        Mode(name, bits, group) for name, (bits, group, params) in FLOATS.items() if dict(params) == dict(codec.params)
+    )
+
+
+def _lower(tensor: Outgoing) -> list[Outgoing]:
+    """What is stored of a tensor."""
+    spec, (encoding,) = tensor.spec, tensor.spec.encodings
+    if encoding.codec.id == "dense":
+        return [tensor]
+    layer, parts = spec.name.removesuffix(WEIGHT), encoding.parts
+    words = (*parts["data"].shape[:-1], parts["data"].nbytes // max(_rows(spec), 1) // 4)
+    fields = [(layer + WEIGHT, "u32", words, "data")]
+    if encoding.codec.id == "mx":
+        fields.append((layer + SCALES, "u8", parts["scale"].shape, "scale"))
+    else:
+        for suffix, role in ((SCALES, "scale"), (BIASES, "offset")):
+            fields.append((layer + suffix, parts[role].dtype, parts[role].shape, role))
+    return lowered(tensor, fields)
+
+
+def _rows(spec: TensorSpec) -> int:
+    return spec.elements // spec.shape[-1] if spec.shape[-1] else 0

@@ -1,0 +1,74 @@
+"""What is written is an MLX checkpoint with the same codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.api import SquishError
+
+DATA = Path(__file__).with_name("data")
+SETS = sorted(json.loads((DATA / "expected.json").read_text()))
+LAYER = "model.layers.0.self_attn.k_proj"
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_written_again_every_stored_tensor_has_its_bytes(name: str, tmp_path: Path) -> None:
+    made = squish.convert(DATA / name, tmp_path / "out", "mlx")
+    assert {step.action for step in made.steps} == {"copy"}
+    with (
+        squish.open(DATA / name, "safetensors") as old,
+        squish.open(tmp_path / "out", "safetensors") as new,
+    ):
+        assert set(old) == set(new)
+        for key in old:
+            assert (old[key].dtype, old[key].shape) == (new[key].dtype, new[key].shape)
+            assert old[key].numpy().tobytes() == new[key].numpy().tobytes()
+    declared = json.loads((tmp_path / "out" / "config.json").read_text())["quantization"]
+    assert declared == {"mode": "affine", **json.loads((DATA / name / "config.json").read_text())["quantization"]}
+
+
+def test_values_are_encoded_and_layers_of_another_mode_are_stated(tmp_path: Path) -> None:
+    weights = {f"layers.{number}.up_proj.weight": np.float32([[0.75] * 128] * 4) * number for number in range(3)}
+    source = tmp_path / "plain.safetensors"
+    write_plain(source, weights)
+    squish.convert(source, tmp_path / "out", "mlx", encode=["q4", "layers.2.*=mxfp4"])
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["quantization"] == config["quantization_config"] == {
+        "group_size": 64, "bits": 4, "mode": "affine",
+        "layers.2.up_proj": {"group_size": 32, "bits": 4, "mode": "mxfp4"},
+    }  # fmt: skip
+    with squish.open(tmp_path / "out") as file:
+        assert file.format == "mlx"
+        for name, values in weights.items():
+            np.testing.assert_allclose(file[name].numpy(), values, rtol=1e-3)
+
+
+def test_codes_of_another_family_are_carried_without_floats(tmp_path: Path) -> None:
+    source = DATA / "mlx-affine_b4_g64"
+    made = squish.convert(source, tmp_path / "copy", "mlx", dry_run=True, only=f"{LAYER}.weight")
+    assert [str(step.exactness) for step in made.steps] == ["bytes"]
+
+
+def test_what_mlx_has_no_mode_for_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "plain.safetensors"
+    write_plain(source, {"up.weight": np.ones((4, 120), np.float32)})
+    with pytest.raises(SquishError, match="groups of"):
+        squish.convert(source, tmp_path / "out", "mlx", encode="*=affine:bits=4,group_size=8")
+    with pytest.raises(SquishError, match="bits in"):
+        squish.convert(source, tmp_path / "out", "mlx", encode="*=affine:bits=7,group_size=40")
+
+
+def write_plain(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """A safetensors file of float32 arrays."""
+    header, data = {}, b""
+    for name, values in tensors.items():
+        raw = values.astype("<f4").tobytes()
+        header[name] = {"dtype": "F32", "shape": values.shape, "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)

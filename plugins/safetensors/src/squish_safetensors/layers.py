@@ -1,0 +1,197 @@
+"""For formats inside safetensors: layers that are stored as several tensors, and the JSON files beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from attrs import evolve, frozen
+
+from squish_core.api import (
+    DENSE,
+    Codec,
+    CodecSpec,
+    Encoding,
+    FormatError,
+    Index,
+    Limits,
+    Outgoing,
+    Part,
+    Problem,
+    Source,
+    SquishError,
+    TensorSpec,
+    check_shape,
+    dtypes,
+)
+from squish_safetensors.strict_json import loads
+
+LIMITS = Limits()
+MAX_JSON = 16 << 20
+CONFIG = "config.json"
+Parts = Mapping[str, Part]
+Make = Callable[[str, Parts], TensorSpec]
+"""A layer's tensor from the layer's name and its parts by suffix; raises SquishError where they do not fit."""
+
+
+@frozen
+class Files:
+    """An Index of safetensors and the source it was read from: small parts and JSON assets by name."""
+
+    index: Index
+    source: Source
+
+    def read(self, part: Part, what: str) -> bytes:
+        """The bytes of a small part; `what` names it in errors."""
+        return b"".join(
+            self._file(segment.file).read(segment.offset, segment.length, what) for segment in part.segments
+        )
+
+    def json(self, name: str) -> tuple[dict[str, Any], list[Problem]]:
+        """The object in an asset; {} where it is not there, and a warning where it cannot be read."""
+        asset = self.index.assets.get(name)
+        if asset is None:
+            return {}, []
+        try:
+            if asset.nbytes > MAX_JSON:
+                raise FormatError("is too large", expected=f"at most {MAX_JSON} bytes", found=asset.nbytes, code="json")
+            return loads(self.read(asset, name), name, LIMITS), []
+        except SquishError as error:
+            return {}, [Problem(code="json", severity="warning", where=name, message=f"is not used: {error}")]
+
+    def _file(self, number: int) -> Source:
+        name = self.index.files[number].name
+        return self.source if not self.source.is_dir and name == self.source.filename else self.source.member(name)
+
+
+def collect(
+    tensors: Mapping[str, TensorSpec], suffixes: Iterable[str], base: str = ".weight", packed: Iterable[str] = ()
+) -> dict[str, dict[str, Part]]:
+    """Layers by name, their parts by suffix. `<layer><base>` with no other part beside it is a plain tensor, unless its
+    dtype is one of `packed`: values that mean nothing without the parts that are missing then."""
+    every = sorted({*suffixes, base}, key=len, reverse=True)
+    pattern = re.compile(f"(.*?)({'|'.join(map(re.escape, every))})", re.DOTALL)
+    found: dict[str, dict[str, Part]] = {}
+    for name, spec in tensors.items():
+        split = pattern.fullmatch(name)
+        if split:
+            found.setdefault(split[1], {})[split[2]] = stored_part(spec)
+    return {
+        layer: parts for layer, parts in found.items() if set(parts) != {base} or parts[base].dtype in packed
+    }  # fmt: skip
+
+
+def refine(
+    index: Index, name: str, version: str, layers: Mapping[str, Parts], make: Make, problems: Iterable[Problem]
+) -> Index:
+    """The Index with each layer's tensors replaced by one, in the place of the first of them.
+
+    A layer that `make` refuses becomes a tensor without an encoding: its parts are extras, and a Problem says why.
+    """
+    owner = {layer + suffix: layer for layer, parts in layers.items() for suffix in parts}
+    found = list(problems)
+    tensors: dict[str, TensorSpec] = {}
+    done: set[str] = set()
+    for stored, plain in index.tensors.items():
+        layer = owner.get(stored)
+        if layer in done:
+            continue
+        spec = plain
+        if layer is not None:
+            done.add(layer)
+            spec = _made(make, layer, layers[layer], found)
+        if tensors.setdefault(spec.name, spec) is not spec:
+            message = "is stored twice, quantised and as it is; the second one is left out"
+            found.append(Problem(code="duplicate", severity="error", where=spec.name, message=message))
+    return evolve(index, format=name, version=version, tensors=tensors, problems=(*index.problems, *found))
+
+
+def _made(make: Make, layer: str, parts: Parts, problems: list[Problem]) -> TensorSpec:
+    try:
+        return make(layer, parts)
+    except SquishError as error:
+        code = error.code or "layer"
+        name = error.tensor or f"{layer}.weight"
+        problems.append(Problem(code=code, severity="error", where=name, message=str(error.within(tensor=name))))
+        first = next(iter(parts.values()))
+        extras = {suffix.lstrip("."): part for suffix, part in parts.items()}
+        return TensorSpec(
+            name=name, shape=first.shape, dtype="unknown", extras=extras, problem=str(error).rstrip(".")
+        )  # fmt: skip
+
+
+def encoded(
+    name: str, shape: Iterable[int], spec: CodecSpec, codec: Codec, parts: Mapping[str, tuple[str, Part]],
+    extras: Parts | None = None,
+) -> TensorSpec:  # fmt: skip
+    """A tensor under `spec`; `parts` maps roles to the stored field's name and the part. The codec says what each must
+    be, FormatError naming the field where it is not."""
+    made = TensorSpec(name=name, shape=check_shape(list(shape), LIMITS, tensor=name), dtype="f32", extras=extras or {})
+    wanted = codec.parts(made, spec.params)
+    for role, (dtype, dims) in wanted.items():
+        field, part = parts[role]
+        if (part.dtype, part.shape) != (dtype, tuple(dims)):
+            raise FormatError(
+                "does not fit what is declared", tensor=name, part=field, expected=f"{dtype} {list(dims)}",
+                found=f"{part.dtype} {list(part.shape)}", code="shape",
+                hint="The configuration and the tensors belong to different models, or a file is damaged.",
+            )  # fmt: skip
+    held = {role: parts[role][1] for role in wanted}
+    return evolve(made, encodings=(Encoding(codec=spec, parts=held),))
+
+
+def need(parts: Parts, suffix: str, allowed: Iterable[str], *, rank: int | None = None) -> Part:
+    """A part of a layer that must be there with one of these dtypes; FormatError naming it."""
+    part = parts.get(suffix)
+    field = suffix.lstrip(".")
+    if part is None:
+        raise FormatError(
+            "is missing", part=field, expected=field, found=", ".join(each.lstrip(".") for each in parts),
+            code="missing", hint="It may be in a shard that is missing.",
+        )  # fmt: skip
+    if part.dtype not in allowed or (rank is not None and len(part.shape) != rank):
+        axes = "" if rank is None else f" of rank {rank}"
+        raise FormatError(
+            "has another dtype or shape than the format", part=field, expected=" or ".join(allowed) + axes,
+            found=f"{part.dtype} {list(part.shape)}", code="dtype",
+        )  # fmt: skip
+    return part
+
+
+def viewed(part: Part, dtype: str, shape: Iterable[int]) -> Part:
+    """The same bytes as an array of another dtype and shape of the same size."""
+    seen = evolve(part, dtype=dtype, shape=tuple(shape))
+    if dtypes.bits(dtype) * dtypes.count(seen.shape) != 8 * part.nbytes:
+        raise FormatError(
+            "has another size than declared", expected=f"{dtype} {list(seen.shape)}",
+            found=f"{part.dtype} {list(part.shape)}", code="size",
+        )  # fmt: skip
+    return seen
+
+
+def stored_part(spec: TensorSpec) -> Part:
+    """The one part of a stored tensor; its dtype is the tensor's, also where the container has packed bytes."""
+    for encoding in spec.encodings:
+        return next(iter(encoding.parts.values()))
+    return next(iter(spec.extras.values()))
+
+
+def lowered(tensor: Outgoing, fields: Iterable[tuple[str, str, tuple[int, ...], str]]) -> list[Outgoing]:
+    """A layer on its way out as the tensors that are stored of it: (name, dtype, shape, role) of each."""
+    made = []
+    for name, dtype, shape, role in fields:
+        part = Part(dtype=dtype, shape=shape)
+        spec = TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),))
+        made.append(Outgoing(spec, {"data": tensor.parts[role]}))
+    return made
+
+
+def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, bytes]:
+    """The assets with a config.json that `change` makes of theirs (of {} where there is none that can be read)."""
+    try:
+        config = loads(bytes(assets.get(CONFIG, b"{}")), CONFIG, LIMITS)
+    except SquishError:
+        config = {}
+    return {**assets, CONFIG: (json.dumps(change(config), ensure_ascii=False, indent=4) + "\n").encode()}
