@@ -380,5 +380,5 @@ def _part(dtype: str, shape: tuple[int, ...]) -> Any:
 
 
 def _size_of(target: Path) -> int:
-    files = target.iterdir() if target.is_dir() else [target]
-    return sum(path.stat().st_size for path in files)
+    files = target.rglob("*") if target.is_dir() else [target]
+    return sum(path.stat().st_size for path in files if path.is_file())

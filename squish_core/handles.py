@@ -202,7 +202,8 @@ class File(Mapping[str, "Tensor"]):
         ref = self.index.files[number]
         if not self.source.is_dir and ref.name == self.source.filename:
             return self.source
-        source = self.source.member(ref.name)
+        folder, _, name = ref.name.rpartition("/")
+        source = self.source.member(name, folder)
         if source.size < ref.size:
             raise FormatError(
                 "is smaller than when it was opened", file=source.name,

@@ -117,7 +117,8 @@ class TensorSpec:
 
 @frozen
 class FileRef:
-    """A file of an Index: its plain name in the folder, its size when the Index was made, its digest."""
+    """A file of an Index: its plain name in the folder (or `folder/name`), its size when the Index was made, its
+    digest."""
 
     name: str
     size: int

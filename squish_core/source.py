@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import stat
@@ -18,6 +19,8 @@ PIECE = 4 << 20
 READERS = min(4, os.cpu_count() or 1)
 LENT = (".json", ".jinja", ".txt", ".model")
 """Suffixes of the files that a folder of assets lends: what describes a model, never its weights."""
+MEMBERS = 64
+"""Files of a folder that stay open at a time: a model may have more of them than a process may have descriptors."""
 
 
 class Source:
@@ -37,7 +40,7 @@ class Source:
 
     @cached_property
     def filename(self) -> str:
-        """The plain name in its folder, as `FileRef` has it."""
+        """The name in its folder, as `FileRef` has it."""
         return Path(self.name).name
 
     def read(self, offset: int, length: int, what: str = "data") -> bytes:
@@ -55,21 +58,27 @@ class Source:
         self._check(offset, len(out), what)
         out[:] = self._view(offset, len(out)) if len(out) else b""
 
-    def member(self, name: str) -> Source:
-        """Another file of the same folder by its plain name; opened once, closed with this one."""
-        check_plain_name(name, self.name)
+    def member(self, name: str, folder: str = "") -> Source:
+        """Another file of the same folder, or of a folder in it, by its plain name; closed with this one, or when
+        many others have been opened since and nobody uses it."""
+        for piece in (folder, name) if folder else (name,):
+            check_plain_name(piece, self.name)
+        path = f"{folder}/{name}" if folder else name
         with self._lock:
             if self._closed:
                 raise closed(self.name)
-            if name not in self._members:
-                opened = self._lent[name].member(name) if name in self._lent else self._open_member(name)
-                opened._lent = self._lent
-                self._members[name] = opened
-            return self._members[name]
+            if path not in self._members:
+                if len(self._members) >= MEMBERS:
+                    del self._members[next(iter(self._members))]
+                opened = self._lent[path].member(name) if path in self._lent else self._open_member(path)
+                opened.filename, opened._lent = path, self._lent
+                self._members[path] = opened
+            return self._members[path]
 
-    def members(self) -> tuple[str, ...]:
-        """Sorted names of the regular files in the folder (for a file: the folder it lies in), and of those lent."""
-        return tuple(sorted({*self._names(), *self._lent}))
+    def members(self, folder: str = "") -> tuple[str, ...]:
+        """Sorted names of the regular files in the folder (for a file: the folder it lies in) and of those lent, or
+        in a folder in it."""
+        return tuple(sorted({*self._names(folder), *(() if folder else self._lent)}))
 
     def lend(self, folder: Source) -> tuple[str, ...]:
         """Let the config, tokenizer and the like of another folder be found here, where they are not; their names."""
@@ -102,8 +111,8 @@ class Source:
                 hint="The file is truncated (an interrupted download?) or damaged.",
             )
 
-    def _names(self) -> tuple[str, ...]:
-        """Names of the regular files in the folder."""
+    def _names(self, folder: str = "") -> tuple[str, ...]:
+        """Names of the regular files in the folder, or in one in it."""
         return ()
 
     def _open_member(self, name: str) -> Source:
@@ -150,14 +159,15 @@ class FileSource(Source):
         info = os.fstat(handle.fd)
         super().__init__(str(path), info.st_size)
         self.path = path
+        self.identity = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
         self._handle: _Handle | None = handle
         self._map: mmap.mmap | None = None
         if not stat.S_ISREG(info.st_mode):
             raise FormatError("is not a regular file", file=str(path), found=kind_of(info.st_mode), code="file-kind")
 
-    def _names(self) -> tuple[str, ...]:
+    def _names(self, folder: str = "") -> tuple[str, ...]:
         assert self.path is not None
-        return regular_files(self.path.parent)
+        return regular_files(self.path.parent / folder)
 
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
         self._check(offset, len(out), what)
@@ -211,7 +221,10 @@ class FileSource(Source):
             if os.fstat(handle.fd).st_size < self.size:
                 raise self._shrunk(handle)
             if self._map is None:
-                self._map = mmap.mmap(handle.fd, self.size, access=mmap.ACCESS_READ)
+                try:
+                    self._map = mmap.mmap(handle.fd, self.size, access=mmap.ACCESS_READ)
+                except OSError as error:
+                    raise missing(Path(self.name), error) from None
             return memoryview(self._map)[offset : offset + length]
 
     def _shrunk(self, handle: _Handle) -> TruncatedError:
@@ -233,14 +246,22 @@ class FolderSource(Source):
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), 0)
         self.path = path
+        self._first: dict[str, tuple[int, ...]] = {}
 
-    def _names(self) -> tuple[str, ...]:
+    def _names(self, folder: str = "") -> tuple[str, ...]:
         assert self.path is not None
-        return regular_files(self.path)
+        return regular_files(self.path / folder)
 
     def _open_member(self, name: str) -> Source:
+        """Opened again after it was dropped, a member must be the same file."""
         assert self.path is not None
-        return FileSource(self.path / name)
+        member = FileSource(self.path / name)
+        if self._first.setdefault(name, member.identity) != member.identity:
+            raise FormatError(
+                "was replaced while the folder was open", file=member.name, code="changed",
+                hint="Open the folder again once it is complete.",
+            )  # fmt: skip
+        return member
 
 
 def open_source(target: Any) -> Source:
@@ -280,8 +301,11 @@ def check_plain_name(name: str, file: str) -> None:
 
 
 def regular_files(folder: Path) -> tuple[str, ...]:
-    """Names of the regular files (or links to such) of a folder."""
-    return tuple(entry.name for entry in os.scandir(folder) if entry.is_file())
+    """Names of the regular files (or links to such) of a folder; none of one that is not there."""
+    try:
+        return tuple(entry.name for entry in os.scandir(folder) if entry.is_file())
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
 
 
 def closed(name: str) -> ClosedError:
@@ -295,7 +319,8 @@ def missing(path: Path, error: Exception) -> FormatError:
         nearest = next((parent for parent in path.parents if parent.exists()), Path())
         hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."
         return FormatError("no such file or folder", file=str(path), code="missing", hint=hint)
-    return FormatError(f"cannot be opened: {error}", file=str(path), code="unreadable")
+    hint = "Allow more open files: ulimit -n." if getattr(error, "errno", 0) == errno.EMFILE else None
+    return FormatError(f"cannot be opened: {error}", file=str(path), code="unreadable", hint=hint)
 
 
 def kind_of(mode: int) -> str:

@@ -71,16 +71,24 @@ class Sink:
         if array.part.data is not None:
             self.write(array.part.data)
 
-    def member(self, name: str) -> Any:
-        """Context manager: a Sink for another file of the folder being written."""
-        check_plain_name(name, str(self._folder))
-        return self._member(name)
+    def member(self, name: str, folder: str = "") -> Any:
+        """Context manager: a Sink for another file of the folder being written, or of a folder in it."""
+        for piece in (folder, name) if folder else (name,):
+            check_plain_name(piece, str(self._folder))
+        return self._member(f"{folder}/{name}")
+
+    def sentinel(self, name: str, folder: str = "") -> None:
+        """An empty hidden file, by which others see that what was written before it is complete."""
+        with self._member(f"{folder}/{name}"):
+            pass
 
     @contextmanager
-    def _member(self, name: str) -> Iterator[Sink]:
+    def _member(self, path: str) -> Iterator[Sink]:
         if self._folder is None:
             raise FormatError("this format writes one file, not a folder", code="folder")
-        with (self._folder / name).open("xb") as file:
+        place = self._folder / path.lstrip("/")
+        place.parent.mkdir(exist_ok=True)
+        with place.open("xb") as file:
             yield Sink(file, None, self._progress)
             file.flush()
             os.fsync(file.fileno())

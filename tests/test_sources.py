@@ -155,3 +155,31 @@ def test_reads_that_race_close_finish_or_say_closed(tmp_path: Path, attempt: int
     assert all((array == values[row]).all() for row, array in kept)
     with pytest.raises(ClosedError):
         file["w"].numpy()
+
+
+def test_files_of_a_folder_in_the_folder_are_members(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "a").write_bytes(b"abc")
+    source = open_source(tmp_path)
+    assert source.members("inner") == ("a",)
+    assert source.members("none") == ()
+    assert source.member("a", "inner").read(1, 2) == b"bc"
+    assert source.member("a", "inner").filename == "inner/a"
+    for name, folder in (("a", ".."), ("a", "inner/."), ("../a", "inner"), ("b", "inner")):
+        with pytest.raises(FormatError):
+            source.member(name, folder)
+
+
+def test_few_members_stay_open_and_each_is_the_same_file_again(tmp_path: Path) -> None:
+    for number in range(70):
+        (tmp_path / f"{number:02}").write_bytes(b"x")
+    source = open_source(tmp_path)
+    first = source.member("00")
+    for name in source.members():
+        source.member(name)
+    assert source.member("00") is not first
+    assert first.read(0, 1) == b"x"
+    (tmp_path / "01").unlink()
+    (tmp_path / "01").write_bytes(b"y")
+    with pytest.raises(FormatError, match="was replaced while"):
+        source.member("01")

@@ -117,6 +117,17 @@ def test_members_that_are_written_have_plain_names(tmp_path: Path, name: str) ->
         sink.member(name)
 
 
+def test_files_in_a_folder_and_sentinels(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "out") as sink:
+        with sink.member("a", "inner") as member:
+            member.write(b"x")
+        sink.sentinel(".ready", "inner")
+        sink.sentinel(".ready")
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
+        "out/.ready", "out/inner/.ready", "out/inner/a",
+    ]  # fmt: skip
+
+
 def test_padding_and_position(tmp_path: Path) -> None:
     seen: list[int] = []
     with atomic_file(tmp_path / "out", seen.append) as sink:

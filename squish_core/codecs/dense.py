@@ -15,22 +15,24 @@ if TYPE_CHECKING:
 
 
 class Dense(Codec):
-    """Row-major values of the tensor's own dtype; types under a byte are packed. `dtype` is a parameter of `encode`."""
+    """Row-major values of the tensor's own dtype, or of `dtype` (an encoding beside the tensor's first, or one to
+    `encode`); types under a byte are packed."""
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        if dtypes.bits(spec.dtype) < 8:
-            return {"data": ("u8", (dtypes.nbytes(spec.dtype, spec.shape),))}
-        return {"data": (spec.dtype, spec.shape)}
+        dtype = self.value_dtype(spec, params)
+        if dtypes.bits(dtype) < 8:
+            return {"data": ("u8", (dtypes.nbytes(dtype, spec.shape),))}
+        return {"data": (dtype, spec.shape)}
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        packed = dtypes.bits(spec.dtype) < 8
+        packed = dtypes.bits(self.value_dtype(spec, params)) < 8
         return (None if packed else 1,) * len(spec.shape)
 
     def value_dtype(self, spec: TensorSpec, params: Params) -> str:
-        return spec.dtype
+        return str(params.get("dtype", spec.dtype))
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        dtype = spec.dtype
+        dtype = self.value_dtype(spec, params)
         if dtypes.bits(dtype) < 8:
             out[...] = unpack(parts["data"][:], dtype, dtypes.count(spec.shape)).reshape(spec.shape)
             return

@@ -24,11 +24,12 @@ class CountingSource(Source):
 
     def __init__(self, inner: Source, log: list[Range] | None = None) -> None:
         super().__init__(inner.name, inner.size)
+        self.filename = inner.filename
         self.inner, self.is_dir, self.path = inner, inner.is_dir, inner.path
         self.log: list[Range] = [] if log is None else log
 
-    def _names(self) -> tuple[str, ...]:
-        return self.inner.members()
+    def _names(self, folder: str = "") -> tuple[str, ...]:
+        return self.inner.members(folder)
 
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
         self._note(offset, len(out))
@@ -43,7 +44,8 @@ class CountingSource(Source):
         return self.inner.view(offset, length)
 
     def _open_member(self, name: str) -> Source:
-        return CountingSource(self.inner.member(name), self.log)
+        folder, _, name = name.rpartition("/")
+        return CountingSource(self.inner.member(name, folder), self.log)
 
     def _note(self, offset: int, length: int) -> None:
         self.log.append((self.filename, offset, length))
@@ -56,8 +58,8 @@ class DamagedSource(BytesSource):
         super().__init__(data, beside.name)
         self._beside = beside
 
-    def _names(self) -> tuple[str, ...]:
-        return self._beside.members()
+    def _names(self, folder: str = "") -> tuple[str, ...]:
+        return self._beside.members(folder)
 
     def _open_member(self, name: str) -> Source:
         return self._beside.member(name)
@@ -72,11 +74,12 @@ class DamagedFolder(Source):
         super().__init__(folder.name, 0)
         self.path, self._folder, self._replaced = folder.path, folder, {name: data}
 
-    def _names(self) -> tuple[str, ...]:
-        return self._folder.members()
+    def _names(self, folder: str = "") -> tuple[str, ...]:
+        return self._folder.members(folder)
 
     def _open_member(self, name: str) -> Source:
-        inner = self._folder.member(name)
+        folder, _, plain = name.rpartition("/")
+        inner = self._folder.member(plain, folder)
         return DamagedSource(self._replaced[name], inner) if name in self._replaced else inner
 
 
