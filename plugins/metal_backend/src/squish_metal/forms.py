@@ -37,23 +37,25 @@ class Form:
 def microscaled(codec: CodecSpec, spec: TensorSpec) -> Form | None:
     """The floating-point mode whose bytes are the codec's own."""
     params = codec.params
-    if codec.id == "mx":
-        return Form(mode="mxfp4", bits=4, group_size=32)
-    if codec.id == "zt.mx" and params["block_size"] == 32 and params["axis"] == len(spec.shape) - 1:
-        return _ELEMENTS.get(params["dtype"])
+    if codec.id == "mx" and params.get("global_scale", "none") == "none":
+        element, scale = params.get("element", "f4_e2m1"), params.get("scale_dtype", "f8_e8m0")
+        return _MODES.get((element, params.get("block_size", 32), scale))
+    if codec.id == "zt.mx" and params["axis"] == len(spec.shape) - 1:
+        return _MODES.get((params["dtype"], params["block_size"], "f8_e8m0"))
     return None
 
 
-_ELEMENTS: Mapping[Any, Form] = {
-    "f4_e2m1": Form(mode="mxfp4", bits=4, group_size=32),
-    "f8_e4m3": Form(mode="mxfp8", bits=8, group_size=32),
+_MODES: Mapping[tuple[Any, ...], Form] = {
+    ("f4_e2m1", 32, "f8_e8m0"): Form(mode="mxfp4", bits=4, group_size=32),
+    ("f4_e2m1", 16, "f8_e4m3"): Form(mode="nvfp4", bits=4, group_size=16),
+    ("f8_e4m3", 32, "f8_e8m0"): Form(mode="mxfp8", bits=8, group_size=32),
 }
 
 
 def affine(codec: Codec, params: Params, spec: TensorSpec) -> Form | None:
     """The affine form of a codec that gives codes; what they look like is seen on a blank row of the same width."""
     codes = _blank_codes(codec, params, spec)
-    if codes is None or any(size != 1 for size in codes.group[:-1]):
+    if codes is None or codes.table is not None or any(size != 1 for size in codes.group[:-1]):
         return None
     group = next((size for size in GROUPS if codes.group[-1] % size == 0), None)
     width = next((bits for bits in WIDTHS if bits >= codes.bits), None)
