@@ -200,3 +200,13 @@ def test_options_of_a_backend() -> None:
     assert resolve(known, "w", "toy.box", (DENSE,), backend="toy.a").chosen.mode == "stream"
     with pytest.raises(SquishError, match="takes no options"):
         resolve(known, "w", "toy.box", (DENSE,), backend="numpy:threads=2")
+
+
+def test_a_whole_model_is_not_decoded() -> None:
+    """A codec of kind "whole" is for another runtime: the NumPy backend refuses it and says so."""
+    whole = api.CodecInfo(id="toy.whole", title="a model", factory="toys:Rows", kind="whole")
+    known = toys.registry(toys.plugin(squish_codecs=[whole]))
+    encodings = (api.Encoding(codec=api.CodecSpec("toy.whole")), DENSE)
+    chain = resolve(known, "w", "toy.box", encodings)
+    assert chain.chosen.encoding is DENSE
+    assert any("whole model" in refused.why for refused in chain.refused)
