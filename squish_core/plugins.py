@@ -180,8 +180,11 @@ class Registry:
         return {"id": wanted, "kind": None, "installed": False, "dist": None, "install": []}
 
     def missing(self, encoding: Encoding) -> Refusal | None:
-        """The first codec or filter of an encoding that is not installed."""
-        if encoding.codec.inner is None and encoding.codec.id in self.codecs and not encoding.filtered:
+        """The first codec or filter of an encoding that is not installed, or that nothing decodes."""
+        entry = self.codecs.get(encoding.codec.id)
+        if entry is not None and getattr(entry.info, "kind", "") == "whole":
+            return Refusal(why=f"{encoding.codec.id} is a whole model, for its own runtime alone", code="whole")
+        if entry is not None and encoding.codec.inner is None and not encoding.filtered:
             return None
         spec: CodecSpec | None = encoding.codec
         wanted = []

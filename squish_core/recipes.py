@@ -84,9 +84,9 @@ def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
 def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     """Resolve short names: the target container's aliases first, then the codecs'."""
     if spec.id in ("keep", *registry.codecs):
-        if spec.id != "keep" and getattr(registry.codecs[spec.id].info, "kind", "") == "bytes":
+        if spec.id != "keep" and getattr(registry.codecs[spec.id].info, "kind", "") != "tensor":
             raise SquishError(
-                "is a byte codec and encodes no values", found=repr(spec.id), code="encode",
+                "is no codec of tensors and encodes no values", found=repr(spec.id), code="encode",
                 hint="Formats that compress their parts have an option for it (--to FORMAT:OPTION=VALUE).",
             )  # fmt: skip
         return spec

@@ -11,6 +11,7 @@ from squish_core import known
 from squish_core.backends.base import OPS, Availability, Backend, Cost, Offer, Refused, Request, Use
 from squish_core.errors import SquishError, escape
 from squish_core.model import Encoding, TensorSpec, to_json
+from squish_core.recipes import parse_spec
 
 if TYPE_CHECKING:
     from squish_core.plugins import Registry
@@ -112,25 +113,29 @@ def resolve(
 ) -> Chain:
     """Cross encodings with backends and order the offers. SquishError with every refusal when there is none.
 
-    `policy` is "spec", "smallest", "exact" or a function from `Ranked` to a sort key.
+    `policy` is "spec", "smallest", "exact" or a function from `Ranked` to a sort key; `backend` an id, with options
+    for some: "ane:device=M1".
     """
     name, key = _policy(policy)
+    wanted = None if backend is None else parse_spec(backend)
     if op not in OPS:
         raise SquishError("no such operation", expected=", ".join(OPS), found=repr(op), code="op")
     offers: list[Ranked] = []
     refused: list[Refused] = []
-    if backend is not None and backend not in registry.backends:
-        registry.backend(backend)
+    if wanted is not None and wanted.id not in registry.backends:
+        registry.backend(wanted.id)
     for backend_id in sorted(registry.backends):
-        if backend is not None and backend_id != backend:
+        if wanted is not None and backend_id != wanted.id:
             continue
         try:
             implementation = registry.backend(backend_id)
         except SquishError as error:  # it is installed and cannot be imported; the others still answer
-            if backend is not None:
+            if wanted is not None:
                 raise
             refused.append(Refused(backend=backend_id, encoding=None, code="import", why=error.message))
             continue
+        if wanted is not None and wanted.params:
+            implementation = implementation.configured(wanted.params)
         available = _probe(implementation)
         if not available.ok:
             refused.append(Refused(backend=backend_id, encoding=None, code="unavailable", why=available.reason))

@@ -224,7 +224,7 @@ def test_the_format_comes_from_the_suffix_or_is_asked_for(run: Any, tmp_path: Pa
         ({"encode": "int3"}, SquishError, "no such encoding.*Known here:.*q8"),
         ({"encode": "ggml.q4_k"}, MissingPluginError, "pip install squish-ggml"),
         ({"encode": "affine:bits"}, SquishError, "cannot be read"),
-        ({"encode": "toy.xor"}, SquishError, "is a byte codec"),
+        ({"encode": "toy.xor"}, SquishError, "is no codec of tensors"),
     ],
 )
 def test_a_request_that_cannot_be_met_is_explained(tmp_path: Path, options: Any, kind: Any, said: str) -> None:

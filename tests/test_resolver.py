@@ -190,3 +190,23 @@ def test_a_chain_is_json() -> None:
 )
 def test_sizes_for_people(count: float, text: str) -> None:
     assert human(count) == text
+
+
+def test_options_of_a_backend() -> None:
+    """`ID:key=value` asks a backend that was given options; one that takes none says so."""
+    known = backends(toys.backend("toy.a"))
+    assert resolve(known, "w", "toy.box", (DENSE,), backend="toy.a").chosen.mode == "stream"
+    assert resolve(known, "w", "toy.box", (DENSE,), backend="toy.a:mode=fold").chosen.mode == "fold"
+    assert resolve(known, "w", "toy.box", (DENSE,), backend="toy.a").chosen.mode == "stream"
+    with pytest.raises(SquishError, match="takes no options"):
+        resolve(known, "w", "toy.box", (DENSE,), backend="numpy:threads=2")
+
+
+def test_a_whole_model_is_not_decoded() -> None:
+    """A codec of kind "whole" is for another runtime: the NumPy backend refuses it and says so."""
+    whole = api.CodecInfo(id="toy.whole", title="a model", factory="toys:Rows", kind="whole")
+    known = toys.registry(toys.plugin(squish_codecs=[whole]))
+    encodings = (api.Encoding(codec=api.CodecSpec("toy.whole")), DENSE)
+    chain = resolve(known, "w", "toy.box", encodings)
+    assert chain.chosen.encoding is DENSE
+    assert any("whole model" in refused.why for refused in chain.refused)

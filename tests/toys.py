@@ -237,6 +237,11 @@ class Runner(api.Backend):
     def probe(self) -> api.Availability:
         return api.Availability(ok=True)
 
+    def configured(self, options: Mapping[str, Any]) -> Runner:
+        other = type(self)()
+        other.id, other.settings = self.id, {**self.settings, **options}
+        return other
+
     def offer(self, request: api.Request) -> api.Offer | api.Refused:
         cost = api.Cost(stored=1, resident=self.settings.get("resident", 1), moved=self.settings.get("moved", 1))
         return api.Offer(

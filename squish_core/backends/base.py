@@ -90,6 +90,10 @@ class Backend:
         """Whether this backend can run on this machine."""
         raise NotImplementedError
 
+    def configured(self, options: Mapping[str, Any]) -> Backend:
+        """This backend with options of the user (`ane:device=M1`): a backend of its own, for planning."""
+        raise SquishError(f"backend {self.id!r} takes no options", found=", ".join(options), code="backend")
+
     def offer(self, request: Request) -> Offer | Refused:
         """Take an encoding or refuse it with a reason."""
         raise NotImplementedError

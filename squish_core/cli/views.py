@@ -82,7 +82,9 @@ def plan(
         list[str] | None,
         typer.Option("--feature", metavar="NAME=VALUE", help="A feature of the format, without a file; repeatable."),
     ] = None,
-    backend: Annotated[str | None, typer.Option("--backend", metavar="ID", help="Ask this backend only.")] = None,
+    backend: Annotated[
+        str | None, typer.Option("--backend", metavar="ID", help="Ask only this one; ID[:key=value].")
+    ] = None,
     policy: Annotated[str, typer.Option("--policy", help="What to prefer: spec, smallest or exact.")] = "spec",
     op: Annotated[str, typer.Option("--op", help="What for: dense, linear, embed or experts.")] = "linear",
     json: Json = False,
@@ -265,7 +267,7 @@ def planned(tensor: Tensor, backend: str | None, policy: str, op: str) -> Chain 
     try:
         return tensor.chain(backend, policy=policy, op=op)
     except SquishError as error:
-        if error.code in ("policy", "op", "not-installed"):
+        if error.code in ("policy", "op", "backend", "not-installed"):
             raise
         return error.within(tensor=tensor.name)
 

@@ -1,0 +1,22 @@
+"""Declares the Neural Engine backend, Core ML packages, and the whole-model encoding of SQUIZD's appendix."""
+
+from __future__ import annotations
+
+from squish_core.api import BackendInfo, CodecInfo, hookimpl
+
+
+@hookimpl
+def squish_backends() -> list[BackendInfo]:
+    """The backend of this plugin."""
+    title = "Apple Neural Engine, through Core ML"
+    return [BackendInfo(id="ane", title=title, factory="squish_ane.backend:Ane", preference=20)]
+
+
+@hookimpl
+def squish_codecs() -> list[CodecInfo]:
+    """A model for Core ML inside another file: nothing that decodes to a tensor."""
+    return [
+        CodecInfo(
+            id="ane.mlpackage", title="a whole Core ML package", factory="squish_ane.archive:Archive", kind="whole"
+        )
+    ]

@@ -1,0 +1,162 @@
+"""The compiled weight's enumerations, descriptor and records, to look at and to compute with. Source: chapter 25."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+from attrs import field, frozen
+
+from squish_core.api import SquishError
+
+KERNEL_FORMATS = range(1, 32)
+PALETTE_FORMATS, UNITY_FORMATS = range(7, 28), range(28, 31)
+"""Ranges of the kernel-format enumeration: the guards `f - 7 < 0x15` and `f - 0x1c < 3`, unsigned."""
+E4M3_FORMAT = 6
+
+TYPE_NUMBERS = {"i8": 2, "u8": 3, "i16": 4, "f16": 5, "f32": 6, "lut": 8, "u4": 9, "f8_e4m3": 16, "i4": 23}
+"""Numbers that the descriptor writes; other parts of the system count the same types differently."""
+
+VECTOR_MASK = 0x36
+"""Bit v is set where a codebook may hold vectors of v consecutive output channels."""
+
+CONVERTIBLE = 0x2FF0
+"""Bit f is set where the memory engine converts tensor format f (below 14) to float16; 13 is E5M2, 12 is E4M3."""
+
+
+def is_palette(kernel_format: int) -> bool:
+    """Whether a kernel format is a palette."""
+    return (kernel_format - 7) % (1 << 32) < 0x15
+
+
+def is_unity(kernel_format: int) -> bool:
+    """Whether a kernel format skips the multiply array."""
+    return (kernel_format - 0x1C) % (1 << 32) < 3
+
+
+def is_vector_size(size: int) -> bool:
+    """Whether a palette's vectors may have this length."""
+    return 0 <= size < 32 and bool(VECTOR_MASK >> size & 1)
+
+
+def converts_to_half(tensor_format: int) -> bool:
+    """Whether the memory engine makes float16 of a tensor format."""
+    return 0 <= tensor_format < 0xE and bool(CONVERTIBLE >> tensor_format & 1)
+
+
+def codebook_bytes(bits: int, vector_size: int = 1, count: int = 1) -> int:
+    """Bytes of float16 codebooks: 32 for one of four bits, 512 for one of eight."""
+    return (1 << bits) * vector_size * 2 * count
+
+
+@frozen(kw_only=True)
+class Descriptor:
+    """The six sections of a compiled weight (listing 25.1). Sizes in bytes; `palette` is (format, bits, codebooks)."""
+
+    activation: int = 0
+    palette: tuple[int, int, int] = (0, 0, 0)
+    palette_bytes: int = 0
+    groups: tuple[GroupRecord, ...] = ()
+    scales: int = 0
+    biases: int = 0
+    weights: int = 0
+
+    @property
+    def sections(self) -> Mapping[str, int]:
+        """Bytes of each section, in order."""
+        return {
+            "lut": self.activation, "pal": self.palette_bytes, "ocgs": len(self.groups) * GroupRecord.nbytes(),
+            "scale": self.scales, "bias": self.biases, "weights": self.weights,
+        }  # fmt: skip
+
+
+_RECORD = struct.Struct("<14I")
+_UNRELOCATED = 0xFFFFFFFF
+
+
+@frozen(kw_only=True)
+class GroupRecord:
+    """One group of output channels (table 25.3): fourteen words, taken as 32 bits each, which the book leaves open."""
+
+    offset: int
+    channels: int
+    slots: tuple[int, ...] = field(default=(_UNRELOCATED,) * 10)
+
+    @staticmethod
+    def nbytes() -> int:
+        """Bytes of a record."""
+        return _RECORD.size
+
+    def pack(self) -> bytes:
+        """The record as it is before the loader fills in addresses."""
+        return _RECORD.pack(self.offset, self.channels, *self.slots, 0, 0)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> GroupRecord:
+        """A record from its bytes."""
+        if len(data) != _RECORD.size:
+            raise SquishError("a group record has fourteen words", expected=_RECORD.size, found=len(data), code="T25.3")
+        offset, channels, *slots = _RECORD.unpack(data)
+        if slots[10:] != [0, 0]:
+            raise SquishError("reserved words are not zero [table 25.3]", found=slots[10:], code="T25.3")
+        return cls(offset=offset, channels=channels, slots=tuple(slots[:10]))
+
+
+def group_records(channels: int, cores: int, stride: int) -> tuple[GroupRecord, ...]:
+    """One record for each core, as H13 lays weights out; later generations share kernel memory."""
+    share = -(-channels // cores)
+    sizes = [min(share, channels - core * share) for core in range(cores)]
+    return tuple(GroupRecord(offset=at * stride, channels=size) for at, size in enumerate(sizes) if size > 0)
+
+
+@frozen
+class Stream:
+    """Registers of one coefficient stream (table 25.4)."""
+
+    enable: int
+    base: int
+    relocation: int
+
+
+STREAMS: Mapping[str, Stream] = {
+    "bias": Stream(0x5548, 0x554C, 0x1554),
+    "post_scale": Stream(0x5558, 0x555C, 0x1558),
+    "palette": Stream(0x5568, 0x556C, 0x155C),
+    "activation": Stream(0x5578, 0x557C, 0x1560),
+}
+
+ACTIVATION_TABLE = {"clamps": 2, "mode": 1, "scale": 1, "knots": 33, "tails": 4, "packed mode": 1}
+"""Fields of an activation table with their half-precision entries."""
+ACTIVATION_BYTES = 86
+"""43 entries, as the chapter counts them; its fields make 42."""
+
+
+def winograd(
+    *, kernel: tuple[int, int], stride: int, form: str, channels: int, depth: int = 1, unit: str = "float"
+) -> tuple[bool, str]:
+    """Whether a convolution may take the Winograd path, and the first condition that fails. Source: chapter 20.
+
+    `unit` is the work unit's mode: "packed" (modes 1 and 2), "integer" or "float".
+    """
+    work = channels * kernel[0] * kernel[1] * depth * 2
+    rules = (
+        (form != "unity", "weights are unity"),
+        (not form.startswith("sparse"), "weights are sparse"),
+        (kernel == (3, 3), "the kernel is not 3 x 3"),
+        (stride == 1, "the stride is not 1"),
+        (depth < 6, "the orthogonal axis is 6 or more"),
+        (work >= WINOGRAD_FLOORS[unit], f"too little work: {work} of {WINOGRAD_FLOORS[unit]}"),
+    )
+    failed = next((why for holds, why in rules if not holds), "")
+    return not failed, failed
+
+
+WINOGRAD_FLOORS = {"packed": 32, "integer": 8, "float": 16}
+
+
+def cycles_after_skipping(cycles: float, zeros: float) -> float:
+    """The cost model's estimate when a share of the weights is zero; on any form, whatever is streamed.
+
+    Where the stream of weights is the limit the gain is about one percent.
+    """
+    return cycles * (1 - zeros)

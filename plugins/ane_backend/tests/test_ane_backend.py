@@ -1,0 +1,93 @@
+"""The backend in the resolver: plans by device, and a whole package that is delegated, or refused with its reason."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.api import CodecSpec, SquishError, TensorSpec
+from squish_core.testing import BackendSuite
+from squish_core.testing.sources import memory_file
+
+MATRIX = np.random.default_rng(0).standard_normal((64, 128), np.float32)
+
+
+class TestAne(BackendSuite):
+    backend = "ane"
+
+
+def tensor(codec_id, **params):
+    codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=MATRIX.shape, dtype="f32")
+    if codec_id == "palette":
+        parts = {
+            role: np.zeros(shape, squish.api.dtypes.to_numpy(dtype))
+            for role, (dtype, shape) in codec.parts(spec, params).items()
+        }
+    else:
+        parts = codec.encode(MATRIX, params)
+    file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec(codec_id, params), parts)})
+    return file["w"]
+
+
+@pytest.mark.parametrize(
+    ("codec", "params", "device", "mode", "moved", "told"),
+    [
+        ("affine", {"bits": 8, "scale_dtype": "f16"}, "M1", "fold", 16384, "dense"),
+        ("affine", {"bits": 8, "scale_dtype": "f16"}, "M2", "stream", 8192 + 128, "measured"),
+        ("affine", {"bits": 8, "group_size": 32}, "M2", "fold", 16384, "0.985x"),
+        ("affine", {"bits": 8, "group_size": 32}, "M3", "stream", 8192 + 512, "predicted"),
+        ("affine", {"bits": 4, "group_size": 32}, "M5", "fold", 16384, "no affine path"),
+        ("palette", {"bits": 4, "codebook_dtype": "f16"}, "M1", "stream", 4096 + 32, "2.37x"),
+        ("palette", {"bits": 4, "codebook_size": 2048}, "M2", "stream", 4096 + 128, "stated"),
+        ("palette", {"bits": 5}, "M1", "fold", 16384, "decoded first"),
+        ("dense", {"dtype": "f32"}, "M1", "fold", 16384, "float16"),
+        ("mx", {}, "M1", "fold", 16384, "decoded first"),
+    ],
+)  # fmt: skip
+def test_a_plan_says_what_streams_and_what_moves(codec, params, device, mode, moved, told):
+    chosen = tensor(codec, **params).chain(f"ane:device={device}").chosen
+    assert (chosen.mode, chosen.cost.moved) == (mode, moved)
+    assert told in chosen.layout
+
+
+@pytest.mark.parametrize(
+    ("codec", "params"),
+    [("palette", {"bits": 4, "codebook_size": 2048}), ("palette", {"bits": 6}),
+     ("affine", {"bits": 8, "offset": "zero_point"})],
+)  # fmt: skip
+def test_what_h13_cannot_encode_is_refused_with_rule_and_table(codec, params):
+    with pytest.raises(SquishError, match=r"H13.*table 25\.5"):
+        tensor(codec, **params).chain("ane:device=M1")
+
+
+def test_a_plan_runs_nothing():
+    with pytest.raises(SquishError):
+        tensor("affine", bits=8).load("ane:device=M2")
+
+
+@pytest.mark.parametrize("options", ["device=A17", "chip=M1", "device=M1,cores=4"])
+def test_wrong_options(options):
+    with pytest.raises(SquishError):
+        tensor("affine", bits=8).chain(f"ane:{options}")
+
+
+def test_the_appendix_of_a_squizd_file_is_refused_here_and_the_next_path_is_taken():
+    chain = squish.registry().resolve(container="squizd", flags={"ANE_COREML", "INT4"})
+    if sys.platform == "darwin":
+        return
+    assert chain.chosen.encoding.label == "INT4"
+    reasons = {refused.backend: refused.why for refused in chain.refused}
+    assert "macOS" in reasons["ane"]
+    assert "whole model" in reasons["numpy"]
+
+
+def test_the_appendix_is_delegated_where_core_ml_is(monkeypatch):
+    from squish_ane.backend import Ane
+
+    from squish_core.api import Availability
+
+    monkeypatch.setattr(Ane, "probe", lambda self: Availability(ok=True, device="Neural Engine"))
+    chain = squish.registry().resolve(container="squizd", flags={"ANE_COREML", "INT4"})
+    assert (chain.chosen.backend, chain.chosen.mode) == ("ane", "delegate")
+    assert chain.chosen.encoding.label == "ANE_COREML"

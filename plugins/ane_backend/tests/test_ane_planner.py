@@ -1,0 +1,197 @@
+"""Figures of the chapter, and every cell of the tables."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from squish_ane import facts, planner, structures
+from squish_ane.planner import Consumer, Weights, plan
+
+from squish_core.api import SquishError
+
+quick = settings(max_examples=50, deadline=None, derandomize=True, database=None)
+
+
+def test_sparse_at_63_percent_zeros_moves_043_of_dense():
+    """Chapter 25, sparsity datapath: about 0.43 times the dense weight bytes."""
+    count = 1024 * 1024
+    found = plan(Weights(form="sparse", elements=count, nonzero=round(0.37 * count)), "H13")
+    assert found.mode == "stream"
+    assert found.nbytes / found.dense == pytest.approx(1 / 16 + 0.37, abs=1e-5)
+    assert round(found.nbytes / found.dense, 2) == 0.43
+
+
+def test_codebooks_have_the_chapters_sizes():
+    assert structures.codebook_bytes(4) == 32
+    assert structures.codebook_bytes(8) == 512
+    assert planner.palette_budget(4, activation=True) == 32 + 86
+
+
+def test_a_folded_weight_is_cut_at_64_kib_and_a_streamed_one_at_16_mib():
+    count = 64 << 10  # elements: 128 KiB dense
+    assert plan(Weights(form="int8", elements=count), "H13").pieces == 2
+    assert plan(Weights(form="int8", elements=count), "H14").pieces == 1
+    assert plan(Weights(form="int8", elements=17 << 20), "H14").pieces == 2
+
+
+@pytest.mark.parametrize(
+    ("form", "modes"),
+    [
+        ("dense", "dense"), ("int8", "fold stream"), ("int8_asymmetric", "illegal stream"), ("palette4", "stream"),
+        ("palette8", "stream"), ("palette_many", "illegal stream"), ("palette3_6", "illegal stream"),
+        ("palette1_2", "fold"), ("sparse", "stream"), ("sparse_palette", "illegal fold stream"),
+        ("blockwise", "fold fold stream"), ("affine4", "fold"),
+        ("f8_e4m3", "illegal illegal illegal illegal illegal stream"), ("f8_e5m2", "fold"),
+    ],
+)  # fmt: skip
+def test_every_cell(form, modes):
+    """Tables 25.2 and 25.5, by generation; the last mode holds for all later ones."""
+    wanted = modes.split()
+    for at, generation in enumerate(facts.GENERATIONS):
+        mode = wanted[min(at, len(wanted) - 1)]
+        weights = Weights(form=form, elements=4096, channels=64, bits=4, block=32, nonzero=100)
+        assert facts.cell(form, generation).mode == mode
+        if mode == "illegal":
+            with pytest.raises(SquishError, match=generation):
+                plan(weights, generation)
+        else:
+            assert plan(weights, generation).mode == mode
+
+
+def test_every_row_has_a_cell_for_each_generation_and_says_how_it_is_known():
+    for row in facts.ROWS.values():
+        assert len(row.cells) == len(facts.GENERATIONS)
+        assert {cell.evidence for cell in row.cells} <= {"measured", "stated", "predicted", "unstated"}
+        assert row.source
+
+
+def test_only_what_was_measured_is_called_so():
+    """Silicon was measured on the M1, M2 Pro and M5 alone."""
+    for row in facts.ROWS.values():
+        for generation in ("H15", "H16", "H18"):
+            assert row.cells[facts.GENERATIONS.index(generation)].evidence != "measured"
+
+
+@pytest.mark.parametrize(
+    ("gate", "first"), [(0x48F, "H13"), (0x529, "H13"), (0x528, "H14"), (0x520, "H15"), (0x52D, "H18"), (0x288, None)]
+)
+def test_gates(gate, first):
+    found = [generation for generation in facts.GENERATIONS if facts.is_set(gate, generation)]
+    assert found == ([] if first is None else list(facts.GENERATIONS[facts.GENERATIONS.index(first) :]))
+
+
+@pytest.mark.parametrize(
+    ("consumer", "why"),
+    [
+        (Consumer(stride=2), "stride"), (Consumer(dilation=2), "dilated"), (Consumer(overlapping=True), "overlap"),
+        (Consumer(mutable=True), "mutable"),
+    ],
+)  # fmt: skip
+def test_what_reads_a_weight_decides_too(consumer, why):
+    found = plan(Weights(form="palette4", elements=4096, bits=4), "H13", consumer)
+    assert found.mode == "fold"
+    assert found.nbytes == 2 * 4096
+    assert why in found.why
+
+
+@pytest.mark.parametrize(
+    ("weights", "nbytes"),
+    [
+        (Weights(form="dense", elements=100), 200),
+        (Weights(form="palette4", elements=101, bits=4), 51 + 32),
+        (Weights(form="palette4", elements=100, bits=4, vector_size=2), 25 + 64),
+        (Weights(form="palette_many", elements=100, bits=4, codebooks=4), 50 + 128),
+        (Weights(form="int8", elements=100, channels=10), 120),
+        (Weights(form="sparse", elements=100, nonzero=9), 13 + 18),
+        (Weights(form="blockwise", elements=128, block=32), 128 + 8),
+        (Weights(form="f8_e4m3", elements=100), 100),
+    ],
+)  # fmt: skip
+def test_bytes_of_each_form(weights, nbytes):
+    assert weights.nbytes == nbytes
+
+
+@quick
+@given(st.integers(-40, 80))
+def test_enumerations(value):
+    assert structures.is_palette(value) == (value in structures.PALETTE_FORMATS)
+    assert structures.is_unity(value) == (value in structures.UNITY_FORMATS)
+    assert structures.is_vector_size(value) == (value in (1, 2, 4, 5))
+
+
+def test_the_memory_engine_converts_e5m2_and_not_e4m3():
+    assert [at for at in range(32) if structures.converts_to_half(at)] == [4, 5, 6, 7, 8, 9, 10, 11, 13]
+
+
+@pytest.mark.parametrize("size", [0, 3, 6, 7])
+def test_a_vector_size_outside_the_mask_is_refused(size):
+    with pytest.raises(SquishError, match="vectors of this length"):
+        plan(Weights(form="palette4", elements=120, bits=4, vector_size=size), "H17")
+
+
+def test_a_group_record_is_fourteen_words():
+    """Table 25.3: offset, channels, ten slots of -1, two zeros."""
+    record = structures.GroupRecord(offset=64, channels=16)
+    words = np.frombuffer(record.pack(), "<i4")
+    assert list(words) == [64, 16, *[-1] * 10, 0, 0]
+    assert structures.GroupRecord.unpack(record.pack()) == record
+    with pytest.raises(SquishError, match="fourteen"):
+        structures.GroupRecord.unpack(bytes(52))
+    with pytest.raises(SquishError, match="reserved"):
+        structures.GroupRecord.unpack(record.pack()[:-4] + b"\1\0\0\0")
+
+
+def test_records_of_four_cores_cover_the_channels():
+    records = structures.group_records(channels=10, cores=4, stride=128)
+    assert [(record.offset, record.channels) for record in records] == [(0, 3), (128, 3), (256, 3), (384, 1)]
+
+
+def test_a_descriptor_has_six_sections():
+    groups = structures.group_records(64, 4, 4096)
+    found = structures.Descriptor(palette=(8, 4, 1), palette_bytes=32, groups=groups, scales=128, weights=2048)
+    assert list(found.sections) == ["lut", "pal", "ocgs", "scale", "bias", "weights"]
+    assert sum(found.sections.values()) == 32 + 4 * 56 + 128 + 2048
+
+
+def test_registers_of_the_four_streams_are_evenly_spaced():
+    for at, stream in enumerate(structures.STREAMS.values()):
+        assert (stream.enable, stream.base, stream.relocation) == (0x5548 + 16 * at, 0x554C + 16 * at, 0x1554 + 4 * at)
+
+
+def test_fields_of_the_activation_table_make_42_entries_though_it_is_called_43():
+    assert sum(structures.ACTIVATION_TABLE.values()) == 42
+    assert structures.ACTIVATION_BYTES == 2 * 43
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({}, ""), ({"form": "sparse"}, "sparse"), ({"form": "unity"}, "unity"), ({"kernel": (1, 1)}, "3 x 3"),
+        ({"stride": 2}, "stride"), ({"depth": 6}, "orthogonal"),
+    ],
+)  # fmt: skip
+def test_winograd(given, why):
+    found, told = structures.winograd(**{"kernel": (3, 3), "stride": 1, "form": "dense", "channels": 8, **given})
+    assert found == (not why)
+    assert why in told
+
+
+def test_winograd_needs_enough_work():
+    for unit, floor in structures.WINOGRAD_FLOORS.items():
+        found, why = structures.winograd(kernel=(3, 3), stride=1, form="dense", channels=0, unit=unit)
+        assert not found
+        assert f"of {floor}" in why
+
+
+def test_skipping_zeros_is_the_cost_models_factor():
+    assert structures.cycles_after_skipping(1000, 0.63) == pytest.approx(370)
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("M1", "H13"), ("m5", "H17"), ("h15", "H15"), ("H13g", "H13")])
+def test_devices(name, wanted):
+    assert planner.generation_of(name) == wanted
+
+
+def test_an_unknown_device_is_refused_with_those_that_are_known():
+    with pytest.raises(SquishError, match="M1"):
+        planner.generation_of("A17")

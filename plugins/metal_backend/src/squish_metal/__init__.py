@@ -1,0 +1,13 @@
+"""Declares the Metal backend; imports neither it nor MLX."""
+
+from __future__ import annotations
+
+from squish_core.api import BackendInfo, hookimpl
+
+
+@hookimpl
+def squish_backends() -> list[BackendInfo]:
+    """The backend of this plugin."""
+    return [
+        BackendInfo(id="metal", title="Apple GPU, through MLX", factory="squish_metal.backend:Metal", preference=10)
+    ]

@@ -1,0 +1,163 @@
+"""The Metal backend: which of three ways a tensor is held, and what that costs."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from squish_core.api import (
+    OPS,
+    Availability,
+    Backend,
+    Chain,
+    Codec,
+    Cost,
+    Encoding,
+    Offer,
+    Parts,
+    Refused,
+    Registry,
+    Request,
+    TensorSpec,
+    dtypes,
+    full,
+    indices,
+    matrix_of,
+    operand,
+    routed,
+)  # fmt: skip
+
+from . import device, forms, transcoding
+from .kernels import UNPACK, Kernels
+
+if TYPE_CHECKING:
+    from .weights import Held
+
+FLOATS = ("f32", "f16", "bf16")
+"""Dtypes that MLX multiplies in; everything else is held in one of them."""
+
+
+class Metal(Backend):
+    """Keeps codes packed where MLX or a kernel of ours computes with them, else decodes once."""
+
+    id = "metal"
+
+    def probe(self) -> Availability:
+        return device.probe()
+
+    def offer(self, request: Request) -> Offer | Refused:
+        encoding, spec = request.encoding, request.spec
+        missing = request.registry.missing(encoding)
+        if missing:
+            return Refused(
+                backend=self.id, encoding=encoding, code="not-installed", why=missing.why, install=missing.install
+            )
+        if spec is None:
+            return Offer(
+                backend=self.id, encoding=encoding, mode="fold", ops=OPS,
+                layout="packed where MLX has the form, which the tensor's shape decides; else decoded",
+            )  # fmt: skip
+        if spec.dtype.startswith("complex"):
+            return Refused(backend=self.id, encoding=encoding, code="dtype", why="MLX has no complex weights")
+        codec = request.registry.codec(encoding.codec)
+        form = form_of(codec, encoding, spec)
+        if form is not None:
+            return self._offer(encoding, "stream", str(form), form.nbytes(spec.shape), exact=form.exact)
+        if has_kernel(encoding, spec):
+            return self._offer(encoding, "stream", "the stored bytes, by a Metal kernel of ours", encoding.stored)
+        dtype = folded_dtype(codec, encoding, spec)
+        size = dtypes.nbytes(dtype, spec.shape)
+        kept = dtypes.bits(dtype) >= dtypes.bits(codec.value_dtype(spec, encoding.codec.params))
+        return self._offer(encoding, "fold", f"decoded once, {dtype} in MLX", size, exact=kept)
+
+    def load(self, chain: Chain, parts: Parts, registry: Registry) -> _Loaded:
+        from .weights import Blocks, Plain, Quantized
+
+        encoding, spec = chain.chosen.encoding, chain.spec
+        assert spec is not None
+        codec, params = registry.codec(encoding.codec), encoding.codec.params
+        form = form_of(codec, encoding, spec)
+        if form is None and has_kernel(encoding, spec):
+            return _Loaded(spec, Blocks(_kernels(encoding.codec.id), {r: p[...] for r, p in parts.items()}, spec.shape))
+        if form is None:
+            return _Loaded(spec, Plain(_folded(codec, encoding, spec, parts)))
+        if form.mode == "affine":
+            return _Loaded(spec, Quantized(transcoding.pack_affine(form, codec, params, parts, spec)))
+        return _Loaded(spec, Quantized(transcoding.pack_microscaled(form, encoding.codec, parts, spec)))
+
+    def dense(self, handle: _Loaded) -> np.ndarray:
+        return handle.weight.dense()
+
+    def linear(self, handle: _Loaded, x: np.ndarray) -> np.ndarray:
+        rows, columns = matrix_of(handle.spec, 2)
+        x = operand(x, columns, handle.spec)
+        return handle.weight.linear(x) if x.size and rows else _zeros(*x.shape[:-1], rows)
+
+    def embed(self, handle: _Loaded, ids: np.ndarray) -> np.ndarray:
+        rows, columns = matrix_of(handle.spec, 2)
+        ids = indices(ids, rows, handle.spec)
+        return handle.weight.embed(ids) if ids.size and columns else _zeros(*ids.shape, columns)
+
+    def experts(self, handle: _Loaded, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        x, ids = routed(x, ids, handle.spec)
+        rows = handle.spec.shape[1]
+        return handle.weight.experts(x, ids) if x.size and rows else _zeros(len(x), rows)
+
+    def _offer(self, encoding: Encoding, mode: str, layout: str, size: int, *, exact: bool = True) -> Offer:
+        cost = Cost(stored=encoding.stored, resident=size, moved=size)
+        return Offer(
+            backend=self.id, encoding=encoding, mode=mode, ops=OPS, layout=f"{layout}, copied once into its memory",
+            cost=cost, exact=exact,
+        )  # fmt: skip
+
+
+def _zeros(*shape: int) -> np.ndarray:
+    """The result of an operand without elements: MLX does not compute with such arrays, some it cannot survive."""
+    return np.zeros(shape, np.float32)
+
+
+class _Loaded:
+    """A weight held by MLX, with the spec that operands are checked against."""
+
+    def __init__(self, spec: TensorSpec, weight: Held) -> None:
+        self.spec, self.weight = spec, weight
+
+
+def form_of(codec: Codec, encoding: Encoding, spec: TensorSpec) -> forms.Form | None:
+    """The packed form of MLX that holds this encoding's codes, or None."""
+    if len(spec.shape) < 2 or not spec.elements or encoding.codec.id == "dense":
+        return None
+    return forms.microscaled(encoding.codec, spec) or forms.affine(codec, encoding.codec.params, spec)
+
+
+def has_kernel(encoding: Encoding, spec: TensorSpec) -> bool:
+    """Whether a kernel of ours reads this encoding here."""
+    return encoding.codec.id in UNPACK and len(spec.shape) >= 2 and bool(spec.elements) and device.has_gpu()
+
+
+def folded_dtype(codec: Codec, encoding: Encoding, spec: TensorSpec) -> str:
+    """Dtype of decoded values: their own where MLX has it; on a GPU, 16 bits for quantised ones."""
+    if encoding.codec.id != "dense":
+        return "f16" if device.has_gpu() else "f32"
+    dtype = codec.value_dtype(spec, encoding.codec.params)
+    return dtype if dtype in FLOATS else "f32"
+
+
+def _folded(codec: Codec, encoding: Encoding, spec: TensorSpec, parts: Parts) -> np.ndarray:
+    """All values, in bf16 where f16 was meant and one of them is beyond its range."""
+    params = encoding.codec.params
+    values = np.empty(spec.shape, dtypes.to_numpy(codec.value_dtype(spec, params)))
+    codec.decode(parts, spec, params, region=full(spec.shape), out=values)
+    dtype = folded_dtype(codec, encoding, spec)
+    with np.errstate(over="ignore"):
+        folded = values.astype(dtypes.to_numpy(dtype), copy=False)
+        if dtype == "f16" and (np.isinf(folded) & np.isfinite(values)).any():
+            folded = values.astype(dtypes.to_numpy("bf16"))
+    return folded
+
+
+@cache
+def _kernels(codec: str) -> Kernels:
+    return Kernels(codec)

@@ -1,0 +1,55 @@
+"""MLX and the device under it: the one place that knows whether there is a GPU."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from squish_core.api import Availability, dtypes
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+
+VARIABLE = "SQUISH_METAL"
+"""`cpu` lets the backend run where MLX has no Metal device: for checks, it is slower than the NumPy backend."""
+
+
+def probe() -> Availability:
+    """Whether MLX is here and has a Metal device."""
+    try:
+        import mlx.core as mx
+    except ImportError as error:
+        return Availability(ok=False, reason=f"MLX cannot be imported: {error} (`pip install squish-metal`)")
+    facts = {"mlx": version("mlx")}
+    if mx.metal.is_available():
+        return Availability(ok=True, device=str(mx.device_info().get("device_name", "Metal")), facts=facts)
+    if os.environ.get(VARIABLE) == "cpu":
+        return Availability(ok=True, device="CPU", facts=facts)
+    reason = f"MLX has no Metal device here; {VARIABLE}=cpu runs what it can on the CPU, for checks"
+    return Availability(ok=False, reason=reason, facts=facts)
+
+
+def has_gpu() -> bool:
+    """Whether custom Metal kernels run; on the CPU, MLX has none."""
+    import mlx.core as mx
+
+    return bool(mx.metal.is_available())
+
+
+def metal_kernel(**definition: Any) -> Any:
+    """`mx.fast.metal_kernel`."""
+    import mlx.core as mx
+
+    return mx.fast.metal_kernel(**definition)
+
+
+def to_numpy(array: mx.array) -> np.ndarray:
+    """The array's own memory as NumPy, evaluated; bfloat16 through its bits, which MLX does not hand out."""
+    import mlx.core as mx
+
+    if array.dtype == mx.bfloat16:
+        return np.array(array.view(mx.uint16), copy=False).view(dtypes.to_numpy("bf16"))
+    return np.array(array, copy=False)

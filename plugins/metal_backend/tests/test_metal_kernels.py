@@ -1,0 +1,142 @@
+"""Our Metal kernels, run on the CPU by a C++ shim, against the NumPy decoders: bit for bit where nothing is summed.
+
+On a Mac the conformance kit runs the same kernels on the GPU (`test_metal_conformance.py`).
+"""
+
+import struct
+import subprocess
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from squish_metal import device
+from squish_metal.kernels import HEADER, UNPACK, Kernels, header
+
+import squish_core as squish
+from squish_core.api import CodecSpec, TensorSpec
+from squish_core.testing.sources import memory_file
+
+SHAPES = [(1, 1), (5, 3), (33, 2)]
+"""Rows, and blocks of a row: one, fewer than a simdgroup has lanes, and more rows than lanes."""
+
+
+def loaded(codec_id, shape, chance):
+    """A tensor of random blocks whose halves are finite."""
+    codec = squish.registry().codec(codec_id)
+    spec = TensorSpec(name="w", shape=shape, dtype="f32")
+    ((_, size),) = codec.parts(spec, {}).values()
+    nbytes = codec.block.nbytes
+    blocks = chance.integers(0, 256, size, np.uint8).reshape(-1, nbytes)
+    for at in HALVES[codec_id]:
+        blocks[:, at : at + 2] = chance.standard_normal((len(blocks), 1)).astype("<f2").view(np.uint8)
+    file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec(codec_id), {"data": blocks.reshape(size)})})
+    return file["w"]
+
+
+HALVES = {
+    "ggml.q4_0": (0,), "ggml.q4_1": (0, 2), "ggml.q8_0": (0,),
+    "ggml.q4_k": (0, 2), "ggml.q5_k": (0, 2), "ggml.q6_k": (208,),
+}  # fmt: skip
+
+
+@pytest.fixture(params=list(HALVES))
+def codec_id(request):
+    return request.param
+
+
+@pytest.fixture(params=SHAPES, ids=str)
+def shape(request, codec_id):
+    rows, blocks = request.param
+    return rows, blocks * squish.registry().codec(codec_id).block.elements
+
+
+@pytest.mark.usefixtures("metal_on_cpu")
+class TestOnTheCpu:
+    def test_values_are_those_of_the_decoder(self, codec_id, shape):
+        tensor = loaded(codec_id, shape, np.random.default_rng(0))
+        weight = tensor.load("metal")
+        assert weight.chain.chosen.mode == "stream"
+        assert weight.chain.chosen.cost.moved == tensor.nbytes
+        np.testing.assert_array_equal(weight.dense(), tensor.numpy())
+
+    def test_products(self, codec_id, shape):
+        tensor = loaded(codec_id, shape, np.random.default_rng(1))
+        x = np.random.default_rng(2).standard_normal((3, shape[1]), np.float32)
+        wanted = x.astype(float) @ tensor.numpy().T.astype(float)
+        found = tensor.load("metal").linear(x)
+        assert np.abs(found - wanted).max() <= 1e-6 * np.abs(x).sum(1).max() * np.abs(tensor.numpy()).max()
+
+    def test_experts(self, codec_id):
+        elements = squish.registry().codec(codec_id).block.elements
+        tensor = loaded(codec_id, (3, 2, elements), np.random.default_rng(3))
+        x, ids = np.random.default_rng(4).standard_normal((4, elements), np.float32), np.array([2, 0, 2, 1])
+        wanted = np.stack([row @ tensor.numpy()[at].T for row, at in zip(x, ids)])
+        found = tensor.load("metal", op="experts").experts(x, ids)
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
+        np.testing.assert_array_equal(tensor.load("metal", op="dense").dense(), tensor.numpy())
+
+
+def test_every_kernel_is_tested():
+    assert set(UNPACK) == set(HALVES)
+
+
+def test_the_shim_finds_errors(metal_on_cpu, tmp_path):
+    kernel = metal_on_cpu(tmp_path, name="bad", input_names=["x"], output_names=["y"], source="y[0] = nobody(x[0]);")
+    with pytest.raises(AssertionError, match="nobody"):
+        kernel(inputs=[mx.zeros(8)], grid=(1, 1, 1), threadgroup=(1, 1, 1), output_shapes=[(1,)],
+               output_dtypes=[mx.float32])  # fmt: skip
+
+
+def test_the_shim_has_barriers_and_simdgroups(metal_on_cpu, tmp_path):
+    """A reduction over a threadgroup of 64 needs every thread to wait for the others."""
+    source = """
+        threadgroup float shared[64];
+        uint lane = thread_index_in_threadgroup;
+        shared[lane] = x[thread_position_in_grid.x];
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        float mine = shared[63 - lane];
+        float sum = simd_sum(mine);
+        uint place = threadgroup_position_in_grid.x * 2 + simdgroup_index_in_threadgroup;
+        if (thread_index_in_simdgroup == 0) y[place] = sum;
+    """
+    kernel = metal_on_cpu(tmp_path, name="sums", input_names=["x"], output_names=["y"], source=source)
+    x = np.arange(256, dtype=np.float32)
+    (found,) = kernel(inputs=[mx.array(x)], grid=(256, 1, 1), threadgroup=(64, 1, 1), output_shapes=[(8,)],
+                      output_dtypes=[mx.float32])  # fmt: skip
+    np.testing.assert_array_equal(np.array(found), x.reshape(4, 2, 32).sum(2)[:, ::-1].reshape(-1))
+
+
+def test_generated_metal_source_is_sound(codec_id, shim, tmp_path):
+    """The text that MLX makes of each kernel (it records it without a GPU) compiles, with the shim before it."""
+    kernels, columns = Kernels(codec_id), squish.registry().codec(codec_id).block.elements
+    stored = {"data": mx.zeros((16, 512), mx.uint8)}
+    ids = mx.zeros((16,), mx.uint32)
+    calls = {
+        "rows": lambda data, ids: kernels.rows({"data": data}, ids, columns),
+        "products": lambda data, ids: kernels.products({"data": data}, mx.zeros((16, columns)), ids, 16),
+    }
+    for name, call in calls.items():
+        path = tmp_path / f"{name}.mlxfn"
+        mx.export_function(str(path), call, stored["data"], ids)
+        text = exported_source(path.read_bytes())
+        assert header(UNPACK[codec_id]) in text
+        command = [shim.compiler, "-std=c++17", "-w", "-fsyntax-only", "-x", "c++", "-"]
+        done = subprocess.run(command, input=shim.prelude + text, text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr[:2000]
+
+
+def exported_source(data: bytes) -> str:
+    """The Metal text in an exported function, which begins with our header."""
+    start = data.index(HEADER.encode())
+    (length,) = struct.unpack_from("<Q", data, start - 8)
+    return data[start : start + length].decode()
+
+
+def test_kernels_need_a_gpu():
+    """Without one the tensor is decoded instead."""
+    if device.has_gpu():
+        return
+    tensor = loaded("ggml.q4_0", (4, 64), np.random.default_rng(0))
+    assert tensor.chain("metal").chosen.mode == "fold"
+    with pytest.raises(RuntimeError, match="Metal"):
+        mx.eval(Kernels("ggml.q4_0").rows({"data": mx.zeros((4, 36), mx.uint8)}, mx.zeros((4,), mx.uint32), 64))

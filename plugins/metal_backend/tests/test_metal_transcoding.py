@@ -1,0 +1,214 @@
+"""Codes go into MLX's packing unchanged: bit for bit against MLX's own decoding and the codecs' in NumPy."""
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from squish_codecs.packing import Packing
+from squish_metal import forms, transcoding
+
+import squish_core as squish
+from squish_core.api import CodecSpec, SquishError, TensorSpec, full
+from squish_core.testing.sources import memory_file
+
+quick = settings(max_examples=25, deadline=None, derandomize=True, database=None)
+
+
+def stored(codec_id, params, shape, chance, **given):
+    """Random parts of a codec; floats are small halves unless they are given."""
+    codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
+    parts = {}
+    for role, (dtype, size) in codec.parts(spec, params).items():
+        kind = squish.api.dtypes.to_numpy(dtype)
+        if kind.kind == "f" or dtype == "bf16":
+            parts[role] = chance.standard_normal(size).astype(kind)
+        else:
+            parts[role] = chance.integers(0, 256, (*size[:-1], size[-1] * kind.itemsize), np.uint8).view(kind)
+    return codec, spec, {**parts, **given}
+
+
+def packed(codec, spec, params, parts):
+    form = forms.affine(codec, params, spec)
+    return transcoding.pack_affine(form, codec, params, parts, spec)
+
+
+def dequantized(found):
+    form = found.form
+    arrays = [None if part is None else mx.array(part) for part in (found.weight, found.scales, found.biases)]
+    values = mx.dequantize(*arrays, group_size=form.group_size, bits=form.bits, mode=form.mode)
+    return np.array(values.astype(mx.float32))
+
+
+def decoded(codec, spec, params, parts):
+    out = np.empty(spec.shape, np.float32)
+    codec.decode(parts, spec, params, region=full(spec.shape), out=out)
+    return out
+
+
+@pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 6, 7, 8])
+@pytest.mark.parametrize("group", [32, 64, 128, 0])
+@pytest.mark.parametrize("offset", ["none", "bias", "zero_point"])
+def test_every_affine_scheme_keeps_its_values(bits, group, offset):
+    """With float16 scales every product is exact in float32, so the values are equal, not only near."""
+    params = {"bits": bits, "group_size": group, "offset": offset, "scale_dtype": "f16"}
+    codec, spec, parts = stored("affine", params, (5, 256), np.random.default_rng(bits + group))
+    found = packed(codec, spec, params, parts)
+    assert found.form.bits == {1: 2, 7: 8}.get(bits, bits)
+    assert found.form.group_size == (group or 128)
+    np.testing.assert_array_equal(dequantized(found), decoded(codec, spec, params, parts))
+
+
+LAYOUTS = {
+    "GPTQ": {"bits": 4, "group_size": 64, "transposed": True, "axis": -2, "word": "i32", "offset": "zero_point",
+             "offset_dtype": "packed", "scale_dtype": "f16"},
+    "AWQ": {"bits": 4, "group_size": 64, "transposed": True, "axis": -2, "pack_axis": -1, "word": "i32",
+            "order": (0, 2, 4, 6, 1, 3, 5, 7), "offset": "zero_point", "offset_dtype": "packed", "scale_dtype": "f16"},
+    "compressed-tensors": {"bits": 8, "group_size": 128, "word": "i32", "signed": False, "zero": 128,
+                           "scale_dtype": "f16"},
+    "flat": {"bits": 4, "group_size": 64, "axis": "flat", "scale_dtype": "f16"},
+    "flat groups over several rows": {"bits": 4, "group_size": 512, "axis": "flat", "scale_dtype": "f16"},
+    "MLX": {"bits": 6, "group_size": 64, "word": "u32", "offset": "bias", "scale_dtype": "f16"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_layouts_of_checkpoints(name):
+    params = LAYOUTS[name]
+    codec, spec, parts = stored("affine", params, (64, 256), np.random.default_rng(1))
+    np.testing.assert_array_equal(dequantized(packed(codec, spec, params, parts)), decoded(codec, spec, params, parts))
+
+
+@quick
+@given(rows=st.integers(1, 9), groups=st.integers(1, 5), bits=st.sampled_from([2, 3, 4, 5, 6, 8]), seed=st.integers(0))
+def test_codes_come_back_out_of_mlx_packing(rows, groups, bits, seed):
+    """What is packed are the codes themselves, counted from the lowest."""
+    params = {"bits": bits, "group_size": 32}
+    codec, spec, parts = stored("affine", params, (rows, 32 * groups), np.random.default_rng(seed % 2**32))
+    codes = codec.codes(parts, spec, params, full(spec.shape)).values
+    found = packed(codec, spec, params, parts)
+    read = Packing(bits, "u32", "lsb").unpack(found.weight, spec.shape[1])
+    np.testing.assert_array_equal(read.astype(int), codes.astype(int) + (1 << bits - 1))
+
+
+def test_squizd_int4_is_one_xor():
+    """Two's complement nibbles, low one first: MLX's bytes are these with the sign bits flipped, bias -8 scales."""
+    params = {"group_size": 64}
+    chance = np.random.default_rng(2)
+    table = np.zeros((8 * 256 // 64, 4), np.uint32)
+    table[:, 2] = chance.standard_normal(len(table)).astype(np.float32).view(np.uint32)
+    codec, spec, parts = stored("squizd.int4", params, (8, 256), chance, table=table)
+    found = packed(codec, spec, params, parts)
+    assert found.weight.tobytes() == (parts["codes"] ^ 0x88).tobytes()
+    assert (found.biases == -8 * found.scales).all()
+
+
+def test_int8_is_one_xor():
+    codec, spec, parts = stored("affine", {"bits": 8}, (8, 256), np.random.default_rng(3))
+    found = packed(codec, spec, {"bits": 8}, parts)
+    assert found.weight.tobytes() == (parts["data"] ^ 0x80).tobytes()
+    assert (found.biases == -128 * found.scales).all()
+
+
+def test_squizd_int2_bytes_are_kept():
+    params = {"group_size": 32}
+    chance = np.random.default_rng(4)
+    table = np.zeros((8 * 256 // 32, 4), np.uint32)
+    table[:, 2:] = chance.standard_normal((len(table), 2)).astype(np.float32).view(np.uint32)
+    codec, spec, parts = stored("squizd.int2", params, (8, 256), chance, table=table)
+    found = packed(codec, spec, params, parts)
+    assert found.weight.tobytes() == parts["codes"].tobytes()
+    np.testing.assert_array_equal(dequantized(found), decoded(codec, spec, params, parts))
+
+
+MICROSCALED = {
+    "mx": ({}, "mxfp4"),
+    "mx fp8": ({"element": "f8_e4m3"}, "mxfp8"),
+    "mx nvfp4": ({"block_size": 16, "scale_dtype": "f8_e4m3"}, "nvfp4"),
+    "zt.mx fp4": ({"block_size": 32, "axis": 1, "dtype": "f4_e2m1"}, "mxfp4"),
+    "zt.mx fp8": ({"block_size": 32, "axis": 1, "dtype": "f8_e4m3"}, "mxfp8"),
+}
+
+
+@pytest.mark.parametrize("name", MICROSCALED)
+def test_microscaled_bytes_are_kept(name):
+    params, mode = MICROSCALED[name]
+    codec_spec, chance = CodecSpec(name.split()[0], params), np.random.default_rng(5)
+    codec, spec, parts = stored(codec_spec.id, params, (6, 128), chance)
+    role = "scale" if codec_spec.id == "mx" else "scales"
+    parts[role] = chance.integers(60, 120, parts[role].shape, np.uint8).view(parts[role].dtype)
+    parts["data"] = chance.integers(0, 120, parts["data"].shape, np.uint8).view(parts["data"].dtype)  # no NaN
+    form = forms.microscaled(codec_spec, spec)
+    found = transcoding.pack_microscaled(form, codec_spec, parts, spec)
+    assert form.mode == mode
+    assert found.weight.tobytes() == parts["data"].tobytes()
+    np.testing.assert_array_equal(dequantized(found), decoded(codec, spec, params, parts))
+
+
+def loaded(codec_id, params, shape, **given):
+    _, spec, parts = stored(codec_id, params, shape, np.random.default_rng(6), **given)
+    file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec(codec_id, params), parts)})
+    return file["w"]
+
+
+def test_a_bias_beyond_float32_is_refused():
+    tensor = loaded("affine", {"bits": 4, "group_size": 32}, (2, 64), scale=np.full((2, 2), 2.0**126, np.float32))
+    with pytest.raises(SquishError, match="beyond float32"):
+        tensor.load("metal")
+
+
+def test_a_block_without_a_scale_is_refused():
+    """255 is NaN in the microscaling formats; MLX would take it for infinity."""
+    tensor = loaded("mx", {}, (2, 64), scale=np.full((2, 2), 255, np.uint8))
+    with pytest.raises(SquishError, match="NaN"):
+        tensor.load("metal")
+
+
+@pytest.mark.parametrize(
+    ("params", "exact"),
+    [({"bits": 4}, True), ({"bits": 4, "offset": "bias"}, True), ({"bits": 4, "offset": "zero_point"}, False)],
+)
+def test_an_offer_says_whether_biases_may_round(params, exact):
+    chosen = loaded("affine", {**params, "group_size": 32}, (4, 64)).chain("metal").chosen
+    assert (chosen.mode, chosen.exact) == ("stream", exact)
+    assert chosen.cost.resident == chosen.cost.moved == 4 * 64 // 2 + 4 * 2 * 8
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 64), (2, 5, 128)])
+def test_experts(shape):
+    tensor = loaded("affine", {"bits": 4, "group_size": 32}, shape)
+    x = np.random.default_rng(7).standard_normal((6, shape[2]), np.float32)
+    ids = np.arange(6) % shape[0]
+    wanted = np.stack([row @ tensor.numpy()[at].T for row, at in zip(x, ids)])
+    np.testing.assert_allclose(tensor.load("metal", op="experts").experts(x, ids), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_wrong_operands_are_refused_in_words():
+    weight = loaded("affine", {"bits": 4, "group_size": 32}, (4, 64)).load("metal")
+    with pytest.raises(SquishError, match="last dimension"):
+        weight.linear(np.ones(63, np.float32))
+    with pytest.raises(SquishError, match="out of range"):
+        weight.embed(np.array([4]))
+
+
+@pytest.mark.parametrize("op", ["linear", "embed"])
+def test_empty_operands_give_empty_results(op):
+    weight = loaded("affine", {"bits": 4, "group_size": 32}, (4, 64)).load("metal")
+    found = weight.linear(np.ones((0, 64))) if op == "linear" else weight.embed(np.zeros((0, 2), int))
+    assert found.shape == ((0, 4) if op == "linear" else (0, 2, 64))
+
+
+def test_what_mlx_lacks_is_decoded_once():
+    chosen = loaded("affine", {"bits": 4, "group_size": 16}, (4, 64)).chain("metal").chosen
+    assert chosen.mode == "fold"
+    assert chosen.cost.resident == 4 * 64 * 4
+
+
+def test_without_a_gpu_it_must_be_asked_for(monkeypatch):
+    """On the CPU, MLX is slower than the NumPy backend; nobody should get it by accident."""
+    if mx.metal.is_available():
+        return
+    monkeypatch.delenv("SQUISH_METAL")
+    chain = loaded("affine", {"bits": 4, "group_size": 32}, (4, 64)).chain()
+    assert chain.chosen.backend == "numpy"
+    assert any(refused.backend == "metal" and "SQUISH_METAL=cpu" in refused.why for refused in chain.refused)
