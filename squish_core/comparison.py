@@ -9,6 +9,7 @@ from typing import Any
 from attrs import frozen
 
 from squish_core import handles
+from squish_core.distances import Distance
 from squish_core.errors import TensorError
 from squish_core.handles import File
 from squish_core.model import to_json
@@ -130,27 +131,12 @@ def equal_codes(one: Tensor, other: Tensor) -> bool:
 
 
 def distance(one: Tensor, other: Tensor) -> dict[str, Any]:
-    """State and error measures of decoded values, panel by panel; equal NaNs are equal."""
-    import numpy as np
-
-    error = power = dot = norm = 0.0
-    largest, equal = 0.0, True
+    """State and error measures of decoded values, panel by panel."""
+    told = Distance()
     for region in panels(one.shape, (1,) * len(one.shape), 8):
-        x, y = (np.asarray(tensor[region], np.float64) for tensor in (one, other))
-        same = (x == y) | (np.isnan(x) & np.isnan(y))
-        if not same.all():
-            equal = False
-            with np.errstate(invalid="ignore"):
-                gap = np.where(same, 0.0, x - y)
-            error += float(np.vdot(gap, gap))
-            largest = max(largest, float(np.abs(gap).max()))
-        power, norm = power + float(np.vdot(x, x)), norm + float(np.vdot(y, y))
-        dot += float(np.vdot(x, y))
-    if equal:
-        return {"state": "values", "nmse": 0.0, "max_error": 0.0, "cosine": 1.0}
-    nmse = error / power if power else float("inf")
-    cosine = dot / (power * norm) ** 0.5 if power and norm else 0.0
-    return {"state": "differs", "nmse": nmse, "max_error": largest, "cosine": cosine}
+        told.add(one[region], other[region])
+    found = {"nmse": told.nmse, "max_error": told.max_error, "cosine": told.cosine}
+    return {"state": "values" if told.equal else "differs", **found}
 
 
 def changed(a: Any, b: Any, equal: Callable[[Any, Any], bool]) -> tuple[str, ...]:

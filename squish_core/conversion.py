@@ -13,6 +13,7 @@ from attrs import evolve, field, frozen
 
 from squish_core import dtypes, handles
 from squish_core.containers import Container
+from squish_core.distances import Distance
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import guarded
 from squish_core.handles import File
@@ -31,7 +32,10 @@ _KEPT = "kept: "
 @frozen(kw_only=True)
 class Step:
     """What happens to one tensor: `action` is "copy" (bytes), "widen" (integers of a part, to a wider type),
-    "repack" (codes), "encode" (through floats)."""
+    "repack" (codes), "encode" (through floats).
+
+    `quality`: of an encoding with loss, how far the written values are from the source's; measured while writing.
+    """
 
     name: str
     action: str
@@ -41,8 +45,20 @@ class Step:
     size: int
     exactness: Exactness
     note: str = ""
+    quality: Distance | None = field(default=None, eq=False)
     spec: TensorSpec = field(repr=False)
     origin: Encoding = field(repr=False)
+
+    @property
+    def bits(self) -> float:
+        """Bits per weight of all parts, scales included."""
+        return 8 * self.size / max(self.spec.elements, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        keys = ("name", "action", "source", "target", "stored", "size", "bits", "note")
+        quality = self.quality.to_dict() if self.quality else None
+        return {**{key: getattr(self, key) for key in keys}, "exactness": str(self.exactness), "quality": quality}
 
 
 @frozen(kw_only=True)
@@ -70,14 +86,8 @@ class Conversion:
             **{key: getattr(self, key) for key in keys},
             "dropped": list(self.dropped),
             "unused": list(self.unused),
-            "tensors": [
-                {
-                    "name": step.name, "action": step.action, "source": step.source, "target": step.target,
-                    "stored": step.stored, "size": step.size, "exactness": str(step.exactness), "note": step.note,
-                }
-                for step in self.steps
-            ],
-        }  # fmt: skip
+            "tensors": [step.to_dict() for step in self.steps],
+        }
 
 
 def convert(
@@ -109,7 +119,8 @@ def convert(
         if not dry_run:
             plan.write(progress, report.size)
             size = _size_of(Path(dst))
-            report = evolve(report, size=size, seconds=time.perf_counter() - started)
+            steps = tuple(evolve(step, quality=plan.quality.get(step.name)) for step in report.steps)
+            report = evolve(report, steps=steps, size=size, seconds=time.perf_counter() - started)
         return report
     finally:
         if file is not src:
@@ -136,6 +147,7 @@ class Plan:
         self.rules = tuple(Rule(rule.pattern, expand(rule.spec, self.format, self.known)) for rule in rules)
         self.steps = self._decide(self._selected(only))
         self.specs = [step.spec for step in self.steps]
+        self.quality: dict[str, Distance] = {}
 
     def report(self, dry_run: bool) -> Conversion:
         """Sizes and losses as the target format predicts them."""
@@ -320,8 +332,10 @@ class Plan:
     def _streams(self, step: Step) -> dict[str, Any]:
         if step.action in ("copy", "widen"):
             return (copied if step.action == "copy" else widened)(self.file, step.origin, step.spec.encodings[0])
-        make = repacked if step.action == "repack" else encoded
-        return make(self.file, step.name, step.spec, step.origin)
+        if step.action == "repack":
+            return repacked(self.file, step.name, step.spec, step.origin)
+        told = partial(self.quality.__setitem__, step.name) if step.exactness.kind == "bounded" else None
+        return encoded(self.file, step.name, step.spec, step.origin, told)
 
 
 def format_for(target: Path, known: Registry) -> str:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core import dtypes
-from squish_core.codecs.base import Region
+from squish_core.codecs.base import Codec, Params, Region
+from squish_core.distances import Distance
 from squish_core.errors import CodecError
 from squish_core.handles import File
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
-from squish_core.regions import panels, sizes
+from squish_core.regions import full, panels, read_region, sizes
 from squish_core.stored import StoredArray
 from squish_core.writing import Stream
 
@@ -59,8 +60,10 @@ def values_of(file: File, spec: TensorSpec, origin: Encoding) -> Iterator[np.nda
         yield file[spec.name]._read(origin, region)
 
 
-def encoded(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict[str, Stream]:
-    """The source's values, encoded panel by panel."""
+def encoded(
+    file: File, name: str, target: TensorSpec, origin: Encoding, told: Callable[[Distance], None] | None = None
+) -> dict[str, Stream]:
+    """The source's values, encoded panel by panel; `told` gets how far what a reader will see is from them."""
     import numpy as np
 
     encoding = target.encodings[0]
@@ -70,13 +73,27 @@ def encoded(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict
     own = dtypes.to_numpy(codec.value_dtype(target, encoding.codec.params))
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:
+        distance = Distance()
         for region in _row_panels(target, codec.encode_grain(target, encoding.codec.params)):
             values = tensor._read(origin, region)
             # A codec of another float type gets its own values as they are: NaN payloads survive.
             as_is = dense or values.dtype == own
-            yield codec.encode(values if as_is else values.astype(np.float32, copy=False), params)
+            made = codec.encode(values if as_is else values.astype(np.float32, copy=False), params)
+            if told:
+                panel = evolve(target, shape=values.shape)
+                distance.add(values, _decoded(codec, made, panel, encoding.codec.params))
+            yield made
+        if told:
+            told(distance)
 
     return _split(encoding, pieces)
+
+
+def _decoded(codec: Codec, made: dict[str, np.ndarray], spec: TensorSpec, params: Params) -> np.ndarray:
+    """Values of a panel that was just encoded."""
+    declared = codec.parts(spec, params)
+    parts: Any = {role: made[role].reshape(shape) for role, (_, shape) in declared.items()}
+    return read_region(codec, parts, spec, params, full(spec.shape))
 
 
 def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict[str, Stream]:

@@ -320,8 +320,8 @@ def test_convert_writes_and_sums_up(squish: Any, write: Any, tmp_path: Path) -> 
     ran = squish("convert", write(), str(tmp_path / "out.toy"), "--only", "a.*")
     assert ran.code == 0
     assert [line.split() for line in ran.out.splitlines()[1:]] == [
-        ["action", "tensors", "size", "exactness", "stored", "as"],
-        ["copy", "2", "24", "B", "bytes", "f32"],
+        ["action", "tensors", "size", "bits", "exactness", "stored", "as"],
+        ["copy", "2", "24", "B", "32.00", "bytes", "f32"],
         ["not", "carried", "over:"],
         ["asset", "tokens"],
     ]

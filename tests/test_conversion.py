@@ -83,6 +83,35 @@ def installed() -> Registry:
     return Registry(extra=[toys])
 
 
+def test_an_encoding_with_loss_tells_what_a_reader_will_see(run: Any) -> None:
+    report, file = run({"w": VALUES, "norm": VALUES[0]}, "toy.rows")
+    step, kept = report.steps
+    assert kept.quality is None
+    gap = file["w"].numpy().astype("f8") - VALUES
+    expected = {
+        "nmse": np.square(gap).sum() / np.square(VALUES.astype("f8")).sum(), "max_error": np.abs(gap).max(),
+        "snr": 10 * np.log10(np.square(VALUES.astype("f8")).sum() / np.square(gap).sum()),
+    }  # fmt: skip
+    told = report.to_dict()["tensors"][0]
+    assert {key: told["quality"][key] for key in expected} == pytest.approx(expected)
+    assert told["bits"] == 8 * step.size / VALUES.size
+
+
+def test_the_report_lists_the_worst_first_and_merges_what_is_measured_by_tensor(run: Any) -> None:
+    from squish_core.cli import checks
+
+    scales = {f"w{i:02}": (VALUES * 2.0**-i).astype(np.float32) for i in range(20)}
+    report, _ = run({**scales, "constant": np.ones((4, 6), np.float32)}, "f16")
+    lines = list(checks.conversion_lines(report))
+    listed = [line.split() for line in lines if line.endswith(tuple(scales))]
+    assert len(listed) == checks.WORST
+    assert [float(row[0]) for row in listed] == sorted(float(row[0]) for row in listed)
+    assert listed[0][-1] == "w19"
+    assert f"{21 - checks.WORST} tensors more, nearer than these (--json has them all)" in lines
+    kinds = checks._kind_names(["a:x=1", "f32", *(f"b:scale={i}" for i in range(9))])
+    assert (kinds["a:x=1"], kinds["b:scale=3"], kinds["f32"]) == ("a:x=1", "b", "f32")
+
+
 def test_a_pattern_that_no_tensor_matches_is_told(run: Any) -> None:
     report, _ = run(MIXED, {"*.weight": "toy.rows", "*embed*": "keep", "wieght*": "toy.rows"})
     assert report.unused == ("*embed*", "wieght*")

@@ -15,7 +15,7 @@ from squish_core.errors import SquishError
 
 if TYPE_CHECKING:
     from squish_core.comparison import Difference
-    from squish_core.conversion import Conversion
+    from squish_core.conversion import Conversion, Step
 
 CANNOT_RUN = (
     "missing",
@@ -29,6 +29,10 @@ CANNOT_RUN = (
     "folder",
 )
 """Codes of errors on opening that say nothing against the file's content."""
+WORST = 12
+"""Tensors whose loss is printed."""
+FEW = 4
+"""Sets of parameters of one codec that are told apart in a summary."""
 
 
 def verify(
@@ -149,6 +153,27 @@ def convert(
     return Answer(report.to_dict(), list(conversion_lines(report)))
 
 
+def quality_lines(steps: Iterable[Step]) -> Iterable[str]:
+    """How far encoded values are from what they were, the farthest first."""
+    told = sorted(
+        ((step.quality, step) for step in steps if step.quality), key=lambda pair: (pair[0].snr, pair[1].name)
+    )
+    rows = [
+        (f"{lost.snr:.2f}", f"{lost.nmse:.3g}", f"{lost.max_error:.3g}", f"{step.bits:.2f}", step.name)
+        for lost, step in told[:WORST]
+    ]
+    yield from table(("SNR dB", "NMSE", "max error", "bits", "encoded with loss, farthest first"), ">>>><", rows)
+    if len(told) > WORST:
+        yield f"{counted(len(told) - WORST, 'tensor')} more, nearer than these (--json has them all)"
+
+
+def _kind_names(names: Iterable[str]) -> dict[str, str]:
+    """What to call each way of storing: without its parameters where they are different for each tensor."""
+    kinds = {name: name.partition(":")[0] for name in names}
+    variants = Counter(kinds.values())
+    return {name: kind if variants[kind] > FEW else name for name, kind in kinds.items()}
+
+
 def conversion_lines(report: Conversion) -> Iterable[str]:
     """What was done to how many tensors, how exact that is, and what was left behind."""
     from squish_core.resolver import human
@@ -156,20 +181,23 @@ def conversion_lines(report: Conversion) -> Iterable[str]:
     size = human(report.size) if report.size is not None else "size not known before"
     verb, time = ("would write", "") if report.dry_run else ("wrote", f", {report.seconds:.1f} s")
     yield f"{verb} {report.target}: {report.format}, {size} (from {human(report.source_size)}){time}"
-    kinds: dict[tuple[str, str, str, str], list[int]] = {}
+    kinds: dict[tuple[str, str, str, str], list[Step]] = {}
+    called = _kind_names(name for step in report.steps for name in (step.source, step.target))
     for step in report.steps:
-        kinds.setdefault((step.action, step.source, step.target, str(step.exactness)), []).append(step.size)
+        kinds.setdefault((step.action, called[step.source], called[step.target], str(step.exactness)), []).append(step)
     rows = [
         (
             action,
-            f"{len(sizes):,}",
-            human(sum(sizes)),
+            f"{len(steps):,}",
+            human(sum(step.size for step in steps)),
+            f"{8 * sum(step.size for step in steps) / max(sum(step.spec.elements for step in steps), 1):.2f}",
             exactness,
             source if source == target else f"{source} -> {target}",
         )
-        for (action, source, target, exactness), sizes in kinds.items()
+        for (action, source, target, exactness), steps in kinds.items()
     ]
-    yield from table(("action", "tensors", "size", "exactness", "stored as"), "<>><<", rows)
+    yield from table(("action", "tensors", "size", "bits", "exactness", "stored as"), "<>>><<", rows)
+    yield from quality_lines(report.steps)
     notes: dict[str, list[str]] = {}
     for step in report.steps:
         if step.note:

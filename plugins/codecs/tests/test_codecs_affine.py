@@ -358,3 +358,41 @@ def test_repacking_gives_the_same_values_or_none(one, other, itself, seed):
     if found:
         assert {role: part.shape for role, part in found[0].items()} == {r: size for r, (_, size) in declared.items()}
         np.testing.assert_array_equal(decoded(found[0], shape, target), decoded(parts, shape, source))
+
+
+SEARCHED = {
+    "symmetric": {"bits": 4, "group_size": 32},
+    "zero points": {"bits": 4, "group_size": 32, "offset": "zero_point"},
+    "packed zero points, transposed": {
+        "bits": 4, "group_size": 32, "axis": -2, "transposed": True, "word": "i32", "offset": "zero_point",
+        "offset_dtype": "packed", "scale_dtype": "f16",
+    },
+    "biases": {"bits": 3, "group_size": 32, "offset": "bias", "scale_dtype": "bf16"},
+    "flat, a short last group": {"bits": 2, "group_size": 50, "axis": "flat", "offset": "bias"},
+    "one group": {"bits": 4, "group_size": 0, "offset": "bias"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_the_search_lowers_the_squared_error_of_some_groups_and_of_none_raises_it(name):
+    params, spec = SEARCHED[name], spec_of((64, 96))
+    values = np.random.default_rng(3).standard_t(4, size=spec.shape).astype(np.float32)
+
+    def errors(search):
+        asked = Affine().params_for(spec, {**params, "search": search})
+        parts = Affine().encode(values, asked)
+        gap = np.square(read_region(Affine(), parts, spec, asked, full(spec.shape)).astype("f8") - values)
+        if params.get("transposed"):
+            return gap.reshape(64, -1, 32).sum(axis=-1)
+        size = params["group_size"] or 96
+        return np.add.reduceat(gap.reshape(-1), range(0, values.size, size))
+
+    plain, searched = errors("none"), errors("mse")
+    assert (searched <= plain * (1 + 1e-6)).all()
+    assert searched.sum() < 0.97 * plain.sum()
+
+
+def test_a_search_is_a_word_for_encoding_that_changes_no_layout():
+    assert Affine().params_for(spec_of((2, 32)), {"bits": 4, "search": "none"}) == {"bits": 4, "group_size": 0}
+    with pytest.raises(CodecError, match="search"):
+        Affine().params_for(spec_of((2, 32)), {"bits": 4, "search": "best"})

@@ -38,6 +38,8 @@ class Affine(Codec):
     scale_dtype    f32        f32 f16 bf16 f8_e4m3 f8_e5m2 f8_e8m0, widened to f32 first
     offset_dtype   see right  integer or float; for zero points "packed": like the codes, across the groups (for axis
                               "flat": along them). Default: the scale's for a bias, u8 or i8 for zero points
+    search         none       for encoding. none: a group's range is from its smallest to its largest value; mse: of
+                              that one and narrower ones the one with the least squared error
 
     Sources: SQUIZD P3; MLX quantize; zTensor zt.quant_group/1; GPTQ, AWQ, compressed-tensors checkpoints.
     """

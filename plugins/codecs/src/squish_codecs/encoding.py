@@ -1,7 +1,8 @@
 """Values to codes: the smallest and largest value of a group decide its scale; codes are rounded half to even.
 
 Scales are rounded up to their stored dtype, and biases down, so that no value lies outside the codes: a value comes
-back within half a scale step of its group. A group whose scale would be 0 gets the scale 1.
+back within half a scale step of its group. A group whose scale would be 0 gets the scale 1. With `search=mse` a group
+takes a narrower range where that lowers its squared error; values outside it get the outermost codes.
 
 The layout of MLX gets the codes, scales and biases of its `quantize`.
 """
@@ -18,6 +19,10 @@ from .scheme import Scheme
 
 Array = np.ndarray
 FLOATS = ("f32", "f16", "bf16")
+SHARES = tuple(share / 20 for share in range(19, 8, -1))
+"""Of a group's range, what `search=mse` tries: 0.95, 0.9, ... 0.45. Four bits seldom want less than 0.7, two often."""
+
+Fit = tuple[Array, Array, Array | None]
 
 
 def check(scheme: Scheme) -> None:
@@ -50,14 +55,10 @@ def encode(scheme: Scheme, panel: Array) -> dict[str, Array]:
     with np.errstate(all="ignore"):
         low, high = _reduced(np.minimum, blocks, axis), _reduced(np.maximum, blocks, axis)
         check_finite(panel, low, high)
-        scale, offset = _grid(scheme)(scheme, low.astype(np.float64), high.astype(np.float64))
-        steps = np.expand_dims(scale.astype(np.float32), axis)
-        shift = offset if offset is None else np.expand_dims(offset.astype(np.float32), axis)
-        codes = _quantise(scheme, blocks, steps, shift)
-        scale = scale.astype(dtypes.to_numpy(scheme.scale_dtype))
-        if offset is not None and scheme.offset == "bias":
-            offset = offset.astype(dtypes.to_numpy(scheme.offset_dtype))
-        _check_range(scheme, scale, offset)
+        codes, scale, offset = _fitted(scheme, blocks, axis, low.astype(np.float64), high.astype(np.float64))
+        if scheme.search == "mse":
+            ranges = low.astype(np.float64), high.astype(np.float64)
+            codes, scale, offset = _searched(scheme, blocks, axis, ranges, (codes, scale, offset), values.size)
     codes = codes.reshape(-1)[: values.size].reshape(values.shape)
     parts = {"data": scheme.packing.pack(codes, scheme.pack_axis), "scale": scale}
     if offset is not None and scheme.packed_zeros:
@@ -66,6 +67,53 @@ def encode(scheme: Scheme, panel: Array) -> dict[str, Array]:
         parts["offset"] = offset.astype(dtypes.to_numpy(scheme.offset_dtype))
     assert all(parts[role].shape == shape for role, (_, shape) in declared.items())
     return parts
+
+
+def _fitted(scheme: Scheme, blocks: Array, axis: int, low: Array, high: Array) -> Fit:
+    """Codes (bytes), scales and offsets for these ranges; values outside get the nearest code."""
+    scale, offset = _grid(scheme)(scheme, low, high)
+    codes = _quantise(scheme, blocks, _wide(scale, axis), None if offset is None else _wide(offset, axis))
+    scale = scale.astype(dtypes.to_numpy(scheme.scale_dtype))
+    if offset is not None and scheme.offset == "bias":
+        offset = offset.astype(dtypes.to_numpy(scheme.offset_dtype))
+    _check_range(scheme, scale, offset)
+    return codes, scale, offset
+
+
+def _searched(scheme: Scheme, blocks: Array, axis: int, ranges: tuple[Array, Array], best: Fit, count: int) -> Fit:
+    """For each group the best of its whole range and narrower ones with the same middle."""
+    middle, half = (ranges[0] + ranges[1]) / 2, (ranges[1] - ranges[0]) / 2
+    codes, scale, offset = best
+    least = _squared(scheme, blocks, axis, best, count)
+    for share in SHARES:
+        other = _fitted(scheme, blocks, axis, middle - share * half, middle + share * half)
+        error = _squared(scheme, blocks, axis, other, count)
+        better = error < least
+        least = np.where(better, error, least)
+        codes = np.where(np.expand_dims(better, axis), other[0], codes)
+        scale = np.where(better, other[1], scale)
+        offset = None if offset is None or other[2] is None else np.where(better, other[2], offset)
+    return codes, scale, offset
+
+
+def _squared(scheme: Scheme, blocks: Array, axis: int, made: Fit, count: int) -> Array:
+    """Squared error of each group; what follows the first `count` values is padding."""
+    codes, scale, offset = made
+    gap = codes.view(np.int8 if scheme.signed else np.uint8).astype(np.float32)
+    if scheme.offset != "bias":
+        gap -= np.float32(scheme.zero) if offset is None else _wide(offset, axis)
+    gap *= _wide(scale, axis)
+    if offset is not None and scheme.offset == "bias":
+        gap += _wide(offset, axis)
+    gap -= blocks
+    gap.reshape(-1)[count:] = 0
+    return _reduced(np.add, np.square(gap, out=gap), axis)
+
+
+def _wide(grid: Array, axis: int) -> Array:
+    """One number of each group, as float32, beside the group's values."""
+    wide: Array = np.expand_dims(grid.astype(np.float32), axis)
+    return wide
 
 
 def check_finite(panel: Array, *extremes: Array) -> None:

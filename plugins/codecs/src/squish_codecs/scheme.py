@@ -37,6 +37,7 @@ class Scheme:
     signed: bool
     scale_dtype: str
     offset_dtype: str
+    search: str
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Scheme:
@@ -222,6 +223,7 @@ _CHECKS: dict[str, Any] = {
     "transposed": _flag, "signed": _flag, "word": choice(*WORDS), "order": _order,
     "offset": choice("none", "zero_point", "bias"), "zero": integer(-(1 << 20), 1 << 20),
     "scale_dtype": choice(*SCALES), "offset_dtype": choice(*dict.fromkeys(ZEROS + SCALES)),
+    "search": choice("none", "mse"),
 }  # fmt: skip
 
 # Each default may look at the values before it.
@@ -239,4 +241,5 @@ _DEFAULTS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "offset_dtype": lambda given: (
         given["scale_dtype"] if given["offset"] == "bias" else "i8" if given["signed"] else "u8"
     ),
+    "search": lambda given: "none",
 }

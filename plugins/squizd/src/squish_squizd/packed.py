@@ -10,15 +10,12 @@ from squish_codecs.affine import Affine
 
 from squish_core.api import Codec, CodecError, Codes, Exactness, Params, PartArray, Parts, Region, TensorSpec
 
-SEARCHED = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
-"""Shares of a group's range that `search=mse` tries; the full range is the first candidate."""
-
 
 class Packed(Codec):
     """`w = scale * q + zero` in f32; `group_size` elements of the flat order share a pair (absent: the whole tensor).
 
     Parts: `codes` u8, and `table` u32 (pairs, 4): the entries as the file has them (id, scale, zero). Encoding takes
-    `search=mse` too: a narrower range where that lowers a group's squared error.
+    `search=mse` too, as the affine codec does.
     """
 
     scanned = ("table",)  # one entry may be for all rows
@@ -30,7 +27,7 @@ class Packed(Codec):
         """The same in the affine codec's terms."""
         return {
             "bits": self.bits, "axis": "flat", "offset": "bias", "signed": self.signed,
-            "group_size": params.get("group_size", 0),
+            "group_size": params.get("group_size", 0), "search": params.get("search", "none"),
         }  # fmt: skip
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -50,10 +47,8 @@ class Packed(Codec):
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        best = self.affine.encode(panel, self.scheme(params))
-        if params.get("search") and panel.size:
-            best = self._searched(panel.reshape(-1), params, best)
-        return {"codes": best["data"], "table": _table(best)}
+        made = self.affine.encode(panel, self.scheme(params))
+        return {"codes": made["data"], "table": _table(made)}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         size, search = params.get("group_size", 64), params.get("search")
@@ -74,46 +69,6 @@ class Packed(Codec):
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
         made = self.affine.from_codes(codes, spec, self.scheme(params))
         return made and ({"codes": made[0]["data"], "table": _table(made[0])}, made[1])
-
-    def _searched(self, flat: np.ndarray, params: Params, best: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """For each group the range, of those tried, that gives the least squared error."""
-        size, spec = params["group_size"], TensorSpec(name="", shape=flat.shape, dtype="f32")
-        scheme = self.scheme(params)
-        groups = np.pad(flat, (0, -len(flat) % size), mode="edge").reshape(-1, size)
-        low, high = groups.min(axis=1, keepdims=True), groups.max(axis=1, keepdims=True)
-        middle, half = low / 2 + high / 2, high / 2 - low / 2
-        least = self._error(best, spec, scheme, size, flat)
-        codes = self._unpacked(best)
-        for share in SEARCHED:
-            narrow = np.clip(groups, middle - half * share, middle + half * share).reshape(-1)[: len(flat)]
-            other = self.affine.encode(narrow, scheme)
-            error = self._error(other, spec, scheme, size, flat)
-            better = error < least
-            least = np.where(better, error, least)
-            chosen = np.flatnonzero(np.repeat(better, size)[: len(flat)])
-            codes[chosen] = self._unpacked(other)[chosen]
-            for role in ("scale", "offset"):
-                best = {**best, role: np.where(better, other[role], best[role])}
-        return {**best, "data": self._packed(codes)}
-
-    def _error(
-        self, made: Mapping[str, Any], spec: TensorSpec, scheme: Params, size: int, flat: np.ndarray
-    ) -> np.ndarray:
-        values = np.empty(flat.shape, np.float32)
-        self.affine.decode(made, spec, scheme, region=(slice(0, len(flat)),), out=values)
-        squares = np.pad(np.square(values - flat, dtype=np.float64), (0, -len(flat) % size))
-        error: np.ndarray = squares.reshape(-1, size).sum(axis=1)
-        return error
-
-    def _unpacked(self, made: dict[str, np.ndarray]) -> np.ndarray:
-        shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
-        codes: np.ndarray = (made["data"][:, None] >> shifts & (1 << self.bits) - 1).reshape(-1)
-        return codes
-
-    def _packed(self, codes: np.ndarray) -> np.ndarray:
-        shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
-        packed: np.ndarray = np.bitwise_or.reduce(codes.reshape(-1, len(shifts)) << shifts, axis=1)
-        return packed
 
 
 class Int4(Packed):

@@ -86,8 +86,7 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         legal = f"{tables.AFQ_BITS} bits in groups of {tables.AFQ_GROUPS}"
         return Refusal(why=f"AFQ has {legal}, not {bits} in {group}", code="affine")
     params = {"bits": bits, "group_size": group, "word": "u32", "offset": "bias"}
-    if codec.params.get("scale_dtype", "f32") != "f32":
-        params["scale_dtype"] = codec.params["scale_dtype"]
+    params |= {name: codec.params[name] for name in ("scale_dtype", "search") if name in codec.params}
     try:
         made = Affine().parts(spec, params)
     except SquishError as error:
