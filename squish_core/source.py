@@ -319,8 +319,8 @@ def missing(path: Path, error: Exception) -> FormatError:
         nearest = next((parent for parent in path.parents if parent.exists()), Path())
         hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."
         return FormatError("no such file or folder", file=str(path), code="missing", hint=hint)
-    hint = "Allow more open files: ulimit -n." if getattr(error, "errno", 0) == errno.EMFILE else None
-    return FormatError(f"cannot be opened: {error}", file=str(path), code="unreadable", hint=hint)
+    more = "Allow more open files: ulimit -n." if getattr(error, "errno", 0) == errno.EMFILE else None
+    return FormatError(f"cannot be opened: {error}", file=str(path), code="unreadable", hint=more)
 
 
 def kind_of(mode: int) -> str:
