@@ -84,7 +84,7 @@ def test_a_given_format_is_obeyed_or_fails() -> None:
         (b"nothing in particular", r"first bytes b'nothing '.*toy\.box"),
     ],
 )
-def test_another_file_is_called_by_its_name(head: bytes, said: str) -> None:
+def test_row_2_another_file_is_called_by_its_name(head: bytes, said: str) -> None:
     with pytest.raises(UnknownFormatError, match=said):
         squish.open(head, registry=toys.registry())
 
@@ -94,7 +94,7 @@ def test_the_suffix_says_whose_error_to_show() -> None:
         squish.open(BytesSource(b"damaged", "a.box"), registry=toys.registry())
 
 
-def test_an_empty_file_is_called_empty_even_with_a_known_suffix(tmp_path: Path) -> None:
+def test_row_1_an_empty_file_is_called_empty_even_with_a_known_suffix(tmp_path: Path) -> None:
     (tmp_path / "a.box").touch()
     with pytest.raises(SquishError, match="is empty"):
         squish.open(tmp_path / "a.box", registry=toys.registry())

@@ -256,3 +256,17 @@ def test_a_string_cut_in_a_character_is_not_joined_with_the_next_length(raw):
     with squish.open(raw.file((raw.array("a", 8, 2, strings),))) as file:
         assert file.meta["a"][0] == b"\xc3"
         assert len(file.problems) == 1
+
+
+def test_row_46_control_characters_in_a_name_are_kept_and_not_printed(raw):
+    name = "\x1b[31mred\u202e"
+    with squish.open(raw.file((), (raw.tensor(name, (8,)),), bytes(32))) as file:
+        assert list(file) == [name]
+    with pytest.raises(SquishError) as caught:
+        squish.open(raw.file((), (raw.tensor(name, (8,)),), bytes(31)))
+    assert not {"\x1b", "\u202e"} & set(str(caught.value))
+
+
+def test_row_46_names_that_differ_only_in_composition_are_a_problem(raw):
+    tensors = raw.tensor("caf\u00e9", (8,)), raw.tensor("cafe\u0301", (8,), 0, 32)
+    assert [code for code, _ in problems(raw.file((), tensors, bytes(64)))] == ["name"]
