@@ -87,7 +87,7 @@ class Source:
                 expected=f"{length} bytes",
                 found=f"a file of {self.size} bytes",
                 code="bounds",
-                hint="The file is truncated (an interrupted download?) or damaged.",
+                hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
             )
 
     def _open_member(self, name: str) -> Source:
@@ -137,7 +137,10 @@ class FileSource(Source):
         self._handle: _Handle | None = handle
         self._map: mmap.mmap | None = None
         if not stat.S_ISREG(info.st_mode):
-            raise FormatError("is not a regular file", file=str(path), found=kind_of(info.st_mode), code="file-kind")
+            raise FormatError(
+                "is not a regular file", file=str(path), found=kind_of(info.st_mode), code="file-kind",
+                hint="Squish reads at random places; write it to a file first.",
+            )  # fmt: skip
 
     def members(self) -> tuple[str, ...]:
         assert self.path is not None
@@ -257,7 +260,10 @@ def check_plain_name(name: str, file: str) -> None:
 
 def regular_files(folder: Path) -> tuple[str, ...]:
     """Sorted names of the regular files (or links to such) of a folder."""
-    return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_file()))
+    try:
+        return tuple(sorted(entry.name for entry in os.scandir(folder) if entry.is_file()))
+    except OSError as error:
+        raise missing(folder, error) from None
 
 
 def closed(name: str) -> ClosedError:
@@ -267,11 +273,15 @@ def closed(name: str) -> ClosedError:
 
 def missing(path: Path, error: Exception) -> FormatError:
     """The error for a path that cannot be opened."""
+    if path.parts and path.parts[0].endswith(":"):  # https:
+        return FormatError("is no local file", file=str(path), code="missing", hint="Download it first.")
     if isinstance(error, FileNotFoundError):
         nearest = next((parent for parent in path.parents if parent.exists()), Path())
         hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."
         return FormatError("no such file or folder", file=str(path), code="missing", hint=hint)
-    return FormatError(f"cannot be opened: {error}", file=str(path), code="unreadable")
+    why = getattr(error, "strerror", None) or error
+    denied = "You need the permission to read it." if isinstance(error, PermissionError) else None
+    return FormatError(f"cannot be opened: {why}", file=str(path), code="unreadable", hint=denied)
 
 
 def kind_of(mode: int) -> str:

@@ -88,7 +88,7 @@ def check_extents(
             raise TruncatedError(
                 "the data runs past the end of the file", file=files[file].name, tensor=name, offset=offset,
                 expected=f"{length} bytes", found=f"a file of {files[file].size} bytes", code="bounds",
-                hint="The file is truncated (an interrupted download?) or damaged.",
+                hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
             )  # fmt: skip
     ordered = sorted(extent for extent in extents if extent[2])
     tiled = True
