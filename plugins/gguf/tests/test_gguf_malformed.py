@@ -183,9 +183,18 @@ def test_row_1_an_empty_file_is_called_empty(tmp_path):
         squish.open(path)
 
 
-def test_row_2_another_magic_is_refused_when_the_format_is_forced():
-    with pytest.raises(FormatError, match="magic"):
-        squish.open(b"GGML" + bytes(60), "gguf")
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"GGML" + bytes(60), "an old GGML file"),
+        (b"{'error':'denied'}\n" * 2, "is text, not weights"),
+        (b"\1\2\3\4" * 9, "magic of GGUF"),
+        (bytes(99), "nothing but zeros"),
+    ],
+)
+def test_row_2_another_magic_is_refused_when_the_format_is_forced(data, words):
+    with pytest.raises(SquishError, match=words):
+        squish.open(data, "gguf")
 
 
 @pytest.mark.parametrize("code", [4, 5, 31, 32, 33, 36, 37, 38, 42, 1000, (1 << 32) - 1])
