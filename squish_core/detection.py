@@ -87,13 +87,16 @@ def unknown(probe: Probe, source: Source, registry: Registry) -> FormatError | U
     """The error for a file that nothing recognises."""
     installed = ", ".join(sorted(registry.containers)) or "none"
     if source.is_dir:
+        shown = ", ".join(probe.members[:4]) + (", ..." if len(probe.members) > 4 else "")
         return UnknownFormatError(
-            "is a folder that no installed format recognises", file=source.name,
-            found=f"{len(probe.members)} files", code="unknown",
-            hint=f"Name a file in it. Installed formats: {installed}.",
+            "is a folder that no installed format recognises", file=source.name, found=shown or "no files",
+            code="unknown", hint=f"Name a file of weights, or a folder with one. Installed formats: {installed}.",
         )  # fmt: skip
     if not source.size:
         return UnknownFormatError("is empty (0 bytes)", file=source.name, code="empty", hint="Fetch the file again.")
+    text = known.lookalike(probe.head, text=True)
+    if text:
+        return UnknownFormatError(f"is {text[0]}", file=source.name, code="lookalike", hint=text[1])
     return UnknownFormatError(
         "is of no installed format", file=source.name, found=f"first bytes {probe.head[:8]!r}",
         code="unknown", hint=f"Installed formats: {installed}; `squish formats` says what they read.",

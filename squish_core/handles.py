@@ -22,7 +22,7 @@ from squish_core.plugins import Registry
 from squish_core.recipes import parse_format
 from squish_core.source import READERS, Source, open_folder, open_source
 from squish_core.stored import StoredArray
-from squish_core.structure import check_index
+from squish_core.structure import check_index, lookalike_names
 from squish_core.tensors import Tensor
 from squish_core.typed import plain
 
@@ -74,6 +74,9 @@ def read_index(source: Source, known: Registry, limits: Limits, wanted: str | No
             raise FormatError("is empty (0 bytes)", code="empty", hint="Fetch the file again.")
         index = container.read_index(source, limits)
         check_index(index, limits)
+        doubtful = lookalike_names(index.tensors)
+        if doubtful:
+            index = evolve(index, problems=(*index.problems, *doubtful))
     if wanted == base:
         return index  # the format that was asked for: what is stored, with no meaning read into it
     return refine(index, source, known, limits, refinement, options)

@@ -47,6 +47,7 @@ LOOKALIKES: tuple[tuple[bytes, str, str], ...] = (
     (b"\x1f\x8b", "a gzip-compressed file", "Decompress it first (`gunzip`)."),
     (b"\x89HDF", "an HDF5 file", "Convert it to safetensors first."),
     (b"\x7fELF", "a program", "Check the path."),
+    (bytes(16), "nothing but zeros at its start (an interrupted download?)", "Fetch the file again."),
 )  # fmt: skip
 
 
@@ -65,12 +66,18 @@ def absent(kind: str, wanted: str) -> Refusal:
     return Refusal(why=why, code="not-installed", install=f"pip install {package}" if package else None)
 
 
-def lookalike(head: bytes) -> tuple[str, str] | None:
-    """What a file is instead of weights, and the next step; from its first bytes."""
+def lookalike(head: bytes, *, text: bool = False) -> tuple[str, str] | None:
+    """What a file is instead of weights, and the next step; from its first bytes.
+
+    `text`: plain text counts, too; for whoever knows that the file should not be any.
+    """
     start = head.lstrip()[:64].lower()
     for magic, what, hint in LOOKALIKES:
         if head.startswith(magic) or (magic.isascii() and magic.startswith(b"<") and start.startswith(magic)):
             return what, hint
+    line = head[:80].split(b"\n")[0].rstrip()
+    if text and line and line.isascii() and line.decode().isprintable():
+        return f"text, not weights: {line.decode()!r}", "Read it: a server may have answered in place of the file."
     return None
 
 

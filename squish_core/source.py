@@ -108,7 +108,7 @@ class Source:
                 expected=f"{length} bytes",
                 found=f"a file of {self.size} bytes",
                 code="bounds",
-                hint="The file is truncated (an interrupted download?) or damaged.",
+                hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
             )
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
@@ -163,7 +163,10 @@ class FileSource(Source):
         self._handle: _Handle | None = handle
         self._map: mmap.mmap | None = None
         if not stat.S_ISREG(info.st_mode):
-            raise FormatError("is not a regular file", file=str(path), found=kind_of(info.st_mode), code="file-kind")
+            raise FormatError(
+                "is not a regular file", file=str(path), found=kind_of(info.st_mode), code="file-kind",
+                hint="Squish reads at random places; write it to a file first.",
+            )  # fmt: skip
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         assert self.path is not None
@@ -306,6 +309,8 @@ def regular_files(folder: Path) -> tuple[str, ...]:
         return tuple(entry.name for entry in os.scandir(folder) if entry.is_file())
     except (FileNotFoundError, NotADirectoryError):
         return ()
+    except OSError as error:
+        raise missing(folder, error) from None
 
 
 def closed(name: str) -> ClosedError:
@@ -315,12 +320,18 @@ def closed(name: str) -> ClosedError:
 
 def missing(path: Path, error: Exception) -> FormatError:
     """The error for a path that cannot be opened."""
+    if path.parts and path.parts[0].endswith(":"):  # https:
+        return FormatError("is no local file", file=str(path), code="missing", hint="Download it first.")
     if isinstance(error, FileNotFoundError):
         nearest = next((parent for parent in path.parents if parent.exists()), Path())
         hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."
         return FormatError("no such file or folder", file=str(path), code="missing", hint=hint)
-    more = "Allow more open files: ulimit -n." if getattr(error, "errno", 0) == errno.EMFILE else None
-    return FormatError(f"cannot be opened: {error}", file=str(path), code="unreadable", hint=more)
+    why = getattr(error, "strerror", None) or error
+    number = getattr(error, "errno", None)
+    next_step = {
+        errno.EACCES: "You need the permission to read it.", errno.EMFILE: "Allow more open files: ulimit -n.",
+    }.get(number or 0)  # fmt: skip
+    return FormatError(f"cannot be opened: {why}", file=str(path), code="unreadable", hint=next_step)
 
 
 def kind_of(mode: int) -> str:

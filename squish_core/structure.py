@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -29,6 +30,19 @@ def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
             found=f"{len(name.encode('utf-8', 'surrogatepass'))} bytes", code="name",
         )  # fmt: skip
     return name
+
+
+def lookalike_names(names: Iterable[str]) -> list[Problem]:
+    """Names that differ only in Unicode composition; all are kept."""
+    seen: dict[str, str] = {}
+    problems = []
+    for name in names:
+        if not name.isascii():
+            other = seen.setdefault(unicodedata.normalize("NFC", name), name)
+            if other != name:
+                message = f"differs from {other!a} only in Unicode composition"
+                problems.append(Problem(code="name", severity="warning", where=name, message=message))
+    return problems
 
 
 def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None = None) -> tuple[int, ...]:
@@ -74,7 +88,7 @@ def check_extents(
             raise TruncatedError(
                 "the data runs past the end of the file", file=files[file].name, tensor=name, offset=offset,
                 expected=f"{length} bytes", found=f"a file of {files[file].size} bytes", code="bounds",
-                hint="The file is truncated (an interrupted download?) or damaged.",
+                hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
             )  # fmt: skip
     ordered = sorted(extent for extent in extents if extent[2])
     tiled = True

@@ -81,10 +81,12 @@ def test_a_given_format_is_obeyed_or_fails() -> None:
         (b"GGUF\3\0\0\0", "pip install squish-gguf"),
         (b"ZTEN1000", "pip install squish-ztensor"),
         (b"\x08\0\0\0\0\0\0\0{}", "pip install squish-safetensors"),
-        (b"nothing in particular", r"first bytes b'nothing '.*toy\.box"),
+        (b"nothing in particular", "text, not weights: 'nothing in particular'.*Read it"),
+        (b"\x80\1\2\3\4\5\6\7\x08", r"first bytes b'\\x80.*toy\.box"),
+        (bytes(20), "nothing but zeros.*Fetch the file again"),
     ],
 )
-def test_another_file_is_called_by_its_name(head: bytes, said: str) -> None:
+def test_row_2_another_file_is_called_by_its_name(head: bytes, said: str) -> None:
     with pytest.raises(UnknownFormatError, match=said):
         squish.open(head, registry=toys.registry())
 
@@ -94,7 +96,7 @@ def test_the_suffix_says_whose_error_to_show() -> None:
         squish.open(BytesSource(b"damaged", "a.box"), registry=toys.registry())
 
 
-def test_an_empty_file_is_called_empty_even_with_a_known_suffix(tmp_path: Path) -> None:
+def test_row_1_an_empty_file_is_called_empty_even_with_a_known_suffix(tmp_path: Path) -> None:
     (tmp_path / "a.box").touch()
     with pytest.raises(SquishError, match="is empty"):
         squish.open(tmp_path / "a.box", registry=toys.registry())
@@ -114,6 +116,30 @@ def test_a_missing_path_names_what_exists(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"no such file.*exists; check the rest"):
         squish.open(tmp_path / "gone" / "deep" / "a.box", registry=toys.registry())
     with pytest.raises(FormatError, match="Check the name"):
+        squish.open(tmp_path / "a.box", registry=toys.registry())
+
+
+def test_a_url_is_told_to_be_downloaded() -> None:
+    with pytest.raises(FormatError, match=r"is no local file.*Download it first"):
+        squish.open("https://example.org/model.box", registry=toys.registry())
+
+
+def test_a_folder_that_may_not_be_listed_is_a_typed_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(folder: Path) -> Any:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(FormatError, match=r"cannot be opened: Permission denied\. You need the permission"):
+        squish.open(tmp_path, registry=toys.registry())
+
+
+def test_a_file_that_may_not_be_read_is_a_typed_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(path: Path, flags: int) -> Any:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    (tmp_path / "a.box").write_bytes(EMPTY)
+    monkeypatch.setattr(os, "open", denied)
+    with pytest.raises(FormatError, match=r"a\.box: cannot be opened: Permission denied\. You need"):
         squish.open(tmp_path / "a.box", registry=toys.registry())
 
 

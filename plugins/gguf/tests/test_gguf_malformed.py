@@ -183,9 +183,18 @@ def test_row_1_an_empty_file_is_called_empty(tmp_path):
         squish.open(path)
 
 
-def test_row_2_another_magic_is_refused_when_the_format_is_forced():
-    with pytest.raises(FormatError, match="magic"):
-        squish.open(b"GGML" + bytes(60), "gguf")
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"GGML" + bytes(60), "an old GGML file"),
+        (b"{'error':'denied'}\n" * 2, "is text, not weights"),
+        (b"\1\2\3\4" * 9, "magic of GGUF"),
+        (bytes(99), "nothing but zeros"),
+    ],
+)
+def test_row_2_another_magic_is_refused_when_the_format_is_forced(data, words):
+    with pytest.raises(SquishError, match=words):
+        squish.open(data, "gguf")
 
 
 @pytest.mark.parametrize("code", [4, 5, 31, 32, 33, 36, 37, 38, 42, 1000, (1 << 32) - 1])
@@ -256,3 +265,17 @@ def test_a_string_cut_in_a_character_is_not_joined_with_the_next_length(raw):
     with squish.open(raw.file((raw.array("a", 8, 2, strings),))) as file:
         assert file.meta["a"][0] == b"\xc3"
         assert len(file.problems) == 1
+
+
+def test_row_46_control_characters_in_a_name_are_kept_and_not_printed(raw):
+    name = "\x1b[31mred\u202e"
+    with squish.open(raw.file((), (raw.tensor(name, (8,)),), bytes(32))) as file:
+        assert list(file) == [name]
+    with pytest.raises(SquishError) as caught:
+        squish.open(raw.file((), (raw.tensor(name, (8,)),), bytes(31)))
+    assert not {"\x1b", "\u202e"} & set(str(caught.value))
+
+
+def test_row_46_names_that_differ_only_in_composition_are_a_problem(raw):
+    tensors = raw.tensor("caf\u00e9", (8,)), raw.tensor("cafe\u0301", (8,), 0, 32)
+    assert [code for code, _ in problems(raw.file((), tensors, bytes(64)))] == ["name"]

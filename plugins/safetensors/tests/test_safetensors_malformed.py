@@ -165,7 +165,7 @@ def test_an_error_names_the_tensor_and_where_its_entry_is() -> None:
     assert caught.value.offset == 8 + len(b"{")
 
 
-def test_a_truncated_file_is_told_with_both_sizes() -> None:
+def test_row_9_a_truncated_file_is_told_with_both_sizes() -> None:
     data = one()
     with pytest.raises(TruncatedError, match=f"expected {len(data)} bytes in all, found {len(data) - 1} bytes"):
         squish.open(data[:-1])
@@ -179,6 +179,7 @@ def test_a_truncated_file_is_told_with_both_sizes() -> None:
         (b"PK\x03\x04" + bytes(60), "zip archive"),
         (b"\x80\x04" + bytes(60), "pickle"),
     ],
+    ids=["row-73 pointer", "row-73 page", "row-73 zip", "row-73 pickle"],
 )
 @pytest.mark.parametrize("wanted", [None, "safetensors"])
 def test_another_kind_of_file_in_its_place_is_named(tmp_path: Path, head: bytes, what: str, wanted: str | None) -> None:
@@ -188,7 +189,17 @@ def test_another_kind_of_file_in_its_place_is_named(tmp_path: Path, head: bytes,
         squish.open(path, wanted)
 
 
-def test_terminal_escapes_in_a_name_are_not_printed() -> None:
+def test_row_46_control_characters_in_a_name_are_kept() -> None:
+    name = "\x1b[31mred\u202e"
+    assert list(squish.open(sized(json.dumps({name: json.loads(ENTRY)}).encode(), b"a"))) == [name]
+
+
+def test_row_46_metadata_is_never_a_tensor() -> None:
+    with squish.open(sized(b'{"__metadata__":{"dtype":"U8"},"w":' + ENTRY + b"}", b"a")) as file:
+        assert list(file) == ["w"]
+
+
+def test_row_46_terminal_escapes_in_a_name_are_not_printed() -> None:
     name = "\x1b[31mred\u202e"
     with pytest.raises(FormatError) as caught:
         squish.open(sized(json.dumps({name: {"dtype": "U8", "shape": [2], "data_offsets": [0, 1]}}).encode(), b"a"))
@@ -207,7 +218,7 @@ def base() -> bytes:
     return sized(json.dumps(header, separators=(",", ":")).encode() + b"  ", bytes(range(40)))
 
 
-def test_every_truncation_is_a_typed_error() -> None:
+def test_row_1_every_truncation_is_a_typed_error() -> None:
     data = base()
     for length in range(len(data)):
         with pytest.raises(SquishError) as caught:

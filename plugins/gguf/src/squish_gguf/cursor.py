@@ -57,7 +57,8 @@ class Cursor:
         """The error for a file that ends before `end`."""
         return TruncatedError(
             f"truncated in {self.what}: the file has {self.source.size} of {end} bytes", offset=self.at,
-            expected=why, code="truncated", hint="The file is truncated (an interrupted download?) or damaged.",
+            expected=why, code="truncated",
+            hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
         )  # fmt: skip
 
     def wrong(self, message: str, at: int, *, expected: Any = None, found: Any = None, code: str) -> FormatError:

@@ -15,8 +15,10 @@ from squish_core.api import (
     Source,
     TruncatedError,
     Typed,
+    UnknownFormatError,
     UnsupportedVersionError,
     check_name,
+    lookalike,
 )
 
 from .cursor import Cursor
@@ -82,7 +84,13 @@ def read_head(source: Source, limits: Limits) -> Head:
 def _version(cursor: Cursor) -> int:
     magic, version = cursor.take(_START)
     if magic != MAGIC:
-        raise FormatError("does not begin with the magic of GGUF", offset=0, expected=MAGIC, found=magic, code="magic")
+        other = lookalike(cursor.copy(0, 80), text=True)
+        if other:
+            raise UnknownFormatError(f"is {other[0]}", code="lookalike", hint=other[1])
+        raise FormatError(
+            "does not begin with the magic of GGUF", offset=0, expected=MAGIC, found=magic, code="magic",
+            hint="It is another kind of file, or damaged; fetch it again.",
+        )  # fmt: skip
     if version in (2, 3):
         return int(version)
     swapped = int.from_bytes(int(version).to_bytes(4, "little"), "big")
@@ -199,7 +207,8 @@ def _placed(records: dict[str, Record], data: int, alignment: int, size: int) ->
             whole = max(data + record.offset + record.nbytes for record in records.values())
             raise TruncatedError(
                 f"truncated in the tensor data: the file has {size} of {whole} bytes", tensor=name,
-                offset=offset, code="bounds", hint="The file is truncated (an interrupted download?) or damaged.",
+                offset=offset, code="bounds",
+                hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
             )  # fmt: skip
         placed[name] = Record(record.code, record.shape, offset, nbytes)
     return placed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -58,7 +57,7 @@ class Safetensors(Container):
             },
             problems=(
                 *problems, *(problem for shard in shards for problem in shard.header.problems),
-                *contradictions, *_lookalike_names(records),
+                *contradictions,
             ),
         )  # fmt: skip
 
@@ -99,16 +98,3 @@ def _merged(shards: Iterable[Shard]) -> tuple[dict[str, str], list[Problem]]:
                     Problem(code="metadata", severity="warning", where=shard.source.filename, message=message)
                 )
     return meta, problems
-
-
-def _lookalike_names(names: Iterable[str]) -> list[Problem]:
-    """Names that differ only in Unicode composition; all are kept."""
-    seen: dict[str, str] = {}
-    problems = []
-    for name in names:
-        if not name.isascii():
-            other = seen.setdefault(unicodedata.normalize("NFC", name), name)
-            if other != name:
-                message = f"differs from {other!a} only in Unicode composition"
-                problems.append(Problem(code="name", severity="warning", where=name, message=message))
-    return problems

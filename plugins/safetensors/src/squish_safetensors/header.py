@@ -132,7 +132,7 @@ def dump_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: M
 
 def _raw_header(source: Source, limits: Limits) -> memoryview:
     head = source.read(0, min(64, source.size))
-    other = lookalike(head) if head[8:9] != b"{" else None
+    other = lookalike(head, text=True) if head[8:9] != b"{" else None
     if other:
         raise UnknownFormatError(f"is {other[0]}", file=source.name, code="lookalike", hint=other[1])
     if len(head) < 8:
@@ -144,7 +144,7 @@ def _raw_header(source: Source, limits: Limits) -> memoryview:
     if length == 0 or length > cap:
         raise LimitError(
             "the header length is out of range", offset=0, expected=f"1..{cap} bytes", found=f"{length} bytes",
-            code="header-length", hint="Perhaps this is not a safetensors file.",
+            code="header-length", hint="It is another kind of file, or damaged; fetch it again.",
         )  # fmt: skip
     if 8 + length > source.size:
         raise TruncatedError(
@@ -220,7 +220,7 @@ def _check_tiling(records: list[tuple[str, Record]], start: int, size: int) -> N
                 "the data runs past the end of the file", tensor=name, offset=offset,
                 expected=f"{max(record[3] + record[4] for _, record in records)} bytes in all",
                 found=f"{size} bytes", code="bounds",
-                hint="The file is truncated (an interrupted download?) or damaged.",
+                hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
             )  # fmt: skip
         if offset != position:
             what = f"overlaps that of {before[:80]!r}" if offset < position else "leaves a hole before it"
