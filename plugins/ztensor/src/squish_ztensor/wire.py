@@ -44,7 +44,8 @@ def locate(source: Source, limits: Limits) -> Located:
         second = source.size >= 2 * len(MAGIC) and source.read(source.size - len(MAGIC), len(MAGIC)) == MAGIC_2
         raise FormatError(
             f"the header magic is wrong, though the footer looks like zTensor {'v2' if second else 'v1.1'}", offset=0,
-            expected=MAGIC_2 if second else MAGIC, found=head, code="magic", hint="The start of the file is damaged; fetch it again.",
+            expected=MAGIC_2 if second else MAGIC, found=head, code="magic",
+            hint="The start of the file is damaged; fetch it again.",
         )  # fmt: skip
     if source.size < len(MAGIC) + FOOTER:
         raise TruncatedError(
