@@ -1,4 +1,4 @@
-"""The zTensor 1.1 container: Index from a file, and a file from tensors."""
+"""The zTensor container: Index from a file, and a file from tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WRITERS: dict[str, Any] = {"1.1": writer, "2": second_writer}
 
 
 class Ztensor(Container):
-    """zTensor 1.1 (and the dense part of 1.2): dense arrays and GGML blocks, raw or zstd, with digests."""
+    """zTensor 0.1 to 2, read; 1.1 and 2, written."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         manifest = read_manifest(source, limits)
@@ -115,7 +115,9 @@ def _dirty_gaps(manifest: Manifest, source: Source) -> Iterator[Problem]:
 
 
 def _wrong_sidecar(manifest: Manifest, source: Source) -> Iterator[Problem]:
-    data = manifest.as_first(manifest.records.get(sidecar.NAME, {"components": {}}))["components"].get("data", {})
+    if sidecar.NAME not in manifest.records:
+        return
+    data = manifest.as_first(manifest.records[sidecar.NAME])["components"].get("data", {})
     digest = data.get("digest")
     if isinstance(digest, str):
         shard = source if not data.get("file") else source.member(manifest.files[data["file"]].name)

@@ -8,9 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from squish_core.api import FileRef, FormatError, LimitError, Limits, Problem, Source, check_name, check_shape
+from squish_core.api import (
+    FileRef,
+    FormatError,
+    LimitError,
+    Limits,
+    Problem,
+    Source,
+    TensorSpec,
+    check_name,
+    check_shape,
+)
 
-from . import cbor, early, layouts, second
+from . import cbor, columns, early, layouts, second
 from .components import element
 from .records import Extent, Manifest, Record, attributes_of, twins, warning
 from .wire import Located, locate, no_footer
@@ -28,14 +38,23 @@ def read_manifest(source: Source, limits: Limits) -> Manifest:
     if found.wire == "2":
         return second.read(source, found, limits)
     start = found.offset
-    root = _root(source, found, limits)
-    version, objects = _field(root, "version", str, start), _field(root, "objects", dict, start)
+    data = source.read(start, found.length, "the manifest")
+    table = columns.read(data, found.wire, limits, alignment=ALIGNMENT, end=start) if found.wire == "1.1" else None
+    root = table.others if table else _root(source, data, found, limits)
+    version = _field(root, "version", str, start)
     attributes = attributes_of(root, None, start)
-    if len(objects) > limits.tensors:
-        raise LimitError("too many tensors", expected=f"at most {limits.tensors}", found=len(objects), code="count")
     problems = []
     if version.split(".")[0] != "1" and found.wire != "0.1":
         problems.append(warning("version", "version", f"the manifest's version is {version[:40]!r}, not 1.x"))
+    if table:
+        return Manifest(
+            offset=start, version=version, attributes=attributes, records=table.records, extents=table.extents,
+            problems=problems, files=(FileRef(source.filename, source.size),), build=_build_column,
+            plain=columns.plain, as_first=columns.record,
+        )  # fmt: skip
+    objects = _field(root, "objects", dict, start)
+    if len(objects) > limits.tensors:
+        raise LimitError("too many tensors", expected=f"at most {limits.tensors}", found=len(objects), code="count")
     extents: list[Extent] = []
     for name, record in objects.items():
         if name == "":
@@ -53,9 +72,12 @@ def read_manifest(source: Source, limits: Limits) -> Manifest:
     )  # fmt: skip
 
 
-def _root(source: Source, found: Located, limits: Limits) -> Record:
+def _build_column(name: str, entry: columns.Entry) -> TensorSpec:
+    return layouts.build(name, columns.record(entry))
+
+
+def _root(source: Source, data: bytes, found: Located, limits: Limits) -> Record:
     """The manifest's map as 1.1 has it."""
-    data = source.read(found.offset, found.length, "the manifest")
     try:
         root = cbor.decode(data, found.offset, limits)
         translated: Record = _EARLY[found.wire](root, found.offset) if found.wire in _EARLY else root

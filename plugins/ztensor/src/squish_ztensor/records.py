@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import field, frozen
@@ -24,7 +24,8 @@ def same(record: Record) -> Record:
 
 @frozen(kw_only=True)
 class Manifest:
-    """A checked manifest; `offset` is where it starts, `records` are in the order of their data in the file.
+    """A checked manifest; `offset` is where it starts, `records` (object maps, or `columns.Entry`) are in the order of
+    their data in the file.
 
     `build` makes a record's TensorSpec; `plain` says where a raw dense tensor lies, `as_first` gives the record as 1.1
     writes it; `files` are the file itself and the shards that its parts refer to.
@@ -33,12 +34,12 @@ class Manifest:
     offset: int
     version: str
     attributes: dict[str, Any]
-    records: dict[str, Record]
+    records: Mapping[str, Any]
     extents: list[Extent]
     files: tuple[FileRef, ...]
-    build: Callable[[str, Record], TensorSpec]
-    plain: Callable[[Record], PlainRange | None]
-    as_first: Callable[[Record], Record] = same
+    build: Callable[[str, Any], TensorSpec]
+    plain: Callable[[Any], PlainRange | None]
+    as_first: Callable[[Any], Record] = same
     problems: list[Problem] = field(factory=list)
 
 

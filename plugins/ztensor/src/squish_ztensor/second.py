@@ -8,7 +8,7 @@ from typing import Any
 
 from squish_core.api import FileRef, FormatError, LimitError, Limits, Source, TensorSpec, check_name, check_shape
 
-from . import deterministic, footer, layouts
+from . import columns, deterministic, footer, layouts
 from .names import ELEMENTS
 from .records import Extent, Manifest, PlainRange, Record, attributes_of, twins, warning
 from .shards import open_shards
@@ -38,6 +38,14 @@ def read(source: Source, found: Located, limits: Limits) -> Manifest:
     start = found.offset
     data = source.read(start, found.length, "the manifest")
     footer.check_hash(source, data)
+    table = columns.read(data, "2", limits, alignment=footer.ALIGNMENT, end=source.size - footer.SIZE)
+    if table:
+        _check_attributes(table.others, None, limits, start)
+        return Manifest(
+            offset=start, version="2", attributes=attributes_of(table.others, None, start), records=table.records,
+            extents=[*table.extents, (0, start, found.length, "the manifest")], files=(own,), build=_build_column,
+            plain=columns.plain, as_first=_translate_column,
+        )  # fmt: skip
     root = deterministic.decode(data, start, limits)
     objects = root.get("objects")
     if type(objects) is not dict:
@@ -64,6 +72,14 @@ def read(source: Source, found: Located, limits: Limits) -> Manifest:
         files=(own, *shards.values()), build=partial(build, numbers=numbers),
         plain=partial(plain, numbers=numbers), as_first=partial(translate, numbers=numbers), problems=[*twins(objects)],
     )  # fmt: skip
+
+
+def _build_column(name: str, entry: columns.Entry) -> TensorSpec:
+    return layouts.build(name, _translate_column(entry))
+
+
+def _translate_column(entry: columns.Entry) -> Record:
+    return translate(columns.record(entry), {None: 0})
 
 
 def build(name: str, record: Record, numbers: dict[str | None, int]) -> TensorSpec:
