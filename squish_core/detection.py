@@ -49,9 +49,9 @@ def detect(source: Source, registry: Registry) -> str:
         return winners[0]
     raise_if_other(probe, source, registry)
     # Nothing in the bytes speaks for a format; the name at least says whose error the user should read.
-    by_suffix = [info.id for info in infos if not info.refines and _suffix(info, probe)]
-    if len(by_suffix) == 1 and not source.is_dir:
-        return by_suffix[0]
+    named = {info.refines or info.id for info in infos if _suffix(info, probe)}
+    if len(named) == 1 and not source.is_dir:
+        return named.pop()
     raise unknown(probe, source, registry)
 
 
