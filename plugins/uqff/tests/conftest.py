@@ -47,10 +47,15 @@ def named(**tensors: tuple[str, list[int], bytes]) -> bytes:
     return safetensors({**{f"a.{name.replace('__', '.')}": value for name, value in tensors.items()}, **version})
 
 
+def codes(file: Any) -> list[str]:
+    """What opening found, but for the files that are not beside it."""
+    return [problem.code for problem in file.problems if problem.code != "companion"]
+
+
 @pytest.fixture
 def uqff() -> SimpleNamespace:
     """What makes files by hand."""
-    return SimpleNamespace(safetensors=safetensors, legacy=legacy, tensor=tensor, head=head, named=named)
+    return SimpleNamespace(safetensors=safetensors, legacy=legacy, tensor=tensor, head=head, named=named, codes=codes)
 
 
 @pytest.fixture

@@ -20,6 +20,10 @@ def squish_containers() -> list[ContainerInfo]:
                 "name": "stem of the shards: name-0.uqff, name-1.uqff, ...",
                 "max_shard_size": "most bytes of tensors in a shard (10GiB)",
             },
+            reading={
+                "arch": "layer order that names the layers of 0.x, instead of the config's model_type",
+                "allow_newer_minor": "true reads a minor version after 1.2 as 1.2",
+            },
             codecs=("dense", "affine", "hqq", "float8", "mx", "uqff.f8q8"),
         )
     ]

@@ -79,8 +79,10 @@ class Hqq(Codec):
             codes = words if packing.codes == 1 else (words >> (packing.first - place * packing.step)) & mask
             groups = slice(low, high) if by_row else slice(None)
             values = matrix[low - first : high - first]
-            np.subtract(codes, zero[groups], out=values, dtype=np.float32, casting="unsafe")
-            values *= scale[groups]
+            # Scales and zeros of NaN or infinity are what the file says, not an error here.
+            with np.errstate(all="ignore"):
+                np.subtract(codes, zero[groups], out=values, dtype=np.float32, casting="unsafe")
+                values *= scale[groups]
 
 
 def _matrix(spec: TensorSpec, params: Params) -> tuple[int, int]:

@@ -21,7 +21,6 @@ from squish_core.api import (
 )
 from squish_uqff import tables
 
-LIMITS = Limits()
 Numbers = Mapping[str, Any]
 Parts = Mapping[str, Part]
 
@@ -40,9 +39,10 @@ class Layer:
         return (self.weight, self.bias) if self.bias else (self.weight,)
 
 
-def make_weight(name: str, isq: int, parts: Parts, numbers: Numbers) -> TensorSpec:
+def make_weight(name: str, isq: int, parts: Parts, numbers: Numbers, limits: Limits) -> TensorSpec:
     """The weight that `parts` and `numbers`, named as in UQFF 1.x, stand for; FormatError naming the field."""
     spec = _MAKERS[isq](name, parts, numbers)
+    check_shape(spec.shape, limits, tensor=name)
     stored = {key: value for key, value in numbers.items() if key not in ("shape", "num_blocks")}
     return evolve(spec, attrs={"uqff.type": tables.ISQ_NAMES[isq], **{f"uqff.{key}": stored[key] for key in stored}})
 
@@ -171,7 +171,6 @@ _MAKERS = (_gguf, _unquant, _hqq, _fp8, _afq, _f8q8, _mxfp4)
 
 
 def _spec(name: str, shape: tuple[int, ...], codec: CodecSpec, parts: Parts, dtype: str = "f32") -> TensorSpec:
-    shape = check_shape(shape, LIMITS, tensor=name)
     return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=codec, parts=parts),))
 
 

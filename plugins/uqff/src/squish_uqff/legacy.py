@@ -5,20 +5,36 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from squish_core.api import FormatError, LimitError, Part, Problem, Segment, Source, TruncatedError, dtypes
+from squish_core.api import (
+    FormatError,
+    LimitError,
+    Limits,
+    Part,
+    Problem,
+    Segment,
+    Source,
+    SquishError,
+    TruncatedError,
+    dtypes,
+)
 from squish_uqff import tables
-from squish_uqff.layers import LIMITS, Layer, make_bias, make_weight, refuse
+from squish_uqff.layers import Layer, make_bias, make_weight, refuse
 
 WRAP = 1 << 32
 Version = tuple[int, int, int]
 
 
 class Blob:
-    """A bounded range of a file, read in order; every error names the field and its offset in the file."""
+    """A bounded range of a file, read in order; every error names the field and its offset in the file.
 
-    def __init__(self, source: Source, segment: Segment) -> None:
-        self.source, self.file = source, segment.file
+    Fields are called as in UQFF 1.x where they exist there; `places` says where each begins.
+    """
+
+    def __init__(self, source: Source, segment: Segment, limits: Limits) -> None:
+        self.source, self.file, self.limits = source, segment.file, limits
         self.at, self.end = segment.offset, segment.offset + segment.length
+        self.places: dict[str, int] = {}
+        self.version = self._version()
 
     def skip(self, length: int, field: str) -> Segment:
         """Pass over bytes of the blob."""
@@ -27,6 +43,7 @@ class Blob:
                 "runs past the end of the blob", part=field, offset=self.at, expected=f"{length} bytes",
                 found=f"{self.end - self.at} bytes", code="bounds",
             )  # fmt: skip
+        self.places.setdefault(field, self.at)
         self.at += length
         return Segment(self.file, self.at - length, length)
 
@@ -45,9 +62,9 @@ class Blob:
     def dims(self, field: str) -> tuple[int, ...]:
         """A rank and as many u32."""
         rank = self.number("I", f"{field} rank")
-        if rank > LIMITS.rank:
+        if rank > self.limits.rank:
             raise LimitError(
-                "has too many dimensions", part=field, offset=self.at - 4, expected=f"at most {LIMITS.rank}",
+                "has too many dimensions", part=field, offset=self.at - 4, expected=f"at most {self.limits.rank}",
                 found=rank, code="rank",
             )  # fmt: skip
         segment = self.skip(4 * rank, field)
@@ -72,38 +89,38 @@ class Blob:
 
     def check_length(self, length: int, size: int, what: str, field: str, offset: int) -> None:
         """A stored u32 length fits the shape; before 0.2.0 those of 4 GiB and more were stored modulo 2**32."""
-        if length != size % WRAP:
+        if length != (size % WRAP if self.version < tables.CHECKED_LENGTHS else size):
             raise refuse(f"{field} length", f"{size} bytes for {what}", f"{length} bytes", "length", offset=offset)
 
+    def _version(self) -> Version:
+        """The version at the head; the top byte is unspecified."""
+        word = self.number("I", "version")
+        version = (word >> 16 & 0xFF, word >> 8 & 0xFF, word & 0xFF)
+        if not tables.OLDEST_LEGACY <= version[:2] <= tables.NEWEST_LEGACY:
+            swapped = tables.OLDEST_LEGACY <= (word >> 8 & 0xFF, word >> 16 & 0xFF) <= tables.NEWEST_LEGACY
+            raise refuse(
+                "version", "0.1 or 0.2", ".".join(map(str, version)), "version", offset=self.at - 4,
+                hint="Its bytes are swapped: a big-endian file?" if swapped else "Look for a newer squish-uqff.",
+            )  # fmt: skip
+        return version
 
-def blob_version(source: Source, segment: Segment) -> Version:
-    """The version at the head of a blob; FormatError when it is none of 0.x. The top byte is unspecified."""
-    word = Blob(source, segment).number("I", "version")
-    version = (word >> 16 & 0xFF, word >> 8 & 0xFF, word & 0xFF)
-    if not tables.OLDEST_LEGACY <= version[:2] <= tables.NEWEST_LEGACY:
-        raise refuse(
-            "version", "0.1 or 0.2", ".".join(map(str, version)), "version",
-            offset=segment.offset, hint="Look for a newer squish-uqff.",
-        )  # fmt: skip
-    return version
 
-
-def begins(source: Source, segment: Segment) -> bool:
+def begins(source: Source, segment: Segment, limits: Limits) -> bool:
     """Whether the bytes begin with a version and a type; a version that is not supported raises."""
-    blob_version(source, segment)
-    return source.read(segment.offset, min(5, segment.length))[4:] <= bytes([len(tables.ISQ_NAMES) - 1])
+    return Blob(source, segment, limits).number("B", "ISQ type") < len(tables.ISQ_NAMES)
 
 
-def read_blob(name: str, source: Source, segment: Segment) -> Layer:
-    """The layer that a blob holds, under the name `<name>.weight`; FormatError naming field and offset."""
-    version = blob_version(source, segment)
-    blob = Blob(source, segment)
-    blob.skip(4, "version")
+def read_blob(name: str, source: Source, segment: Segment, limits: Limits) -> tuple[Version, Layer]:
+    """Version and layer that a blob holds, under the name `<name>.weight`; FormatError naming field and offset."""
+    blob = Blob(source, segment, limits)
     isq = blob.number("B", "ISQ type")
     if isq >= len(_READERS):
         raise refuse("ISQ type", f"0..{len(_READERS) - 1}", isq, "isq-type", offset=blob.at - 1)
     parts, numbers, has_bias = _READERS[isq](blob)
-    weight = make_weight(f"{name}.weight", isq, parts, numbers)
+    try:
+        weight = make_weight(f"{name}.weight", isq, parts, numbers, limits)
+    except SquishError as error:
+        raise error.within(offset=blob.places.get((error.part or "").removeprefix("weight."), segment.offset)) from None
     bias = make_bias(f"{name}.bias", blob.array("bias")) if has_bias else None
     if blob.at != blob.end:
         raise FormatError(
@@ -111,10 +128,10 @@ def read_blob(name: str, source: Source, segment: Segment) -> Layer:
             found=f"{blob.end - blob.at} bytes", code="trailing",
         )  # fmt: skip
     problems = []
-    if version < tables.SINCE.get(isq, version):
-        message = f"is of type {tables.ISQ_NAMES[isq]}, which UQFF {'.'.join(map(str, version))} does not have"
+    if blob.version < tables.SINCE.get(isq, blob.version):
+        message = f"is of type {tables.ISQ_NAMES[isq]}, which UQFF {'.'.join(map(str, blob.version))} does not have"
         problems.append(Problem(code="isq-type", severity="warning", where=weight.name, message=message))
-    return Layer(weight, bias, tuple(problems))
+    return blob.version, Layer(weight, bias, tuple(problems))
 
 
 Read = tuple[dict[str, Part], dict[str, Any], bool]
@@ -122,13 +139,13 @@ Read = tuple[dict[str, Part], dict[str, Any], bool]
 
 def _gguf(blob: Blob) -> Read:
     start = blob.at
-    length, has_bias = blob.number("I", "data length"), blob.flag("has_bias")
-    code, shape = blob.number("I", "GGML type"), blob.dims("shape")
+    length, has_bias = blob.number("I", "weight length"), blob.flag("has_bias")
+    code, shape = blob.number("I", "dtype"), blob.dims("shape")
     size = _ggml_size(code, shape)
     if size is not None:
-        blob.check_length(length, size, f"{list(shape)}", "data", start)
+        blob.check_length(length, size, f"{list(shape)}", "weight", start)
         length = size
-    data = Part(dtype="u8", shape=(length,), segments=(blob.skip(length, "data"),))
+    data = Part(dtype="u8", shape=(length,), segments=(blob.skip(length, "weight"),))
     return {"weight": data}, {"dtype": code, "shape": shape}, has_bias
 
 
@@ -175,7 +192,7 @@ def _afq(blob: Blob) -> Read:
 def _f8q8(blob: Blob) -> Read:
     has_bias = blob.flag("has_bias")
     blocks, shape = blob.number("I", "num_blocks"), blob.dims("shape")
-    data = Part(dtype="u8", shape=(33 * blocks,), segments=(blob.skip(33 * blocks, "data"),))
+    data = Part(dtype="u8", shape=(33 * blocks,), segments=(blob.skip(33 * blocks, "weight"),))
     return {"weight": data}, {"num_blocks": blocks, "shape": shape}, has_bias
 
 

@@ -10,6 +10,7 @@ from attrs import frozen
 # The order is lm_head, then each layer's attention and MLP, in all of these.
 DENSE = frozenset(("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"))
 MOE = frozenset(("qwen3_moe",))
+KNOWN = DENSE | MOE
 MAX_LAYERS, MAX_EXPERTS = 10_000, 10_000
 
 
@@ -21,21 +22,54 @@ class Expected:
     shape: tuple[int, int]
 
 
-def known(config: Mapping[str, Any]) -> bool:
-    """Whether the order of this architecture is known."""
-    return config.get("model_type") in DENSE | MOE
+def name_layers(
+    shapes: Mapping[int, tuple[int, ...] | None], config: Mapping[str, Any], arch: str | None
+) -> tuple[list[Expected], str]:
+    """The layers in the order of their numbers, or none and why.
 
-
-def layer_order(config: Mapping[str, Any], limit: int) -> list[Expected] | None:
-    """The layers in the order of their numbers, at most `limit`; None when the config lacks a number."""
+    `shapes` are those of the numbered weights (None: not readable); all must be what `config` says. `arch` stands for
+    the config's `model_type`; without a config, the first layer's shapes say what the others must be.
+    """
+    if not config and not arch:
+        hint = "put the model's config.json into the folder or name its folder (assets=DIR), or open it with"
+        return [], f"0.x files hold no layer names; {hint} format='uqff:arch=...' ({', '.join(sorted(KNOWN))})"
+    model = arch or config.get("model_type")
+    if model not in KNOWN:
+        return [], f"the layer order of the architecture {str(model)[:40]!r} is not known"
+    last = max(shapes)
     try:
-        order = _order(config)
-        return [layer for _, layer in zip(range(limit), order)]
-    except (KeyError, TypeError, ZeroDivisionError):
-        return None
+        # One more than there is, to see whether the files end too early.
+        order = [layer for _, layer in zip(range(last + 2), _order(model, config or _measured(model, shapes)))]
+    except (KeyError, TypeError, IndexError, ZeroDivisionError):
+        return [], "config.json does not give the sizes of the layers" if config else "the layers' shapes are irregular"
+    source = "config.json" if config else f"the order of {model}"
+    if len(order) <= last:
+        return [], f"{source} does not fit: it describes {len(order)} layers, and the file has number {last}"
+    for number, shape in shapes.items():
+        if shape is not None and shape != order[number].shape:
+            return [], (
+                f"{source} does not fit: layer {number} would be {order[number].name} of shape "
+                f"{list(order[number].shape)}, and has {list(shape)}"
+            )  # fmt: skip
+    return order, ""
 
 
-def _order(config: Mapping[str, Any]) -> Iterator[Expected]:
+def _measured(model: str, shapes: Mapping[int, Any]) -> dict[str, int]:
+    """The numbers of a config, from the shapes of `lm_head` and the first layer."""
+    (vocabulary, hidden), inner = shapes[0], shapes[5][0]
+    experts = 0
+    if model in MOE:
+        triple = ((inner, hidden), (inner, hidden), (hidden, inner))
+        while tuple(shapes.get(5 + 3 * experts + place) for place in range(3)) == triple:
+            experts += 1
+    return {
+        "vocab_size": vocabulary, "hidden_size": hidden, "head_dim": 1, "num_attention_heads": shapes[1][0],
+        "num_key_value_heads": shapes[2][0], "intermediate_size": inner, "moe_intermediate_size": inner,
+        "num_experts": experts, "num_hidden_layers": max(shapes) // (4 + 3 * max(experts, 1)),
+    }  # fmt: skip
+
+
+def _order(model: str, config: Mapping[str, Any]) -> Iterator[Expected]:
     hidden, heads = _number(config, "hidden_size"), _number(config, "num_attention_heads")
     groups = _number(config, "num_key_value_heads", heads)
     head = _number(config, "head_dim", hidden // heads)
@@ -47,7 +81,7 @@ def _order(config: Mapping[str, Any]) -> Iterator[Expected]:
             ("v_proj", (groups * head, hidden)), ("o_proj", (hidden, heads * head)),
         ):  # fmt: skip
             yield Expected(f"{prefix}.self_attn.{name}", shape)
-        if _is_moe(config, layer):
+        if _is_moe(model, config, layer):
             for expert in range(min(_number(config, "num_experts"), MAX_EXPERTS)):
                 inner = _number(config, "moe_intermediate_size")
                 yield from _mlp(f"{prefix}.mlp.experts.{expert}", hidden, inner)
@@ -60,9 +94,9 @@ def _mlp(prefix: str, hidden: int, inner: int) -> Iterator[Expected]:
         yield Expected(f"{prefix}.{name}", shape)
 
 
-def _is_moe(config: Mapping[str, Any], layer: int) -> bool:
+def _is_moe(model: str, config: Mapping[str, Any], layer: int) -> bool:
     """Whether a layer has experts, as the configuration of Qwen3-MoE says it."""
-    if config.get("model_type") not in MOE or layer in (config.get("mlp_only_layers") or ()):
+    if model not in MOE or layer in (config.get("mlp_only_layers") or ()):
         return False
     return (layer + 1) % _number(config, "decoder_sparse_step", 1) == 0 and _number(config, "num_experts") > 0
 

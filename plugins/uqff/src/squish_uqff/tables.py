@@ -19,6 +19,7 @@ AFQ_BITS, AFQ_GROUPS, AFQ_SCALES = (2, 3, 4, 6, 8), (32, 64, 128), ("f32", "f16"
 
 OLDEST_LEGACY, NEWEST_LEGACY, NEWEST = (0, 1), (0, 2), (1, 2)
 FIRST_SHARDED = (0, 1, 3)
+CHECKED_LENGTHS = (0, 2, 0)  # before, lengths of 4 GiB and more were stored modulo 2**32
 # ISQ type -> the legacy version that brought it; later ones are a finding in an older blob
 SINCE = {FP8: (0, 1, 2), AFQ: (0, 1, 3), F8Q8: (0, 2, 0), MXFP4: (0, 2, 0)}
 
