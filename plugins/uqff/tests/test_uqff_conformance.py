@@ -47,6 +47,7 @@ class TestHqqFiles(ContainerSuite):
 
 class TestHqq(CodecSuite):
     codec = "hqq"
+    tolerance = 1.5
 
     def cases(self) -> dict[str, Any]:
         rng = np.random.default_rng(0)
@@ -72,6 +73,9 @@ class TestHqq(CodecSuite):
             }
             parts["data"] = packed.astype(np.int32 if bits == 3 else np.uint8)
             found[f"{bits} bits, axis {axis}, {shape}"] = spec, params, parts
+            values = rng.normal(size=shape).astype(np.float32)
+            values.reshape(-1)[:30] = 0.25
+            found[f"values of {bits} bits, axis {axis}"] = spec, params, values
         return found
 
 

@@ -2,9 +2,13 @@
 
 Scales are rounded up to their stored dtype, and biases down, so that no value lies outside the codes: a value comes
 back within half a scale step of its group. A group whose scale would be 0 gets the scale 1.
+
+The layout of MLX gets the codes, scales and biases of its `quantize`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -46,11 +50,14 @@ def encode(scheme: Scheme, panel: Array) -> dict[str, Array]:
     with np.errstate(all="ignore"):
         low, high = _reduced(np.minimum, blocks, axis), _reduced(np.maximum, blocks, axis)
         check_finite(panel, low, high)
-        scale, offset = _GRIDS[scheme.offset](scheme, low.astype(np.float64), high.astype(np.float64))
-        _check_range(scheme, scale, offset)
+        scale, offset = _grid(scheme)(scheme, low.astype(np.float64), high.astype(np.float64))
         steps = np.expand_dims(scale.astype(np.float32), axis)
         shift = offset if offset is None else np.expand_dims(offset.astype(np.float32), axis)
         codes = _quantise(scheme, blocks, steps, shift)
+        scale = scale.astype(dtypes.to_numpy(scheme.scale_dtype))
+        if offset is not None and scheme.offset == "bias":
+            offset = offset.astype(dtypes.to_numpy(scheme.offset_dtype))
+        _check_range(scheme, scale, offset)
     codes = codes.reshape(-1)[: values.size].reshape(values.shape)
     parts = {"data": scheme.packing.pack(codes, scheme.pack_axis), "scale": scale}
     if offset is not None and scheme.packed_zeros:
@@ -118,7 +125,31 @@ def _biases(scheme: Scheme, low: Array, high: Array) -> tuple[Array, Array]:
     return step_of(step, scheme.scale_dtype), bias
 
 
+def _edges(scheme: Scheme, low: Array, high: Array) -> tuple[Array, Array]:
+    """MLX: the end of larger magnitude is hit exactly, by a whole number of steps from 0; so scales may be negative.
+
+    In float32, and codes are found before scales and biases are rounded to their dtype.
+    """
+    low, high = low.astype(np.float32), high.astype(np.float32)
+    below = np.abs(low) > np.abs(high)
+    step = np.maximum((high - low) / np.float32(scheme.high), np.float32(1e-7))
+    edge, step = np.where(below, low, high), np.where(below, step, -step)
+    count = np.rint(edge / step)
+    return np.where(count == 0, step, edge / np.where(count == 0, 1, count)), np.where(count == 0, 0, edge)
+
+
 _GRIDS = {"none": _symmetric, "zero_point": _zero_points, "bias": _biases}
+
+
+def _grid(scheme: Scheme) -> Callable[[Scheme, Array, Array], tuple[Array, Array | None]]:
+    """What finds scales and offsets."""
+    return _edges if is_mlx(scheme) else _GRIDS[scheme.offset]
+
+
+def is_mlx(scheme: Scheme) -> bool:
+    """Whether the layout is that of MLX."""
+    stated = {"bits": scheme.bits, "group_size": scheme.group_size, "word": "u32", "offset": "bias"}
+    return {**stated, "scale_dtype": scheme.scale_dtype} == {"scale_dtype": scheme.scale_dtype, **scheme.params()}
 
 
 def step_of(ideal: Array, dtype: str) -> Array:

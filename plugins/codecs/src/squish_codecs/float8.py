@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
@@ -35,6 +36,30 @@ class Float8(Codec):
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         return (1,) * len(spec.shape)
+
+    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return (None,) * len(spec.shape)  # one scale for all
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        if _checked(params)[1:] != ("f32", None):
+            raise CodecError("float8 is encoded with one scale of f32", found=repr(dict(params))[:80], code="params")
+        return params
+
+    def encode(
+        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        """The largest magnitude becomes the largest value of the dtype; the nearest codes, ties to even."""
+        import numpy as np
+
+        element = _checked(params)[0]
+        values = table_of(element)
+        most = values[np.isfinite(values)].max()
+        largest = np.float32(max(panel.max(initial=0), -panel.min(initial=0)))
+        if not np.isfinite(largest):
+            raise CodecError("infinities and NaN have no scaled float8 form", code="values")
+        scale = largest / most or np.float32(1)
+        data = np.clip(panel / scale, -most, most).astype(dtypes.to_numpy(element))
+        return {"data": data, "scale": np.array(scale, np.float32)}
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         import numpy as np

@@ -4,6 +4,18 @@ from __future__ import annotations
 
 from squish_core.api import CodecInfo, ContainerInfo, hookimpl
 
+AFQ = "affine:group_size=64,word=u32,offset=bias,bits="
+ALIASES = {
+    **{f"afq{bits}": f"{AFQ}{bits}" for bits in (2, 3, 4, 6, 8)},
+    **{f"hqq{bits}": f"hqq:bits={bits}" for bits in (1, 2, 3, 4, 8)},
+    **{f"q{bits}k": f"ggml.q{bits}_k" for bits in (2, 3, 4, 5, 6, 8)},
+    **{f"q{kind}": f"ggml.q{kind}" for kind in ("4_0", "4_1", "5_0", "5_1", "8_0", "8_1")},
+    "fp8": "float8",
+    "f8q8": "uqff.f8q8",
+    "mxfp4": "mx",
+}
+"""What mistral.rs calls the types, as encodings."""
+
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
@@ -24,6 +36,7 @@ def squish_containers() -> list[ContainerInfo]:
                 "arch": "layer order that names the layers of 0.x, instead of the config's model_type",
                 "allow_newer_minor": "true reads a minor version after 1.2 as 1.2",
             },
+            aliases=ALIASES,
             codecs=("dense", "affine", "hqq", "float8", "mx", "uqff.f8q8"),
         )
     ]

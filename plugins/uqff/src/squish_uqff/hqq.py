@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
@@ -83,6 +84,44 @@ class Hqq(Codec):
             with np.errstate(all="ignore"):
                 np.subtract(codes, zero[groups], out=values, dtype=np.float32, casting="unsafe")
                 values *= scale[groups]
+
+    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return (None,) * len(spec.shape)  # a group holds values from all over the tensor
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        complete = {"group_size": 64, "axis": 0, **params}
+        unknown = sorted(set(complete) - {"bits", "group_size", "axis"})
+        if unknown:
+            raise CodecError(
+                "HQQ has no such parameter", expected="bits, group_size, axis", found=", ".join(unknown), code="params"
+            )
+        self.parts(spec, complete)
+        return complete
+
+    def encode(
+        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+
+        from squish_uqff.half_quadratic import quantise
+
+        rows, columns = _matrix(TensorSpec(name="", shape=panel.shape, dtype="f32"), params)
+        matrix, by_row = panel.reshape(rows, columns), params["axis"] == 1
+        codes, scale, zero = quantise(matrix.T if by_row else matrix, params["bits"])
+        grid = (rows, 1) if by_row else (1, columns)
+        packed = _packed(codes.T if by_row else codes, PACKINGS[params["bits"]])
+        return {"data": packed, "scale": scale.reshape(grid), "zero": zero.reshape(grid)}
+
+
+def _packed(codes: np.ndarray, packing: Packing) -> np.ndarray:
+    import numpy as np
+
+    rows, columns = codes.shape
+    stored = -(-rows // packing.codes)
+    words = np.zeros((stored, columns), dtypes.to_numpy(packing.word))
+    for place in range(packing.codes):
+        row = codes[place * stored : (place + 1) * stored].astype(words.dtype)
+        words[: len(row)] |= row << (packing.first - place * packing.step)
+    return words
 
 
 def _matrix(spec: TensorSpec, params: Params) -> tuple[int, int]:
