@@ -9,7 +9,7 @@ from attrs import frozen
 
 from squish_core.errors import FormatError
 from squish_core.limits import Limits
-from squish_core.model import Encoding, Index, Part, Refusal, TensorSpec
+from squish_core.model import CodecSpec, Encoding, Index, Part, Refusal, TensorSpec
 from squish_core.source import Source
 
 if TYPE_CHECKING:
@@ -42,6 +42,13 @@ class Container:
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         """How this format would hold a tensor that is encoded so: parts with dtype and shape but no segments."""
         return Refusal(why="this format is read-only here", code="read-only")
+
+    def choose(self, specs: Sequence[TensorSpec], wanted: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
+        """What a rule for all tensors (`encode=` without a pattern) means for each, by the format's own habits.
+
+        Tensors that it does not name are kept as they are, and so are those that the codec cannot take.
+        """
+        return {spec.name: wanted for spec in specs}
 
     def layout(
         self,

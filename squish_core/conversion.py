@@ -222,6 +222,9 @@ class Plan:
 
     def _decide(self, specs: list[TensorSpec]) -> list[Step]:
         steps, failed = [], []
+        general = next((rule.spec for rule in reversed(self.rules) if rule.pattern is None), KEEP)
+        with guarded(TensorError, "choosing encodings", file=self.file.name):
+            self.chosen = {} if general == KEEP else self.container.choose(specs, general, self.options)
         for spec in specs:
             try:
                 with guarded(TensorError, "planning", file=self.file.name, tensor=spec.name):
@@ -244,7 +247,7 @@ class Plan:
         """A rule for everything that not one tensor can take is a mistake, not a copy."""
         rules = {step.name: rule_for(self.rules, step.name) for step in steps}
         asked = [step for step in steps if (rule := rules[step.name]) and rule.pattern is None and rule.spec != KEEP]
-        if asked and all(step.note for step in asked):
+        if asked and all(step.note.startswith(_KEPT) for step in asked):
             reason, count = Counter(step.note for step in asked).most_common(1)[0]
             rule = rules[asked[0].name]
             assert rule is not None
@@ -258,8 +261,16 @@ class Plan:
         rule = rule_for(self.rules, spec.name)
         if rule is None or rule.spec == KEEP:
             return self._keep(spec)
+        wanted = rule.spec if rule.pattern is not None else self.chosen.get(spec.name)
+        if wanted is None:
+            return evolve(self._keep(spec), note=f"{_KEPT}{self.format} does not quantise it")
         try:
-            return self._encode(spec, rule.spec)
+            step = self._encode(spec, wanted)
+            return (
+                step
+                if wanted == rule.spec
+                else evolve(step, note=f"encoded as {wanted} by the habits of {self.format}")
+            )
         except SquishError as error:
             # A rule for everything leaves alone what its codec cannot take (norms, odd shapes); a named one must hold.
             # What is wrong with the rule itself is wrong for every tensor.

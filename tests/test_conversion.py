@@ -12,6 +12,7 @@ import pytest
 import toys
 
 import squish_core as squish
+from squish_core import api
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
 from squish_core.plugins import Registry
 
@@ -65,6 +66,21 @@ def test_a_rule_for_everything_leaves_what_it_cannot_take_and_says_why(run: Any)
     assert notes["norm"] == "kept: a vector is not quantised"
     assert notes["ids"] == "kept: only float tensors are encoded"
     assert np.abs(file["w"].numpy() - VALUES).max() <= np.abs(VALUES).max() / 127
+
+
+def test_a_format_says_what_a_rule_for_everything_means_to_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def choose(self: Any, specs: Any, wanted: Any, options: Any) -> Any:
+        half = api.CodecSpec("dense", {"dtype": "f16"})
+        return {spec.name: wanted if spec.name == "w" else half for spec in specs if spec.name != "router"}
+
+    monkeypatch.setattr(toys.Box, "choose", choose)
+    tensors = dict.fromkeys(("w", "router", "embed", "named"), VALUES)
+    report, file = run(tensors, ["toy.rows", "named=toy.rows"])
+    assert [tensor.codec for tensor in file.values()] == ["toy.rows", "dense", "dense", "toy.rows"]
+    assert [file[name].dtype for name in ("router", "embed")] == ["f32", "f16"]
+    assert [step.note for step in report.steps] == [
+        "", "kept: toy.box does not quantise it", "encoded as dense:dtype=f16 by the habits of toy.box", "",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

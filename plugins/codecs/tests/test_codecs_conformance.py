@@ -52,8 +52,10 @@ class TestFloat8(CodecSuite):
             found[name] = spec, params, {
                 "data": codes.view(dtypes.to_numpy(params.get("element", "f8_e4m3"))), "scale": scale,
             }  # fmt: skip
-        values = rng.normal(size=spec.shape).astype(np.float32)
-        return {**found, "values": (spec, {}, values), "zeros": (spec, {}, 0 * values)}
+        for element in ("f8_e4m3", "f8_e5m2"):
+            found[f"values as {element}"] = spec, {"element": element}, rng.normal(size=spec.shape).astype(np.float32)
+        found["zeros"] = spec, {}, np.zeros(spec.shape, np.float32)
+        return found
 
 
 class TestMx(CodecSuite):

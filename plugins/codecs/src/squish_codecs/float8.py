@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 ELEMENTS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 SCALES = ("f32", "bf16", "f16", "f8_e8m0")
-LARGEST = 448
 
 
 class Float8(Codec):
@@ -42,22 +41,24 @@ class Float8(Codec):
         return (None,) * len(spec.shape)  # one scale for all
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        if params:
-            raise CodecError("float8 takes no parameters", found=", ".join(params), code="params")
+        if _checked(params)[1:] != ("f32", None):
+            raise CodecError("float8 is encoded with one scale of f32", found=repr(dict(params))[:80], code="params")
         return params
 
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
         """The largest magnitude becomes the largest value of the dtype; the nearest codes, ties to even."""
-        import ml_dtypes
         import numpy as np
 
+        element = _checked(params)[0]
+        values = table_of(element)
+        most = values[np.isfinite(values)].max()
         largest = np.float32(max(panel.max(initial=0), -panel.min(initial=0)))
         if not np.isfinite(largest):
             raise CodecError("infinities and NaN have no scaled float8 form", code="values")
-        scale = largest / np.float32(LARGEST) or np.float32(1)
-        data = np.clip(panel / scale, -LARGEST, LARGEST).astype(ml_dtypes.float8_e4m3fn)
+        scale = largest / most or np.float32(1)
+        data = np.clip(panel / scale, -most, most).astype(dtypes.to_numpy(element))
         return {"data": data, "scale": np.array(scale, np.float32)}
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
