@@ -266,11 +266,8 @@ class Plan:
             return evolve(self._keep(spec), note=f"{_KEPT}{self.format} does not quantise it")
         try:
             step = self._encode(spec, wanted)
-            return (
-                step
-                if wanted == rule.spec
-                else evolve(step, note=f"encoded as {wanted} by the habits of {self.format}")
-            )
+            note = "" if wanted == rule.spec else f"encoded as {wanted} by the habits of {self.format}"
+            return evolve(step, note=note)
         except SquishError as error:
             # A rule for everything leaves alone what its codec cannot take (norms, odd shapes); a named one must hold.
             # What is wrong with the rule itself is wrong for every tensor.

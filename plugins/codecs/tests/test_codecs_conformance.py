@@ -16,6 +16,7 @@ PARAMS = {
         "offset_dtype": "packed", "scale_dtype": "f16",
     },
     "columns": {"bits": 4, "group_size": 16, "axis": -2, "word": "u32", "offset": "zero_point"},
+    "padded": {"bits": 5, "group_size": 32, "word": "i32", "order": "padded", "zero": 16, "scale_dtype": "bf16"},
     "channels": {"bits": 8, "axis": -2},
 }  # fmt: skip
 

@@ -159,9 +159,9 @@ def _rows(array: Array) -> Array:
 
 def _in_words(scheme: Scheme, region: Region, axis: int) -> Region:
     """A region of codes as one of words."""
-    along = region[axis]
-    first = along.start * scheme.bits // scheme.packing.width
-    return _replaced(region, axis, slice(first, scheme.packing.words(along.stop)))
+    along, packing = region[axis], scheme.packing
+    first = along.start // packing.unit * packing.words(packing.unit)
+    return _replaced(region, axis, slice(first, packing.words(along.stop)))
 
 
 def _replaced(region: Region, axis: int, part: slice) -> Region:

@@ -17,7 +17,8 @@ class Packing:
     """Codes of `bits` bits in words of dtype `word`, along one axis; each line starts at a new word.
 
     `order` "lsb": a bit stream with the first code in the lowest bits, which may run on from word to word. "msb":
-    the first code in the highest bits. A tuple: the code at bits `i * bits` of a word is its `order[i]`-th.
+    the first code in the highest bits. "padded": as many whole codes as a word holds, the first lowest, the bits left
+    over unused. A tuple: the code at bits `i * bits` of a word is its `order[i]`-th.
     """
 
     bits: int
@@ -32,16 +33,22 @@ class Packing:
     @property
     def unit(self) -> int:
         """Codes in the smallest whole number of words that holds whole codes."""
+        if self.order == "padded":
+            return self.width // self.bits
         return self.width // math.gcd(self.width, self.bits)
 
     def words(self, count: int) -> int:
         """Words of a line of `count` codes."""
+        if self.order == "padded":
+            return -(-count // self.unit)
         return -(-count * self.bits // self.width)
 
     def unpack(self, words: Array, count: int, axis: int = -1) -> Array:
         """Unsigned codes (u8) of lines of words along `axis`; may be a view of `words`, or have any strides."""
         if axis != -1:
             return np.moveaxis(self.unpack(np.moveaxis(words, axis, -1), count), -1, axis)
+        if self.order == "padded":
+            return self._whole(words)[..., :count]
         stream = np.ascontiguousarray(words, f"<{self.word[0]}{self.width // 8}").view(np.uint8)
         codes = stream if self.bits == 8 else _spread(stream, self.bits, self._padded(count))
         codes = self._reorder(codes, reading=True)
@@ -52,6 +59,11 @@ class Packing:
         if axis != -1:
             return np.moveaxis(self.pack(np.moveaxis(codes, axis, -1)), -1, axis)
         count = codes.shape[-1]
+        if self.order == "padded":
+            lines = np.zeros((*codes.shape[:-1], self.words(count) * self.unit), f"<u{self.width // 8}")
+            lines[..., :count] = codes.view(np.uint8) & np.uint8((1 << self.bits) - 1)
+            lines = lines.reshape(*codes.shape[:-1], -1, self.unit) << self._shifts(lines.dtype)
+            return np.bitwise_or.reduce(lines, axis=-1).view(f"<{self.word[0]}{self.width // 8}")
         size = self.words(count) * self.width // 8
         lines = np.zeros((*codes.shape[:-1], max(self._padded(count), size * 8 // self.bits)), np.uint8)
         lines[..., :count] = codes.view(np.uint8) & np.uint8((1 << self.bits) - 1)
@@ -61,6 +73,15 @@ class Packing:
         length = min(size, stream.shape[-1])
         whole[..., :length] = stream[..., :length]
         return whole.view(f"<{self.word[0]}{self.width // 8}")
+
+    def _whole(self, words: Array) -> Array:
+        """The codes of words that hold whole ones and spare bits."""
+        lanes = np.ascontiguousarray(words).view(f"<u{self.width // 8}")
+        codes = lanes[..., None] >> self._shifts(lanes.dtype)
+        return codes.astype(np.uint8).reshape(*words.shape[:-1], -1) & np.uint8((1 << self.bits) - 1)
+
+    def _shifts(self, dtype: np.dtype[Any]) -> Array:
+        return (np.arange(self.unit) * self.bits).astype(dtype)
 
     def _padded(self, count: int) -> int:
         """Codes of a line with the unused ones of its last word."""

@@ -180,9 +180,9 @@ class Scheme:
         """What must hold between parameters."""
         whole = self.packing.width % self.bits == 0
         rules = [
-            (whole or self.order == "lsb", "order", "lsb, because codes run on from word to word"),
+            (whole or self.order in ("lsb", "padded"), "order", "lsb or padded, because the codes do not fill a word"),
             (not isinstance(self.order, tuple) or sorted(self.order) == list(range(self.packing.unit)), "order",
-             f"lsb, msb or the {self.packing.unit} places of a word in some order"),
+             f"lsb, msb, padded or the {self.packing.unit} places of a word in some order"),
             (self.offset != "bias" or self.offset_dtype in SCALES, "offset_dtype", " or ".join(SCALES)),
             (self.offset != "zero_point" or self.offset_dtype in ZEROS, "offset_dtype", " or ".join(ZEROS)),
             (self.offset != "bias" or not self.zero, "zero", "0 with a bias"),
@@ -215,7 +215,7 @@ def _axis(name: str, value: Any) -> int | str:
 def _order(name: str, value: Any) -> str | tuple[int, ...]:
     if isinstance(value, (list, tuple)) and len(value) <= 64 and all(type(place) is int for place in value):
         return tuple(value)
-    return str(choice("lsb", "msb")(name, value))
+    return str(choice("lsb", "msb", "padded")(name, value))
 
 
 _CHECKS: dict[str, Any] = {
