@@ -59,9 +59,9 @@ class Source:
         out[:] = self._view(offset, len(out)) if len(out) else b""
 
     def member(self, name: str, folder: str = "") -> Source:
-        """Another file of the same folder, or of a folder in it, by its plain name; closed with this one, or when
-        many others have been opened since and nobody uses it."""
-        for piece in (folder, name) if folder else (name,):
+        """Another file of the same folder, or of `folder` in it (`a/b`), by its plain name; closed with this one, or
+        when many others have been opened since and nobody uses it."""
+        for piece in (*folder.split("/"), name) if folder else (name,):
             check_plain_name(piece, self.name)
         path = f"{folder}/{name}" if folder else name
         with self._lock:

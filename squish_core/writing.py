@@ -73,7 +73,7 @@ class Sink:
 
     def member(self, name: str, folder: str = "") -> Any:
         """Context manager: a Sink for another file of the folder being written, or of a folder in it."""
-        for piece in (folder, name) if folder else (name,):
+        for piece in (*folder.split("/"), name) if folder else (name,):
             check_plain_name(piece, str(self._folder))
         return self._member(f"{folder}/{name}")
 
@@ -87,7 +87,7 @@ class Sink:
         if self._folder is None:
             raise FormatError("this format writes one file, not a folder", code="folder")
         place = self._folder / path.lstrip("/")
-        place.parent.mkdir(exist_ok=True)
+        place.parent.mkdir(parents=True, exist_ok=True)
         with place.open("xb") as file:
             yield Sink(file, None, self._progress)
             file.flush()

@@ -158,14 +158,16 @@ def test_reads_that_race_close_finish_or_say_closed(tmp_path: Path, attempt: int
 
 
 def test_files_of_a_folder_in_the_folder_are_members(tmp_path: Path) -> None:
-    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "most").mkdir(parents=True)
     (tmp_path / "inner" / "a").write_bytes(b"abc")
+    (tmp_path / "inner" / "most" / "b").write_bytes(b"d")
     source = open_source(tmp_path)
     assert source.members("inner") == ("a",)
     assert source.members("none") == ()
     assert source.member("a", "inner").read(1, 2) == b"bc"
     assert source.member("a", "inner").filename == "inner/a"
-    for name, folder in (("a", ".."), ("a", "inner/."), ("../a", "inner"), ("b", "inner")):
+    assert source.member("b", "inner/most").read(0, 1) == b"d"
+    for name, folder in (("a", ".."), ("a", "inner/."), ("../a", "inner"), ("b", "inner"), ("a", "inner/../inner")):
         with pytest.raises(FormatError):
             source.member(name, folder)
 

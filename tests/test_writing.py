@@ -121,10 +121,12 @@ def test_files_in_a_folder_and_sentinels(tmp_path: Path) -> None:
     with atomic_folder(tmp_path / "out") as sink:
         with sink.member("a", "inner") as member:
             member.write(b"x")
+        with sink.member("b", "inner/most") as member:
+            member.write(b"x")
         sink.sentinel(".ready", "inner")
         sink.sentinel(".ready")
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
-        "out/.ready", "out/inner/.ready", "out/inner/a",
+        "out/.ready", "out/inner/.ready", "out/inner/a", "out/inner/most/b",
     ]  # fmt: skip
 
 
