@@ -213,9 +213,11 @@ class Weight:
     def __init__(self, tensor: Tensor, chain: Chain, backend: Any, handle: Any) -> None:
         self.tensor, self.chain, self._backend, self._handle = tensor, chain, backend, handle
 
-    def dense(self) -> np.ndarray:
-        """The decoded array."""
-        return self._run("dense")
+    def dense(
+        self, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The decoded array, or a region of it (slices with start and stop), as `dtype` and into `out` if given."""
+        return self._run("dense", region=region, dtype=dtype, out=out)
 
     def linear(self, x: np.ndarray) -> np.ndarray:
         """`x @ W.T` in float32, for x of shape [..., in]."""
@@ -229,9 +231,10 @@ class Weight:
         """`x[i] @ W[ids[i]].T` for W of shape [experts, out, in]."""
         return self._run("experts", x, ids)
 
-    def _run(self, op: str, *operands: Any) -> np.ndarray:
+    def _run(self, op: str, *operands: Any, **wishes: Any) -> np.ndarray:
+        given = {name: wish for name, wish in wishes.items() if wish is not None}
         with self.tensor._guard(f"running {op}"):
-            result: np.ndarray = getattr(self._backend, op)(self._handle, *operands)
+            result: np.ndarray = getattr(self._backend, op)(self._handle, *operands, **given)
             return result
 
 

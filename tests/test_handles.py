@@ -193,6 +193,16 @@ def test_operations_of_a_loaded_tensor(file: Any) -> None:
     assert weight.embed([]).shape == (0, 32)
 
 
+def test_a_loaded_tensor_gives_a_region_as_a_dtype_into_given_memory(file: Any) -> None:
+    weight, region = file["q"].load("numpy"), (slice(0, 1), slice(1, 3))
+    wanted = file["q"][region].astype(np.float16)
+    out = np.zeros(wanted.shape, np.float16)
+    assert weight.dense(region=region, dtype="f16", out=out) is out
+    np.testing.assert_array_equal(out, wanted)
+    with pytest.raises(SquishError, match="`out` does not fit"):
+        weight.dense(region=region, out=out)
+
+
 def test_experts_pick_a_matrix_for_each_row() -> None:
     experts = np.random.default_rng(0).standard_normal((4, 5, 6)).astype(np.float32)
     weight = squish.open(toys.box({"e": experts}), registry=toys.registry())["e"].load(op="experts")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
 
-from squish_core.codecs.base import Parts
+from squish_core.codecs.base import Parts, Region
 from squish_core.errors import SquishError
 from squish_core.model import Encoding, TensorSpec
 
@@ -102,8 +102,10 @@ class Backend:
         """A handle that holds the weights, for the operations below."""
         raise NotImplementedError
 
-    def dense(self, handle: Any) -> np.ndarray:
-        """The decoded array."""
+    def dense(
+        self, handle: Any, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The decoded array: all of it or a region, as a dtype (the codec's own by default), into `out` if given."""
         raise self.lacks("dense")
 
     def linear(self, handle: Any, x: np.ndarray) -> np.ndarray:

@@ -111,7 +111,7 @@ def memory_file(
     """An open File of tensors given as stored parts, over a counting source."""
     blob, specs = b"\0", {}  # begins at an odd offset: unaligned data is legal
     for name, (spec, codec, stored) in tensors.items():
-        declared = registry.codec(codec.id).parts(spec, codec.params)
+        declared = registry.codec(codec).parts(spec, codec.params)
         parts = {}
         for role, (dtype, shape) in declared.items():
             raw = stored[role].tobytes()
