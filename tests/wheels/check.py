@@ -42,6 +42,7 @@ BRINGS = {
         containers=frozenset({"uqff"}), codecs=frozenset({"hqq", "uqff.f8q8"}), sample="sample.uqff", refines=True
     ),
     "squish-mlx": Brings(containers=frozenset({"mlx"})),
+    "squish-cpu": Brings(backends=frozenset({"cpu"})),
     "squish-squizd": Brings(
         containers=frozenset({"squizd"}),
         codecs=frozenset({"squizd.int4", "squizd.int2", "tca_tbe"}),

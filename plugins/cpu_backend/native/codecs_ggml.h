@@ -1,0 +1,224 @@
+// The GGML block types, as one decoder each: block(at, i, sink) puts the values of the block at `at`.
+// Order of operations: as gguf-py and the NumPy reference (squish_ggml) round them.
+#pragma once
+#include "sinks.h"
+
+namespace ISA {
+
+struct Scaled {  // (code - zero) * scale
+    F zero, scale;
+    INLINE Scaled(float zero, float scale) : zero(splat(zero)), scale(splat(scale)) {}
+    INLINE F operator()(B codes) const { return (widen_u8(codes) - zero) * scale; }
+};
+struct Lowered {  // code * scale - minimum
+    F scale, minimum;
+    INLINE Lowered(float scale, float minimum) : scale(splat(scale)), minimum(splat(minimum)) {}
+    INLINE F operator()(B codes) const { return widen_u8(codes) * scale - minimum; }
+};
+struct Raised {  // code * scale + bias
+    F scale, bias;
+    INLINE Raised(float scale, float bias) : scale(splat(scale)), bias(splat(bias)) {}
+    INLINE F operator()(B codes) const { return widen_u8(codes) * scale + bias; }
+};
+
+static INLINE float half_at(const uint8_t* at) { return half_to_float(read<uint16_t>(at)); }
+
+// 16 fifth bits to 0x10 or 0 in each byte
+static INLINE B fifth_bits(const uint8_t* at) { return left<4>(pair(spread8<1>(at[0]), spread8<1>(at[1]))); }
+
+template <class Map, class Sink> static INLINE void nibbles32(Map map, const uint8_t* at, int64_t i, Sink& sink) {
+    const Levels<4, Map> levels(map);
+    const B codes = load_bytes(at);
+    sink.put(i, levels(codes));
+    sink.put(i + 16, levels(right<4>(codes)));
+}
+
+template <class Map, class Sink>
+static INLINE void fives32(Map map, const uint8_t* high, const uint8_t* at, int64_t i, Sink& sink) {
+    const Levels<5, Map> levels(map);
+    const B codes = load_bytes(at), nibble = splat_byte(15);
+    sink.put(i, levels((codes & nibble) | fifth_bits(high)));
+    sink.put(i + 16, levels((right<4>(codes) & nibble) | fifth_bits(high + 2)));
+}
+
+template <int Kind> struct Block;
+
+template <> struct Block<Q4_0> {
+    static constexpr int elements = 32, bytes = 18;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        nibbles32(Scaled(8, half_at(at)), at + 2, i, sink);
+    }
+};
+template <> struct Block<Q4_1> {
+    static constexpr int elements = 32, bytes = 20;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        nibbles32(Raised(half_at(at), half_at(at + 2)), at + 4, i, sink);
+    }
+};
+template <> struct Block<Q5_0> {
+    static constexpr int elements = 32, bytes = 22;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        fives32(Scaled(16, half_at(at)), at + 2, at + 6, i, sink);
+    }
+};
+template <> struct Block<Q5_1> {
+    static constexpr int elements = 32, bytes = 24;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        fives32(Raised(half_at(at), half_at(at + 2)), at + 4, at + 8, i, sink);
+    }
+};
+
+template <int Count, class Sink> static INLINE void signed_bytes(float scale, const uint8_t* at, int64_t i, Sink& sink) {
+    const F d = splat(scale);
+    for (int k = 0; k < Count; k += 16) sink.put(i + k, widen_i8(load_bytes(at + k)) * d);
+}
+template <> struct Block<Q8_0> {
+    static constexpr int elements = 32, bytes = 34;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        signed_bytes<32>(half_at(at), at + 2, i, sink);
+    }
+};
+template <> struct Block<Q8_1> {  // {d, sum, codes}: the sum serves dot products only
+    static constexpr int elements = 32, bytes = 36;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        signed_bytes<32>(half_at(at), at + 4, i, sink);
+    }
+};
+template <> struct Block<Q8_K> {
+    static constexpr int elements = 256, bytes = 292;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        signed_bytes<256>(read<float>(at), at + 4, i, sink);
+    }
+};
+
+template <> struct Block<Q2_K> {  // scales and minima[16], codes[64], d, dmin
+    static constexpr int elements = 256, bytes = 84;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        float scale[16], minimum[16];
+        const B packed = load_bytes(at), nibble = splat_byte(15);
+        store(scale, widen_u8(packed & nibble) * splat(half_at(at + 80)));
+        store(minimum, widen_u8(right<4>(packed) & nibble) * splat(half_at(at + 82)));
+        for (int half = 0; half < 2; half++) {
+            const uint8_t* codes = at + 16 + 32 * half;
+            const B low = load_bytes(codes), high = load_bytes(codes + 16);
+            int group = 8 * half;
+            const auto two = [&](B a, B b) {
+                const Levels<2, Lowered> first(Lowered(scale[group], minimum[group]));
+                const Levels<2, Lowered> second(Lowered(scale[group + 1], minimum[group + 1]));
+                sink.put(i + 16 * group, first(a));
+                sink.put(i + 16 * group + 16, second(b));
+                group += 2;
+            };
+            two(low, high), two(right<2>(low), right<2>(high));
+            two(right<4>(low), right<4>(high)), two(right<6>(low), right<6>(high));
+        }
+    }
+};
+
+template <> struct Block<Q3_K> {  // third bits[32], codes[64], six-bit scales[12], d
+    static constexpr int elements = 256, bytes = 110;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        const uint32_t a = read<uint32_t>(at + 96), b = read<uint32_t>(at + 100), c = read<uint32_t>(at + 104);
+        const uint32_t nibble = 0x0f0f0f0f, top = 0x30303030;
+        const uint32_t packed[4] = {(a & nibble) | (c << 4 & top), (b & nibble) | (c << 2 & top),
+                                    (a >> 4 & nibble) | (c & top), (b >> 4 & nibble) | (c >> 2 & top)};
+        float scale[16];
+        store(scale, (widen_u8(load_bytes(packed)) - splat(32)) * splat(half_at(at + 108)));
+        const B third[2] = {load_bytes(at), load_bytes(at + 16)}, two = splat_byte(3), four = splat_byte(4);
+        for (int half = 0; half < 2; half++) {
+            const uint8_t* codes = at + 32 + 32 * half;
+            const B low = load_bytes(codes), high = load_bytes(codes + 16);
+            // The third bits of group pair k lie at bit k; here they come to bit 2.
+            const B above[2] = {half ? right<4>(third[0]) : third[0], half ? right<4>(third[1]) : third[1]};
+            int group = 8 * half;
+            const auto pairs = [&](B x, B y, B third_x, B third_y) {
+                const Levels<3, Scaled> first(Scaled(4, scale[group])), second(Scaled(4, scale[group + 1]));
+                sink.put(i + 16 * group, first((x & two) | (third_x & four)));
+                sink.put(i + 16 * group + 16, second((y & two) | (third_y & four)));
+                group += 2;
+            };
+            pairs(low, high, left<2>(above[0]), left<2>(above[1]));
+            pairs(right<2>(low), right<2>(high), left<1>(above[0]), left<1>(above[1]));
+            pairs(right<4>(low), right<4>(high), above[0], above[1]);
+            pairs(right<6>(low), right<6>(high), right<1>(above[0]), right<1>(above[1]));
+        }
+    }
+};
+
+struct Factors {  // of the 8 groups of Q4_K and Q5_K
+    float scale[16], minimum[16];
+    INLINE explicit Factors(const uint8_t* at) {
+        uint8_t scales[16] = {}, minima[16] = {};
+        six_bits(at + 4, scales, minima);
+        store(scale, widen_u8(load_bytes(scales)) * splat(half_at(at)));
+        store(minimum, widen_u8(load_bytes(minima)) * splat(half_at(at + 2)));
+    }
+    INLINE Lowered operator[](int group) const { return Lowered(scale[group], minimum[group]); }
+};
+
+template <> struct Block<Q4_K> {  // d, dmin, six-bit scales and minima[12], codes[128]
+    static constexpr int elements = 256, bytes = 144;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        prefetch(at + 1440), prefetch(at + 1504);
+        const Factors factors(at);
+        for (int j = 0; j < 4; j++) {
+            const Levels<4, Lowered> first(factors[2 * j]), second(factors[2 * j + 1]);
+            const B low = load_bytes(at + 16 + 32 * j), high = load_bytes(at + 32 + 32 * j);
+            sink.put(i + 64 * j, first(low));
+            sink.put(i + 64 * j + 16, first(high));
+            sink.put(i + 64 * j + 32, second(right<4>(low)));
+            sink.put(i + 64 * j + 48, second(right<4>(high)));
+        }
+    }
+};
+
+template <> struct Block<Q5_K> {  // d, dmin, six-bit scales and minima[12], fifth bits[32], codes[128]
+    static constexpr int elements = 256, bytes = 176;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        const Factors factors(at);
+        const B nibble = splat_byte(15), sixteen = splat_byte(16);
+        B low_fifth = load_bytes(at + 16), high_fifth = load_bytes(at + 32);
+        for (int j = 0; j < 4; j++) {  // the fifth bits of this j lie at bits 0 and 1
+            const Levels<5, Lowered> first(factors[2 * j]), second(factors[2 * j + 1]);
+            const B low = load_bytes(at + 48 + 32 * j), high = load_bytes(at + 64 + 32 * j);
+            sink.put(i + 64 * j, first((low & nibble) | (left<4>(low_fifth) & sixteen)));
+            sink.put(i + 64 * j + 16, first((high & nibble) | (left<4>(high_fifth) & sixteen)));
+            sink.put(i + 64 * j + 32, second((right<4>(low) & nibble) | (left<3>(low_fifth) & sixteen)));
+            sink.put(i + 64 * j + 48, second((right<4>(high) & nibble) | (left<3>(high_fifth) & sixteen)));
+            low_fifth = right<2>(low_fifth) & splat_byte(0x3f), high_fifth = right<2>(high_fifth) & splat_byte(0x3f);
+        }
+    }
+};
+
+template <> struct Block<Q6_K> {  // low four bits[128], high two[64], scales[16], d
+    static constexpr int elements = 256, bytes = 210;
+    template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
+        float scale[16];
+        store(scale, widen_i8(load_bytes(at + 192)) * splat(half_at(at + 208)));
+        const B nibble = splat_byte(15), top = splat_byte(0x30);
+        for (int half = 0; half < 2; half++)
+            for (int part = 0; part < 2; part++) {  // 16 of the 32 elements that share a byte of high bits
+                const uint8_t* low = at + 64 * half + 16 * part;
+                const B first = load_bytes(low), second = load_bytes(low + 32);
+                const B high = load_bytes(at + 128 + 32 * half + 16 * part);
+                const int64_t to = i + 128 * half + 16 * part;
+                const float* scales = scale + 8 * half + part;
+                const auto value = [&](B codes, int group) { return Scaled(32, scales[2 * group])(codes); };
+                sink.put(to, value((first & nibble) | (left<4>(high) & top), 0));
+                sink.put(to + 32, value((second & nibble) | (left<2>(high) & top), 1));
+                sink.put(to + 64, value((right<4>(first) & nibble) | (high & top), 2));
+                sink.put(to + 96, value((right<4>(second) & nibble) | (right<2>(high) & top), 3));
+            }
+    }
+};
+
+// A row of blocks; columns c0 and c1 are multiples of a block.
+template <int Kind> struct Blocks {
+    template <class Sink> static INLINE void run(const Weights& w, int64_t row, int64_t c0, int64_t c1, Sink& sink) {
+        using Type = Block<Kind>;
+        const uint8_t* at = w.data + row * w.pitch + c0 / Type::elements * Type::bytes;
+        for (int64_t i = 0; i < c1 - c0; i += Type::elements, at += Type::bytes) Type::decode(at, i, sink);
+    }
+};
+
+}  // namespace ISA

@@ -1,0 +1,195 @@
+// The loops over rows, for every codec. Compiled once for each instruction set, with ISA as the namespace.
+#include "kernels.h"
+
+#include "codecs_ggml.h"
+#include "codecs_grouped.h"
+#include "codecs_others.h"
+
+namespace ISA {
+namespace {
+
+// ---- which codec a kind is
+
+template <int Kind, class = void> struct Codec;
+template <> struct Codec<DENSE_F32> : Plain<DENSE_F32> {};
+template <> struct Codec<DENSE_F16> : Plain<DENSE_F16> {};
+template <> struct Codec<DENSE_BF16> : Plain<DENSE_BF16> {};
+template <> struct Codec<F8Q8> : F8Q8Blocks {};
+template <> struct Codec<HQQ> : HalfQuadratic {};
+template <bool Holds> struct When;
+template <> struct When<true> { using type = void; };
+template <int Kind> struct Codec<Kind, typename When<(Kind >= Q4_0 && Kind <= Q8_K)>::type> : Blocks<Kind> {};
+template <int Kind>
+struct Codec<Kind, typename When<(Kind >= AFFINE_1 && Kind <= AFFINE_8)>::type> : Grouped<Kind - AFFINE_1 + 1, false> {};
+template <int Kind>
+struct Codec<Kind, typename When<(Kind >= TABLE_1 && Kind <= TABLE_8)>::type> : Grouped<Kind - TABLE_1 + 1, true> {};
+
+// ---- decoding
+
+using Decode = void (*)(const Weights&, int64_t row, int64_t c0, int64_t c1, Store&);
+using Multiply = void (*)(const Weights&, int64_t row, int64_t c0, int64_t c1, Dot&);
+
+template <int Kind> void decode_row(const Weights& w, int64_t row, int64_t c0, int64_t c1, Store& sink) {
+    Codec<Kind>::run(w, row, c0, c1, sink);
+}
+template <int Kind> void multiply_row(const Weights& w, int64_t row, int64_t c0, int64_t c1, Dot& sink) {
+    Codec<Kind>::run(w, row, c0, c1, sink);
+}
+
+struct Loops {
+    Decode decode;
+    Multiply multiply;
+};
+template <int Kind> constexpr Loops loops() { return {decode_row<Kind>, multiply_row<Kind>}; }
+const Loops table[KINDS] = {
+    loops<DENSE_F32>(), loops<DENSE_F16>(), loops<DENSE_BF16>(),
+    loops<Q4_0>(), loops<Q4_1>(), loops<Q5_0>(), loops<Q5_1>(), loops<Q8_0>(), loops<Q8_1>(),
+    loops<Q2_K>(), loops<Q3_K>(), loops<Q4_K>(), loops<Q5_K>(), loops<Q6_K>(), loops<Q8_K>(),
+    loops<AFFINE_1>(), loops<AFFINE_2>(), loops<AFFINE_3>(), loops<AFFINE_4>(),
+    loops<AFFINE_5>(), loops<AFFINE_6>(), loops<AFFINE_7>(), loops<AFFINE_8>(),
+    loops<TABLE_1>(), loops<TABLE_2>(), loops<TABLE_3>(), loops<TABLE_4>(),
+    loops<TABLE_5>(), loops<TABLE_6>(), loops<TABLE_7>(), loops<TABLE_8>(),
+    loops<F8Q8>(), loops<HQQ>(),
+};
+
+// Zeros in the tiles that a mask leaves out.
+void blank(const Weights& w, int64_t row, int64_t c0, int64_t c1, float* out) {
+    const int64_t first = row / w.tile * w.tiles;
+    for (int64_t tile = c0 / w.tile; tile * w.tile < c1; tile++) {
+        const int64_t bit = first + tile;
+        if (w.mask[bit / 8] >> bit % 8 & 1) continue;
+        const int64_t low = tile * w.tile > c0 ? tile * w.tile : c0, high = (tile + 1) * w.tile < c1 ? (tile + 1) * w.tile : c1;
+        memset(out + (low - c0), 0, size_t(high - low) * sizeof *out);
+    }
+}
+
+void decode_floats(const Weights& w, int64_t row, int64_t c0, int64_t c1, float* out) {
+    Store sink = {out};
+    table[w.kind].decode(w, row, c0, c1, sink);
+    if (w.mask) blank(w, row, c0, c1, out);
+}
+
+// From a buffer in the nearest cache to where the values are wanted.
+void deliver(const float* from, int64_t count, uint8_t* out, int32_t type, bool past) {
+    int64_t i = 0;
+    if (type == F32) {
+        float* to = (float*)out;
+        for (; i + 16 <= count; i += 16) past ? stream(to + i, load(from + i)) : store(to + i, load(from + i));
+        memcpy(to + i, from + i, size_t(count - i) * sizeof *to);
+        return;
+    }
+    uint16_t* to = (uint16_t*)out;
+    const bool half = type == F16;
+    for (; i + 16 <= count; i += 16) {
+        const Halves v = half ? to_half(load(from + i)) : to_bf16(load(from + i));
+        past ? stream(to + i, v) : store(to + i, v);
+    }
+    for (; i < count; i++) to[i] = half ? float_to_half(from[i]) : float_to_bf16(from[i]);
+}
+
+constexpr int64_t PANEL = 1024;  // columns that are decoded before they are delivered; a multiple of every block
+
+void decode(const Weights& w, const int64_t* ids, int64_t row0, int64_t count, int64_t c0, int64_t c1, uint8_t* out,
+            int64_t pitch, int32_t type, bool past) {
+    alignas(64) float panel[PANEL];
+    const int64_t size = type == F32 ? 4 : 2;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t row = ids ? ids[i] : row0 + i;
+        uint8_t* to = out + i * pitch;
+        if (type == F32 && !past) {
+            decode_floats(w, row, c0, c1, (float*)to);
+            continue;
+        }
+        for (int64_t c = c0; c < c1; c += PANEL) {
+            const int64_t stop = c + PANEL < c1 ? c + PANEL : c1;
+            decode_floats(w, row, c, stop, panel);
+            deliver(panel, stop - c, to + (c - c0) * size, type, past);
+        }
+    }
+    if (past) fence();
+}
+
+// ---- products of many vectors, through a tile of decoded rows that stays in the cache
+
+constexpr int64_t TILE_ROWS = 8, TILE_COLUMNS = 1024;
+
+// y[m][r] += tile[r] . x[m] for 4 rows and Count vectors: 4 * Count sums in registers.
+template <int Count>
+void sum_block(const float* tile, const float* x, int64_t x_pitch, int64_t columns, float* y, int64_t y_pitch) {
+    F sums[Count][4];
+    for (int m = 0; m < Count; m++)
+        for (int r = 0; r < 4; r++) sums[m][r] = splat(0);
+    for (int64_t c = 0; c < columns; c += 16) {
+        F w[4];
+        for (int r = 0; r < 4; r++) w[r] = load(tile + r * TILE_COLUMNS + c);
+        for (int m = 0; m < Count; m++) {
+            const F v = load(x + m * x_pitch + c);
+            for (int r = 0; r < 4; r++) sums[m][r] = fma(w[r], v, sums[m][r]);
+        }
+    }
+    for (int m = 0; m < Count; m++)
+        for (int r = 0; r < 4; r++) y[m * y_pitch + r] += sum(sums[m][r]);
+}
+
+// The last columns of a row that is no multiple of 16 long.
+void sum_rest(const float* tile, const float* x, int64_t x_pitch, int64_t columns, int64_t m, int64_t rows, float* y,
+              int64_t y_pitch) {
+    for (int64_t v = 0; v < m; v++)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < columns; c++) y[v * y_pitch + r] += tile[r * TILE_COLUMNS + c] * x[v * x_pitch + c];
+}
+
+void multiply_tile(const float* tile, int64_t rows, int64_t columns, const float* x, int64_t x_pitch, int64_t m, float* y,
+                   int64_t y_pitch) {
+    const int64_t whole = columns / 16 * 16;
+    float some[4];  // a last block of fewer rows is computed whole and kept in part
+    for (int64_t v = 0; v < m;) {
+        const int64_t step = m - v >= 6 && m - v != 8 ? 6 : m - v >= 4 ? 4 : m - v >= 2 ? 2 : 1;
+        for (int64_t r = 0; r < rows; r += 4) {
+            const float *w = tile + r * TILE_COLUMNS, *from = x + v * x_pitch;
+            float* to = y + v * y_pitch + r;
+            if (rows - r < 4) {
+                for (int64_t one = v; one < v + step; one++) {
+                    for (float& each : some) each = 0;
+                    sum_block<1>(w, x + one * x_pitch, x_pitch, whole, some, 4);
+                    for (int64_t k = 0; k < rows - r; k++) y[one * y_pitch + r + k] += some[k];
+                }
+            } else if (step == 6) sum_block<6>(w, from, x_pitch, whole, to, y_pitch);
+            else if (step == 4) sum_block<4>(w, from, x_pitch, whole, to, y_pitch);
+            else if (step == 2) sum_block<2>(w, from, x_pitch, whole, to, y_pitch);
+            else sum_block<1>(w, from, x_pitch, whole, to, y_pitch);
+        }
+        v += step;
+    }
+    if (whole < columns) sum_rest(tile + whole, x + whole, x_pitch, columns - whole, m, rows, y, y_pitch);
+}
+
+void multiply_tiles(const Weights& w, int64_t row0, int64_t count, const float* x, int64_t x_pitch, int64_t m, float* y,
+                    int64_t y_pitch) {
+    alignas(64) float tile[TILE_ROWS * TILE_COLUMNS] = {};
+    for (int64_t v = 0; v < m; v++) memset(y + v * y_pitch, 0, size_t(count) * sizeof *y);
+    for (int64_t r = 0; r < count; r += TILE_ROWS) {
+        const int64_t rows = count - r < TILE_ROWS ? count - r : TILE_ROWS;
+        for (int64_t c = 0; c < w.columns; c += TILE_COLUMNS) {
+            const int64_t columns = w.columns - c < TILE_COLUMNS ? w.columns - c : TILE_COLUMNS;
+            decode(w, nullptr, row0 + r, rows, c, c + columns, (uint8_t*)tile, TILE_COLUMNS * sizeof(float), F32, false);
+            multiply_tile(tile, rows, columns, x + c, x_pitch, m, y + r, y_pitch);
+        }
+    }
+}
+
+void multiply(const Weights& w, int64_t row0, int64_t count, const float* x, int64_t x_pitch, int64_t m, float* y,
+              int64_t y_pitch) {
+    if (m > 1 || w.mask) return multiply_tiles(w, row0, count, x, x_pitch, m, y, y_pitch);
+    for (int64_t i = 0; i < count; i++) {
+        Dot sink(x);
+        table[w.kind].multiply(w, row0 + i, 0, w.columns, sink);
+        y[i] = sink.result();
+    }
+}
+
+}  // namespace
+
+extern const Kernels kernels = {decode, multiply};
+
+}  // namespace ISA

@@ -1,0 +1,19 @@
+// What is compiled once for each instruction set.
+#pragma once
+#include "weights.h"
+
+struct Kernels {
+    // Values of columns c0..c1 of rows `ids[0..count]` (or row0.. where ids is null) as `type`, rows `pitch` bytes apart.
+    // c0 and c1 are on the grain of the codec: 256 columns are for all of them, and the end of the row is.
+    void (*decode)(const Weights& w, const int64_t* ids, int64_t row0, int64_t count, int64_t c0, int64_t c1, uint8_t* out,
+                   int64_t pitch, int32_t type, bool past);
+    // y[m][r] = x[m] . w[row0 + r], r < count; x and y are `x_pitch` and `y_pitch` floats from vector to vector.
+    void (*multiply)(const Weights& w, int64_t row0, int64_t count, const float* x, int64_t x_pitch, int64_t m, float* y,
+                     int64_t y_pitch);
+};
+
+#define DECLARE(isa) namespace isa { extern const Kernels kernels; }
+DECLARE(portable)
+DECLARE(avx2)
+DECLARE(avx512)
+#undef DECLARE

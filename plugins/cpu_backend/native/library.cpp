@@ -1,0 +1,110 @@
+// The C ABI that Python loads: which instruction set runs, and how rows are shared between threads.
+#include <cstring>
+
+#include "kernels.h"
+#include "pool.h"
+
+#define API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+struct Choice {
+    const char* name;
+    const Kernels* kernels;
+    bool (*runs)();
+};
+
+#if defined(__x86_64__)
+bool has_avx2() {
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
+           __builtin_cpu_supports("bmi2");
+}
+bool has_avx512() {
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+}
+#endif
+bool always() { return true; }
+
+// Best first.
+const Choice choices[] = {
+#if defined(__x86_64__)
+    {"avx512", &avx512::kernels, has_avx512},
+    {"avx2", &avx2::kernels, has_avx2},
+#endif
+    {"portable", &portable::kernels, always},
+};
+const Choice* chosen = nullptr;
+
+constexpr int64_t PAST_CACHE = 24 << 20;  // an output of more bytes than this is not in any cache when it is read
+
+struct Rows {  // arguments of one call, for the threads
+    const Weights* w;
+    const int64_t* ids;
+    int64_t row0, c0, c1;
+    uint8_t* out;
+    int64_t pitch;
+    int32_t type;
+    bool past;
+    const float* x;
+    int64_t x_pitch, m;
+    float* y;
+    int64_t y_pitch;
+};
+
+void decode_some(void* context, int64_t begin, int64_t end) {
+    const Rows& a = *(const Rows*)context;
+    chosen->kernels->decode(*a.w, a.ids ? a.ids + begin : nullptr, a.row0 + begin, end - begin, a.c0, a.c1,
+                            a.out + begin * a.pitch, a.pitch, a.type, a.past);
+}
+
+void multiply_some(void* context, int64_t begin, int64_t end) {
+    const Rows& a = *(const Rows*)context;
+    chosen->kernels->multiply(*a.w, a.row0 + begin, end - begin, a.x, a.x_pitch, a.m, a.y + begin, a.y_pitch);
+}
+
+// Rows at a time: small enough to level out threads, a multiple of a tile, large enough to be worth the asking.
+int64_t step_for(int64_t rows, int64_t row_cost, int threads) {
+    if (threads <= 1) return rows > 0 ? rows : 1;
+    int64_t least = (1 << 16) / (row_cost > 0 ? row_cost : 1) / 8 * 8 + 8, even = rows / (threads * 8) / 8 * 8;
+    return even > least ? even : least;
+}
+
+}  // namespace
+
+// sizeof(Weights), so that a struct that Python and C++ see differently is found before it is used.
+API int64_t squish_weights_size() { return sizeof(Weights); }
+
+// Name of the i-th instruction set, best first, that this machine runs; null after the last.
+API const char* squish_instructions(int i) {
+    for (const Choice& each : choices)
+        if (each.runs() && i-- == 0) return each.name;
+    return nullptr;
+}
+
+// 1 when `name` runs here and is used from now on.
+API int squish_choose(const char* name) {
+    for (const Choice& each : choices)
+        if (!strcmp(each.name, name) && each.runs()) {
+            chosen = &each;
+            return 1;
+        }
+    return 0;
+}
+
+API void squish_decode(const Weights* w, const int64_t* ids, int64_t row0, int64_t rows, int64_t c0, int64_t c1, void* out,
+                       int64_t pitch, int32_t type, int32_t threads) {
+    const int64_t cost = (c1 - c0) * (type == F32 ? 4 : 2);
+    const bool aligned = (uintptr_t(out) | uintptr_t(pitch)) % 64 == 0;
+    Rows a = {};
+    a.w = w, a.ids = ids, a.row0 = row0, a.c0 = c0, a.c1 = c1, a.out = (uint8_t*)out, a.pitch = pitch, a.type = type;
+    a.past = aligned && w->kind != HQQ && rows * cost > PAST_CACHE;
+    share(threads, rows, step_for(rows, cost, threads), decode_some, &a);
+}
+
+API void squish_multiply(const Weights* w, int64_t row0, int64_t rows, const float* x, int64_t x_pitch, int64_t m, float* y,
+                         int64_t y_pitch, int32_t threads) {
+    Rows a = {};
+    a.w = w, a.row0 = row0, a.x = x, a.x_pitch = x_pitch, a.m = m, a.y = y, a.y_pitch = y_pitch;
+    share(threads, rows, step_for(rows, w->columns * m, threads), multiply_some, &a);
+}

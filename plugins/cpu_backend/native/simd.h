@@ -1,0 +1,58 @@
+// Sixteen lanes, in the widest registers of the instruction set this is compiled for (-m flags decide):
+//   F: 16 floats      B: 16 bytes
+// All arithmetic rounds once a step (-ffp-contract=off), as the NumPy reference does; only `fma` fuses, for sums.
+#pragma once
+#include "bits.h"
+
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#include "simd_avx512.h"
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include "simd_avx2.h"
+#else
+#include "simd_portable.h"
+#endif
+
+namespace ISA {
+
+template <int Bits> static INLINE uint64_t load_codes(const uint8_t* at) {
+    uint64_t word = 0;
+    memcpy(&word, at, Bits);
+    return word;
+}
+
+// Sixteen codes of a bit stream, lowest first; reads 2 * Bits bytes.
+template <int Bits> static INLINE B load_codes16(const uint8_t* at) {
+    if constexpr (Bits == 8) return load_bytes(at);
+    else return pair(spread8<Bits>(load_codes<Bits>(at)), spread8<Bits>(load_codes<Bits>(at + Bits)));
+}
+
+// What each code stands for. `Map` turns 16 codes into values; where the instruction set can look up 16 floats, the values
+// of all codes of up to 4 bits are made once and looked up by the low 4 bits, whatever lies above a code in its byte.
+template <int Bits, class Map> struct Levels {
+    static constexpr bool tabled = has_lookup && Bits <= 4;
+    static constexpr uint8_t mask = (1u << Bits) - 1;
+    Map map;
+    F values;
+    INLINE explicit Levels(Map map) : map(map) {
+        if constexpr (tabled) values = map(counting() & splat_byte(mask));
+    }
+    INLINE F operator()(B codes) const {
+        if constexpr (tabled) return lookup(values, codes);
+        else return map(Bits == 8 ? codes : codes & splat_byte(mask));
+    }
+    // 16 codes of a bit stream
+    INLINE F stream(const uint8_t* at) const {
+        if constexpr (tabled && Bits == 4) return lookup_nibbles(values, at);
+        else if constexpr (tabled) return lookup(values, load_codes16<Bits>(at));
+        else return map(load_codes16<Bits>(at));
+    }
+};
+
+template <int Count, int At = 0, class Body> static INLINE void unroll(Body body) {
+    if constexpr (At < Count) {
+        body(At);
+        unroll<Count, At + 1>(body);
+    }
+}
+
+}  // namespace ISA

@@ -1,0 +1,88 @@
+// Sixteen lanes as two registers of AVX2, with FMA and F16C.
+#pragma once
+#include <immintrin.h>
+
+namespace ISA {
+
+static constexpr bool has_lookup = false;
+
+struct F { __m256 a, b; };
+struct B { __m128i v; };
+
+static INLINE F load(const void* at) { return {_mm256_loadu_ps((const float*)at), _mm256_loadu_ps((const float*)at + 8)}; }
+static INLINE void store(float* at, F x) { _mm256_storeu_ps(at, x.a), _mm256_storeu_ps(at + 8, x.b); }
+static INLINE void stream(float* at, F x) { _mm256_stream_ps(at, x.a), _mm256_stream_ps(at + 8, x.b); }
+static INLINE F splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+static INLINE F operator+(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_add_ps(x.b, y.b)}; }
+static INLINE F operator-(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
+static INLINE F operator*(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
+static INLINE F fma(F x, F y, F z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+static INLINE float sum(F x) {
+    const __m256 eight = _mm256_add_ps(x.a, x.b);
+    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(four, _mm_movehdup_ps(four)));
+}
+
+static INLINE B load_bytes(const void* at) { return {_mm_loadu_si128((const __m128i*)at)}; }
+static INLINE B pair(uint64_t low, uint64_t high) { return {_mm_set_epi64x((long long)high, (long long)low)}; }
+static INLINE B splat_byte(uint8_t x) { return {_mm_set1_epi8((char)x)}; }
+static INLINE B counting() { return {_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)}; }
+static INLINE B operator&(B x, B y) { return {_mm_and_si128(x.v, y.v)}; }
+static INLINE B operator|(B x, B y) { return {_mm_or_si128(x.v, y.v)}; }
+static INLINE B operator^(B x, B y) { return {_mm_xor_si128(x.v, y.v)}; }
+template <int By> static INLINE B right(B x) { return {_mm_srli_epi16(x.v, By)}; }
+template <int By> static INLINE B left(B x) { return {_mm_slli_epi16(x.v, By)}; }
+
+static INLINE F widen_u8(B x) {
+    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x.v)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x.v, 8)))};
+}
+static INLINE F widen_i8(B x) {
+    return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x.v)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(x.v, 8)))};
+}
+static INLINE F load_half(const void* at) {
+    return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)at)), _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)at + 1))};
+}
+static INLINE __m256 widen_bf16(const __m128i* at) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(at)), 16));
+}
+static INLINE F load_bf16(const void* at) { return {widen_bf16((const __m128i*)at), widen_bf16((const __m128i*)at + 1)}; }
+
+struct Halves { __m128i a, b; };
+static INLINE Halves to_half(F x) {
+    return {_mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC),
+            _mm256_cvtps_ph(x.b, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+static INLINE __m128i narrow_bf16(__m256 x) {
+    const __m256i bits = _mm256_castps_si256(x), high = _mm256_srli_epi32(bits, 16);
+    const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    const __m256i up = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, odd), _mm256_set1_epi32(0x7fff)), 16);
+    const __m256i nan = _mm256_or_si256(_mm256_and_si256(high, _mm256_set1_epi32(0x8000)), _mm256_set1_epi32(0x7fc0));
+    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+    const __m256i wide = _mm256_blendv_epi8(up, nan, is_nan);
+    return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+}
+static INLINE Halves to_bf16(F x) { return {narrow_bf16(x.a), narrow_bf16(x.b)}; }
+static INLINE void store(uint16_t* at, Halves x) {
+    _mm_storeu_si128((__m128i*)at, x.a), _mm_storeu_si128((__m128i*)at + 1, x.b);
+}
+static INLINE void stream(uint16_t* at, Halves x) {
+    _mm_stream_si128((__m128i*)at, x.a), _mm_stream_si128((__m128i*)at + 1, x.b);
+}
+
+// Slower than the arithmetic of a group, and so used only where there is none (microscaling).
+static INLINE __m256 lookup8(F table, __m256i index) {
+    const __m256 low = _mm256_permutevar8x32_ps(table.a, index), high = _mm256_permutevar8x32_ps(table.b, index);
+    return _mm256_blendv_ps(low, high, _mm256_castsi256_ps(_mm256_slli_epi32(index, 28)));
+}
+static INLINE F lookup(F table, B index) {
+    return {lookup8(table, _mm256_cvtepu8_epi32(index.v)), lookup8(table, _mm256_cvtepu8_epi32(_mm_srli_si128(index.v, 8)))};
+}
+static INLINE F lookup_nibbles(F table, const uint8_t* at) {
+    return lookup(table, pair(spread8<4>(read<uint32_t>(at)), spread8<4>(read<uint32_t>(at + 4))));
+}
+
+static INLINE void fence() { _mm_sfence(); }
+static INLINE void prefetch(const void* at) { _mm_prefetch((const char*)at, _MM_HINT_T0); }
+
+}  // namespace ISA

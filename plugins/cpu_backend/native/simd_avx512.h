@@ -1,0 +1,64 @@
+// Sixteen lanes with AVX-512 (F, BW, VL, DQ).
+#pragma once
+#include <immintrin.h>
+
+namespace ISA {
+
+static constexpr bool has_lookup = true;
+
+struct F { __m512 v; };
+struct B { __m128i v; };
+
+static INLINE F load(const void* at) { return {_mm512_loadu_ps(at)}; }
+static INLINE void store(float* at, F a) { _mm512_storeu_ps(at, a.v); }
+static INLINE void stream(float* at, F a) { _mm512_stream_ps(at, a.v); }
+static INLINE F splat(float a) { return {_mm512_set1_ps(a)}; }
+static INLINE F operator+(F a, F b) { return {_mm512_add_ps(a.v, b.v)}; }
+static INLINE F operator-(F a, F b) { return {_mm512_sub_ps(a.v, b.v)}; }
+static INLINE F operator*(F a, F b) { return {_mm512_mul_ps(a.v, b.v)}; }
+static INLINE F fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+static INLINE float sum(F a) { return _mm512_reduce_add_ps(a.v); }
+
+static INLINE B load_bytes(const void* at) { return {_mm_loadu_si128((const __m128i*)at)}; }
+static INLINE B pair(uint64_t low, uint64_t high) { return {_mm_set_epi64x((long long)high, (long long)low)}; }
+static INLINE B splat_byte(uint8_t a) { return {_mm_set1_epi8((char)a)}; }
+static INLINE B counting() { return {_mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)}; }
+static INLINE B operator&(B a, B b) { return {_mm_and_si128(a.v, b.v)}; }
+static INLINE B operator|(B a, B b) { return {_mm_or_si128(a.v, b.v)}; }
+static INLINE B operator^(B a, B b) { return {_mm_xor_si128(a.v, b.v)}; }
+// Shifts of each byte may bring in bits of its neighbour: mask what matters.
+template <int By> static INLINE B right(B a) { return {_mm_srli_epi16(a.v, By)}; }
+template <int By> static INLINE B left(B a) { return {_mm_slli_epi16(a.v, By)}; }
+
+static INLINE F widen_u8(B a) { return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(a.v))}; }
+static INLINE F widen_i8(B a) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(a.v))}; }
+static INLINE F load_half(const void* at) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)at))}; }
+static INLINE F load_bf16(const void* at) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)at)), 16))};
+}
+
+struct Halves { __m256i v; };
+static INLINE Halves to_half(F a) { return {_mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
+// In integers: the conversion of AVX512_BF16 makes subnormals zero.
+static INLINE Halves to_bf16(F a) {
+    const __m512i bits = _mm512_castps_si512(a.v), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    __m512i up = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff)), 16);
+    const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x8000));
+    const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+    return {_mm512_cvtepi32_epi16(_mm512_mask_or_epi32(up, nan, sign, _mm512_set1_epi32(0x7fc0)))};
+}
+static INLINE void store(uint16_t* at, Halves a) { _mm256_storeu_si256((__m256i*)at, a.v); }
+static INLINE void stream(uint16_t* at, Halves a) { _mm256_stream_si256((__m256i*)at, a.v); }
+
+static INLINE F lookup(F table, B index) { return {_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(index.v), table.v)}; }
+static INLINE F lookup_nibbles(F table, const uint8_t* at) {
+    const __m512i places = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    const __m512i shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+    const __m512i words = _mm512_castsi128_si512(_mm_loadl_epi64((const __m128i*)at));
+    return {_mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_permutexvar_epi32(places, words), shifts), table.v)};
+}
+
+static INLINE void fence() { _mm_sfence(); }
+static INLINE void prefetch(const void* at) { _mm_prefetch((const char*)at, _MM_HINT_T0); }
+
+}  // namespace ISA

@@ -1,0 +1,81 @@
+// Sixteen lanes as vectors of GCC and Clang, which they lower to what the target has (SSE2, NEON).
+#pragma once
+
+namespace ISA {
+
+static constexpr bool has_lookup = false;
+
+typedef float Floats __attribute__((vector_size(64)));
+typedef uint32_t Words __attribute__((vector_size(64)));
+typedef uint16_t Shorts __attribute__((vector_size(32)));
+typedef int8_t Signed __attribute__((vector_size(16)));
+typedef uint8_t Bytes __attribute__((vector_size(16)));
+
+struct F { Floats v; };
+struct B { Bytes v; };
+
+static INLINE F load(const void* at) { return read<F>(at); }
+static INLINE void store(float* at, F a) { memcpy(at, &a, sizeof a); }
+static INLINE void stream(float* at, F a) { store(at, a); }
+static INLINE F splat(float a) { return {a - Floats{}}; }  // keeps the sign of a zero
+static INLINE F operator+(F a, F b) { return {a.v + b.v}; }
+static INLINE F operator-(F a, F b) { return {a.v - b.v}; }
+static INLINE F operator*(F a, F b) { return {a.v * b.v}; }
+static INLINE F fma(F a, F b, F c) { return {a.v * b.v + c.v}; }
+static INLINE float sum(F a) {
+    for (int width = 8; width; width /= 2)
+        for (int i = 0; i < width; i++) a.v[i] += a.v[i + width];
+    return a.v[0];
+}
+
+static INLINE B load_bytes(const void* at) { return read<B>(at); }
+static INLINE B pair(uint64_t low, uint64_t high) {
+    const uint64_t both[2] = {low, high};
+    return read<B>(both);
+}
+static INLINE B splat_byte(uint8_t a) { return {Bytes{} + a}; }
+static INLINE B counting() { return {Bytes{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}}; }
+static INLINE B operator&(B a, B b) { return {a.v & b.v}; }
+static INLINE B operator|(B a, B b) { return {a.v | b.v}; }
+static INLINE B operator^(B a, B b) { return {a.v ^ b.v}; }
+template <int By> static INLINE B right(B a) { return {a.v >> By}; }
+template <int By> static INLINE B left(B a) { return {a.v << By}; }
+
+static INLINE F widen_u8(B a) { return {__builtin_convertvector(a.v, Floats)}; }
+static INLINE F widen_i8(B a) { return {__builtin_convertvector((Signed)a.v, Floats)}; }
+static INLINE F load_bf16(const void* at) {
+    return {(Floats)(__builtin_convertvector(read<Shorts>(at), Words) << 16)};
+}
+static INLINE F load_half(const void* at) {
+    F made;
+    for (int i = 0; i < 16; i++) made.v[i] = half_to_float(read<uint16_t>((const uint8_t*)at + 2 * i));
+    return made;
+}
+
+struct Halves { Shorts v; };
+static INLINE Halves to_half(F a) {
+    Halves made;
+    for (int i = 0; i < 16; i++) made.v[i] = float_to_half(a.v[i]);
+    return made;
+}
+static INLINE Halves to_bf16(F a) {
+    const Words bits = (Words)a.v, high = bits >> 16, nan = (Words)(a.v != a.v);
+    const Words up = (bits + 0x7fff + (high & 1)) >> 16;
+    return {__builtin_convertvector((nan & ((high & 0x8000) | 0x7fc0)) | (~nan & up), Shorts)};
+}
+static INLINE void store(uint16_t* at, Halves a) { memcpy(at, &a, sizeof a); }
+static INLINE void stream(uint16_t* at, Halves a) { store(at, a); }
+
+static INLINE F lookup(F table, B index) {
+    F made;
+    for (int i = 0; i < 16; i++) made.v[i] = table.v[index.v[i] & 15];
+    return made;
+}
+static INLINE F lookup_nibbles(F table, const uint8_t* at) {
+    return lookup(table, pair(spread8<4>(read<uint32_t>(at)), spread8<4>(read<uint32_t>(at + 4))));
+}
+
+static INLINE void fence() {}
+static INLINE void prefetch(const void* at) { __builtin_prefetch(at); }
+
+}  // namespace ISA

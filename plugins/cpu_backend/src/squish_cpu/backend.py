@@ -1,0 +1,194 @@
+"""The backend: weights stay as they are stored, and compiled loops read them in place."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from attrs import field, frozen
+
+from squish_core.api import (
+    Availability,
+    Backend,
+    Chain,
+    CodecError,
+    Cost,
+    Offer,
+    Parts,
+    Refused,
+    Region,
+    Registry,
+    Request,
+    SquishError,
+    TensorSpec,
+    dtypes,
+    full,
+    indices,
+    matrix_of,
+    operand,
+    routed,
+)  # fmt: skip
+
+from .layouts import DENSE, Layout, UncoveredError, layout_of
+from .library import Weights, library, threads
+
+Array = np.ndarray
+CACHE_LINE = 64
+
+
+@frozen(kw_only=True, eq=False)
+class Handle:
+    """A tensor that the loops can read; `arrays` keeps alive what `weights` points to."""
+
+    spec: TensorSpec
+    layout: Layout
+    dtype: str
+    arrays: Mapping[str, Array]
+    weights: Weights
+    threads: int = field(factory=threads)
+
+
+class CpuBackend(Backend):
+    """Compiled loops over the stored codes, chosen for this processor; everything else is left to NumPy."""
+
+    id = "cpu"
+
+    def probe(self) -> Availability:
+        try:
+            found, count = library(), threads()
+        except SquishError as error:
+            return Availability(ok=False, reason=str(error))
+        others = ", ".join(name for name in found.instructions if name != found.chosen)
+        facts = {"instructions": found.chosen, "threads": count, **({"also runs": others} if others else {})}
+        return Availability(ok=True, device="CPU", facts=facts)
+
+    def offer(self, request: Request) -> Offer | Refused:
+        encoding, spec = request.encoding, request.spec
+        if missing := request.registry.missing(encoding):
+            return Refused(
+                backend=self.id, encoding=encoding, code="not-installed", why=missing.why, install=missing.install
+            )
+        shown = spec or TensorSpec(name="", shape=(256, 256), dtype="f32")
+        try:
+            layout = layout_of(encoding.codec, shown)
+        except UncoveredError as error:
+            return Refused(backend=self.id, encoding=encoding, code="uncovered", why=error.message)
+        cost = None
+        if spec is not None:
+            own = layout.resident + sum(part.nbytes for part in encoding.parts.values() if part.filters)
+            cost = Cost(stored=encoding.stored, resident=own, moved=encoding.stored)
+        ops = ("dense", *{2: ("linear", "embed"), 3: ("experts",)}.get(len(shown.shape), ()))
+        return Offer(
+            backend=self.id, encoding=encoding, mode="stream", ops=ops, cost=cost,
+            layout="the stored codes in place, decoded in registers",
+        )  # fmt: skip
+
+    def load(self, chain: Chain, parts: Parts, registry: Registry) -> Handle:
+        spec, encoding = chain.spec, chain.chosen.encoding
+        assert spec is not None
+        codec = registry.codec(encoding.codec)
+        stored = {role: _whole(role, parts[role], shape, spec)
+                  for role, (_, shape) in codec.parts(spec, encoding.codec.params).items()}  # fmt: skip
+        layout = layout_of(encoding.codec, spec)
+        arrays = {name: np.ascontiguousarray(make(stored)) for name, make in layout.pointers.items()}
+        weights = Weights(rows=layout.rows, columns=layout.columns)
+        for name, value in layout.fields.items():
+            setattr(weights, name, (ctypes.c_uint8 * 64)(*value) if name == "order" else int(value))
+        for name, array in arrays.items():
+            setattr(weights, name, array.ctypes.data)
+        dtype = codec.value_dtype(spec, encoding.codec.params)
+        return Handle(spec=spec, layout=layout, dtype=dtype, arrays=arrays, weights=weights)
+
+    def dense(
+        self, handle: Handle, *, region: Region | None = None, dtype: str | None = None, out: Array | None = None
+    ) -> Array:
+        """Values of a region (all of it) as f32, f16 or bf16 (the codec's own), into `out` where it is given."""
+        region, dtype = region or full(handle.spec.shape), dtype or handle.dtype
+        shape = tuple(part.stop - part.start for part in region)
+        if dtype not in DENSE:
+            raise CodecError(
+                "values are given in another dtype only", expected=", ".join(DENSE), found=dtype, code="dtype"
+            )
+        if out is None:
+            out = aligned(shape, dtype)
+        elif out.shape != shape or out.dtype != dtypes.to_numpy(dtype) or not out.flags.writeable:
+            raise CodecError(
+                "`out` does not fit", expected=f"writable {dtype} {shape}", found=f"{out.dtype} {out.shape}", code="out"
+            )
+        if out.size:
+            rows = np.ravel_multi_index(
+                np.ix_(*(range(part.start, part.stop) for part in region[:-1])), handle.spec.shape[:-1]
+            ).reshape(-1) if len(region) > 1 else np.zeros(1, np.int64)  # fmt: skip
+            _decode(handle, rows, region[-1], dtype, out)
+        return out
+
+    def linear(self, handle: Handle, x: Array) -> Array:
+        rows, columns = matrix_of(handle.spec, 2)
+        x = operand(x, columns, handle.spec)
+        return _multiply(handle, x.reshape(-1, columns), 0, rows).reshape(*x.shape[:-1], rows)
+
+    def embed(self, handle: Handle, ids: Array) -> Array:
+        rows, columns = matrix_of(handle.spec, 2)
+        ids = indices(ids, rows, handle.spec)
+        out = np.empty((*ids.shape, columns), np.float32)
+        if out.size:
+            _decode(handle, ids.reshape(-1), slice(0, columns), "f32", out)
+        return out
+
+    def experts(self, handle: Handle, x: Array, ids: Array) -> Array:
+        x, ids = routed(x, ids, handle.spec)
+        rows = handle.spec.shape[1]
+        out = np.empty((len(ids), rows), np.float32)
+        for expert in np.unique(ids):
+            chosen = np.flatnonzero(ids == expert)
+            out[chosen] = _multiply(handle, x[chosen], int(expert) * rows, rows)
+        return out
+
+
+def aligned(shape: tuple[int, ...], dtype: str) -> Array:
+    """An empty array that begins on a cache line, as stores past the caches need it."""
+    size = dtypes.nbytes(dtype, shape)
+    room = np.empty(size + CACHE_LINE, np.uint8)
+    start = -room.ctypes.data % CACHE_LINE
+    return room[start : start + size].view(dtypes.to_numpy(dtype)).reshape(shape)
+
+
+def _whole(role: str, stored: Any, shape: tuple[int, ...], spec: TensorSpec) -> Array:
+    """A part as one contiguous array of the shape that the codec declares: what the loops read is inside it."""
+    array: Array = stored[...]
+    if array.shape != shape:
+        raise CodecError(
+            "a part has another shape than its codec declares", tensor=spec.name, part=role,
+            expected=str(shape), found=str(array.shape), code="shape",
+        )  # fmt: skip
+    return np.ascontiguousarray(array)
+
+
+def _decode(handle: Handle, rows: Array, columns: slice, dtype: str, out: Array) -> None:
+    """Rows by number, some of their columns, into `out` in order."""
+    grain, end = math.lcm(handle.layout.grain, 16), handle.layout.columns
+    low, high = columns.start // grain * grain, min(-(-columns.stop // grain) * grain, end)
+    width = columns.stop - columns.start
+    exact = (low, high) == (columns.start, columns.stop) and out.flags.c_contiguous and out.flags.aligned
+    target = out if exact else aligned((len(rows), high - low), dtype)
+    ids = np.ascontiguousarray(rows, np.int64)
+    library().decode(
+        handle.weights, ids.ctypes.data, 0, len(ids), low, high, target.ctypes.data,
+        (high - low) * target.itemsize, DENSE[dtype], handle.threads,
+    )  # fmt: skip
+    if not exact:
+        first = columns.start - low
+        out[...] = target[:, first : first + width].reshape(out.shape)
+
+
+def _multiply(handle: Handle, x: Array, first: int, rows: int) -> Array:
+    x = np.ascontiguousarray(x)
+    out = np.empty((len(x), rows), np.float32)
+    if out.size:
+        library().multiply(
+            handle.weights, first, rows, x.ctypes.data, x.shape[1], len(x), out.ctypes.data, rows, handle.threads
+        )
+    return out

@@ -1,0 +1,206 @@
+"""How each codec's parts lie in memory, as the compiled loops want it told; from declarations alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from attrs import evolve, frozen
+
+from squish_core.api import CodecError, CodecSpec, TensorSpec, dtypes
+
+Array = np.ndarray
+Arrays = Mapping[str, Array]
+Fields = dict[str, Any]
+
+DENSE = {"f32": 0, "f16": 1, "bf16": 2}
+GGML_FIRST, AFFINE_FIRST, TABLE_FIRST, F8Q8, HQQ = 3, 15, 23, 31, 32
+# name -> (elements, bytes) of a block, in the order of native/weights.h
+GGML = {
+    "q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24), "q8_0": (32, 34), "q8_1": (32, 36),
+    "q2_k": (256, 84), "q3_k": (256, 110), "q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210),
+    "q8_k": (256, 292),
+}  # fmt: skip
+TYPES = {"f32": 0, "f16": 1, "bf16": 2, "u8": 3, "i8": 4}
+LISTED = 5
+BYTE_FLOATS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz", "f8_e8m0")
+
+
+class UncoveredError(CodecError):
+    """No compiled loop takes this; NumPy does."""
+
+
+@frozen(kw_only=True)
+class Layout:
+    """A tensor as a matrix of `rows` x `columns`; `fields` are scalars of `struct Weights`, `pointers` its arrays.
+
+    A pointer is made from the stored parts by a function; what it makes anew takes `resident` bytes. Columns are
+    decoded from multiples of `grain` on.
+    """
+
+    rows: int
+    columns: int
+    fields: Fields
+    pointers: Mapping[str, Callable[[Arrays], Array]]
+    grain: int = 16
+    resident: int = 0
+
+
+def layout_of(codec: CodecSpec, spec: TensorSpec) -> Layout:
+    """The layout of a tensor under a codec; UncoveredError with the reason when there is none."""
+    if not spec.shape or not spec.elements:
+        raise UncoveredError("a tensor without axes or without elements", code="shape")
+    family = codec.id.split(".")[0]
+    make = _CODECS.get(codec.id) or _CODECS.get(family)
+    if make is None:
+        raise UncoveredError(f"no compiled loop decodes {codec.id}", code="codec")
+    return make(codec, spec)
+
+
+def part(role: str) -> Callable[[Arrays], Array]:
+    """A stored part, in place where it is contiguous."""
+    return lambda arrays: arrays[role]
+
+
+def _rows(spec: TensorSpec) -> tuple[int, int]:
+    return dtypes.count(spec.shape[:-1]), spec.shape[-1]
+
+
+def _divides(step: int, columns: int, what: str) -> None:
+    if columns % step:
+        raise UncoveredError(f"{what} of {step} run on from row to row", code="shape")
+
+
+def _dense(codec: CodecSpec, spec: TensorSpec) -> Layout:
+    if spec.dtype not in DENSE:
+        raise UncoveredError(f"plain {spec.dtype} has no compiled loop", code="dtype")
+    rows, columns = _rows(spec)
+    fields = {"kind": DENSE[spec.dtype], "pitch": columns * dtypes.bits(spec.dtype) // 8}
+    return Layout(rows=rows, columns=columns, fields=fields, pointers={"data": part("data")})
+
+
+def _ggml(codec: CodecSpec, spec: TensorSpec) -> Layout:
+    name = codec.id.partition(".")[2]
+    if name not in GGML:
+        raise UncoveredError(f"no compiled loop decodes {codec.id}", code="codec")
+    elements, nbytes = GGML[name]
+    rows, columns = _rows(spec)
+    _divides(elements, columns, "blocks")
+    fields = {"kind": GGML_FIRST + list(GGML).index(name), "pitch": columns // elements * nbytes}
+    return Layout(rows=rows, columns=columns, fields=fields, pointers={"data": part("data")}, grain=elements)
+
+
+def scale_type(dtype: str) -> tuple[int, dict[str, Callable[[Arrays], Array]]]:
+    """The type of scales, and the pointers that it needs: a byte is looked up among 256 values."""
+    if dtype in BYTE_FLOATS:
+        return LISTED, {"listed": lambda arrays: byte_floats(dtype)}
+    return TYPES[dtype], {}
+
+
+def byte_floats(dtype: str) -> Array:
+    """The values of all 256 codes of a float type of 8 bits."""
+    return np.arange(256, dtype=np.uint8).view(dtypes.to_numpy(dtype)).astype(np.float32)
+
+
+def table_kind(bits: int) -> int:
+    """The kind of codes that are places in a table."""
+    return TABLE_FIRST + bits - 1
+
+
+def padded(table: Array) -> Array:
+    """A table as the loops look it up: at least 16 values, those of fewer bits again and again."""
+    return np.resize(table.astype(np.float32), max(16, len(table)))
+
+
+def _mx(codec: CodecSpec, spec: TensorSpec) -> Layout:
+    element, factor = codec.params.get("element", "f4_e2m1"), codec.params.get("global_scale", "none")
+    block, dtype = codec.params.get("block_size", 32), codec.params.get("scale_dtype", "f8_e8m0")
+    rows, columns = _rows(spec)
+    _divides(block, columns, "blocks")
+    bits = dtypes.bits(element)
+    half = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    table = np.concatenate([half, -half]) if bits == 4 else byte_floats(element)
+
+    def scales(arrays: Arrays) -> Array:
+        with np.errstate(all="ignore"):
+            if factor == "none":
+                return byte_floats(dtype)
+            whole = np.float32(arrays["global_scale"])
+            return byte_floats(dtype) * whole if factor == "multiply" else byte_floats(dtype) / whole
+
+    fields = {
+        "kind": table_kind(bits), "pitch": columns * bits // 8, "scale_type": LISTED, "group_rows": 1,
+        "group_columns": block, "grid_row": columns // block, "grid_column": 1,
+    }  # fmt: skip
+    pointers = {"data": part("data"), "scale": part("scale"), "table": lambda arrays: table, "listed": scales}
+    return Layout(rows=rows, columns=columns, fields=fields, pointers=pointers)
+
+
+def _float8(codec: CodecSpec, spec: TensorSpec) -> Layout:
+    rows, columns = _rows(spec)
+    table, block = byte_floats(codec.params.get("element", "f8_e4m3")), codec.params.get("block")
+    fields = {"kind": table_kind(8), "pitch": columns, "group_rows": 1, "group_columns": columns}
+    pointers: dict[str, Callable[[Arrays], Array]] = {"data": part("data"), "table": lambda arrays: table}
+    if block is None:
+
+        def scaled(arrays: Arrays) -> Array:
+            with np.errstate(all="ignore"):
+                return table * arrays["scale"].astype(np.float32)
+
+        return Layout(rows=rows, columns=columns, fields=fields, pointers={**pointers, "table": scaled})
+    if len(spec.shape) != 2:
+        raise UncoveredError("blocks of a stack of matrices", code="shape")
+    kind, more = scale_type(codec.params.get("scale_dtype", "f32"))
+    down, across = (step or size for step, size in zip(block, spec.shape))
+    fields |= {
+        "scale_type": kind, "group_rows": down, "group_columns": across, "grid_row": -(-columns // across),
+        "grid_column": 1,
+    }  # fmt: skip
+    return Layout(rows=rows, columns=columns, fields=fields, pointers={**pointers, "scale": part("scale"), **more})
+
+
+def _f8q8(codec: CodecSpec, spec: TensorSpec) -> Layout:
+    rows, columns = _rows(spec)
+    _divides(32, columns, "blocks")
+    pointers = {"data": part("data"), "listed": lambda arrays: byte_floats("f8_e4m3") / np.float32(416)}
+    fields = {"kind": F8Q8, "pitch": columns // 32 * 33}
+    return Layout(rows=rows, columns=columns, fields=fields, pointers=pointers, grain=32)
+
+
+def _hqq(codec: CodecSpec, spec: TensorSpec) -> Layout:
+    bits, size, axis = (codec.params[name] for name in ("bits", "group_size", "axis"))
+    codes = 10 if bits == 3 else 8 // bits
+    lines, line = (size, spec.elements // size) if axis == 0 else (spec.elements // size, size)
+    rows, columns = _rows(spec)
+    fields = {
+        "kind": HQQ, "line": -(-lines // codes), "size": line, "bits": bits, "word": 4 if bits == 3 else 1,
+        "shift": 27 if bits == 3 else 8 - bits, "grid_row": axis, "grid_column": 1 - axis,
+    }  # fmt: skip
+    pointers = {"data": part("data"), "scale": part("scale"), "offset": part("zero")}
+    return Layout(rows=rows, columns=columns, fields=fields, pointers=pointers)
+
+
+def _masked(codec: CodecSpec, spec: TensorSpec) -> Layout:
+    if codec.inner is None:
+        raise UncoveredError("a mask around nothing", code="codec")
+    inner, side = layout_of(codec.inner, spec), codec.params["block_size"]
+    if (inner.rows, inner.columns) != _rows(spec):
+        raise UncoveredError("a mask over codes that are not in rows", code="shape")
+    return evolve(
+        inner,
+        fields={**inner.fields, "tile": side, "tiles": -(-inner.columns // side)},
+        pointers={**inner.pointers, "mask": part("mask")},
+    )
+
+
+def _grouped(codec: CodecSpec, spec: TensorSpec) -> Layout:
+    from . import affine
+
+    return affine.LAYOUTS[codec.id](codec.params, spec)
+
+
+_CODECS: dict[str, Callable[[CodecSpec, TensorSpec], Layout]] = {
+    "dense": _dense, "ggml": _ggml, "affine": _grouped, "mx": _mx, "float8": _float8, "uqff.f8q8": _f8q8, "hqq": _hqq,
+    "masked": _masked, "squizd.int4": _grouped, "squizd.int2": _grouped, "palette": _grouped,
+}  # fmt: skip

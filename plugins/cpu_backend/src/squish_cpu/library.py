@@ -1,0 +1,88 @@
+"""The compiled library: loading it, choosing its instruction set and its threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from ctypes import c_char_p, c_int, c_int32, c_int64, c_uint8, c_void_p
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
+
+from squish_core.api import SquishError
+
+INSTRUCTIONS, THREADS = "SQUISH_CPU_INSTRUCTIONS", "SQUISH_CPU_THREADS"
+MOST_THREADS = 1024
+ALL_INSTRUCTIONS = ("avx512", "avx2", "portable")
+Function = Callable[..., Any]
+
+
+class Weights(ctypes.Structure):
+    """`struct Weights` of native/weights.h, field by field."""
+
+    _fields_ = (
+        ("rows", c_int64), ("columns", c_int64), ("data", c_void_p), ("pitch", c_int64), ("scale", c_void_p),
+        ("offset", c_void_p), ("table", c_void_p), ("listed", c_void_p), ("mask", c_void_p),
+        ("tile", c_int64), ("tiles", c_int64),
+        ("group_rows", c_int64), ("group_columns", c_int64), ("grid_row", c_int64), ("grid_column", c_int64),
+        ("line", c_int64), ("step", c_int64), ("kind", c_int32), ("scale_type", c_int32), ("offset_type", c_int32),
+        ("flip", c_int32), ("zero", c_int32), ("bias", c_int32), ("strided", c_int32), ("word", c_int32),
+        ("down", c_int32), ("ordered", c_int32), ("order", c_uint8 * 64), ("size", c_int64), ("bits", c_int32),
+        ("shift", c_int32),
+    )  # fmt: skip
+
+
+class Library(NamedTuple):
+    """The functions of the library, and the instruction sets that run here, best first."""
+
+    decode: Function
+    multiply: Function
+    instructions: tuple[str, ...]
+    chosen: str
+
+
+@cache
+def library() -> Library:
+    """The library with its instruction set chosen; SquishError with the reason when it cannot be used."""
+    path = resources.files("squish_cpu") / f"libsquish_cpu.{'dylib' if os.uname().sysname == 'Darwin' else 'so'}"
+    try:
+        loaded = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise SquishError(
+            "the compiled kernels cannot be loaded", found=str(error), code="library",
+            hint="Reinstall squish-cpu with a C++ compiler at hand.",
+        ) from None  # fmt: skip
+    loaded.squish_weights_size.restype = c_int64
+    if loaded.squish_weights_size() != ctypes.sizeof(Weights):
+        raise SquishError("the compiled kernels are of another version", code="library", hint="Reinstall squish-cpu.")
+    name = _declared(loaded.squish_instructions, c_int, result=c_char_p)
+    found = tuple(each.decode() for each in map(name, range(len(ALL_INSTRUCTIONS))) if each)
+    wanted = os.environ.get(INSTRUCTIONS) or found[0]
+    if not _declared(loaded.squish_choose, c_char_p, result=c_int)(wanted.encode()):
+        raise SquishError(
+            f"{INSTRUCTIONS} names instructions that do not run here", expected=", ".join(found), found=wanted,
+            code="instructions",
+        )  # fmt: skip
+    weights = ctypes.POINTER(Weights)
+    rows = (weights, c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_int64, c_int32, c_int32)
+    products = (weights, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int32)
+    return Library(_declared(loaded.squish_decode, *rows), _declared(loaded.squish_multiply, *products), found, wanted)
+
+
+def threads() -> int:
+    """Threads of one call: `SQUISH_CPU_THREADS`, or every core that this process may use."""
+    given = os.environ.get(THREADS)
+    if not given:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not (given.isascii() and given.isdigit() and 0 < int(given) <= MOST_THREADS):
+        raise SquishError(
+            f"{THREADS} is no number of threads", expected=f"1..{MOST_THREADS}", found=given, code="threads"
+        )
+    return int(given)
+
+
+def _declared(function: Any, *arguments: type, result: type | None = None) -> Function:
+    function.argtypes, function.restype = arguments, result
+    made: Function = function
+    return made

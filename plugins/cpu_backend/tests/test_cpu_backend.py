@@ -1,0 +1,160 @@
+"""The conformance kit, what is refused, and how the library is chosen and shared."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from random_parts import random_tensor, same
+from squish_cpu import library
+
+import squish_core as squish
+from squish_core.api import CodecSpec, SquishError
+from squish_core.testing import BackendSuite
+
+
+class TestCpuConformance(BackendSuite):
+    """The kit's suite, over plain arrays and encoded ones."""
+
+    backend = "cpu"
+
+    def cases(self) -> Mapping[str, tuple[CodecSpec, np.ndarray]]:
+        values = np.random.default_rng(0).standard_normal((24, 64), np.float32)
+        encoded = {
+            "q8_0": CodecSpec("ggml.q8_0"), "q4_1": CodecSpec("ggml.q4_1"), "mx": CodecSpec("mx"),
+            "int4": CodecSpec("affine", {"bits": 4, "group_size": 32, "offset": "bias"}),
+        }  # fmt: skip
+        return {**super().cases(), **{name: (codec, values) for name, codec in encoded.items()}}
+
+
+@pytest.mark.parametrize(
+    ("codec", "shape", "dtype", "why"),
+    [
+        (CodecSpec("dense"), (4, 4), "f64", "plain f64"),
+        (CodecSpec("dense"), (), "f32", "without axes"),
+        (CodecSpec("affine", {"bits": 4, "axis": "flat", "group_size": 24}), (3, 32), "f32", "run on from row to row"),
+        (CodecSpec("affine", {"bits": 3, "axis": "flat", "group_size": 5}), (3, 5), "f32", "share bytes"),
+        (CodecSpec("affine", {"bits": 4, "axis": -2}), (2, 4, 4), "f32", "stack"),
+        (CodecSpec("palette", {"bits": 4, "codebook_size": 16}), (4, 16), "f32", "several tables"),
+    ],
+)
+def test_what_is_not_covered_goes_to_numpy_with_a_reason(
+    codec: CodecSpec, shape: tuple[int, ...], dtype: str, why: str
+) -> None:
+    chain = random_tensor(codec, shape, dtype=dtype).chain(op="dense")
+    assert chain.chosen.backend == "numpy"
+    (refused,) = (item for item in chain.refused if item.backend == "cpu")
+    assert why in refused.why
+    assert why in chain.explain()
+
+
+def test_it_is_chosen_by_itself_and_says_why() -> None:
+    chain = random_tensor(CodecSpec("ggml.q4_k"), (2, 256)).chain()
+    assert chain.chosen.backend == "cpu"
+    assert "in place" in chain.explain()
+    assert chain.chosen.cost is not None
+    assert chain.chosen.cost.resident == 0
+
+
+def test_probe_names_the_instructions(instructions: str) -> None:
+    available = squish.registry().backend("cpu").probe()
+    assert available.ok
+    assert available.facts["instructions"] == instructions
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [(library.INSTRUCTIONS, "mmx"), (library.THREADS, "0"), (library.THREADS, "many")]
+)
+def test_settings_that_cannot_be_followed_are_refused(variable: str, value: str) -> None:
+    """In a process of its own: the backend is then not available, and says why."""
+    code = "import squish_core as s; a = s.registry().backend('cpu').probe(); print(a.ok, a.reason)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, variable: value}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("False")
+    assert variable in done.stdout
+    assert value in done.stdout
+
+
+def test_threads_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = random_tensor(CodecSpec("affine", {"bits": 4, "group_size": 32}), (1000, 256))
+    x = np.random.default_rng(0).standard_normal((3, 256), np.float32)
+    results = []
+    for count in ("1", "2", "7"):
+        monkeypatch.setenv(library.THREADS, count)
+        weight = tensor.load("cpu")
+        results.append((weight.dense(), weight.linear(x), weight.linear(x[0])))
+    for other in results[1:]:
+        for found, wanted in zip(other, results[0]):
+            same(found, wanted)
+
+
+def test_many_threads_of_python_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(library.THREADS, "3")
+    weight = random_tensor(CodecSpec("ggml.q8_0"), (2000, 256)).load("cpu")
+    wanted = weight.dense()
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(5):
+                same(weight.dense(), wanted)
+        except BaseException as error:
+            failed.append(error)
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failed
+
+
+FORK = """
+import os, sys
+import numpy as np
+sys.path.insert(0, {here!r})
+from random_parts import random_tensor
+from squish_core.api import CodecSpec
+weight = random_tensor(CodecSpec("ggml.q8_0"), (4000, 256)).load("cpu")
+wanted = weight.dense()
+child = os.fork()
+if not child:
+    os._exit(0 if weight.dense().tobytes() == wanted.tobytes() else 1)
+assert weight.dense().tobytes() == wanted.tobytes()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_can_go_on() -> None:
+    code = FORK.format(here=os.path.dirname(__file__))
+    environment = {**os.environ, library.THREADS: "4"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_part_of_another_shape_is_an_error() -> None:
+    """The loops trust the shapes that codecs declare, so those are compared before any address is handed over."""
+    tensor = random_tensor(CodecSpec("ggml.q4_0"), (4, 64))
+    backend, chain = squish.registry().backend("cpu"), tensor.chain("cpu")
+    arrays = {"data": tensor.parts()["data"].numpy()[:, :-1]}
+    with pytest.raises(SquishError, match="another shape"):
+        backend.load(chain, arrays, squish.registry())
+
+
+def test_operands_are_checked() -> None:
+    weight = random_tensor(CodecSpec("ggml.q4_0"), (4, 64)).load("cpu")
+    with pytest.raises(SquishError, match="last dimension"):
+        weight.linear(np.zeros(63, np.float32))
+    with pytest.raises(SquishError, match="out of range"):
+        weight.embed(np.array([4]))
+    with pytest.raises(SquishError, match="`out` does not fit"):
+        weight.dense(out=np.zeros((4, 63), np.float32))
+    with pytest.raises(SquishError, match="another dtype"):
+        weight.dense(dtype="f64")

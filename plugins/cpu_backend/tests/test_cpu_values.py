@@ -1,0 +1,91 @@
+"""Decoded values and products, against the NumPy codecs, for every layout and instruction set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cases import Case, every, name_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from random_parts import random_tensor, same
+
+from squish_core.api import CodecSpec, dtypes
+
+CASES = list(every())
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_decoded_values_equal_the_codecs_own(case: Case, instructions: str) -> None:
+    codec, shape, dtype = case
+    tensor = random_tensor(codec, shape, dtype=dtype)
+    weight = tensor.load("cpu", op="dense")
+    wanted = tensor.numpy()
+    same(weight.dense(), wanted)
+    for other in ("f32", "f16", "bf16"):
+        with np.errstate(all="ignore"):
+            same(weight.dense(dtype=other), wanted.astype(dtypes.to_numpy(other)))
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if len(case[1]) == 2], ids=name_of)
+def test_products_are_within_rounding(case: Case, instructions: str) -> None:
+    """|error| <= 1e-6 * sum |x| |w|: each of the sums is rounded some tens of times in float32."""
+    codec, shape, dtype = case
+    tensor = random_tensor(codec, shape, dtype=dtype)
+    weight = tensor.load("cpu")
+    values = tensor.numpy().astype(np.float64)
+    finite = (np.abs(values) < 1e30).all(axis=1)
+    values = values[finite]
+    for count in (1, 3, 8, 13):
+        x = np.random.default_rng(count).standard_normal((count, shape[1]), np.float32)
+        error = np.abs(weight.linear(x)[:, finite] - x.astype(np.float64) @ values.T)
+        assert (error <= 1e-6 * (np.abs(x).astype(np.float64) @ np.abs(values).T)).all()
+
+
+REGIONS = (
+    CodecSpec("ggml.q4_k"), CodecSpec("ggml.q8_0"), CodecSpec("affine", {"bits": 3, "group_size": 8}),
+    CodecSpec("affine", {"bits": 4, "group_size": 32, "offset": "bias"}),
+    CodecSpec("hqq", {"bits": 4, "group_size": 64, "axis": 0}),
+    CodecSpec("mx"), CodecSpec("masked", {"block_size": 7}, inner=CodecSpec("ggml.q4_0")),
+)  # fmt: skip
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_regions_equal_slices(data: st.DataObject) -> None:
+    shape = data.draw(st.sampled_from([(4, 512), (3, 2, 512), (1, 1280), (512,), (7, 256)]), "shape")
+    tensor = random_tensor(data.draw(st.sampled_from(REGIONS), "codec"), shape)
+    ends = [sorted(data.draw(st.tuples(st.integers(0, size), st.integers(0, size)))) for size in shape]
+    region = tuple(slice(*pair) for pair in ends)
+    dtype = data.draw(st.sampled_from(["f32", "f16", "bf16"]), "dtype")
+    weight = tensor.load("cpu", op="dense")
+    with np.errstate(all="ignore"):
+        wanted = tensor[region].astype(dtypes.to_numpy(dtype))
+    same(weight.dense(region=region, dtype=dtype), wanted)
+    # Into memory of any alignment, with other memory before and behind it.
+    before = data.draw(st.integers(0, 17), "before")
+    room = np.full(before + wanted.nbytes + 9, 0xA5, np.uint8)
+    out = room[before : before + wanted.nbytes].view(wanted.dtype).reshape(wanted.shape)
+    same(weight.dense(region=region, dtype=dtype, out=out), wanted)
+    assert (room[:before] == 0xA5).all()
+    assert (room[before + wanted.nbytes :] == 0xA5).all()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_outputs_larger_than_the_caches(dtype: str, instructions: str) -> None:
+    tensor = random_tensor(CodecSpec("ggml.q4_0"), (16400, 1024))
+    weight = tensor.load("cpu", op="dense")
+    with np.errstate(all="ignore"):
+        same(weight.dense(dtype=dtype)[::97], tensor.numpy()[::97].astype(dtypes.to_numpy(dtype)))
+
+
+def test_experts_and_rows(instructions: str) -> None:
+    tensor = random_tensor(CodecSpec("affine", {"bits": 4, "group_size": 32}), (3, 24, 64), seed=3)
+    values = np.nan_to_num(tensor.numpy(), posinf=0, neginf=0)
+    finite = np.isfinite(tensor.numpy()).all(axis=(0, 2))
+    x, ids = np.random.default_rng(0).standard_normal((5, 64), np.float32), np.array([2, 0, 2, 1, 1])
+    found = tensor.load("cpu", op="experts").experts(x, ids)
+    wanted = np.einsum("ni,noi->no", x, values[ids])
+    np.testing.assert_allclose(found[:, finite], wanted[:, finite], rtol=1e-4, atol=1e-4)
+    matrix = random_tensor(CodecSpec("ggml.q6_k"), (9, 512))
+    rows = np.array([[8, 0], [3, 3]])
+    same(matrix.load("cpu").embed(rows), matrix.numpy()[rows])
