@@ -23,7 +23,7 @@ _NAMES = {
     "squish_core.backends.base": (
         "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
     ),
-    "squish_core.backends.operands": ("indices", "matrix_of", "operand", "routed"),
+    "squish_core.backends.operands": ("delivered", "indices", "matrix_of", "operand", "routed"),
     "squish_core.regions": ("full", "panels"),
     "squish_core.plugins": ("Registry",),
     "squish_core.resolver": ("Chain",),
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from squish_core.backends.base import Refused as Refused
     from squish_core.backends.base import Request as Request
     from squish_core.backends.base import Use as Use
+    from squish_core.backends.operands import delivered as delivered
     from squish_core.backends.operands import indices as indices
     from squish_core.backends.operands import matrix_of as matrix_of
     from squish_core.backends.operands import operand as operand

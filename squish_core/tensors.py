@@ -232,9 +232,8 @@ class Weight:
         return self._run("experts", x, ids)
 
     def _run(self, op: str, *operands: Any, **wishes: Any) -> np.ndarray:
-        given = {name: wish for name, wish in wishes.items() if wish is not None}
         with self.tensor._guard(f"running {op}"):
-            result: np.ndarray = getattr(self._backend, op)(self._handle, *operands, **given)
+            result: np.ndarray = getattr(self._backend, op)(self._handle, *operands, **wishes)
             return result
 
 

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
-from squish_core import dtypes
 from squish_core.backends.base import OPS, Availability, Backend, Cost, Offer, Refused, Request
-from squish_core.backends.operands import indices, matrix_of, operand, routed
+from squish_core.backends.operands import delivered, indices, matrix_of, operand, routed
 from squish_core.codecs.base import Codec, Parts, Region
-from squish_core.errors import CodecError
 from squish_core.model import Encoding, TensorSpec
 from squish_core.regions import PANEL_BYTES, full, panels, read_region
 
@@ -81,22 +79,9 @@ class NumpyBackend(Backend):
     def dense(
         self, handle: Packed, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        import numpy as np
-
-        params, region = handle.encoding.codec.params, region or full(handle.spec.shape)
-        values = read_region(handle.codec, handle.parts, handle.spec, params, region)
-        if dtype is not None:
-            with np.errstate(over="ignore", invalid="ignore"):
-                values = values.astype(dtypes.to_numpy(dtype), copy=False)
-        if out is None:
-            return values
-        if out.shape != values.shape or out.dtype != values.dtype or not out.flags.writeable:
-            raise CodecError(
-                "`out` does not fit", expected=f"writable {values.dtype} {values.shape}",
-                found=f"{out.dtype} {out.shape}", code="out",
-            )  # fmt: skip
-        out[...] = values
-        return out
+        params = handle.encoding.codec.params
+        values = read_region(handle.codec, handle.parts, handle.spec, params, region or full(handle.spec.shape))
+        return delivered(values, None, dtype, out)
 
     def linear(self, handle: Packed, x: np.ndarray) -> np.ndarray:
         import numpy as np

@@ -1,9 +1,11 @@
-"""Checks of what an operation is given, the same for every backend."""
+"""What an operation is given and what it gives back, checked in the same way for every backend."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from squish_core import dtypes
+from squish_core.codecs.base import Region
 from squish_core.errors import SquishError
 from squish_core.model import TensorSpec
 
@@ -63,6 +65,27 @@ def indices(ids: Any, rows: int, spec: TensorSpec) -> np.ndarray:
             expected=f"0..{rows - 1}", found=f"{array.min()}..{array.max()}", code="ids",
         )  # fmt: skip
     return array
+
+
+def delivered(
+    values: np.ndarray, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
+) -> np.ndarray:
+    """Decoded values as `Backend.dense` was asked for them: a region, as a dtype, into `out`."""
+    import numpy as np
+
+    values = values if region is None else values[region]
+    if dtype is not None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = values.astype(dtypes.to_numpy(dtype), copy=False)
+    if out is None:
+        return values
+    if out.shape != values.shape or out.dtype != values.dtype or not out.flags.writeable:
+        raise SquishError(
+            "`out` does not fit", expected=f"writable {values.dtype} {values.shape}",
+            found=f"{out.dtype} {out.shape}", code="out",
+        )  # fmt: skip
+    out[...] = values
+    return out
 
 
 def routed(x: Any, ids: Any, spec: TensorSpec) -> tuple[np.ndarray, np.ndarray]:

@@ -99,6 +99,19 @@ class BackendSuite(Suite):
         wanted = weight.tensor.numpy().astype(np.float32)
         np.testing.assert_allclose(np.asarray(weight.dense(), np.float32), wanted, rtol=self.tolerance, atol=0)
 
+    def test_dense_gives_a_region_as_a_dtype_into_given_memory(self, case: str) -> None:
+        """`region`, `dtype` and `out` of `dense`, alone and together."""
+        import numpy as np
+
+        weight, _ = self._load(case)
+        self._needs(weight, "dense")
+        region = (slice(1, 5), *(slice(0, size) for size in weight.tensor.shape[1:]))
+        wanted = np.asarray(weight.dense())[region]
+        np.testing.assert_array_equal(weight.dense(region=region), wanted)
+        out = np.zeros(wanted.shape, np.float16)
+        assert weight.dense(region=region, dtype="f16", out=out) is out
+        np.testing.assert_array_equal(out, wanted.astype(np.float16))
+
     def test_linear_agrees_with_dense(self, case: str) -> None:
         """`x @ W.T`, for a vector, a matrix and a batch."""
         import numpy as np

@@ -210,5 +210,5 @@ def test_without_a_gpu_it_must_be_asked_for(monkeypatch):
         return
     monkeypatch.delenv("SQUISH_METAL")
     chain = loaded("affine", {"bits": 4, "group_size": 32}, (4, 64)).chain()
-    assert chain.chosen.backend == "numpy"
+    assert chain.chosen.backend != "metal"
     assert any(refused.backend == "metal" and "SQUISH_METAL=cpu" in refused.why for refused in chain.refused)

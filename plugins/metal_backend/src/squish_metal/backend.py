@@ -18,9 +18,11 @@ from squish_core.api import (
     Offer,
     Parts,
     Refused,
+    Region,
     Registry,
     Request,
     TensorSpec,
+    delivered,
     dtypes,
     full,
     indices,
@@ -87,8 +89,10 @@ class Metal(Backend):
             return _Loaded(spec, Quantized(transcoding.pack_affine(form, codec, params, parts, spec)))
         return _Loaded(spec, Quantized(transcoding.pack_microscaled(form, encoding.codec, parts, spec)))
 
-    def dense(self, handle: _Loaded) -> np.ndarray:
-        return handle.weight.dense()
+    def dense(
+        self, handle: _Loaded, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        return delivered(handle.weight.dense(), region, dtype, out)
 
     def linear(self, handle: _Loaded, x: np.ndarray) -> np.ndarray:
         rows, columns = matrix_of(handle.spec, 2)
