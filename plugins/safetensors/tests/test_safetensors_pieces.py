@@ -26,7 +26,7 @@ def read(raw: bytes, piece: int) -> dict[str, Any] | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(strict_json, "PIECE", piece)
         try:
-            return strict_json.loads(raw, "text", DEFAULT)
+            return strict_json.loads(memoryview(raw), "text", DEFAULT)
         except SquishError:
             return None
 
