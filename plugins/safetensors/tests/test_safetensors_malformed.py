@@ -129,6 +129,9 @@ CASES = {
     "row-66 long: a string without an end": (long(b'\\"', b'{"', b""), LimitError, "too long"),
     "row-66 long: an object in an object": (long(b"[],", b'{"a":{"b":[', b"0]}}"), LimitError, "too long"),
     "row-66 not closed": (sized(b'{"__metadata__":{}'), FormatError, "not JSON"),
+    "row-66 long: no comma behind it": (
+        sized(b'{"__metadata__":{"a":"' + b"x" * 100_000 + b'"} "w":{}}'), FormatError, "not JSON",
+    ),
     "row-71 long: a number for a name": (long(b" 1,", b'{"a":{', b"}"), FormatError, "not JSON"),
     "row-46 long: a name": (long(b"n", b'{"', b'":{}}'), LimitError, "too long"),
     "row-67 long: the same name": (long(b'"w":' + ENTRY + b",", b"{", b"}"), FormatError, "twice"),

@@ -9,7 +9,7 @@ from typing import Any
 from attrs import frozen
 
 from squish_core.api import FormatError, LimitError, Limits, Problem, Source, SquishError, check_plain_name
-from squish_safetensors.header import MAX_HEADER, Header, read_header
+from squish_safetensors.header import MAX_HEADER, Header, read_header, text_of
 from squish_safetensors.strict_json import loads
 
 SUFFIX, INDEX_SUFFIX = ".safetensors", ".safetensors.index.json"
@@ -58,7 +58,7 @@ def read_set(index: Source, limits: Limits) -> tuple[list[Shard], list[Problem]]
     cap = min(limits.header, MAX_HEADER)
     if index.size > cap:
         raise LimitError("the index is too large", expected=f"at most {cap} bytes", found=index.size, code="index")
-    listing = loads(index.read(0, index.size), "index", limits)
+    listing = loads(text_of(index, 0, index.size), "index", limits)
     places = listing.get("weight_map")
     if type(places) is not dict:
         raise FormatError("the index has no weight_map", found=type(places).__name__, code="index")

@@ -151,8 +151,12 @@ def _raw_header(source: Source, limits: Limits) -> memoryview:
             "the file ends inside the header", offset=8, expected=f"{8 + length} bytes at least",
             found=f"{source.size} bytes", code="truncated", hint="Fetch the file again.",
         )  # fmt: skip
-    # A large one is not copied: what is wrong in its first lines must not cost its whole length.
-    return source.view(8, length) if length > LARGE else memoryview(source.read(8, length))
+    return text_of(source, 8, length)
+
+
+def text_of(source: Source, offset: int, length: int) -> memoryview:
+    """Bytes that are looked at in pieces; many are not copied: an error in the first must not cost all of them."""
+    return source.view(offset, length) if length > LARGE else memoryview(source.read(offset, length))
 
 
 def _check_count(raw: memoryview, limits: Limits) -> None:

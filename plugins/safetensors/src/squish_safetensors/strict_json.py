@@ -55,7 +55,7 @@ class Members:
             if self._passes(_CLOSE):
                 return
             if not self._passes(_COMMA):
-                raise self._unreadable(begin)
+                raise self._wrong("is not JSON: Expecting ',' delimiter", self.at, "json")
 
     def _long_member(self, begin: int, level: int) -> dict[str, Any]:
         """One that does not fit into a piece: long text, or an object that is itself read in pieces."""
@@ -131,10 +131,10 @@ class Members:
         return FormatError(f"the {self.what} {message}", offset=self.start + at, code=code, **numbers)
 
 
-def loads(raw: bytes, what: str, limits: Limits) -> dict[str, Any]:
+def loads(raw: memoryview, what: str, limits: Limits) -> dict[str, Any]:
     """The whole object; see `Members`."""
     found: dict[str, Any] = {}
-    for at, members in Members(memoryview(raw), what, limits):
+    for at, members in Members(raw, what, limits):
         merge(found, members, at, limits)
     return found
 
