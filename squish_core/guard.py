@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -25,3 +26,16 @@ def guarded(kind: type[SquishError], what: str, **context: Any) -> Iterator[None
             f"a plugin failed while {what}: {type(error).__name__}: {error}", code="plugin-bug",
             hint="Please report this with the file's header.", **context,
         ) from error  # fmt: skip
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Let the garbage collector rest while thousands of small objects are made that all stay: it would look at
+    everything in the process again and again, and find nothing."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
