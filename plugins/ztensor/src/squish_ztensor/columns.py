@@ -98,8 +98,7 @@ def _names(heads: tuple[bytes, ...], stored: tuple[bytes, ...], generation: int,
     for head, length in set(zip(heads, map(len, stored))):
         _demand((head[0] - 0x60 if len(head) == 1 else head[1]) == length <= limits.name)
     joined = b"".join(stored)
-    # Names that are not ASCII may look the same.
-    _demand(b"\0" not in joined and joined.isascii())
+    _demand(b"\0" not in joined)
     if generation == 2:
         keys = list(map(add, heads, stored))
         _demand(all(map(lt, keys, keys[1:])))
@@ -115,11 +114,9 @@ def _sizes(column: dict[str, Any], generation: int, limits: Limits) -> tuple[lis
     lengths = {stored: _uint(stored) for stored in set(column["length"])}
     for kind, shape, length in set(zip(column["kind"], column["shape"], column["length"])):
         _demand(dtypes.nbytes(kinds[kind], shapes[shape]) == lengths[length])
-    return (
-        [kinds[kind] for kind in column["kind"]],
-        [shapes[shape] for shape in column["shape"]],
-        [lengths[length] for length in column["length"]],
-    )
+    tables: tuple[tuple[str, dict[bytes, Any]], ...] = (("kind", kinds), ("shape", shapes), ("length", lengths))
+    elements, found, sizes = (list(map(table.__getitem__, column[key])) for key, table in tables)
+    return elements, found, sizes
 
 
 def _demand(holds: bool) -> None:

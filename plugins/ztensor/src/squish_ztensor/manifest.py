@@ -22,7 +22,7 @@ from squish_core.api import (
 
 from . import cbor, columns, early, layouts, second
 from .components import element
-from .records import Extent, Manifest, Record, attributes_of, twins, warning
+from .records import Extent, Manifest, Record, attributes_of, warning
 from .wire import Located, locate, no_footer
 
 ALIGNMENT = 64
@@ -62,7 +62,6 @@ def read_manifest(source: Source, limits: Limits) -> Manifest:
         else:
             check_name(name, limits, offset=start)
         _check_object(name, record, limits, start, extents, problems)
-    problems += twins(objects)
     extents.sort()
     # A tensor comes where its first component lies; those without any come last.
     records = {**dict.fromkeys(extent[3] for extent in extents), **objects}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import field, frozen
@@ -54,16 +53,6 @@ def attributes_of(owner: Record, name: str | None, offset: int) -> dict[str, Any
             found=type(attributes).__name__, code="schema",
         )  # fmt: skip
     return {key: cbor.plain(value) for key, value in attributes.items()}
-
-
-def twins(names: Iterable[str]) -> Iterator[Problem]:
-    """Names that look the same: two spellings of one text in Unicode."""
-    seen: dict[str, str] = {}
-    for name in names:
-        if not name.isascii():
-            other = seen.setdefault(unicodedata.normalize("NFC", name), name)
-            if other != name:
-                yield warning("name", name, "the name differs from another one in its Unicode form only")
 
 
 def warning(code: str, where: str, message: str) -> Problem:

@@ -10,7 +10,7 @@ from squish_core.api import FileRef, FormatError, LimitError, Limits, Source, Te
 
 from . import columns, deterministic, footer, layouts
 from .names import ELEMENTS
-from .records import Extent, Manifest, PlainRange, Record, attributes_of, twins, warning
+from .records import Extent, Manifest, PlainRange, Record, attributes_of, warning
 from .shards import open_shards
 from .wire import Located
 
@@ -70,7 +70,7 @@ def read(source: Source, found: Located, limits: Limits) -> Manifest:
     return Manifest(
         offset=start, version="2", attributes=attributes_of(root, None, start), records=records, extents=extents,
         files=(own, *shards.values()), build=partial(build, numbers=numbers),
-        plain=partial(plain, numbers=numbers), as_first=partial(translate, numbers=numbers), problems=[*twins(objects)],
+        plain=partial(plain, numbers=numbers), as_first=partial(translate, numbers=numbers),
     )  # fmt: skip
 
 
