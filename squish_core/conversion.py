@@ -15,7 +15,7 @@ from squish_core import dtypes, handles
 from squish_core.containers import Container
 from squish_core.distances import Distance
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
-from squish_core.guard import guarded
+from squish_core.guard import guarded, uncollected
 from squish_core.handles import File
 from squish_core.known import SUFFIXES
 from squish_core.limits import Limits
@@ -119,7 +119,8 @@ def convert(
         if not dry_run:
             plan.write(progress, report.size)
             size = _size_of(Path(dst))
-            steps = tuple(evolve(step, quality=plan.quality.get(step.name)) for step in report.steps)
+            told, steps = plan.quality, report.steps
+            steps = tuple(evolve(step, quality=told[step.name]) if step.name in told else step for step in steps)
             report = evolve(report, steps=steps, size=size, seconds=time.perf_counter() - started)
         return report
     finally:
@@ -145,14 +146,15 @@ class Plan:
         self.format, self.options = parse_format(to or format_for(target, self.known), "options", self.known)
         self.container = self._writable()
         self.rules = tuple(Rule(rule.pattern, expand(rule.spec, self.format, self.known)) for rule in rules)
-        self.steps = self._decide(self._selected(only))
+        with uncollected():
+            self.steps = self._decide(self._selected(only))
         self.specs = [step.spec for step in self.steps]
         self.quality: dict[str, Distance] = {}
 
     def report(self, dry_run: bool) -> Conversion:
         """Sizes and losses as the target format predicts them."""
         index = self.file.index
-        with guarded(FormatError, f"planning the {self.format} file", file=str(self.target)):
+        with uncollected(), guarded(FormatError, f"planning the {self.format} file", file=str(self.target)):
             layout = self.container.layout(self.specs, index.meta, index.assets, self.options)
         dropped = [*layout.dropped, *(f"child {name}" for name in index.children)]
         dropped += [f"whole-model encoding {encoding.codec}" for encoding in index.whole]
@@ -188,12 +190,13 @@ class Plan:
     def outgoing(self, start: Callable[[str], None] | None = None) -> list[Outgoing]:
         """The tensors as the target holds them, their parts as streams; `start` is told each one's name in its turn."""
         tensors = []
-        for step in self.steps:
-            streams = self._streams(step)
-            first = next(iter(streams.values()), None)
-            if start and first is not None:
-                first.before = partial(start, step.name)
-            tensors.append(Outgoing(step.spec, streams))
+        with uncollected():
+            for step in self.steps:
+                streams = self._streams(step)
+                first = next(iter(streams.values()), None)
+                if start and first is not None:
+                    first.before = partial(start, step.name)
+                tensors.append(Outgoing(step.spec, streams))
         return tensors
 
     def _writable(self) -> Container:
@@ -330,7 +333,10 @@ class Plan:
         return self._made(made, "encode", origin, answer, exactness)
 
     def _made(self, spec: TensorSpec, action: str, origin: Encoding, target: Encoding, exactness: Exactness) -> Step:
-        held = evolve(spec, encodings=(target,), extras={})
+        held = TensorSpec(
+            name=spec.name, shape=spec.shape, dtype=spec.dtype, encodings=(target,), tied_to=spec.tied_to,
+            attrs=spec.attrs, problem=spec.problem,
+        )  # fmt: skip
         size = sum(part.nbytes for part in target.parts.values())
         return Step(
             name=spec.name, action=action, source=_shown(self.file.index.tensors[spec.name], origin),

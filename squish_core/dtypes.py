@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
+from math import prod
 from typing import TYPE_CHECKING
 
 from squish_core.errors import TensorError
@@ -45,15 +46,13 @@ def known(dtype: str) -> bool:
 
 def count(shape: tuple[int, ...]) -> int:
     """Number of elements of a shape, in Python integers (no wrap-around)."""
-    elements = 1
-    for size in shape:
-        elements *= size
-    return elements
+    return prod(shape)
 
 
+@lru_cache(4096)
 def nbytes(dtype: str, shape: tuple[int, ...]) -> int:
     """Bytes of an array stored contiguously; a type under one byte is packed, rounded up to a byte."""
-    return (count(shape) * bits(dtype) + 7) // 8
+    return (prod(shape) * bits(dtype) + 7) // 8
 
 
 @cache

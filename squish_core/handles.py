@@ -15,7 +15,7 @@ from squish_core.containers import Options
 from squish_core.detection import detect
 from squish_core.dtypes import to_numpy
 from squish_core.errors import FormatError
-from squish_core.guard import guarded
+from squish_core.guard import guarded, uncollected
 from squish_core.limits import DEFAULT, Limits
 from squish_core.model import FileRef, Index, LazyTensors, Part, Problem, Segment
 from squish_core.plugins import Registry
@@ -72,8 +72,9 @@ def read_index(source: Source, known: Registry, limits: Limits, wanted: str | No
         container = known.container(base)
         if source.size == 0 and not source.is_dir:
             raise FormatError("is empty (0 bytes)", code="empty", hint="Fetch the file again.")
-        index = container.read_index(source, limits)
-        check_index(index, limits)
+        with uncollected():
+            index = container.read_index(source, limits)
+            check_index(index, limits)
         doubtful = lookalike_names(index.tensors)
         if doubtful:
             index = evolve(index, problems=(*index.problems, *doubtful))
@@ -181,16 +182,16 @@ class File(Mapping[str, "Tensor"]):
         """
         from concurrent.futures import ThreadPoolExecutor
 
-        tensors, views = self.index.tensors, Views(self)
-        ranges = tensors.plain_ranges() if isinstance(tensors, LazyTensors) else {}
+        tensors, view = self.index.tensors, Views(self).view
         arrays: dict[str, Any] = dict.fromkeys(tensors)
-        alone = []
-        for name in tensors:
-            if name not in ranges or (copy and prod(ranges[name][1]) > READ_FROM):
-                alone.append(name)
-            else:
-                view = views.view(*ranges[name])
-                arrays[name] = view.copy() if copy else view
+        with uncollected():
+            ranges = tensors.plain_ranges() if isinstance(tensors, LazyTensors) else {}
+            for name, place in ranges.items():
+                if not copy:
+                    arrays[name] = view(*place)
+                elif prod(place[1]) <= READ_FROM:
+                    arrays[name] = view(*place).copy()
+        alone = [name for name, array in arrays.items() if array is None]
         # Several tensors at once: while one waits for the disk, another is read or decoded.
         with ThreadPoolExecutor(READERS) as readers:
             arrays.update(zip(alone, readers.map(lambda name: self[name].numpy(copy=copy), alone)))
@@ -247,13 +248,12 @@ class Views:
         """Read-only array of `dtype` and `shape` at `offset` of file number `file`."""
         import numpy as np
 
-        count = prod(shape)
-        if not count:
+        if 0 in shape:
             return np.empty(shape, to_numpy(dtype))
         if file not in self._mapped:
             source = self._file.file(file)
             self._mapped[file] = source.view(0, source.size)
-        return np.frombuffer(self._mapped[file], to_numpy(dtype), count, offset).reshape(shape)
+        return np.ndarray(shape, to_numpy(dtype), self._mapped[file], offset)
 
 
 class Assets(Mapping[str, Buffer]):

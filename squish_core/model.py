@@ -190,8 +190,8 @@ class LazyTensors(Mapping[str, TensorSpec]):
         """Where each tensor lies that is one raw dense range."""
         if self._plain is None:
             return {}
-        ranges = {name: self._plain(record) for name, record in self._records.items()}
-        return {name: found for name, found in ranges.items() if found is not None}
+        plain, items = self._plain, self._records.items()
+        return {name: found for name, record in items if (found := plain(record)) is not None}
 
     def __getitem__(self, name: str) -> TensorSpec:
         spec = self._built.get(name)

@@ -83,8 +83,9 @@ def check_extents(
     whether the ranges of each file tile it in order (for formats that forbid holes). Empty ranges never overlap.
     """
     problems: list[Problem] = []
+    sizes = [ref.size for ref in files]
     for file, offset, length, name in extents:
-        if offset + length > files[file].size or offset < 0 or length < 0:
+        if offset + length > sizes[file] or offset < 0 or length < 0:
             raise TruncatedError(
                 "the data runs past the end of the file", file=files[file].name, tensor=name, offset=offset,
                 expected=f"{length} bytes", found=f"a file of {files[file].size} bytes", code="bounds",

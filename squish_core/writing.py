@@ -38,10 +38,12 @@ class Sink:
 
     def write(self, data: Any) -> None:
         """Append bytes."""
-        view = memoryview(data).cast("B") if memoryview(data).nbytes else memoryview(b"")
+        view = memoryview(data)
+        if not view.nbytes:
+            return
         assert self._file is not None
-        self._file.write(view)
-        self._advance(len(view))
+        self._file.write(view.cast("B"))
+        self._advance(view.nbytes)
 
     def patch(self, offset: int, data: bytes) -> None:
         """Overwrite bytes written before (header fields that are known only at the end)."""

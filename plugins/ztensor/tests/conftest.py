@@ -69,7 +69,7 @@ def written(
     return layout
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def zt() -> SimpleNamespace:
     """What makes files: `pack` and `item` by hand, `bomb` of zstd, `written` by the plugin; `four` is their data."""
     return SimpleNamespace(pack=pack, item=item, bomb=bomb, written=written, four=FOUR, magic=MAGIC)

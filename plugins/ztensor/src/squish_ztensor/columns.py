@@ -15,14 +15,14 @@ from typing import Any
 import cbor2
 from attrs import frozen
 
-from squish_core.api import Limits, SquishError, check_shape, dtypes
+from squish_core.api import DENSE, Encoding, Limits, Part, Segment, SquishError, TensorSpec, check_shape, dtypes
 
 from . import cbor, deterministic
 from .names import ELEMENTS
 from .records import Extent, PlainRange, Record
 
-Entry = tuple[str, tuple[int, ...], int, int, bytes]
-"""Element type, shape, file, offset, and the object's CBOR."""
+Entry = tuple[str, tuple[int, ...], int, int, int, bytes]
+"""Element type, shape, file, offset, length, and the digest as it stands in the manifest, or nothing."""
 
 _UINT = rb"(?:[\x00-\x17]|\x18[\x18-\xff]|\x19(?!\0)..|\x1a(?!\0\0).{4}|\x1b(?!\0{4}).{8})"
 _MAP = re.compile(rb"[\xa0-\xb7]|\xb8[\x18-\xff]|\xb9(?!\0)..|\xba(?!\0\0).{4}", re.DOTALL)
@@ -51,10 +51,22 @@ def read(data: bytes, wire: str, limits: Limits, *, alignment: int, end: int) ->
         return None
 
 
+def build(name: str, entry: Entry, *, digest_of: str) -> TensorSpec:
+    """The dense tensor."""
+    dtype, shape, file, offset, length, digest = entry
+    packed = dtype in _NOT_PLAIN and dtype != "bool"
+    part = Part(
+        dtype="u8" if packed else dtype, shape=(length,) if packed else shape,
+        segments=(Segment(file, offset, length),), digest=_digest(digest), digest_of=digest_of,
+    )  # fmt: skip
+    return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),))
+
+
 def record(entry: Entry) -> Record:
-    """The object as it is in the manifest."""
-    found: Record = cbor2.loads(entry[4])
-    return found
+    """The object as 1.1 writes it."""
+    dtype, shape, _, offset, length, digest = entry
+    data = {"dtype": dtype, "offset": offset, "length": length, **({"digest": _digest(digest)} if digest else {})}
+    return {"shape": list(shape), "format": "dense", "components": {"data": data}}
 
 
 def plain(entry: Entry) -> PlainRange | None:
@@ -77,7 +89,7 @@ def _read(data: bytes, generation: int, limits: Limits, alignment: int, end: int
     offsets = list(map(_uint, column["offset"]))
     _demand(min(offsets) >= alignment and not reduce(or_, offsets) % alignment)
     _demand(max(map(add, offsets, lengths)) <= end)
-    entries = dict(zip(names, zip(elements, shapes, repeat(0), offsets, column["value"])))
+    entries = dict(zip(names, zip(elements, shapes, repeat(0), offsets, lengths, column["digest"])))
     _demand(len(entries) == len(names))
     extents = sorted(zip(repeat(0), offsets, lengths, names))
     records = {name: entries[name] for _, _, _, name in extents}
@@ -98,8 +110,7 @@ def _names(heads: tuple[bytes, ...], stored: tuple[bytes, ...], generation: int,
     for head, length in set(zip(heads, map(len, stored))):
         _demand((head[0] - 0x60 if len(head) == 1 else head[1]) == length <= limits.name)
     joined = b"".join(stored)
-    # Names that are not ASCII may look the same.
-    _demand(b"\0" not in joined and joined.isascii())
+    _demand(b"\0" not in joined)
     if generation == 2:
         keys = list(map(add, heads, stored))
         _demand(all(map(lt, keys, keys[1:])))
@@ -115,11 +126,9 @@ def _sizes(column: dict[str, Any], generation: int, limits: Limits) -> tuple[lis
     lengths = {stored: _uint(stored) for stored in set(column["length"])}
     for kind, shape, length in set(zip(column["kind"], column["shape"], column["length"])):
         _demand(dtypes.nbytes(kinds[kind], shapes[shape]) == lengths[length])
-    return (
-        [kinds[kind] for kind in column["kind"]],
-        [shapes[shape] for shape in column["shape"]],
-        [lengths[length] for length in column["length"]],
-    )
+    tables: tuple[tuple[str, dict[bytes, Any]], ...] = (("kind", kinds), ("shape", shapes), ("length", lengths))
+    elements, found, sizes = (list(map(table.__getitem__, column[key])) for key, table in tables)
+    return elements, found, sizes
 
 
 def _demand(holds: bool) -> None:
@@ -129,6 +138,11 @@ def _demand(holds: bool) -> None:
 
 def _uint(item: bytes) -> int:
     return item[0] if len(item) == 1 else int.from_bytes(item[1:], "big")
+
+
+def _digest(item: bytes) -> str | None:
+    """Text behind its head, of one byte, or two for a sha256."""
+    return item[2 if item[:1] == b"\x78" else 1 :].decode() or None
 
 
 def _shortest(count: int) -> bytes:
@@ -154,19 +168,19 @@ def _pattern(generation: int) -> re.Pattern[bytes]:
     kind = rb"(?P<kind>" + b"|".join(map(re.escape, sorted(_KINDS[generation], key=len, reverse=True))) + rb")"
     offset, length = (rb"(?P<%s>%s)" % (key, _UINT) for key in (b"offset", b"length"))
     shape = rb"\x65shape(?P<shape>[\x80-\x97]" + _UINT + rb"*)"
-    digest = rb"(?P<digest>\x66digest(?:" + _DIGESTS[generation] + rb"))?"
+    digest = rb"(?:\x66digest" + _DIGESTS[generation] + rb")?"
     if generation == 1:
         data = rb"(?P<keys>[\xa3-\xa5])" + kind + rb"\x66offset" + offset + rb"\x66length" + length + digest
         value = rb"\xa3" + shape + rb"\x66format\x65dense\x6acomponents\xa1\x64data" + data
     else:
         data = rb"(?P<keys>[\xa2-\xa4])\x64blob\x82" + offset + length + kind + digest
         value = rb"\xa3\x65parts\xa1\x64data" + data + shape + rb"\x66layout\x65dense"
-    return re.compile(name + rb"(?P<value>" + value + rb")|(?P<rest>.+)", re.DOTALL)
+    return re.compile(name + value + rb"|(?P<rest>.+)", re.DOTALL)
 
 
 _DIGESTS = {
-    1: rb"\x71crc32c:0x[0-9A-Fa-f]{8}|\x78\x47sha256:[0-9A-Fa-f]{64}",
-    2: rb"\x75xxh3:[0-9a-f]{16}|\x78\x47sha256:[0-9a-f]{64}",
+    1: rb"(?P<digest>\x71crc32c:0x[0-9A-Fa-f]{8}|\x78\x47sha256:[0-9A-Fa-f]{64})",
+    2: rb"(?P<digest>\x75xxh3:[0-9a-f]{16}|\x78\x47sha256:[0-9a-f]{64})",
 }
 _KINDS = {generation: _kinds(generation) for generation in (1, 2)}
 _PATTERNS = {generation: _pattern(generation) for generation in (1, 2)}

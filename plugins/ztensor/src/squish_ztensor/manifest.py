@@ -6,6 +6,7 @@ length, uncompressed_length?, encoding?, digest?}}}`. What a record means is sai
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from squish_core.api import (
@@ -15,7 +16,6 @@ from squish_core.api import (
     Limits,
     Problem,
     Source,
-    TensorSpec,
     check_name,
     check_shape,
 )
@@ -49,8 +49,8 @@ def read_manifest(source: Source, limits: Limits) -> Manifest:
     if table:
         return Manifest(
             offset=start, version=version, attributes=attributes, records=table.records, extents=table.extents,
-            problems=problems, files=(FileRef(source.filename, source.size),), build=_build_column,
-            plain=columns.plain, as_first=columns.record,
+            problems=problems, files=(FileRef(source.filename, source.size),), plain=columns.plain,
+            build=partial(columns.build, digest_of="stored"), as_first=columns.record,
         )  # fmt: skip
     objects = _field(root, "objects", dict, start)
     if len(objects) > limits.tensors:
@@ -69,10 +69,6 @@ def read_manifest(source: Source, limits: Limits) -> Manifest:
         offset=start, version=version, attributes=attributes, records=records, extents=extents, problems=problems,
         files=(FileRef(source.filename, source.size),), build=layouts.build, plain=layouts.plain,
     )  # fmt: skip
-
-
-def _build_column(name: str, entry: columns.Entry) -> TensorSpec:
-    return layouts.build(name, columns.record(entry))
 
 
 def _root(source: Source, data: bytes, found: Located, limits: Limits) -> Record:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from attrs import frozen
@@ -31,6 +32,12 @@ class Wanted:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Wanted:
         """From the command line's words; FormatError for a value that is none of the known ones."""
+        return cls._checked(tuple(options.items()))
+
+    @classmethod
+    @lru_cache(16)
+    def _checked(cls, items: tuple[tuple[str, str], ...]) -> Wanted:
+        options = dict(items)
         for key, values in _VALUES.items():
             if options.get(key, values[0]) not in values:
                 raise FormatError(

@@ -43,8 +43,8 @@ def read(source: Source, found: Located, limits: Limits) -> Manifest:
         _check_attributes(table.others, None, limits, start)
         return Manifest(
             offset=start, version="2", attributes=attributes_of(table.others, None, start), records=table.records,
-            extents=[*table.extents, (0, start, found.length, "the manifest")], files=(own,), build=_build_column,
-            plain=columns.plain, as_first=_translate_column,
+            extents=[*table.extents, (0, start, found.length, "the manifest")], files=(own,), plain=columns.plain,
+            build=partial(columns.build, digest_of="decoded"), as_first=columns.record,
         )  # fmt: skip
     root = deterministic.decode(data, start, limits)
     objects = root.get("objects")
@@ -72,14 +72,6 @@ def read(source: Source, found: Located, limits: Limits) -> Manifest:
         files=(own, *shards.values()), build=partial(build, numbers=numbers),
         plain=partial(plain, numbers=numbers), as_first=partial(translate, numbers=numbers),
     )  # fmt: skip
-
-
-def _build_column(name: str, entry: columns.Entry) -> TensorSpec:
-    return layouts.build(name, _translate_column(entry))
-
-
-def _translate_column(entry: columns.Entry) -> Record:
-    return translate(columns.record(entry), {None: 0})
 
 
 def build(name: str, record: Record, numbers: dict[str | None, int]) -> TensorSpec:
