@@ -126,6 +126,8 @@ def choose(specs: Sequence[TensorSpec], wanted: CodecSpec) -> dict[str, CodecSpe
 def _target(key: str, spec: TensorSpec, wanted: CodecSpec) -> CodecSpec | None:
     """What a layer becomes; None when it has to stay as it is."""
     promote, last = key in PROMOTED, spec.shape[-1]
+    if wanted.id == "hqq" and key == "model.embed_tokens" and wanted.params.get("bits") not in (4, 8):
+        return None  # no other width can be looked up by row
     if wanted.id in GGML_CODES:
         return _blocks(wanted, promote, last)
     if wanted.id != "affine" or wanted.params.get("offset") != "bias":

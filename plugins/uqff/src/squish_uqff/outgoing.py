@@ -142,9 +142,12 @@ def tensors_of(layer: Layer) -> list[Entry]:
             number("round_zeros"), number("channel_wise"),
         ],
         tables.FP8: lambda: [
-            Entry(name, *part("data")), Entry(f"{name}.dequant_w_scale", *part("scale")),
-            Entry(f"{name}.dequant_x_scale", *part("scale")),
-            Entry(f"{name}.quant_scale", "f32", (), (Piece(4, _inverse, layer.owners[0]),)), number("dtype", "u32"),
+            Entry(name, *part("data")),
+            *(
+                Entry(f"{name}.{field}", "f32", (), (piece,))
+                for field, piece in zip(tables.SUFFIXES[tables.FP8], Scale(layer).pieces)
+            ),
+            number("dtype", "u32"),
         ],
         tables.AFQ: lambda: [
             Entry(name, *part("data")), Entry(f"{name}.scales", *part("scale")),
@@ -178,8 +181,7 @@ def blob_of(layer: Layer, number: int) -> Entry:
             raw(struct.pack("<BIBIBB", *(layer.number(name) for name in tables.SUFFIXES[tables.HQQ][3:]))),
         ),
         tables.FP8: lambda: (
-            raw(has_bias), *tensor("data"), *_from(layer, "scale") * 2, Piece(4, _inverse, layer.owners[0]),
-            raw(_u32(layer.number("dtype"))),
+            raw(has_bias), *tensor("data"), *Scale(layer).pieces, raw(_u32(layer.number("dtype"))),
         ),
         tables.AFQ: lambda: (
             raw(has_bias), *tensor("data"), *tensor("scale"), *tensor("offset"),
@@ -210,11 +212,26 @@ def _u32(*numbers: int) -> bytes:
     return struct.pack(f"<{len(numbers)}I", *numbers)
 
 
-def _inverse(streams: Streams) -> bytes:
-    """1 / scale of a float8 layer, in float32; exactly 416 for the scale of weights below 1."""
-    import numpy as np
+class Scale:
+    """The scale of a float8 layer, asked of the encoder once: it is stored twice, and inverted."""
 
-    scale = np.frombuffer(b"".join(bytes(chunk) for chunk in streams["scale"].chunks()), "<f4")
-    most = np.float32(416)
-    with np.errstate(divide="ignore"):
-        return np.where(scale == 1 / most, most, np.float32(1) / scale).tobytes()
+    def __init__(self, layer: Layer) -> None:
+        self.owner, self._bytes = layer.owners[0], b""
+
+    def stored(self, streams: Streams) -> bytes:
+        """As it is."""
+        self._bytes = self._bytes or b"".join(bytes(chunk) for chunk in streams["scale"].chunks())
+        return self._bytes
+
+    def inverse(self, streams: Streams) -> bytes:
+        """1 / scale in float32; exactly 416 for the scale that mistral.rs gives weights below 1."""
+        import numpy as np
+
+        scale, most = np.frombuffer(self.stored(streams), "<f4"), np.float32(416)
+        with np.errstate(divide="ignore"):
+            return np.where(scale == 1 / most, most, np.float32(1) / scale).tobytes()
+
+    @property
+    def pieces(self) -> tuple[Piece, Piece, Piece]:
+        """`dequant_w_scale`, `dequant_x_scale` (a copy in real files), `quant_scale`."""
+        return Piece(4, self.stored, self.owner), Piece(4, self.stored, self.owner), Piece(4, self.inverse, self.owner)
