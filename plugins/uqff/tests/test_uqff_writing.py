@@ -34,6 +34,14 @@ def test_a_1_2_file_written_again_has_the_tensors_that_mistral_rs_wrote(name: st
     assert stored(tmp_path / "out" / "model-0.uqff") == stored(source)
 
 
+@pytest.mark.parametrize("name", [name for name in SETS if name.startswith("0.1.3")])
+def test_a_0_1_3_file_written_again_has_the_blobs_that_mistral_rs_wrote(name: str, tmp_path: Path) -> None:
+    (source,) = (DATA / name).glob("*.uqff")
+    squish.convert(source, tmp_path / "out", "uqff:version=0.1.3")
+    assert stored(tmp_path / "out" / "model-0.uqff") == stored(source)
+    assert not (tmp_path / "out" / "uqff_report.json").exists()
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_every_generation_is_carried_to_1_2_without_touching_codes(name: str, expected: Any, tmp_path: Path) -> None:
     planned = squish.convert(DATA / name, tmp_path / "out", "uqff", dry_run=True)
@@ -111,3 +119,120 @@ def test_ggml_blocks_keep_their_bytes_in_other_formats_and_back(target: str, tmp
     old, new = squish.open(source), squish.open(tmp_path / "back")
     for name in old:
         assert old[name].parts()["data"].numpy().tobytes() == new[name].parts()["data"].numpy().tobytes()
+
+
+def dense(*shapes: tuple[str, list[int]], dtype: str = "F32") -> dict[str, Any]:
+    size = 4 if dtype == "F32" else 2
+    return {name: (dtype, shape, bytes(size * int(np.prod(shape)))) for name, shape in shapes}
+
+
+def written(out: Path) -> dict[str, str]:
+    """Module -> the type it is stored as."""
+    (output,) = json.loads((out / "uqff_report.json").read_text())["outputs"]
+    return {each["module"]: each["stored"] for each in output["layer_details"]}
+
+
+MODEL = (
+    ("lm_head.weight", [32, 128]), ("model.embed_tokens.weight", [32, 128]), ("a.q_proj.weight", [32, 128]),
+    ("a.q_proj.bias", [32]), ("a.k_proj.weight", [32, 96]), ("a.gate.weight", [8, 128]), ("norm.weight", [128]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("quant", "wanted"),
+    [
+        # what mistral.rs 0.9.5 does, with q8_0 where a type has no encoder here; 96 is no multiple of AFQ's 64
+        ("afq4", {"lm_head": "afq6", "model.embed_tokens": "afq6", "a.q_proj": "afq4", "a.k_proj": "unquant"}),
+        ("afq8", {"lm_head": "afq8", "model.embed_tokens": "afq8", "a.q_proj": "afq8", "a.k_proj": "unquant"}),
+        ("q4_0", {"lm_head": "q8_0", "model.embed_tokens": "q8_0", "a.q_proj": "q4_0", "a.k_proj": "q4_0"}),
+        ("q4k", {"lm_head": "q8_0", "model.embed_tokens": "q8_0", "a.q_proj": "q4_1", "a.k_proj": "q4_1"}),
+        ("hqq4", dict.fromkeys(("lm_head", "model.embed_tokens", "a.q_proj", "a.k_proj"), "hqq4")),
+        ("hqq2", dict.fromkeys(("lm_head", "a.q_proj", "a.k_proj"), "hqq2")),
+        ("mxfp4", dict.fromkeys(("lm_head", "model.embed_tokens", "a.q_proj", "a.k_proj"), "mxfp4")),
+    ],
+)  # fmt: skip
+def test_a_rule_for_all_follows_the_rules_of_the_format(quant: str, wanted: Any, tmp_path: Path, uqff: Any) -> None:
+    (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(dense(*MODEL, dtype="BF16")))
+    squish.convert(tmp_path / "m.safetensors", tmp_path / "out", "uqff", quant)
+    assert written(tmp_path / "out") == wanted
+    with squish.open(tmp_path / "out") as file:
+        assert {file[name].codec for name in ("a.gate.weight", "norm.weight")} == {"dense"}
+        assert file["a.q_proj.bias"].dtype == ("bf16" if quant in ("afq4", "afq8", "mxfp4") else "f32")
+        if quant == "afq4":
+            assert file["a.q_proj.weight"].spec.encodings[0].codec.params["scale_dtype"] == "bf16"
+
+
+def test_the_report_lists_what_took_the_place_of_another_type(tmp_path: Path, uqff: Any) -> None:
+    (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(dense(*MODEL)))
+    squish.convert(
+        tmp_path / "m.safetensors", tmp_path / "out", "uqff", ["afq4", "a.gate.weight=afq4", "lm_head*=afq4"]
+    )
+    (output,) = json.loads((tmp_path / "out" / "uqff_report.json").read_text())["outputs"]
+    assert output["fallback_count"] == 2
+    assert {each["module"]: (each["from"], each["to"]) for each in output["fallbacks"]} == {
+        "a.k_proj": ("afq4", "unquant"), "lm_head": ("afq6", "afq4"),
+    }  # fmt: skip
+
+
+def test_experts_are_stacked_in_1_2_and_apart_in_0_1_3(tmp_path: Path, uqff: Any) -> None:
+    rng = np.random.default_rng(0)
+    values = {f"model.layers.0.mlp.experts.{e}.{p}_proj.weight": rng.normal(size=(32, 64)).astype("<f4")
+              for e in range(3) for p in ("gate", "up")}  # fmt: skip
+    raw = {name: ("F32", [32, 64], array.tobytes()) for name, array in values.items()}
+    (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(raw))
+    squish.convert(tmp_path / "m.safetensors", tmp_path / "out", "uqff", "q8_0")
+    with squish.open(tmp_path / "out") as file:
+        up = file["model.layers.0.mlp.experts.up_proj.weight"]
+        assert (len(file), up.shape) == (2, (3, 32, 64))
+        for expert in range(3):
+            wanted = values[f"model.layers.0.mlp.experts.{expert}.up_proj.weight"]
+            assert np.abs(up[expert] - wanted).max() < 0.02
+    raw["model.layers.0.mlp.experts.1.up_proj.weight"] = ("F32", [16, 128], bytes(8192))
+    (tmp_path / "odd.safetensors").write_bytes(uqff.safetensors(raw))
+    squish.convert(tmp_path / "odd.safetensors", tmp_path / "apart", "uqff", "q8_0")
+    with squish.open(tmp_path / "apart") as file:
+        assert "model.layers.0.mlp.experts.2.up_proj.weight" in file
+
+
+@pytest.mark.parametrize(
+    ("tensors", "encode", "said"),
+    [
+        (dense(("a.q_proj.weight", [32, 64])), "mxfp4", "no type for mx"),
+        (dense(("a.q_proj.weight", [32, 64])), "*=f8q8", "no type for uqff.f8q8"),
+        (dense(("a.q_proj.weight", [32, 64])), "hqq4", "has no number in the layer order"),
+        (dense(("model.embed_tokens.weight", [32, 64])), "*=hqq4", "keeps embeddings as plain values"),
+    ],
+)  # fmt: skip
+def test_what_0_1_3_cannot_hold_is_refused(tensors: Any, encode: str, said: str, tmp_path: Path, uqff: Any) -> None:
+    (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(tensors))
+    with pytest.raises(squish.SquishError, match=said):
+        squish.convert(tmp_path / "m.safetensors", tmp_path / "out", "uqff:version=0.1.3", encode)
+
+
+def test_a_folder_of_assets_gives_0_1_3_its_numbers_and_names(tmp_path: Path, uqff: Any) -> None:
+    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "vocab_size": 32,
+              "intermediate_size": 128, "num_hidden_layers": 1, "tie_word_embeddings": True}  # fmt: skip
+    assets = tmp_path / "assets"
+    assets.mkdir()
+    (assets / "config.json").write_text(json.dumps(config))
+    layer, names = "model.layers.0", ("q", "k", "v", "o")
+    tensors = dense(
+        ("model.embed_tokens.weight", [32, 64]), *((f"{layer}.self_attn.{n}_proj.weight", [64, 64]) for n in names),
+        *((f"{layer}.mlp.{n}_proj.weight", [128, 64]) for n in ("gate", "up")),
+        (f"{layer}.mlp.down_proj.weight", [64, 128]),
+    )  # fmt: skip
+    (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(tensors))
+    to = "uqff:version=0.1.3"
+    squish.convert(tmp_path / "m.safetensors", tmp_path / "out", to, ["*proj.weight=afq4"], assets=assets)
+    header, _ = stored(tmp_path / "out" / "model-0.uqff")
+    assert sorted(map(int, header)) == list(range(8))  # tied embeddings are blob 0, too
+    with squish.open(tmp_path / "out") as file:
+        assert set(file) == {"lm_head.weight", *tensors}
+    (tmp_path / "out" / "config.json").unlink()
+    for options in ({"format": "uqff:arch=llama"}, {"assets": assets}):
+        with squish.open(tmp_path / "out", **options) as file:
+            assert f"{layer}.self_attn.q_proj.weight" in file
+    with squish.open(tmp_path / "out") as file:
+        assert "arch=" in next(problem.message for problem in file.problems if problem.code == "names")
+    with pytest.raises(squish.FormatError, match="layer order is not known"):
+        squish.open(tmp_path / "out", "uqff:arch=bert")

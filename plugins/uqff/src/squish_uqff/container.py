@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from squish_core.api import (
+    CodecSpec,
     Encoding,
     FileRef,
     FormatError,
@@ -23,7 +24,7 @@ from squish_core.api import (
     Source,
     TensorSpec,
 )
-from squish_uqff import named, names, numbered, shards, spare, tables, writer
+from squish_uqff import choosing, named, names, numbered, shards, spare, tables, writer
 from squish_uqff.shards import Shard, Stored
 
 
@@ -68,7 +69,10 @@ class Uqff(Refinement):
         return list(spare.findings(index, source))
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
-        return writer.accepts(spec, encoding)
+        return choosing.accepts(spec, encoding, writer.is_legacy(options))
+
+    def choose(self, specs: Sequence[TensorSpec], wanted: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
+        return choosing.choose(specs, wanted)
 
     def layout(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options

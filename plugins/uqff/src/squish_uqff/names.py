@@ -54,6 +54,15 @@ def name_layers(
     return order, ""
 
 
+def numbers_of(config: Mapping[str, Any]) -> dict[str, int]:
+    """The number of each layer of a model, by its name; {} when the config does not give them."""
+    model = config.get("model_type")
+    try:
+        return {layer.name: number for number, layer in enumerate(_order(str(model), config))} if model in KNOWN else {}
+    except (KeyError, TypeError, ZeroDivisionError):
+        return {}
+
+
 def _measured(model: str, shapes: Mapping[int, Any]) -> dict[str, int]:
     """The numbers of a config, from the shapes of `lm_head` and the first layer."""
     (vocabulary, hidden), inner = shapes[0], shapes[5][0]

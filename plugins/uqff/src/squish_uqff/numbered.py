@@ -58,12 +58,12 @@ def read_layers(
     problems = _other_versions(versions)
     if reason:
         problems.append(Problem(code="names", severity="note", where="", message=reason))
-        return list(layers.values()), problems
     absent = [layer.name for number, layer in enumerate(order) if number not in layers]
     if absent:
         message = f"is not in the files, nor may be layers after it ({len(absent)} absent); is a shard missing?"
         problems.append(Problem(code="absent", severity="warning", where=absent[0], message=message))
-    return [_renamed(layer, number, order[number].name) for number, layer in layers.items()], problems
+    names = {number: order[number].name if order else str(number) for number in layers}
+    return [_renamed(layer, number, names[number]) for number, layer in layers.items()], problems
 
 
 def _other_versions(versions: Mapping[int, Version]) -> list[Problem]:

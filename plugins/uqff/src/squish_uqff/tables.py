@@ -19,6 +19,7 @@ AFQ_BITS, AFQ_GROUPS, AFQ_SCALES = (2, 3, 4, 6, 8), (32, 64, 128), ("f32", "f16"
 
 OLDEST_LEGACY, NEWEST_LEGACY, NEWEST = (0, 1), (0, 2), (1, 2)
 FIRST_SHARDED = (0, 1, 3)
+WRITTEN_LEGACY = (0, 1, 3)
 CHECKED_LENGTHS = (0, 2, 0)  # before, lengths of 4 GiB and more were stored modulo 2**32
 # ISQ type -> the legacy version that brought it; later ones are a finding in an older blob
 SINCE = {FP8: (0, 1, 2), AFQ: (0, 1, 3), F8Q8: (0, 2, 0), MXFP4: (0, 2, 0)}
@@ -35,3 +36,13 @@ SUFFIXES: dict[int, tuple[str, ...]] = {
     F8Q8: ("num_blocks", "shape"),
     MXFP4: ("scales",),
 }  # fmt: skip
+
+# What mistral.rs makes of lm_head and the embeddings, and of rows that do not divide; its dtype of biases by codec
+# (what is not named keeps the model's).
+AFQ_PROMOTED = {2: 6, 3: 6, 4: 6, 6: 8, 8: 8}
+GGML_PROMOTED = {
+    **dict.fromkeys(("q2_k", "q3_k", "q4_k", "q4_0", "q4_1"), "q6_k"),
+    **dict.fromkeys(("q5_k", "q6_k", "q8_k", "q5_0", "q5_1", "q8_0", "q8_1"), "q8_0"),
+}
+GGML_FALLBACK = {"q2_k": "q4_0", "q3_k": "q4_0", "q4_k": "q4_1", "q5_k": "q5_0", "q6_k": "q5_1", "q8_k": "q8_1"}
+BIAS_DTYPES = {"ggml": "f32", "hqq": "f32", "uqff.f8q8": "f32"}
