@@ -327,13 +327,13 @@ def test_row_48_a_file_cut_while_it_is_mapped(folder: Path) -> None:
 
 def test_mutants_of_every_array_give_typed_errors_only(folder: Path) -> None:
     whole = open_source(folder)
-    for name in whole.members("tensors"):
+    for name in filter(lambda name: name.endswith(".npy"), whole.members("tensors")):
         member = whole.member(name, "tensors")
         data = member.read(0, member.size)
         for number in range(60):
             damaged = DamagedFolder(whole, member.filename, mutant(data, number, 0, 128))
-            with contextlib.suppress(SquishError), squish.open(damaged) as file:
-                file["w"].numpy()
+            with contextlib.suppress(SquishError):
+                squish.open(damaged)["w"].numpy()
 
 
 @pytest.mark.parametrize("damage", ["cut", "garbage", "bomb", "longer", "brotli"])

@@ -20,6 +20,16 @@ def squish_containers() -> list[ContainerInfo]:
                 Signature(b".squish_ready", where="member"),
                 Signature(b"awq_index.json", where="member"),
             ),
+            can_write=True,
+            aliases={
+                "int8": "affine:bits=8,word=i8",
+                "int4": "affine:bits=4,group_size=32,offset=bias",
+                "int3": "affine:bits=3,group_size=64,axis=flat,offset=zero_point,offset_dtype=f32",
+                "int2": "affine:bits=2,group_size=64,offset=bias",
+                "nf4": "palette:bits=4,table=nf4,group_size=32,scale_dtype=f32",
+                "f16": "dense:dtype=f16",
+                "f32": "dense:dtype=f32",
+            },
             codecs=("affine", "palette", "lowrank", "dense", "npydir.sqint2"),
         )
     ]

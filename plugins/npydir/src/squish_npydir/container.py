@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
@@ -17,12 +17,17 @@ from squish_core.api import (
     Encoding,
     FormatError,
     Index,
+    Layout,
     LimitError,
     Limits,
     MissingPluginError,
+    Options,
+    Outgoing,
     Part,
     Problem,
+    Refusal,
     Segment,
+    Sink,
     Source,
     SquishError,
     TensorError,
@@ -30,7 +35,7 @@ from squish_core.api import (
     check_shape,
 )
 
-from . import awq, dialects, manifest, tiers
+from . import awq, dialects, manifest, placing, tiers, writer
 from .folder import Folder, Stored
 
 PLACE, READY, STATS = "tensors", "tensors/.manifest_ready", "stats.json"
@@ -49,6 +54,27 @@ class NpyDir(Container):
         if not folder.has(manifest.MANIFEST) and folder.has(awq.INDEX):
             return awq.read(folder)
         return Directory(folder).index()
+
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        return placing.accepts(spec, encoding)
+
+    def writes_folder(self, options: Options) -> bool:
+        return True
+
+    def layout(
+        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+    ) -> Layout:
+        return writer.layout(specs, meta, {name: part.nbytes for name, part in assets.items()})
+
+    def write(
+        self,
+        sink: Sink,
+        tensors: Sequence[Outgoing],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, bytes],
+        options: Options,
+    ) -> None:
+        writer.write(sink, tensors, meta, assets)
 
 
 class Directory:

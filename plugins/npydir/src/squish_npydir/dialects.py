@@ -79,9 +79,9 @@ def implementation(codec: CodecSpec) -> Codec:
 
 
 def _group(shape: Shape, scale: Stored) -> int:
-    """Weights of a scale, from the columns of the scales; 0 for a whole row."""
+    """Weights of a scale, from the columns of the scales; 0 for a whole row whose scales have no axis of their own."""
     columns, found = shape[-1] if shape else 1, scale.npy.shape
-    if len(found) < 2 or found[-1] <= 1:
+    if len(found) < 2 or not found[-1]:
         return 0
     if columns % found[-1]:
         raise TensorError(
@@ -131,7 +131,7 @@ def _pair(codes: str, scale: str, **more: str) -> dict[str, str]:
 
 DIALECTS = (
     Dialect(label="int4", files=_pair("q4a", "s4a", offset="z4a"), codec=_rows(bits=4, offset="bias"), each=2),
-    Dialect(label="int4", files=_pair("q4", "s4", offset="z4"), codec=_rows(bits=4, offset="bias"), each=2,
+    Dialect(label="int4 q4", files=_pair("q4", "s4", offset="z4"), codec=_rows(bits=4, offset="bias"), each=2,
             applies=lambda suffixes, rank: "z4" in suffixes),
     Dialect(label="int4 symmetric", files=_pair("q4", "s4"), codec=_rows(bits=4, zero=7), each=2,
             applies=lambda suffixes, rank: "z4" not in suffixes),
