@@ -116,7 +116,7 @@ def test_keys_are_plain_unique_and_short(tmp_path: Path) -> None:
 def other_formats() -> dict[str, tuple[str, str, str]]:
     """Name -> encoding in the directory, target, action that must be possible both ways."""
     return {
-        "zTensor": ("int8:group_size=64", "ztensor:wire=2", "repack"), "UQFF": ("int4", "uqff", "repack"),
+        "zTensor": ("affine:bits=4,zero=7,group_size=32", "ztensor:wire=2", "copy"), "UQFF": ("int4", "uqff", "repack"),
         "SQUIZD": ("int2", "squizd", "repack"),
     }  # fmt: skip
 
