@@ -293,6 +293,8 @@ class Plan:
                 return self._made(spec, "widen", encoding, answer, Exactness("values", spec.dtype))
             if answer.codec == encoding.codec:
                 return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
+            if answer.codec.id == encoding.codec.id == "dense" and _holds(spec.dtype, answer.codec.params["dtype"]):
+                return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
             if answer.codec.inner == encoding.codec:  # wrapped on request: other values
                 return self._made(
                     spec, "encode", encoding, answer, self.known.codec(answer.codec).error_bound(answer.codec.params)

@@ -97,7 +97,9 @@ class Chain:
 
     def _path(self, offer: Offer) -> str:
         filters = sorted({item.codec for part in offer.encoding.parts.values() for item in part.filters})
-        return " -> ".join([self.container, *filters, str(offer.encoding.codec), offer.backend])
+        label = offer.encoding.label
+        container = self.container if label == "stored" else f"{self.container} ({label})"
+        return " -> ".join([container, *filters, str(offer.encoding.codec), offer.backend])
 
 
 def resolve(

@@ -69,7 +69,7 @@ def encoded(
     encoding = target.encodings[0]
     codec = file.registry.codec(encoding.codec)
     tensor, dense = file[name], encoding.codec.id == "dense"
-    params = {"dtype": target.dtype} if dense else encoding.codec.params
+    params = {"dtype": target.dtype, **encoding.codec.params} if dense else encoding.codec.params
     own = dtypes.to_numpy(codec.value_dtype(target, encoding.codec.params))
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:

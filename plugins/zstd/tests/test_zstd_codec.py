@@ -9,7 +9,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
-from squish_zstd.codec import WINDOW, Zstd
+from squish_zstd.codec import WINDOW, Zstd, head
 
 from squish_core.api import CodecError
 
@@ -163,3 +163,17 @@ def test_threads_share_one_codec() -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+@pytest.mark.parametrize("skip", [0, 1, 128, 1 << 20])
+def test_a_file_compressed_whole_is_read_from_behind_its_header(skip: int) -> None:
+    codec, body = Zstd(), bytes(range(256)) * 9
+    stored = memoryview(b"".join(codec.encode([b"h" * skip, body], {})))
+    out = bytearray(len(body))
+    codec.decode(stored, {"skip": skip}, out=memoryview(out), ratio=4096)
+    assert out == body
+    assert codec.measure(stored, {"skip": skip}, most=len(body)) == len(body)
+    assert head(stored, skip + 2) == b"h" * skip + body[:2]
+    assert head(stored, 1 << 22) == b"h" * skip + body
+    with pytest.raises(CodecError, match="another size"):
+        codec.decode(stored, {"skip": skip + len(body) + 1}, out=memoryview(b""), ratio=4096)

@@ -60,7 +60,7 @@ class _Bound(Codec):
         if not spec.shape or not out.size:
             return
         side, across = params["block_size"], self._tiles(spec.shape, params)[1]
-        start, stop, columns = _rows(region, spec.shape)
+        start, stop, columns = rows_of(region, spec.shape)
         first, last = start // side * across, -(-stop // side) * across
         packed = parts[ROLE][first // 8 : -(-last // 8)]
         keep = np.unpackbits(packed, bitorder="little")[first % 8 : first % 8 + last - first].reshape(-1, across)
@@ -92,7 +92,7 @@ class _Bound(Codec):
         return -(-rows // params["block_size"]), -(-columns // params["block_size"])
 
 
-def _rows(region: Region, shape: tuple[int, ...]) -> tuple[int, int, slice]:
+def rows_of(region: Region, shape: tuple[int, ...]) -> tuple[int, int, slice]:
     """Rows of the flat matrix that a region covers, and its columns; other axes are whole."""
     if len(shape) == 1:
         return 0, 1, region[0]

@@ -12,6 +12,7 @@ from squish_core.api import ByteCodec, CodecError, Params
 LEVEL = 3
 WINDOW = 128 << 20
 """Largest window in bytes that is decoded: what `zstd` itself takes without being told otherwise."""
+PIECE = 1 << 20
 
 _SKIPPABLE, _FRAME = 0x184D2A50, 0xFD2FB528
 _RLE, _COMPRESSED, _RESERVED = 1, 2, 3
@@ -20,7 +21,8 @@ _RLE, _COMPRESSED, _RESERVED = 1, 2, 3
 class Zstd(ByteCodec):
     """Zstandard frames, one after the other; skippable frames are passed over. Safe to share between threads.
 
-    Parameter `level`: -7 to 22, 3 by default; used only to encode.
+    Parameter `level`: -7 to 22, 3 by default; used only to encode. `skip`: decoded bytes before those of the part (the
+    header of a file that was compressed whole); used only to decode.
     """
 
     def decode(self, data: memoryview, params: Params, *, out: memoryview, ratio: int) -> None:
@@ -29,10 +31,12 @@ class Zstd(ByteCodec):
         `ratio` is not looked at: nothing is ever taken beyond `out` and one window.
         """
         decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW)
-        filled = 0
-        for start, stop in frames(data, len(out)):
+        filled, skip = 0, params.get("skip", 0)
+        for start, stop in frames(data, skip + len(out)):
             try:
                 with decompressor.stream_reader(data[start:stop]) as reader:
+                    while skip and (passed := len(reader.read(min(skip, PIECE)))):
+                        skip -= passed
                     while filled < len(out) and (got := reader.readinto(out[filled:])):
                         filled += got
                     # Also makes the decoder look at the checksum behind the last block.
@@ -40,14 +44,14 @@ class Zstd(ByteCodec):
                         raise _wrong_size(len(out), f"more than {len(out)} bytes")
             except zstandard.ZstdError as error:
                 raise CodecError(f"the zstd data is damaged: {error}", offset=start, code="zstd") from None
-        if filled != len(out):
+        if skip or filled != len(out):
             raise _wrong_size(len(out), f"{filled} bytes")
 
     def measure(self, data: memoryview, params: Params, *, most: int) -> int:
         """Decoded bytes, at a window's cost; CodecError as `decode`, and when there are more than `most`."""
         decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW)
-        scratch, total = bytearray(1 << 20), 0
-        for start, stop in frames(data, most):
+        scratch, total = bytearray(PIECE), -params.get("skip", 0)
+        for start, stop in frames(data, most - total):
             try:
                 with decompressor.stream_reader(data[start:stop]) as reader:
                     while got := reader.readinto(scratch):
@@ -65,6 +69,19 @@ class Zstd(ByteCodec):
             if compressed := compressor.compress(chunk):
                 yield compressed
         yield compressor.flush()
+
+
+def head(data: memoryview, size: int) -> bytes:
+    """The first decoded bytes, `size` of them or as many as there are, from the stored bytes they need."""
+    found = b""
+    decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW)
+    try:
+        with decompressor.stream_reader(data, read_across_frames=True) as reader:
+            while len(found) < size and (got := reader.read(size - len(found))):
+                found += got
+    except zstandard.ZstdError as error:
+        raise CodecError(f"the zstd data is damaged: {error}", offset=0, code="zstd") from None
+    return found
 
 
 def level(params: Params) -> int:

@@ -1,0 +1,46 @@
+"""The low-rank wrapper: what it adds, by regions, and that encoding takes the best factors."""
+
+import numpy as np
+import pytest
+from squish_codecs.affine import Affine
+from squish_codecs.lowrank import LowRank
+
+from squish_core.api import CodecError, TensorSpec
+from squish_core.regions import full, read_region
+
+INNER = {"bits": 3, "group_size": 16, "offset": "bias"}
+CODEC = LowRank().around(Affine(), INNER)
+
+
+def spec_of(*shape: int) -> TensorSpec:
+    return TensorSpec(name="w", shape=shape, dtype="f32")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("shape", [(8, 48), (2, 3, 32), (16,)])
+def test_values_are_the_inner_ones_and_the_product(shape: tuple[int, ...], dtype: str) -> None:
+    values = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    params = {"rank": 1, "factor_dtype": dtype}
+    parts = CODEC.encode(values, CODEC.params_for(spec_of(*shape), params))
+    found = read_region(CODEC, parts, spec_of(*shape), params, full(shape))
+    inner = read_region(Affine(), parts, spec_of(*shape), INNER, full(shape))
+    product = parts["left"].astype(np.float32) @ parts["right"].astype(np.float32)
+    np.testing.assert_allclose(found, inner + product.reshape(shape), rtol=1e-5, atol=1e-6)
+    some = tuple(slice(size // 3, size // 2 + 1) for size in shape)
+    np.testing.assert_allclose(read_region(CODEC, parts, spec_of(*shape), params, some), found[some], atol=1e-6)
+
+
+def test_the_factors_leave_the_smallest_singular_values() -> None:
+    values = np.random.default_rng(1).normal(size=(32, 64)).astype(np.float32)
+    rest = values - read_region(Affine(), Affine().encode(values, INNER), spec_of(32, 64), INNER, full((32, 64)))
+    singular = np.linalg.svd(rest, compute_uv=False)
+    for rank in (1, 4, 32):
+        parts = CODEC.encode(values, {"rank": rank})
+        left = values - read_region(CODEC, parts, spec_of(32, 64), {"rank": rank}, full((32, 64)))
+        np.testing.assert_allclose(np.linalg.norm(left), np.linalg.norm(singular[rank:]), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("rank", [0, 9, "many"])
+def test_ranks_that_cannot_be(rank: object) -> None:
+    with pytest.raises(CodecError, match="rank"):
+        CODEC.params_for(spec_of(8, 48), {"rank": rank})

@@ -1,0 +1,43 @@
+"""Declares Squish's npy directories and the codec that only they use; imports no implementation."""
+
+from __future__ import annotations
+
+from squish_core.api import CodecInfo, ContainerInfo, Signature, hookimpl
+
+
+@hookimpl
+def squish_containers() -> list[ContainerInfo]:
+    """The container of this plugin."""
+    return [
+        ContainerInfo(
+            id="npydir",
+            title="Squish npy directory with its cache tiers",
+            factory="squish_npydir.container:NpyDir",
+            signatures=(
+                Signature(b"manifest.json", where="member"),
+                Signature(b"_compress_progress.json", where="member"),
+                Signature(b".squish_4bit_ready", where="member"),
+                Signature(b".squish_ready", where="member"),
+                Signature(b"awq_index.json", where="member"),
+            ),
+            can_write=True,
+            aliases={
+                "int8": "affine:bits=8,word=i8",
+                "int4": "affine:bits=4,group_size=32,offset=bias",
+                "int3": "affine:bits=3,group_size=64,axis=flat,offset=zero_point,offset_dtype=f32",
+                "int2": "affine:bits=2,group_size=64,offset=bias",
+                "nf4": "palette:bits=4,table=nf4,group_size=32,scale_dtype=f32",
+                "f16": "dense:dtype=f16",
+                "f32": "dense:dtype=f32",
+            },
+            codecs=("affine", "palette", "lowrank", "dense", "npydir.sqint2"),
+        )
+    ]
+
+
+@hookimpl
+def squish_codecs() -> list[CodecInfo]:
+    """The codec of this plugin."""
+    return [
+        CodecInfo(id="npydir.sqint2", title="Squish's rotated two-bit weights", factory="squish_npydir.sqint2:Sqint2")
+    ]

@@ -1,0 +1,43 @@
+"""AWQ scales: one array for each layer, by which the columns of its weights are multiplied before quantising."""
+
+from __future__ import annotations
+
+from squish_safetensors.strict_json import loads
+
+from squish_core.api import DENSE, Encoding, FormatError, Index, Problem, SquishError, TensorSpec, check_plain_name
+
+from .folder import Folder
+
+INDEX, READY = "awq_index.json", ".awq_ready"
+
+
+def read(folder: Folder) -> Index:
+    """The scales by layer name, as an Index of kind "awq"."""
+    source = folder.open(INDEX)
+    if source.size > folder.limits.header:
+        raise FormatError("is too large", file=source.name, found=source.size, code="index")
+    try:
+        entries = loads(source.read(0, source.size).strip(), "index of scales", folder.limits)
+        tensors = {layer: _tensor(folder, layer, file) for layer, file in entries.items()}
+    except SquishError as error:
+        raise error.within(file=source.name) from None
+    problems = []
+    if not folder.has(READY):
+        message = f"the scales were not finished ({READY} is missing)"
+        problems.append(Problem(code="partial", severity="warning", where=INDEX, message=message))
+    return Index(
+        format="npydir", version="", kind="awq", files=tuple(folder.refs), tensors=tensors, problems=tuple(problems)
+    )
+
+
+def _tensor(folder: Folder, layer: str, file: object) -> TensorSpec:
+    if not isinstance(file, str) or not file.endswith(".npy"):
+        raise FormatError("the index names no array", tensor=layer, found=repr(file)[:80], code="index")
+    check_plain_name(file, INDEX)
+    stored = folder.find(file.removesuffix(".npy"))
+    if stored is None:
+        return TensorSpec(name=layer, shape=(), dtype="unknown", problem=f"{file} is missing")
+    part = stored.raw()
+    return TensorSpec(
+        name=layer, shape=part.shape, dtype=part.dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),)
+    )

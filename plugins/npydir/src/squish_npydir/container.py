@@ -1,0 +1,247 @@
+"""The container: a directory's manifest, its tensors' files and its tiers, as one Index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from attrs import evolve
+from squish_safetensors.folder import ASSETS
+from squish_safetensors.strict_json import loads
+
+from squish_core.api import (
+    DENSE,
+    CodecError,
+    CodecSpec,
+    Container,
+    Encoding,
+    FormatError,
+    Index,
+    Layout,
+    LimitError,
+    Limits,
+    MissingPluginError,
+    Options,
+    Outgoing,
+    Part,
+    Problem,
+    Refusal,
+    Segment,
+    Sink,
+    Source,
+    SquishError,
+    TensorError,
+    TensorSpec,
+    check_shape,
+)
+
+from . import awq, dialects, manifest, placing, tiers, writer
+from .folder import Folder, Stored
+
+PLACE, READY, STATS = "tensors", "tensors/.manifest_ready", "stats.json"
+UNREADABLE = (TensorError, CodecError, MissingPluginError)
+"""What leaves one tensor unread; anything else is wrong with the directory."""
+Shape = tuple[int, ...]
+
+
+class NpyDir(Container):
+    """Squish's directories: only what the manifest names is read, arrays stay in their files."""
+
+    def read_index(self, source: Source, limits: Limits) -> Index:
+        if not source.is_dir:
+            raise FormatError("is a file; a npy directory is opened by its folder", file=source.name, code="folder")
+        folder = Folder(source=source, limits=limits)
+        if not folder.has(manifest.MANIFEST) and folder.has(awq.INDEX):
+            return awq.read(folder)
+        return Directory(folder).index()
+
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        return placing.accepts(spec, encoding)
+
+    def writes_folder(self, options: Options) -> bool:
+        return True
+
+    def layout(
+        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+    ) -> Layout:
+        return writer.layout(specs, meta, {name: part.nbytes for name, part in assets.items()})
+
+    def write(
+        self,
+        sink: Sink,
+        tensors: Sequence[Outgoing],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, bytes],
+        options: Options,
+    ) -> None:
+        writer.write(sink, tensors, meta, assets)
+
+
+class Directory:
+    """One directory being read."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.problems: list[Problem] = []
+        self.missing: dict[str, int] = {}
+        self.names = manifest.read(folder)
+        self.suffixes = _suffixes(folder)
+
+    def index(self) -> Index:
+        """All tensors of the manifest; those that cannot be read say why."""
+        found = list(tiers.read(self.folder, self.problems))
+        tensors = {name: self.tensor(name, key, found) for name, key in self.names.items()}
+        self._state(tensors)
+        folder, children = self.folder, {}
+        if folder.has(awq.INDEX):
+            children["awq"] = awq.read(Folder(source=folder.source, limits=folder.limits))
+        return Index(
+            format="npydir", version="", tensors=tensors, meta=_meta(folder), assets=_assets(folder),
+            files=tuple(folder.refs), children=children, problems=tuple(self.problems),
+        )  # fmt: skip
+
+    def tensor(self, name: str, key: str, found: list[tuple[str, tiers.Found]]) -> TensorSpec:
+        """One tensor with all of its encodings, best first."""
+        files: dict[str, Stored] = {}
+        stored, shape, problem = list[Encoding](), None, ""
+        try:
+            files = self.files(key)
+            stored, shape, problem = self.stored(name, files)
+        except UNREADABLE as error:
+            problem = str(error)
+        if problem:
+            self._refuse_irregular(key, files)
+        encodings = [*self.cached(name, shape, found), *stored]
+        if encodings and problem:
+            self.report("files", "warning", name, problem)
+        if encodings and shape is None:
+            shape = tiers.shape_of(encodings[0])
+        extras = {} if encodings else {suffix: file.raw() for suffix, file in files.items()}
+        return _spec(name, shape or (), encodings, extras, problem)
+
+    def files(self, key: str) -> dict[str, Stored]:
+        """The arrays of a tensor by suffix, without those that are only recognised."""
+        found = {}
+        for suffix in sorted(self.suffixes.get(key, frozenset()) & dialects.SUFFIXES):
+            stored = self.folder.find(f"{PLACE}/{key}__{suffix}")
+            if stored is not None:
+                found[suffix] = stored
+        return found
+
+    def stored(self, name: str, files: Mapping[str, Stored]) -> tuple[list[Encoding], Shape | None, str]:
+        """The encodings that the files make, the shape, and what is wrong with the others."""
+        shape: Shape | None = None
+        if "shape" in files:
+            shape = tuple(self.folder.numbers(files["shape"], "i64", self.folder.limits.rank))
+            check_shape(shape, self.folder.limits, tensor=name)
+        encodings, problems = list[Encoding](), list[str]()
+        for dialect in dialects.DIALECTS:
+            first = files.get(next(iter(dialect.files.values())))
+            if first is None or not dialect.applies(files.keys(), len(first.npy.shape)):
+                continue
+            mine = {role: files[suffix] for role, suffix in dialect.files.items() if suffix in files}
+            try:
+                size = dialects.shape_of(dialect, mine) if shape is None else shape
+                encodings.append(dialects.encoding(dialect, name, size, mine, self.folder))
+                shape = size
+            except UNREADABLE as error:
+                problems.append(str(error))
+        if not encodings and not problems:
+            there = self.suffixes.get(self.names[name], frozenset())
+            problems += [why for suffix, why in dialects.REFUSED.items() if suffix in there] or ["has no files"]
+        return encodings, shape, "; ".join(problems)
+
+    def cached(self, name: str, shape: Shape | None, found: list[tuple[str, tiers.Found]]) -> Iterator[Encoding]:
+        """The encodings of the tiers; one of another shape than the tensor's own files is reported and left out."""
+        for label, find in found:
+            try:
+                encoding = find(name)
+            except SquishError as error:
+                self.report("tier", "warning", name, f"is not read from the tier {label}: {error}")
+                continue
+            if encoding is None:
+                self.missing[label] = self.missing.get(label, 0) + 1
+            elif shape is not None and tiers.shape_of(encoding) != shape:
+                found_shape = list(tiers.shape_of(encoding))
+                self.report(
+                    "tier", "warning", name, f"has the shape {found_shape} in the tier {label}, {list(shape)} here"
+                )
+            else:
+                shape = tiers.shape_of(encoding)
+                yield encoding
+
+    def report(self, code: str, severity: str, where: str, message: str) -> None:
+        """Add a finding."""
+        self.problems.append(Problem(code=code, severity=severity, where=where, message=message))
+
+    def _state(self, tensors: Mapping[str, TensorSpec]) -> None:
+        """Whether the directory is whole, as its own bookkeeping and its tensors say."""
+        lost = [name for name, spec in tensors.items() if not spec.encodings]
+        if lost:
+            shown = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+            why = "" if self.folder.has(READY) else ", and it was never finished (.manifest_ready is missing)"
+            message = f"{len(lost)} of {len(tensors)} tensors cannot be read{why}: {shown}"
+            self.report("partial", "warning", "manifest.json", message)
+        for label, count in self.missing.items():
+            self.report("tier", "warning", label, f"the tier {label} lacks {count} of {len(tensors)} tensors")
+
+    def _refuse_irregular(self, key: str, files: Mapping[str, Stored]) -> None:
+        """FormatError when something else than a file lies where an array is expected (a pipe, a folder)."""
+        for suffix in sorted(dialects.SUFFIXES - files.keys()):
+            try:
+                self.folder.open(f"{PLACE}/{key}__{suffix}.npy")
+            except SquishError as error:
+                if error.code != "missing":
+                    raise
+
+
+def _suffixes(folder: Folder) -> dict[str, frozenset[str]]:
+    """Safe key -> the suffixes of its files."""
+    found: dict[str, set[str]] = {}
+    for name in folder.names(PLACE):
+        stem = name.removesuffix(".zst").removesuffix(".br").removesuffix(".npy")
+        key, mark, suffix = stem.rpartition("__")
+        if mark:
+            found.setdefault(key, set()).add(suffix)
+    return {key: frozenset(suffixes) for key, suffixes in found.items()}
+
+
+def _spec(name: str, shape: Shape, encodings: list[Encoding], extras: Mapping[str, Part], problem: str) -> TensorSpec:
+    """The tensor; its dtype is that of its first encoding, and dense ones of another dtype say so."""
+    if not encodings:
+        return TensorSpec(name=name, shape=shape, dtype="unknown", extras=extras, problem=problem)
+    dtype = _dtype(encodings[0])
+    ranked = tuple(
+        evolve(encoding, codec=CodecSpec("dense", {"dtype": _dtype(encoding)}))
+        if encoding.codec == DENSE and _dtype(encoding) != dtype else encoding
+        for encoding in encodings
+    )  # fmt: skip
+    return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=ranked)
+
+
+def _dtype(encoding: Encoding) -> str:
+    return encoding.parts["data"].dtype if encoding.codec == DENSE else "f32"
+
+
+def _meta(folder: Folder) -> dict[str, Any]:
+    """What `stats.json` tells: plain values."""
+    if not folder.has(STATS):
+        return {}
+    source = folder.open(STATS)
+    if source.size > folder.limits.header:
+        raise LimitError("is too large", file=source.name, found=source.size, code="stats")
+    try:
+        stats = loads(source.read(0, source.size).strip(), "statistics", folder.limits)
+    except SquishError as error:
+        raise error.within(file=source.name) from None
+    return {key: value for key, value in stats.items() if isinstance(value, (str, int, float))}
+
+
+def _assets(folder: Folder) -> dict[str, Part]:
+    found = {}
+    for name in ASSETS:
+        if folder.has(name):
+            source = folder.open(name)
+            segment = Segment(folder.number(source), 0, source.size)
+            found[name] = Part(dtype="u8", shape=(source.size,), segments=(segment,))
+    return found

@@ -1,0 +1,158 @@
+"""The files of a directory: found by stem, numbered for the Index, their headers read."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from attrs import field, frozen
+
+from squish_core.api import (
+    FileRef,
+    Filter,
+    FormatError,
+    Limits,
+    MissingPluginError,
+    Part,
+    Segment,
+    Source,
+    SquishError,
+    TensorError,
+    dtypes,
+)
+
+from .npy import MAX_HEADER, PREFIX, Npy, header_size, parse
+
+
+@frozen
+class Stored:
+    """One array of the directory."""
+
+    path: str
+    npy: Npy
+    file: int
+    size: int
+    filters: tuple[Filter, ...] = ()
+
+    def part(self, dtype: str, shape: tuple[int, ...]) -> Part:
+        """The part of a codec; TensorError unless the file's array is it, seen as a matrix."""
+        if self.npy.dtype != dtype or not _alike(self.npy.shape, shape):
+            raise TensorError(
+                f"{self.path} does not fit the tensor", expected=f"{dtype} {list(shape)}",
+                found=f"{self.npy.dtype} {list(self.npy.shape)}", code="shape",
+            )  # fmt: skip
+        start, length = (0, self.size) if self.filters else (self.npy.offset, self.npy.nbytes)
+        return Part(
+            dtype=dtype, shape=shape, segments=(Segment(self.file, start, length),), filters=self.filters,
+            byteorder=self.npy.byteorder,
+        )  # fmt: skip
+
+    def raw(self) -> Part:
+        """The part as the file has it."""
+        return self.part(self.npy.dtype, self.npy.shape)
+
+    def flat(self, dtype: str, count: int) -> Part:
+        """The first `count` elements of a one-dimensional array that its writer filled up."""
+        if self.filters or self.npy.shape == (count,):
+            return self.part(dtype, (count,))
+        whole = self.part(dtype, self.npy.shape)
+        length = dtypes.nbytes(dtype, (count,))
+        if len(self.npy.shape) != 1 or not length <= self.npy.nbytes <= length + 64:
+            return self.part(dtype, (count,))
+        return Part(dtype=dtype, shape=(count,), segments=(Segment(self.file, whole.segments[0].offset, length),))
+
+
+@frozen(kw_only=True)
+class Folder:
+    """A directory being read."""
+
+    source: Source
+    limits: Limits
+    refs: list[FileRef] = field(factory=list)
+    _lists: dict[str, frozenset[str]] = field(factory=dict)
+    _numbers: dict[str, int] = field(factory=dict)
+
+    def names(self, folder: str = "") -> frozenset[str]:
+        """Names of the regular files of a folder."""
+        if folder not in self._lists:
+            self._lists[folder] = frozenset(self.source.members(folder))
+        return self._lists[folder]
+
+    def has(self, path: str) -> bool:
+        """Whether there is a regular file of this name (`folder/name`)."""
+        folder, _, name = path.rpartition("/")
+        return name in self.names(folder)
+
+    def open(self, path: str) -> Source:
+        """A file by `folder/name`."""
+        folder, _, name = path.rpartition("/")
+        return self.source.member(name, folder)
+
+    def number(self, source: Source) -> int:
+        """The number of a file in the Index."""
+        if source.filename not in self._numbers:
+            self._numbers[source.filename] = len(self.refs)
+            self.refs.append(FileRef(source.filename, source.size))
+        return self._numbers[source.filename]
+
+    def find(self, path: str) -> Stored | None:
+        """The array `path.npy`, or compressed `path.npy.zst`; None where there is none. Reads its header."""
+        for suffix in (".npy", ".npy.zst"):
+            if self.has(path + suffix):
+                source = self.open(path + suffix)
+                try:
+                    return self._stored(source, compressed=suffix != ".npy")
+                except SquishError as error:
+                    raise error.within(file=source.name) from None
+        if self.has(path + ".npy.br"):
+            raise TensorError(
+                f"{path}.npy.br is compressed with brotli", code="brotli", hint="Decompress it: `brotli -d`.",
+            )  # fmt: skip
+        return None
+
+    def numbers(self, stored: Stored, dtype: str, most: int) -> list[Any]:
+        """The numbers of a small array of one axis (a shape, a description)."""
+        npy = stored.npy
+        if npy.dtype != dtype or len(npy.shape) != 1 or npy.shape[0] > most:
+            raise FormatError(
+                "is not a small array of numbers", file=stored.path, expected=f"{dtype}, at most {most} of them",
+                found=f"{npy.dtype} {list(npy.shape)}", code="shape",
+            )  # fmt: skip
+        source = self.open(stored.path)
+        end = npy.offset + npy.nbytes
+        raw = _head(source, end) if stored.filters else source.read(0, end)
+        kind = {"i64": "q", "f64": "d"}[dtype]
+        return list(struct.unpack(f"{npy.byteorder}{npy.shape[0]}{kind}", raw[npy.offset : end]))
+
+    def _stored(self, source: Source, *, compressed: bool) -> Stored:
+        if not compressed:
+            size = header_size(source.read(0, min(PREFIX, source.size)))
+            npy = parse(source.read(0, min(size, source.size)), source.size, self.limits)
+            return Stored(source.filename, npy, self.number(source), source.size)
+        npy = parse(_head(source, PREFIX + MAX_HEADER), None, self.limits)
+        return Stored(
+            source.filename, npy, self.number(source), source.size, (Filter("zstd", {"skip": npy.offset}),)
+        )  # fmt: skip
+
+
+def _head(source: Source, size: int) -> bytes:
+    """The first decoded bytes of a compressed file."""
+    try:
+        from squish_zstd.codec import head
+    except ModuleNotFoundError:
+        raise MissingPluginError(
+            "needs squish-zstd to be decompressed", code="not-installed", hint="Run `pip install squish-npydir[zstd]`."
+        ) from None
+    return head(source.view(0, source.size), size)
+
+
+def _alike(stored: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    """Whether a stored matrix is the array: leading axes are one axis, and a vector is a row or a column."""
+    return bool(_matrices(stored) & _matrices(wanted))
+
+
+def _matrices(shape: tuple[int, ...]) -> set[tuple[int, int]]:
+    if len(shape) < 2:
+        count = dtypes.count(shape)
+        return {(1, count), (count, 1)}
+    return {(dtypes.count(shape[:-1]), shape[-1])}

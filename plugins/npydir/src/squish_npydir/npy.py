@@ -1,0 +1,158 @@
+"""The header of a .npy file: bounded, never evaluated, and checked against the size of the file."""
+
+from __future__ import annotations
+
+import re
+
+from attrs import frozen
+
+from squish_core.api import FormatError, LimitError, Limits, TruncatedError, check_shape, dtypes
+
+MAGIC = b"\x93NUMPY"
+MAX_HEADER = 10_000
+"""Bytes of a header; NumPy itself reads no longer one unless told to."""
+
+PREFIX = 12
+"""Bytes that tell how long the header is."""
+
+_LENGTHS = {b"\x01\x00": 2, b"\x02\x00": 4, b"\x03\x00": 4}
+_ITEM = re.compile(
+    r"""\s*(?P<q>['"])(?P<key>\w{1,32})(?P=q)\s*:\s*
+    (?: (?P<r>['"])(?P<text>[^'"\\]{0,32})(?P=r) | (?P<flag>True|False) | \((?P<shape>[\dL,\s]*)\) )
+    \s*(?:,\s*|(?=\}))""",
+    re.VERBOSE,
+)
+_KINDS = {"descr": "text", "fortran_order": "flag", "shape": "shape"}
+_DTYPES = {
+    "i1": "i8", "u1": "u8", "b1": "bool", "i2": "i16", "u2": "u16", "f2": "f16", "i4": "i32", "u4": "u32", "f4": "f32",
+    "i8": "i64", "u8": "u64", "f8": "f64",
+}  # fmt: skip
+
+
+@frozen
+class Npy:
+    """An array in a .npy file: where its data begin, and what they are."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    byteorder: str
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the data."""
+        return dtypes.nbytes(self.dtype, self.shape)
+
+
+def parse(head: bytes, size: int | None, limits: Limits) -> Npy:
+    """The header that begins a file of `size` bytes (None: unknown); `head` holds all of it.
+
+    FormatError on objects (pickles), structured and text types, Fortran order of matrices, duplicate or unknown keys,
+    and on any other size than the header and the data need. Source: NEP 1.
+    """
+    text = _text(head)
+    fields = _fields(text)
+    begin = len(MAGIC) + 2 + _LENGTHS[head[6:8]] + len(text)
+    dtype, byteorder = _dtype(fields["descr"])
+    shape = _shape(fields["shape"], limits)
+    if fields["fortran_order"] == "True" and sum(length > 1 for length in shape) > 1:
+        raise FormatError(
+            "is in Fortran order", expected="C order", found=f"shape {list(shape)}", code="order",
+            hint="Save it again from numpy.ascontiguousarray(array).",
+        )  # fmt: skip
+    found = Npy(dtype, shape, byteorder, begin)
+    if size is not None and size != begin + found.nbytes:
+        kind = TruncatedError if size < begin + found.nbytes else FormatError
+        what = "is cut" if size < begin + found.nbytes else "has bytes behind its array"
+        raise kind(what, offset=begin, expected=f"{begin + found.nbytes} bytes", found=f"{size} bytes", code="size")
+    return found
+
+
+def header_size(first: bytes) -> int:
+    """Bytes before the data, from the first PREFIX bytes of a file."""
+    return 8 + sum(_lengths(first))
+
+
+def header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """The header that NumPy writes for an array in C order: version 1.0, padded to 64 bytes."""
+    code = next(code for code, name in _DTYPES.items() if name == dtype)
+    descr = f"{'|' if code[1] == '1' else '<'}{code}"
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape!r}, }}"
+    text += " " * (21 - len(str(shape[0]))) if shape else ""  # room for the first axis to grow
+    length = -(-(len(MAGIC) + 4 + len(text) + 1) // 64) * 64
+    body = text.ljust(length - len(MAGIC) - 5) + "\n"
+    return MAGIC + b"\x01\x00" + len(body).to_bytes(2, "little") + body.encode("latin-1")
+
+
+WRITABLE = tuple(_DTYPES.values())
+
+
+def _text(head: bytes) -> str:
+    """The text of the header."""
+    width, length = _lengths(head)
+    text = head[8 + width : 8 + width + length]
+    if len(text) < length:
+        raise TruncatedError(
+            "ends within its header", expected=f"{8 + width + length} bytes", found=f"{len(head)} bytes", code="size"
+        )
+    return text.decode("latin-1")
+
+
+def _lengths(head: bytes) -> tuple[int, int]:
+    """Bytes of the header's length, and the length."""
+    if not head.startswith(MAGIC):
+        raise FormatError("is not a .npy file", offset=0, expected=repr(MAGIC), found=repr(head[:6]), code="magic")
+    width = _LENGTHS.get(head[6:8], 0)
+    if len(head) >= 8 and not width:
+        raise FormatError(
+            "is of an unknown .npy version", offset=6, expected="1.0, 2.0 or 3.0", found=list(head[6:8]), code="version"
+        )
+    if not width or len(head) < 8 + width:
+        raise TruncatedError(
+            "ends within its header", expected="10 bytes or more", found=f"{len(head)} bytes", code="size"
+        )
+    length = int.from_bytes(head[8 : 8 + width], "little")
+    if length > MAX_HEADER:
+        raise LimitError(
+            "has too long a header", offset=8, expected=f"at most {MAX_HEADER} bytes", found=length, code="header"
+        )
+    return width, length
+
+
+def _fields(text: str) -> dict[str, str]:
+    """The three entries of the header as text; the literal is matched, not evaluated."""
+    body = text.strip()
+    place, fields = 1, dict[str, str]()
+    while body[:1] == "{" and (item := _ITEM.match(body, place)):
+        key = item["key"]
+        if key in fields:
+            raise FormatError("names a key of its header twice", found=key, code="duplicate")
+        if key not in _KINDS or item[_KINDS[key]] is None:
+            break
+        fields[key] = item[_KINDS[key]]
+        place = item.end()
+    if body[place:] != "}" or len(fields) != len(_KINDS):
+        odd = "an array of objects, which would be a pickle" if "'O'" in body or "|O" in body else None
+        raise FormatError(
+            "has a header that is not of a plain array", expected="descr, fortran_order and shape",
+            found=odd or repr(body[:80]), code="npy-header", hint="Structured and text arrays are not weights.",
+        )  # fmt: skip
+    return fields
+
+
+def _dtype(descr: str) -> tuple[str, str]:
+    """Dtype and byte order of a plain number type."""
+    dtype = _DTYPES.get(descr[1:])
+    if dtype is None or descr[0] not in "<>|=" or (descr[0] == "|" and descr[2:] != "1"):
+        what = "holds Python objects, which only a pickle could restore" if "O" in descr else "is of no number type"
+        raise FormatError(what, expected=", ".join(_DTYPES), found=repr(descr), code="dtype")
+    return dtype, ">" if descr[0] == ">" and descr[2:] != "1" else "<"
+
+
+def _shape(text: str, limits: Limits) -> tuple[int, ...]:
+    numbers = [piece.strip().removesuffix("L") for piece in text.split(",")]
+    if not numbers[-1]:
+        numbers.pop()
+    if not all(number.isdecimal() and len(number) < 20 for number in numbers) or (numbers and "," not in text):
+        raise FormatError("has a shape that is none", found=repr(text[:80]), code="shape")
+    return check_shape([int(number) for number in numbers], limits, tensor="")

@@ -1,0 +1,160 @@
+"""Cache tiers: whole-model encodings beside the directory's own files, each with a sentinel.
+
+In the order in which Squish loads them. A sentinel without its files, and files without their sentinel, are reported
+and otherwise ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from attrs import frozen
+from squish_codecs.affine import Affine
+from squish_safetensors.header import build, read_header
+from squish_safetensors.strict_json import loads
+
+from squish_core.api import (
+    DENSE,
+    CodecSpec,
+    Encoding,
+    FormatError,
+    Part,
+    Problem,
+    SquishError,
+    TensorError,
+    TensorSpec,
+)  # fmt: skip
+
+from .folder import Folder
+
+SUFFIX = ".safetensors"
+Found = Callable[[str], Encoding | None]
+"""The encoding of a tensor by its name."""
+
+
+@frozen(kw_only=True)
+class Tier:
+    """A tier: its label, its sentinel, what must be there besides, and how its tensors are found."""
+
+    label: str
+    sentinel: str
+    needs: str
+    open: Callable[[Folder, Tier], Found]
+
+
+def read(folder: Folder, problems: list[Problem]) -> Iterator[tuple[str, Found]]:
+    """Label and tensors of each tier that is complete, best first."""
+    for tier in TIERS:
+        ready, there = folder.has(tier.sentinel), _there(folder, tier)
+        if ready and there:
+            try:
+                yield tier.label, tier.open(folder, tier)
+            except SquishError as error:
+                problems.append(_problem(tier, "error", f"cannot be read and is ignored: {error}"))
+        elif ready:
+            problems.append(_problem(tier, "warning", f"{tier.sentinel} is there without {tier.needs}"))
+        elif there:
+            problems.append(_problem(tier, "warning", f"is ignored: it was not finished ({tier.sentinel} is missing)"))
+
+
+def _there(folder: Folder, tier: Tier) -> bool:
+    if tier.needs.endswith("/"):
+        return any(name.endswith((".npy", ".npy.zst")) for name in folder.names(tier.needs[:-1]))
+    return folder.has(tier.needs)
+
+
+def _problem(tier: Tier, severity: str, message: str) -> Problem:
+    return Problem(code="tier", severity=severity, where=tier.label, message=f"the tier {tier.label} {message}")
+
+
+def _mlx(folder: Folder, tier: Tier) -> Found:
+    """An MLX checkpoint in a folder of its own: dense tensors, and triples of codes, scales and biases."""
+    place = tier.label
+    config = folder.open(f"{place}/config.json")
+    if config.size > folder.limits.header:
+        raise FormatError("is too large", file=config.name, found=config.size, code="config")
+    settings = loads(config.read(0, config.size).strip(), "configuration", folder.limits).get("quantization")
+    shards = [f"{place}/{name}" for name in sorted(folder.names(place)) if name.endswith(SUFFIX)]
+    if not shards:
+        raise FormatError("has no safetensors file", file=place, code="tier")
+    specs = {name: spec for shard in shards for name, spec in _tensors(folder, shard).items()}
+
+    def find(name: str) -> Encoding | None:
+        base = name.removesuffix(".weight")
+        if name in specs and f"{base}.scales" in specs:
+            return _quantised(tier.label, name, base, specs, settings)
+        return _dense(tier.label, specs.get(name))
+
+    return find
+
+
+def _quantised(label: str, name: str, base: str, specs: Mapping[str, TensorSpec], settings: Any) -> Encoding:
+    """Codes in u32 words, w = q * scale + bias; bits and group size as the configuration says."""
+    own = settings.get(base, settings) if isinstance(settings, dict) else {}
+    own = own if isinstance(own, dict) else settings
+    bits, group = own.get("bits"), own.get("group_size")
+    if f"{base}.biases" not in specs or type(bits) is not int or type(group) is not int:
+        raise TensorError(
+            f"in the tier {label} has scales but no biases, or no bits and group_size in config.json", tensor=name,
+            code="tier",
+        )  # fmt: skip
+    parts = {
+        role: next(iter(specs[f"{base}.{stored}"].encodings)).parts["data"]
+        for role, stored in (("data", "weight"), ("scale", "scales"), ("offset", "biases"))
+    }
+    params = {"bits": bits, "group_size": group, "word": "u32", "offset": "bias", "scale_dtype": parts["scale"].dtype}
+    made = Encoding(codec=CodecSpec("affine", params), parts=parts, label=label)
+    declared = Affine().parts(TensorSpec(name=name, shape=shape_of(made), dtype="f32"), params)
+    if declared != {role: (part.dtype, part.shape) for role, part in parts.items()}:
+        raise TensorError("has codes, scales and biases that do not fit each other", tensor=name, code="shape")
+    return made
+
+
+def shape_of(encoding: Encoding) -> tuple[int, ...]:
+    """The shape of a tensor in a tier."""
+    part, bits = encoding.parts["data"], encoding.codec.params.get("bits")
+    return part.shape if bits is None else (*part.shape[:-1], part.shape[-1] * 32 // bits)
+
+
+def _weights(folder: Folder, tier: Tier) -> Found:
+    """One safetensors file of dense tensors."""
+    specs = _tensors(folder, tier.needs)
+    return lambda name: _dense(tier.label, specs.get(name))
+
+
+def _finalized(folder: Folder, tier: Tier) -> Found:
+    """One dense array for each tensor."""
+
+    def find(name: str) -> Encoding | None:
+        key = name.replace(".", "__")
+        stored = None if "/" in key else folder.find(f"{tier.label}/{key}")
+        if stored is None:
+            return None
+        return Encoding(codec=DENSE, parts={"data": stored.raw()}, label=tier.label)
+
+    return find
+
+
+def _tensors(folder: Folder, path: str) -> dict[str, TensorSpec]:
+    source = folder.open(path)
+    try:
+        records = read_header(source, folder.limits, folder.number(source)).records
+    except SquishError as error:
+        raise error.within(file=source.name) from None
+    return {name: build(name, record) for name, record in records.items()}
+
+
+def _dense(label: str, spec: TensorSpec | None) -> Encoding | None:
+    if spec is None or not spec.encodings:
+        return None
+    part: Part = spec.encodings[0].parts["data"]
+    return Encoding(codec=DENSE, parts={"data": part}, label=label)
+
+
+TIERS = (
+    Tier(label="squish_4bit", sentinel=".squish_4bit_ready", needs="squish_4bit/config.json", open=_mlx),
+    Tier(label="squish_3bit", sentinel=".squish_3bit_ready", needs="squish_3bit/config.json", open=_mlx),
+    Tier(label="squish_weights", sentinel=".squish_ready", needs="squish_weights.safetensors", open=_weights),
+    Tier(label="finalized", sentinel="finalized/.ready", needs="finalized/", open=_finalized),
+)

@@ -1,0 +1,53 @@
+"""The conformance kit on directories, and on the codecs that only they use."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from squish_core.api import TensorSpec
+from squish_core.testing import CodecSuite, ContainerSuite
+
+from .conftest import int8, make
+
+
+@cache
+def small() -> Path:
+    rng = np.random.default_rng(0)
+    four = {
+        "q4a": rng.integers(0, 256, (4, 32)).astype(np.uint8), "shape": (2, 2, 64),
+        **{suffix: rng.random((4, 2), np.float32) for suffix in ("s4a", "z4a")},
+    }  # fmt: skip
+    passed = {"pt": np.ones((3, 5), np.float16), "shape": (3, 5)}
+    scalar = {"pt": np.ones((), np.float16), "shape": ()}
+    return make(Path(tempfile.mkdtemp()) / "m", {"a": int8(), "b.four": four, "norm": passed, "scalar": scalar})
+
+
+class TestNpyDir(ContainerSuite):
+    container = "npydir"
+
+    def samples(self) -> dict[str, Path]:
+        return {"small": small()}
+
+
+class TestSqint2(CodecSuite):
+    codec = "npydir.sqint2"
+
+    def cases(self) -> dict[str, Any]:
+        rng, spec = np.random.default_rng(0), TensorSpec(name="w", shape=(8, 32), dtype="f32")
+        parts = {
+            "data": rng.integers(0, 256, (8, 8)).astype(np.uint8),
+            "scale": rng.random((8, 2), np.float32), "offset": rng.random((8, 2), np.float32),
+        }  # fmt: skip
+        plain = {"group_size": 16, "rank": 0, "nonzero": 0, "left_start": -1, "right_start": -1}
+        rotated = {**plain, "rank": 2, "nonzero": 3, "left_start": 1, "right_start": 2}
+        more = {
+            "left": rng.random((8, 2)).astype(np.float16), "right": rng.random((2, 32)).astype(np.float16),
+            "rows": np.array([0, 7, 7], np.int32), "columns": np.array([1, 31, 31], np.int32),
+            "values": np.ones(3, np.float16),
+        }  # fmt: skip
+        return {"plain": (spec, plain, parts), "rotated": (spec, rotated, {**parts, **more})}

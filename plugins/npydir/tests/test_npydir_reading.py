@@ -1,0 +1,231 @@
+"""Every dialect: Squish's own directories bit for bit, the others against their formulas."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from squish_npydir.npy import WRITABLE, header
+
+import squish_core as squish
+from squish_core.api import TensorError, dtypes
+
+from .conftest import int8, make
+
+RNG = np.random.default_rng(1)
+NF4 = [
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "expected"), [("int8", "int8"), ("int8_zst", "int8"), ("int4_q4a", "int4_q4a")])
+def test_directories_of_squish_itself_decode_to_its_own_values(squish_wrote: Path, name: str, expected: str) -> None:
+    values = np.load(squish_wrote / f"{expected}.npz")
+    with squish.open(squish_wrote / name) as file:
+        assert file.format == "npydir"
+        assert set(file) == set(values)
+        assert not file.problems
+        for tensor in file.values():
+            wanted = values[tensor.name]
+            assert tensor.shape == wanted.shape
+            assert tensor.numpy().dtype == wanted.dtype
+            assert tensor.numpy().tobytes() == wanted.tobytes(), tensor.name
+
+
+def nibbles(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    packed = RNG.integers(0, 256, (rows, columns // 2)).astype(np.uint8)
+    return packed, np.stack([packed & 15, packed >> 4], -1).reshape(rows, columns)
+
+
+def spread(grid: np.ndarray, columns: int) -> np.ndarray:
+    return np.repeat(grid, columns // grid.shape[-1], -1)
+
+
+def floats(*shape: int) -> np.ndarray:
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def dialect_cases() -> dict[str, tuple[tuple[int, ...], dict[str, Any], np.ndarray]]:
+    """Name -> logical shape, files, values by the formula of the format's description."""
+    found: dict[str, Any] = {}
+    q = RNG.integers(-127, 128, (6, 64)).astype(np.int8)
+    s = floats(6)
+    found["int8 by rows"] = (2, 3, 64), {"q": q, "s": s}, (q * s[:, None]).reshape(2, 3, 64)
+    q, s = RNG.integers(-127, 128, (4, 128)).astype(np.int8), floats(4, 2)
+    found["int8 by groups"] = (4, 128), {"q": q, "s": s}, q * spread(s, 128)
+    packed, q = nibbles(4, 64)
+    s, z = floats(4, 2), floats(4, 2)
+    asymmetric = q * spread(s, 64) + spread(z, 64)
+    found["int4"] = (4, 64), {"q4a": packed, "s4a": s, "z4a": z}, asymmetric
+    found["int4 of the sqint2 path"] = (4, 64), {"q4": packed, "s4": s, "z4": z}, asymmetric
+    found["int4 symmetric"] = (4, 64), {"q4": packed, "s4": s}, (q.astype(np.float32) - 7) * spread(s, 64)
+    found["nf4"] = (4, 64), {"nf4": packed, "s_nf4": s}, np.array(NF4, np.float32)[q] * spread(s, 64)
+    codes = RNG.integers(0, 8, (4, 64)).astype(np.uint8)
+    found["int3 of the sqint2 path"] = (4, 64), {"q3": codes, "s3": s, "z3": z}, codes * spread(s, 64) + spread(z, 64)
+    crumbs = RNG.integers(0, 256, (4, 32)).astype(np.uint8)
+    q = np.stack([crumbs >> 2 * place & 3 for place in range(4)], -1).reshape(4, 128)
+    found["int2"] = (4, 128), {"q2": crumbs, "s2": s, "z2": z}, q * spread(s, 128) + spread(z, 128)
+    found["passthrough"] = (3, 5), {"pt": floats(3, 5).astype(np.float16)}, floats(0)
+    found["passthrough"] = (3, 5), found["passthrough"][1], found["passthrough"][1]["pt"]
+    found["one axis"] = (64,), {"q": codes[:1].view(np.int8), "s": s[0, :1]}, codes[0] * s[0, 0]
+    found["no axes"] = (), {"q": codes[:1, :1].view(np.int8), "s": s[0, :1]}, np.float32(codes[0, 0] * s[0, 0])
+    return found
+
+
+CASES = dialect_cases()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_dialects_follow_their_formulas(tmp_path: Path, name: str) -> None:
+    shape, files, values = CASES[name]
+    with squish.open(make(tmp_path / "m", {"a.b": {**files, "shape": shape}})) as file:
+        found = file["a.b"].numpy()
+        assert not file.problems
+        assert found.shape == shape
+        np.testing.assert_array_equal(found, values)
+
+
+def bits(codes: np.ndarray, width: int) -> np.ndarray:
+    """A stream of codes, the first in the lowest bits."""
+    stream = (codes.astype(int)[:, None] >> np.arange(width) & 1).astype(np.uint8).reshape(-1)
+    return np.packbits(stream, bitorder="little")
+
+
+@pytest.mark.parametrize("residue", [True, False])
+@pytest.mark.parametrize("filled", [0, 24])
+def test_milo_streams_with_and_without_their_residue(tmp_path: Path, residue: bool, filled: int) -> None:
+    codes, scale = RNG.integers(0, 8, 200).astype(np.float32), floats(4)
+    zero = np.full(4, 3, np.float32)
+    files = {"q3": np.append(bits(codes, 3), np.zeros(filled, np.uint8)), "s3": scale, "z3": zero, "shape": (10, 20)}
+    values = ((codes - np.float32(3)) * np.repeat(scale, 64)[:200]).reshape(10, 20)
+    if residue:
+        files |= {"lra": floats(10, 2), "lrb": floats(2, 20)}
+        values = values + files["lra"] @ files["lrb"]
+    with squish.open(make(tmp_path / "m", {"w": files})) as file:
+        np.testing.assert_allclose(file["w"].numpy(), values, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(file["w"][3:5, 7], values[3:5, 7], rtol=1e-5, atol=1e-6)
+    if not residue and not filled:
+        np.testing.assert_array_equal(squish.open(tmp_path / "m")["w"].numpy(), values)
+
+
+def sylvester(size: int) -> np.ndarray:
+    matrix = np.ones((1, 1))
+    while len(matrix) < size:
+        matrix = np.block([[matrix, matrix], [matrix, -matrix]])
+    return matrix[:size, :size] / np.sqrt(size)
+
+
+def sqint2(rows: int, columns: int, *, rotated: tuple[int, int] = (1, 1)) -> tuple[dict[str, Any], np.ndarray]:
+    crumbs = RNG.integers(0, 256, (rows, columns // 4)).astype(np.uint8)
+    q = np.stack([crumbs >> 2 * place & 3 for place in range(4)], -1).reshape(rows, columns)
+    s, z = floats(rows, columns // 16), floats(rows, columns // 16)
+    left, right = floats(rows, 2).astype(np.float16), floats(2, columns).astype(np.float16)
+    places = RNG.choice(rows * columns, 5, replace=False)
+    values = floats(5).astype(np.float16)
+    meta = np.zeros(16)
+    meta[:11] = [1, columns, rows, 16, 42, 2, *rotated, 2, 16, 0.01]
+    files = {
+        "sqint2_idx": crumbs, "sqint2_scales": s, "sqint2_zp": z, "sqint2_L": left, "sqint2_R": right,
+        "sqint2_srows": (places // columns).astype(np.int32), "sqint2_scols": (places % columns).astype(np.int32),
+        "sqint2_svals": values, "sqint2_meta": meta, "shape": (rows, columns),
+    }  # fmt: skip
+    dense = (np.array([-1.5, -0.5, 0.5, 1.5])[q] - spread(z, columns)) * spread(s, columns)
+    dense = dense + left.astype(float) @ right.astype(float)
+    dense.reshape(-1)[places] += values
+    turned = [sylvester(n) * np.random.default_rng(42 + k).choice([-1, 1], size=n) if flag else np.eye(n)
+              for k, (n, flag) in enumerate(zip((rows, columns), rotated))]  # fmt: skip
+    return files, turned[0].T @ dense @ turned[1]
+
+
+@pytest.mark.parametrize("rotated", [(1, 1), (0, 1), (1, 0), (0, 0)])
+def test_rotated_two_bit_weights(tmp_path: Path, rotated: tuple[int, int]) -> None:
+    files, values = sqint2(16, 32, rotated=rotated)
+    with squish.open(make(tmp_path / "m", {"w": files})) as file:
+        np.testing.assert_allclose(file["w"].numpy(), values, rtol=1e-4, atol=1e-4)
+
+
+def test_a_rotation_that_is_not_portable_is_reported(tmp_path: Path) -> None:
+    files, _ = sqint2(16, 48)
+    file = squish.open(make(tmp_path / "m", {"w": files}))
+    with pytest.raises(TensorError, match="depends on the software"):
+        file["w"].numpy()
+    assert file["w"].parts()["sqint2_idx"].nbytes == 16 * 12
+
+
+@pytest.mark.parametrize("suffix", ["pt_df11", "aqlm_idx"])
+def test_what_is_recognised_and_not_read_says_so(tmp_path: Path, suffix: str) -> None:
+    folder = make(tmp_path / "m", {"w": int8(), "odd": {"shape": (2, 2)}})
+    (folder / "tensors" / f"odd__{suffix}.npy").write_bytes(b"\x80\x04.")
+    file = squish.open(folder)
+    assert file["w"].numpy().shape == (4, 8)
+    with pytest.raises(TensorError, match=r"pickle|experiment"):
+        file["odd"].numpy()
+
+
+def test_a_tensor_with_several_encodings_has_them_in_the_loaders_order(tmp_path: Path) -> None:
+    packed, _ = nibbles(4, 64)
+    both = {**int8((4, 64)), "q4": packed, "s4": floats(4, 1), "pt": floats(4, 64).astype(np.float16)}
+    file = squish.open(make(tmp_path / "m", {"w": both}))
+    spec = file["w"].spec
+    assert [encoding.label for encoding in spec.encodings] == ["int4 symmetric", "passthrough", "int8"]
+    assert spec.dtype == "f32"
+    assert file["w"].chain().explain()
+
+
+def test_a_missing_shape_is_that_of_the_matrix(tmp_path: Path) -> None:
+    packed, _ = nibbles(4, 64)
+    files = {"q4a": packed, "s4a": floats(4, 2), "z4a": floats(4, 2)}
+    with squish.open(make(tmp_path / "m", {"w": files})) as file:
+        assert file["w"].shape == (4, 64)
+
+
+def test_names_are_those_of_the_manifest(tmp_path: Path) -> None:
+    folder = make(tmp_path / "m", {"a.b__c": int8()})
+    with squish.open(folder) as file:
+        assert list(file) == ["a.b__c"]
+
+
+def test_the_order_is_that_of_the_manifest(tmp_path: Path) -> None:
+    names = ["z", "a", "model.norm"]
+    assert list(squish.open(make(tmp_path / "m", {name: int8() for name in names}))) == names
+
+
+def test_an_unfinished_directory_says_what_is_lost(tmp_path: Path) -> None:
+    folder = make(tmp_path / "m", {"a": int8(), "b": {}, "c": {}}, ready=False)
+    file = squish.open(folder)
+    (problem,) = file.problems
+    assert "2 of 3 tensors cannot be read" in problem.message
+    assert "never finished" in problem.message
+    report = squish.verify(folder)
+    assert not report.ok
+
+
+def test_awq_scales_alone_and_beside_a_model(tmp_path: Path) -> None:
+    folder = tmp_path / "awq"
+    folder.mkdir()
+    scales = floats(8)
+    np.save(folder / "model__layers__0__mlp.awq.npy", scales)
+    (folder / "awq_index.json").write_text(json.dumps({"model.layers.0.mlp": "model__layers__0__mlp.awq.npy"}))
+    file = squish.open(folder)
+    assert file.index.kind == "awq"
+    assert file.problems[0].code == "partial"
+    np.testing.assert_array_equal(file["model.layers.0.mlp"].numpy(), scales)
+    make(tmp_path / "m", {"w": int8()})
+    for path in folder.iterdir():
+        (tmp_path / "m" / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "m" / ".awq_ready").touch()
+    child = squish.open(tmp_path / "m").children["awq"]
+    np.testing.assert_array_equal(child["model.layers.0.mlp"].numpy(), scales)
+
+
+@pytest.mark.parametrize("dtype", WRITABLE)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0), (12345, 2, 3), (1,) * 9])
+def test_headers_are_those_of_numpy(tmp_path: Path, dtype: str, shape: tuple[int, ...]) -> None:
+    np.save(tmp_path / "a.npy", np.zeros(shape, dtypes.to_numpy(dtype)))
+    made = header(dtype, shape)
+    assert (tmp_path / "a.npy").read_bytes()[: len(made)] == made

@@ -1,0 +1,160 @@
+"""Cache tiers: their order, their sentinels, and what happens when they are half built."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from squish_safetensors.header import dump_header
+
+import squish_core as squish
+from squish_core.api import dtypes
+
+from .conftest import int8, make
+
+RNG = np.random.default_rng(2)
+
+
+def safetensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    listing = [(name, dtypes.from_numpy(array.dtype), array.shape) for name, array in tensors.items()]
+    path.write_bytes(dump_header(listing, {}) + b"".join(array.tobytes() for array in tensors.values()))
+
+
+def mlx(folder: Path, bits: int, *, ready: bool = True) -> np.ndarray:
+    """A quantised and a dense tensor in an MLX folder; returns the values of the first."""
+    codes = RNG.integers(0, 1 << bits, (4, 64))
+    stream = (codes[..., None] >> np.arange(bits) & 1).astype(np.uint8).reshape(4, -1)
+    words = np.packbits(stream, axis=-1, bitorder="little").view(np.uint32)
+    scales, biases = (RNG.normal(size=(4, 2)).astype(np.float16) for _ in range(2))
+    place = folder / f"squish_{bits}bit"
+    parts = {"a.weight": words, "a.scales": scales, "a.biases": biases, "norm": np.ones(8, np.float16)}
+    safetensors(place / "model.safetensors", parts)
+    (place / "config.json").write_text(json.dumps({"quantization": {"bits": bits, "group_size": 32}}))
+    if ready:
+        (folder / f".squish_{bits}bit_ready").touch()
+    return codes.astype(np.float32) * np.repeat(scales, 32, 1) + np.repeat(biases, 32, 1).astype(np.float32)
+
+
+def directory(tmp_path: Path) -> Path:
+    return make(tmp_path / "m", {"a.weight": int8((4, 64)), "norm": {"pt": np.ones(8, np.float16), "shape": (8,)}})
+
+
+def finalize(folder: Path, *names: str, ready: bool = True) -> None:
+    (folder / "finalized").mkdir(exist_ok=True)
+    for name in names:
+        shape = (8,) if name == "norm" else (4, 64)
+        np.save(folder / "finalized" / f"{name.replace('.', '__')}.npy", np.full(shape, 3, np.float16))
+    if ready:
+        (folder / "finalized" / ".ready").touch()
+
+
+def labels(folder: Path, name: str = "a.weight") -> list[str]:
+    return [encoding.label for encoding in squish.open(folder)[name].spec.encodings]
+
+
+def test_tiers_come_in_the_loaders_order_and_before_the_tensors_own_files(tmp_path: Path) -> None:
+    folder = directory(tmp_path)
+    values = {bits: mlx(folder, bits) for bits in (4, 3)}
+    weights = np.full((4, 64), 2, dtypes.to_numpy("bf16"))
+    safetensors(folder / "squish_weights.safetensors", {"a.weight": weights})
+    (folder / ".squish_ready").touch()
+    finalize(folder, "a.weight", "norm")
+    expected = ["squish_4bit", "squish_3bit", "squish_weights", "finalized", "int8"]
+    for label in expected:
+        assert labels(folder) == expected
+        tensor = squish.open(folder)["a.weight"]
+        assert label in tensor.chain().explain()
+        if label in ("squish_4bit", "squish_3bit"):
+            np.testing.assert_array_equal(tensor.numpy(), values[int(label[7])])
+            (folder / f".{label}_ready").unlink()
+        if label == "squish_weights":
+            assert tensor.dtype == "bf16"
+            assert (tensor.numpy() == 2).all()
+            (folder / ".squish_ready").unlink()
+        if label == "finalized":
+            assert tensor.numpy().dtype == np.float16
+            (folder / "finalized" / ".ready").unlink()
+        expected = expected[1:]
+    assert len(squish.open(folder).problems) == 4  # four tiers that look unfinished now
+
+
+def test_a_tier_without_its_sentinel_is_ignored_and_reported(tmp_path: Path) -> None:
+    folder = directory(tmp_path)
+    mlx(folder, 4, ready=False)
+    assert labels(folder) == ["int8"]
+    (problem,) = squish.open(folder).problems
+    assert "not finished" in problem.message
+    assert ".squish_4bit_ready" in problem.message
+
+
+def test_a_sentinel_without_its_files_is_reported(tmp_path: Path) -> None:
+    folder = directory(tmp_path)
+    (folder / ".squish_ready").touch()
+    (folder / ".squish_3bit_ready").touch()
+    assert labels(folder) == ["int8"]
+    assert {problem.where for problem in squish.open(folder).problems} == {"squish_weights", "squish_3bit"}
+    assert squish.verify(folder).ok
+
+
+def test_a_damaged_tier_is_ignored_and_reported(tmp_path: Path) -> None:
+    folder = directory(tmp_path)
+    mlx(folder, 4)
+    path = folder / "squish_4bit" / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    assert labels(folder) == ["int8"]
+    (problem,) = squish.open(folder).problems
+    assert problem.severity == "error"
+    assert "model.safetensors" in problem.message
+
+
+def test_a_finalized_cache_that_lacks_tensors_gives_those_it_has(tmp_path: Path) -> None:
+    folder = directory(tmp_path)
+    finalize(folder, "a.weight")
+    assert labels(folder) == ["finalized", "int8"]
+    assert labels(folder, "norm") == ["passthrough"]
+    (problem,) = squish.open(folder).problems
+    assert "lacks 1 of 2" in problem.message
+
+
+def test_a_tier_with_another_shape_is_left_out(tmp_path: Path) -> None:
+    folder = directory(tmp_path)
+    safetensors(folder / "squish_weights.safetensors", {"a.weight": np.zeros((64, 4), np.float16)})
+    (folder / ".squish_ready").touch()
+    assert labels(folder) == ["int8"]
+    assert "has the shape" in squish.open(folder).problems[0].message
+
+
+def test_the_tiers_alone_are_a_model_whose_own_files_are_gone(tmp_path: Path) -> None:
+    folder = directory(tmp_path)
+    values = mlx(folder, 4)
+    for path in (folder / "tensors").iterdir():
+        path.unlink()
+    with squish.open(folder) as file:
+        np.testing.assert_array_equal(file["a.weight"].numpy(), values)
+        assert file["norm"].shape == (8,)
+
+
+def test_a_layer_may_have_bits_of_its_own(tmp_path: Path) -> None:
+    folder = directory(tmp_path)
+    values = mlx(folder, 4)
+    settings = {"quantization": {"bits": 8, "group_size": 64, "a": {"bits": 4, "group_size": 32}}}
+    (folder / "squish_4bit" / "config.json").write_text(json.dumps(settings))
+    np.testing.assert_array_equal(squish.open(folder)["a.weight"].numpy(), values)
+    settings["quantization"]["a"] = {"bits": 4, "group_size": 64}
+    (folder / "squish_4bit" / "config.json").write_text(json.dumps(settings))
+    assert labels(folder) == ["int8"]
+    assert "do not fit each other" in squish.open(folder).problems[0].message
+
+
+def test_a_finalized_cache_may_be_compressed(tmp_path: Path) -> None:
+    import zstandard
+
+    folder = directory(tmp_path)
+    finalize(folder, "a.weight", "norm")
+    path = folder / "finalized" / "a__weight.npy"
+    path.with_suffix(".npy.zst").write_bytes(zstandard.compress(path.read_bytes()))
+    path.unlink()
+    assert (squish.open(folder)["a.weight"].numpy() == 3).all()

@@ -1,0 +1,150 @@
+"""Writing: what Squish would find in the directory, and that codes are kept on the way in and out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from squish_safetensors.header import dump_header
+
+import squish_core as squish
+from squish_core.api import TensorError, dtypes
+
+from .conftest import make
+from .test_npydir_reading import CASES
+
+RNG = np.random.default_rng(3)
+
+
+def source(path: Path, **tensors: np.ndarray) -> Path:
+    """A safetensors file; double underscores in the keywords are dots."""
+    arrays = {name.replace("__", "."): array for name, array in tensors.items()}
+    listing = [(name, dtypes.from_numpy(array.dtype), array.shape) for name, array in arrays.items()]
+    path.write_bytes(dump_header(listing, {}) + b"".join(array.tobytes() for array in arrays.values()))
+    return path
+
+
+def model(path: Path) -> Path:
+    bf16 = dtypes.to_numpy("bf16")
+    return source(
+        path / "model.safetensors", layers__0__up__weight=RNG.normal(size=(6, 128)).astype(bf16),
+        norm__weight=RNG.normal(size=128).astype(bf16), scalar=np.float16(3).reshape(()),
+        experts=RNG.normal(size=(2, 3, 64)).astype(np.float32),
+    )  # fmt: skip
+
+
+def stored(folder: Path, name: str) -> tuple[str, tuple[int, ...]]:
+    array = np.load(folder / "tensors" / f"{name}.npy", mmap_mode="r")
+    return array.dtype.str, array.shape
+
+
+WRITTEN = {
+    "int8": {"q": ("|i1", (6, 128)), "s": ("<f4", (6,))},
+    "int8:group_size=64": {"q": ("|i1", (6, 128)), "s": ("<f4", (6, 2))},
+    "int4": {"q4a": ("|u1", (6, 64)), "s4a": ("<f4", (6, 4)), "z4a": ("<f4", (6, 4))},
+    "affine:bits=4,zero=7,group_size=64": {"q4": ("|u1", (6, 64)), "s4": ("<f4", (6, 2))},
+    "int3": {"q3": ("|u1", (288,)), "s3": ("<f4", (12,)), "z3": ("<f4", (12,))},
+    "int2": {"q2": ("|u1", (6, 32)), "s2": ("<f4", (6, 2)), "z2": ("<f4", (6, 2))},
+    "nf4": {"nf4": ("|u1", (6, 64)), "s_nf4": ("<f4", (6, 4))},
+    "f16": {"pt": ("<f2", (6, 128))},
+}
+
+
+@pytest.mark.parametrize("encode", WRITTEN)
+def test_arrays_have_the_shapes_that_squish_gives_them(tmp_path: Path, encode: str) -> None:
+    rule = encode if not encode.startswith("affine") else f"*.weight={encode}"
+    wanted = f"layers.*={rule.removeprefix('*.weight=')}"
+    planned = squish.convert(model(tmp_path), tmp_path / "out", "npydir", wanted, dry_run=True)
+    made = squish.convert(tmp_path / "model.safetensors", tmp_path / "out", "npydir", wanted)
+    assert planned.size == made.size
+    for suffix, expected in WRITTEN[encode].items():
+        assert stored(tmp_path / "out", f"layers__0__up__weight__{suffix}") == expected
+    assert stored(tmp_path / "out", "layers__0__up__weight__shape") == ("<i8", (2,))
+    assert stored(tmp_path / "out", "scalar__pt") == ("<f2", ())
+    assert (tmp_path / "out" / "tensors" / ".manifest_ready").read_bytes() == b""
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["norm.weight"] == "norm__weight"
+    report = squish.verify(tmp_path / "out", deep=True)
+    assert report.clean, report.problems
+
+
+def test_bfloat16_is_kept_exactly_as_float32(tmp_path: Path) -> None:
+    report = squish.convert(model(tmp_path), tmp_path / "out", "npydir")
+    assert {str(step.exactness) for step in report.steps} == {"bytes", "values(bf16)"}
+    before, after = squish.open(tmp_path / "model.safetensors"), squish.open(tmp_path / "out")
+    for name in before:
+        np.testing.assert_array_equal(after[name].numpy(), before[name].numpy().astype(after[name].numpy().dtype))
+
+
+def test_int8_follows_its_formula(tmp_path: Path) -> None:
+    """Scale = absmax / 127, codes rounded half to even: at most half a step away."""
+    squish.convert(model(tmp_path), tmp_path / "out", "npydir", "layers*=int8")
+    values = squish.open(tmp_path / "model.safetensors")["layers.0.up.weight"].numpy().astype(np.float64)
+    place = tmp_path / "out" / "tensors"
+    q, s = (np.load(place / f"layers__0__up__weight__{suffix}.npy").astype(np.float64) for suffix in "qs")
+    np.testing.assert_allclose(s, np.abs(values).max(axis=1) / 127, rtol=1e-6)
+    assert (np.abs(q * s[:, None] - values) <= s[:, None] / 2 * (1 + 1e-6)).all()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_dialect_is_copied_without_touching_its_codes(tmp_path: Path, name: str) -> None:
+    shape, files, values = CASES[name]
+    folder = make(tmp_path / "m", {"a.b": {**files, "shape": shape}})
+    if name == "int3 of the sqint2 path":
+        with pytest.raises(TensorError, match="without offsets"):
+            squish.convert(folder, tmp_path / "out", "npydir")
+        return
+    report = squish.convert(folder, tmp_path / "out", "npydir")
+    assert {step.action for step in report.steps} == {"copy"}
+    np.testing.assert_array_equal(squish.open(tmp_path / "out")["a.b"].numpy(), values)
+
+
+def test_keys_are_plain_unique_and_short(tmp_path: Path) -> None:
+    from squish_npydir.writer import keys
+
+    names = ["a.b.c", "a.b__c", "A.b.c", "x/../y", "\u00e9", "e\u0301", "n" * 900, "..", "a b"]
+    made = keys(names)
+    assert made["a.b.c"] == "a__b__c"
+    assert len({key.casefold() for key in made.values()}) == len(names)
+    arrays = {name.replace(".", "__"): np.ones(2, np.float32) for name in ("a.b.c", "n" * 900)}
+    squish.convert(source(tmp_path / "s.safetensors", **arrays), tmp_path / "out", "npydir")
+    assert sorted(squish.open(tmp_path / "out")) == ["a.b.c", "n" * 900]
+
+
+def other_formats() -> dict[str, tuple[str, str, str]]:
+    """Name -> encoding in the directory, target, action that must be possible both ways."""
+    return {
+        "zTensor": ("affine:bits=4,zero=7,group_size=32", "ztensor:wire=2", "copy"), "UQFF": ("int4", "uqff", "repack"),
+        "SQUIZD": ("int2", "squizd", "repack"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", other_formats())
+def test_codes_go_to_other_formats_and_back(tmp_path: Path, name: str) -> None:
+    encode, target, action = other_formats()[name]
+    pytest.importorskip({"zTensor": "squish_ztensor", "UQFF": "squish_uqff", "SQUIZD": "squish_squizd"}[name])
+    weights = {"model__layers__0__mlp__up_proj__weight": RNG.normal(size=(64, 128)).astype(np.float32)}
+    squish.convert(source(tmp_path / "s.safetensors", **weights), tmp_path / "one", "npydir", encode)
+    there = tmp_path / ("there.uqff" if name == "UQFF" else "there")
+    report = squish.convert(tmp_path / "one", there, target)
+    assert [step.action for step in report.steps] == [action]
+    back = squish.convert(there, tmp_path / "two", "npydir")
+    assert [step.action for step in back.steps] == [action]
+    values = [squish.open(tmp_path / folder)["model.layers.0.mlp.up_proj.weight"].numpy() for folder in ("one", "two")]
+    np.testing.assert_array_equal(*values)
+
+
+def test_what_has_no_dialect_is_refused_with_a_reason(tmp_path: Path) -> None:
+    for rule, why in (("affine:bits=8,offset=bias", "without offsets"), ("mx", "no dialect for mx"),
+                      ("affine:bits=4,axis=-2", "groups of columns")):  # fmt: skip
+        with pytest.raises(TensorError, match=why):
+            squish.convert(model(tmp_path), tmp_path / "out", "npydir", f"layers*={rule}")
+
+
+def test_meta_and_assets_without_a_place_are_listed(tmp_path: Path) -> None:
+    from squish_npydir.writer import layout
+
+    found: Any = layout([], {"quant_label": "INT8", "other": 1}, {"config.json": 5, "x.bin": 7})
+    assert found.dropped == ("meta other", "asset x.bin")
