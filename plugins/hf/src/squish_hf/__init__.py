@@ -14,6 +14,11 @@ def squish_containers() -> list[ContainerInfo]:
             title="quantised Hugging Face checkpoints (GPTQ, AWQ, compressed-tensors, FP8, NVFP4, ...)",
             factory="squish_hf.container:HuggingFace",
             refines="safetensors",
+            can_write=True,
+            options={
+                "method": "gptq, gptq_v2, awq or compressed-tensors",
+                "max_shard_size": "most bytes of tensors in a shard (5GB)",
+            },
             codecs=("dense", "affine", "mx", "float8", "bitmask", "hf.act_order", "hf.awq_gemv", "hf.bnb4", "hf.bnb8"),
         )
     ]

@@ -6,10 +6,10 @@ from squish_codecs.affine import Affine
 from squish_safetensors.layers import Files, Parts, encoded, need
 
 from squish_core.api import CodecSpec, FormatError, TensorSpec
-from squish_hf.container import Method
 from squish_hf.declaration import Declared, refuse
 from squish_hf.gemv import AwqGemv
 from squish_hf.gptq import FLOATS, group_size
+from squish_hf.method import Method
 
 SUFFIXES = (".qweight", ".qzeros", ".scales")
 ORDER = [0, 2, 4, 6, 1, 3, 5, 7]

@@ -12,9 +12,9 @@ from squish_safetensors.strict_json import loads
 
 from squish_core.api import Codec, CodecError, CodecSpec, FormatError, Params, Region, TensorSpec, check_shape, dtypes
 from squish_core.api import Parts as Arrays
-from squish_hf.container import Method
 from squish_hf.declaration import Declared, refuse
 from squish_hf.fp8 import left
+from squish_hf.method import Method
 
 STATE = ".weight.quant_state.bitsandbytes__"
 FOUR = (

@@ -11,8 +11,8 @@ from squish_safetensors.layers import Files, Parts
 
 from squish_core.api import FormatError, TensorSpec
 from squish_hf import compressed_formats as formats
-from squish_hf.container import Method
 from squish_hf.declaration import Declared, Patterns, refuse
+from squish_hf.method import Method
 from squish_hf.sparse import SPARSE, SPARSE_24, SPARSE_SUFFIXES, read_sparse
 
 SUFFIXES = (

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 from squish_safetensors.layers import Files, Make, Parts, collect, refine
 
-from squish_core.api import Index, Problem, Refinement, Source, SquishError, TensorSpec
+from squish_core.api import (
+    Encoding,
+    Index,
+    Layout,
+    Options,
+    Outgoing,
+    Part,
+    Problem,
+    Refinement,
+    Refusal,
+    Sink,
+    Source,
+    SquishError,
+    TensorSpec,
+)
+from squish_hf import writer
 from squish_hf.declaration import Declared, read_declaration
-
-
-@frozen(kw_only=True)
-class Method:
-    """How a method stores layers: `suffixes` of the stored names, the name of a plain weight (`base`), what may
-    lie beside a layer, dtypes that no plain weight has (`packed`), and what makes a tensor of a layer's parts."""
-
-    dialect: str
-    suffixes: Iterable[str]
-    make: Make
-    base: str = ".weight"
-    beside: Iterable[str] = ()
-    packed: Iterable[str] = ()
-
+from squish_hf.method import Method
 
 Read = Callable[[Declared, Files], Method]
 METHODS = {
@@ -57,6 +60,23 @@ class HuggingFace(Refinement):
             method = Method(dialect=declared.method, suffixes=home.SUFFIXES, make=_refusing(error))
         layers = collect(index.tensors, method.suffixes, base=method.base, beside=method.beside, packed=method.packed)
         return refine(index, self.id, method.dialect, layers, method.make, problems, base=method.base)
+
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        return writer.accepts(spec, encoding, options)
+
+    def writes_folder(self, options: Options) -> bool:
+        return True
+
+    def layout(
+        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+    ) -> Layout:
+        return writer.layout(specs, meta, assets, options)
+
+    def write(
+        self, sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes],
+        options: Options,
+    ) -> None:  # fmt: skip
+        writer.write(sink, tensors, meta, assets, options)
 
 
 def _refusing(error: SquishError) -> Make:

@@ -53,6 +53,8 @@ def refuse(name: str, expected: str, found: Any, *, part: str = CONFIG) -> Forma
 def read_declaration(files: Files) -> tuple[Declared | None, list[Problem]]:
     """What config.json declares, or else a file of one method; what contradicts it is a finding."""
     config, problems = files.json(CONFIG)
+    if isinstance(config.get("quantization"), dict):
+        return None, []  # that of MLX
     declared = _in_config(config)
     for name, method in BESIDE.items():
         fields, more = files.json(name)
@@ -72,14 +74,12 @@ def read_declaration(files: Files) -> tuple[Declared | None, list[Problem]]:
 
 
 def _in_config(config: Mapping[str, Any]) -> Declared | None:
-    """`quantization_config` (once `compression_config`) of the model or of its text part; not that of MLX."""
+    """`quantization_config` (once `compression_config`) of the model or of its text part."""
     text = config.get("text_config")
     for holder in (config, text if isinstance(text, dict) else {}):
-        if isinstance(holder.get("quantization"), dict):
-            return None
         for key in ("quantization_config", "compression_config"):
             fields = holder.get(key)
-            if isinstance(fields, dict):
+            if isinstance(fields, dict) and fields:
                 return Declared(str(fields.get(METHOD, "")), fields, CONFIG)
     return None
 

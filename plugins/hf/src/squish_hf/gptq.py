@@ -11,8 +11,8 @@ from squish_safetensors.layers import Files, Parts, encoded, need
 
 from squish_core.api import CodecSpec, FormatError, TensorSpec
 from squish_hf.act_order import ActOrder
-from squish_hf.container import Method
 from squish_hf.declaration import Declared, Patterns, refuse
+from squish_hf.method import Method
 
 SUFFIXES = (".qweight", ".qzeros", ".scales", ".g_idx")
 BITS, FLOATS = (2, 3, 4, 8), ("f16", "bf16", "f32")

@@ -10,9 +10,9 @@ from squish_codecs.mx import Mx
 from squish_safetensors.layers import Files, Parts, encoded, need, viewed
 
 from squish_core.api import CodecSpec, TensorSpec
-from squish_hf.container import Method
 from squish_hf.declaration import Declared, refuse
 from squish_hf.fp8 import float8, left
+from squish_hf.method import Method
 
 SUFFIXES = (".weight_scale", ".weight_scale_2")
 BESIDE = (".input_scale", ".k_scale", ".v_scale", ".pre_quant_scale")

@@ -6,8 +6,8 @@ from squish_codecs.mx import Mx
 from squish_safetensors.layers import Files, Parts, encoded, need, viewed
 
 from squish_core.api import CodecSpec, FormatError, TensorSpec
-from squish_hf.container import Method
 from squish_hf.declaration import Declared
+from squish_hf.method import Method
 
 SUFFIXES = ("_blocks", "_scales")
 

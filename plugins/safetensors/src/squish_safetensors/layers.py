@@ -23,6 +23,7 @@ from squish_core.api import (
     Problem,
     Source,
     SquishError,
+    Stream,
     TensorSpec,
     check_shape,
     dtypes,
@@ -190,13 +191,14 @@ def stored_part(spec: TensorSpec) -> Part:
     return next(iter(spec.extras.values()))
 
 
-def lowered(tensor: Outgoing, fields: Iterable[tuple[str, str, tuple[int, ...], str]]) -> list[Outgoing]:
-    """A layer on its way out as the tensors that are stored of it: (name, dtype, shape, role) of each."""
+def lowered(tensor: Outgoing, fields: Iterable[tuple[str, str, tuple[int, ...], str | bytes]]) -> list[Outgoing]:
+    """A layer on its way out as the tensors that are stored of it: (name, dtype, shape, role or bytes) of each."""
     made = []
-    for name, dtype, shape, role in fields:
+    for name, dtype, shape, data in fields:
         part = Part(dtype=dtype, shape=shape)
         spec = TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),))
-        made.append(Outgoing(spec, {"data": tensor.parts[role]}))
+        stream = tensor.parts[data] if isinstance(data, str) else Stream(part, lambda data=data: [data])
+        made.append(Outgoing(spec, {"data": stream}))
     return made
 
 
