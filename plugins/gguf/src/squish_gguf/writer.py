@@ -76,7 +76,7 @@ _PLAIN = {
 
 def _plain_block(codec: CodecSpec) -> str | None:
     held = codec.inner or codec
-    bits, bias = held.params.get("bits"), held.params.get("offset") == "bias"
+    bits, bias = held.params.get("bits", 0), held.params.get("offset") == "bias"
     if bits == 8 and bias:  # MLX's form of 8 bits; those that came from Q8_0 go back
         bias = False
     return _PLAIN.get((bits, bias)) if held.id == "affine" else None

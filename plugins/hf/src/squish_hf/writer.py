@@ -33,6 +33,10 @@ METHOD, MAX_SHARD_SIZE, WEIGHT = "method", "max_shard_size", ".weight"
 GPTQ, GPTQ_V2, AWQ, PACKED = "gptq", "gptq_v2", "awq", "compressed-tensors"
 METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED)
 BITS = {GPTQ: (2, 3, 4, 8), GPTQ_V2: (2, 3, 4, 8), AWQ: (4,), PACKED: (2, 3, 4, 5, 6, 7, 8)}
+NAMES = {"data": "qweight", "offset": "qzeros", "scale": "scales", "g_idx": "g_idx"}
+PACKED_NAMES = {
+    "data": "weight_packed", "scale": "weight_scale", "offset": "weight_zero_point", "g_idx": "weight_g_idx",
+}  # fmt: skip
 Form = Mapping[str, Any]
 
 
@@ -120,14 +124,7 @@ def _lower(tensor: Outgoing, method: str) -> list[Outgoing]:
     if encoding.codec.id == "dense":
         return [tensor]
     layer = spec.name.removesuffix(WEIGHT)
-    names = {"data": "qweight", "offset": "qzeros", "scale": "scales", "g_idx": "g_idx"}
-    if method == PACKED:
-        names = {
-            "data": "weight_packed",
-            "scale": "weight_scale",
-            "offset": "weight_zero_point",
-            "g_idx": "weight_g_idx",
-        }
+    names = PACKED_NAMES if method == PACKED else NAMES
     fields: list[tuple[str, str, tuple[int, ...], str | bytes]] = [
         (f"{layer}.{name}", encoding.parts[role].dtype, encoding.parts[role].shape, role)
         for role, name in names.items() if role in encoding.parts
@@ -153,8 +150,8 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
             for number, each in enumerate(sorted(set(settings.values())))
         }  # fmt: skip
         stated = {
-            "quant_method": PACKED, "version": "0.20.0", "format": "pack-quantized", "quantization_status": "compressed",
-            "config_groups": groups, "ignore": [],
+            "quant_method": PACKED, "version": "0.20.0", "format": "pack-quantized",
+            "quantization_status": "compressed", "config_groups": groups, "ignore": [],
         }  # fmt: skip
         return {**kept, "quantization_config": stated}
     several = {(bits, group) for bits, group, _ in settings.values()}
@@ -169,8 +166,8 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
     if method == AWQ:
         return {**kept, "quantization_config": {"quant_method": AWQ, "version": "gemm", "zero_point": True, **common}}
     ordered = any(spec.encodings[0].codec.id == "hf.act_order" for spec in specs)
-    stated = {"quant_method": GPTQ, "checkpoint_format": method, "desc_act": ordered, "sym": False, **common}
-    return {**kept, "quantization_config": stated}
+    single: dict[str, Any] = {"quant_method": GPTQ, "checkpoint_format": method, "desc_act": ordered, "sym": False, **common}
+    return {**kept, "quantization_config": single}
 
 
 def _group(setting: tuple[int, int, bool], layers: Sequence[str]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Copy checkpoints and their expected values: `python take.py FIXTURES DEST FAMILY [FAMILY ...]`.
 
 FIXTURES has `<family>/<case>/`, `<family>/expected/<case>.npz`, the malformed cases, all unpacked, and outcomes.json,
-of which those whose name ends with a word of MALFORMED for the families are taken. Expected values become the SHA-256 of
-float32 values (little-endian, row-major, -0.0 as 0.0).
+of which those whose name ends with a word of MALFORMED for the families are taken. Expected values become the
+SHA-256 of float32 values (little-endian, row-major, -0.0 as 0.0).
 """
 
 import hashlib
