@@ -166,8 +166,8 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
     if method == AWQ:
         return {**kept, "quantization_config": {"quant_method": AWQ, "version": "gemm", "zero_point": True, **common}}
     ordered = any(spec.encodings[0].codec.id == "hf.act_order" for spec in specs)
-    single: dict[str, Any] = {"quant_method": GPTQ, "checkpoint_format": method, "desc_act": ordered, "sym": False, **common}
-    return {**kept, "quantization_config": single}
+    single: dict[str, Any] = {"quant_method": GPTQ, "checkpoint_format": method, "desc_act": ordered, "sym": False}
+    return {**kept, "quantization_config": {**single, **common}}
 
 
 def _group(setting: tuple[int, int, bool], layers: Sequence[str]) -> dict[str, Any]:
