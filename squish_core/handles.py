@@ -86,9 +86,14 @@ def read_index(source: Source, known: Registry, limits: Limits, wanted: str | No
 def refine(
     index: Index, source: Source, known: Registry, limits: Limits, wanted: str | None, options: Options
 ) -> Index:
-    """Let installed refinements read meaning into an Index, until none does; `options` are those of `wanted`."""
-    for name, entry in sorted(known.containers.items()):
-        if entry.info.refines == index.format and wanted in (None, name):  # type: ignore[union-attr]
+    """Let installed refinements read meaning into an Index, until none does; one whose suffix the file has, first.
+
+    `options` are those of `wanted`.
+    """
+    main = index.files[0].name.lower() if index.files else ""
+    infos: dict[str, Any] = {name: entry.info for name, entry in known.containers.items()}
+    for name in sorted(infos, key=lambda name: (not main.endswith(infos[name].suffixes or "/"), name)):
+        if infos[name].refines == index.format and wanted in (None, name):
             with guarded(FormatError, f"refining as {name}", file=source.name):
                 refined = known.container(name).refine(index, source, limits, options)  # type: ignore[attr-defined]
                 if refined is not None:

@@ -16,7 +16,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "masked": "squish-codecs", "lowrank": "squish-codecs", "float8": "squish-codecs", "mx": "squish-codecs",
         "ggml": "squish-ggml", "zstd": "squish-zstd", "astc": "squish-astc", "tca_tbe": "squish-squizd",
         "squizd": "squish-squizd", "zt": "squish-ztensor", "uqff": "squish-uqff", "hqq": "squish-uqff",
-        "npydir": "squish-npydir", "ane": "squish-ane",
+        "npydir": "squish-npydir", "ane": "squish-ane", "hf": "squish-hf",
     },
     "backend": {"cpu": "squish-cpu", "metal": "squish-metal", "ane": "squish-ane"},
 }  # fmt: skip

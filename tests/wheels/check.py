@@ -30,7 +30,7 @@ class Brings(NamedTuple):
 GGML = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k")
 BRINGS = {
     "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"})),
-    "squish-codecs": Brings(codecs=frozenset({"affine", "float8", "lowrank", "masked", "mx", "palette"})),
+    "squish-codecs": Brings(codecs=frozenset({"affine", "bitmask", "float8", "lowrank", "masked", "mx", "palette"})),
     "squish-astc": Brings(codecs=frozenset({"astc"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),
     "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in GGML)),
@@ -40,6 +40,9 @@ BRINGS = {
     "squish-metal": Brings(backends=frozenset({"metal"})),
     "squish-uqff": Brings(
         containers=frozenset({"uqff"}), codecs=frozenset({"hqq", "uqff.f8q8"}), sample="sample.uqff", refines=True
+    ),
+    "squish-hf": Brings(
+        containers=frozenset({"hf"}), codecs=frozenset({"hf.act_order", "hf.awq_gemv", "hf.bnb4", "hf.bnb8"})
     ),
     "squish-mlx": Brings(containers=frozenset({"mlx"})),
     "squish-cpu": Brings(backends=frozenset({"cpu"})),

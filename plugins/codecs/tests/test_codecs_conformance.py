@@ -17,6 +17,9 @@ PARAMS = {
     },
     "columns": {"bits": 4, "group_size": 16, "axis": -2, "word": "u32", "offset": "zero_point"},
     "padded": {"bits": 5, "group_size": 32, "word": "i32", "order": "padded", "zero": 16, "scale_dtype": "bf16"},
+    "planes6": {"bits": 6, "group_size": 32, "word": "u32", "order": "planes", "zero": 32},
+    "planes7": {"bits": 7, "group_size": 32, "axis": -2, "transposed": True, "word": "i32", "order": "planes",
+                "offset": "zero_point", "offset_dtype": "packed"},
     "channels": {"bits": 8, "axis": -2},
 }  # fmt: skip
 

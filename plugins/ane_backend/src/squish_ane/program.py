@@ -243,7 +243,11 @@ def kind_of(tag: int, type_number: int, shape: tuple[int, ...]) -> bytes:
 
 
 def operation(
-    kind: str, output: tuple[str, str, tuple[int, ...]], *, inputs: Mapping[str, bytes | str], attributes: Mapping[str, bytes]
+    kind: str,
+    output: tuple[str, str, tuple[int, ...]],
+    *,
+    inputs: Mapping[str, bytes | str],
+    attributes: Mapping[str, bytes],
 ) -> bytes:
     """An operation with one result; an input is a value, or the name of another result."""
     name, dtype, shape = output
@@ -261,7 +265,11 @@ Feature = tuple[str, str, tuple[int, ...]]
 
 
 def specification(
-    target: str, operations: Sequence[bytes], inputs: Sequence[Feature], outputs: Sequence[Feature], meta: Mapping[str, str]
+    target: str,
+    operations: Sequence[bytes],
+    inputs: Sequence[Feature],
+    outputs: Sequence[Feature],
+    meta: Mapping[str, str],
 ) -> bytes:
     """A whole specification. Features are (name, dtype, shape)."""
     opset, version = OPSETS[target]

@@ -32,6 +32,7 @@ class Affine(Codec):
     word           u8         u8 i8 u16 i16 u32 i32 u64 i64
     order          lsb        lsb: bit stream, first code lowest, words may share a code; msb: first code highest;
                               padded: whole codes only, first code lowest, spare bits unused;
+                              planes: 32 codes at a time, first their lowest 4 (or 2) bits, then the next ones;
                               list: the code at bits i*bits of a word is its order[i]-th
     offset         none       none: `(q - zero) * scale` with the constant `zero`; zero_point: `(q - zero - offset) *
                               scale`; bias: `q * scale + offset`

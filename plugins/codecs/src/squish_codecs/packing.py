@@ -18,7 +18,8 @@ class Packing:
 
     `order` "lsb": a bit stream with the first code in the lowest bits, which may run on from word to word. "msb":
     the first code in the highest bits. "padded": as many whole codes as a word holds, the first lowest, the bits left
-    over unused. A tuple: the code at bits `i * bits` of a word is its `order[i]`-th.
+    over unused. "planes": 32 codes at a time, a plane of 4, 2 or 1 of their bits after the other,
+    widest and lowest first. A tuple: the code at bits `i * bits` of a word is its `order[i]`-th.
     """
 
     bits: int
@@ -35,12 +36,16 @@ class Packing:
         """Codes in the smallest whole number of words that holds whole codes."""
         if self.order == "padded":
             return self.width // self.bits
+        if self.order == "planes":
+            return 32
         return self.width // math.gcd(self.width, self.bits)
 
     def words(self, count: int) -> int:
         """Words of a line of `count` codes."""
         if self.order == "padded":
             return -(-count // self.unit)
+        if self.order == "planes":
+            return -(-count // 32) * self.bits
         return -(-count * self.bits // self.width)
 
     def unpack(self, words: Array, count: int, axis: int = -1) -> Array:
@@ -49,6 +54,8 @@ class Packing:
             return np.moveaxis(self.unpack(np.moveaxis(words, axis, -1), count), -1, axis)
         if self.order == "padded":
             return self._whole(words)[..., :count]
+        if self.order == "planes":
+            return self._from_planes(words)[..., :count]
         stream = np.ascontiguousarray(words, f"<{self.word[0]}{self.width // 8}").view(np.uint8)
         codes = stream if self.bits == 8 else _spread(stream, self.bits, self._padded(count))
         codes = self._reorder(codes, reading=True)
@@ -64,6 +71,8 @@ class Packing:
             lines[..., :count] = codes.view(np.uint8) & np.uint8((1 << self.bits) - 1)
             lines = lines.reshape(*codes.shape[:-1], -1, self.unit) << self._shifts(lines.dtype)
             return np.bitwise_or.reduce(lines, axis=-1).view(f"<{self.word[0]}{self.width // 8}")
+        if self.order == "planes":
+            return self._to_planes(codes)
         size = self.words(count) * self.width // 8
         lines = np.zeros((*codes.shape[:-1], max(self._padded(count), size * 8 // self.bits)), np.uint8)
         lines[..., :count] = codes.view(np.uint8) & np.uint8((1 << self.bits) - 1)
@@ -79,6 +88,27 @@ class Packing:
         lanes = np.ascontiguousarray(words).view(f"<u{self.width // 8}")
         codes = lanes[..., None] >> self._shifts(lanes.dtype)
         return codes.astype(np.uint8).reshape(*words.shape[:-1], -1) & np.uint8((1 << self.bits) - 1)
+
+    def _from_planes(self, words: Array) -> Array:
+        """The codes of words that hold bit planes of 32 codes each."""
+        runs = words.reshape(*words.shape[:-1], -1, self.bits)
+        codes = np.zeros((*runs.shape[:-1], 32), np.uint8)
+        for low, bits in self._planes():
+            codes |= Packing(bits, self.word, "lsb").unpack(runs[..., low : low + bits], 32) << np.uint8(low)
+        return codes.reshape(*words.shape[:-1], -1)
+
+    def _to_planes(self, codes: Array) -> Array:
+        count = codes.shape[-1]
+        runs = np.zeros((*codes.shape[:-1], -(-count // 32) * 32), np.uint8)
+        runs[..., :count] = codes.view(np.uint8)
+        runs = runs.reshape(*codes.shape[:-1], -1, 32)
+        planes = [Packing(bits, self.word, "lsb").pack(runs >> np.uint8(low)) for low, bits in self._planes()]
+        return np.concatenate(planes, axis=-1).reshape(*codes.shape[:-1], -1)
+
+    def _planes(self) -> list[tuple[int, int]]:
+        """Lowest bit and width of each plane: a plane of n bits takes n words of 32."""
+        widths = [width for width in (4, 2, 1) if self.bits & width]
+        return [(sum(widths[:number]), width) for number, width in enumerate(widths)]
 
     def _shifts(self, dtype: np.dtype[Any]) -> Array:
         return (np.arange(self.unit) * self.bits).astype(dtype)

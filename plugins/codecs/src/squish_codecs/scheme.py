@@ -180,9 +180,11 @@ class Scheme:
         """What must hold between parameters."""
         whole = self.packing.width % self.bits == 0
         rules = [
-            (whole or self.order in ("lsb", "padded"), "order", "lsb or padded, because the codes do not fill a word"),
+            (whole or self.order in ("lsb", "padded", "planes"), "order", "lsb, padded or planes, for these bits"),
+            (self.order != "planes" or (self.packing.width == 32 and self.bits in (3, 5, 6, 7)), "order",
+             "planes for 3, 5, 6, 7 bits in words of 32"),
             (not isinstance(self.order, tuple) or sorted(self.order) == list(range(self.packing.unit)), "order",
-             f"lsb, msb, padded or the {self.packing.unit} places of a word in some order"),
+             f"lsb, msb, padded, planes or the {self.packing.unit} places of a word in some order"),
             (self.offset != "bias" or self.offset_dtype in SCALES, "offset_dtype", " or ".join(SCALES)),
             (self.offset != "zero_point" or self.offset_dtype in ZEROS, "offset_dtype", " or ".join(ZEROS)),
             (self.offset != "bias" or not self.zero, "zero", "0 with a bias"),
@@ -215,7 +217,7 @@ def _axis(name: str, value: Any) -> int | str:
 def _order(name: str, value: Any) -> str | tuple[int, ...]:
     if isinstance(value, (list, tuple)) and len(value) <= 64 and all(type(place) is int for place in value):
         return tuple(value)
-    return str(choice("lsb", "msb", "padded")(name, value))
+    return str(choice("lsb", "msb", "padded", "planes")(name, value))
 
 
 _CHECKS: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from squish_core.api import Codec, CodecError, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecError, Codes, Exactness, Parts, Region, TensorSpec
 
 from .blocks import BLOCKS, Block
 
@@ -67,6 +67,23 @@ class GgmlBlocks(Codec):
             raise CodecError(f"{self.id} takes no parameters", found=", ".join(params), code="params")
         self.parts(spec, params)
         return params
+
+    def codes(self, parts: Parts, spec: TensorSpec, params: Mapping[str, Any], region: Region) -> Codes | None:
+        from . import repacking
+
+        if self.id not in repacking.PLAIN:
+            return None
+        nbytes = self.block.nbytes
+        blocks = slice(region[-1].start // repacking.ELEMENTS * nbytes, region[-1].stop // repacking.ELEMENTS * nbytes)
+        return repacking.codes(self.id, parts["data"][(*region[:-1], blocks)])
+
+    def from_codes(
+        self, codes: Codes, spec: TensorSpec, params: Mapping[str, Any]
+    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
+        from . import repacking
+
+        made = repacking.blocks(self.id, codes) if self.id in repacking.PLAIN else None
+        return None if made is None else ({"data": made}, Exactness("values", "f32"))
 
     def _cannot_encode(self) -> CodecError:
         can = ", ".join(name for name, block in BLOCKS.items() if block.encode)

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_core.api import Encoding, FormatError, Layout, Outgoing, Part, Refusal, Sink, TensorSpec
+from squish_core.api import CodecSpec, Encoding, FormatError, Layout, Outgoing, Part, Refusal, Sink, TensorSpec
 
 from .reader import MAGIC, check_alignment
 from .types import BLOCK_CODES, DENSE_CODES, TYPES, aligned
@@ -36,6 +36,8 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     codec, part = encoding.codec.id, encoding.parts.get("data")
     if len(spec.shape) > 4:
         return Refusal(why=f"GGUF tensors have at most 4 dimensions, this one has {len(spec.shape)}", code="rank")
+    if plain := _plain_block(encoding.codec):
+        return _blocks(spec, plain)
     if part is None or len(encoding.parts) > 1 or encoding.codec.inner:
         return Refusal(why=f"GGUF stores a tensor as one block of bytes, {codec} needs more", code="codec")
     if codec == "dense":
@@ -43,10 +45,10 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
             return Refusal(why=f"GGUF has no {part.dtype} tensors, only {', '.join(DENSE_CODES)}", code="dtype")
         wanted = (part.dtype, spec.shape)
     elif codec in BLOCK_CODES:
-        kind = TYPES[BLOCK_CODES[codec]]
-        if not spec.shape or spec.shape[-1] % kind.elements:
-            return Refusal(why=f"rows of {kind.name} must be a multiple of {kind.elements}", code="shape")
-        wanted = ("u8", (*spec.shape[:-1], spec.shape[-1] // kind.elements * kind.nbytes))
+        made = _blocks(spec, codec)
+        if isinstance(made, Refusal):
+            return made
+        wanted = ("u8", made.parts["data"].shape)
     else:
         return Refusal(why=f"GGUF has no type for {codec}", code="codec")
     if (part.dtype, part.shape) != wanted:
@@ -54,6 +56,30 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
             why=f"its part is {part.dtype} {list(part.shape)}, not {wanted[0]} {list(wanted[1])}", code="shape"
         )
     return Encoding(codec=encoding.codec, parts={"data": Part(dtype=wanted[0], shape=wanted[1])})
+
+
+def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
+    """A tensor as rows of blocks."""
+    kind = TYPES[BLOCK_CODES[codec]]
+    if not spec.shape or spec.shape[-1] % kind.elements:
+        return Refusal(why=f"rows of {kind.name} must be a multiple of {kind.elements}", code="shape")
+    shape = (*spec.shape[:-1], spec.shape[-1] // kind.elements * kind.nbytes)
+    return Encoding(codec=CodecSpec(codec), parts={"data": Part(dtype="u8", shape=shape)})
+
+
+# (bits, whether there is a bias) of affine codes -> the block that may hold them; whether it does, the data show
+_PLAIN = {
+    (4, False): "ggml.q4_0", (4, True): "ggml.q4_1", (5, False): "ggml.q5_0", (5, True): "ggml.q5_1",
+    (8, False): "ggml.q8_0",
+}  # fmt: skip
+
+
+def _plain_block(codec: CodecSpec) -> str | None:
+    held = codec.inner or codec
+    bits, bias = held.params.get("bits", 0), held.params.get("offset") == "bias"
+    if bits == 8 and bias:  # MLX's form of 8 bits; those that came from Q8_0 go back
+        bias = False
+    return _PLAIN.get((bits, bias)) if held.id == "affine" else None
 
 
 def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Any]) -> Layout:

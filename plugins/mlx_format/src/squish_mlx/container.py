@@ -38,7 +38,7 @@ class Mlx(Refinement):
         declared = config.get(KEY)
         if not isinstance(declared, dict):
             return None
-        layers = collect(index.tensors, (SCALES, BIASES), WEIGHT, packed=("u32",))
+        layers = collect(index.tensors, (SCALES, BIASES), base=WEIGHT, packed=("u32",))
         beside = config.get("quantization_config")
         if isinstance(beside, dict) and beside.get("quant_method") is not None:
             message = f"{KEY} is taken; quantization_config names the method {str(beside['quant_method'])[:40]!r}"

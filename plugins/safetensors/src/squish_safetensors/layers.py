@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 from squish_core.api import (
     DENSE,
     Codec,
+    CodecError,
     CodecSpec,
     Encoding,
     FormatError,
@@ -22,6 +23,7 @@ from squish_core.api import (
     Problem,
     Source,
     SquishError,
+    Stream,
     TensorSpec,
     check_shape,
     dtypes,
@@ -67,11 +69,14 @@ class Files:
 
 
 def collect(
-    tensors: Mapping[str, TensorSpec], suffixes: Iterable[str], base: str = ".weight", packed: Iterable[str] = ()
-) -> dict[str, dict[str, Part]]:
-    """Layers by name, their parts by suffix. `<layer><base>` with no other part beside it is a plain tensor, unless its
-    dtype is one of `packed`: values that mean nothing without the parts that are missing then."""
-    every = sorted({*suffixes, base}, key=len, reverse=True)
+    tensors: Mapping[str, TensorSpec], suffixes: Iterable[str], *, base: str = ".weight", beside: Iterable[str] = (),
+    packed: Iterable[str] = (),
+) -> dict[str, dict[str, Part]]:  # fmt: skip
+    """Layers by name, their parts by suffix. `<layer><base>` is a plain tensor where none of `suffixes` is there,
+    unless its dtype is one of `packed`: values that mean nothing without the parts that are missing then. Suffixes
+    `beside` belong to a layer that there is, and are plain tensors otherwise."""
+    key = frozenset(suffixes)
+    every = sorted({*key, *beside, base}, key=len, reverse=True)
     pattern = re.compile(f"(.*?)({'|'.join(map(re.escape, every))})", re.DOTALL)
     found: dict[str, dict[str, Part]] = {}
     for name, spec in tensors.items():
@@ -79,16 +84,19 @@ def collect(
         if split:
             found.setdefault(split[1], {})[split[2]] = stored_part(spec)
     return {
-        layer: parts for layer, parts in found.items() if set(parts) != {base} or parts[base].dtype in packed
+        layer: parts
+        for layer, parts in found.items() if key.intersection(parts) or (base in parts and parts[base].dtype in packed)
     }  # fmt: skip
 
 
 def refine(
-    index: Index, name: str, version: str, layers: Mapping[str, Parts], make: Make, problems: Iterable[Problem]
-) -> Index:
+    index: Index, name: str, version: str, layers: Mapping[str, Parts], make: Make, problems: Iterable[Problem], *,
+    base: str = ".weight",
+) -> Index:  # fmt: skip
     """The Index with each layer's tensors replaced by one, in the place of the first of them.
 
-    A layer that `make` refuses becomes a tensor without an encoding: its parts are extras, and a Problem says why.
+    A layer that `make` refuses becomes a tensor `<layer><base>` without an encoding: its parts are extras, and a
+    Problem says why.
     """
     owner = {layer + suffix: layer for layer, parts in layers.items() for suffix in parts}
     found = list(problems)
@@ -101,19 +109,18 @@ def refine(
         spec = plain
         if layer is not None:
             done.add(layer)
-            spec = _made(make, layer, layers[layer], found)
+            spec = _made(make, layer, layers[layer], layer + base, found)
         if tensors.setdefault(spec.name, spec) is not spec:
             message = "is stored twice, quantised and as it is; the second one is left out"
             found.append(Problem(code="duplicate", severity="error", where=spec.name, message=message))
     return evolve(index, format=name, version=version, tensors=tensors, problems=(*index.problems, *found))
 
 
-def _made(make: Make, layer: str, parts: Parts, problems: list[Problem]) -> TensorSpec:
+def _made(make: Make, layer: str, parts: Parts, name: str, problems: list[Problem]) -> TensorSpec:
     try:
         return make(layer, parts)
     except SquishError as error:
         code = error.code or "layer"
-        name = error.tensor or f"{layer}.weight"
         problems.append(Problem(code=code, severity="error", where=name, message=str(error.within(tensor=name))))
         first = next(iter(parts.values()))
         extras = {suffix.lstrip("."): part for suffix, part in parts.items()}
@@ -124,17 +131,23 @@ def _made(make: Make, layer: str, parts: Parts, problems: list[Problem]) -> Tens
 
 def encoded(
     name: str, shape: Iterable[int], spec: CodecSpec, codec: Codec, parts: Mapping[str, tuple[str, Part]],
-    extras: Parts | None = None,
+    extras: Parts | None = None, dtype: str = "f32",
 ) -> TensorSpec:  # fmt: skip
     """A tensor under `spec`; `parts` maps roles to the stored field's name and the part. The codec says what each must
     be, FormatError naming the field where it is not."""
-    made = TensorSpec(name=name, shape=check_shape(list(shape), LIMITS, tensor=name), dtype="f32", extras=extras or {})
-    wanted = codec.parts(made, spec.params)
-    for role, (dtype, dims) in wanted.items():
+    made = TensorSpec(name=name, shape=check_shape(list(shape), LIMITS, tensor=name), dtype=dtype, extras=extras or {})
+    try:
+        wanted = codec.parts(made, spec.params)
+    except CodecError as error:
+        raise FormatError(
+            f"does not fit what is declared: {error.message}", tensor=name, expected=error.expected, found=error.found,
+            code=error.code,
+        ) from None  # fmt: skip
+    for role, (kind, dims) in wanted.items():
         field, part = parts[role]
-        if (part.dtype, part.shape) != (dtype, tuple(dims)):
+        if (part.dtype, part.shape) != (kind, tuple(dims)):
             raise FormatError(
-                "does not fit what is declared", tensor=name, part=field, expected=f"{dtype} {list(dims)}",
+                "does not fit what is declared", tensor=name, part=field, expected=f"{kind} {list(dims)}",
                 found=f"{part.dtype} {list(part.shape)}", code="shape",
                 hint="The configuration and the tensors belong to different models, or a file is damaged.",
             )  # fmt: skip
@@ -178,13 +191,14 @@ def stored_part(spec: TensorSpec) -> Part:
     return next(iter(spec.extras.values()))
 
 
-def lowered(tensor: Outgoing, fields: Iterable[tuple[str, str, tuple[int, ...], str]]) -> list[Outgoing]:
-    """A layer on its way out as the tensors that are stored of it: (name, dtype, shape, role) of each."""
+def lowered(tensor: Outgoing, fields: Iterable[tuple[str, str, tuple[int, ...], str | bytes]]) -> list[Outgoing]:
+    """A layer on its way out as the tensors that are stored of it: (name, dtype, shape, role or bytes) of each."""
     made = []
-    for name, dtype, shape, role in fields:
+    for name, dtype, shape, data in fields:
         part = Part(dtype=dtype, shape=shape)
         spec = TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),))
-        made.append(Outgoing(spec, {"data": tensor.parts[role]}))
+        stream = tensor.parts[data] if isinstance(data, str) else Stream(part, lambda data=data: [data])
+        made.append(Outgoing(spec, {"data": stream}))
     return made
 
 

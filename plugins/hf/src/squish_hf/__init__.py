@@ -1,0 +1,35 @@
+"""Declares quantised Hugging Face checkpoints, a refinement of safetensors, and their codecs."""
+
+from __future__ import annotations
+
+from squish_core.api import CodecInfo, ContainerInfo, hookimpl
+
+
+@hookimpl
+def squish_containers() -> list[ContainerInfo]:
+    """The containers of this plugin."""
+    return [
+        ContainerInfo(
+            id="hf",
+            title="quantised Hugging Face checkpoints (GPTQ, AWQ, compressed-tensors, FP8, NVFP4, ...)",
+            factory="squish_hf.container:HuggingFace",
+            refines="safetensors",
+            can_write=True,
+            options={
+                "method": "gptq, gptq_v2, awq or compressed-tensors",
+                "max_shard_size": "most bytes of tensors in a shard (5GB)",
+            },
+            codecs=("dense", "affine", "mx", "float8", "bitmask", "hf.act_order", "hf.awq_gemv", "hf.bnb4", "hf.bnb8"),
+        )
+    ]
+
+
+@hookimpl
+def squish_codecs() -> list[CodecInfo]:
+    """The codecs of this plugin."""
+    return [
+        CodecInfo(id="hf.act_order", title="groups in any order", factory="squish_hf.act_order:ActOrder"),
+        CodecInfo(id="hf.awq_gemv", title="AWQ for GEMV", factory="squish_hf.gemv:AwqGemv"),
+        CodecInfo(id="hf.bnb4", title="bitsandbytes NF4 and FP4", factory="squish_hf.bitsandbytes:FourBit"),
+        CodecInfo(id="hf.bnb8", title="bitsandbytes int8", factory="squish_hf.bitsandbytes:EightBit"),
+    ]

@@ -1,0 +1,94 @@
+"""Groups in any order: each input column says to which group it belongs (`g_idx` of GPTQ's act-order)."""
+
+from __future__ import annotations
+
+import numpy as np
+from squish_codecs.affine import Affine
+from squish_codecs.decoding import integers, read
+from squish_codecs.scheme import Scheme
+
+from squish_core.api import Codec, CodecError, Codes, Exactness, Params, Parts, Region, TensorSpec
+
+ROLE = "g_idx"
+PANEL = 1 << 20
+"""Elements decoded at a time where groups are in disorder."""
+
+
+class ActOrder(Codec):
+    """Bound to `affine` by `around`. Part `g_idx` i32 [in] beside those of the codec that it wraps: column i has the
+    scale and zero point of group `g_idx[i]`.
+
+    Whether it is a real one, the data say: most files hold `i // group_size`, and are decoded as without it.
+    Source: gptqmodel, TorchLinear; compressed-tensors before 0.12, `weight_g_idx`.
+    """
+
+    def around(self, inner: Codec, params: Params) -> Codec:
+        if not isinstance(inner, Affine):
+            raise CodecError("act-order is for affine codes only", found=inner.id, code="wrap")
+        return _Bound(inner, params)
+
+
+class _Bound(Codec):
+    """`ActOrder` around affine codes."""
+
+    id = "hf.act_order"
+    scanned = (ROLE,)
+
+    def __init__(self, inner: Affine, params: Params) -> None:
+        self.inner, self.own, self.scheme = inner, params, Scheme.of(params)
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return {**self.inner.parts(spec, self.own), ROLE: ("i32", spec.shape[-1:])}
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return (*self.inner.grain(spec, self.own)[:-1], None)
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        order = self._order(parts, spec)
+        if order is None:
+            self.inner.decode(parts, spec, self.own, region=region, out=out)
+            return
+        words, scale, offset = read(self.scheme, parts, region)
+        codes = integers(self.scheme, words, out.shape, self.scheme.upright.pack_axis)
+        step = max(1, PANEL // max(out.shape[-1], 1))
+        with np.errstate(all="ignore"):
+            for low in range(0, len(out), step):
+                panel = out[low : low + step]
+                panel[...] = codes[low : low + step]
+                panel -= np.float32(self.scheme.zero)
+                if offset is not None:
+                    panel -= offset[low : low + step][..., order]
+                panel *= scale[low : low + step][..., order]
+
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        if self._order(parts, spec) is not None:
+            raise CodecError(
+                "its groups are in activation order, which the target cannot hold", part=ROLE, code="act-order",
+                hint="Ask for its values with encode=, or write the same method.",
+            )  # fmt: skip
+        return self.inner.codes(parts, spec, self.own, region)
+
+    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return (None,) * len(spec.shape)
+
+    def from_codes(
+        self, codes: Codes, spec: TensorSpec, params: Params
+    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
+        made = self.inner.from_codes(codes, spec, self.own)
+        if made is None:
+            return None
+        columns = spec.shape[-1]
+        order = np.arange(columns, dtype=np.int32) // (self.scheme.group_size or max(columns, 1))
+        return {**made[0], ROLE: order.astype(np.int32)}, made[1]
+
+    def _order(self, parts: Parts, spec: TensorSpec) -> np.ndarray | None:
+        """The group of each column, None where they follow one another; CodecError where one does not exist."""
+        order = parts[ROLE][:]
+        size = self.scheme.group_size or max(spec.shape[-1], 1)
+        groups = spec.shape[-1] // size
+        if order.size and not 0 <= int(order.min()) <= int(order.max()) < groups:
+            raise CodecError(
+                "a column is of a group that is not there", part=ROLE, expected=f"0 to {groups - 1}",
+                found=f"{order.min()} to {order.max()}", code="g_idx",
+            )  # fmt: skip
+        return None if (order == np.arange(order.size) // size).all() else order

@@ -1,0 +1,62 @@
+"""AWQ: four bits, for GEMM (interleaved, transposed) and for GEMV (in order, padded)."""
+
+from __future__ import annotations
+
+from squish_codecs.affine import Affine
+from squish_safetensors.layers import Files, Parts, encoded, need
+
+from squish_core.api import CodecSpec, FormatError, TensorSpec
+from squish_hf.declaration import Declared, refuse
+from squish_hf.gemv import AwqGemv
+from squish_hf.gptq import FLOATS, group_size
+from squish_hf.method import Method
+
+SUFFIXES = (".qweight", ".qzeros", ".scales")
+ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
+"""Which of eight codes lies in the first, the second, ... four bits of a word."""
+
+
+def read(declared: Declared, files: Files) -> Method:
+    """AWQ as AutoAWQ writes it."""
+    version = declared.get("version", str, "gemm").lower()
+    makers = {"gemm": _gemm, "gemv": _gemv}
+    if version not in makers:
+        raise refuse("version", " or ".join(makers), version, part=declared.where)
+    declared.number("bits" if "bits" in declared.fields else "w_bit", (4,))
+    group = (
+        group_size(declared) if "group_size" in declared.fields else declared.number("q_group_size", range(1, 1 << 20))
+    )
+
+    def make(layer: str, parts: Parts) -> TensorSpec:
+        if ".weight" in parts:
+            raise FormatError("is stored quantised and as it is", part="weight", code="contradiction")
+        return makers[version](layer, parts, group)
+
+    return Method(dialect=f"awq {version}", suffixes=SUFFIXES, make=make)
+
+
+def _gemm(layer: str, parts: Parts, group: int) -> TensorSpec:
+    codes = need(parts, ".qweight", ("i32",), rank=2)
+    scales = need(parts, ".scales", FLOATS, rank=2)
+    columns, rows = codes.shape[0], codes.shape[1] * 8
+    params = {
+        "bits": 4, "group_size": 0 if group >= columns else group, "axis": -2, "pack_axis": -1, "transposed": True,
+        "word": "i32", "order": ORDER, "offset": "zero_point", "offset_dtype": "packed", "scale_dtype": scales.dtype,
+    }  # fmt: skip
+    fields = {
+        "data": ("qweight", codes), "scale": ("scales", scales),
+        "offset": ("qzeros", need(parts, ".qzeros", ("i32",), rank=2)),
+    }  # fmt: skip
+    return encoded(f"{layer}.weight", (rows, columns), CodecSpec("affine", params), Affine(), fields)
+
+
+def _gemv(layer: str, parts: Parts, group: int) -> TensorSpec:
+    codes = need(parts, ".qweight", ("i32",), rank=2)
+    zeros = need(parts, ".qzeros", ("i32",), rank=2)
+    rows, columns = codes.shape[0], codes.shape[1] * 8
+    params = {"group_size": group or columns, "padded": zeros.shape[1]}
+    fields = {
+        "data": ("qweight", codes), "scale": ("scales", need(parts, ".scales", ("f16",), rank=2)),
+        "offset": ("qzeros", zeros),
+    }  # fmt: skip
+    return encoded(f"{layer}.weight", (rows, columns), CodecSpec("hf.awq_gemv", params), AwqGemv(), fields)

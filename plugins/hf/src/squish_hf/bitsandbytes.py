@@ -1,0 +1,177 @@
+"""bitsandbytes: NF4 and FP4 in blocks over the flattened tensor, and int8 rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from attrs import evolve
+from squish_safetensors.layers import LIMITS, Files, Parts, encoded, need, viewed
+from squish_safetensors.strict_json import loads
+
+from squish_core.api import Codec, CodecError, CodecSpec, FormatError, Params, Region, TensorSpec, check_shape, dtypes
+from squish_core.api import Parts as Arrays
+from squish_hf.declaration import Declared, refuse
+from squish_hf.fp8 import left
+from squish_hf.method import Method
+
+STATE = ".weight.quant_state.bitsandbytes__"
+FOUR = (
+    ".weight.absmax",
+    ".weight.quant_map",
+    ".weight.nested_absmax",
+    ".weight.nested_quant_map",
+    STATE + "nf4",
+    STATE + "fp4",
+)
+SUFFIXES = (*FOUR, ".SCB", ".weight_format")
+MAX_STATE = 4096
+BLOCKS = tuple(1 << power for power in range(5, 13))
+
+
+class FourBit(Codec):
+    """`table[code] * absmax[block]` in float32 over the row-major order; the first code of a byte in its high bits.
+
+    Parts: `data` u8 [codes / 2], `table` f32 [16], `absmax` f32 [blocks]. With `nested`, the block size of the second
+    quantisation, `absmax` is u8 and stands for `nested_table[code] * nested_absmax[block] + nested_offset`.
+    Parameters: `block_size`, and `nested`, `nested_offset`. Source: bitsandbytes 0.50, quantize_4bit, QuantState.
+    """
+
+    scanned = ("table", "nested_table")
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        blocks = -(-spec.elements // params["block_size"])
+        made: dict[str, tuple[str, tuple[int, ...]]] = {
+            "data": ("u8", (-(-spec.elements // 2),)),
+            "table": ("f32", (16,)),
+        }
+        if "nested" not in params:
+            return {**made, "absmax": ("f32", (blocks,))}
+        nested = -(-blocks // params["nested"])
+        return {
+            **made,
+            "absmax": ("u8", (blocks,)),
+            "nested_table": ("f32", (256,)),
+            "nested_absmax": ("f32", (nested,)),
+        }
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        row = math.prod(spec.shape[1:])
+        step = params["block_size"] // math.gcd(params["block_size"], row) if row else 1
+        return (step, *(None,) * (len(spec.shape) - 1)) if spec.shape else ()
+
+    def decode(self, parts: Arrays, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        block, flat = params["block_size"], out.reshape(-1)
+        if not flat.size:
+            return
+        start = region[0].start * math.prod(spec.shape[1:]) if spec.shape else 0
+        stop = start + flat.size
+        packed = parts["data"][start // 2 : -(-stop // 2)]
+        table = parts["table"][:]
+        pairs = np.stack([table[np.arange(256) >> 4], table[np.arange(256) & 15]], axis=-1)
+        flat[...] = pairs[packed].reshape(-1)[: flat.size]
+        scale = self._absmax(parts, params, start // block, -(-stop // block))
+        whole = flat.size // block * block
+        with np.errstate(all="ignore"):
+            flat[:whole].reshape(-1, block)[...] *= scale[: whole // block, None]
+            flat[whole:] *= scale[whole // block :].repeat(flat.size - whole)
+
+    def _absmax(self, parts: Arrays, params: Params, first: int, last: int) -> np.ndarray:
+        stored = parts["absmax"][first:last]
+        if "nested" not in params:
+            return stored
+        values: np.ndarray = parts["nested_table"][:][stored]
+        with np.errstate(all="ignore"):
+            values = values * parts["nested_absmax"][:][np.arange(first, last) // params["nested"]]
+            return values + np.float32(params["nested_offset"])
+
+
+class EightBit(Codec):
+    """`code * scale[row] * (1 / 127)` in float32: `data` i8 of the tensor's shape, `scale` f32 [rows].
+
+    Source: bitsandbytes 0.50, int8_vectorwise_dequant.
+    """
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        if len(spec.shape) != 2:
+            raise CodecError("int8 rows need a matrix", found=f"shape {list(spec.shape)}", code="shape")
+        return {"data": ("i8", spec.shape), "scale": ("f32", spec.shape[:1])}
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return (1, 1)
+
+    def decode(self, parts: Arrays, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        with np.errstate(all="ignore"):
+            np.multiply(parts["data"][region], parts["scale"][region[0]][:, None], out=out)
+            out *= np.float32(1 / 127)
+
+
+def read(declared: Declared, files: Files) -> Method:
+    """`load_in_4bit` or `load_in_8bit`; each tensor says itself which it is."""
+    both = [declared.get(name, bool, False) for name in ("load_in_4bit", "load_in_8bit")]
+    if all(both):
+        raise refuse("load_in_4bit", "true for one of 4 and 8 bits", True, part=declared.where)
+
+    def make(layer: str, parts: Parts) -> TensorSpec:
+        if any(suffix in parts for suffix in FOUR):
+            return _four(layer, parts, files)
+        if both[0]:
+            raise FormatError("is int8 in a checkpoint of 4 bits", part="SCB", code="contradiction")
+        return _eight(layer, parts)
+
+    return Method(
+        dialect="bitsandbytes 4 bit" if both[0] else "bitsandbytes int8", suffixes=SUFFIXES, make=make,
+        packed=("u8", "i8"),
+    )  # fmt: skip
+
+
+def _four(layer: str, parts: Parts, files: Files) -> TensorSpec:
+    kind = next((kind for kind in ("nf4", "fp4") if STATE + kind in parts), "nf4")
+    state = _state(parts, STATE + kind, files)
+    codes = parts.get(".weight") or need(parts, ".weight", ("u8",))
+    shape = check_shape(state.get("shape", 0), LIMITS, tensor=f"{layer}.weight")
+    block = _number(state, "blocksize", BLOCKS)
+    params: dict[str, Any] = {"block_size": block}
+    fields = {
+        # quant_storage may label the bytes as any dtype.
+        "data": ("weight", viewed(codes, "u8", (codes.nbytes,))),
+        "table": ("quant_map", need(parts, ".weight.quant_map", ("f32",))),
+        "absmax": ("absmax", need(parts, ".weight.absmax", ("f32", "u8"))),
+    }  # fmt: skip
+    if ".weight.nested_absmax" in parts or "nested_blocksize" in state:
+        offset = state.get("nested_offset")
+        if type(offset) is not float or not math.isfinite(offset):
+            raise refuse("nested_offset", "a number", offset, part="quant_state")
+        params.update(nested=_number(state, "nested_blocksize", BLOCKS), nested_offset=offset)
+        fields["nested_absmax"] = ("nested_absmax", need(parts, ".weight.nested_absmax", ("f32",)))
+        fields["nested_table"] = ("nested_quant_map", need(parts, ".weight.nested_quant_map", ("f32",)))
+    extras = {STATE.rpartition(".")[2] + kind: parts[STATE + kind]}
+    return encoded(f"{layer}.weight", shape, CodecSpec("hf.bnb4", params), FourBit(), fields, extras)
+
+
+def _state(parts: Parts, suffix: str, files: Files) -> dict[str, Any]:
+    """The JSON of a tensor's quantisation state, which alone has its shape."""
+    part = need(parts, suffix, ("u8",), rank=1)
+    if part.nbytes > MAX_STATE:
+        raise FormatError("is too large", part="quant_state", expected=f"at most {MAX_STATE} bytes", found=part.nbytes)
+    state = loads(files.read(part, "the quantisation state"), "quantisation state", LIMITS)
+    if state.get("quant_type") != suffix.rpartition("__")[2]:
+        raise refuse("quant_type", suffix.rpartition("__")[2], state.get("quant_type"), part="quant_state")
+    return state
+
+
+def _number(state: dict[str, Any], name: str, legal: tuple[int, ...]) -> int:
+    value = state.get(name)
+    if type(value) is not int or value not in legal:
+        raise refuse(name, "a power of two from 32 to 4096", value, part="quant_state")
+    return value
+
+
+def _eight(layer: str, parts: Parts) -> TensorSpec:
+    codes, scale = need(parts, ".weight", ("i8",), rank=2), need(parts, ".SCB", ("f32",))
+    scale = evolve(scale, shape=(dtypes.count(scale.shape),))
+    fields = {"data": ("weight", codes), "scale": ("SCB", scale)}
+    return encoded(
+        f"{layer}.weight", codes.shape, CodecSpec("hf.bnb8"), EightBit(), fields, left(parts, "weight", "SCB")
+    )  # fmt: skip

@@ -1,0 +1,97 @@
+"""The refinement: what each method's tensors stand for, by the declared `quant_method`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from attrs import evolve
+from squish_safetensors.layers import Files, Make, Parts, collect, refine
+
+from squish_core.api import (
+    Encoding,
+    Index,
+    Layout,
+    Limits,
+    Options,
+    Outgoing,
+    Part,
+    Problem,
+    Refinement,
+    Refusal,
+    Sink,
+    Source,
+    SquishError,
+    TensorSpec,
+)
+from squish_hf import writer
+from squish_hf.declaration import Declared, read_declaration
+from squish_hf.method import Method
+
+Read = Callable[[Declared, Files], Method]
+METHODS = {
+    "gptq": "squish_hf.gptq",
+    "awq": "squish_hf.awq",
+    "compressed-tensors": "squish_hf.compressed",
+    "fp8": "squish_hf.fp8",
+    "fbgemm_fp8": "squish_hf.fp8",
+    "mxfp4": "squish_hf.mxfp4",
+    "modelopt": "squish_hf.modelopt",
+    "modelopt_fp4": "squish_hf.modelopt",
+    "bitsandbytes": "squish_hf.bitsandbytes",
+}
+
+
+class HuggingFace(Refinement):
+    """A checkpoint that declares a quantisation: in config.json, or in a file of the method's own."""
+
+    def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
+        files = Files(index, source)
+        declared, problems = read_declaration(files)
+        if declared is None:
+            return None
+        if declared.method not in METHODS:
+            return _unread(index, declared, problems)
+        home = importlib.import_module(METHODS[declared.method])
+        read: Read = home.read
+        try:
+            method = read(declared, files)
+        except SquishError as error:
+            method = Method(dialect=declared.method, suffixes=home.SUFFIXES, make=_refusing(error))
+        layers = collect(index.tensors, method.suffixes, base=method.base, beside=method.beside, packed=method.packed)
+        return refine(index, self.id, method.dialect, layers, method.make, problems, base=method.base)
+
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        return writer.accepts(spec, encoding, options)
+
+    def writes_folder(self, options: Options) -> bool:
+        return True
+
+    def layout(
+        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+    ) -> Layout:
+        return writer.layout(specs, meta, assets, options)
+
+    def write(
+        self, sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes],
+        options: Options,
+    ) -> None:  # fmt: skip
+        writer.write(sink, tensors, meta, assets, options)
+
+
+def _refusing(error: SquishError) -> Make:
+    """What refuses every layer of a checkpoint whose declaration cannot be followed."""
+
+    def make(layer: str, parts: Parts) -> TensorSpec:
+        raise type(error)(error.message, **{name: getattr(error, name) for name in SquishError.FIELDS})
+
+    return make
+
+
+def _unread(index: Index, declared: Declared, problems: list[Problem]) -> Index:
+    """The stored tensors as they are, and a Problem that says why no layer could be made of them."""
+    shown = repr(declared.method[:40]) if declared.method else "no method"
+    message = f"declares {shown}, which is not known here ({', '.join(METHODS)}): the tensors are those that are stored"
+    problem = Problem(code="quant-method", severity="error", where=declared.where, message=message)
+    return evolve(index, format="hf", version=declared.method, problems=(*index.problems, *problems, problem))

@@ -1,0 +1,73 @@
+"""AWQ for GEMV: codes in natural order along the input, scales and zero points padded to whole words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+from squish_codecs import decoding
+from squish_codecs.packing import Packing
+from squish_codecs.scheme import Scheme
+
+from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec
+
+NIBBLES = Packing(4, "i32", "lsb")
+
+
+class AwqGemv(Codec):
+    """`(q - zero) * scale`: parts `data` i32 [out, in / 8], `scale` f16 [out, 8 * padded], `offset` i32 [out, padded].
+
+    Parameters: `group_size`; `padded`, the words of a row of zero points, at least those of its groups.
+    Source: autoawq 0.2.9, WQLinear_GEMV.
+    """
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        padded, groups = params["padded"], _groups(spec, params)
+        if 8 * padded < groups:
+            raise CodecError("too few zero points", expected=f"{groups} a row", found=8 * padded, code="shape")
+        rows, columns = spec.shape
+        return {
+            "data": ("i32", (rows, columns // 8)), "scale": ("f16", (rows, 8 * padded)),
+            "offset": ("i32", (rows, padded)),
+        }  # fmt: skip
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return (1, params["group_size"])
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        scheme = Scheme.of(
+            {"bits": 4, "group_size": params["group_size"], "word": "i32", "offset": "zero_point", "scale_dtype": "f16"}
+        )
+        decoding.decode(scheme, {**parts, "offset": _Zeros(parts["offset"])}, spec.shape, region, out)
+
+
+def _groups(spec: TensorSpec, params: Params) -> int:
+    if len(spec.shape) != 2 or spec.shape[1] % params["group_size"] or params["group_size"] % 8:
+        raise CodecError(
+            "the groups do not divide the rows", expected=f"a matrix, rows of {params['group_size']}, a multiple of 8",
+            found=f"shape {list(spec.shape)}", code="group_size",
+        )  # fmt: skip
+    return spec.shape[1] // params["group_size"]
+
+
+@frozen
+class _Zeros:
+    """Packed zero points, unpacked where they are indexed."""
+
+    words: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.words.shape[0], 8 * self.words.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(np.uint8)
+
+    def __getitem__(self, key: tuple[slice, slice]) -> np.ndarray:
+        rows, groups = key
+        return NIBBLES.unpack(self.words[rows], self.shape[1])[:, groups]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self[:, :], dtype)

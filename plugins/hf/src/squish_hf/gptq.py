@@ -1,0 +1,100 @@
+"""GPTQ: `qweight`, `qzeros`, `scales` and `g_idx` of a layer, stored transposed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import evolve
+from squish_codecs.affine import Affine
+from squish_safetensors.layers import Files, Parts, encoded, need
+
+from squish_core.api import CodecSpec, FormatError, TensorSpec
+from squish_hf.act_order import ActOrder
+from squish_hf.declaration import Declared, Patterns, refuse
+from squish_hf.method import Method
+
+SUFFIXES = (".qweight", ".qzeros", ".scales", ".g_idx")
+BITS, FLOATS = (2, 3, 4, 8), ("f16", "bf16", "f32")
+WORDS = {"int32": "i32", "int16": "i16", "int8": "i8", "int64": "i64"}
+FORMATS = {"gptq": (1, BITS), "gptq_v2": (0, BITS), "gptq_p": (0, range(2, 9))}
+"""`checkpoint_format` -> what was subtracted from the stored zero points, and the legal bits."""
+
+
+def read(declared: Declared, files: Files) -> Method:
+    """GPTQ as AutoGPTQ and GPTQModel write it; without `checkpoint_format` it is the first version."""
+    dialect = declared.get("checkpoint_format", str, "gptq")
+    if dialect not in FORMATS:
+        raise refuse("checkpoint_format", " or ".join(FORMATS), dialect, part=declared.where)
+    settings = Settings(declared)
+
+    def make(layer: str, parts: Parts) -> TensorSpec:
+        return _make(layer, parts, settings.of(layer), *FORMATS[dialect], dialect == "gptq_p")
+
+    return Method(dialect=dialect, suffixes=SUFFIXES, make=make)
+
+
+class Settings:
+    """The declared settings, with what `dynamic` changes for some layers."""
+
+    def __init__(self, declared: Declared) -> None:
+        self.declared = declared
+        self.dynamic: Mapping[str, Any] = declared.get("dynamic", dict, {})
+        self.patterns = Patterns(declared.where)
+
+    def of(self, layer: str) -> Declared:
+        """The settings of a layer: the first pattern that matches it counts."""
+        for key, changes in self.dynamic.items():
+            excluded = key.startswith("-:")
+            if self.patterns.matches(key.removeprefix("-:" if excluded else "+:"), layer):
+                if excluded:
+                    raise FormatError(
+                        f"is quantised, and {key[:80]!r} excludes it", part=self.declared.where, code="contradiction"
+                    )
+                if not isinstance(changes, dict):
+                    raise refuse(f"dynamic {key[:80]!r}", "an object", changes, part=self.declared.where)
+                return evolve(self.declared, fields={**self.declared.fields, **changes})
+        return self.declared
+
+
+def _make(
+    layer: str, parts: Parts, declared: Declared, subtracted: int, legal: Iterable[int], planar: bool
+) -> TensorSpec:
+    bits = declared.number("bits", legal)
+    group = group_size(declared)
+    word = WORDS.get(declared.get("pack_dtype", str, "int32"))
+    if word is None:
+        raise refuse("pack_dtype", " or ".join(WORDS), declared.fields["pack_dtype"], part=declared.where)
+    if ".weight" in parts:
+        raise FormatError("is stored quantised and as it is", part="weight", code="contradiction")
+    codes = need(parts, ".qweight", (word,), rank=2)
+    zeros = need(parts, ".qzeros", (word,), rank=2)
+    scales = need(parts, ".scales", FLOATS, rank=2)
+    rows, columns = codes.shape[1], codes.shape[0] * int(word[1:]) // bits
+    if group >= columns:
+        group = 0
+    inner = {
+        "bits": bits, "group_size": group, "axis": -2, "transposed": True, "word": word, "offset": "zero_point",
+        "offset_dtype": "packed", "scale_dtype": scales.dtype,
+    }  # fmt: skip
+    if subtracted:
+        inner["zero"] = subtracted
+    if planar and bits not in (2, 4, 8):
+        inner["order"] = "planes"
+    spec = CodecSpec("affine", inner)
+    fields = {"data": ("qweight", codes), "scale": ("scales", scales), "offset": ("qzeros", zeros)}
+    if ".g_idx" not in parts:
+        if declared.get("desc_act", bool, False):
+            need(parts, ".g_idx", ("i32",))
+        return encoded(f"{layer}.weight", (rows, columns), spec, Affine(), fields)
+    fields["g_idx"] = ("g_idx", need(parts, ".g_idx", ("i32",), rank=1))
+    wrapped = ActOrder().around(Affine(), inner)
+    return encoded(f"{layer}.weight", (rows, columns), CodecSpec("hf.act_order", {}, spec), wrapped, fields)
+
+
+def group_size(declared: Declared) -> int:
+    """The declared group size; 0 for -1, one group."""
+    size = declared.get("group_size", int, -1)
+    if size != -1 and not 0 < size < 1 << 31:
+        raise refuse("group_size", "-1 or a positive number", size, part=declared.where)
+    return max(int(size), 0)

@@ -1,0 +1,21 @@
+"""What each method module gives the refinement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from attrs import frozen
+from squish_safetensors.layers import Make
+
+
+@frozen(kw_only=True)
+class Method:
+    """How a method stores layers: `suffixes` of the stored names, the name of a plain weight (`base`), what may
+    lie beside a layer, dtypes that no plain weight has (`packed`), and what makes a tensor of a layer's parts."""
+
+    dialect: str
+    suffixes: Iterable[str]
+    make: Make
+    base: str = ".weight"
+    beside: Iterable[str] = ()
+    packed: Iterable[str] = ()

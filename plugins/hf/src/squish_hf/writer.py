@@ -1,0 +1,179 @@
+"""Writing GPTQ, AWQ and compressed-tensors: affine codes of any family in the layout of the method."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from squish_codecs.affine import Affine
+from squish_codecs.families import affine_form
+from squish_safetensors import writer
+from squish_safetensors.folder import ASSETS
+from squish_safetensors.layers import lowered, with_config
+
+from squish_core.api import (
+    CodecSpec,
+    Encoding,
+    FormatError,
+    Layout,
+    Options,
+    Outgoing,
+    Part,
+    Refusal,
+    Sink,
+    SquishError,
+    TensorSpec,
+)
+from squish_hf.act_order import ActOrder
+from squish_hf.awq import ORDER
+from squish_hf.declaration import BESIDE
+
+METHOD, MAX_SHARD_SIZE, WEIGHT = "method", "max_shard_size", ".weight"
+GPTQ, GPTQ_V2, AWQ, PACKED = "gptq", "gptq_v2", "awq", "compressed-tensors"
+METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED)
+BITS = {GPTQ: (2, 3, 4, 8), GPTQ_V2: (2, 3, 4, 8), AWQ: (4,), PACKED: (2, 3, 4, 5, 6, 7, 8)}
+NAMES = {"data": "qweight", "offset": "qzeros", "scale": "scales", "g_idx": "g_idx"}
+PACKED_NAMES = {
+    "data": "weight_packed", "scale": "weight_scale", "offset": "weight_zero_point", "g_idx": "weight_g_idx",
+}  # fmt: skip
+Form = Mapping[str, Any]
+
+
+def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+    """Dense tensors, and affine codes as the method stores them; whether they fit exactly, the data show."""
+    method = chosen(options)
+    if encoding.codec.id == "dense":
+        return writer.accepts(spec, encoding)
+    form = affine_form(encoding.codec)
+    if form is None or not spec.name.endswith(WEIGHT) or len(spec.shape) != 2:
+        return Refusal(why=f"{method} holds matrices of integer codes called <layer>.weight, not {encoding.codec.id}")
+    if form["bits"] not in BITS[method]:
+        return Refusal(why=f"{method} has {BITS[method]} bits, not {form['bits']}", code="bits")
+    codec = _codec(method, form, encoding.codec)
+    bound = ActOrder().around(Affine(), codec.inner.params) if codec.inner else Affine()
+    try:
+        made = bound.parts(spec, codec.params)
+    except SquishError as error:
+        return Refusal(why=error.message, code="affine")
+    return Encoding(
+        codec=codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in made.items()}
+    )  # fmt: skip
+
+
+def chosen(options: Options) -> str:
+    """The method asked for."""
+    method = options.get(METHOD, "")
+    if method not in METHODS:
+        raise FormatError(
+            "say which method to write", expected=" or ".join(f"hf:method={name}" for name in METHODS),
+            found=repr(method), code="option",
+        )  # fmt: skip
+    return method
+
+
+def _codec(method: str, form: Form, origin: CodecSpec) -> CodecSpec:
+    """The affine parameters of a method for codes of this form."""
+    kept = {"bits": form["bits"], "group_size": form.get("group_size", 0), "word": "i32"}
+    scale = form.get("scale_dtype", "f32")
+    if scale != "f32":
+        kept["scale_dtype"] = scale if scale in ("f16", "bf16") else "f16"
+    if method == PACKED:
+        middle = 1 << form["bits"] - 1
+        signed = form.get("signed", form.get("offset", "none") == "none" and not form.get("zero", 0))
+        if form.get("offset", "none") == "none" and (signed or form.get("zero", 0) == middle):
+            made = CodecSpec("affine", {**kept, "zero": middle})
+        else:
+            made = CodecSpec("affine", {**kept, "offset": "zero_point", "offset_dtype": "packed"})
+        return CodecSpec(origin.id, origin.params, made) if origin.inner == made else made
+    kept.update(axis=-2, transposed=True, offset="zero_point", offset_dtype="packed")
+    if method == AWQ:
+        return CodecSpec("affine", {**kept, "pack_axis": -1, "order": ORDER})
+    if method == GPTQ:
+        kept["zero"] = 1
+    return CodecSpec("hf.act_order", {}, CodecSpec("affine", kept))
+
+
+def layout(
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+) -> Layout:
+    """What is left behind; FormatError where one declaration cannot state all layers. The size is open until
+    config.json is made."""
+    declare({}, specs, chosen(options))
+    return Layout(
+        size=None, dropped=tuple(f"asset {name}" for name in assets if name in BESIDE or name not in ASSETS)
+    )  # fmt: skip
+
+
+def write(
+    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], options: Options
+) -> None:
+    """Write the shards, the assets and the index."""
+    method = chosen(options)
+    stored = [made for tensor in tensors for made in _lower(tensor, method)]
+    specs = [tensor.spec for tensor in tensors]
+    kept = {name: data for name, data in assets.items() if name not in BESIDE}
+    declared = with_config(kept, lambda config: declare(config, specs, method))
+    size = {MAX_SHARD_SIZE: options.get(MAX_SHARD_SIZE, "5GB")}
+    writer.write(sink, stored, {**meta, "format": "pt"}, declared, size, in_order=True)
+
+
+def _lower(tensor: Outgoing, method: str) -> list[Outgoing]:
+    """What is stored of a tensor."""
+    spec, (encoding,) = tensor.spec, tensor.spec.encodings
+    if encoding.codec.id == "dense":
+        return [tensor]
+    layer = spec.name.removesuffix(WEIGHT)
+    names = PACKED_NAMES if method == PACKED else NAMES
+    fields: list[tuple[str, str, tuple[int, ...], str | bytes]] = [
+        (f"{layer}.{name}", encoding.parts[role].dtype, encoding.parts[role].shape, role)
+        for role, name in names.items() if role in encoding.parts
+    ]  # fmt: skip
+    if method == PACKED:
+        fields.append((f"{layer}.weight_shape", "i64", (2,), struct.pack("<2q", *spec.shape)))
+    return lowered(tensor, fields)
+
+
+def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str) -> dict[str, Any]:
+    """A configuration that states how all quantised layers are stored; FormatError where the method cannot."""
+    forms = {
+        spec.name.removesuffix(WEIGHT): (spec.encodings[0].codec.inner or spec.encodings[0].codec).params
+        for spec in specs if spec.encodings[0].codec.id != "dense"
+    }  # fmt: skip
+    kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
+    if not forms:
+        return kept
+    settings = {layer: (form["bits"], form["group_size"] or -1, "zero" in form) for layer, form in forms.items()}
+    if method == PACKED:
+        groups = {
+            f"group_{number}": _group(each, [layer for layer, own in settings.items() if own == each])
+            for number, each in enumerate(sorted(set(settings.values())))
+        }  # fmt: skip
+        stated = {
+            "quant_method": PACKED, "version": "0.20.0", "format": "pack-quantized",
+            "quantization_status": "compressed", "config_groups": groups, "ignore": [],
+        }  # fmt: skip
+        return {**kept, "quantization_config": stated}
+    several = {(bits, group) for bits, group, _ in settings.values()}
+    if len(several) > 1:
+        shown = ", ".join(f"{bits} bits in {group}" for bits, group in sorted(several))
+        raise FormatError(
+            f"{method} states one quantisation for all layers", expected="one", found=shown, code="mixed",
+            hint="Take compressed-tensors or MLX.",
+        )  # fmt: skip
+    ((bits, group),) = several
+    common = {"bits": bits, "group_size": group}
+    if method == AWQ:
+        return {**kept, "quantization_config": {"quant_method": AWQ, "version": "gemm", "zero_point": True, **common}}
+    ordered = any(spec.encodings[0].codec.id == "hf.act_order" for spec in specs)
+    single: dict[str, Any] = {"quant_method": GPTQ, "checkpoint_format": method, "desc_act": ordered, "sym": False}
+    return {**kept, "quantization_config": {**single, **common}}
+
+
+def _group(setting: tuple[int, int, bool], layers: Sequence[str]) -> dict[str, Any]:
+    bits, group, symmetric = setting
+    weights = {
+        "num_bits": bits, "type": "int", "symmetric": symmetric, "strategy": "channel" if group == -1 else "group",
+        "group_size": None if group == -1 else group, "dynamic": False,
+    }  # fmt: skip
+    return {"targets": list(layers), "weights": weights, "input_activations": None, "output_activations": None}

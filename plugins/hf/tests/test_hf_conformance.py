@@ -1,0 +1,58 @@
+"""The conformance kit on one checkpoint of each way of storing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from squish_core.testing import ContainerSuite
+
+DATA = Path(__file__).with_name("data")
+
+
+class Checkpoints(ContainerSuite):
+    """Folders. Writing asks for a method, and is in test_hf_writing."""
+
+    container = "hf"
+    mutations = 40
+
+    @property
+    def not_rewritten(self) -> tuple[str, ...]:  # type: ignore[override]
+        return tuple(self.samples())
+
+
+class TestHuggingFace(Checkpoints):
+    """What lies in the tensors' own headers: nothing is read of their data."""
+
+    def samples(self) -> dict[str, Path]:
+        names = (
+            "compressed-tensors-fp8_block128", "compressed-tensors-nvfp4a16", "fp8-block-b64x32",
+            "mxfp4-gptoss-experts2",
+        )  # fmt: skip
+        return {name: DATA / name for name in names}
+
+
+class TestTransposed(Checkpoints):
+    """Stored [in, out]: a row of the tensor lies all over the part."""
+
+    def samples(self) -> dict[str, Path]:
+        names = ("awq-gemm_w4_g128", "gptq-v1_w4_g128_sym_actorder", "gptq-planar_w6_g64")
+        return {name: DATA / name for name in names}
+
+    @pytest.mark.skip(reason="a row is a column of what is stored")
+    def test_a_row_reads_only_its_bytes(self, sample: str) -> None:
+        """Not for this layout."""
+
+
+class TestDescribed(Checkpoints):
+    """Shapes that are stored as tensors are read at open, a few bytes a layer."""
+
+    read_ahead = 256
+
+    def samples(self) -> dict[str, Path]:
+        names = (
+            "bitsandbytes-nf4_double", "compressed-tensors-legacy_sparse24_bitmask",
+            "compressed-tensors-legacy_w4_g32_actorder", "compressed-tensors-w3_g64_asym_dense",
+        )  # fmt: skip
+        return {name: DATA / name for name in names}

@@ -1,0 +1,52 @@
+"""Checkpoints written by the packages that define each method: their values; contradictions refuse one layer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.api import SquishError
+
+DATA = Path(__file__).with_name("data")
+EXPECTED = json.loads((DATA / "expected.json").read_text())
+OUTCOMES = json.loads((DATA / "malformed" / "outcomes.json").read_text())
+
+
+def digest(values: np.ndarray) -> str:
+    """As in expected.json."""
+    return hashlib.sha256((values.astype("<f4") + np.float32(0)).tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_every_tensor_has_the_values_of_the_package(name: str) -> None:
+    with squish.open(DATA / name) as file:
+        assert (file.format, set(file), file.problems) == ("hf", set(EXPECTED[name]), ())
+        for key, (shape, wanted) in EXPECTED[name].items():
+            assert (list(file[key].shape), digest(file[key].numpy())) == (shape, wanted), key
+
+
+@pytest.mark.parametrize("name", OUTCOMES)
+def test_a_malformed_checkpoint_has_its_outcome(name: str) -> None:
+    outcome = OUTCOMES[name]
+    try:
+        file = squish.open(DATA / "malformed" / name)
+    except SquishError:
+        assert "reject at open" in (outcome["outcome"], *outcome["also_ok"])
+        return
+    with file:
+        for key, wanted in outcome["good"].items():
+            assert digest(file[key].numpy()) == wanted
+        if outcome["outcome"] == "accept with problem":
+            assert file.problems
+        for key in outcome["bad"]:
+            if key in file:
+                with pytest.raises(SquishError, match=key):
+                    file[key].numpy()
+                assert file[key].parts()
+            else:
+                assert file.problems

@@ -1,0 +1,87 @@
+"""GPTQ, AWQ and compressed-tensors as they are written: the layouts of the packages, the codes of the source."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.api import SquishError
+
+DATA = Path(__file__).with_name("data")
+LAYER = "model.layers.0.self_attn.k_proj"
+SAME = {
+    "gptq-v1_w4_g128_sym": "gptq", "gptq-v1_w3_g32_asym": "gptq", "gptq-v2_w4_g64_asym_actorder": "gptq_v2",
+    "awq-gemm_w4_g128": "awq", "awq-gemm_w4_g64_bias": "awq",
+    "compressed-tensors-w4_g32_sym": "compressed-tensors", "compressed-tensors-w3_g64_asym_dense": "compressed-tensors",
+    "compressed-tensors-w4_ragged_columns": "compressed-tensors",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "method"), SAME.items())
+def test_what_a_package_wrote_is_written_again_byte_for_byte(name: str, method: str, tmp_path: Path) -> None:
+    made = squish.convert(DATA / name, tmp_path / "out", f"hf:method={method}")
+    assert {step.action for step in made.steps} == {"copy"}
+    with squish.open(DATA / name, "safetensors") as old, squish.open(tmp_path / "out", "safetensors") as new:
+        assert set(old) == set(new)
+        for key in old:
+            assert (old[key].dtype, old[key].shape) == (new[key].dtype, new[key].shape)
+            assert old[key].numpy().tobytes() == new[key].numpy().tobytes()
+
+
+@pytest.mark.parametrize("method", ["gptq", "gptq_v2", "awq", "compressed-tensors"])
+def test_codes_go_to_every_method_and_back(method: str, tmp_path: Path) -> None:
+    source = DATA / "gptq-v1_w4_g64_asym"
+    there = squish.convert(source, tmp_path / "there", f"hf:method={method}")
+    assert {step.action for step in there.steps} <= {"copy", "repack"}
+    squish.convert(tmp_path / "there", tmp_path / "back", "hf:method=gptq")
+    with squish.open(source, "safetensors") as old, squish.open(tmp_path / "back", "safetensors") as new:
+        for key in old:
+            assert old[key].numpy().tobytes() == new[key].numpy().tobytes(), key
+    with squish.open(source) as old, squish.open(tmp_path / "there") as new:
+        assert (new.format, new.problems) == ("hf", ())
+        np.testing.assert_array_equal(new[f"{LAYER}.weight"].numpy(), old[f"{LAYER}.weight"].numpy())
+
+
+def test_act_order_is_refused_where_it_cannot_be_held(tmp_path: Path) -> None:
+    with pytest.raises(SquishError, match="activation order") as caught:
+        squish.convert(DATA / "gptq-v1_w4_g128_sym_actorder", tmp_path / "out", "hf:method=awq")
+    assert caught.value.code == "act-order"
+
+
+def test_a_zero_point_that_the_first_gptq_cannot_state_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SquishError, match="do not fit"):
+        squish.convert(DATA / "awq-gemm_w4_g128", tmp_path / "out", "hf:method=gptq")
+
+
+def test_a_method_must_be_named(tmp_path: Path) -> None:
+    with pytest.raises(SquishError, match="which method"):
+        squish.convert(DATA / "awq-gemm_w4_g128", tmp_path / "out", "hf")
+
+
+def test_one_declaration_must_do_for_all_layers_but_in_compressed_tensors(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    plain = tmp_path / "plain.safetensors"
+    header, data = {}, b""
+    for number in range(2):
+        values = rng.normal(size=(64, 128)).astype("<f4").tobytes()
+        header[f"{number}.weight"] = {
+            "dtype": "F32", "shape": [64, 128], "data_offsets": [len(data), len(data) + len(values)],
+        }  # fmt: skip
+        data += values
+    text = json.dumps(header).encode()
+    plain.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    rules = [f"{number}.*=affine:bits=4,group_size={32 << number},offset=zero_point,offset_dtype=packed,word=i32"
+             for number in range(2)]  # fmt: skip
+    squish.convert(plain, tmp_path / "both", "hf:method=compressed-tensors", encode=rules)
+    groups = json.loads((tmp_path / "both" / "config.json").read_text())["quantization_config"]["config_groups"]
+    sizes = [(group["targets"], group["weights"]["group_size"]) for group in groups.values()]
+    assert sizes == [(["0"], 32), (["1"], 64)]
+    with squish.open(tmp_path / "both") as file:
+        assert not file.problems
+        file["1.weight"].numpy()
+    with pytest.raises(SquishError, match="one quantisation"):
+        squish.convert(tmp_path / "both", tmp_path / "awq", "hf:method=awq")

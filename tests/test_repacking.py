@@ -1,0 +1,109 @@
+"""Codes go from family to family exactly, or are refused; never through values. Keeps docs/repacking.md true."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from squish_codecs.affine import Affine
+from squish_ggml.codec import GgmlBlocks
+
+import squish_core as squish
+from squish_core.api import SquishError
+
+ROOT = Path(__file__).resolve().parents[1]
+HF, MLX = (ROOT / "plugins" / name / "tests" / "data" for name in ("hf", "mlx_format"))
+PAGE = ROOT / "docs" / "repacking.md"
+NAME = "model.layers.0.self_attn.k_proj.weight"
+SOURCES: dict[str, Path | str] = {
+    "GGUF Q4_0": "gguf:q4_0",
+    "GGUF Q4_1": "gguf:q4_1",
+    "GGUF Q8_0": "gguf:q8_0",
+    "MLX 4 bit, from Q4_0": "mlx:q4_0",
+    "MLX 4 bit": MLX / "mlx-affine_b4_g64",
+    "MLX 8 bit": MLX / "mlx-affine_b8_g32",
+    "MLX mxfp4": MLX / "mlx-mxfp4",
+    "GPTQ 4 bit, symmetric": HF / "gptq-v1_w4_g128_sym",
+    "GPTQ 4 bit": HF / "gptq-v1_w4_g64_asym",
+    "GPTQ 3 bit": HF / "gptq-v1_w3_g32_asym",
+    "GPTQ, act-order": HF / "gptq-v2_w4_g64_asym_actorder",
+    "AWQ": HF / "awq-gemm_w4_g128",
+    "compressed-tensors, symmetric": HF / "compressed-tensors-w4_g32_sym",
+    "compressed-tensors": HF / "compressed-tensors-w4_g128_asym",
+    "compressed-tensors mxfp4": HF / "compressed-tensors-mxfp4a16",
+}
+TARGETS = {
+    "GGUF": "gguf", "MLX": "mlx", "GPTQ": "hf:method=gptq", "GPTQ v2": "hf:method=gptq_v2", "AWQ": "hf:method=awq",
+    "compressed-tensors": "hf:method=compressed-tensors", "UQFF": "uqff", "zTensor 2": "ztensor:wire=2",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The sources; GGUF ones are encoded here, from seeded values."""
+    folder, found = tmp_path_factory.mktemp("sources"), {}
+    values = np.random.default_rng(0).normal(size=(64, 256)).astype("<f4")
+    header = {NAME: {"dtype": "F32", "shape": [64, 256], "data_offsets": [0, values.nbytes]}}
+    text = json.dumps(header).encode()
+    plain = folder / "plain.safetensors"
+    plain.write_bytes(len(text).to_bytes(8, "little") + text + values.tobytes())
+    for name, source in SOURCES.items():
+        if isinstance(source, Path):
+            found[name] = source
+            continue
+        target, _, kind = source.partition(":")
+        found[name] = folder / f"{kind}.gguf"
+        if not found[name].exists():
+            squish.convert(plain, found[name], "gguf", encode=kind)
+        if target != "gguf":
+            squish.convert(found[name], folder / target, target)
+            found[name] = folder / target
+    return found
+
+
+def cell(source: Path, target: Path, to: str) -> str:
+    """What becomes of one tensor: how exactly it was carried, checked by value, or why it was not."""
+    try:
+        (step,) = squish.convert(source, target, to, only=NAME).steps
+    except SquishError as error:
+        if error.code not in ("refused", "act-order"):
+            raise
+        return "act-order" if error.code == "act-order" else "not exactly" if "do not fit" in error.message else "no"
+    with squish.open(source) as old, squish.open(target) as new:
+        np.testing.assert_array_equal(new[NAME].numpy(), old[NAME].numpy())
+    return {"copy": "bytes", "repack": "values"}[step.action]
+
+
+def test_the_matrix_of_docs_is_what_happens(sources: dict[str, Path], tmp_path: Path) -> None:
+    rows = [["from / to", *TARGETS], ["---"] * (1 + len(TARGETS))]
+    for number, (name, source) in enumerate(sources.items()):
+        cells = [cell(source, tmp_path / f"{number}-{column}", to) for column, to in enumerate(TARGETS.values())]
+        rows.append([name, *cells])
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    before, mark, rest = PAGE.read_text().partition("<!-- matrix -->\n")
+    written, end, after = rest.partition("\n<!-- end -->")
+    if os.environ.get("SQUISH_WRITE_DOCS"):
+        PAGE.write_text(f"{before}{mark}{table}{end}{after}")
+    else:
+        assert written == table, "run with SQUISH_WRITE_DOCS=1 to write the page"
+
+
+def test_repacking_never_touches_values(
+    sources: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("values were touched")
+
+    for codec in (Affine, GgmlBlocks):
+        for method in ("decode", "encode"):
+            monkeypatch.setattr(codec, method, fail)
+    pairs = [
+        ("GGUF Q4_0", "hf:method=gptq"), ("GPTQ 4 bit, symmetric", "gguf"), ("GPTQ 4 bit", "mlx"), ("GGUF Q8_0", "mlx"),
+        ("AWQ", "hf:method=compressed-tensors"), ("compressed-tensors", "hf:method=awq"),
+    ]  # fmt: skip
+    for number, (name, to) in enumerate(pairs):
+        (step,) = squish.convert(sources[name], tmp_path / str(number), to, only=NAME).steps
+        assert (step.action, str(step.exactness)) == ("repack", "values(f32)")
