@@ -11,7 +11,7 @@ from squish_codecs.palette import Palette
 from squish_codecs.scheme import Scheme
 from squish_codecs.tables import Tables
 
-from squish_core.api import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec, dtypes
+from squish_core.api import DENSE, Codec, CodecSpec, Encoding, Part, Refusal, TensorSpec, dtypes
 
 from .blobs import TYPES
 from .structures import is_vector_size
@@ -37,10 +37,12 @@ def held(spec: TensorSpec, encoding: Encoding, target: str) -> Encoding | Refusa
     codec = known(spec, encoding, target) if known else f"Core ML has no form of {encoding.codec.id}"
     if isinstance(codec, str):
         return Refusal(why=codec)
-    codecs = {"affine": Affine(), "palette": Palette()}
     if codec.id == "dense":
         return Encoding(codec=codec, parts={"data": Part(dtype=spec.dtype, shape=spec.shape)})
-    declared = codecs[codec.id].parts(spec, codec.params)
+    meaning, made = _CODECS[codec.id]
+    if codec.id == encoding.codec.id and meaning(codec.params) == meaning(encoding.codec.params):
+        codec = encoding.codec  # the same in other words: copied
+    declared = made.parts(spec, codec.params)
     return Encoding(
         codec=codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in declared.items()}
     )
@@ -65,7 +67,7 @@ def _dense(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str
 
 def _affine(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
     scheme = Scheme.of(encoding.codec.params)
-    offset = scheme.offset if not scheme.zero else "zero_point"
+    offset = scheme.offset if not scheme.zero else "bias"  # sums of zero points may need a bit more
     row = spec.shape[-1] if spec.shape else 1
     group = scheme.group_size or (0 if scheme.flat else row)
     if scheme.upright.group_axis != -1:
@@ -121,6 +123,10 @@ def _palette(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | s
     return CodecSpec("palette", {**params, "axis": "flat", "codebook_dtype": dtype})
 
 
+_CODECS: Mapping[str, tuple[Callable[[Mapping[str, Any]], object], Codec]] = {
+    "affine": (Scheme.of, Affine()),
+    "palette": (Tables.of, Palette()),
+}
 _ORDER = ("axis", "word", "order", "group_size")  # there is one order here, and no scale
 _HELD: Mapping[str, Callable[[TensorSpec, Encoding, str], CodecSpec | str]] = {
     "dense": _dense, "affine": _affine, "palette": _palette, "squizd.int4": _squizd(4), "squizd.int2": _squizd(2),
