@@ -9,7 +9,7 @@ PACKAGES: dict[str, dict[str, str]] = {
     "container": {
         "gguf": "squish-gguf", "safetensors": "squish-safetensors", "ztensor": "squish-ztensor",
         "squizd": "squish-squizd", "uqff": "squish-uqff", "npydir": "squish-npydir",
-        "mlx": "squish-mlx", "hf": "squish-hf",
+        "mlx": "squish-mlx", "hf": "squish-hf", "mlpackage": "squish-ane",
     },
     "codec": {
         "affine": "squish-codecs", "palette": "squish-codecs", "bitmask": "squish-codecs",

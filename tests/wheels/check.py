@@ -36,7 +36,9 @@ BRINGS = {
     "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in GGML)),
     "squish-gguf": Brings(containers=frozenset({"gguf"}), sample="sample.gguf"),
     "squish-safetensors": Brings(containers=frozenset({"safetensors"}), sample="sample.safetensors"),
-    "squish-ane": Brings(codecs=frozenset({"ane.mlpackage"}), backends=frozenset({"ane"})),
+    "squish-ane": Brings(
+        containers=frozenset({"mlpackage"}), codecs=frozenset({"ane.mlpackage"}), backends=frozenset({"ane"})
+    ),
     "squish-metal": Brings(backends=frozenset({"metal"})),
     "squish-uqff": Brings(
         containers=frozenset({"uqff"}), codecs=frozenset({"hqq", "uqff.f8q8"}), sample="sample.uqff", refines=True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from squish_core.api import BackendInfo, CodecInfo, hookimpl
+from squish_core.api import BackendInfo, CodecInfo, ContainerInfo, Signature, hookimpl
 
 
 @hookimpl
@@ -10,6 +10,23 @@ def squish_backends() -> list[BackendInfo]:
     """The backend of this plugin."""
     title = "Apple Neural Engine, through Core ML"
     return [BackendInfo(id="ane", title=title, factory="squish_ane.backend:Ane", preference=20)]
+
+
+@hookimpl
+def squish_containers() -> list[ContainerInfo]:
+    """Core ML packages."""
+    return [
+        ContainerInfo(
+            id="mlpackage",
+            title="Core ML package",
+            factory="squish_ane.container:Mlpackage",
+            suffixes=(".mlpackage",),
+            signatures=(Signature(b"Manifest.json", where="member"),),
+            can_write=True,
+            options={"target": "iOS18 (default) or iOS16"},
+            codecs=("affine", "palette"),
+        )
+    ]
 
 
 @hookimpl

@@ -14,7 +14,10 @@ from squish_core.api import FormatError, LimitError, Limits, dtypes
 from .blobs import BY_NUMBER, TYPES
 from .protobuf import Field, fields, message, number, packed, varints
 
-STRING, BOOL = 2, 1
+Feature = tuple[str, str, tuple[int, ...]]
+"""Name, dtype and shape of an input, an output or a result."""
+
+STRING = 2
 WEIGHTS = "@model_path/weights/weight.bin"
 OPSETS = {"iOS16": ("CoreML6", 7), "iOS17": ("CoreML7", 8), "iOS18": ("CoreML8", 9)}
 """Deployment target -> opset and specification version."""
@@ -232,7 +235,8 @@ def integers(dtype: str, shape: tuple[int, ...], *values: int) -> bytes:
 
 def zeros(dtype: str, shape: tuple[int, ...]) -> bytes:
     """A value of zeros that lies in the specification itself."""
-    held = message(7, message(1, bytes(TYPES[dtype].bits // 8 * dtypes.count(shape))))
+    tag = 1 if dtype == "f32" else 7  # floats have a list of their own, the other types are bytes
+    held = message(tag, message(1, bytes(TYPES[dtype].bits // 8 * dtypes.count(shape))))
     return kind_of(2, TYPES[dtype].number, shape) + message(3, message(1, held))
 
 
@@ -251,17 +255,16 @@ def operation(
 ) -> bytes:
     """An operation with one result; an input is a value, or the name of another result."""
     name, dtype, shape = output
-    bound = [
-        message(2, message(1, key), message(2, message(1, message(1, given) if isinstance(given, str) else message(2, given))))
-        for key, given in inputs.items()
-    ]  # fmt: skip
+    arguments = {
+        key: message(1, given) if isinstance(given, str) else message(2, given) for key, given in inputs.items()
+    }
+    bound = [message(2, message(1, key), message(2, message(1, each))) for key, each in arguments.items()]
     result = message(3, message(1, name), kind_of(2, TYPES[dtype].number, shape))
     named = [message(5, message(1, key), message(2, value)) for key, value in attributes.items()]
     return message(3, message(1, kind), *bound, result, *named)
 
 
 _ARRAY_TYPES = {"f16": 65552, "f32": 65568}
-Feature = tuple[str, str, tuple[int, ...]]
 
 
 def specification(

@@ -1,0 +1,54 @@
+"""The format plugin: Core ML packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from squish_core.api import (
+    Container,
+    Encoding,
+    Index,
+    Layout,
+    Limits,
+    Options,
+    Outgoing,
+    Part,
+    Refusal,
+    Sink,
+    Source,
+    TensorSpec,
+)
+
+from . import holding, writer
+from .package import read_package
+
+
+class Mlpackage(Container):
+    """A Core ML package: its constants and compressed weights as tensors; written with a linear layer a matrix."""
+
+    def read_index(self, source: Source, limits: Limits) -> Index:
+        return read_package(source, limits)
+
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        return holding.held(spec, encoding, writer.target_of(options))
+
+    def layout(
+        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+    ) -> Layout:
+        kept, dropped = writer.texts(meta)
+        made = writer.draft(specs, kept, writer.target_of(options))
+        return Layout(size=made.size, dropped=(*dropped, *assets))
+
+    def write(
+        self,
+        sink: Sink,
+        tensors: Sequence[Outgoing],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, bytes],
+        options: Options,
+    ) -> None:
+        writer.write(sink, tensors, writer.texts(meta)[0], writer.target_of(options))
+
+    def writes_folder(self, options: Options) -> bool:
+        return True

@@ -1,0 +1,179 @@
+"""What a package holds of a tensor: the codec it is written in, and the compile-time operation that undoes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import frozen
+from squish_codecs.affine import Affine
+from squish_codecs.palette import Palette
+from squish_codecs.scheme import Scheme
+from squish_codecs.tables import Tables
+
+from squish_core.api import DENSE, Codec, CodecSpec, Encoding, Part, Refusal, TensorSpec, dtypes
+
+from .blobs import TYPES
+from .structures import is_vector_size
+
+Shape = tuple[int, ...]
+TARGETS = ("iOS18", "iOS16")
+FLOATS = ("f16", "f32")
+_HALF = "For values: --encode dense:dtype=f16."
+
+
+@frozen(kw_only=True)
+class Op:
+    """A compile-time operation: its type, dtype of the values, and each parameter as (role, dtype, shape)."""
+
+    type: str
+    dtype: str
+    params: Mapping[str, tuple[str, str, Shape]]
+
+
+def held(spec: TensorSpec, encoding: Encoding, target: str) -> Encoding | Refusal:
+    """The tensor as a package for `target` stores it, the same codes in Core ML's order; or why it cannot."""
+    known = _HELD.get(encoding.codec.id)
+    codec = known(spec, encoding, target) if known else f"Core ML has no form of {encoding.codec.id}"
+    if isinstance(codec, str):
+        return Refusal(why=codec)
+    if codec.id == "dense":
+        return Encoding(codec=codec, parts={"data": Part(dtype=spec.dtype, shape=spec.shape)})
+    meaning, made = _CODECS[codec.id]
+    if codec.id == encoding.codec.id and meaning(codec.params) == meaning(encoding.codec.params):
+        codec = encoding.codec  # the same in other words: copied
+    declared = made.parts(spec, codec.params)
+    return Encoding(
+        codec=codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in declared.items()}
+    )
+
+
+def operation(spec: TensorSpec, target: str) -> Op:
+    """The operation for a tensor that `held` has accepted."""
+    (encoding,) = spec.encodings
+    if encoding.codec.id == "dense":
+        return Op(type="const", dtype=spec.dtype, params={"val": ("data", spec.dtype, spec.shape)})
+    if encoding.codec.id == "affine":
+        return _affine_op(Scheme.of(encoding.codec.params), spec, target)
+    return _palette_op(Tables.of(encoding.codec.params), spec, target)
+
+
+def _dense(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
+    dtype = encoding.parts["data"].dtype
+    if dtype != spec.dtype or TYPES.get(dtype, TYPES["u4"]).bits < 8 or dtype in ("bf16", "f8_e4m3", "f8_e5m2"):
+        return f"Core ML computes in float16 or float32, not {dtype}. {_HALF}"
+    return DENSE
+
+
+def _affine(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
+    scheme = Scheme.of(encoding.codec.params)
+    offset = scheme.offset if not scheme.zero else "bias"  # sums of zero points may need a bit more
+    row = spec.shape[-1] if spec.shape else 1
+    group = scheme.group_size or (0 if scheme.flat else row)
+    if scheme.upright.group_axis != -1:
+        return "its groups lie across the rows"
+    return _integers(spec, target, scheme.bits, scheme.signed, group, offset, scheme.scale_dtype)
+
+
+def _squizd(bits: int) -> Callable[[TensorSpec, Encoding, str], CodecSpec | str]:
+    def made(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
+        """SQUIZD's nibbles are Core ML's; a zero that is not 0 becomes a float offset where that is exact."""
+        offset = "none" if bits == 4 else "zero_point"
+        return _integers(spec, target, bits, bits == 4, encoding.codec.params.get("group_size", 0), offset, "f32")
+
+    return made
+
+
+def _integers(
+    spec: TensorSpec, target: str, bits: int, signed: bool, group: int, offset: str, scale: str
+) -> CodecSpec | str:
+    """The affine parameters of Core ML's flat order for these codes."""
+    scale = scale if scale in FLOATS else "f16" if scale == "f8_e4m3" else "f32"
+    width = 4 if bits <= 4 and target == "iOS18" else 8
+    if target == "iOS16" and group not in (0, spec.elements // max(spec.shape[0], 1)):
+        return "iOS16 has one scale a tensor or a channel; iOS18 has blocks"
+    if group and _grid(spec.shape, group) is None:
+        return f"groups of {group} are no blocks of {list(spec.shape)}"
+    params: dict[str, Any] = {
+        "bits": width, "group_size": group, "axis": "flat", "signed": signed, "scale_dtype": scale,
+    }  # fmt: skip
+    if offset != "none":
+        whole = "packed" if width == 4 else "i8" if signed else "u8"
+        params |= {"offset": "zero_point", "offset_dtype": scale if offset == "bias" or width != bits else whole}
+    return CodecSpec("affine", params)
+
+
+def _palette(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
+    tables = Tables.of(encoding.codec.params)
+    bits, books = tables.scheme.bits, spec.elements // tables.codebook_size if tables.codebook_size else 1
+    wanted = (1, 2, 4, 6, 8) if target == "iOS16" else (1, 2, 3, 4, 6, 8)
+    rules = (
+        (not tables.scaled, "a palette with scales"),
+        (tables.table is None, "a constant table, which is no part of the file"),
+        (bits in wanted, f"{bits}-bit indices"),
+        (target == "iOS18" or (books == 1 and tables.vector == 1), "several codebooks or vectors before iOS18"),
+        (is_vector_size(tables.vector), f"vectors of {tables.vector}"),
+        (books == 1 or tables.index_shape(spec.shape)[0] % books == 0, "codebooks that are no runs of rows"),
+    )
+    failed = next((what for holds, what in rules if not holds), None)
+    if failed:
+        return f"Core ML has no form of {failed}"
+    params = {name: value for name, value in tables.params().items() if name not in _ORDER}
+    dtype = tables.codebook_dtype if tables.codebook_dtype != "bf16" else "f32"
+    return CodecSpec("palette", {**params, "axis": "flat", "codebook_dtype": dtype})
+
+
+_CODECS: Mapping[str, tuple[Callable[[Mapping[str, Any]], object], Codec]] = {
+    "affine": (Scheme.of, Affine()),
+    "palette": (Tables.of, Palette()),
+}
+_ORDER = ("axis", "word", "order", "group_size")  # there is one order here, and no scale
+_HELD: Mapping[str, Callable[[TensorSpec, Encoding, str], CodecSpec | str]] = {
+    "dense": _dense, "affine": _affine, "palette": _palette, "squizd.int4": _squizd(4), "squizd.int2": _squizd(2),
+}  # fmt: skip
+
+
+def _grid(shape: Shape, group: int) -> Shape | None:
+    """Blocks along each axis that runs of `group` elements are; None where they are no boxes."""
+    cells: list[int] = []
+    for size in reversed(shape):
+        if group >= size and group % size == 0:
+            cells.append(1)
+            group //= size
+        elif size % group == 0:
+            cells.append(size // group)
+            group = 1
+        else:
+            return None
+    return tuple(reversed(cells)) if group == 1 else None
+
+
+def _affine_op(scheme: Scheme, spec: TensorSpec, target: str) -> Op:
+    dtype = ("i" if scheme.signed else "u") + str(scheme.bits)
+    if target == "iOS16":
+        scales = spec.shape[:1] if scheme.group_size else ()
+        params = {"quantized_data": ("data", dtype, spec.shape), "scale": ("scale", scheme.scale_dtype, scales)}
+        params["zero_point"] = ("offset", dtype, scales)
+        return Op(type="constexpr_affine_dequantize", dtype=scheme.scale_dtype, params=params)
+    grid = _grid(spec.shape, scheme.group_size) if scheme.group_size else (1,) * len(spec.shape)
+    assert grid is not None
+    params = {"data": ("data", dtype, spec.shape), "scale": ("scale", scheme.scale_dtype, grid)}
+    if scheme.offset != "none":
+        params["offset"] = ("offset", dtype if scheme.offset_dtype not in FLOATS else scheme.offset_dtype, grid)
+    return Op(type="constexpr_blockwise_shift_scale", dtype=scheme.scale_dtype, params=params)
+
+
+def _palette_op(tables: Tables, spec: TensorSpec, target: str) -> Op:
+    bits, indices = tables.scheme.bits, tables.index_shape(spec.shape)
+    dtype = tables.codebook_dtype
+    if target == "iOS16":
+        stream = (-(-dtypes.count(indices) * bits // 8),)
+        old: dict[str, tuple[str, str, Shape]] = {"indices": ("data", "u8", stream)}
+        old["lut"] = ("codebook", dtype, (1 << bits,))
+        return Op(type="constexpr_lut_to_dense", dtype=dtype, params=old)
+    books = spec.elements // tables.codebook_size if tables.codebook_size else 1
+    groups = (books, *(1,) * (len(indices) - 1))
+    params = {
+        "indices": ("data", f"u{bits}", indices), "lut": ("codebook", dtype, (*groups, 1 << bits, tables.vector)),
+    }  # fmt: skip
+    return Op(type="constexpr_lut_to_dense", dtype=dtype, params=params)

@@ -1,0 +1,110 @@
+"""coremltools as an independent judge: it reads what we write, and decodes to the same bits."""
+
+import numpy as np
+import oracles
+import pytest
+
+import squish_core as squish
+from squish_core.testing.sources import memory_file
+
+from .conftest import stored
+from .test_ane_writing import FORMS, OLD
+
+pytestmark = pytest.mark.oracle
+
+
+def decompressed(path):
+    """Runs in the peer: specification version, and the weight of each linear layer as float32, in order."""
+    import logging
+    import os
+
+    os.environ["TQDM_DISABLE"] = "1"
+    logging.disable(logging.CRITICAL)
+    import coremltools as ct
+
+    model = ct.models.MLModel(path, skip_model_load=True)
+    plain = ct.optimize.coreml.decompress_weights(model)
+    layers = [op for op in plain._mil_program.functions["main"].operations if op.op_type == "linear"]
+    found = [[str(op.weight.val.dtype), op.weight.val.astype(np.float32)] for op in layers]
+    return [model.get_spec().specificationVersion, found]
+
+
+def build(folder):
+    """Runs in the peer: compressions by coremltools itself, and the weights that it decodes."""
+    import logging
+    import os
+
+    os.environ["TQDM_DISABLE"] = "1"
+    logging.disable(logging.CRITICAL)
+    import coremltools as ct
+    import coremltools.optimize.coreml as cto
+    from coremltools.converters.mil import Builder
+    from coremltools.converters.mil.mil import types
+
+    values = np.random.default_rng(0).standard_normal((48, 128)).astype(np.float16)
+    inputs = [Builder.TensorSpec(shape=(1, 128), dtype=types.fp16)]
+    program = Builder.program(input_specs=inputs, opset_version=ct.target.iOS18)(
+        lambda x: Builder.linear(x=x, weight=values, name="y")
+    )
+    model = ct.convert(
+        program, source="milinternal", convert_to="mlprogram", minimum_deployment_target=ct.target.iOS18,
+        skip_model_load=True,
+    )  # fmt: skip
+
+    def made(config, compress):
+        return compress(model, cto.OptimizationConfig(global_config=config))
+
+    palette, linear = cto.OpPalettizerConfig, cto.OpLinearQuantizerConfig
+    small = {"weight_threshold": 16}
+    models = {
+        "uniform4": made(palette(mode="uniform", nbits=4, **small), cto.palettize_weights),
+        "uniform2": made(palette(mode="uniform", nbits=2, **small), cto.palettize_weights),
+        "groups": made(
+            palette(mode="uniform", nbits=4, granularity="per_grouped_channel", group_size=16, **small),
+            cto.palettize_weights,
+        ),
+        "channel8": made(linear(mode="linear_symmetric", **small), cto.linear_quantize_weights),
+        "zero8": made(linear(mode="linear", dtype="uint8", **small), cto.linear_quantize_weights),
+        "block4": made(
+            linear(mode="linear_symmetric", dtype="int4", granularity="per_block", block_size=32, **small),
+            cto.linear_quantize_weights,
+        ),
+        "zero4": made(
+            linear(mode="linear", dtype="uint4", granularity="per_block", block_size=32, **small),
+            cto.linear_quantize_weights,
+        ),
+    }
+    found = {}
+    for name, each in models.items():
+        each.save(f"{folder}/{name}.mlpackage")
+        plain = cto.decompress_weights(each)
+        (op,) = [op for op in plain._mil_program.functions["main"].operations if op.op_type == "linear"]
+        found[name] = op.weight.val.astype(np.float32)
+    return found
+
+
+@pytest.mark.parametrize("target", ["iOS18", "iOS16"])
+def test_coremltools_decodes_what_we_write(tmp_path, target):
+    chance, tensors = np.random.default_rng(0), {}
+    for name, (codec, params) in FORMS.items():
+        if target == "iOS18" or name in OLD:
+            spec, codec_spec, parts = stored(codec, params, (64, 64), chance)
+            tensors[name] = (squish.api.TensorSpec(name=name, shape=spec.shape, dtype="f32"), codec_spec, parts)
+    file, _ = memory_file(squish.registry(), tensors)
+    path = tmp_path / "ours.mlpackage"
+    squish.convert(file, path, to=f"mlpackage:target={target}")
+    version, found = oracles.peer("coremltools").run(decompressed, path=str(path))
+    assert version == {"iOS18": 9, "iOS16": 7}[target]
+    assert len(found) == len(tensors)
+    for (name, tensor), (dtype, values) in zip(file.items(), found):
+        ours = tensor.numpy().astype(dtype).astype(np.float32)
+        assert ours.tobytes() == np.asarray(values).tobytes(), name
+
+
+def test_we_decode_what_coremltools_compresses(tmp_path):
+    found = oracles.peer("coremltools").run(build, folder=str(tmp_path))
+    for name, values in found.items():
+        with squish.open(tmp_path / f"{name}.mlpackage") as file:
+            (tensor,) = (each for each in file.values() if len(each.shape) == 2)
+            assert tensor.codec in ("affine", "palette")
+            assert tensor.numpy().astype(np.float16).astype(np.float32).tobytes() == values.tobytes(), name

@@ -1,0 +1,151 @@
+"""Packages made by coremltools, decoded bit for bit as coremltools decodes them."""
+
+import json
+import shutil
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.api import FormatError, SquishError
+
+DATA = Path(__file__).parent / "data"
+WEIGHTS = dict(np.load(DATA / "weights.npz"))
+UNREAD = {"old_sparse": "constexpr_sparse_to_dense"}
+
+
+def matrix(file):
+    """The weight; the bias of zeros is a tensor of its own."""
+    (found,) = (tensor for tensor in file.values() if len(tensor.shape) == 2)
+    return found
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("packages")
+    with zipfile.ZipFile(DATA / "packages.zip") as archive:
+        archive.extractall(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", sorted(set(WEIGHTS) - set(UNREAD)))
+def test_values_are_those_of_coremltools(packages, name):
+    with squish.open(packages / f"{name}.mlpackage") as file:
+        assert file.format == "mlpackage"
+        assert not file.problems
+        tensor = matrix(file)
+        assert (tensor.shape, tensor.dtype) == (WEIGHTS[name].shape, "f16")
+        assert tensor.numpy().astype(np.float16).tobytes() == WEIGHTS[name].tobytes()
+        np.testing.assert_array_equal(tensor[1:3, 2:5], tensor.numpy()[1:3, 2:5])
+
+
+@pytest.mark.parametrize("name", sorted(UNREAD))
+def test_what_no_codec_reads_is_told(packages, name):
+    with squish.open(packages / f"{name}.mlpackage") as file:
+        assert list(file) == ["y_bias_0"]
+        assert [UNREAD[name] in problem.message for problem in file.problems] == [True]
+
+
+@pytest.mark.parametrize("name", ["old_lut4", "lut4_groups", "int4_blocks", "uint4_blocks_offset", "lut4_vectors"])
+def test_codes_stay_the_same_when_a_package_is_written_again(packages, tmp_path, name):
+    """Copied, not decoded; and what is read from it is the same."""
+    target = tmp_path / "again.mlpackage"
+    report = squish.convert(packages / f"{name}.mlpackage", target)
+    assert [(step.action, str(step.exactness)) for step in report.steps] == [("copy", "bytes")] * 2
+    with squish.open(target) as file:
+        tensor = matrix(file)
+        assert tensor.numpy().astype(np.float16).tobytes() == WEIGHTS[name].tobytes()
+
+
+@pytest.fixture
+def package(packages, tmp_path):
+    return Path(shutil.copytree(packages / "int4_blocks.mlpackage", tmp_path / "p.mlpackage"))
+
+
+def weights_of(package):
+    return package / "Data/com.apple.CoreML/weights/weight.bin"
+
+
+def model_of(package):
+    return package / "Data/com.apple.CoreML/model.mlmodel"
+
+
+def patched(path, at, data):
+    raw = bytearray(path.read_bytes())
+    raw[at : at + len(data)] = data
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("at", "data", "told"),
+    [
+        (4, b"\x01", "another version"),
+        (64, b"\0", "no sentinel"),
+        (68, b"\x01", "another type"),
+        (72, b"\x01", "another size"),
+        (80, b"\x01", "outside the file"),
+        (82, b"\xff", "outside the file"),
+        (88, b"\x04", "another size"),
+    ],
+)  # fmt: skip
+def test_lying_records_are_refused(package, at, data, told):
+    patched(weights_of(package), at, data)
+    with pytest.raises(FormatError, match=told) as caught:
+        squish.open(package)
+    assert caught.value.offset is not None
+    assert "weight.bin" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Manifest.json", "Data/com.apple.CoreML/model.mlmodel"])
+def test_missing_files(package, name):
+    (package / name).unlink()
+    with pytest.raises(SquishError):
+        squish.open(package, format="mlpackage")
+
+
+def test_missing_weights(package):
+    shutil.rmtree(weights_of(package).parent)
+    with pytest.raises(FormatError, match="no such file"):
+        squish.open(package)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_links_are_not_followed(package, deep):
+    place = weights_of(package).parent if deep else weights_of(package)
+    moved = package.parent / "elsewhere"
+    place.rename(moved)
+    place.symlink_to(moved)
+    with pytest.raises(FormatError, match="link"):
+        squish.open(package)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["../../etc/passwd", "/etc/passwd", "com.apple.CoreML/../../../x", 5, None, "", "x" * 2000, "com.apple.CoreML"],
+)
+def test_manifest_paths_stay_inside(package, path):
+    manifest = json.loads((package / "Manifest.json").read_text())
+    manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"] = path
+    (package / "Manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(SquishError) as caught:
+        squish.open(package)
+    assert caught.value.code != "plugin-bug"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"itemInfoEntries": 3}', "[" * 100000, '{"rootModelIdentifier": []}'])
+def test_damaged_manifests(package, text):
+    (package / "Manifest.json").write_text(text)
+    with pytest.raises(FormatError, match="manifest"):
+        squish.open(package)
+
+
+def test_weights_elsewhere_are_refused(package):
+    raw = model_of(package).read_bytes()
+    name = b"@model_path/weights/weight.bin"
+    model_of(package).write_bytes(
+        raw.replace(name, b"@model_path/../../../../weight".ljust(len(name), b"x")[: len(name)])
+    )
+    with pytest.raises(FormatError, match="another file than the weights"):
+        squish.open(package)

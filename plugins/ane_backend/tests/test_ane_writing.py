@@ -1,0 +1,155 @@
+"""Packages that we write: the same codes, sizes known beforehand, bounded memory, and refusals in words."""
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from squish_ane.program import read_program
+
+import squish_core as squish
+from squish_core.api import CodecSpec, Limits, SquishError, TensorSpec
+from squish_core.testing.sources import memory_file
+
+FORMS = {
+    "int4 blocks": ("affine", {"bits": 4, "group_size": 32, "scale_dtype": "f16"}),
+    "int4 channel": ("affine", {"bits": 4, "scale_dtype": "f16"}),
+    "uint4 packed zero points": ("affine", {
+        "bits": 4, "group_size": 32, "axis": "flat", "offset": "zero_point", "offset_dtype": "packed",
+        "scale_dtype": "f16"}),
+    "int8 channel": ("affine", {"bits": 8, "scale_dtype": "f16"}),
+    "uint8 zero points": ("affine", {"bits": 8, "group_size": 32, "offset": "zero_point", "scale_dtype": "f16"}),
+    "GPTQ": ("affine", {"bits": 4, "group_size": 32, "transposed": True, "axis": -2, "word": "i32",
+                        "offset": "zero_point", "offset_dtype": "packed", "scale_dtype": "f16", "zero": 1}),
+    "two bits": ("affine", {"bits": 2, "group_size": 32, "scale_dtype": "f16"}),
+    "float32 scales": ("affine", {"bits": 4, "group_size": 32}),
+    "palette": ("palette", {"bits": 4, "codebook_dtype": "f16"}),
+    "palette by rows": ("palette", {"bits": 4, "axis": "flat", "codebook_dtype": "f16", "codebook_size": 1024}),
+    "palette of vectors": ("palette", {
+        "bits": 4, "axis": "flat", "codebook_dtype": "f16", "vector": 2, "vector_axis": -2}),
+    "one bit": ("palette", {"bits": 1, "codebook_dtype": "f16"}),
+    "dense": ("dense", {}),
+}  # fmt: skip
+OLD = {"int4 channel", "int8 channel", "palette", "dense", "one bit"}
+
+
+def written(file, tmp_path, target="iOS18", **options):
+    path = tmp_path / "out.mlpackage"
+    return squish.convert(file, path, to=f"mlpackage:target={target}", **options), path
+
+
+def size_of(path):
+    return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+
+
+@pytest.mark.parametrize("target", ["iOS18", "iOS16"])
+@pytest.mark.parametrize("name", FORMS)
+def test_values_are_kept(file_of, tmp_path, name, target):
+    file = file_of(w=(*FORMS[name], (64, 64)))
+    if target == "iOS16" and name not in OLD:
+        with pytest.raises(SquishError, match=r"iOS16|iOS18|cannot hold"):
+            written(file, tmp_path, target)
+        return
+    report, path = written(file, tmp_path, target)
+    assert report.steps[0].action in ("copy", "repack")
+    assert report.size == size_of(path)
+    with squish.open(path) as again:
+        assert list(again) == ["w"]
+        np.testing.assert_array_equal(again["w"].numpy(), file["w"].numpy())
+        assert squish.verify(path).ok
+
+
+def test_squizd_int4_bytes_are_the_blob(tmp_path):
+    """Two's complement nibbles, low one first, are Core ML's Int4 as they are."""
+    chance, codec = np.random.default_rng(1), CodecSpec("squizd.int4", {"group_size": 64})
+    table = np.zeros((8 * 256 // 64, 4), np.uint32)
+    table[:, 2] = chance.random(len(table), np.float32).view(np.uint32)
+    codes = chance.integers(0, 256, 8 * 128, np.uint8)
+    spec = TensorSpec(name="layers.0.w1", shape=(8, 256), dtype="f32")
+    file, _ = memory_file(squish.registry(), {spec.name: (spec, codec, {"codes": codes, "table": table})})
+    _, path = written(file, tmp_path)
+    raw = (path / "Data/com.apple.CoreML/weights/weight.bin").read_bytes()
+    assert raw[128 : 128 + len(codes)] == codes.tobytes()
+    assert raw[68] == 8  # the code of Int4
+    with squish.open(path) as again:
+        np.testing.assert_array_equal(again[spec.name].numpy(), file[spec.name].numpy())
+
+
+def test_names_and_layers(file_of, tmp_path):
+    """Tensors keep their names; matrices become layers, and those of one width share an input."""
+    matrix = ("affine", {"bits": 8, "scale_dtype": "f16"})
+    file = file_of(
+        **{"model.layers.0.up": (*matrix, (48, 64)), "model.layers.0_up": (*matrix, (32, 64)),
+           "0.norm": ("dense", {}, (16,)), "down": (*matrix, (64, 48))}
+    )  # fmt: skip
+    _, path = written(file, tmp_path)
+    program = read_program((path / "Data/com.apple.CoreML/model.mlmodel").read_bytes(), Limits())
+    assert (program.version, program.opset) == (9, "CoreML8")
+    layers = [operation for operation in program.operations if operation.type == "linear"]
+    assert [(layer.inputs["x"], layer.outputs[0][1].shape) for layer in layers] == [
+        ("x_64_f16", (1, 48)), ("x_64_f16", (1, 32)), ("x_48_f16", (1, 64)),
+    ]  # fmt: skip
+    results = [operation.outputs[0][0] for operation in program.operations]
+    assert len(set(results)) == len(results)
+    with squish.open(path) as again:
+        assert list(again) == list(file)
+
+
+def test_the_same_input_gives_the_same_bytes(file_of, tmp_path):
+    made = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        _, path = written(file_of(w=(*FORMS["int4 blocks"], (64, 64))), tmp_path / name)
+        made.append({str(each.relative_to(path)): each.read_bytes() for each in path.rglob("*") if each.is_file()})
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize(
+    ("codec", "params", "told"),
+    [
+        ("mx", {}, "no form of mx"),
+        ("affine", {"bits": 4, "group_size": 32, "axis": -2}, "across the rows"),
+        ("affine", {"bits": 4, "group_size": 64, "axis": "flat"}, "no blocks"),
+        ("affine", {"bits": 4, "group_size": 32, "offset": "bias"}, "do not fit"),
+        ("palette", {"bits": 4, "table": "nf4", "scale_dtype": "f16"}, "palette with scales"),
+        ("palette", {"bits": 5}, "5-bit"),
+        ("palette", {"bits": 4, "vector": 3, "vector_axis": -1}, "vectors of 3"),
+        ("palette", {"bits": 4, "codebook_size": 32}, "runs of rows"),
+    ],
+)  # fmt: skip
+def test_what_core_ml_has_no_form_of_is_refused_in_words(file_of, tmp_path, codec, params, told):
+    with pytest.raises(SquishError, match=told):
+        written(file_of(w=(codec, params, (64, 96))), tmp_path)
+    assert not (tmp_path / "out.mlpackage").exists()
+
+
+def test_bfloat16_is_refused_with_the_next_step(tmp_path):
+    values = np.ones((4, 8), squish.api.dtypes.to_numpy("bf16"))
+    spec = TensorSpec(name="w", shape=values.shape, dtype="bf16")
+    file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec("dense"), {"data": values})})
+    with pytest.raises(SquishError, match="encode dense:dtype=f16"):
+        written(file, tmp_path)
+    report, _ = written(file, tmp_path, encode="dense:dtype=f16")
+    assert report.steps[0].target == "f16"
+
+
+def test_an_unknown_target(file_of, tmp_path):
+    with pytest.raises(SquishError, match="iOS18 or iOS16"):
+        written(file_of(w=(*FORMS["dense"], (4, 8))), tmp_path, "iOS12")
+
+
+def test_weights_are_streamed(tmp_path):
+    """Many layers are encoded in the memory of a panel or two, not of the model."""
+    chance, tensors = np.random.default_rng(0), {}
+    for number in range(24):
+        spec = TensorSpec(name=f"w{number}", shape=(1024, 1024), dtype="f32")
+        tensors[spec.name] = (spec, CodecSpec("dense"), {"data": chance.standard_normal(spec.shape, np.float32)})
+    file, _ = memory_file(squish.registry(), tensors)
+    tracemalloc.start()
+    try:
+        written(file, tmp_path, encode="affine:bits=4,group_size=32,scale_dtype=f16")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 40 << 20  # the model is 96 MiB
+    assert size_of(Path(tmp_path / "out.mlpackage")) < 24 * (1024 * 1024 * 5 // 8)
