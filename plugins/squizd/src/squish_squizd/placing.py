@@ -12,7 +12,7 @@ from attrs import define, field, frozen
 
 from squish_core.api import CodecSpec, Part, Refusal, SquishError, TensorSpec
 
-from .blocks import aligned
+from .blocks import TCAW, aligned
 from .header import ARCHITECTURES, DRAFT_KEY, ENTRY, GLOBAL_KEY, SIZE
 from .tables import tensor_id
 
@@ -169,7 +169,7 @@ def layer_of(name: str) -> int | None:
 
 def is_ffn(name: str) -> bool:
     """Whether a name is that of a feed-forward matrix."""
-    return bool(_FFN.search(name)) or bool(re.search(r"\.ffn_(?:up|down|gate)", name))
+    return bool(_FFN.search(name))
 
 
 def unwrapped(codec: CodecSpec) -> CodecSpec:
@@ -256,9 +256,8 @@ def _packed(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
 def _tcaw(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
     rows, columns = rows_columns(spec.shape)
     high = codec.params["n_high"]
-    fixed = struct.pack(
-        "<4sIIIBBBBQQ", b"TCAW", rows, 64, columns, 2, codec.params["base_exponent"], 3, 0, high, spec.elements - high
-    )
+    base = codec.params["base_exponent"]
+    fixed = TCAW.pack(b"TCAW", rows, 64, columns, 2, base, 3, 0, high, spec.elements - high)
     return fixed + bytes(aligned(start + len(fixed)) - start - len(fixed))
 
 
