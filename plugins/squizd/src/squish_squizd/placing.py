@@ -123,8 +123,14 @@ def place(specs: Sequence[TensorSpec], wanted: Wanted) -> Placement:
         (outside if layer is None else by_layer.setdefault(layer, [])).append(spec)
     if len(by_layer) > 0xFFFF:
         raise SquishError("too many layers", expected="at most 65535", found=len(by_layer), code="layers")
-    position = SIZE + ENTRY.size * len(by_layer)
-    for layer in sorted(by_layer):
+    numbers = sorted(by_layer)
+    if numbers and numbers[-1] < 0xFFFF:
+        numbers = list(range(numbers[-1] + 1))  # a layer without tensors is legal, a gap is a warning (P2)
+    position = SIZE + ENTRY.size * len(numbers)
+    for layer in numbers:
+        if layer not in by_layer:
+            placement.layers[layer], placement.extents[layer] = [], (0, 0, 0)
+            continue
         blocks, end = place_blocks(by_layer[layer], layer, position)
         masks = 0
         # Masks of no tile cannot be pointed at: their place would be the end of the block.

@@ -186,7 +186,7 @@ def _names(
         attrs[META] = dump_meta(own, assets)
     root: dict[str, Any] = {
         "v": 1,
-        "names": {layer: [block.spec.name for block in blocks] for layer, blocks in placement.layers.items()}
+        "names": {layer: [block.spec.name for block in blocks] for layer, blocks in placement.layers.items() if blocks}
         | {DRAFT_KEY + layer: names for layer, names in draft.items()},
         "globals": [[name, block.start, len(block.header) + block.length] for name, block in outside],
     }
