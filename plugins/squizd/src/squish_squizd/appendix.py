@@ -16,6 +16,7 @@ from .findings import Findings
 
 MAGIC, MOST_ENTRIES, RATIO, TOTAL = b"ANLX", 100_000, 1000, 64 << 30
 _LOCAL = struct.Struct("<4s5H3I2H")
+_TAIL, _MOST_DIRECTORY = 22 + 20 + 0xFFFF, 16 << 20
 
 
 @frozen(kw_only=True)
@@ -69,6 +70,7 @@ def read_appendix(source: Source, at: int, limits: Limits, found: Findings) -> A
         )
         return None
     try:
+        _check_directory(source, at + 12, length)
         with zipfile.ZipFile(open_view(source, at + 12, length)) as archive:
             entries = archive.infolist()
             _check(entries, limits, found, at)
@@ -88,6 +90,18 @@ def read_appendix(source: Source, at: int, limits: Limits, found: Findings) -> A
     if found.first is not None:
         return None
     return Appendix(offset=at + 12, length=length, names=tuple(entry.filename for entry in entries))
+
+
+def _check_directory(source: Source, offset: int, length: int) -> None:
+    """ValueError where the directory alone, which zipfile takes whole into memory, is larger than any package's."""
+    tail = source.read(offset + length - min(length, _TAIL), min(length, _TAIL))
+    at = tail.rfind(b"PK\5\6")
+    size = int.from_bytes(tail[at + 12 : at + 16], "little") if at >= 0 else 0
+    if tail[max(at - 20, 0) :].startswith(b"PK\6\7"):
+        (record,) = struct.unpack_from("<Q", tail, at - 12)
+        size = int.from_bytes(source.read(offset + record + 40, 8), "little") if record + 48 <= length else size
+    if size > _MOST_DIRECTORY:
+        raise ValueError(f"its directory has {size} bytes, more than {_MOST_DIRECTORY}")
 
 
 def open_view(source: Source, offset: int, length: int) -> io.BufferedReader:

@@ -13,7 +13,7 @@ from squish_core.api import Source
 from .findings import Findings
 
 ALIGNMENT = 64
-_U32 = struct.Struct("<I")
+TCAW = struct.Struct("<4sIIIBBBBQQ")
 NPCL_DTYPES = {0: "f32", 1: "f16", 2: "bf16"}
 NPCL_RANK = 8
 
@@ -141,12 +141,12 @@ def _astw(at: _At) -> Block | None:
 
 
 def _tcaw(at: _At) -> Block | None:
-    words = at.words(2)
-    if words is None or at.words(9) is None:
+    if at.words(TCAW.size // 4 - 1) is None:
         return None
-    rows, word_width = words
-    columns, dtype, base, planes, zero, high, full = struct.unpack("<IBBBBQQ", at.source.read(at.start + 12, 24))
-    planes_at = aligned(at.start + 36)
+    _, rows, word_width, columns, dtype, base, planes, zero, high, full = TCAW.unpack(
+        at.source.read(at.start, TCAW.size)
+    )
+    planes_at = aligned(at.start + TCAW.size)
     plane = rows * -(-columns // 64) * 8
     high_at = planes_at + 3 * plane
     full_at = high_at + high + high % 2
@@ -174,7 +174,7 @@ def _tcaw(at: _At) -> Block | None:
 KINDS: dict[bytes, Callable[[_At], Block | None]] = {
     b"INT4": _packed(4), b"INT2": _packed(2), b"NPCL": _npcl, b"ASTW": _astw, b"TCAW": _tcaw,
 }  # fmt: skip
-_SPARE = {"INT4": 4, "INT2": 2}
+BITS = {"INT4": 4, "INT2": 2}
 FLAG_OF = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "NPCL": None}
 
 
@@ -215,8 +215,7 @@ def parse_run(
                 "P2", where, f"a {block.kind} block, but the flag {needed} is not set", offset=block.start,
                 expected=f"flag {needed}", found=", ".join(sorted(flags or ())) or "no flags",
             )  # fmt: skip
-        if block.kind in _SPARE:
-            _check_spare_bits(source, block, found, where)
+        _check_spare(source, block, found, where)
         blocks.append(block)
         position = block.end
         if len(blocks) > most:
@@ -225,10 +224,17 @@ def parse_run(
     return blocks, position
 
 
-def _check_spare_bits(source: Source, block: Block, found: Findings, where: str) -> None:
-    used = block.elements * _SPARE[block.kind] % 8
+def _check_spare(source: Source, block: Block, found: Findings, where: str) -> None:
+    """Bits and bytes of a block that hold nothing are zero."""
+    used = block.elements * BITS.get(block.kind, 0) % 8
     if used and source.read(block.end - 1, 1)[0] >> used:
         found.warn("P3", where, f"spare bits of an {block.kind} block are set", offset=block.end - 1)
+    if block.kind == "TCAW" and block.problem is None:
+        facts = block.facts
+        for start, end in ((block.start + TCAW.size, block.data), (facts["high_at"] + facts["high"], facts["full_at"])):
+            at = skip_zeros(source, start, end)
+            if at < end:
+                found.warn("P5", where, "padding inside a TCAW block is not zero", offset=at)
 
 
 def skip_zeros(source: Source, start: int, end: int) -> int:

@@ -74,9 +74,15 @@ class Draft:
             made: Any = Refusal(why=spec.problem or "it has no encoding")
             if spec.encodings:
                 made = writer.accepts(spec, spec.encodings[0], Wanted())
-            if isinstance(made, Refusal) or made.codec.id not in ("dense", "squizd.int4"):
-                why = made.why if isinstance(made, Refusal) else f"a draft head holds no {made.codec.id}"
-                raise FormatError(f"cannot be a draft head: {why}", file=file.name, tensor=name, code="draft")
+            if not isinstance(made, Refusal) and spec.encodings[0].codec.id not in ("dense", "squizd.int4"):
+                made = Refusal(
+                    why=f"it holds dense and INT4 tensors as SQUIZD has them, not {spec.encodings[0].codec.id}"
+                )
+            if isinstance(made, Refusal):
+                raise FormatError(
+                    f"cannot be a draft head: {made.why}", file=file.name, tensor=name, code="draft",
+                    hint="Convert it to SQUIZD with --encode int4 first.",
+                )  # fmt: skip
             held = api.TensorSpec(name=name, shape=spec.shape, dtype=spec.dtype, encodings=(made,))
             arrays = {role: file.array(part) for role, part in spec.encodings[0].parts.items()}
             self._streams[name] = {

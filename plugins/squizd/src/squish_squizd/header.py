@@ -18,7 +18,7 @@ DRAFT_KEY, GLOBAL_KEY = 0x80000000, 0xFFFFFFFF
 _FIXED = struct.Struct("<4sHIHHIQ")
 _SPARSITY, _EAGLE = struct.Struct("<IIIf16x"), struct.Struct("<QQII8x")
 _PRINTED_CRC = 0x00002B5A  # Appendix A prints it for a header without SPARSE (P1, erratum)
-_LEGACY = struct.Struct("<IHIff Q".replace(" ", ""))
+_LEGACY = struct.Struct("<IHIffQ")
 _LEGACY_NAMES = ("hidden_dim", "num_heads", "vocab_size", "compression_bpw", "sparsity_ratio", "calibration_hash")
 _RESERVED = ((26, 128), (144, 160), (184, 192), (192, 256))
 

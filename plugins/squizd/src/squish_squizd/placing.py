@@ -12,7 +12,7 @@ from attrs import define, field, frozen
 
 from squish_core.api import CodecSpec, Part, Refusal, SquishError, TensorSpec
 
-from .blocks import aligned
+from .blocks import TCAW, aligned
 from .header import ARCHITECTURES, DRAFT_KEY, ENTRY, GLOBAL_KEY, SIZE
 from .tables import tensor_id
 
@@ -123,8 +123,14 @@ def place(specs: Sequence[TensorSpec], wanted: Wanted) -> Placement:
         (outside if layer is None else by_layer.setdefault(layer, [])).append(spec)
     if len(by_layer) > 0xFFFF:
         raise SquishError("too many layers", expected="at most 65535", found=len(by_layer), code="layers")
-    position = SIZE + ENTRY.size * len(by_layer)
-    for layer in sorted(by_layer):
+    numbers = sorted(by_layer)
+    if numbers and numbers[-1] < 0xFFFF:
+        numbers = list(range(numbers[-1] + 1))  # a layer without tensors is legal, a gap is a warning (P2)
+    position = SIZE + ENTRY.size * len(numbers)
+    for layer in numbers:
+        if layer not in by_layer:
+            placement.layers[layer], placement.extents[layer] = [], (0, 0, 0)
+            continue
         blocks, end = place_blocks(by_layer[layer], layer, position)
         masks = 0
         # Masks of no tile cannot be pointed at: their place would be the end of the block.
@@ -169,7 +175,7 @@ def layer_of(name: str) -> int | None:
 
 def is_ffn(name: str) -> bool:
     """Whether a name is that of a feed-forward matrix."""
-    return bool(_FFN.search(name)) or bool(re.search(r"\.ffn_(?:up|down|gate)", name))
+    return bool(_FFN.search(name))
 
 
 def unwrapped(codec: CodecSpec) -> CodecSpec:
@@ -256,9 +262,8 @@ def _packed(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
 def _tcaw(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
     rows, columns = rows_columns(spec.shape)
     high = codec.params["n_high"]
-    fixed = struct.pack(
-        "<4sIIIBBBBQQ", b"TCAW", rows, 64, columns, 2, codec.params["base_exponent"], 3, 0, high, spec.elements - high
-    )
+    base = codec.params["base_exponent"]
+    fixed = TCAW.pack(b"TCAW", rows, 64, columns, 2, base, 3, 0, high, spec.elements - high)
     return fixed + bytes(aligned(start + len(fixed)) - start - len(fixed))
 
 

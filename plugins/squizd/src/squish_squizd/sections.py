@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from squish_core.api import Limits, Source
 
 from . import tables
@@ -40,7 +38,6 @@ def read(source: Source, limits: Limits, found: Findings) -> Anatomy:
         _layer(anatomy, layer, source, limits, found)
     found.raise_first()
     weights_end = max([index_end, *(layer.offset + layer.length for layer in layers if layer.length)])
-    _check_gaps(source, index_end, [(layer.offset, layer.length) for layer in layers if layer.length], found)
     end = _after_weights(anatomy, source, weights_end, limits, found)
     found.raise_first()
     _check_scale_offsets(anatomy, found)
@@ -49,6 +46,7 @@ def read(source: Source, limits: Limits, found: Findings) -> Anatomy:
     _check_names(anatomy, found)
     _match_scales(anatomy, source, found)
     _tail(anatomy, source, end, draft_end, limits, found)
+    _check_padding(anatomy, source, found)
     found.raise_first()
     return anatomy
 
@@ -97,26 +95,20 @@ def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits,
         anatomy.names = names or Names()
         anatomy.add("names", aligned(after), stop, "SQXT")
         after = stop
-    _check_padding(anatomy, source, found)
     return after
 
 
 def _check_padding(anatomy: Anatomy, source: Source, found: Findings) -> None:
-    sections = [section for section in anatomy.sections if section["kind"] != "layer"]
-    ends = [(int(section["offset"]), int(section["size"])) for section in sections[1:]]
-    last = max([0, *(int(s["offset"]) + int(s["size"]) for s in anatomy.sections if s["kind"] == "layer")])
-    for offset, size in ends:
-        if last and last < offset and offset - last < 1 << 20 and skip_zeros(source, last, offset) < offset:
-            found.warn("P2", "padding", "is not zero", offset=skip_zeros(source, last, offset))
-        last = max(last, offset + size)
-
-
-def _check_gaps(source: Source, start: int, ranges: Iterable[tuple[int, int]], found: Findings) -> None:
-    for offset, length in sorted(ranges):
-        at = skip_zeros(source, start, offset) if start < offset else offset
+    """Between sections there are zeros; behind a bad draft head nobody knows."""
+    end = 0
+    for section in sorted(anatomy.sections, key=lambda section: section["offset"]):
+        offset, size = int(section["offset"]), int(section["size"])
+        if section["kind"] == "CoreML appendix" and anatomy.header.eagle and anatomy.draft is None:
+            continue
+        at = skip_zeros(source, end, offset)
         if at < offset:
             found.warn("P2", "padding", "is not zero", offset=at)
-        start = max(start, offset + length)
+        end = max(end, offset + size)
 
 
 def _check_scale_offsets(anatomy: Anatomy, found: Findings) -> None:
@@ -161,9 +153,6 @@ def _tail(anatomy: Anatomy, source: Source, end: int, draft_end: int | None, lim
     if last is None and anatomy.header.eagle is not None:
         declared = anatomy.header.eagle[0] + anatomy.header.eagle[1]
         last = declared if end <= declared <= source.size else None
-    if draft_end is not None and draft_end > end:
-        assert anatomy.header.eagle is not None
-        _check_gaps(source, end, [(anatomy.header.eagle[0], 0)], found)
     if "ANE_COREML" in anatomy.header.flags:
         own = Findings()
         anatomy.appendix = read_appendix(source, aligned(last if last is not None else end), limits, own)

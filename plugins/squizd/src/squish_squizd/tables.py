@@ -17,6 +17,7 @@ from .header import fnv1a64
 MAGIC, ENTRY, SUB_BLOCK = b"SCZT", struct.Struct("<Qff"), 1 << 63
 QUANTISED = ("INT4", "INT2", "ASTW")
 _SCATTERED = 1 << 16
+"""Runs of entries beyond four a tensor: a hostile table may have as many as entries."""
 
 
 @frozen
@@ -83,9 +84,9 @@ def match(
 ) -> list[Scales]:
     """Entries of every quantised block; `wanted` holds (id, name, block) in the order of the tables."""
     entries = _Entries()
-    for run in _runs(source, tables):
+    for number, run in enumerate(_runs(source, tables)):
         entries.add(*run, found)
-        if entries.number > _SCATTERED + 4 * len(wanted):
+        if number > _SCATTERED + 4 * len(wanted):
             found.error("P3", "scale table", "entries of the same tensor are scattered", offset=run[1])
             return [Scales(problem="its scales cannot be told [P3]") for _ in wanted]
     stored = _stored_ids(wanted, entries, found)
@@ -103,11 +104,6 @@ class _Entries:
 
     level: dict[int, int] = field(factory=dict)
     sub: dict[int, list[tuple[int, int]]] = field(factory=dict)
-
-    @property
-    def number(self) -> int:
-        """How many runs there are."""
-        return len(self.level) + sum(map(len, self.sub.values()))
 
     def add(self, wanted: int, offset: int, count: int, found: Findings) -> None:
         """One run of equal ids."""

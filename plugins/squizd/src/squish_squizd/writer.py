@@ -65,8 +65,9 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
     if wanted.draft or wanted.coreml:
         return Layout(size=None)
     placement = placing.place(specs, wanted)
-    stand_in = {name: bytes(part.nbytes) for name, part in assets.items()}
-    dropped = () if _carried(meta, stand_in) else ("metadata and assets (more than 48 MiB)",)
+    small = sum(part.nbytes for part in assets.values()) <= _MOST_META
+    stand_in = {name: bytes(part.nbytes) for name, part in assets.items()} if small else {}
+    carried = small and _carried(meta, stand_in)
     position = placement.end
     quantised = [block for block in placement.placed if block.kind in QUANTISED]
     if quantised:
@@ -74,8 +75,8 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
     pairs = sum(block.pairs for block in quantised)
     if pairs:
         position = aligned(position) + 8 + 16 * pairs
-    position = aligned(position) + 8 + len(_names(placement, meta, stand_in, {}))
-    return Layout(size=position, dropped=dropped)
+    position = aligned(position) + 8 + len(_names(placement, *((meta, stand_in) if carried else ({}, {})), {}))
+    return Layout(size=position, dropped=() if carried else ("metadata and assets (more than 48 MiB)",))
 
 
 def write(
@@ -185,7 +186,7 @@ def _names(
         attrs[META] = dump_meta(own, assets)
     root: dict[str, Any] = {
         "v": 1,
-        "names": {layer: [block.spec.name for block in blocks] for layer, blocks in placement.layers.items()}
+        "names": {layer: [block.spec.name for block in blocks] for layer, blocks in placement.layers.items() if blocks}
         | {DRAFT_KEY + layer: names for layer, names in draft.items()},
         "globals": [[name, block.start, len(block.header) + block.length] for name, block in outside],
     }
