@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
-from ctypes import c_char_p, c_int, c_int32, c_int64, c_uint8, c_void_p
+from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_uint8, c_void_p
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
@@ -38,6 +38,8 @@ class Library(NamedTuple):
 
     decode: Function
     multiply: Function
+    fill: Function
+    read: Function
     instructions: tuple[str, ...]
     chosen: str
 
@@ -67,7 +69,14 @@ def library() -> Library:
     weights = ctypes.POINTER(Weights)
     rows = (weights, c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_int64, c_int32, c_int32)
     products = (weights, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int32)
-    return Library(_declared(loaded.squish_decode, *rows), _declared(loaded.squish_multiply, *products), found, wanted)
+    return Library(
+        _declared(loaded.squish_decode, *rows),
+        _declared(loaded.squish_multiply, *products),
+        _declared(loaded.squish_fill, c_void_p, c_int64),
+        _declared(loaded.squish_read, c_void_p, c_int64, result=c_float),
+        found,
+        wanted,
+    )
 
 
 def threads() -> int:
