@@ -23,14 +23,16 @@ typed := $(patsubst %/__init__.py,%,$(wildcard squish_core/__init__.py plugins/*
   tests/oracles/__init__.py benchmarks/__init__.py)) $(wildcard examples/*.py tests/wheels/*.py)
 offline = { echo "make: could not install packages; is the network (a package index) reachable? See above." >&2; exit 1; }
 
-.PHONY: help env demo test oracles fuzz bench lint wheels clean
+.PHONY: help env demo test oracles fuzz sanitize bench lint wheels clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 env: $(installed)  ## set up .venv with the core, every plugin and the developers' tools
 
-$(installed): pyproject.toml constraints.txt $(all_plugins:%=plugins/%/pyproject.toml)
+native := $(wildcard plugins/*/CMakeLists.txt plugins/*/native/*)
+
+$(installed): pyproject.toml constraints.txt $(all_plugins:%=plugins/%/pyproject.toml) $(native)
 	@test -x $(python) || test -n "$(PYTHON)" || { echo "make: no Python >= 3.11 found; name one: make PYTHON=/path/to/python3" >&2; exit 1; }
 	@test -x $(python) || "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "make: $(PYTHON) does not run or is older than Python 3.11" >&2; exit 1; }
@@ -53,6 +55,15 @@ oracles: $(installed)  ## compare with the peer packages, each in an environment
 
 fuzz: $(installed)  ## run the long mutation tests
 	$(pytest) -m fuzz
+
+sanitize: $(installed)  ## run the compiled plugin's tests under AddressSanitizer and UndefinedBehaviorSanitizer
+	$(if $(compiler),,@echo "make: no C++ compiler found, so nothing to sanitize"; exit 0;) \
+	cmake="$(VENV)/bin/uv tool run --quiet cmake" && \
+	$$cmake -S plugins/cpu_backend -B build/sanitize -DSANITIZE=address,undefined >/dev/null && \
+	$$cmake --build build/sanitize --parallel >/dev/null && \
+	env SQUISH_CPU_LIBRARY=build/sanitize/libsquish_cpu.so ASAN_OPTIONS=detect_leaks=0 \
+	  LD_PRELOAD="$$($(compiler) -print-file-name=libasan.so) $$($(compiler) -print-file-name=libubsan.so)" \
+	  $(pytest) plugins/cpu_backend/tests/test_cpu_values.py -q
 
 bench: $(installed)  ## run the benchmarks
 	$(python) -m benchmarks

@@ -8,6 +8,7 @@
 #endif
 
 #define INLINE inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")  // loops of a known count over registers
 
 namespace ISA {
 

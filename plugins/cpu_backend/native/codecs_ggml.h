@@ -70,7 +70,7 @@ template <> struct Block<Q5_1> {
 
 template <int Count, class Sink> static INLINE void signed_bytes(float scale, const uint8_t* at, int64_t i, Sink& sink) {
     const F d = splat(scale);
-    for (int k = 0; k < Count; k += 16) sink.put(i + k, widen_i8(load_bytes(at + k)) * d);
+    UNROLL for (int k = 0; k < Count; k += 16) sink.put(i + k, widen_i8(load_bytes(at + k)) * d);
 }
 template <> struct Block<Q8_0> {
     static constexpr int elements = 32, bytes = 34;
@@ -98,7 +98,7 @@ template <> struct Block<Q2_K> {  // scales and minima[16], codes[64], d, dmin
         const B packed = load_bytes(at), nibble = splat_byte(15);
         store(scale, widen_u8(packed & nibble) * splat(half_at(at + 80)));
         store(minimum, widen_u8(right<4>(packed) & nibble) * splat(half_at(at + 82)));
-        for (int half = 0; half < 2; half++) {
+        UNROLL for (int half = 0; half < 2; half++) {
             const uint8_t* codes = at + 16 + 32 * half;
             const B low = load_bytes(codes), high = load_bytes(codes + 16);
             int group = 8 * half;
@@ -125,7 +125,7 @@ template <> struct Block<Q3_K> {  // third bits[32], codes[64], six-bit scales[1
         float scale[16];
         store(scale, (widen_u8(load_bytes(packed)) - splat(32)) * splat(half_at(at + 108)));
         const B third[2] = {load_bytes(at), load_bytes(at + 16)}, two = splat_byte(3), four = splat_byte(4);
-        for (int half = 0; half < 2; half++) {
+        UNROLL for (int half = 0; half < 2; half++) {
             const uint8_t* codes = at + 32 + 32 * half;
             const B low = load_bytes(codes), high = load_bytes(codes + 16);
             // The third bits of group pair k lie at bit k; here they come to bit 2.
@@ -161,7 +161,7 @@ template <> struct Block<Q4_K> {  // d, dmin, six-bit scales and minima[12], cod
     template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
         prefetch(at + 1440), prefetch(at + 1504);
         const Factors factors(at);
-        for (int j = 0; j < 4; j++) {
+        UNROLL for (int j = 0; j < 4; j++) {
             const Levels<4, Lowered> first(factors[2 * j]), second(factors[2 * j + 1]);
             const B low = load_bytes(at + 16 + 32 * j), high = load_bytes(at + 32 + 32 * j);
             sink.put(i + 64 * j, first(low));
@@ -178,7 +178,7 @@ template <> struct Block<Q5_K> {  // d, dmin, six-bit scales and minima[12], fif
         const Factors factors(at);
         const B nibble = splat_byte(15), sixteen = splat_byte(16);
         B low_fifth = load_bytes(at + 16), high_fifth = load_bytes(at + 32);
-        for (int j = 0; j < 4; j++) {  // the fifth bits of this j lie at bits 0 and 1
+        UNROLL for (int j = 0; j < 4; j++) {  // the fifth bits of this j lie at bits 0 and 1
             const Levels<5, Lowered> first(factors[2 * j]), second(factors[2 * j + 1]);
             const B low = load_bytes(at + 48 + 32 * j), high = load_bytes(at + 64 + 32 * j);
             sink.put(i + 64 * j, first((low & nibble) | (left<4>(low_fifth) & sixteen)));
@@ -196,8 +196,8 @@ template <> struct Block<Q6_K> {  // low four bits[128], high two[64], scales[16
         float scale[16];
         store(scale, widen_i8(load_bytes(at + 192)) * splat(half_at(at + 208)));
         const B nibble = splat_byte(15), top = splat_byte(0x30);
-        for (int half = 0; half < 2; half++)
-            for (int part = 0; part < 2; part++) {  // 16 of the 32 elements that share a byte of high bits
+        UNROLL for (int half = 0; half < 2; half++)
+            UNROLL for (int part = 0; part < 2; part++) {  // 16 of the 32 elements that share a byte of high bits
                 const uint8_t* low = at + 64 * half + 16 * part;
                 const B first = load_bytes(low), second = load_bytes(low + 32);
                 const B high = load_bytes(at + 128 + 32 * half + 16 * part);

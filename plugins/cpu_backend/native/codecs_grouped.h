@@ -60,11 +60,27 @@ template <class Word>
 static void gather_words(const Weights& w, int bits, int64_t row, int64_t column, int64_t count, uint8_t* codes) {
     const int width = 8 * int(sizeof(Word)), unit = width / bits;
     const uint64_t mask = (uint64_t(1) << bits) - 1;
+    const bool whole = width % bits == 0;
+    const auto shift_of = [&](int64_t place) { return w.ordered ? w.order[place] * bits : int(place) * bits; };
+    if (w.down && whole) {  // one place in the words of many lines
+        const uint8_t* at = w.data + column * w.line + row / unit * w.step;
+        const int shift = shift_of(row % unit);
+        for (int64_t i = 0; i < count; i++) codes[i] = uint8_t(uint64_t(read<Word>(at + i * w.line)) >> shift & mask);
+        return;
+    }
+    if (whole && column % unit == 0) {  // all places of one word after the other
+        const uint8_t* at = w.data + row * w.line + column / unit * w.step;
+        for (int64_t i = 0; i < count; i += unit, at += w.step) {
+            const uint64_t word = read<Word>(at);
+            for (int64_t place = 0; place < unit && i + place < count; place++)
+                codes[i + place] = uint8_t(word >> shift_of(place) & mask);
+        }
+        return;
+    }
     for (int64_t i = 0; i < count; i++) {
         const int64_t line = w.down ? column + i : row, place = w.down ? row : column + i;
-        int64_t word, shift;
-        if (w.ordered) word = place / unit, shift = w.order[place % unit] * bits;
-        else word = place * bits / width, shift = place * bits % width;
+        const int64_t word = whole ? place / unit : place * bits / width;
+        const int64_t shift = whole ? shift_of(place % unit) : place * bits % width;
         const uint8_t* at = w.data + line * w.line + word * w.step;
         uint64_t value = uint64_t(read<Word>(at)) >> shift;
         if (shift + bits > width) value |= uint64_t(read<Word>(at + w.step)) << (width - shift);
@@ -107,22 +123,26 @@ template <int Bits, bool Looked> struct Grouped {
         else memset(offset, 0, size_t(cells) * sizeof *offset);
         const uint8_t* codes = w.data + row * w.pitch + c0 * Bits / 8;
         if (w.strided) gather_codes(w, Bits, row, c0, c1 - c0, gathered);
-        for (int64_t c = c0; c < c1;) {
-            if (group % 16 == 0) {  // runs of 16 lie within a group
-                const int64_t end = c / group * group + group, stop = end < c1 ? end : c1, k = c / group - first;
+        int64_t c = c0;
+        if (group % 16 == 0) {  // runs of 16 lie within a group
+            int64_t end = first * group + group;
+            for (int64_t k = 0; c + 16 <= c1; k++, end += group) {
+                const int64_t stop = end < c1 ? end : c1;
                 const auto map = map_of<Bias>(w, splat(scale[k]), splat(offset[k]));
                 const Levels<Bits, decltype(map)> levels(map);
                 if (w.strided)
                     for (; c + 16 <= stop; c += 16, i += 16) sink.put(i, levels(load_bytes(gathered + (c - c0))));
                 else
                     for (; c + 16 <= stop; c += 16, i += 16) sink.put(i, levels.stream(codes + (c - c0) / 8 * Bits));
-                if (c == stop) continue;
             }
+        }
+        while (c < c1) {
             const int64_t count = c1 - c < 16 ? c1 - c : 16;
             float scales[16] = {}, offsets[16] = {};
             for (int64_t lane = 0; lane < count; lane++) {
-                scales[lane] = scale[(c + lane) / group - first];
-                offsets[lane] = offset[(c + lane) / group - first];
+                const int64_t k = group == 1 ? c - c0 + lane : (c + lane) / group - first;
+                scales[lane] = scale[k];
+                offsets[lane] = offset[k];
             }
             const B some = w.strided ? load_bytes(gathered + (c - c0)) : some_codes(codes + (c - c0) / 8 * Bits, count);
             put_some(sink, i, map_of<Bias>(w, load(scales), load(offsets))(some), count);

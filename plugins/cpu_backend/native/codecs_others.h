@@ -41,18 +41,33 @@ struct HalfQuadratic {
         for (int64_t at = begin; at < end;) {
             const int64_t line = at / w.size, column = at % w.size;
             const int64_t left = end - at < w.size - column ? end - at : w.size - column;
-            const int64_t count = left < 16 ? left : 16, words = line % w.line * w.size + column;
             const int shift = w.shift - int(line / w.line) * w.bits;
+            run_line(w, line % w.line * w.size + column, shift, line * w.grid_row + column * w.grid_column, left, at - begin, sink);
+            at += left;
+        }
+    }
+
+    // Codes side by side in their words, all at the same place of them.
+    template <class Sink>
+    static INLINE void run_line(const Weights& w, int64_t word, int shift, int64_t cell, int64_t count, int64_t i, Sink& sink) {
+        const uint8_t *zero = w.offset + 4 * cell, *scale = w.scale + 4 * cell;
+        const F one_zero = splat(read<float>(zero)), one_scale = splat(read<float>(scale));
+        int64_t done = 0;
+        for (; w.word == 1 && done + 16 <= count; done += 16) {
+            const F codes = widen_u8(right(load_bytes(w.data + word + done), shift) & splat_byte(uint8_t((1u << w.bits) - 1)));
+            const F zeros = w.grid_column ? load(zero + 4 * done) : one_zero;
+            sink.put(i + done, (codes - zeros) * (w.grid_column ? load(scale + 4 * done) : one_scale));
+        }
+        for (; done < count; done += 16) {
+            const int64_t some = count - done < 16 ? count - done : 16;
             float codes[16] = {}, zeros[16] = {}, scales[16] = {};
-            const int64_t cell = line * w.grid_row + column * w.grid_column;
-            for (int64_t lane = 0; lane < count; lane++) {
-                const uint32_t word = w.word == 1 ? w.data[words + lane] : read<uint32_t>(w.data + 4 * (words + lane));
-                codes[lane] = float(word >> shift & ((1u << w.bits) - 1));
-                zeros[lane] = read<float>(w.offset + 4 * (cell + lane * w.grid_column));
-                scales[lane] = read<float>(w.scale + 4 * (cell + lane * w.grid_column));
+            for (int64_t lane = 0; lane < some; lane++) {
+                const int64_t at = word + done + lane, grid = 4 * (done + lane) * w.grid_column;
+                const uint32_t bits = w.word == 1 ? w.data[at] : read<uint32_t>(w.data + 4 * at);
+                codes[lane] = float(bits >> shift & ((1u << w.bits) - 1));
+                zeros[lane] = read<float>(zero + grid), scales[lane] = read<float>(scale + grid);
             }
-            put_some(sink, at - begin, (load(codes) - load(zeros)) * load(scales), count);
-            at += count;
+            put_some(sink, i + done, (load(codes) - load(zeros)) * load(scales), some);
         }
     }
 };

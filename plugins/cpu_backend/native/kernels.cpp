@@ -26,14 +26,17 @@ struct Codec<Kind, typename When<(Kind >= TABLE_1 && Kind <= TABLE_8)>::type> : 
 
 // ---- decoding
 
-using Decode = void (*)(const Weights&, int64_t row, int64_t c0, int64_t c1, Store&);
-using Multiply = void (*)(const Weights&, int64_t row, int64_t c0, int64_t c1, Dot&);
+using Decode = void (*)(const Weights&, int64_t row, int64_t c0, int64_t c1, float*);
+using Multiply = float (*)(const Weights&, int64_t row, const float* x);
 
-template <int Kind> void decode_row(const Weights& w, int64_t row, int64_t c0, int64_t c1, Store& sink) {
+template <int Kind> void decode_row(const Weights& w, int64_t row, int64_t c0, int64_t c1, float* out) {
+    Store sink = {out};
     Codec<Kind>::run(w, row, c0, c1, sink);
 }
-template <int Kind> void multiply_row(const Weights& w, int64_t row, int64_t c0, int64_t c1, Dot& sink) {
-    Codec<Kind>::run(w, row, c0, c1, sink);
+template <int Kind> float multiply_row(const Weights& w, int64_t row, const float* x) {
+    Dot sink(x);
+    Codec<Kind>::run(w, row, 0, w.columns, sink);
+    return sink.result();
 }
 
 struct Loops {
@@ -64,8 +67,7 @@ void blank(const Weights& w, int64_t row, int64_t c0, int64_t c1, float* out) {
 }
 
 void decode_floats(const Weights& w, int64_t row, int64_t c0, int64_t c1, float* out) {
-    Store sink = {out};
-    table[w.kind].decode(w, row, c0, c1, sink);
+    table[w.kind].decode(w, row, c0, c1, out);
     if (w.mask) blank(w, row, c0, c1, out);
 }
 
@@ -117,18 +119,16 @@ constexpr int64_t TILE_ROWS = 8, TILE_COLUMNS = 1024;
 template <int Count>
 void sum_block(const float* tile, const float* x, int64_t x_pitch, int64_t columns, float* y, int64_t y_pitch) {
     F sums[Count][4];
-    for (int m = 0; m < Count; m++)
-        for (int r = 0; r < 4; r++) sums[m][r] = splat(0);
+    UNROLL for (int m = 0; m < Count; m++) UNROLL for (int r = 0; r < 4; r++) sums[m][r] = splat(0);
     for (int64_t c = 0; c < columns; c += 16) {
         F w[4];
-        for (int r = 0; r < 4; r++) w[r] = load(tile + r * TILE_COLUMNS + c);
-        for (int m = 0; m < Count; m++) {
+        UNROLL for (int r = 0; r < 4; r++) w[r] = load(tile + r * TILE_COLUMNS + c);
+        UNROLL for (int m = 0; m < Count; m++) {
             const F v = load(x + m * x_pitch + c);
-            for (int r = 0; r < 4; r++) sums[m][r] = fma(w[r], v, sums[m][r]);
+            UNROLL for (int r = 0; r < 4; r++) sums[m][r] = fma(w[r], v, sums[m][r]);
         }
     }
-    for (int m = 0; m < Count; m++)
-        for (int r = 0; r < 4; r++) y[m * y_pitch + r] += sum(sums[m][r]);
+    UNROLL for (int m = 0; m < Count; m++) UNROLL for (int r = 0; r < 4; r++) y[m * y_pitch + r] += sum(sums[m][r]);
 }
 
 // The last columns of a row that is no multiple of 16 long.
@@ -181,15 +181,28 @@ void multiply_tiles(const Weights& w, int64_t row0, int64_t count, const float* 
 void multiply(const Weights& w, int64_t row0, int64_t count, const float* x, int64_t x_pitch, int64_t m, float* y,
               int64_t y_pitch) {
     if (m > 1 || w.mask) return multiply_tiles(w, row0, count, x, x_pitch, m, y, y_pitch);
-    for (int64_t i = 0; i < count; i++) {
-        Dot sink(x);
-        table[w.kind].multiply(w, row0 + i, 0, w.columns, sink);
-        y[i] = sink.result();
-    }
+    for (int64_t i = 0; i < count; i++) y[i] = table[w.kind].multiply(w, row0 + i, x);
+}
+
+// ---- what decoding and products are measured against
+
+void fill(uint8_t* at, int64_t bytes) {
+    const F one = splat(1);
+    for (int64_t i = 0; i < bytes; i += 64) stream((float*)(at + i), one);
+    fence();
+}
+
+float read_all(const uint8_t* at, int64_t bytes) {
+    F sums[8];
+    UNROLL for (int k = 0; k < 8; k++) sums[k] = splat(0);
+    for (int64_t i = 0; i < bytes; i += 512)
+        UNROLL for (int k = 0; k < 8; k++) sums[k] = sums[k] + load(at + i + 64 * k);
+    UNROLL for (int k = 1; k < 8; k++) sums[0] = sums[0] + sums[k];
+    return sum(sums[0]);
 }
 
 }  // namespace
 
-extern const Kernels kernels = {decode, multiply};
+extern const Kernels kernels = {decode, multiply, fill, read_all};
 
 }  // namespace ISA

@@ -21,7 +21,8 @@ bool has_avx2() {
 }
 bool has_avx512() {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") &&
+           __builtin_cpu_supports("avx512bf16");
 }
 #endif
 bool always() { return true; }
@@ -108,3 +109,6 @@ API void squish_multiply(const Weights* w, int64_t row0, int64_t rows, const flo
     a.w = w, a.row0 = row0, a.x = x, a.x_pitch = x_pitch, a.m = m, a.y = y, a.y_pitch = y_pitch;
     share(threads, rows, step_for(rows, w->columns * m, threads), multiply_some, &a);
 }
+
+API void squish_fill(void* at, int64_t bytes) { chosen->kernels->fill((uint8_t*)at, bytes); }
+API float squish_read(const void* at, int64_t bytes) { return chosen->kernels->read((const uint8_t*)at, bytes); }

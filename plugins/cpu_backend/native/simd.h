@@ -4,7 +4,7 @@
 #pragma once
 #include "bits.h"
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__)
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && defined(__AVX512BF16__)
 #include "simd_avx512.h"
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "simd_avx2.h"
@@ -14,16 +14,21 @@
 
 namespace ISA {
 
-template <int Bits> static INLINE uint64_t load_codes(const uint8_t* at) {
-    uint64_t word = 0;
-    memcpy(&word, at, Bits);
-    return word;
-}
-
-// Sixteen codes of a bit stream, lowest first; reads 2 * Bits bytes.
+// Sixteen codes of a bit stream, lowest first; reads 2 * Bits bytes and none more. (Pieces of a word are joined in registers: a
+// copy of three bytes through memory would stall the load that follows.)
 template <int Bits> static INLINE B load_codes16(const uint8_t* at) {
-    if constexpr (Bits == 8) return load_bytes(at);
-    else return pair(spread8<Bits>(load_codes<Bits>(at)), spread8<Bits>(load_codes<Bits>(at + Bits)));
+    if constexpr (Bits == 8) {
+        return load_bytes(at);
+    } else if constexpr (Bits >= 4) {
+        const uint64_t low = read<uint64_t>(at), high = read<uint64_t>(at + 2 * Bits - 8) >> 8 * (8 - Bits);
+        return pair(spread8<Bits>(low), spread8<Bits>(high));
+    } else {
+        uint64_t word;
+        if constexpr (Bits == 3) word = read<uint32_t>(at) | uint64_t(read<uint16_t>(at + 4)) << 32;
+        else if constexpr (Bits == 2) word = read<uint32_t>(at);
+        else word = read<uint16_t>(at);
+        return pair(spread8<Bits>(word), spread8<Bits>(word >> 8 * Bits));
+    }
 }
 
 // What each code stands for. `Map` turns 16 codes into values; where the instruction set can look up 16 floats, the values
@@ -47,12 +52,5 @@ template <int Bits, class Map> struct Levels {
         else return map(load_codes16<Bits>(at));
     }
 };
-
-template <int Count, int At = 0, class Body> static INLINE void unroll(Body body) {
-    if constexpr (At < Count) {
-        body(At);
-        unroll<Count, At + 1>(body);
-    }
-}
 
 }  // namespace ISA

@@ -32,6 +32,7 @@ static INLINE B operator&(B x, B y) { return {_mm_and_si128(x.v, y.v)}; }
 static INLINE B operator|(B x, B y) { return {_mm_or_si128(x.v, y.v)}; }
 static INLINE B operator^(B x, B y) { return {_mm_xor_si128(x.v, y.v)}; }
 template <int By> static INLINE B right(B x) { return {_mm_srli_epi16(x.v, By)}; }
+static INLINE B right(B x, int by) { return {_mm_srl_epi16(x.v, _mm_cvtsi32_si128(by))}; }
 template <int By> static INLINE B left(B x) { return {_mm_slli_epi16(x.v, By)}; }
 
 static INLINE F widen_u8(B x) {

@@ -1,4 +1,4 @@
-// Sixteen lanes with AVX-512 (F, BW, VL, DQ).
+// Sixteen lanes with AVX-512 (F, BW, VL, DQ, BF16).
 #pragma once
 #include <immintrin.h>
 
@@ -28,6 +28,7 @@ static INLINE B operator|(B a, B b) { return {_mm_or_si128(a.v, b.v)}; }
 static INLINE B operator^(B a, B b) { return {_mm_xor_si128(a.v, b.v)}; }
 // Shifts of each byte may bring in bits of its neighbour: mask what matters.
 template <int By> static INLINE B right(B a) { return {_mm_srli_epi16(a.v, By)}; }
+static INLINE B right(B a, int by) { return {_mm_srl_epi16(a.v, _mm_cvtsi32_si128(by))}; }
 template <int By> static INLINE B left(B a) { return {_mm_slli_epi16(a.v, By)}; }
 
 static INLINE F widen_u8(B a) { return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(a.v))}; }
@@ -39,13 +40,16 @@ static INLINE F load_bf16(const void* at) {
 
 struct Halves { __m256i v; };
 static INLINE Halves to_half(F a) { return {_mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
-// In integers: the conversion of AVX512_BF16 makes subnormals zero.
+static INLINE __m256i bf16_of_any(__m512 v) {
+    const __m512i bits = _mm512_castps_si512(v), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff)), 16));
+}
+// The instruction makes subnormals zero, so vectors with one of those take the way in integers (there is no NaN in most of them).
 static INLINE Halves to_bf16(F a) {
-    const __m512i bits = _mm512_castps_si512(a.v), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    __m512i up = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff)), 16);
-    const __m512i sign = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(0x8000));
-    const __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
-    return {_mm512_cvtepi32_epi16(_mm512_mask_or_epi32(up, nan, sign, _mm512_set1_epi32(0x7fc0)))};
+    const __mmask16 tiny = _mm512_fpclass_ps_mask(a.v, 0x20);
+    __m256i v = (__m256i)_mm512_cvtneps_pbh(a.v);
+    if (__builtin_expect(tiny, 0)) v = _mm256_mask_mov_epi16(v, tiny, bf16_of_any(a.v));
+    return {v};
 }
 static INLINE void store(uint16_t* at, Halves a) { _mm256_storeu_si256((__m256i*)at, a.v); }
 static INLINE void stream(uint16_t* at, Halves a) { _mm256_stream_si256((__m256i*)at, a.v); }

@@ -39,6 +39,7 @@ static INLINE B operator&(B a, B b) { return {a.v & b.v}; }
 static INLINE B operator|(B a, B b) { return {a.v | b.v}; }
 static INLINE B operator^(B a, B b) { return {a.v ^ b.v}; }
 template <int By> static INLINE B right(B a) { return {a.v >> By}; }
+static INLINE B right(B a, int by) { return {a.v >> uint8_t(by)}; }
 template <int By> static INLINE B left(B a) { return {a.v << By}; }
 
 static INLINE F widen_u8(B a) { return {__builtin_convertvector(a.v, Floats)}; }

@@ -185,7 +185,7 @@ def _decode(handle: Handle, rows: Array, columns: slice, dtype: str, out: Array)
 
 
 def _multiply(handle: Handle, x: Array, first: int, rows: int) -> Array:
-    x = np.ascontiguousarray(x)
+    x = np.require(x, requirements=["C", "A"])
     out = np.empty((len(x), rows), np.float32)
     if out.size:
         library().multiply(

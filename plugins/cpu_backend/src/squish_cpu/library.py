@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Callable
-from ctypes import c_char_p, c_int, c_int32, c_int64, c_uint8, c_void_p
+from ctypes import c_char_p, c_float, c_int, c_int32, c_int64, c_uint8, c_void_p
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
 from squish_core.api import SquishError
 
-INSTRUCTIONS, THREADS = "SQUISH_CPU_INSTRUCTIONS", "SQUISH_CPU_THREADS"
+INSTRUCTIONS, THREADS, LIBRARY = "SQUISH_CPU_INSTRUCTIONS", "SQUISH_CPU_THREADS", "SQUISH_CPU_LIBRARY"
 MOST_THREADS = 1024
 ALL_INSTRUCTIONS = ("avx512", "avx2", "portable")
 Function = Callable[..., Any]
@@ -38,6 +39,8 @@ class Library(NamedTuple):
 
     decode: Function
     multiply: Function
+    fill: Function
+    read: Function
     instructions: tuple[str, ...]
     chosen: str
 
@@ -45,9 +48,10 @@ class Library(NamedTuple):
 @cache
 def library() -> Library:
     """The library with its instruction set chosen; SquishError with the reason when it cannot be used."""
-    path = resources.files("squish_cpu") / f"libsquish_cpu.{'dylib' if os.uname().sysname == 'Darwin' else 'so'}"
+    name = f"libsquish_cpu.{'dylib' if sys.platform == 'darwin' else 'so'}"
+    path = os.environ.get(LIBRARY) or str(resources.files("squish_cpu") / name)  # another build: the tests' sanitizers
     try:
-        loaded = ctypes.CDLL(str(path))
+        loaded = ctypes.CDLL(path)
     except OSError as error:
         raise SquishError(
             "the compiled kernels cannot be loaded", found=str(error), code="library",
@@ -56,8 +60,8 @@ def library() -> Library:
     loaded.squish_weights_size.restype = c_int64
     if loaded.squish_weights_size() != ctypes.sizeof(Weights):
         raise SquishError("the compiled kernels are of another version", code="library", hint="Reinstall squish-cpu.")
-    name = _declared(loaded.squish_instructions, c_int, result=c_char_p)
-    found = tuple(each.decode() for each in map(name, range(len(ALL_INSTRUCTIONS))) if each)
+    runs = _declared(loaded.squish_instructions, c_int, result=c_char_p)
+    found = tuple(each.decode() for each in map(runs, range(len(ALL_INSTRUCTIONS))) if each)
     wanted = os.environ.get(INSTRUCTIONS) or found[0]
     if not _declared(loaded.squish_choose, c_char_p, result=c_int)(wanted.encode()):
         raise SquishError(
@@ -67,7 +71,14 @@ def library() -> Library:
     weights = ctypes.POINTER(Weights)
     rows = (weights, c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_int64, c_int32, c_int32)
     products = (weights, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int32)
-    return Library(_declared(loaded.squish_decode, *rows), _declared(loaded.squish_multiply, *products), found, wanted)
+    return Library(
+        _declared(loaded.squish_decode, *rows),
+        _declared(loaded.squish_multiply, *products),
+        _declared(loaded.squish_fill, c_void_p, c_int64),
+        _declared(loaded.squish_read, c_void_p, c_int64, result=c_float),
+        found,
+        wanted,
+    )
 
 
 def threads() -> int:

@@ -1,0 +1,24 @@
+"""The loops touch nothing outside of what they are given: pages without access lie around it, in a program of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cases import every
+from squish_cpu import library
+
+SCRIPT = Path(__file__).with_name("guarded.py")
+
+
+@pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="needs mprotect")
+@pytest.mark.parametrize("name", library.library().instructions)
+def test_no_byte_beyond_a_part_is_touched(name: str) -> None:
+    environment = {**os.environ, library.INSTRUCTIONS: name, library.THREADS: "1"}
+    done = subprocess.run([sys.executable, SCRIPT], env=environment, capture_output=True, text=True)
+    ran = done.stdout.splitlines()
+    assert done.returncode == 0, f"ended with {done.returncode} after {ran[-1:]}: {done.stderr[-2000:]}"
+    assert len(ran) == len(list(every()))
