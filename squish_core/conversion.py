@@ -287,7 +287,7 @@ class Plan:
             if isinstance(answer, Refusal):
                 refusals.append(answer.why)
                 continue
-            if _same(answer, encoding):
+            if _same(answer, encoding, self.known):
                 return self._made(spec, "copy", encoding, answer, SAME_BYTES)
             if _wider(answer, encoding):
                 return self._made(spec, "widen", encoding, answer, Exactness("values", spec.dtype))
@@ -327,7 +327,7 @@ class Plan:
         answer = self.container.accepts(made, Encoding(codec=held, parts=parts), self.options)
         if isinstance(answer, Refusal):
             raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(wanted), code="refused")
-        if _same(answer, origin) and origin.codec == answer.codec:
+        if _same(answer, origin, self.known):
             return self._made(spec, "copy", origin, answer, SAME_BYTES)
         exactness = codec.error_bound(params)
         if wanted.id == "dense":
@@ -368,23 +368,26 @@ def format_for(target: Path, known: Registry) -> str:
     )  # fmt: skip
 
 
-def _same(answer: Encoding, encoding: Encoding) -> bool:
+def _same(answer: Encoding, encoding: Encoding, known: Registry) -> bool:
     """Whether the target holds exactly the source's part bytes."""
     kept = {role: (part.dtype, part.shape, part.byteorder) for role, part in encoding.parts.items()}
-    return answer.codec == encoding.codec and kept == {
-        role: (part.dtype, part.shape, part.byteorder) for role, part in answer.parts.items()
-    }
+    parts = {role: (part.dtype, part.shape, part.byteorder) for role, part in answer.parts.items()}
+    return kept == parts and known.same_codec(answer.codec, encoding.codec)
 
 
 def _wider(answer: Encoding, encoding: Encoding) -> bool:
-    """Whether the target holds the source's parts, some of them (indices) as wider integers."""
+    """Whether the target holds the source's parts, some of them (indices) as wider integers.
+
+    A parameter with the role's name states such a part's dtype.
+    """
     if answer.codec.id != encoding.codec.id or set(answer.parts) != set(encoding.parts):
         return False
-    pairs = [(encoding.parts[role], part) for role, part in answer.parts.items()]
-    return all(
-        kept.byteorder == part.byteorder and kept.shape == part.shape
-        and (kept.dtype == part.dtype or _widths(kept.dtype, part.dtype))
-        for kept, part in pairs
+    pairs = {role: (encoding.parts[role], part) for role, part in answer.parts.items()}
+    wider = {role for role, (kept, part) in pairs.items() if kept.dtype != part.dtype}
+    rest = [{key: value for key, value in side.codec.params.items() if key not in wider} for side in (answer, encoding)]
+    same_form = all((kept.shape, kept.byteorder) == (part.shape, part.byteorder) for kept, part in pairs.values())
+    return bool(wider) and rest[0] == rest[1] and same_form and all(
+        _widths(pairs[role][0].dtype, pairs[role][1].dtype) for role in wider
     )  # fmt: skip
 
 

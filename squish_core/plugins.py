@@ -141,6 +141,15 @@ class Registry:
         codec: Codec = self._implementation("codec", wanted.id)
         return codec if wanted.inner is None else codec.around(self.codec(wanted.inner), wanted.inner.params)
 
+    def same_codec(self, one: CodecSpec | None, other: CodecSpec | None) -> bool:
+        """Whether two specs say the same, if in other words (`Codec.canonical`)."""
+        if one == other or one is None or other is None:
+            return one == other
+        if one.id != other.id or one.id not in self.codecs or not self.same_codec(one.inner, other.inner):
+            return False
+        codec: Codec = self._implementation("codec", one.id)
+        return codec.canonical(one.params) == codec.canonical(other.params)
+
     def byte_codec(self, wanted: str) -> ByteCodec:
         """Implementation of a byte codec (a filter)."""
         return self._implementation("codec", wanted)

@@ -98,6 +98,10 @@ class Codec:
         """Complete and check the parameters given by a user for encoding this tensor."""
         return params
 
+    def canonical(self, params: Params) -> Params:
+        """The same parameters in one form, so that those of two formats can be compared: without defaults, say."""
+        return params
+
     def measure(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
         """Complete the parameters with what only the values show (counts, bases); `panels` gives them in their
         own dtype, in row order, as often as it is called. Done before anything is written."""

@@ -1,24 +1,17 @@
 """Files in memory to write packages from."""
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.api import CodecSpec, TensorSpec
 from squish_core.testing.sources import memory_file
 
+sys.path.insert(0, str(Path(__file__).parent))  # ane_samples is a module of these tests
 
-def stored(codec_id, params, shape, chance, **given):
-    """Random parts of a codec; scales and codebooks are halves between 1/2 and 2."""
-    codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
-    parts = {}
-    for role, (dtype, size) in codec.parts(spec, params).items():
-        kind = squish.api.dtypes.to_numpy(dtype)
-        if role in ("scale", "codebook") or kind.kind == "f":
-            parts[role] = (0.5 + 1.5 * chance.random(size)).astype(np.float16).astype(kind)
-        else:
-            parts[role] = chance.integers(0, 256, (*size[:-1], size[-1] * kind.itemsize), np.uint8).view(kind)
-    return spec, CodecSpec(codec_id, params), {**parts, **given}
+from ane_samples import stored
 
 
 @pytest.fixture

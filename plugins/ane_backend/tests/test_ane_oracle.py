@@ -3,12 +3,10 @@
 import numpy as np
 import oracles
 import pytest
+from ane_samples import FORMS, OLD, stored
 
 import squish_core as squish
 from squish_core.testing.sources import memory_file
-
-from .conftest import stored
-from .test_ane_writing import FORMS, OLD
 
 pytestmark = pytest.mark.oracle
 

@@ -5,32 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ane_samples import FORMS, OLD
 from squish_ane.program import read_program
 
 import squish_core as squish
 from squish_core.api import CodecSpec, Limits, SquishError, TensorSpec
 from squish_core.testing.sources import memory_file
-
-FORMS = {
-    "int4 blocks": ("affine", {"bits": 4, "group_size": 32, "scale_dtype": "f16"}),
-    "int4 channel": ("affine", {"bits": 4, "scale_dtype": "f16"}),
-    "uint4 packed zero points": ("affine", {
-        "bits": 4, "group_size": 32, "axis": "flat", "offset": "zero_point", "offset_dtype": "packed",
-        "scale_dtype": "f16"}),
-    "int8 channel": ("affine", {"bits": 8, "scale_dtype": "f16"}),
-    "uint8 zero points": ("affine", {"bits": 8, "group_size": 32, "offset": "zero_point", "scale_dtype": "f16"}),
-    "GPTQ": ("affine", {"bits": 4, "group_size": 32, "transposed": True, "axis": -2, "word": "i32",
-                        "offset": "zero_point", "offset_dtype": "packed", "scale_dtype": "f16", "zero": 1}),
-    "two bits": ("affine", {"bits": 2, "group_size": 32, "scale_dtype": "f16"}),
-    "float32 scales": ("affine", {"bits": 4, "group_size": 32}),
-    "palette": ("palette", {"bits": 4, "codebook_dtype": "f16"}),
-    "palette by rows": ("palette", {"bits": 4, "axis": "flat", "codebook_dtype": "f16", "codebook_size": 1024}),
-    "palette of vectors": ("palette", {
-        "bits": 4, "axis": "flat", "codebook_dtype": "f16", "vector": 2, "vector_axis": -2}),
-    "one bit": ("palette", {"bits": 1, "codebook_dtype": "f16"}),
-    "dense": ("dense", {}),
-}  # fmt: skip
-OLD = {"int4 channel", "int8 channel", "palette", "dense", "one bit"}
 
 
 def written(file, tmp_path, target="iOS18", **options):

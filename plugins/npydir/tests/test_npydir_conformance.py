@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from npydir_samples import int8, make
 
 from squish_core.api import TensorSpec
 from squish_core.testing import CodecSuite, ContainerSuite
-
-from .conftest import int8, make
 
 
 @cache

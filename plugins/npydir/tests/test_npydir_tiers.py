@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from npydir_samples import int8, make
 from squish_safetensors.header import dump_header
 
 import squish_core as squish
 from squish_core.api import dtypes
-
-from .conftest import int8, make
 
 RNG = np.random.default_rng(2)
 

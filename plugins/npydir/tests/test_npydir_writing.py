@@ -8,13 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from npydir_samples import CASES, make
 from squish_safetensors.header import dump_header
 
 import squish_core as squish
 from squish_core.api import TensorError, dtypes
-
-from .conftest import make
-from .test_npydir_reading import CASES
 
 RNG = np.random.default_rng(3)
 

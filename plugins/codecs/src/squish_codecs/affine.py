@@ -60,6 +60,9 @@ class Affine(Codec):
         encoding.check(scheme)
         return scheme.params()
 
+    def canonical(self, params: Params) -> Params:
+        return Scheme.of(params).params()
+
     def error_bound(self, params: Params) -> Exactness:
         """Half a scale step of the value's group, plus rounding; not one number before the scales are known."""
         return Exactness("bounded")

@@ -75,6 +75,9 @@ class Palette(Codec):
             )  # fmt: skip
         return tables.params()
 
+    def canonical(self, params: Params) -> Params:
+        return Tables.of(params).params()
+
     def error_bound(self, params: Params) -> Exactness:
         """Half the widest gap of the table times the group's scale; not one number before the scales are known."""
         return Exactness("bounded")

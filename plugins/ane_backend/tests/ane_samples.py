@@ -1,0 +1,40 @@
+"""Parts of every form that a package holds."""
+
+import numpy as np
+
+import squish_core as squish
+from squish_core.api import CodecSpec, TensorSpec
+
+FORMS = {
+    "int4 blocks": ("affine", {"bits": 4, "group_size": 32, "scale_dtype": "f16"}),
+    "int4 channel": ("affine", {"bits": 4, "scale_dtype": "f16"}),
+    "uint4 packed zero points": ("affine", {
+        "bits": 4, "group_size": 32, "axis": "flat", "offset": "zero_point", "offset_dtype": "packed",
+        "scale_dtype": "f16"}),
+    "int8 channel": ("affine", {"bits": 8, "scale_dtype": "f16"}),
+    "uint8 zero points": ("affine", {"bits": 8, "group_size": 32, "offset": "zero_point", "scale_dtype": "f16"}),
+    "GPTQ": ("affine", {"bits": 4, "group_size": 32, "transposed": True, "axis": -2, "word": "i32",
+                        "offset": "zero_point", "offset_dtype": "packed", "scale_dtype": "f16", "zero": 1}),
+    "two bits": ("affine", {"bits": 2, "group_size": 32, "scale_dtype": "f16"}),
+    "float32 scales": ("affine", {"bits": 4, "group_size": 32}),
+    "palette": ("palette", {"bits": 4, "codebook_dtype": "f16"}),
+    "palette by rows": ("palette", {"bits": 4, "axis": "flat", "codebook_dtype": "f16", "codebook_size": 1024}),
+    "palette of vectors": ("palette", {
+        "bits": 4, "axis": "flat", "codebook_dtype": "f16", "vector": 2, "vector_axis": -2}),
+    "one bit": ("palette", {"bits": 1, "codebook_dtype": "f16"}),
+    "dense": ("dense", {}),
+}  # fmt: skip
+OLD = {"int4 channel", "int8 channel", "palette", "dense", "one bit"}
+
+
+def stored(codec_id, params, shape, chance, **given):
+    """Random parts of a codec; scales and codebooks are halves between 1/2 and 2."""
+    codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
+    parts = {}
+    for role, (dtype, size) in codec.parts(spec, params).items():
+        kind = squish.api.dtypes.to_numpy(dtype)
+        if role in ("scale", "codebook") or kind.kind == "f":
+            parts[role] = (0.5 + 1.5 * chance.random(size)).astype(np.float16).astype(kind)
+        else:
+            parts[role] = chance.integers(0, 256, (*size[:-1], size[-1] * kind.itemsize), np.uint8).view(kind)
+    return spec, CodecSpec(codec_id, params), {**parts, **given}
