@@ -62,7 +62,6 @@ class Header:
 def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
     """Header of a source, every rule of the format checked; `file` is its number in the Index."""
     raw = _raw_header(source, limits)
-    _check_count(raw, limits)
     records: dict[str, Record] = {}
     unknown: dict[str, list[str]] = {}
     metadata: dict[str, Any] | None = None
@@ -71,6 +70,8 @@ def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
             if metadata is not None:
                 raise twice(METADATA, at)
             metadata = _metadata(members.pop(METADATA), at)
+        if not records:  # the first piece made sense
+            _check_count(raw, limits)
         piece = {}
         for name, entry in members.items():
             try:
@@ -160,7 +161,7 @@ def text_of(source: Source, offset: int, length: int) -> memoryview:
 
 
 def _check_count(raw: memoryview, limits: Limits) -> None:
-    """Refuse too many tensors before the first is read; each states its data_offsets."""
+    """Refuse too many tensors before they are read; each states its data_offsets."""
     mark = b'"data_offsets"'
     pieces = (bytes(raw[at : at + LARGE + len(mark) - 1]) for at in range(0, len(raw), LARGE))
     count = sum(piece.count(mark) for piece in pieces)

@@ -28,7 +28,7 @@ class Members:
     its offset.
     """
 
-    def __init__(self, raw: memoryview, what: str, limits: Limits, *, start: int = 0) -> None:
+    def __init__(self, raw: bytes | memoryview, what: str, limits: Limits, *, start: int = 0) -> None:
         self.raw, self.what, self.limits, self.start = raw, what, limits, start
         self.at = 0
 
@@ -131,7 +131,7 @@ class Members:
         return FormatError(f"the {self.what} {message}", offset=self.start + at, code=code, **numbers)
 
 
-def loads(raw: memoryview, what: str, limits: Limits) -> dict[str, Any]:
+def loads(raw: bytes | memoryview, what: str, limits: Limits) -> dict[str, Any]:
     """The whole object; see `Members`."""
     found: dict[str, Any] = {}
     for at, members in Members(raw, what, limits):
