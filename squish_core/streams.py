@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -139,10 +140,10 @@ def _split(encoding: Encoding, pieces: Pieces) -> dict[str, Stream]:
 
     def part(role: str) -> Iterator[Any]:
         if role in spools:
-            with spools.pop(role) as spool:
-                spool.seek(0)
-                while chunk := spool.read(1 << 22):
-                    yield chunk
+            spools[role].seek(0)
+            while chunk := spools[role].read(1 << 22):
+                yield chunk
+            spools.pop(role).close()
             return
         others = [other for other in roles if other != role]
         spools.update({other: tempfile.TemporaryFile() for other in others})  # noqa: SIM115 - closed when it is read
@@ -151,7 +152,14 @@ def _split(encoding: Encoding, pieces: Pieces) -> dict[str, Stream]:
                 spools[other].write(_bytes(made[other]))
             yield _bytes(made[role])
 
+    # A writer may fail, or leave a part unread: spools are closed with the streams at the latest.
+    weakref.finalize(part, _close, spools)
     return {role: Stream(encoding.parts[role], lambda role=role: part(role)) for role in roles}  # type: ignore[misc]
+
+
+def _close(spools: dict[str, Any]) -> None:
+    for spool in spools.values():
+        spool.close()
 
 
 def _bytes(array: np.ndarray) -> memoryview:
