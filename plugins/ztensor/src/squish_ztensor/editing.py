@@ -56,8 +56,8 @@ def edit(
     deletes a key).
 
     v2: appended and synced; on failure the file is cut back to what it was. 1.x: atomic rewrite without the removed
-    bytes, 1.0 as 1.1. Raises TensorError for a name that is not there or there twice, FormatError for what the file cannot
-    hold.
+    bytes, 1.0 as 1.1. Raises TensorError for a name that is not there or there twice, FormatError for what the file
+    cannot hold.
     """
     limits, target = limits or Limits(), Path(path)
     source = open_source(target)
