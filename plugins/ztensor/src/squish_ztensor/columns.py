@@ -77,11 +77,12 @@ def plain(entry: Entry) -> PlainRange | None:
 def _read(data: bytes, generation: int, limits: Limits, alignment: int, end: int) -> Columns:
     at = data.find(_OBJECTS)
     head = _MAP.match(data, at + len(_OBJECTS))
-    _demand(0xA1 <= data[0] <= 0xB7 and at > 0 and head is not None)
+    if head is None or not (0xA1 <= data[0] <= 0xB7 and at > 0):
+        raise _UnusualError
     pattern = _PATTERNS[generation]
-    found = pattern.findall(data, head.end())  # type: ignore[union-attr] # demanded above
+    found = pattern.findall(data, head.end())
     rest = found.pop()[-1] if found and found[-1][-1] else b""
-    _demand(bool(found) and len(found) <= limits.tensors and _shortest(len(found)) == head[0])  # type: ignore[index]
+    _demand(bool(found) and len(found) <= limits.tensors and _shortest(len(found)) == head[0])
     # Objects last in 1.x, first in v2: whole pairs before or behind them, so that they are no other key's value.
     _demand(not rest if generation == 1 else at == 1)
     others = _others(bytes([data[0] - 1]) + data[1:at] + rest, generation, limits)
