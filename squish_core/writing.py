@@ -124,6 +124,7 @@ class Sink:
                 break
             done += got
             self._advance(got)
+        self._file.seek(self._position)  # the kernel moved it behind the buffer's back
         if done < length:
             self.write(source.view(offset + done, length - done))
 
