@@ -17,9 +17,9 @@ LARGE = (64, (2048, 2048))  # 1.07 GB of f32
 SMALL = (20_000, (50, 52))  # 10.4 kB each
 
 
-def safetensors(count: int, shape: tuple[int, int]) -> Path:
-    """A safetensors file of `count` f32 arrays, written with nothing but json."""
-    path = FOLDER / f"{count}.safetensors"
+def safetensors(count: int, shape: tuple[int, int], *, halves: bool = False) -> Path:
+    """A safetensors file of `count` f32 arrays, written with nothing but json; `halves` hold f16, for zstd."""
+    path = FOLDER / f"{count}{'-halves' if halves else ''}.safetensors"
     if path.exists():
         return path
     FOLDER.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,8 @@ def safetensors(count: int, shape: tuple[int, int]) -> Path:
     with temporary.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _ in range(count):
-            file.write(rng.standard_normal(shape, np.float32).tobytes())
+            array = rng.standard_normal(shape, np.float32)
+            file.write((array.astype(np.float16).astype(np.float32) if halves else array).tobytes())
     os.replace(temporary, path)
     return path
 

@@ -117,8 +117,9 @@ class Check:
         tensors = [self.file[name] for name in self.file]
         self._total = sum(tensor.nbytes for tensor in tensors)
         for tensor in tensors:
-            for encoding in tensor.spec.encodings:
-                for role, part in encoding.parts.items():
+            stored = [encoding.parts for encoding in tensor.spec.encodings]
+            for parts in (*stored, tensor.spec.extras):
+                for role, part in parts.items():
                     self._digest(tensor, role, part)
             if not tensor.spec.problem:
                 with self._collect():

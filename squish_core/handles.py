@@ -185,8 +185,6 @@ class File(Mapping[str, "Tensor"]):
 
         `copy=True` gives writable arrays that do not touch the file again.
         """
-        from concurrent.futures import ThreadPoolExecutor
-
         tensors, view = self.index.tensors, Views(self).view
         arrays: dict[str, Any] = dict.fromkeys(tensors)
         with uncollected():
@@ -197,9 +195,12 @@ class File(Mapping[str, "Tensor"]):
                 elif prod(place[1]) <= READ_FROM:
                     arrays[name] = view(*place).copy()
         alone = [name for name, array in arrays.items() if array is None]
-        # Several tensors at once: while one waits for the disk, another is read or decoded.
-        with ThreadPoolExecutor(READERS) as readers:
-            arrays.update(zip(alone, readers.map(lambda name: self[name].numpy(copy=copy), alone)))
+        if alone:
+            from concurrent.futures import ThreadPoolExecutor
+
+            # Several tensors at once: while one waits for the disk, another is read or decoded.
+            with ThreadPoolExecutor(READERS) as readers:
+                arrays.update(zip(alone, readers.map(lambda name: self[name].numpy(copy=copy), alone)))
         return arrays
 
     def get_tensor(self, name: str) -> np.ndarray:

@@ -53,6 +53,21 @@ class Sink:
         self._file.write(data)
         self._file.seek(self._position)
 
+    def reread(self, offset: int, length: int) -> bytes:
+        """Bytes written before."""
+        assert self._file is not None
+        self._file.seek(offset)
+        data = self._file.read(length)
+        self._file.seek(self._position)
+        return data
+
+    def take_back(self, offset: int) -> None:
+        """Drop what was written from `offset` on."""
+        assert self._file is not None
+        self._file.truncate(offset)
+        self._file.seek(offset)
+        self._advance(offset - self._position)
+
     def pad(self, alignment: int) -> None:
         """Append zeros up to the next multiple of `alignment`."""
         rest = -self._position % alignment
@@ -109,6 +124,7 @@ class Sink:
                 break
             done += got
             self._advance(got)
+        self._file.seek(self._position)  # the kernel moved it behind the buffer's back
         if done < length:
             self.write(source.view(offset + done, length - done))
 

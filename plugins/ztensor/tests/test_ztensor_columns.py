@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cbor2
 import ml_dtypes
 import numpy as np
 import pytest
@@ -141,6 +142,14 @@ def test_every_bit_of_a_manifest(files: dict[str, bytes]) -> None:
                 assert quick == general
                 fast += taken
         assert fast  # letters of names may change
+
+
+def test_objects_that_stand_where_a_key_should_are_not_taken(zt: Any) -> None:
+    """`{"version": "objects", {the objects}: "1.1.0"}`: without the middle it looks like the usual root."""
+    objects = cbor2.dumps({"w": zt.item()})
+    manifest = b"\xa2" + cbor2.dumps("version") + cbor2.dumps("objects") + objects + cbor2.dumps("1.1.0")
+    quick, general, _ = both_ways(zt.pack(manifest=manifest))
+    assert quick == general == "FormatError"
 
 
 def test_a_manifest_that_the_expression_does_not_match_costs_one_look(zt: Any) -> None:

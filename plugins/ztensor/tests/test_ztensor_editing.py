@@ -99,11 +99,24 @@ def test_tied_tensors_stay_tied(zt: Any, tmp_path: Path) -> None:
         assert file["w"].spec.encodings[0].parts == file["tied"].spec.encodings[0].parts
 
 
-@pytest.mark.parametrize("name", ["v01_dense_all_dtypes", "v10_dense_all_dtypes"])
-def test_early_wires_are_converted_first(data: Path, tmp_path: Path, name: str) -> None:
-    shutil.copyfile(data / f"{name}.zt", tmp_path / "old.zt")
+def test_wire_0_1_is_converted_first(data: Path, tmp_path: Path) -> None:
+    shutil.copyfile(data / "v01_dense_all_dtypes.zt", tmp_path / "old.zt")
     with pytest.raises(UnsupportedVersionError, match="wire=2"):
         edit(tmp_path / "old.zt", remove=["u8"])
+
+
+def test_wire_1_0_is_rewritten_as_1_1(data: Path, tmp_path: Path) -> None:
+    path = tmp_path / "old.zt"
+    shutil.copyfile(data / "v10_dense_all_dtypes.zt", path)
+    with squish.open(path) as file:
+        expected = {name: file[name].numpy().tobytes() for name in file if name != next(iter(file))}
+        removed = next(iter(file))
+    edit(path, remove=[removed], add={"new": ARRAYS["a"]}, attributes={"license": "MIT"})
+    with squish.open(path) as file:
+        assert (file.index.version, file.meta) == ("1.1.0", {"license": "MIT"})
+        assert {name: file[name].numpy().tobytes() for name in file if name != "new"} == expected
+        assert list(file)[-1] == "new"
+    assert squish.verify(path, deep=True).problems == ()
 
 
 LAYOUTS = ("v11_sparse_csr", "v11_sparse_coo", "v12_quantized_group", "v11_dense_zstd_l3", "h11_f8_complex_dtype")

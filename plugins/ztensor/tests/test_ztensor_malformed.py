@@ -296,6 +296,21 @@ DIGESTS: dict[str, tuple[Make, str | None]] = {
     "a45 wrong crc32c": (one(digest="crc32c:0x00000000"), "digest"),
     "a46 wrong crc32c without 0x": (one(digest="crc32c:00000000"), "digest"),
     "a47 unknown algorithm": (one(digest="md5:00"), "unverified"),
+    "wrong, of an extra component": (
+        lambda zt: zt.pack(
+            {
+                "w": {
+                    **zt.item(),
+                    "components": {
+                        **zt.item()["components"],
+                        "more": {"dtype": "u8", "offset": 128, "length": 4, "digest": "sha256:" + "0" * 64},
+                    },
+                }
+            },
+            zt.four + bytes(52),
+        ),
+        "digest",
+    ),
     "a43 sha256 of stored bytes, zstd": (compressed(ZSTD_FOUR, digest=f"sha256:{ZSTD_SHA}"), None),
 }
 
@@ -386,9 +401,15 @@ def test_the_file_opens_with_a_problem(zt: Any, row: str) -> None:
 def test_verify_checks_the_digest_of_the_stored_bytes(zt: Any, row: str) -> None:
     make, code = DIGESTS[row]
     report = squish.verify(make(zt), deep=True)
-    assert [problem.code for problem in report.problems] == ([code] if code else [])
+    assert [problem.code for problem in report.problems if problem.code != "extra"] == ([code] if code else [])
     with squish.open(make(zt)) as file:
         assert file["w"].numpy().tolist() == [0, 1, 2, 3]
+
+
+def test_a_wrong_digest_of_a_tensor_that_cannot_be_given_is_found_all_the_same(zt: Any) -> None:
+    for changes in ({"dtype": "f9"}, {"encoding": "lz4"}):
+        data = zt.pack({"w": zt.item(digest="crc32c:0x00000000", **changes)})
+        assert [problem.code for problem in squish.verify(data, deep=True).problems] == ["unreadable", "digest"]
 
 
 @pytest.mark.parametrize("row", VALUES_OF)

@@ -173,5 +173,6 @@ def test_a_squish_meta_over_the_limit_is_not_read(zt: Any) -> None:
 
 
 def test_verify_finds_a_wrong_digest_of_squish_meta(zt: Any) -> None:
-    data = with_sidecar(zt, dump_meta({}, {}), digest="crc32c:0x00000000")
-    assert [problem.code for problem in squish.verify(data).problems] == ["digest"]
+    for digest, code in (("crc32c:0x00000000", "digest"), ("md5:00", "unverified")):
+        data = with_sidecar(zt, dump_meta({}, {}), digest=digest)
+        assert [problem.code for problem in squish.verify(data).problems] == [code]

@@ -72,6 +72,18 @@ def test_equal_parts_share_one_blob(zt: Any, tmp_path: Path, options: dict[str, 
         assert file["c"].numpy()[-1, -1] == almost[-1, -1]
 
 
+def test_equal_parts_that_the_kernel_copies_share_one_blob(zt: Any, tmp_path: Path) -> None:
+    weights = [RNG.standard_normal((600, 600)).astype(np.float32) for _ in range(3)]
+    weights[2][0, 0] = weights[0][0, 0] = 1
+    arrays = {f"{at}": weights[which] for at, which in enumerate((0, 1, 0, 2, 1, 2, 0))}
+    zt.written(tmp_path / "old.zt", arrays)
+    squish.convert(tmp_path / "old.zt", tmp_path / "new.zt", to="ztensor:wire=2,flavour=aligned,digest=none")
+    with squish.open(tmp_path / "new.zt") as file:
+        assert {name: file[name].numpy().tobytes() for name in file} == {k: v.tobytes() for k, v in arrays.items()}
+        assert len({file[name].spec.encodings[0].parts["data"].segments for name in file}) == 3
+    assert (tmp_path / "new.zt").stat().st_size < 3 * 600 * 600 * 4 + 65536
+
+
 def test_an_empty_v2_file_is_65586_bytes(zt: Any, tmp_path: Path) -> None:
     assert zt.written(tmp_path / "new.zt", {}, SECOND).size == 65586
     assert (tmp_path / "new.zt").stat().st_size == 65586

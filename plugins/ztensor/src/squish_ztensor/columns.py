@@ -77,12 +77,15 @@ def plain(entry: Entry) -> PlainRange | None:
 def _read(data: bytes, generation: int, limits: Limits, alignment: int, end: int) -> Columns:
     at = data.find(_OBJECTS)
     head = _MAP.match(data, at + len(_OBJECTS))
-    _demand(0xA1 <= data[0] <= 0xB7 and at > 0 and head is not None)
+    if head is None or not (0xA1 <= data[0] <= 0xB7 and at > 0):
+        raise _UnusualError
     pattern = _PATTERNS[generation]
-    found = pattern.findall(data, head.end())  # type: ignore[union-attr] # demanded above
+    found = pattern.findall(data, head.end())
     rest = found.pop()[-1] if found and found[-1][-1] else b""
-    _demand(bool(found) and len(found) <= limits.tensors and _shortest(len(found)) == head[0])  # type: ignore[index]
-    others = _others(bytes([data[0] - 1]) + data[1:at] + rest, generation, at, limits)
+    _demand(bool(found) and len(found) <= limits.tensors and _shortest(len(found)) == head[0])
+    # Objects last in 1.x, first in v2: whole pairs before or behind them, so that they are no other key's value.
+    _demand(not rest if generation == 1 else at == 1)
+    others = _others(bytes([data[0] - 1]) + data[1:at] + rest, generation, limits)
     column = dict(zip(pattern.groupindex, zip(*found)))
     names = _names(column["head"], column["name"], generation, limits)
     elements, shapes, lengths = _sizes(column, generation, limits)
@@ -96,9 +99,8 @@ def _read(data: bytes, generation: int, limits: Limits, alignment: int, end: int
     return Columns(others, records, extents)
 
 
-def _others(data: bytes, generation: int, at: int, limits: Limits) -> dict[str, Any]:
-    """The root without its objects: in v2 at most `attributes`, behind them."""
-    _demand(generation == 1 or at == 1)
+def _others(data: bytes, generation: int, limits: Limits) -> dict[str, Any]:
+    """The root without its objects."""
     decode = cbor.decode if generation == 1 else deterministic.decode
     found: dict[str, Any] = decode(data, 0, limits)
     _demand(found.keys() <= ({"version", "attributes"} if generation == 1 else {"attributes"}))

@@ -21,7 +21,7 @@ EXAMPLES = (
 
 
 def edit(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A zTensor file of wire 1.1, 1.2 or 2.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A zTensor file, not of wire 0.1.")],
     add: Annotated[
         str | None,
         typer.Option("--add", metavar="SOURCE", help="Add all tensors of this file, of any format; codes are kept."),
@@ -41,7 +41,7 @@ def edit(
 ) -> Answer:
     """Add and remove tensors of a zTensor file, and change its metadata.
 
-    A file of wire 2 grows at its end, its old bytes untouched; one of 1.1 or 1.2 is rewritten and renamed.
+    A file of wire 2 grows at its end, its old bytes untouched; one of 1.x is rewritten and renamed.
     """
     with ExitStack() as opened:
         old = opened.enter_context(open_file(file, "ztensor"))

@@ -101,4 +101,7 @@ def raw_part(component: Component) -> Part:
         return part(component, "u8", (length if stated is None else stated,))
     except UnreadableError:
         segment = Segment(component.get("file", 0), component["offset"], length)
-        return Part(dtype="u8", shape=(length,), segments=(segment,))
+        digest = component.get("digest")
+        # A digest of decoded bytes says nothing of bytes whose encoding is not known.
+        known = type(digest) is str and (component.get("encoding") is None or component.get("digest_of") != "decoded")
+        return Part(dtype="u8", shape=(length,), segments=(segment,), digest=digest if known else None)

@@ -22,13 +22,12 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
-    check_digest,
 )
 
 from . import layouts, second_writer, sidecar, writer
 from .manifest import read_manifest
 from .options import Wanted
-from .records import Manifest
+from .records import Manifest, digest_problems
 from .shards import wrong_digests
 
 _WRITERS: dict[str, Any] = {"1.1": writer, "2": second_writer}
@@ -62,7 +61,7 @@ class Ztensor(Container):
         manifest = read_manifest(source, limits)
         # Dead bytes are how v2 appends.
         gaps = () if manifest.version == "2" else _dirty_gaps(manifest, source)
-        return [*gaps, *_wrong_sidecar(manifest, source), *wrong_digests(source, manifest.files)]
+        return [*gaps, *_sidecar_digest(manifest, source), *wrong_digests(source, manifest.files)]
 
     def recipes(self, *, dtype: str = "f32", encoding: str = "raw", **features: Any) -> tuple[Encoding, ...]:
         filters = (Filter("zstd"),) if encoding == "zstd" else ()
@@ -114,16 +113,11 @@ def _dirty_gaps(manifest: Manifest, source: Source) -> Iterator[Problem]:
         )  # fmt: skip
 
 
-def _wrong_sidecar(manifest: Manifest, source: Source) -> Iterator[Problem]:
+def _sidecar_digest(manifest: Manifest, source: Source) -> Iterator[Problem]:
     if sidecar.NAME not in manifest.records:
         return
     data = manifest.as_first(manifest.records[sidecar.NAME])["components"].get("data", {})
     digest = data.get("digest")
     if isinstance(digest, str):
         shard = source if not data.get("file") else source.member(manifest.files[data["file"]].name)
-        verdict = check_digest(digest, [shard.view(data["offset"], data["length"])])
-        if verdict.state == "wrong":
-            yield Problem(
-                code="digest", severity="error", where=f"{sidecar.NAME}/data",
-                message=f"the digest does not match (expected {verdict.expected}, found {verdict.found})",
-            )  # fmt: skip
+        yield from digest_problems(digest, [shard.view(data["offset"], data["length"])], f"{sidecar.NAME}/data")

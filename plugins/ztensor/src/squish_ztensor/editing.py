@@ -1,4 +1,4 @@
-"""Changing a file: v2 grows at its end and keeps its old bytes, 1.1 and 1.2 are rewritten beside and renamed."""
+"""Changing a file: v2 grows at its end and keeps its old bytes, 1.x is rewritten beside and renamed."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from squish_core.api import (
 )
 
 from . import cbor, deterministic, holding, second_writer, sidecar, writer
+from .early import from_1_0
 from .manifest import read_manifest
 from .options import Wanted
 from .records import Manifest
@@ -54,17 +55,17 @@ def edit(
     """Remove tensors, then add arrays, or all tensors of an open file with their codes kept, and set metadata (None
     deletes a key).
 
-    v2: appended and synced; on failure the file is cut back to what it was. 1.1, 1.2: atomic rewrite without the
-    removed bytes. Raises TensorError for a name that is not there or there twice, FormatError for what the file cannot
-    hold.
+    v2: appended and synced; on failure the file is cut back to what it was. 1.x: atomic rewrite without the removed
+    bytes, 1.0 as 1.1. Raises TensorError for a name that is not there or there twice, FormatError for what the file
+    cannot hold.
     """
     limits, target = limits or Limits(), Path(path)
     source = open_source(target)
     try:
         found = locate(source, limits)
-        if found.wire not in ("1.1", "2"):
+        if found.wire == "0.1":
             raise UnsupportedVersionError(
-                f"zTensor {found.wire} is not edited", file=str(target), expected="1.1, 1.2 or 2", found=found.wire,
+                "zTensor 0.1 is not edited", file=str(target), expected="1.0, 1.1, 1.2 or 2", found=found.wire,
                 code="version", hint="Convert it: `squish convert OLD NEW --to ztensor:wire=2`.",
             )  # fmt: skip
         manifest = read_manifest(source, limits)  # refuses what is not a sound file
@@ -94,6 +95,9 @@ def _root(source: Source, found: Located, limits: Limits) -> Root:
         return {"objects": {}}
     decode = deterministic.decode if found.wire == "2" else cbor.decode
     root: Root = decode(source.read(found.offset, found.length), found.offset, limits)
+    if found.wire == "1.0":
+        root = {**from_1_0(root, found.offset), "version": "1.1.0"}
+        root = {key: root[key] for key in ("version", "attributes", "objects") if key in root}
     return root
 
 

@@ -69,10 +69,10 @@ def manifest_range(source: Source, limits: Limits) -> tuple[int, int]:
             code="alignment",
         )  # fmt: skip
     # One byte shows that it is none, before a gigabyte is read.
-    if source.read(offset, 1)[0] >> 5 != 5:
+    if (first := source.read(offset, 1))[0] >> 5 != 5:
         raise FormatError(
             "the manifest's root is not a map", offset=offset, expected="a map of CBOR",
-            found=f"byte 0x{source.read(offset, 1).hex()}", code="manifest",
+            found=f"byte 0x{first.hex()}", code="manifest",
         )  # fmt: skip
     if length > limits.header:
         raise LimitError(

@@ -46,16 +46,27 @@ def read_manifest(source: Source, limits: Limits) -> Manifest:
     problems = []
     if version.split(".")[0] != "1" and found.wire != "0.1":
         problems.append(warning("version", "version", f"the manifest's version is {version[:40]!r}, not 1.x"))
+    common = partial(
+        Manifest, offset=start, version=version, attributes=attributes, problems=problems,
+        files=(FileRef(source.filename, source.size),),
+    )  # fmt: skip
     if table:
-        return Manifest(
-            offset=start, version=version, attributes=attributes, records=table.records, extents=table.extents,
-            problems=problems, files=(FileRef(source.filename, source.size),), plain=columns.plain,
-            build=partial(columns.build, digest_of="stored"), as_first=columns.record,
+        return common(
+            records=table.records, extents=table.extents, plain=columns.plain, as_first=columns.record,
+            build=partial(columns.build, digest_of="stored"),
         )  # fmt: skip
+    extents = _check_objects(root, limits, start, problems)
+    # A tensor comes where its first component lies; those without any come last.
+    records = {**dict.fromkeys(extent[3] for extent in extents), **root["objects"]}
+    return common(records=records, extents=extents, build=layouts.build, plain=layouts.plain)
+
+
+def _check_objects(root: Record, limits: Limits, start: int, problems: list[Problem]) -> list[Extent]:
+    """Where every component lies, in order, once all is checked."""
     objects = _field(root, "objects", dict, start)
+    extents: list[Extent] = []
     if len(objects) > limits.tensors:
         raise LimitError("too many tensors", expected=f"at most {limits.tensors}", found=len(objects), code="count")
-    extents: list[Extent] = []
     for name, record in objects.items():
         if name == "":
             problems.append(warning("name", "", "a tensor has an empty name"))
@@ -63,12 +74,7 @@ def read_manifest(source: Source, limits: Limits) -> Manifest:
             check_name(name, limits, offset=start)
         _check_object(name, record, limits, start, extents, problems)
     extents.sort()
-    # A tensor comes where its first component lies; those without any come last.
-    records = {**dict.fromkeys(extent[3] for extent in extents), **objects}
-    return Manifest(
-        offset=start, version=version, attributes=attributes, records=records, extents=extents, problems=problems,
-        files=(FileRef(source.filename, source.size),), build=layouts.build, plain=layouts.plain,
-    )  # fmt: skip
+    return extents
 
 
 def _root(source: Source, data: bytes, found: Located, limits: Limits) -> Record:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import field, frozen
 
-from squish_core.api import FileRef, FormatError, Problem, TensorSpec
+from squish_core.api import FileRef, FormatError, Problem, TensorSpec, check_digest
 
 from . import cbor
 
@@ -58,3 +58,14 @@ def attributes_of(owner: Record, name: str | None, offset: int) -> dict[str, Any
 def warning(code: str, where: str, message: str) -> Problem:
     """A finding that does not stop reading."""
     return Problem(code=code, severity="warning", where=where, message=message)
+
+
+def digest_problems(digest: str, chunks: Iterable[Any], where: str) -> Iterator[Problem]:
+    """A finding where bytes are not those of their digest, or where that cannot be told."""
+    verdict = check_digest(digest, chunks)
+    if verdict.state == "wrong":
+        numbers = f"expected {verdict.expected}, found {verdict.found}"
+        yield Problem(code="digest", severity="error", where=where, message=f"the digest does not match ({numbers})")
+    elif verdict.state == "unverified":
+        message = f"the digest {digest[:40]!r} is of an unknown kind"
+        yield Problem(code="unverified", severity="note", where=where, message=message)

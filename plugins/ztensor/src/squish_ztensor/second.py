@@ -25,16 +25,9 @@ def read(source: Source, found: Located, limits: Limits) -> Manifest:
     if not found.length:
         note = warning("data-shard", "file", "is a data shard: blobs without a manifest, to be read from another file")
         return Manifest(
-            offset=0,
-            version="2",
-            attributes={},
-            records={},
-            extents=[],
-            files=(own,),
-            build=layouts.build,
-            plain=layouts.plain,
-            problems=[note],
-        )
+            offset=0, version="2", attributes={}, records={}, extents=[], files=(own,), build=layouts.build,
+            plain=layouts.plain, problems=[note],
+        )  # fmt: skip
     start = found.offset
     data = source.read(start, found.length, "the manifest")
     footer.check_hash(source, data)
@@ -46,6 +39,12 @@ def read(source: Source, found: Located, limits: Limits) -> Manifest:
             extents=[*table.extents, (0, start, found.length, "the manifest")], files=(own,), plain=columns.plain,
             build=partial(columns.build, digest_of="decoded"), as_first=columns.record,
         )  # fmt: skip
+    return _read(source, data, found, limits)
+
+
+def _read(source: Source, data: bytes, found: Located, limits: Limits) -> Manifest:
+    """Object by object."""
+    start = found.offset
     root = deterministic.decode(data, start, limits)
     objects = root.get("objects")
     if type(objects) is not dict:
@@ -69,7 +68,7 @@ def read(source: Source, found: Located, limits: Limits) -> Manifest:
     extents.append((0, start, found.length, "the manifest"))
     return Manifest(
         offset=start, version="2", attributes=attributes_of(root, None, start), records=records, extents=extents,
-        files=(own, *shards.values()), build=partial(build, numbers=numbers),
+        files=(FileRef(source.filename, source.size), *shards.values()), build=partial(build, numbers=numbers),
         plain=partial(plain, numbers=numbers), as_first=partial(translate, numbers=numbers),
     )  # fmt: skip
 

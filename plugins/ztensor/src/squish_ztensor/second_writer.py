@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import xxhash
 from attrs import field, frozen
 
 from squish_core.api import Digest, Encoding, Layout, Outgoing, Part, Refusal, Sink, TensorSpec
@@ -14,10 +15,11 @@ from squish_core.api import Digest, Encoding, Layout, Outgoing, Part, Refusal, S
 from . import deterministic, footer, holding, second_layouts, sidecar
 from .names import TYPES
 from .options import Wanted
-from .seekable import ZstdSeekable, cut
+from .seekable import ZstdSeekable
 
 _DIGITS = {"xxh3": "xxh3:" + 16 * "0", "sha256": "sha256:" + 64 * "0", "none": None}
-_PREFIX = 1 << 16
+_PREFIX, _PIECE = 1 << 16, 1 << 20
+"""Bytes by which blobs are told apart at first, and by which they are compared."""
 
 
 @frozen
@@ -122,53 +124,49 @@ def storable(values: Mapping[str, Any]) -> bool:
 
 
 class _Blobs:
-    """Parts on their way into the file; a part equal to an earlier one gets that one's blob."""
+    """Parts on their way into the file; one equal to an earlier one is taken back, and gets that one's blob."""
 
     def __init__(self, sink: Sink, manifest: Manifest, wanted: Wanted, specs: Sequence[TensorSpec]) -> None:
         self.manifest, self._sink, self._wanted = manifest, sink, wanted
         self._sizes = Counter(part.nbytes for spec in specs for part in spec.encodings[0].parts.values())
-        self._written: dict[tuple[int, bytes], list[tuple[Any, Part, dict[str, Any]]]] = defaultdict(list)
+        self._written: dict[tuple[int, bytes], list[int]] = defaultdict(list)
 
     def add(self, spec: TensorSpec, streams: Mapping[str, Any]) -> None:
         parts = {}
         for role, part in _sorted_parts(spec):
-            entry = _entry(spec, role, part, [0, 0], None)
-            twin = self._twin(streams[role], part, entry)
-            parts[_stored_role(spec, role)] = {**entry, **twin}
+            offset = holding.pad(self._sink, self.manifest.place(self._sink.tell()))
+            digest = self._append(streams[role], part)
+            length = self._sink.tell() - offset
+            if length and self._sizes[part.nbytes] > 1:
+                offset = self._first(offset, length)
+            parts[_stored_role(spec, role)] = _entry(spec, role, part, [offset, length], digest)
         self.manifest.add(spec, parts)
 
-    def _twin(self, stream: Any, part: Part, entry: dict[str, Any]) -> dict[str, Any]:
-        """Where the part lies, with its digest; written now unless the same bytes are there."""
-        shared = part.nbytes > 0 and self._sizes[part.nbytes] > 1
-        key = (part.nbytes, next(cut(stream.chunks(), _PREFIX), b"")) if shared else (0, b"")
-        for other, stored, found in self._written[key] if shared else ():
-            if stored.filters == part.filters and _equal(stream, other):
-                return found
-        placed = self._append(stream, part)
-        if shared:
-            self._written[key].append((stream, part, placed))
-        return placed
-
-    def _append(self, stream: Any, part: Part) -> dict[str, Any]:
-        offset = holding.pad(self._sink, self.manifest.place(self._sink.tell()))
+    def _append(self, stream: Any, part: Part) -> str | None:
         kind = self._wanted.digests
-        digest = None if kind == "none" else Digest(kind)
-        if digest is None and not part.filters:
+        if kind == "none" and not part.filters:
             stream.write_to(self._sink)
-        else:
-            chunks = holding.counted(stream.chunks(), part, digest)
-            for chunk in ZstdSeekable().encode(chunks, part.filters[0].params) if part.filters else chunks:
-                self._sink.write(chunk)
-        length = self._sink.tell() - offset
-        return {"blob": [offset, length], **({"digest": str(digest)} if digest else {})}
+            return None
+        digest = None if kind == "none" else Digest(kind)
+        chunks = holding.counted(stream.chunks(), part, digest)
+        for chunk in ZstdSeekable().encode(chunks, part.filters[0].params) if part.filters else chunks:
+            self._sink.write(chunk)
+        return str(digest) if digest else None
 
+    def _first(self, offset: int, length: int) -> int:
+        """Offset of the first blob with the same bytes as the one just written."""
+        head = self._sink.reread(offset, min(length, _PREFIX))
+        alike = self._written[length, xxhash.xxh3_128_digest(head)]
+        for other in alike:
+            if self._same(other, offset, length):
+                self._sink.take_back(offset)
+                return other
+        alike.append(offset)
+        return offset
 
-def _equal(one: Any, other: Any) -> bool:
-    """Whether two streams give the same bytes; the first is always read to its end."""
-    theirs, same = cut(other.chunks(), 1 << 20), True
-    for piece in cut(one.chunks(), 1 << 20):
-        same = same and piece == next(theirs, None)
-    return same
+    def _same(self, one: int, other: int, length: int) -> bool:
+        pieces = ((at, min(_PIECE, length - at)) for at in range(0, length, _PIECE))
+        return all(self._sink.reread(one + at, size) == self._sink.reread(other + at, size) for at, size in pieces)
 
 
 def _entry(spec: TensorSpec, role: str, part: Part, blob: list[int], digest: str | None) -> dict[str, Any]:

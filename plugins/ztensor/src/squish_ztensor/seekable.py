@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from itertools import chain, islice
-from os import cpu_count
 from typing import Any
 
 from squish_core.api import ByteCodec, CodecError, Params
 
 from .options import zstd_codec
+from .parallel import in_order
 
 FRAME = 4 << 20
 """Bytes of content in each frame that is written, but the last."""
@@ -40,7 +38,7 @@ class ZstdSeekable(ByteCodec):
             if start <= done and done + decoded <= start + len(out):
                 jobs.append((data[at : at + stored], out[done - start : done - start + decoded], at))
             at, done = at + stored, done + decoded
-        list(_parallel(_decode_frame, jobs))
+        list(in_order(_decode_frame, jobs))
 
     def encode(self, chunks: Iterable[Any], params: Params) -> Iterator[bytes]:
         """Frames of 4 MiB each, then the table; the same bytes for the same input, however it is cut."""
@@ -52,7 +50,7 @@ class ZstdSeekable(ByteCodec):
             return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(content), len(content)
 
         table = []
-        for packed, size in _parallel(frame, cut(chunks, FRAME)):
+        for packed, size in in_order(frame, cut(chunks, FRAME)):
             table.append(struct.pack("<II", len(packed), size))
             yield packed
         entries = b"".join(table)
@@ -105,21 +103,3 @@ def cut(chunks: Iterable[Any], size: int) -> Iterator[bytes]:
             del held[:size]
     if held:
         yield bytes(held)
-
-
-def _parallel(work: Any, jobs: Iterable[Any]) -> Iterator[Any]:
-    """Results in order, a few jobs ahead of the one asked for. A single job starts no threads."""
-    first = list(islice(jobs := iter(jobs), 2))
-    if len(first) < 2:
-        yield from map(work, first)
-        return
-    jobs = chain(first, jobs)
-    workers = min(8, cpu_count() or 1)
-    with ThreadPoolExecutor(workers) as pool:
-        waiting: list[Any] = []
-        for job in jobs:
-            waiting.append(pool.submit(work, job))
-            if len(waiting) > workers:
-                yield waiting.pop(0).result()
-        for future in waiting:
-            yield future.result()

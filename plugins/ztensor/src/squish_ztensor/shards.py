@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
-from squish_core.api import FileRef, FormatError, Problem, Source, SquishError, check_digest
+from squish_core.api import FileRef, FormatError, Problem, Source, SquishError
 
 from . import footer
+from .records import digest_problems
 
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,64}")
 
@@ -40,15 +41,7 @@ def wrong_digests(source: Source, files: tuple[FileRef, ...]) -> Iterator[Proble
     for ref in files[1:]:
         shard = source.member(ref.name)
         chunks = (shard.view(start, min(1 << 22, shard.size - start)) for start in range(0, shard.size, 1 << 22))
-        verdict = check_digest(ref.digest or "", chunks)
-        if verdict.state != "ok":
-            yield Problem(
-                code="digest" if verdict.state == "wrong" else "unverified", where=ref.name,
-                severity="error" if verdict.state == "wrong" else "note",
-                message=f"the digest of the shard {ref.name!r} " + (
-                    f"does not match (expected {verdict.expected}, found {verdict.found})"
-                    if verdict.state == "wrong" else "is of an unknown kind"),
-            )  # fmt: skip
+        yield from digest_problems(ref.digest or "", chunks, f"shard {ref.name}")
 
 
 def _used(objects: dict[str, Any]) -> dict[Any, None]:

@@ -52,13 +52,14 @@ def locate(source: Source, limits: Limits) -> Located:
             "is too short to hold a manifest: cut after the header", expected=f"at least {len(MAGIC) + FOOTER} bytes",
             found=f"{source.size} bytes", code="truncated", hint="Fetch the file again.",
         )  # fmt: skip
-    if source.read(source.size - len(MAGIC), len(MAGIC)) != MAGIC:
-        length = _u64(source, source.size - 8)
+    tail = source.read(source.size - FOOTER, FOOTER)
+    if tail[8:] != MAGIC:
+        length = int.from_bytes(tail[8:], "little")
         start = source.size - 8 - length
         if not length or start < len(MAGIC) or source.read(start, 1)[0] >> 5 != _MAP:
             raise no_footer(source)
         return _before_size(source, limits, "1.0", _MAP)
-    length = _u64(source, source.size - FOOTER)
+    length = int.from_bytes(tail[:8], "little")
     start = source.size - FOOTER - length
     _check_range(source, start, length, limits, source.size - FOOTER, _MAP)
     return Located("1.1", start, length)
@@ -72,7 +73,7 @@ def _before_size(source: Source, limits: Limits, wire: str, major: int) -> Locat
             "is too short to hold a manifest", expected=f"at least {len(MAGIC) + 9} bytes",
             found=f"{source.size} bytes", code="truncated", hint="Fetch the file again.",
         )  # fmt: skip
-    length = _u64(source, at)
+    length = int.from_bytes(source.read(at, 8), "little")
     _check_range(source, at - length, length, limits, at, major)
     return Located(wire, at - length, length)
 
@@ -92,11 +93,11 @@ def _check_range(source: Source, start: int, length: int, limits: Limits, at: in
             code="manifest-size",
         )  # fmt: skip
     # One byte shows that it is none, before a gigabyte of zeros is read.
-    if source.read(start, 1)[0] >> 5 != major:
+    if (first := source.read(start, 1))[0] >> 5 != major:
         kind = "a map" if major == _MAP else "an array"
         raise FormatError(
             f"the manifest's root is not {kind}", offset=start, expected=f"{kind} of CBOR",
-            found=f"byte 0x{source.read(start, 1).hex()}", code="manifest",
+            found=f"byte 0x{first.hex()}", code="manifest",
         )  # fmt: skip
     if length > limits.header:
         raise LimitError(
@@ -115,7 +116,3 @@ def no_footer(source: Source, why: str = "") -> FormatError:
         offset=source.size - len(MAGIC), expected=MAGIC, found=source.read(source.size - len(MAGIC), len(MAGIC)),
         code="footer", hint="Remove the trailing bytes." if after else "Fetch the file again.",
     )  # fmt: skip
-
-
-def _u64(source: Source, offset: int) -> int:
-    return int.from_bytes(source.read(offset, 8), "little")

@@ -6,6 +6,9 @@ Key order, spacing and defaults are those of the reference writer, so that the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import repeat
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 import cbor2
@@ -16,8 +19,11 @@ from squish_core.api import Digest, Encoding, Layout, Outgoing, Part, Refusal, S
 from . import first_layouts, holding, sidecar
 from .manifest import ALIGNMENT
 from .options import Wanted, zstd_codec
+from .parallel import in_order
 from .wire import FOOTER, MAGIC
 
+_SPOOLED = 32 << 20
+"""Compressed bytes of a part that wait in memory; more wait in an unnamed file."""
 _NO_DIGEST = {"none": None, "sha256": "sha256:" + 64 * "0", "crc32c": "crc32c:0x00000000"}
 
 
@@ -112,14 +118,18 @@ def write(
 
 
 def append(sink: Sink, placement: Placement, tensors: Sequence[Outgoing], wanted: Wanted) -> None:
-    """Append the tensors' blobs, and enter them."""
-    for outgoing in tensors:
+    """Append the tensors' blobs, and enter them; zstd works some tensors ahead, on all cores."""
+    compressed = in_order(_compressed, tensors) if wanted.encoding == "zstd" else repeat({})
+    for outgoing, spools in zip(tensors, compressed):
         spec, placed = outgoing.spec, {}
         for role, part in spec.encodings[0].parts.items():
             stream, digest = outgoing.parts[role], None
             offset = holding.pad(sink, placement.start(sink.tell(), spec.name, 1 if part.filters else part.nbytes))
-            if part.filters or wanted.digests != "none":
-                digest = _append(sink, stream.chunks(), part, wanted)
+            if role in spools:
+                with spools[role] as spool:
+                    digest = _copy(sink, iter(partial(spool.read, 1 << 22), b""), wanted)
+            elif wanted.digests != "none":
+                digest = _copy(sink, holding.counted(stream.chunks(), part), wanted)
             else:
                 stream.write_to(sink)
             placed[role] = (offset, sink.tell() - offset, digest)
@@ -133,12 +143,21 @@ def close(sink: Sink, root: Mapping[str, Any]) -> None:
         sink.write(piece)
 
 
-def _append(sink: Sink, chunks: Iterable[Any], part: Part, wanted: Wanted) -> str | None:
-    """Append a part through its filter; the digest of the stored bytes."""
-    chunks = holding.counted(chunks, part)
-    if part.filters:
-        codec, _ = zstd_codec()
-        chunks = codec.encode(chunks, part.filters[0].params)
+def _compressed(outgoing: Outgoing) -> dict[str, Any]:
+    """The filtered parts as they will be stored, in one frame each as the reference writes them, in spools."""
+    spools: dict[str, Any] = {}
+    for role, part in outgoing.spec.encodings[0].parts.items():
+        if part.filters:
+            codec, _ = zstd_codec()
+            spools[role] = spool = SpooledTemporaryFile(_SPOOLED)  # noqa: SIM115 - closed when it is written
+            chunks = holding.counted(outgoing.parts[role].chunks(), part)
+            spool.writelines(codec.encode(chunks, part.filters[0].params))
+            spool.seek(0)
+    return spools
+
+
+def _copy(sink: Sink, chunks: Iterable[Any], wanted: Wanted) -> str | None:
+    """Append stored bytes; their digest."""
     digest = None if wanted.digests == "none" else Digest(wanted.digests)
     for chunk in chunks:
         sink.write(chunk)
