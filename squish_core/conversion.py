@@ -382,8 +382,11 @@ def _same(answer: Encoding, encoding: Encoding) -> bool:
 
 
 def _wider(answer: Encoding, encoding: Encoding) -> bool:
-    """Whether the target holds the source's parts, some of them (indices) as wider integers."""
-    if answer.codec.id != encoding.codec.id or set(answer.parts) != set(encoding.parts):
+    """Whether the target holds the source's parts, some of them (indices) as wider integers, and means the same."""
+    kept, made = encoding.codec, answer.codec
+    if kept.id != made.id or set(kept.params) != set(made.params) or set(answer.parts) != set(encoding.parts):
+        return False
+    if not all(value == made.params[name] or _widths(value, made.params[name]) for name, value in kept.params.items()):
         return False
     pairs = [(encoding.parts[role], part) for role, part in answer.parts.items()]
     return all(
@@ -393,8 +396,10 @@ def _wider(answer: Encoding, encoding: Encoding) -> bool:
     )  # fmt: skip
 
 
-def _widths(source: str, target: str) -> bool:
+def _widths(source: Any, target: Any) -> bool:
     """Integers to wider unsigned ones; a negative one is refused when it is met."""
+    if not (isinstance(source, str) and isinstance(target, str) and dtypes.known(source) and dtypes.known(target)):
+        return False
     return source[0] in "iu" and target[0] == "u" and 8 <= dtypes.bits(source) <= dtypes.bits(target)
 
 
