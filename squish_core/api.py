@@ -28,7 +28,7 @@ _NAMES = {
     "squish_core.plugins": ("Registry",),
     "squish_core.resolver": ("Chain",),
     "squish_core.writing": ("Outgoing", "Sink", "Stream", "appended_file", "atomic_file"),
-    "squish_core.conversion": ("outgoing",),
+    "squish_core.conversion": ("convert", "outgoing"),
     "squish_core.cli.output": ("Answer",),
     "squish_core.handles": ("File", "open"),
     "squish_core.typed": ("dump_meta", "load_meta"),
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from squish_core.containers import Layout as Layout
     from squish_core.containers import Options as Options
     from squish_core.containers import Refinement as Refinement
+    from squish_core.conversion import convert as convert
     from squish_core.conversion import outgoing as outgoing
     from squish_core.digests import Digest as Digest
     from squish_core.digests import check_digest as check_digest
