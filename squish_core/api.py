@@ -19,7 +19,9 @@ _NAMES = {
     "squish_core.limits": ("Limits",),
     "squish_core.source": ("Source", "check_plain_name", "open_source"),
     "squish_core.containers": ("Container", "Layout", "Options", "Refinement"),
-    "squish_core.codecs.base": ("ByteCodec", "Codec", "Codes", "Params", "PartArray", "Parts", "Region"),
+    "squish_core.codecs.base": ("ByteCodec", "Codec", "Codes", "Params", "PartArray", "Parts", "Policy", "Region",
+        "Short", "Values",
+    ),
     "squish_core.backends.base": (
         "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
     ),
@@ -62,7 +64,10 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Params as Params
     from squish_core.codecs.base import PartArray as PartArray
     from squish_core.codecs.base import Parts as Parts
+    from squish_core.codecs.base import Policy as Policy
     from squish_core.codecs.base import Region as Region
+    from squish_core.codecs.base import Short as Short
+    from squish_core.codecs.base import Values as Values
     from squish_core.containers import Container as Container
     from squish_core.containers import Layout as Layout
     from squish_core.containers import Options as Options

@@ -21,7 +21,7 @@ from squish_core.known import SUFFIXES
 from squish_core.limits import Limits
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Refusal, TensorSpec
 from squish_core.plugins import Registry
-from squish_core.recipes import KEEP, Rule, expand, parse_format, parse_rules, rule_for
+from squish_core.recipes import KEEP, Rule, expand, kind_of, parse_format, parse_rules, rule_for
 from squish_core.streams import copied, encoded, repack_exactness, repacked, values_of, widened
 from squish_core.writing import Outgoing, atomic_file, atomic_folder
 
@@ -227,7 +227,7 @@ class Plan:
         steps, failed = [], []
         general = next((rule.spec for rule in reversed(self.rules) if rule.pattern is None), KEEP)
         with guarded(TensorError, "choosing encodings", file=self.file.name):
-            self.chosen = {} if general == KEEP else self.container.choose(specs, general, self.options)
+            self.chosen = self._chosen(specs, general)
         for spec in specs:
             try:
                 with guarded(TensorError, "planning", file=self.file.name, tensor=spec.name):
@@ -245,6 +245,19 @@ class Plan:
             raise first
         self._check_taken(steps)
         return steps
+
+    def _chosen(self, specs: list[TensorSpec], general: CodecSpec) -> Mapping[str, CodecSpec | str]:
+        """What a rule for everything means for each tensor: an encoding, or a reason to keep it."""
+        if general == KEEP:
+            return {}
+        if kind_of(general, self.known) != "policy":
+            return self.container.choose(specs, general, self.options)
+        ours = [spec for spec in specs if (rule := rule_for(self.rules, spec.name)) and rule.pattern is None]
+        return self.known.policy(general.id).choose(
+            ours, general.params,
+            lambda spec: values_of(self.file, spec, self.file[spec.name].readable()),
+            lambda name: expand(CodecSpec(name), self.format, self.known),
+        )  # fmt: skip
 
     def _check_taken(self, steps: list[Step]) -> None:
         """A rule for everything that not one tensor can take is a mistake, not a copy."""
@@ -265,11 +278,12 @@ class Plan:
         if rule is None or rule.spec == KEEP:
             return self._keep(spec)
         wanted = rule.spec if rule.pattern is not None else self.chosen.get(spec.name)
-        if wanted is None:
-            return evolve(self._keep(spec), note=f"{_KEPT}{self.format} does not quantise it")
+        if wanted is None or isinstance(wanted, str):
+            return evolve(self._keep(spec), note=_KEPT + (wanted or f"{self.format} does not quantise it"))
         try:
             step = self._encode(spec, wanted)
-            note = "" if wanted == rule.spec else f"encoded as {wanted} by the habits of {self.format}"
+            who = rule.spec.id if kind_of(rule.spec, self.known) == "policy" else f"the habits of {self.format}"
+            note = "" if wanted == rule.spec else f"encoded as {wanted} by {who}"
             return evolve(step, note=note)
         except SquishError as error:
             # A rule for everything leaves alone what its codec cannot take (norms, odd shapes); a named one must hold.

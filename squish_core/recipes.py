@@ -84,7 +84,7 @@ def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
 def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     """Resolve short names: the target container's aliases first, then the codecs'."""
     if spec.id in ("keep", *registry.codecs):
-        if spec.id != "keep" and getattr(registry.codecs[spec.id].info, "kind", "") != "tensor":
+        if spec.id != "keep" and kind_of(spec, registry) not in ("tensor", "policy"):
             raise SquishError(
                 "is no codec of tensors and encodes no values", found=repr(spec.id), code="encode",
                 hint="Formats that compress their parts have an option for it (--to FORMAT:OPTION=VALUE).",
@@ -102,6 +102,11 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
         "no such encoding", found=repr(spec.id), code="encode",
         hint=f"Run `pip install {package}`." if package else f"Known here: {', '.join(names)}.",
     )  # fmt: skip
+
+
+def kind_of(spec: CodecSpec, registry: Registry) -> str:
+    """The kind of a codec."""
+    return str(getattr(registry.codecs[spec.id].info, "kind", "")) if spec.id in registry.codecs else ""
 
 
 def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, Any]]:

@@ -145,3 +145,20 @@ def test_meta_and_assets_without_a_place_are_listed(tmp_path: Path) -> None:
 
     found: Any = layout([], {"quant_label": "INT8", "other": 1}, {"config.json": 5, "x.bin": 7})
     assert found.dropped == ("meta other", "asset x.bin")
+
+
+def test_mixed_precision_on_the_way_in(tmp_path: Path) -> None:
+    weights = {f"layers__{number}__up__weight": RNG.normal(size=(64, 128)).astype(np.float32) for number in range(4)}
+    weights["layers__1__up__weight"][3, 3] = 100
+    weights["embed__weight"] = RNG.normal(size=(64, 128)).astype(np.float32)
+    made = source(tmp_path / "s.safetensors", **weights)
+    rules = ["mixed:bpw=6", "layers.3.*=int8"]
+    report = squish.convert(made, tmp_path / "out", "npydir", rules)
+    notes = {step.name: step.note for step in report.steps}
+    assert "sensitive" in notes["embed.weight"]
+    assert "outliers" in notes["layers.1.up.weight"]
+    assert "by mixed" in notes["layers.0.up.weight"]
+    assert not notes["layers.3.up.weight"]
+    labels = {name: tensor.spec.encodings[0].label for name, tensor in squish.open(tmp_path / "out").items()}
+    assert labels["layers.3.up.weight"] == "int8"
+    assert {labels["layers.0.up.weight"], labels["layers.2.up.weight"]} <= {"int2", "int3 milo", "int4", "int8"}
