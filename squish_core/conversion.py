@@ -328,7 +328,10 @@ class Plan:
         value_dtype = self.known.codec(origin.codec).value_dtype(spec, origin.codec.params)
         if not value_dtype.startswith(("f", "bf")):
             raise TensorError("only float tensors are encoded", found=value_dtype, code="dtype")
-        codec = self.known.codec(wanted.id)
+        if wanted.inner is not None:
+            inner = self.known.codec(wanted.inner.id).params_for(spec, wanted.inner.params)
+            wanted = evolve(wanted, inner=evolve(wanted.inner, params=inner))
+        codec = self.known.codec(wanted)
         if wanted.id != "dense" and len(spec.shape) < 2:
             raise TensorError("a vector is not quantised", found=f"shape {list(spec.shape)}", code="rank")
         params = codec.params_for(spec, wanted.params)
@@ -337,10 +340,12 @@ class Plan:
         made = evolve(spec, dtype=dtype, encodings=(), problem=None)
         parts = {role: _part(*declared) for role, declared in codec.parts(made, params).items()}
         # A dense tensor's dtype is the tensor's own, not a parameter of how it is stored.
-        held = DENSE if wanted.id == "dense" else CodecSpec(wanted.id, params)
+        held = DENSE if wanted.id == "dense" else evolve(wanted, params=params)
         answer = self.container.accepts(made, Encoding(codec=held, parts=parts), self.options)
         if isinstance(answer, Refusal):
             raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(wanted), code="refused")
+        if wanted.inner is not None and answer.codec.inner is None:
+            raise TensorError(f"{self.format} has no place for {wanted.id}", found=str(wanted), code="refused")
         if _same(answer, origin) and origin.codec == answer.codec:
             return self._made(spec, "copy", origin, answer, SAME_BYTES)
         exactness = codec.error_bound(params)

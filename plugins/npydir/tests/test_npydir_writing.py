@@ -162,3 +162,20 @@ def test_mixed_precision_on_the_way_in(tmp_path: Path) -> None:
     labels = {name: tensor.spec.encodings[0].label for name, tensor in squish.open(tmp_path / "out").items()}
     assert labels["layers.3.up.weight"] == "int8"
     assert {labels["layers.0.up.weight"], labels["layers.2.up.weight"]} <= {"int2", "int3 milo", "int4", "int8"}
+
+
+def test_a_low_rank_correction_takes_error_away(tmp_path: Path) -> None:
+    low = RNG.normal(size=(64, 2)) @ RNG.normal(size=(2, 128))
+    weights = {"layers__0__up__weight": (low + RNG.normal(size=(64, 128))).astype(np.float32)}
+    made = source(tmp_path / "s.safetensors", **weights)
+    snr = {}
+    for rule in ("int3", "lowrank:rank=8(int3)"):
+        report = squish.convert(made, tmp_path / rule, "npydir", rule)
+        quality = report.steps[0].quality
+        assert quality is not None
+        snr[rule] = quality.snr
+        assert squish.open(tmp_path / rule)["layers.0.up.weight"].spec.encodings[0].label == "int3 milo"
+    assert snr["lowrank:rank=8(int3)"] > snr["int3"] + 1
+    assert stored(tmp_path / "lowrank:rank=8(int3)", "layers__0__up__weight__lra") == ("<f4", (64, 8))
+    with pytest.raises(TensorError, match="no place for lowrank"):
+        squish.convert(made, tmp_path / "out", "mlx", "*=lowrank:rank=8(int4)")
