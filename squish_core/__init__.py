@@ -19,6 +19,7 @@ _HOME = {
     "registry": "plugins", "Registry": "plugins",
     "verify": "checking", "Report": "checking",
     "diff": "comparison", "convert": "conversion",
+    "stream": "layers", "Layer": "layers",
     "Limits": "limits",
     "SquishError": "errors", "FormatError": "errors", "UnsupportedVersionError": "errors",
     "TruncatedError": "errors", "LimitError": "errors", "TensorError": "errors", "CodecError": "errors",
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         UnsupportedVersionError,
     )
     from squish_core.handles import File, open  # noqa: A004
+    from squish_core.layers import Layer, stream
     from squish_core.limits import Limits
     from squish_core.plugins import Registry, registry
     from squish_core.tensors import Tensor, Weight

@@ -19,7 +19,9 @@ _NAMES = {
     "squish_core.limits": ("Limits",),
     "squish_core.source": ("Source", "check_plain_name", "open_source"),
     "squish_core.containers": ("Container", "Layout", "Options", "Refinement"),
-    "squish_core.codecs.base": ("ByteCodec", "Codec", "Codes", "Params", "PartArray", "Parts", "Region"),
+    "squish_core.codecs.base": ("ByteCodec", "Codec", "Codes", "Params", "PartArray", "Parts", "Policy", "Region",
+        "Short", "Values",
+    ),
     "squish_core.backends.base": (
         "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
     ),
@@ -28,7 +30,7 @@ _NAMES = {
     "squish_core.plugins": ("Registry",),
     "squish_core.resolver": ("Chain",),
     "squish_core.writing": ("Outgoing", "Sink", "Stream", "appended_file", "atomic_file"),
-    "squish_core.conversion": ("outgoing",),
+    "squish_core.conversion": ("convert", "outgoing"),
     "squish_core.cli.output": ("Answer",),
     "squish_core.handles": ("File", "open"),
     "squish_core.typed": ("dump_meta", "load_meta"),
@@ -62,11 +64,15 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Params as Params
     from squish_core.codecs.base import PartArray as PartArray
     from squish_core.codecs.base import Parts as Parts
+    from squish_core.codecs.base import Policy as Policy
     from squish_core.codecs.base import Region as Region
+    from squish_core.codecs.base import Short as Short
+    from squish_core.codecs.base import Values as Values
     from squish_core.containers import Container as Container
     from squish_core.containers import Layout as Layout
     from squish_core.containers import Options as Options
     from squish_core.containers import Refinement as Refinement
+    from squish_core.conversion import convert as convert
     from squish_core.conversion import outgoing as outgoing
     from squish_core.digests import Digest as Digest
     from squish_core.digests import check_digest as check_digest

@@ -22,7 +22,7 @@ from squish_core.limits import Limits
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Refusal, TensorSpec
 from squish_core.naming import parse_names
 from squish_core.plugins import Registry
-from squish_core.recipes import KEEP, Rule, expand, parse_format, parse_rules, rule_for
+from squish_core.recipes import KEEP, Rule, expand, kind_of, parse_format, parse_rules, rule_for
 from squish_core.streams import copied, encoded, repack_exactness, repacked, values_of, widened
 from squish_core.writing import Outgoing, atomic_file, atomic_folder
 
@@ -239,8 +239,7 @@ class Plan:
         steps, failed = [], []
         general = next((rule.spec for rule in reversed(self.rules) if rule.pattern is None), KEEP)
         with guarded(TensorError, "choosing encodings", file=self.file.name):
-            under_new = [evolve(spec, name=self.rename(spec.name)) for spec in specs]
-            self.chosen = {} if general == KEEP else self.container.choose(under_new, general, self.options)
+            self.chosen = self._chosen(specs, general)
         for spec in specs:
             try:
                 with guarded(TensorError, "planning", file=self.file.name, tensor=spec.name):
@@ -258,6 +257,22 @@ class Plan:
             raise first
         self._check_taken(steps)
         return steps
+
+    def _chosen(self, specs: list[TensorSpec], general: CodecSpec) -> Mapping[str, CodecSpec | str]:
+        """What a rule for everything means for each tensor: an encoding, or a reason to keep it."""
+        if general == KEEP:
+            return {}
+        if kind_of(general, self.known) != "policy":
+            renamed = {self.rename(spec.name): spec for spec in specs}
+            targets = [evolve(spec, name=name) for name, spec in renamed.items()]
+            found = self.container.choose(targets, general, self.options)
+            return {renamed[name].name: wanted for name, wanted in found.items()}
+        ours = [spec for spec in specs if (rule := rule_for(self.rules, spec.name)) and rule.pattern is None]
+        return self.known.policy(general.id).choose(
+            ours, general.params,
+            lambda spec: values_of(self.file, spec, self.file[spec.name].readable()),
+            lambda name: expand(CodecSpec(name), self.format, self.known),
+        )  # fmt: skip
 
     def _check_taken(self, steps: list[Step]) -> None:
         """A rule for everything that not one tensor can take is a mistake, not a copy."""
@@ -277,12 +292,13 @@ class Plan:
         rule = rule_for(self.rules, spec.name)
         if rule is None or rule.spec == KEEP:
             return self._keep(spec)
-        wanted = rule.spec if rule.pattern is not None else self.chosen.get(self.rename(spec.name))
-        if wanted is None:
-            return evolve(self._keep(spec), note=f"{_KEPT}{self.format} does not quantise it")
+        wanted = rule.spec if rule.pattern is not None else self.chosen.get(spec.name)
+        if wanted is None or isinstance(wanted, str):
+            return evolve(self._keep(spec), note=_KEPT + (wanted or f"{self.format} does not quantise it"))
         try:
             step = self._encode(spec, wanted)
-            note = "" if wanted == rule.spec else f"encoded as {wanted} by the habits of {self.format}"
+            who = rule.spec.id if kind_of(rule.spec, self.known) == "policy" else f"the habits of {self.format}"
+            note = "" if wanted == rule.spec else f"encoded as {wanted} by {who}"
             return evolve(step, note=note)
         except SquishError as error:
             # A rule for everything leaves alone what its codec cannot take (norms, odd shapes); a named one must hold.
@@ -327,7 +343,10 @@ class Plan:
         value_dtype = self.known.codec(origin.codec).value_dtype(spec, origin.codec.params)
         if not value_dtype.startswith(("f", "bf")):
             raise TensorError("only float tensors are encoded", found=value_dtype, code="dtype")
-        codec = self.known.codec(wanted.id)
+        if wanted.inner is not None:
+            inner = self.known.codec(wanted.inner.id).params_for(spec, wanted.inner.params)
+            wanted = evolve(wanted, inner=evolve(wanted.inner, params=inner))
+        codec = self.known.codec(wanted)
         if wanted.id != "dense" and len(spec.shape) < 2:
             raise TensorError("a vector is not quantised", found=f"shape {list(spec.shape)}", code="rank")
         params = codec.params_for(spec, wanted.params)
@@ -336,10 +355,12 @@ class Plan:
         made = evolve(spec, dtype=dtype, encodings=(), problem=None)
         parts = {role: _part(*declared) for role, declared in codec.parts(made, params).items()}
         # A dense tensor's dtype is the tensor's own, not a parameter of how it is stored.
-        held = DENSE if wanted.id == "dense" else CodecSpec(wanted.id, params)
+        held = DENSE if wanted.id == "dense" else evolve(wanted, params=params)
         answer = self.container.accepts(made, Encoding(codec=held, parts=parts), self.options)
         if isinstance(answer, Refusal):
             raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(wanted), code="refused")
+        if wanted.inner is not None and answer.codec.inner is None:
+            raise TensorError(f"{self.format} has no place for {wanted.id}", found=str(wanted), code="refused")
         if _same(answer, origin, self.known):
             return self._made(spec, "copy", origin, answer, SAME_BYTES)
         exactness = codec.error_bound(params)

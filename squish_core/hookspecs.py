@@ -50,8 +50,8 @@ class ContainerInfo:
 
 @frozen(kw_only=True)
 class CodecInfo:
-    """A codec. `kind` is "tensor", "bytes" or "whole" (a model for another runtime, which nothing decodes);
-    `lossless` says whether encoding keeps every value."""
+    """A codec. `kind` is "tensor", "bytes", "whole" (a model for another runtime, which nothing decodes) or
+    "policy" (it chooses among others). `lossless` says whether encoding keeps every value."""
 
     id: str
     title: str

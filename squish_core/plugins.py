@@ -18,7 +18,7 @@ from squish_core.model import CodecSpec, Encoding, Refusal
 
 if TYPE_CHECKING:
     from squish_core.backends.base import Backend
-    from squish_core.codecs.base import ByteCodec, Codec
+    from squish_core.codecs.base import ByteCodec, Codec, Policy
     from squish_core.containers import Container
     from squish_core.resolver import Chain
 
@@ -152,6 +152,10 @@ class Registry:
 
     def byte_codec(self, wanted: str) -> ByteCodec:
         """Implementation of a byte codec (a filter)."""
+        return self._implementation("codec", wanted)
+
+    def policy(self, wanted: str) -> Policy:
+        """Implementation of a policy."""
         return self._implementation("codec", wanted)
 
     def backend(self, wanted: str) -> Backend:

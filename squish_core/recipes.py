@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from squish_core import known
 from squish_core.errors import FormatError, MissingPluginError, SquishError
@@ -29,7 +29,10 @@ class Rule:
 
 
 def parse_spec(text: str) -> CodecSpec:
-    """`int4:group_size=64` as an id and parameters; numbers become numbers."""
+    """`int4:group_size=64` as an id and parameters, `lowrank:rank=8(int3)` around another; numbers become numbers."""
+    outer, bracket, inner = text.partition("(")
+    if bracket and text.endswith(")"):
+        return evolve(parse_spec(outer), inner=parse_spec(inner[:-1]))
     name, colon, rest = text.partition(":")
     params = {}
     for item in rest.split(",") if colon else []:
@@ -83,8 +86,10 @@ def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
 
 def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     """Resolve short names: the target container's aliases first, then the codecs'."""
+    if spec.inner is not None:
+        spec = evolve(spec, inner=expand(spec.inner, container, registry))
     if spec.id in ("keep", *registry.codecs):
-        if spec.id != "keep" and getattr(registry.codecs[spec.id].info, "kind", "") != "tensor":
+        if spec.id != "keep" and kind_of(spec, registry) not in ("tensor", "policy"):
             raise SquishError(
                 "is no codec of tensors and encodes no values", found=repr(spec.id), code="encode",
                 hint="Formats that compress their parts have an option for it (--to FORMAT:OPTION=VALUE).",
@@ -93,7 +98,7 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     for table in _alias_tables(container, registry):
         if spec.id in table:
             full = parse_spec(table[spec.id])
-            return CodecSpec(full.id, {**full.params, **spec.params})
+            return evolve(spec, id=full.id, params={**full.params, **spec.params})
     encoders = (entry.info.id for entry in registry.find("codec", kind="tensor"))
     names = sorted({"keep", *encoders, *(name for table in _alias_tables(container, registry) for name in table)})
     package = known.package_for("codec", spec.id)
@@ -102,6 +107,11 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
         "no such encoding", found=repr(spec.id), code="encode",
         hint=f"Run `pip install {package}`." if package else f"Known here: {', '.join(names)}.",
     )  # fmt: skip
+
+
+def kind_of(spec: CodecSpec, registry: Registry) -> str:
+    """The kind of a codec."""
+    return str(getattr(registry.codecs[spec.id].info, "kind", "")) if spec.id in registry.codecs else ""
 
 
 def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, Any]]:

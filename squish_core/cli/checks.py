@@ -147,7 +147,7 @@ def convert(
     """Write a file in another format.
 
     Stored codes are kept as they are; values change only where --encode says so.
-    SPEC is ID[:key=value,...] with an ID or a short name of `squish codecs`, or keep.
+    SPEC is ID[:key=value,...] with an ID or a short name of `squish codecs`, or keep; ID(SPEC) wraps another.
     """
     from squish_core import conversion
     from squish_core.handles import open as open_file

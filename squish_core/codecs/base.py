@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
 
 from squish_core.errors import CodecError
-from squish_core.model import Exactness, TensorSpec
+from squish_core.model import CodecSpec, Exactness, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -124,6 +124,26 @@ class Codec:
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
         """Parts that hold exactly these codes, or None when this codec cannot."""
         return None
+
+
+Values = Callable[[TensorSpec], Iterator["np.ndarray"]]
+Short = Callable[[str], CodecSpec]
+
+
+class Policy:
+    """What `encode=` asks for when each tensor is to get an encoding of its own (`CodecInfo.kind` "policy")."""
+
+    id: str = ""
+
+    def choose(
+        self, specs: Sequence[TensorSpec], params: Params, values: Values, short: Short
+    ) -> Mapping[str, CodecSpec | str]:
+        """Name -> the encoding, or the reason why the tensor is kept as it is.
+
+        `values` gives a tensor's values in row panels; `short` what a short name (int4) means for the target format,
+        a SquishError where it means nothing. Raises CodecError for parameters that cannot be.
+        """
+        raise NotImplementedError
 
 
 class ByteCodec:

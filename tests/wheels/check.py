@@ -30,7 +30,9 @@ class Brings(NamedTuple):
 GGML = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k")
 BRINGS = {
     "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"})),
-    "squish-codecs": Brings(codecs=frozenset({"affine", "bitmask", "float8", "lowrank", "masked", "mx", "palette"})),
+    "squish-codecs": Brings(
+        codecs=frozenset({"affine", "bitmask", "float8", "lowrank", "masked", "mixed", "mx", "palette"})
+    ),
     "squish-astc": Brings(codecs=frozenset({"astc"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),
     "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in GGML)),

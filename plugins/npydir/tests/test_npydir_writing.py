@@ -111,25 +111,22 @@ def test_keys_are_plain_unique_and_short(tmp_path: Path) -> None:
     assert sorted(squish.open(tmp_path / "out")) == ["a.b.c", "n" * 900]
 
 
-def other_formats() -> dict[str, tuple[str, str, str]]:
-    """Name -> encoding in the directory, target, action that must be possible both ways."""
-    return {
-        "zTensor": ("affine:bits=4,zero=7,group_size=32", "ztensor:wire=2", "copy"), "UQFF": ("int4", "uqff", "repack"),
-        "SQUIZD": ("int2", "squizd", "repack"),
-    }  # fmt: skip
+KEPT = {
+    "ztensor:wire=2": "affine:bits=4,zero=7,group_size=32", "uqff": "int4", "mlx": "int4", "squizd": "int2",
+}  # fmt: skip
+"""Target -> what of a directory it holds without touching codes."""
 
 
-@pytest.mark.parametrize("name", other_formats())
-def test_codes_go_to_other_formats_and_back(tmp_path: Path, name: str) -> None:
-    encode, target, action = other_formats()[name]
-    pytest.importorskip({"zTensor": "squish_ztensor", "UQFF": "squish_uqff", "SQUIZD": "squish_squizd"}[name])
+@pytest.mark.parametrize("target", KEPT)
+def test_codes_go_to_other_formats_and_back(tmp_path: Path, target: str) -> None:
     weights = {"model__layers__0__mlp__up_proj__weight": RNG.normal(size=(64, 128)).astype(np.float32)}
-    squish.convert(source(tmp_path / "s.safetensors", **weights), tmp_path / "one", "npydir", encode)
-    there = tmp_path / ("there.uqff" if name == "UQFF" else "there")
-    report = squish.convert(tmp_path / "one", there, target)
-    assert [step.action for step in report.steps] == [action]
-    back = squish.convert(there, tmp_path / "two", "npydir")
-    assert [step.action for step in back.steps] == [action]
+    squish.convert(source(tmp_path / "s.safetensors", **weights), tmp_path / "one", "npydir", KEPT[target])
+    there = tmp_path / ("there.uqff" if target == "uqff" else "there")
+    for report in (
+        squish.convert(tmp_path / "one", there, target),
+        squish.convert(there, tmp_path / "two", "npydir"),
+    ):
+        assert {step.action for step in report.steps} <= {"copy", "widen", "repack"}
     values = [squish.open(tmp_path / folder)["model.layers.0.mlp.up_proj.weight"].numpy() for folder in ("one", "two")]
     np.testing.assert_array_equal(*values)
 
@@ -146,3 +143,37 @@ def test_meta_and_assets_without_a_place_are_listed(tmp_path: Path) -> None:
 
     found: Any = layout([], {"quant_label": "INT8", "other": 1}, {"config.json": 5, "x.bin": 7})
     assert found.dropped == ("meta other", "asset x.bin")
+
+
+def test_mixed_precision_on_the_way_in(tmp_path: Path) -> None:
+    weights = {f"layers__{number}__up__weight": RNG.normal(size=(64, 128)).astype(np.float32) for number in range(4)}
+    weights["layers__1__up__weight"][3, 3] = 100
+    weights["embed__weight"] = RNG.normal(size=(64, 128)).astype(np.float32)
+    made = source(tmp_path / "s.safetensors", **weights)
+    rules = ["mixed:bpw=6", "layers.3.*=int8"]
+    report = squish.convert(made, tmp_path / "out", "npydir", rules)
+    notes = {step.name: step.note for step in report.steps}
+    assert "sensitive" in notes["embed.weight"]
+    assert "outliers" in notes["layers.1.up.weight"]
+    assert "by mixed" in notes["layers.0.up.weight"]
+    assert not notes["layers.3.up.weight"]
+    labels = {name: tensor.spec.encodings[0].label for name, tensor in squish.open(tmp_path / "out").items()}
+    assert labels["layers.3.up.weight"] == "int8"
+    assert {labels["layers.0.up.weight"], labels["layers.2.up.weight"]} <= {"int2", "int3 milo", "int4", "int8"}
+
+
+def test_a_low_rank_correction_takes_error_away(tmp_path: Path) -> None:
+    low = RNG.normal(size=(64, 2)) @ RNG.normal(size=(2, 128))
+    weights = {"layers__0__up__weight": (low + RNG.normal(size=(64, 128))).astype(np.float32)}
+    made = source(tmp_path / "s.safetensors", **weights)
+    snr = {}
+    for rule in ("int3", "lowrank:rank=8(int3)"):
+        report = squish.convert(made, tmp_path / rule, "npydir", rule)
+        quality = report.steps[0].quality
+        assert quality is not None
+        snr[rule] = quality.snr
+        assert squish.open(tmp_path / rule)["layers.0.up.weight"].spec.encodings[0].label == "int3 milo"
+    assert snr["lowrank:rank=8(int3)"] > snr["int3"] + 1
+    assert stored(tmp_path / "lowrank:rank=8(int3)", "layers__0__up__weight__lra") == ("<f4", (64, 8))
+    with pytest.raises(TensorError, match="no place for lowrank"):
+        squish.convert(made, tmp_path / "out", "mlx", "*=lowrank:rank=8(int4)")

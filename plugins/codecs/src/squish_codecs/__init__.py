@@ -16,6 +16,7 @@ def squish_codecs() -> list[CodecInfo]:
             aliases={
                 "int8": "affine:bits=8,word=i8",
                 "int4": "affine:bits=4,group_size=32,scale_dtype=f16",
+                "int3": "affine:bits=3,group_size=64,offset=bias,scale_dtype=f16",
                 "int2": "affine:bits=2,group_size=64,offset=bias,scale_dtype=f16",
             },
         ),
@@ -24,6 +25,9 @@ def squish_codecs() -> list[CodecInfo]:
             title="indices into a table of values",
             factory="squish_codecs.palette:Palette",
             aliases={"nf4": "palette:bits=4,table=nf4,scale_dtype=f32,group_size=64"},
+        ),
+        CodecInfo(
+            id="mixed", title="widths by what tensors lose", factory="squish_codecs.mixed:Mixed", kind="policy"
         ),
         CodecInfo(id="masked", title="tiles of zeros over another codec", factory="squish_codecs.masked:Masked"),
         CodecInfo(id="lowrank", title="low-rank correction of another codec", factory="squish_codecs.lowrank:LowRank"),

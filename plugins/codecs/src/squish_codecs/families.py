@@ -17,6 +17,12 @@ GGML: dict[str, Mapping[str, Any]] = {
 }
 
 
+SQUIZD: dict[str, Mapping[str, Any]] = {
+    "squizd.int4": {"bits": 4, "axis": "flat", "signed": True, "offset": "bias"},
+    "squizd.int2": {"bits": 2, "axis": "flat", "offset": "bias"},
+}
+
+
 def affine_form(codec: CodecSpec) -> Mapping[str, Any] | None:
     """Parameters of `affine` under which this codec's codes, scales and offsets are understood; None where it has none.
 
@@ -24,4 +30,6 @@ def affine_form(codec: CodecSpec) -> Mapping[str, Any] | None:
     """
     if codec.inner is not None:
         return affine_form(codec.inner)
+    if codec.id in SQUIZD:
+        return {**SQUIZD[codec.id], "group_size": codec.params.get("group_size", 0)}
     return codec.params if codec.id == "affine" else GGML.get(codec.id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from squish_core.api import CodecInfo, ContainerInfo, Signature, hookimpl
 
 
@@ -41,3 +43,11 @@ def squish_codecs() -> list[CodecInfo]:
     return [
         CodecInfo(id="npydir.sqint2", title="Squish's rotated two-bit weights", factory="squish_npydir.sqint2:Sqint2")
     ]
+
+
+@hookimpl
+def squish_commands(app: Any) -> None:
+    """`squish cache`."""
+    from .command import app as cache
+
+    app.add_typer(cache, name="cache")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from squish_safetensors.strict_json import loads
-
-from squish_core.api import DENSE, Encoding, FormatError, Index, Problem, SquishError, TensorSpec, check_plain_name
+from squish_core.api import DENSE, Encoding, FormatError, Index, Problem, TensorSpec, check_plain_name
 
 from .folder import Folder
 
@@ -13,14 +11,8 @@ INDEX, READY = "awq_index.json", ".awq_ready"
 
 def read(folder: Folder) -> Index:
     """The scales by layer name, as an Index of kind "awq"."""
-    source = folder.open(INDEX)
-    if source.size > folder.limits.header:
-        raise FormatError("is too large", file=source.name, found=source.size, code="index")
-    try:
-        entries = loads(source.read(0, source.size).strip(), "index of scales", folder.limits)
-        tensors = {layer: _tensor(folder, layer, file) for layer, file in entries.items()}
-    except SquishError as error:
-        raise error.within(file=source.name) from None
+    entries = folder.json(INDEX, "index of scales")
+    tensors = {layer: _tensor(folder, layer, file) for layer, file in entries.items()}
     problems = []
     if not folder.has(READY):
         message = f"the scales were not finished ({READY} is missing)"

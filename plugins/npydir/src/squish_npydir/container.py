@@ -7,7 +7,6 @@ from typing import Any
 
 from attrs import evolve
 from squish_safetensors.folder import ASSETS
-from squish_safetensors.strict_json import loads
 
 from squish_core.api import (
     DENSE,
@@ -18,7 +17,6 @@ from squish_core.api import (
     FormatError,
     Index,
     Layout,
-    LimitError,
     Limits,
     MissingPluginError,
     Options,
@@ -227,13 +225,7 @@ def _meta(folder: Folder) -> dict[str, Any]:
     """What `stats.json` tells: plain values."""
     if not folder.has(STATS):
         return {}
-    source = folder.open(STATS)
-    if source.size > folder.limits.header:
-        raise LimitError("is too large", file=source.name, found=source.size, code="stats")
-    try:
-        stats = loads(source.read(0, source.size).strip(), "statistics", folder.limits)
-    except SquishError as error:
-        raise error.within(file=source.name) from None
+    stats = folder.json(STATS, "statistics")
     return {key: value for key, value in stats.items() if isinstance(value, (str, int, float))}
 
 

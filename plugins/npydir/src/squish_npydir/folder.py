@@ -6,11 +6,13 @@ import struct
 from typing import Any
 
 from attrs import field, frozen
+from squish_safetensors.strict_json import loads
 
 from squish_core.api import (
     FileRef,
     Filter,
     FormatError,
+    LimitError,
     Limits,
     MissingPluginError,
     Part,
@@ -22,6 +24,9 @@ from squish_core.api import (
 )
 
 from .npy import MAX_HEADER, PREFIX, Npy, header_size, parse
+
+MOST = 64 << 20
+"""Bytes of a JSON file."""
 
 
 @frozen
@@ -109,6 +114,20 @@ class Folder:
                 f"{path}.npy.br is compressed with brotli", code="brotli", hint="Decompress it: `brotli -d`.",
             )  # fmt: skip
         return None
+
+    def json(self, path: str, what: str) -> dict[str, Any]:
+        """The object of a JSON file; FormatError unless it is one, and no larger than a header may be."""
+        source = self.open(path)
+        most = min(self.limits.header, MOST)
+        if source.size > most:
+            raise LimitError(
+                f"the {what} is too large", file=source.name, expected=f"at most {most} bytes", found=source.size,
+                code="json",
+            )  # fmt: skip
+        try:
+            return loads(memoryview(source.read(0, source.size).strip()), what, self.limits)
+        except SquishError as error:
+            raise error.within(file=source.name) from None
 
     def numbers(self, stored: Stored, dtype: str, most: int) -> list[Any]:
         """The numbers of a small array of one axis (a shape, a description)."""

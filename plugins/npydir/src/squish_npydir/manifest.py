@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from squish_safetensors.strict_json import loads
-
 from squish_core.api import FormatError, LimitError, Limits, SquishError, check_name, check_plain_name
 
 from .folder import Folder
 
 MANIFEST = "manifest.json"
-MOST = 64 << 20
 
 
 def read(folder: Folder) -> dict[str, str]:
     """Name -> safe key, in load order; every key a plain file name that no other tensor has, in any case."""
-    source = folder.open(MANIFEST)
     try:
-        return _read(source.read(0, _checked(source.size)), folder.limits)
+        return _checked(folder.json(MANIFEST, "manifest"), folder.limits)
     except SquishError as error:
-        raise error.within(file=source.name) from None
+        raise error.within(file=MANIFEST) from None
 
 
-def _checked(size: int) -> int:
-    if size > MOST:
-        raise LimitError("the manifest is too large", expected=f"at most {MOST} bytes", found=size, code="manifest")
-    return size
-
-
-def _read(raw: bytes, limits: Limits) -> dict[str, str]:
-    entries = loads(raw.lstrip(b" \r\n\t"), "manifest", limits)
+def _checked(entries: dict[str, str], limits: Limits) -> dict[str, str]:
     if len(entries) > limits.tensors:
         raise LimitError("too many tensors", expected=f"at most {limits.tensors}", found=len(entries), code="count")
     holders: dict[str, str] = {}

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from squish_codecs.families import affine_form
 from squish_codecs.scheme import Scheme
 
 from squish_core.api import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec
 
 from .dialects import implementation
 from .npy import WRITABLE
-
-FOREIGN = {
-    name: {"bits": bits, "axis": "flat", "offset": "bias"} for name, bits in (("squizd.int4", 4), ("squizd.int2", 2))
-}
-"""Other formats' own codecs, as affine ones with the same codes."""
 
 
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
@@ -26,8 +22,9 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         return Encoding(codec=codec, parts=_declared(spec, codec), label="sqint2")
     if codec.id == "lowrank" and codec.inner is not None and _is_milo(codec.inner) and set(codec.params) == {"rank"}:
         return Encoding(codec=codec, parts=_declared(spec, codec), label="int3 milo")
-    if codec.id in FOREIGN:
-        codec = CodecSpec("affine", {**FOREIGN[codec.id], "group_size": codec.params["group_size"]})
+    form = affine_form(codec) if codec.id != "lowrank" else None
+    if form is not None:
+        codec = CodecSpec("affine", form)
     place = {"affine": _affine, "palette": _palette}.get(codec.id)
     if place is None:
         return Refusal(why=f"a npy directory has no dialect for {codec}")

@@ -12,7 +12,6 @@ from typing import Any
 from attrs import frozen
 from squish_codecs.affine import Affine
 from squish_safetensors.header import build, read_header
-from squish_safetensors.strict_json import loads
 
 from squish_core.api import (
     DENSE,
@@ -71,10 +70,7 @@ def _problem(tier: Tier, severity: str, message: str) -> Problem:
 def _mlx(folder: Folder, tier: Tier) -> Found:
     """An MLX checkpoint in a folder of its own: dense tensors, and triples of codes, scales and biases."""
     place = tier.label
-    config = folder.open(f"{place}/config.json")
-    if config.size > folder.limits.header:
-        raise FormatError("is too large", file=config.name, found=config.size, code="config")
-    settings = loads(config.read(0, config.size).strip(), "configuration", folder.limits).get("quantization")
+    settings = folder.json(f"{place}/config.json", "configuration").get("quantization")
     shards = [f"{place}/{name}" for name in sorted(folder.names(place)) if name.endswith(SUFFIX)]
     if not shards:
         raise FormatError("has no safetensors file", file=place, code="tier")

@@ -1,0 +1,99 @@
+"""Mixed precision: what is kept and why, and that bits go where they take away most error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from squish_codecs.affine import Affine
+from squish_codecs.mixed import Mixed
+
+from squish_core.api import CodecError, CodecSpec, SquishError, TensorSpec, dtypes
+
+RNG = np.random.default_rng(0)
+NORMAL = RNG.normal(size=(64, 128)).astype(np.float32)
+OUTLIER = NORMAL.copy()
+OUTLIER[5, 7] = 60.0
+COARSE = RNG.choice([-1.0, 1.0, 3.0, 5.0], size=(64, 128)).astype(np.float32)
+"""Four values: two bits hold them exactly."""
+
+
+def short(name: str) -> CodecSpec:
+    if name not in ("int2", "int3", "int4", "int8"):
+        raise SquishError("no such name")
+    return CodecSpec("affine", {"bits": int(name[3:]), "group_size": 64, "offset": "bias"})
+
+
+def choose(model: dict[str, np.ndarray], **params: object) -> dict[str, CodecSpec | str]:
+    specs = [
+        TensorSpec(name=name, shape=array.shape, dtype=dtypes.from_numpy(array.dtype)) for name, array in model.items()
+    ]
+
+    def values(spec: TensorSpec) -> Iterator[np.ndarray]:
+        yield from np.array_split(model[spec.name], 3)
+
+    return dict(Mixed().choose(specs, params, values, short))
+
+
+def bits(chosen: CodecSpec | str) -> int:
+    assert isinstance(chosen, CodecSpec), chosen
+    return int(chosen.params["bits"])
+
+
+@pytest.mark.parametrize(
+    "name", ["model.embed_tokens.weight", "lm_head.weight", "model.norm.weight", "mlp.gate.weight"]
+)
+def test_sensitive_names_are_kept(name: str) -> None:
+    assert "sensitive" in str(choose({name: NORMAL})[name])
+
+
+def test_gate_projections_are_no_routers() -> None:
+    assert bits(choose({"mlp.gate_proj.weight": NORMAL})["mlp.gate_proj.weight"]) == 4
+
+
+def test_outliers_and_super_weights_keep_a_tensor() -> None:
+    ratio = float(np.abs(OUTLIER[5]).max() / np.abs(OUTLIER[5]).mean())
+    assert f"{ratio:.0f} times" in str(choose({"w": OUTLIER})["w"])
+    for limit in (0, 100):
+        assert bits(choose({"w": OUTLIER}, outliers=limit)["w"]) == 4
+    assert bits(choose({"w": NORMAL})["w"]) == 4
+
+
+def test_vectors_and_integers_are_kept() -> None:
+    found = choose({"v": NORMAL[0], "i": np.ones((4, 64), np.int32)})
+    assert "vector" in str(found["v"])
+    assert "i32" in str(found["i"])
+
+
+def test_bits_go_where_they_take_away_most_error() -> None:
+    model = {"coarse": COARSE, "a": NORMAL, "b": 100 * NORMAL}
+    for bpw in (3.0, 3.7, 4.5, 6.0, 9.0):
+        found = choose(model, bpw=bpw, outliers=0)
+        assert bits(found["coarse"]) == 2  # nothing to be gained there
+        taken = 0
+        for name, codec in found.items():
+            assert isinstance(codec, CodecSpec)
+            spec = TensorSpec(name=name, shape=model[name].shape, dtype="f32")
+            taken += 8 * sum(dtypes.nbytes(*part) for part in Affine().parts(spec, codec.params).values())
+        assert taken <= bpw * 3 * NORMAL.size
+    assert bits(found["a"]) == bits(found["b"]) == 8  # errors are relative to the tensor's energy
+
+
+def test_a_budget_that_cannot_be_met() -> None:
+    with pytest.raises(CodecError, match="narrowest") as error:
+        choose({"w": NORMAL}, bpw=1.5)
+    assert error.value.expected == "3.00 bits per weight or more"
+
+
+@pytest.mark.parametrize(
+    "params", [{"bits": 9}, {"bits": "many"}, {"bpw": 4, "bits": 4}, {"bpw": 0}, {"outliers": -1}, {"other": 1}]
+)
+def test_parameters_that_cannot_be(params: dict[str, object]) -> None:
+    with pytest.raises(CodecError):
+        choose({"w": NORMAL}, **params)
+
+
+def test_a_target_without_short_names_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CodecError, match="no such width"):
+        choose({"w": NORMAL}, bits=5)

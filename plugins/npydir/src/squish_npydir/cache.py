@@ -1,0 +1,213 @@
+"""Building a cache tier from a directory's own files: tensor by tensor, resumable, the sentinel last."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from glob import escape
+from pathlib import Path
+
+from attrs import evolve, frozen
+
+from squish_core.api import DENSE, File, FormatError, LimitError, TensorSpec, convert
+from squish_core.api import open as open_model
+
+from .tiers import TIERS
+
+MIB = 1 << 20
+MEMORY = 256 * MIB
+"""What a build may take: panels and the encoders' temporaries, whatever the size of the model."""
+GROUPS = (32, 16, 8, 4)
+MLX_GROUPS = (32, 64, 128)
+LABELS = frozenset(tier.label for tier in TIERS)
+Progress = Callable[[str, int, int | None], None]
+
+
+@frozen(kw_only=True)
+class Built:
+    """What a build did: tensors made now, tensors that an interrupted build had left, and the tier's bytes."""
+
+    tier: str
+    made: int
+    kept: int
+    size: int
+
+
+def build(path: str | Path, tier: str, progress: Progress | None = None) -> Built:
+    """Build a tier of the directory at `path`: finalized, mlx, 4bit, 3bit, or int4 (INT8 to INT4 in place).
+
+    A tier that is there already is left alone, one that was interrupted is completed. LimitError when memory or disk
+    do not suffice; the directory's own files are read and never changed.
+    """
+    if tier not in BUILDERS:
+        raise FormatError("there is no such tier", expected=", ".join(BUILDERS), found=tier, code="tier")
+    folder = Path(path)
+    sentinel, share, make = BUILDERS[tier]
+    with open_model(folder, "npydir") as file:
+        own = _own(file)
+        if (folder / sentinel).exists():
+            return Built(tier=tier, made=0, kept=len(own), size=0)
+        _check_room(folder, sum(spec.elements for spec in own.index.tensors.values()) * share // 8)
+        built = make(own, folder, progress)
+    _touch(folder / sentinel)
+    return evolve(built, tier=tier)
+
+
+def _own(file: File) -> File:
+    """The model without its tiers: what they are made from."""
+    lost = [name for name, spec in file.index.tensors.items() if not _kept(spec).encodings]
+    if lost:
+        raise FormatError(
+            "tensors cannot be read from the directory's own files", file=file.name,
+            found=", ".join(lost[:3]), code="partial", hint="A tier is built from complete directories only.",
+        )  # fmt: skip
+    tensors = {name: _kept(spec) for name, spec in file.index.tensors.items()}
+    index = evolve(file.index, tensors=tensors, children={}, assets={})
+    return File(file.source, index, file.registry, file.limits)
+
+
+def _kept(spec: TensorSpec) -> TensorSpec:
+    encodings = tuple(encoding for encoding in spec.encodings if encoding.label not in LABELS)
+    if encodings and encodings[0].codec.id == "dense":
+        dtype = encodings[0].parts["data"].dtype
+        return evolve(spec, dtype=dtype, encodings=(evolve(encodings[0], codec=DENSE),))
+    return evolve(spec, dtype="f32", encodings=encodings)
+
+
+def _finalized(own: File, folder: Path, progress: Progress | None) -> Built:
+    """A float16 array for each tensor."""
+    place = folder / "finalized"
+    place.mkdir(exist_ok=True)
+    targets = {name: place / f"{name.replace('.', '__')}.npy" for name in own}
+    left = [name for name in own if not targets[name].exists()]
+    for name in _counted(own, left, progress):
+        with _converted(own, name, "f16" if _is_float(own.index.tensors[name]) else "keep") as arrays:
+            os.replace(arrays["pt"], targets[name])
+    size = sum(target.stat().st_size for target in targets.values())
+    return Built(tier="", made=len(left), kept=len(own) - len(left), size=size)
+
+
+def _int4(own: File, folder: Path, progress: Progress | None) -> Built:
+    """Asymmetric four-bit files beside the INT8 ones, in Squish's groups; tensors of an odd width stay as they are."""
+    eights = {
+        name: encoding for name, spec in own.index.tensors.items() for encoding in spec.encodings[:1]
+        if encoding.label == "int8" and spec.shape and spec.shape[-1] % 2 == 0
+    }  # fmt: skip
+    size = 0
+    for name in _counted(own, list(eights), progress):
+        columns = own[name].shape[-1]
+        group = next((size for size in GROUPS if columns >= 2 * size and columns % size == 0), columns)
+        stem = folder / own.index.files[eights[name].parts["data"].segments[0].file].name.rpartition("__")[0]
+        with _converted(own, name, f"affine:bits=4,group_size={group},offset=bias") as arrays:
+            for suffix in ("s4a", "z4a", "q4a"):  # the codes last: where they are, their scales are
+                size += arrays[suffix].stat().st_size
+                os.replace(arrays[suffix], f"{stem}__{suffix}.npy")
+    fours = sum(spec.encodings[0].label == "int4" for spec in own.index.tensors.values())
+    return Built(tier="", made=len(eights), kept=fours, size=size)
+
+
+def _weights(own: File, folder: Path, progress: Progress | None) -> Built:
+    """One safetensors file of bfloat16."""
+    rules = {escape(name): "bf16" for name, spec in own.index.tensors.items() if _is_float(spec)}
+    report = convert(own, folder / "squish_weights.safetensors", "safetensors", rules, progress=progress)
+    return Built(tier="", made=len(own), kept=0, size=report.size or 0)
+
+
+def _mlx(bits: int) -> Callable[[File, Path, Progress | None], Built]:
+    """A folder in MLX's layout: codes of this width are kept, other quantised tensors encoded anew."""
+
+    def make(own: File, folder: Path, progress: Progress | None) -> Built:
+        rules = {escape(name): rule for name, spec in own.index.tensors.items() if (rule := _mlx_rule(spec, bits))}
+        if all(spec.encodings[0].codec.id == "dense" for spec in own.index.tensors.values()):
+            raise FormatError(
+                "has no quantised tensors", file=own.name, code="tier",
+                hint=f"Convert it first: squish convert ... --encode int{bits}.",
+            )  # fmt: skip
+        place = folder / f"squish_{bits}bit"
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)  # what an interrupted build left
+        report = convert(own, place, "mlx", rules, progress=progress)
+        return Built(tier="", made=len(own), kept=0, size=report.size or 0)
+
+    return make
+
+
+def _mlx_rule(spec: TensorSpec, bits: int) -> str | None:
+    codec = spec.encodings[0].codec
+    if codec.id == "dense":
+        return None
+    group = next((size for size in MLX_GROUPS if spec.shape and spec.shape[-1] % size == 0), 0)
+    if not spec.name.endswith(".weight") or len(spec.shape) < 2 or not group:
+        return "f16"
+    kept = (codec.params.get("bits"), codec.params.get("offset"), codec.params.get("group_size") in MLX_GROUPS)
+    if kept == (bits, "bias", True):
+        return None
+    return f"affine:bits={bits},group_size={group},word=u32,offset=bias,scale_dtype=f16"
+
+
+BUILDERS = {
+    "finalized": ("finalized/.ready", 16, _finalized), "mlx": (".squish_ready", 16, _weights),
+    "4bit": (".squish_4bit_ready", 6, _mlx(4)), "3bit": (".squish_3bit_ready", 5, _mlx(3)),
+    "int4": (".squish_int4_ready", 6, _int4),
+}  # fmt: skip
+"""Tier -> sentinel, bits of a weight on disk at most, builder."""
+
+
+def _is_float(spec: TensorSpec) -> bool:
+    return spec.dtype.startswith(("f", "bf"))
+
+
+def _counted(own: File, names: list[str], progress: Progress | None) -> Iterator[str]:
+    """The names, with progress in bytes of float16."""
+    sizes = {name: 2 * own.index.tensors[name].elements for name in names}
+    done, total = 0, sum(sizes.values())
+    for name in names:
+        yield name
+        done += sizes[name]
+        if progress:
+            progress(name, done, total)
+
+
+@contextmanager
+def _converted(own: File, name: str, rule: str) -> Iterator[dict[str, Path]]:
+    """One tensor's arrays by suffix, in a directory of its own beside the others, which goes when this ends."""
+    with tempfile.TemporaryDirectory(prefix=".squish-", dir=own.name) as room:
+        convert(own, Path(room) / "one", "npydir", {escape(name): rule}, only=escape(name))
+        arrays = (Path(room) / "one" / "tensors").glob("*.npy")
+        yield {path.stem.rpartition("__")[2]: path for path in arrays}
+
+
+def _check_room(folder: Path, disk: int) -> None:
+    """LimitError where memory or disk are short."""
+    free = shutil.disk_usage(folder).free
+    if free < disk:
+        raise LimitError(
+            "the disk has no room for this tier", file=str(folder), expected=f"{disk} bytes", found=f"{free} bytes",
+            code="disk", hint="Make room, or build a smaller tier.",
+        )  # fmt: skip
+    memory = available()
+    if memory is not None and memory < MEMORY:
+        raise LimitError(
+            "too little memory is available", file=str(folder), expected=f"{MEMORY} bytes", found=f"{memory} bytes",
+            code="memory", hint="Close other programs and build again: what was made is kept.",
+        )  # fmt: skip
+
+
+def available() -> int | None:
+    """Bytes of memory that can be had without swapping; None where the system does not say (Linux does)."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def _touch(sentinel: Path) -> None:
+    """Everything before the sentinel reaches the disk before it."""
+    os.sync()
+    sentinel.touch()

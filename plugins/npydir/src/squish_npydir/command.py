@@ -1,0 +1,38 @@
+"""`squish cache`: the tiers of a npy directory."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from squish_core.api import Answer
+
+from . import cache
+
+EXAMPLES = ("squish cache build model-squished/ --tier 4bit", "squish cache build model-squished/ --tier finalized")
+app = typer.Typer(help="Build the cache tiers of a Squish npy directory.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """Build the cache tiers of a Squish npy directory."""
+
+
+@app.command("build", epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES))
+def build(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A Squish npy directory.")],
+    tier: Annotated[str, typer.Option("--tier", help=f"{', '.join(cache.BUILDERS)}.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> Answer:
+    """Build a tier from the directory's own files; the next open takes the best one that is there.
+
+    An interrupted build is completed when it is started again; the sentinel is written last.
+    """
+    built = cache.build(model, tier)
+    data = {"model": model, "tier": tier, "made": built.made, "kept": built.kept, "size": built.size}
+    if not built.made:
+        return Answer(data, [f"{model}: the tier {tier} is there already"])
+    return Answer(
+        data, [f"{model}: {tier} with {built.made:,} tensors, {built.kept:,} were there; {built.size:,} bytes"]
+    )

@@ -1,0 +1,154 @@
+"""Building tiers: what is made, that an interrupted build is completed, and what stops one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from squish_npydir import cache
+
+import squish_core as squish
+from squish_core.api import FormatError, LimitError
+from squish_core.cli import main
+
+from .conftest import make
+from .test_npydir_writing import source
+
+RNG = np.random.default_rng(4)
+
+
+def directory(tmp_path: Path, encode: str) -> Path:
+    weights = {f"layers__{number}__up__weight": RNG.normal(size=(8, 128)).astype(np.float32) for number in range(3)}
+    made = source(tmp_path / "s.safetensors", **weights, norm__weight=np.ones(128, np.float16))
+    squish.convert(made, tmp_path / "m", "npydir", encode)
+    return tmp_path / "m"
+
+
+def opened(folder: Path) -> dict[str, tuple[str, np.ndarray]]:
+    with squish.open(folder) as file:
+        assert not file.problems
+        return {name: (file[name].spec.encodings[0].label, file[name].numpy()) for name in file}
+
+
+def test_the_finalized_tier_holds_the_values_in_float16(tmp_path: Path) -> None:
+    folder = directory(tmp_path, "int8")
+    before = opened(folder)
+    built = cache.build(folder, "finalized")
+    assert (built.made, built.kept) == (4, 0)
+    for name, (label, values) in opened(folder).items():
+        assert label == "finalized"
+        np.testing.assert_array_equal(values, before[name][1].astype(np.float16))
+    assert cache.build(folder, "finalized").made == 0
+
+
+def test_the_mlx_tier_is_one_file_of_bfloat16(tmp_path: Path) -> None:
+    folder = directory(tmp_path, "int8")
+    before = opened(folder)
+    cache.build(folder, "mlx")
+    for name, (label, values) in opened(folder).items():
+        assert label == "squish_weights"
+        np.testing.assert_array_equal(values, before[name][1].astype(values.dtype))
+
+
+def test_the_4bit_tier_keeps_codes_of_four_bits(tmp_path: Path) -> None:
+    folder = directory(tmp_path, "int4")
+    before = opened(folder)
+    cache.build(folder, "4bit")
+    after = opened(folder)
+    assert {label for label, _ in after.values()} == {"squish_4bit"}
+    for name, (_, values) in after.items():
+        np.testing.assert_array_equal(values, before[name][1])
+    config = json.loads((folder / "squish_4bit" / "config.json").read_text())
+    assert config["quantization"].items() >= {"group_size": 32, "bits": 4}.items()
+
+
+@pytest.mark.parametrize(("tier", "steps"), [("4bit", 15), ("3bit", 7)])
+def test_the_quantised_tiers_encode_other_widths_anew(tmp_path: Path, tier: str, steps: int) -> None:
+    folder = directory(tmp_path, "int8")
+    before = opened(folder)
+    cache.build(folder, tier)
+    for name, (label, values) in opened(folder).items():
+        assert label == f"squish_{tier}"
+        spread = float(np.ptp(before[name][1])) / steps
+        # A whole step: MLX places its grid so that zero is on it.
+        assert np.abs(values.astype(np.float64) - before[name][1]).max() <= spread
+
+
+def test_int8_becomes_int4_in_place(tmp_path: Path) -> None:
+    folder = directory(tmp_path, "int8")
+    before = opened(folder)
+    assert cache.build(folder, "int4").made == 3
+    after = squish.open(folder)["layers.0.up.weight"]
+    assert [encoding.label for encoding in after.spec.encodings] == ["int4", "int8"]
+    assert after.spec.encodings[0].codec.params["group_size"] == 32
+    assert np.abs(after.numpy() - before["layers.0.up.weight"][1]).max() < 0.3
+    assert (folder / ".squish_int4_ready").exists()
+
+
+@pytest.mark.parametrize("tier", ["finalized", "int4"])
+def test_an_interrupted_build_is_completed(tmp_path: Path, tier: str) -> None:
+    folder = directory(tmp_path, "int8")
+
+    def stop(name: str, done: int, total: int | None) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cache.build(folder, tier, stop)
+    assert not (folder / cache.BUILDERS[tier][0]).exists()
+    assert not list(folder.glob(".squish-*"))
+    built = cache.build(folder, tier)
+    assert built.kept == 1
+    assert built.made == (3 if tier == "finalized" else 2)
+    assert squish.verify(folder, deep=True).ok
+
+
+def test_a_half_built_quantised_tier_is_made_again(tmp_path: Path) -> None:
+    folder = directory(tmp_path, "int4")
+    (folder / "squish_4bit").mkdir()
+    (folder / "squish_4bit" / "config.json").write_text("{}")
+    assert squish.open(folder).problems
+    cache.build(folder, "4bit")
+    assert {label for label, _ in opened(folder).values()} == {"squish_4bit"}
+
+
+def test_a_build_takes_the_directorys_own_files_not_another_tier(tmp_path: Path) -> None:
+    folder = directory(tmp_path, "int8")
+    before = opened(folder)
+    cache.build(folder, "3bit")
+    cache.build(folder, "mlx")
+    (folder / ".squish_3bit_ready").unlink()
+    (folder / "squish_3bit" / "config.json").unlink()
+    for name, (label, values) in opened(folder).items():
+        assert label == "squish_weights"
+        np.testing.assert_array_equal(values, before[name][1].astype(values.dtype))
+
+
+def test_little_memory_or_disk_stops_a_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = directory(tmp_path, "int8")
+    assert cache.available() is None or cache.available() > 0
+    monkeypatch.setattr(cache, "available", lambda: 1 << 20)
+    with pytest.raises(LimitError, match="too little memory"):
+        cache.build(folder, "finalized")
+    monkeypatch.setattr(cache, "BUILDERS", {"finalized": (".ready", 1 << 60, cache.BUILDERS["finalized"][2])})
+    with pytest.raises(LimitError, match="the disk has no room"):
+        cache.build(folder, "finalized")
+
+
+def test_what_cannot_be_built_says_why(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="no such tier"):
+        cache.build(tmp_path, "5bit")
+    with pytest.raises(FormatError, match="no quantised tensors"):
+        cache.build(make(tmp_path / "dense", {"w": {"pt": np.ones((4, 8), np.float16), "shape": (4, 8)}}), "4bit")
+    with pytest.raises(FormatError, match="cannot be read"):
+        cache.build(make(tmp_path / "partial", {"w": {}}), "finalized")
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = directory(tmp_path, "int8")
+    assert main(["cache", "build", str(folder), "--tier", "finalized"]) == 0
+    assert "finalized with 4 tensors" in capsys.readouterr().out
+    assert main(["cache", "build", str(folder), "--tier", "finalized", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["made"] == 0
+    assert main(["cache", "build", str(folder), "--tier", "none"]) == 2

@@ -1,0 +1,99 @@
+"""Loading layer by layer: order, budget, what is freed, and what goes wrong."""
+
+from __future__ import annotations
+
+import threading
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.api import CodecError, CodecSpec, LimitError, TensorSpec
+from squish_core.handles import File
+from squish_core.tensors import Tensor
+from squish_core.testing.sources import memory_file
+
+LAYER = 4 * 64 * 1024 * 2
+"""Bytes of two tensors."""
+
+
+def model(layers: int = 4) -> File:
+    """A layer's tensors lie apart; something lies before, between and after them."""
+    rng = np.random.default_rng(0)
+    names = ["embed.weight", *(f"model.layers.{number}.up.weight" for number in range(layers)), "middle"]
+    names += [*(f"model.layers.{number}.down.weight" for number in range(layers)), "norm"]
+    tensors: dict[str, Any] = {}
+    for name in names:
+        array = rng.normal(size=(64, 1024)).astype(np.float32)
+        tensors[name] = TensorSpec(name=name, shape=array.shape, dtype="f32"), CodecSpec("dense"), {"data": array}
+    return memory_file(squish.registry(), tensors)[0]
+
+
+def test_layers_come_in_order_with_all_their_tensors() -> None:
+    file = model()
+    seen, arrays = [], {}
+    for layer in squish.stream(file):
+        seen.append((layer.number, len(layer)))
+        arrays |= dict(layer)
+    assert seen == [(None, 1), (0, 2), (1, 2), (2, 2), (3, 2), (None, 2)]
+    for name, tensor in file.items():
+        np.testing.assert_array_equal(arrays[name], tensor.numpy())
+
+
+@pytest.mark.parametrize("memory", [LAYER, 2 * LAYER, 3 * LAYER])
+def test_the_budget_holds_whatever_the_model(memory: int) -> None:
+    file = model(layers=12)
+    for _ in squish.stream(file, memory=memory):
+        break
+    tracemalloc.start()
+    for layer in squish.stream(file, memory=memory):
+        assert len(layer)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < memory + (1 << 20)
+
+
+def test_a_layer_is_emptied_when_the_next_one_is_asked_for() -> None:
+    layers = squish.stream(model())
+    first = next(layers)
+    array = first["embed.weight"]
+    next(layers)
+    assert not len(first)
+    assert array.shape == (64, 1024)
+
+
+def test_one_layer_larger_than_the_budget_is_told_before_anything_is_read() -> None:
+    with pytest.raises(LimitError, match="one layer is larger") as error:
+        squish.stream(model(), memory=LAYER - 1)
+    assert error.value.found == f"{LAYER} bytes"
+
+
+def test_on_a_backend_layers_hold_weights() -> None:
+    file, x = model(), np.ones((1, 1024), np.float32)
+    for layer in squish.stream(file, backend="numpy"):
+        for name, weight in layer.items():
+            np.testing.assert_allclose(weight.linear(x), x @ file[name].numpy().T, rtol=1e-3, atol=1e-3)
+
+
+def test_stopping_early_leaves_no_thread() -> None:
+    layers = squish.stream(model(layers=30))
+    next(layers)
+    layers.close()  # type: ignore[attr-defined]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("squish-layers")]
+
+
+def test_an_error_comes_with_its_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Tensor.numpy
+
+    def numpy(tensor: Tensor, **options: Any) -> np.ndarray:
+        if tensor.name == "model.layers.2.up.weight":
+            raise CodecError("is damaged", tensor=tensor.name)
+        return whole(tensor, **options)
+
+    monkeypatch.setattr(Tensor, "numpy", numpy)
+    layers = squish.stream(model())
+    assert [next(layers).number for _ in range(3)] == [None, 0, 1]
+    with pytest.raises(CodecError, match=r"layers\.2\.up"):
+        next(layers)
