@@ -315,7 +315,9 @@ def test_encoding_is_within_half_a_step_of_the_values(name: str) -> None:
         "q5_1": 2 / 31 / 2,
         "q8_0": 1 / 127 / 2,
         "mxfp4": 1 / 4,
-    }.get(name, 1 / 2)
+        "tq1_0": 1 / 2,
+        "tq2_0": 1 / 2,
+    }[name]
     assert (error <= magnitude * (steps + 1e-3)).all()
 
 
