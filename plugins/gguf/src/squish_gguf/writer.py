@@ -55,7 +55,7 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         return Refusal(
             why=f"its part is {part.dtype} {list(part.shape)}, not {wanted[0]} {list(wanted[1])}", code="shape"
         )
-    return Encoding(codec=encoding.codec, parts={"data": Part(dtype=wanted[0], shape=wanted[1])})
+    return Encoding(codec=CodecSpec(codec), parts={"data": Part(dtype=wanted[0], shape=wanted[1])})
 
 
 def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
