@@ -35,7 +35,7 @@ BRINGS = {
     "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"})),
     "squish-codecs": Brings(codecs=frozenset({"affine", "bitmask", "float8", "masked", "mx"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),
-    "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in GGML)),
+    "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in (*GGML, "big_endian"))),
     "squish-gguf": Brings(containers=frozenset({"gguf"}), sample="sample.gguf"),
     "squish-safetensors": Brings(containers=frozenset({"safetensors"}), sample="sample.safetensors"),
     "squish-uqff": Brings(

@@ -14,7 +14,7 @@ ENCODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq1_0", "tq2_0", "mxfp4")
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
     """One codec per block type; those that encode go by their short names in `--encode`."""
-    return [
+    blocks = [
         CodecInfo(
             id=f"ggml.{name}",
             title=f"GGML {name.upper()} blocks",
@@ -23,3 +23,7 @@ def squish_codecs() -> list[CodecInfo]:
         )
         for name in NAMES
     ]
+    turned = CodecInfo(
+        id="ggml.big_endian", title="GGML blocks of big-endian files", factory="squish_ggml.endian:BigEndian"
+    )
+    return [*blocks, turned]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from squish_core.api import Codec, CodecError, Codes, Exactness, Parts, Region, TensorSpec
 
 from .blocks import BLOCKS, LONG_TAIL, Block
-from .endian import little_endian
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,7 +43,7 @@ class GgmlBlocks(Codec):
     ) -> None:
         block = self.block
         first, last = region[-1].start // block.elements, region[-1].stop // block.elements
-        stored = self._stored(parts, params, (*region[:-1], slice(first * block.nbytes, last * block.nbytes)))
+        stored = parts["data"][(*region[:-1], slice(first * block.nbytes, last * block.nbytes))]
         rows = out.size // max(out.shape[-1], 1)
         block.decode(stored.reshape(rows, last - first, block.nbytes), out.reshape(rows, out.shape[-1]))
 
@@ -77,7 +76,7 @@ class GgmlBlocks(Codec):
             return None
         nbytes = self.block.nbytes
         blocks = slice(region[-1].start // repacking.ELEMENTS * nbytes, region[-1].stop // repacking.ELEMENTS * nbytes)
-        return repacking.codes(self.id, self._stored(parts, params, (*region[:-1], blocks)))
+        return repacking.codes(self.id, parts["data"][(*region[:-1], blocks)])
 
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Mapping[str, Any]
@@ -86,11 +85,6 @@ class GgmlBlocks(Codec):
 
         made = repacking.blocks(self.id, codes) if self.id in repacking.PLAIN else None
         return None if made is None else ({"data": made}, Exactness("values", "f32"))
-
-    def _stored(self, parts: Parts, params: Mapping[str, Any], region: Region) -> np.ndarray:
-        """Bytes of blocks; of a big-endian file (`byteorder` ">"), as a little-endian one has them."""
-        stored = parts["data"][region]
-        return little_endian(self.block, stored) if params.get("byteorder") == ">" else stored
 
     def _cannot_encode(self) -> CodecError:
         can = ", ".join(name for name, block in BLOCKS.items() if block.encode)

@@ -115,7 +115,8 @@ def build(name: str, placed: tuple[int, Record]) -> TensorSpec:
     dtype, shape, codec = kind.dtype or "u8", record.shape, DENSE
     if not kind.dtype:
         shape = (*shape[:-1], shape[-1] // kind.elements * kind.nbytes)
-        codec = CodecSpec(f"ggml.{kind.name.lower()}", {"byteorder": ">"} if record.big else {})
+        codec = CodecSpec(f"ggml.{kind.name.lower()}")
+        codec = CodecSpec("ggml.big_endian", {}, codec) if record.big else codec
     part = Part(dtype=dtype, shape=shape, segments=segments, byteorder=">" if record.big and kind.dtype else "<")
     return TensorSpec(
         name=name, shape=record.shape, dtype=kind.dtype or "f32",
