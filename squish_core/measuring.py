@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from attrs import asdict, frozen
@@ -118,7 +119,7 @@ def _tensors(file: File, limits: Limits) -> Iterator[Measured]:
         codec, size = str(tensor.spec.encodings[0].codec), 4 * tensor.spec.elements
         common: dict[str, Any] = {"codec": codec, "tensor": tensor.name}
         try:
-            (seconds,) = best([lambda tensor=tensor: tensor.numpy(copy=True)])
+            (seconds,) = best([partial(tensor.numpy, copy=True)])
         except SquishError as error:
             yield Measured(what="decode", of="copy", refused=str(error), **common)
             continue

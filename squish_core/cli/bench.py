@@ -35,12 +35,9 @@ def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = Fal
         [(row.what, row.backend, *_figures(row), row.codec) for row in found.rows if row.seconds is not None],
     )  # fmt: skip
     refused = sorted({f"{row.backend or row.what}: {row.refused}" for row in found.rows if row.refused})
-    lines = [
-        f"limits: {shown}",
-        "",
-        *rows,
-        *(["", "not measured", *(f"  {each}" for each in refused)] if refused else []),
-    ]
+    lines = [f"limits: {shown}", "", *rows]
+    if refused:
+        lines += ["", "not measured", *(f"  {each}" for each in refused)]
     return Answer(found.to_dict(), lines)
 
 

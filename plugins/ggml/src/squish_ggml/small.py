@@ -11,6 +11,7 @@ from .panels import Bytes, Floats, Scratch, half
 # Float4 values doubled, so that they are integers; the scales are halved instead.
 E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+E2M1_VALUES, IQ4_VALUES = E2M1.astype(np.float32), IQ4.astype(np.float32)
 TRITS = np.array([1, 3, 9, 27, 81], np.uint8)
 
 
@@ -74,7 +75,7 @@ def encode_tq2_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
 
 def decode_mxfp4(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     """{u8 e; u8 qs[16]}: e2m1(code) * 2**(e - 127)."""
-    out[:] = E2M1[nibbles(panel, 1, scratch)]
+    np.take(E2M1_VALUES, nibbles(panel, 1, scratch), out=out, mode="clip")
     out *= POWERS[panel[:, :1]]
 
 
@@ -100,13 +101,13 @@ def decode_nvfp4(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     np.right_shift(packed, np.array([0, 4], np.uint8)[:, None], out=codes)
     codes &= np.uint8(15)
     blocks = out.reshape(-1, 4, 16)
-    blocks[:] = E2M1[codes.reshape(-1, 4, 16)]
+    np.take(E2M1_VALUES, codes.reshape(-1, 4, 16), out=blocks, mode="clip")
     blocks *= E4M3[panel[:, :4]][..., None]
 
 
 def decode_iq4_nl(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     """{f16 d; u8 qs[16]}: d * table[code]."""
-    out[:] = IQ4[nibbles(panel, 2, scratch)]
+    np.take(IQ4_VALUES, nibbles(panel, 2, scratch), out=out, mode="clip")
     out *= half(panel, 0)
 
 
@@ -120,7 +121,7 @@ def decode_iq4_xs(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     np.right_shift(panel[:, 8:].reshape(-1, 8, 1, 16), np.array([0, 4], np.uint8)[:, None], out=codes)
     codes &= np.uint8(15)
     blocks = out.reshape(-1, 8, 32)
-    blocks[:] = IQ4[codes.reshape(-1, 8, 32)]
+    np.take(IQ4_VALUES, codes.reshape(-1, 8, 32), out=blocks, mode="clip")
     blocks *= scale[..., None]
 
 
