@@ -11,7 +11,7 @@ from .panels import Bytes, Floats, Scratch, half
 # Float4 values doubled, so that they are integers; the scales are halved instead.
 E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
 IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
-E2M1_VALUES, IQ4_VALUES = E2M1.astype(np.float32), IQ4.astype(np.float32)
+E2M1_TABLE, IQ4_TABLE = (np.resize(values, 256).tobytes() for values in (E2M1, IQ4))
 TRITS = np.array([1, 3, 9, 27, 81], np.uint8)
 
 
@@ -75,7 +75,7 @@ def encode_tq2_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
 
 def decode_mxfp4(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     """{u8 e; u8 qs[16]}: e2m1(code) * 2**(e - 127)."""
-    np.take(E2M1_VALUES, nibbles(panel, 1, scratch), out=out, mode="clip")
+    out[:] = _looked_up(nibbles(panel, 1, scratch), E2M1_TABLE)
     out *= POWERS[panel[:, :1]]
 
 
@@ -101,13 +101,13 @@ def decode_nvfp4(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     np.right_shift(packed, np.array([0, 4], np.uint8)[:, None], out=codes)
     codes &= np.uint8(15)
     blocks = out.reshape(-1, 4, 16)
-    np.take(E2M1_VALUES, codes.reshape(-1, 4, 16), out=blocks, mode="clip")
+    blocks[:] = _looked_up(codes.reshape(-1, 4, 16), E2M1_TABLE)
     blocks *= E4M3[panel[:, :4]][..., None]
 
 
 def decode_iq4_nl(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     """{f16 d; u8 qs[16]}: d * table[code]."""
-    np.take(IQ4_VALUES, nibbles(panel, 2, scratch), out=out, mode="clip")
+    out[:] = _looked_up(nibbles(panel, 2, scratch), IQ4_TABLE)
     out *= half(panel, 0)
 
 
@@ -121,8 +121,13 @@ def decode_iq4_xs(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     np.right_shift(panel[:, 8:].reshape(-1, 8, 1, 16), np.array([0, 4], np.uint8)[:, None], out=codes)
     codes &= np.uint8(15)
     blocks = out.reshape(-1, 8, 32)
-    np.take(IQ4_VALUES, codes.reshape(-1, 8, 32), out=blocks, mode="clip")
+    blocks[:] = _looked_up(codes.reshape(-1, 8, 32), IQ4_TABLE)
     blocks *= scale[..., None]
+
+
+def _looked_up(codes: Bytes, table: bytes) -> np.ndarray:
+    """Signed bytes of a table of 256 by bytes; faster than indexing, which widens each code to a pointer."""
+    return np.frombuffer(codes.tobytes().translate(table), np.int8).reshape(codes.shape)
 
 
 def _scaled(digits: Bytes, scale: Floats, out: Floats) -> None:
