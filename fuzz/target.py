@@ -1,6 +1,6 @@
 """One atheris target for each format: `python fuzz/target.py FORMAT CORPUS [libFuzzer options]`.
 
-Bytes are opened as the format and everything small in it is read. Whatever is raised must be a SquishError that is not a
+Bytes are opened as the format and everything small in it is read. Whatever is raised must be a SquishError that is no
 plugin's bug. A format that lives in folders gets its `config.json` fuzzed: the first byte chooses the folder.
 """
 
