@@ -57,6 +57,8 @@ class Environment:
 
 ENVIRONMENTS = {
     "gguf": Environment("gguf==0.19.0 numpy"),
+    "mlx": Environment("mlx[cpu]==0.32.4 numpy ml_dtypes"),
+    "bitsandbytes": Environment("bitsandbytes==0.50.2 torch==2.13.0 numpy", python="3.11", installer="pip"),
     "ml_dtypes": Environment("ml_dtypes numpy"),
     "safetensors": Environment("safetensors==0.8.0 numpy ml_dtypes"),
     # pip, because its find-links setting may be all that offers a CPU build of torch

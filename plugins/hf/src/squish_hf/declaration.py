@@ -80,7 +80,7 @@ def _differences(declared: Declared, fields: Mapping[str, Any], name: str) -> li
     return [
         Problem(
             code="contradiction", severity="warning", where=name,
-            message=f"states {key} {fields[key]!r:.40}, and {declared.where}, which is taken, {declared.fields[key]!r:.40}",
+            message=f"states {key} {fields[key]!r:.40}; {declared.fields[key]!r:.40} of {declared.where} is taken",
         )
         for key in ("bits", "group_size", "desc_act", "sym", "checkpoint_format", "zero_point", "version")
         if key in fields and key in declared.fields and fields[key] != declared.fields[key]

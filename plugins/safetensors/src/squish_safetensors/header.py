@@ -62,7 +62,9 @@ def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
     """Header of a source, every rule of the format checked; `file` is its number in the Index."""
     raw = _raw_header(source, limits)
     entries = loads(raw, "header", limits, start=8)
-    metadata = entries.pop(METADATA, {})
+    metadata = entries.pop(METADATA, None)
+    if metadata is None:  # null is what mlx writes for none, and what the reference implementation reads
+        metadata = {}
     if type(metadata) is not dict:
         raise FormatError(f"{METADATA} is not an object", offset=8, found=type(metadata).__name__, code="metadata")
     if len(entries) > limits.tensors:
