@@ -2,6 +2,7 @@
 SHELL := /bin/sh
 VENV ?= .venv
 MODEL ?= smollm2
+FUZZ_SECONDS ?= 60
 
 # The first Python that is recent enough and really runs (a version manager's shim may exist and fail).
 find_python = for p in python3 python3.13 python3.12 python3.11 python3.14; do \
@@ -53,8 +54,10 @@ test: $(installed)  ## run the tests that need nothing else
 oracles: $(installed)  ## compare with the peer packages, each in an environment of its own
 	$(pytest) -m oracle
 
-fuzz: $(installed)  ## run the long mutation tests
+fuzz: $(installed)  ## run the long mutation tests, and atheris on every format (FUZZ_SECONDS=60 each)
 	$(pytest) -m fuzz
+	@$(VENV)/bin/uv pip install --quiet --python $(python) atheris 2>/dev/null && $(python) fuzz/run.py --seconds $(FUZZ_SECONDS) || \
+	  { $(python) -c 'import atheris' 2>/dev/null && exit 1 || echo "make: atheris has no build for this Python and system; left out" >&2; }
 
 sanitize: $(installed)  ## run the compiled plugin's tests under AddressSanitizer and UndefinedBehaviorSanitizer
 	$(if $(compiler),,@echo "make: no C++ compiler found, so nothing to sanitize"; exit 0;) \

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_core.cli import checks, extras, listings, views
+from squish_core.cli import bench, checks, extras, listings, views
 from squish_core.cli.output import Answer, show, show_error
 from squish_core.errors import SquishError
 
@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
             "squish convert in.gguf out.zt --dry-run",
         ),
     ),
+    "bench": (bench.bench, ("squish bench model.gguf", "squish bench --synthetic --json")),
     "formats": (listings.formats, ("squish formats", "squish formats gguf")),
     "codecs": (listings.codecs, ("squish codecs",)),
     "backends": (listings.backends, ("squish backends",)),

@@ -60,8 +60,9 @@ ENVIRONMENTS = {
     "gguf": Environment("gguf==0.19.0 numpy"),
     "hqq": Environment("hqq==0.2.8.post1 torch==2.13.0 numpy", python="3.11", installer="pip"),
     "mistralrs": Environment("mistralrs==0.9.5 numpy"),
+    "bitsandbytes": Environment("bitsandbytes==0.50.2 torch==2.13.0 numpy", python="3.11", installer="pip"),
     "ml_dtypes": Environment("ml_dtypes numpy"),
-    "mlx": Environment("mlx[cpu]==0.32.4 numpy"),
+    "mlx": Environment("mlx[cpu]==0.32.4 numpy ml_dtypes"),
     "safetensors": Environment("safetensors==0.8.0 numpy ml_dtypes"),
     "texture2ddecoder": Environment("texture2ddecoder==1.0.6 numpy"),
     # pip, because its find-links setting may be all that offers a CPU build of torch

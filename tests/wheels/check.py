@@ -27,7 +27,10 @@ class Brings(NamedTuple):
     refines: bool = False  # without the plugin its sample is a plain file of another format
 
 
-GGML = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k")
+GGML = (
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k", "tq1_0", "tq2_0",
+    "mxfp4", "nvfp4", "iq4_nl", "iq4_xs", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
+)  # fmt: skip
 BRINGS = {
     "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"})),
     "squish-codecs": Brings(
@@ -35,7 +38,7 @@ BRINGS = {
     ),
     "squish-astc": Brings(codecs=frozenset({"astc"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),
-    "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in GGML)),
+    "squish-ggml": Brings(codecs=frozenset(f"ggml.{name}" for name in (*GGML, "big_endian"))),
     "squish-gguf": Brings(containers=frozenset({"gguf"}), sample="sample.gguf"),
     "squish-safetensors": Brings(containers=frozenset({"safetensors"}), sample="sample.safetensors"),
     "squish-ane": Brings(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -12,7 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_ggml.blocks import BLOCKS, Block
+from squish_ggml.blocks import BLOCKS, LONG_TAIL, Block
+
+from squish_core.api import MissingPluginError
 
 NAMES = sorted(BLOCKS)
 GOLDEN_NAMES = sorted(set(NAMES) - {"q8_1", "q8_k"})
@@ -131,6 +134,57 @@ def scalar_q6_k(raw: bytes) -> Iterator[float]:
         yield single(scale * factor * (level - 32))
 
 
+def scalar_tq1_0(raw: bytes) -> Iterator[float]:
+    packed, (scale,) = raw[:52], struct.unpack_from("<e", raw, 52)
+    for start, width, count in ((0, 32, 5), (32, 16, 5), (48, 4, 4)):
+        for digit in range(count):
+            for place in range(width):
+                yield scale * ((packed[start + place] * 3**digit % 256 * 3 >> 8) - 1)
+
+
+def scalar_tq2_0(raw: bytes) -> Iterator[float]:
+    packed, (scale,) = raw[:64], struct.unpack_from("<e", raw, 64)
+    for index in range(256):
+        yield scale * (pair(packed, index) - 1)
+
+
+FLOAT4 = (0, 0.5, 1, 1.5, 2, 3, 4, 6)
+
+
+def float4(code: int) -> float:
+    return float(-FLOAT4[code & 7] if code & 8 else FLOAT4[code & 7])
+
+
+def scalar_mxfp4(raw: bytes) -> Iterator[float]:
+    for index in range(32):
+        yield single(float4(nibble(raw[1:], index, 16)) * 2.0 ** (raw[0] - 127))
+
+
+def scalar_nvfp4(raw: bytes) -> Iterator[float]:
+    for index in range(64):
+        code, packed = raw[index // 16], raw[4 + index // 16 * 8 :][:8]
+        exponent, mantissa = code >> 3 & 15, code & 7
+        scale = mantissa / 512 if exponent == 0 else (1 + mantissa / 8) * 2.0 ** (exponent - 7)
+        yield float4(nibble(packed, index % 16, 8)) * (0 if code == 0x7F else scale)
+
+
+STEPS = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+
+
+def scalar_iq4_nl(raw: bytes) -> Iterator[float]:
+    (scale,) = struct.unpack_from("<e", raw)
+    for index in range(32):
+        yield single(scale * STEPS[nibble(raw[2:], index, 16)])
+
+
+def scalar_iq4_xs(raw: bytes) -> Iterator[float]:
+    scale, high = struct.unpack_from("<eH", raw)
+    for index in range(256):
+        group = index // 32
+        factor = (raw[4 + group // 2] >> 4 * (group % 2) & 15) | (high >> 2 * group & 3) << 4
+        yield single(single(scale * (factor - 32)) * STEPS[nibble(raw[8:], index, 16)])
+
+
 SCALAR: dict[str, Callable[[bytes], Iterator[float]]] = {
     "q4_0": lambda raw: scalar_legacy("q4_0", raw),
     "q4_1": lambda raw: scalar_legacy("q4_1", raw),
@@ -144,6 +198,12 @@ SCALAR: dict[str, Callable[[bytes], Iterator[float]]] = {
     "q5_k": lambda raw: scalar_q45_k("<ee12s32s128s", raw),
     "q6_k": scalar_q6_k,
     "q8_k": lambda raw: scalar_q8("<f256s", raw[:260]),
+    "tq1_0": scalar_tq1_0,
+    "tq2_0": scalar_tq2_0,
+    "mxfp4": scalar_mxfp4,
+    "nvfp4": scalar_nvfp4,
+    "iq4_nl": scalar_iq4_nl,
+    "iq4_xs": scalar_iq4_xs,
 }
 
 
@@ -170,7 +230,9 @@ def test_golden_values(name: str) -> None:
 
 @pytest.mark.parametrize("name", ENCODED_NAMES)
 def test_golden_encodings(name: str) -> None:
-    ours = encode(BLOCKS[name], GOLDEN["inputs"])
+    elements, inputs = BLOCKS[name].elements, GOLDEN["inputs"]
+    rows = inputs.reshape(-1)[: inputs.size // 256 * 256].reshape(-1, 256) if elements == 256 else inputs
+    ours = encode(BLOCKS[name], rows)
     np.testing.assert_array_equal(ours.reshape(len(ours), -1), GOLDEN[f"{name}_encoded"])
 
 
@@ -241,10 +303,21 @@ def test_wrong_arrays_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ENCODED_NAMES)
 def test_encoding_is_within_half_a_step_of_the_values(name: str) -> None:
     values = np.random.default_rng(6).standard_normal((3, 1 << 16)).astype(np.float32)
-    error = np.abs(decode(BLOCKS[name], encode(BLOCKS[name], values)) - values).reshape(-1, 32).max(axis=1)
-    magnitude = np.abs(values).reshape(-1, 32).max(axis=1)
+    elements = BLOCKS[name].elements
+    error = np.abs(decode(BLOCKS[name], encode(BLOCKS[name], values)) - values).reshape(-1, elements).max(axis=1)
+    magnitude = np.abs(values).reshape(-1, elements).max(axis=1)
     # Q4_0 has 7 levels on one side of zero and 8 on the other, so the far end may miss by a whole step.
-    steps = {"q4_0": 1 / 8, "q4_1": 2 / 15 / 2, "q8_0": 1 / 127 / 2}[name]
+    # MXFP4's largest value, 6, may have to stand for nearly 8.
+    steps = {
+        "q4_0": 1 / 8,
+        "q4_1": 2 / 15 / 2,
+        "q5_0": 1 / 16,
+        "q5_1": 2 / 31 / 2,
+        "q8_0": 1 / 127 / 2,
+        "mxfp4": 1 / 4,
+        "tq1_0": 1 / 2,
+        "tq2_0": 1 / 2,
+    }[name]
     assert (error <= magnitude * (steps + 1e-3)).all()
 
 
@@ -253,14 +326,14 @@ def test_encoding_refuses_scattered_output(name: str) -> None:
     block = BLOCKS[name]
     assert block.encode is not None
     with pytest.raises(ValueError, match="C-contiguous"):
-        block.encode(np.zeros((2, 32), np.float32), np.zeros((2, 3, block.nbytes), np.uint8)[:, ::3])
+        block.encode(np.zeros((2, block.elements), np.float32), np.zeros((2, 3, block.nbytes), np.uint8)[:, ::3])
 
 
 def hard_values() -> Iterator[np.ndarray]:
-    """Random, zero, constant, tied, huge, tiny, non-finite and arbitrary float32, rows of 320."""
+    """Random, zero, constant, tied, huge, tiny, non-finite and arbitrary float32, rows of 1280."""
     random = np.random.default_rng(7)
-    normal = random.standard_normal((200, 320)).astype(np.float32)
-    ties = (random.integers(-254, 255, (200, 320)) / 2).astype(np.float32)
+    normal = random.standard_normal((50, 1280)).astype(np.float32)
+    ties = (random.integers(-254, 255, (50, 1280)) / 2).astype(np.float32)
     for largest in (127, -8, 7.5):
         ties[:, ::32] = largest
         yield ties.copy()
@@ -268,8 +341,8 @@ def hard_values() -> Iterator[np.ndarray]:
     for size in (1, 0, -0.0, 1e-44, 1e-39, 1e-7, 1e6, 1e30, 3e37):
         yield normal * np.float32(size)
     for choice in ([0.0, -0.0], [-1.0, 1.0], [3.4e38, -3.4e38, 1.0], [np.nan, np.inf, -np.inf, 1.0, 0.0]):
-        yield random.choice(np.array(choice, np.float32), (200, 320))
-    yield random.integers(0, 1 << 32, (200, 320), dtype=np.uint32).view(np.float32)
+        yield random.choice(np.array(choice, np.float32), (50, 1280))
+    yield random.integers(0, 1 << 32, (50, 1280), dtype=np.uint32).view(np.float32)
 
 
 def dequantize(blocks: np.ndarray, kind: str) -> np.ndarray:
@@ -296,6 +369,15 @@ def test_decoders_agree_with_gguf_py(name: str) -> None:
     blocks = random_blocks(BLOCKS[name], 37, (1 << 15) // BLOCKS[name].elements)
     expected = oracles.peer("gguf").run(dequantize, blocks=blocks.reshape(37, -1), kind=name.upper())
     assert_same_bits(decode(BLOCKS[name], blocks), expected)
+
+
+@pytest.mark.parametrize("name", LONG_TAIL)
+def test_what_gguf_py_is_needed_for_says_so(name: str) -> None:
+    if importlib.util.find_spec("gguf"):
+        assert decode(LONG_TAIL[name], random_blocks(LONG_TAIL[name], 1, 2)).shape == (1, 512)
+    else:
+        with pytest.raises(MissingPluginError, match=r"squish-ggml\[gguf\]"):
+            decode(LONG_TAIL[name], random_blocks(LONG_TAIL[name], 1, 2))
 
 
 @pytest.mark.oracle

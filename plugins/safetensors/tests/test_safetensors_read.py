@@ -185,3 +185,10 @@ def test_recipes_answer_for_every_declared_dtype_without_a_file() -> None:
     for dtype in registry.containers["safetensors"].info.features["dtype"]:
         chain = registry.resolve(container="safetensors", dtype=dtype)
         assert chain.chosen.encoding.codec.params["dtype"] == dtype
+
+
+def test_metadata_of_null_is_none() -> None:
+    """As mlx writes it where there is none."""
+    header = b'{"__metadata__":null,"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+    with squish.open(len(header).to_bytes(8, "little") + header + b"\7") as file:
+        assert (file.meta, file["w"].numpy().tolist()) == ({}, [7])

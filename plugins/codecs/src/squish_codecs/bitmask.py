@@ -21,6 +21,7 @@ class Bitmask(Codec):
     kept     any: `data` [count]; a number: so many values in every row, `data` [rows, kept] (2:4: half of them)
     count    with kept=any: values in all
     scale    none    f32 f16 bf16: values times `scale` [rows, 1], in float32; none: values as they are, in their dtype
+    scales   row     row; all: one `scale` [1, 1] for all rows
 
     Source: compressed-tensors 0.11, sparse-bitmask and sparse-24-bitmask.
     """
@@ -40,7 +41,7 @@ class Bitmask(Codec):
         if kept is None:
             made["starts"] = ("i64", (rows, 1))
         if scale != "none":
-            made["scale"] = (scale, (rows, 1))
+            made["scale"] = (scale, (1 if params.get("scales") == "all" else rows, 1))
         return made
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
@@ -66,7 +67,7 @@ class Bitmask(Codec):
             return
         with np.errstate(all="ignore"):
             out[mask] = values.astype(np.float32)
-            out *= parts["scale"][rows].astype(np.float32)
+            out *= parts["scale"][slice(0, 1) if params.get("scales") == "all" else rows].astype(np.float32)
 
     def _between(self, parts: Parts, params: Params, rows: slice, counts: np.ndarray) -> np.ndarray:
         """The values of rows that lie one after the other, from where the first begins."""
@@ -92,7 +93,8 @@ def _checked(params: Params) -> tuple[Any, int | None, Any]:
     """dtype, values kept in a row (None: any number) and dtype of the scale."""
     dtype, kept, scale = params.get("dtype"), params.get("kept", "any"), params.get("scale", "none")
     count = params.get("count", 0)
-    legal = dtype in TYPES and scale in SCALES and type(count) is int and count >= 0
+    legal = params.get("scales", "row") in ("row", "all")
+    legal = legal and dtype in TYPES and scale in SCALES and type(count) is int and count >= 0
     if not legal or not (kept == "any" or (type(kept) is int and kept >= 0)):
         raise CodecError("bitmask cannot take these parameters", found=repr(dict(params))[:120], code="params")
     return dtype, None if kept == "any" else kept, scale

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from squish_core.api import CodecInfo, hookimpl
 
-NAMES = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k")
-ENCODED = ("q4_0", "q4_1", "q8_0")
+NAMES = (
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k", "tq1_0", "tq2_0",
+    "mxfp4", "nvfp4", "iq4_nl", "iq4_xs", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
+)  # fmt: skip
+ENCODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "tq1_0", "tq2_0", "mxfp4")
 
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
     """One codec per block type; those that encode go by their short names in `--encode`."""
-    return [
+    blocks = [
         CodecInfo(
             id=f"ggml.{name}",
             title=f"GGML {name.upper()} blocks",
@@ -20,3 +23,7 @@ def squish_codecs() -> list[CodecInfo]:
         )
         for name in NAMES
     ]
+    turned = CodecInfo(
+        id="ggml.big_endian", title="GGML blocks of big-endian files", factory="squish_ggml.endian:BigEndian"
+    )
+    return [*blocks, turned]

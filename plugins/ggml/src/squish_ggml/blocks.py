@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from . import encoders, kquants, legacy
+from . import encoders, kquants, legacy, long_tail, small
 from .panels import Decode, Encode, Kernel, decoder, encoder
 
 
@@ -34,8 +34,8 @@ BLOCKS: dict[str, Block] = {
     for block in (
         _block("q4_0", 32, 18, legacy.decode_q4_0, encoders.encode_q4_0),
         _block("q4_1", 32, 20, legacy.decode_q4_1, encoders.encode_q4_1),
-        _block("q5_0", 32, 22, legacy.decode_q5_0),
-        _block("q5_1", 32, 24, legacy.decode_q5_1),
+        _block("q5_0", 32, 22, legacy.decode_q5_0, encoders.encode_q5_0),
+        _block("q5_1", 32, 24, legacy.decode_q5_1, encoders.encode_q5_1),
         _block("q8_0", 32, 34, legacy.decode_q8_0, encoders.encode_q8_0),
         _block("q8_1", 32, 36, legacy.decode_q8_1),
         _block("q2_k", 256, 84, kquants.decode_q2_k),
@@ -44,5 +44,15 @@ BLOCKS: dict[str, Block] = {
         _block("q5_k", 256, 176, kquants.decode_q5_k),
         _block("q6_k", 256, 210, kquants.decode_q6_k),
         _block("q8_k", 256, 292, kquants.decode_q8_k),
+        _block("tq1_0", 256, 54, small.decode_tq1_0, small.encode_tq1_0),
+        _block("tq2_0", 256, 66, small.decode_tq2_0, small.encode_tq2_0),
+        _block("mxfp4", 32, 17, small.decode_mxfp4, small.encode_mxfp4),
+        _block("nvfp4", 64, 36, small.decode_nvfp4),
+        _block("iq4_nl", 32, 18, small.decode_iq4_nl),
+        _block("iq4_xs", 256, 136, small.decode_iq4_xs),
     )
 }
+LONG_TAIL: dict[str, Block] = {
+    name: _block(name, 256, nbytes, long_tail.KERNELS[name]) for name, nbytes in long_tail.SIZES.items()
+}
+"""Block types that are decoded where gguf-py is installed."""

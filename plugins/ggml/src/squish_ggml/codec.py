@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from squish_core.api import Codec, CodecError, Codes, Exactness, Parts, Region, TensorSpec
 
-from .blocks import BLOCKS, Block
+from .blocks import BLOCKS, LONG_TAIL, Block
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,7 +22,8 @@ class GgmlBlocks(Codec):
     @property
     def block(self) -> Block:
         """The block type that this codec's id names."""
-        return BLOCKS[self.id.removeprefix("ggml.")]
+        name = self.id.removeprefix("ggml.")
+        return BLOCKS.get(name) or LONG_TAIL[name]
 
     def parts(self, spec: TensorSpec, params: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
         block = self.block

@@ -12,7 +12,7 @@ def _inverse(step: Floats) -> Floats:
     return np.where(step == 0, np.float32(0), np.float32(1) / step)
 
 
-def _store_half(panel: Bytes, at: int, values: Floats) -> None:
+def store_half(panel: Bytes, at: int, values: Floats) -> None:
     panel[:, at : at + 2] = values.astype("<f2").view(np.uint8)
 
 
@@ -26,6 +26,25 @@ def _store_nibbles(panel: Bytes, start: int, levels: Floats, scratch: Scratch) -
     np.bitwise_or(quants[:, :16], high, out=panel[:, start : start + 16])
 
 
+def _store_fives(panel: Bytes, start: int, levels: Floats, scratch: Scratch) -> None:
+    """Cut levels to 0..31: the fifth bits in 4 bytes, then nibbles as above."""
+    quants = scratch("quants", *levels.shape)
+    np.copyto(quants, levels, casting="unsafe")
+    np.minimum(quants, np.uint8(31), out=quants)
+    panel[:, start : start + 4] = np.packbits(quants >> np.uint8(4), axis=1, bitorder="little")
+    panel[:, start + 4 : start + 20] = (quants[:, :16] & np.uint8(15)) | quants[:, 16:] << np.uint8(4)
+
+
+def rounded(levels: Floats, scratch: Scratch) -> None:
+    """Round in place to the nearest integer, ties away from zero."""
+    # trunc(x) + trunc(2 * fraction) is exact where trunc(x + 0.5) would round 0.49999997 up.
+    whole = np.trunc(levels, out=scratch("whole", *levels.shape, dtype=np.float32))
+    levels -= whole
+    levels += levels
+    np.trunc(levels, out=levels)
+    levels += whole
+
+
 def encode_q4_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
     """The value of largest magnitude (the first of equals) becomes -8 steps."""
     levels = np.abs(values, out=scratch("levels", *values.shape, dtype=np.float32))
@@ -33,7 +52,7 @@ def encode_q4_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
     step = largest / np.float32(-8)
     np.multiply(values, _inverse(step), out=levels)
     levels += np.float32(8.5)
-    _store_half(panel, 0, step)
+    store_half(panel, 0, step)
     _store_nibbles(panel, 2, levels, scratch)
 
 
@@ -44,9 +63,32 @@ def encode_q4_1(panel: Bytes, values: Floats, scratch: Scratch) -> None:
     levels = np.subtract(values, lowest, out=scratch("levels", *values.shape, dtype=np.float32))
     levels *= _inverse(step)
     levels += np.float32(0.5)
-    _store_half(panel, 0, step)
-    _store_half(panel, 2, lowest)
+    store_half(panel, 0, step)
+    store_half(panel, 2, lowest)
     _store_nibbles(panel, 4, levels, scratch)
+
+
+def encode_q5_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
+    """The value of largest magnitude (the first of equals) becomes -16 steps."""
+    levels = np.abs(values, out=scratch("levels", *values.shape, dtype=np.float32))
+    largest = np.take_along_axis(values, levels.argmax(axis=1)[:, None], axis=1)
+    step = largest / np.float32(-16)
+    np.multiply(values, _inverse(step), out=levels)
+    levels += np.float32(16.5)
+    store_half(panel, 0, step)
+    _store_fives(panel, 2, levels, scratch)
+
+
+def encode_q5_1(panel: Bytes, values: Floats, scratch: Scratch) -> None:
+    """The smallest value becomes level 0, the largest level 31."""
+    lowest = values.min(axis=1, keepdims=True)
+    step = (values.max(axis=1, keepdims=True) - lowest) / np.float32(31)
+    levels = np.subtract(values, lowest, out=scratch("levels", *values.shape, dtype=np.float32))
+    levels *= _inverse(step)
+    levels += np.float32(0.5)
+    store_half(panel, 0, step)
+    store_half(panel, 2, lowest)
+    _store_fives(panel, 4, levels, scratch)
 
 
 def encode_q8_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
@@ -54,11 +96,6 @@ def encode_q8_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
     levels = np.abs(values, out=scratch("levels", *values.shape, dtype=np.float32))
     step = levels.max(axis=1, keepdims=True) / np.float32(127)
     np.multiply(values, _inverse(step), out=levels)
-    # trunc(x) + trunc(2 * fraction) is exact where trunc(x + 0.5) would round 0.49999997 up.
-    whole = np.trunc(levels, out=scratch("whole", *values.shape, dtype=np.float32))
-    levels -= whole
-    levels += levels
-    np.trunc(levels, out=levels)
-    levels += whole
-    _store_half(panel, 0, step)
+    rounded(levels, scratch)
+    store_half(panel, 0, step)
     np.copyto(panel[:, 2:].view(np.int8), levels, casting="unsafe")

@@ -13,7 +13,7 @@ FIFTH_BIT = (_BITS << 4).view(np.uint64).ravel()
 FIFTH_BIT_SIGNED = ((1 - _BITS) * np.uint8(0xF0)).view(np.uint64).ravel()
 
 
-def _nibbles(panel: Bytes, start: int, scratch: Scratch) -> Bytes:
+def nibbles(panel: Bytes, start: int, scratch: Scratch) -> Bytes:
     """Read 16 bytes as 32 nibbles: all the low ones, then all the high ones."""
     lanes = spread(panel[:, start : start + 16], 16, (0, 4), 0x0F, scratch)
     return lanes.view(np.uint8).reshape(-1, 32)
@@ -21,7 +21,7 @@ def _nibbles(panel: Bytes, start: int, scratch: Scratch) -> Bytes:
 
 def _five_bits(panel: Bytes, start: int, table: np.ndarray, scratch: Scratch) -> Bytes:
     """Read 4 bytes of fifth bits and the 16 bytes of nibbles after them."""
-    quants = _nibbles(panel, start + 4, scratch)
+    quants = nibbles(panel, start + 4, scratch)
     index = scratch("index", len(panel), 4, dtype=np.intp)
     index[:] = panel[:, start : start + 4]
     high = scratch("high", len(panel), 4, dtype=np.uint64)
@@ -33,7 +33,7 @@ def _five_bits(panel: Bytes, start: int, table: np.ndarray, scratch: Scratch) ->
 
 def decode_q4_0(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     """{f16 d; u8 qs[16]}: d * (q - 8)."""
-    quants = _nibbles(panel, 2, scratch).view(np.int8)
+    quants = nibbles(panel, 2, scratch).view(np.int8)
     quants -= np.int8(8)
     out[:] = quants
     out *= half(panel, 0)
@@ -41,7 +41,7 @@ def decode_q4_0(panel: Bytes, out: Floats, scratch: Scratch) -> None:
 
 def decode_q4_1(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     """{f16 d, m; u8 qs[16]}: d * q + m."""
-    out[:] = _nibbles(panel, 4, scratch)
+    out[:] = nibbles(panel, 4, scratch)
     out *= half(panel, 0)
     out += half(panel, 2)
 

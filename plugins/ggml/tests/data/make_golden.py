@@ -7,9 +7,13 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-DECODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
-ENCODED = ("q4_0", "q4_1", "q8_0")
-BLOCKS_OF = {32: 24, 256: 6}
+DECODED = (
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "tq1_0", "tq2_0", "mxfp4", "nvfp4",
+    "iq4_nl", "iq4_xs",
+)  # fmt: skip
+ENCODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4")
+TERNARY = ("tq1_0", "tq2_0")
+BLOCKS_OF = {32: 24, 64: 12, 256: 6}
 
 
 def inputs() -> np.ndarray:
@@ -37,6 +41,9 @@ def main() -> None:
         arrays[f"{name}_values"] = gguf.dequantize(blocks.reshape(1, -1), kind)
     for name in ENCODED:
         arrays[f"{name}_encoded"] = gguf.quantize(arrays["inputs"], gguf.GGMLQuantizationType[name.upper()])
+    for name in TERNARY:
+        rows = arrays["inputs"].reshape(-1)[: arrays["inputs"].size // 256 * 256].reshape(-1, 256)
+        arrays[f"{name}_encoded"] = gguf.quantize(rows, gguf.GGMLQuantizationType[name.upper()])
     np.savez_compressed(Path(__file__).with_name("golden.npz"), allow_pickle=False, **arrays)
 
 

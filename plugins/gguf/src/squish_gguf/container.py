@@ -36,7 +36,7 @@ _KINDS = ("adapter", "imatrix", "mmproj", "vocab")
 
 
 class Gguf(Container):
-    """GGUF v2 and v3, little-endian, single files and split sets; written as v3 in one file."""
+    """GGUF v2 and v3 in both byte orders, single files and split sets; written as little-endian v3 in one file."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         heads = read_set(source, limits)
@@ -114,8 +114,10 @@ def build(name: str, placed: tuple[int, Record]) -> TensorSpec:
         )  # fmt: skip
     dtype, shape, codec = kind.dtype or "u8", record.shape, DENSE
     if not kind.dtype:
-        shape, codec = (*shape[:-1], shape[-1] // kind.elements * kind.nbytes), CodecSpec(f"ggml.{kind.name.lower()}")
-    part = Part(dtype=dtype, shape=shape, segments=segments)
+        shape = (*shape[:-1], shape[-1] // kind.elements * kind.nbytes)
+        codec = CodecSpec(f"ggml.{kind.name.lower()}")
+        codec = CodecSpec("ggml.big_endian", {}, codec) if record.big else codec
+    part = Part(dtype=dtype, shape=shape, segments=segments, byteorder=">" if record.big and kind.dtype else "<")
     return TensorSpec(
         name=name, shape=record.shape, dtype=kind.dtype or "f32",
         encodings=(Encoding(codec=codec, parts={"data": part}),),
@@ -123,10 +125,12 @@ def build(name: str, placed: tuple[int, Record]) -> TensorSpec:
 
 
 def plain(placed: tuple[int, Record]) -> tuple[str, tuple[int, ...], int, int] | None:
-    """Where a dense tensor lies; None for blocks."""
+    """Where a dense tensor lies; None for blocks, and for big-endian values."""
     file, record = placed
     kind = TYPES.get(record.code)
-    return (kind.dtype, record.shape, file, record.offset) if kind and kind.dtype else None
+    if kind is None or kind.dtype is None or record.big:
+        return None
+    return kind.dtype, record.shape, file, record.offset
 
 
 def _holes(head: Head) -> Iterator[Problem]:

@@ -8,20 +8,22 @@ from typing import Any
 from squish_core.api import FormatError, LimitError, Limits, Problem, Source, TruncatedError
 
 from .types import ARRAY_HEAD, MAX_DEPTH, MAX_INNER, SCALARS, VALUES
-from .values import GgufArray, text, unpack
+from .values import GgufArray, big_endian, little_endian, text, unpack
 
 _WINDOW = 4096
 _U32, _U64 = SCALARS["u32"], SCALARS["u64"]
 
 
 class Cursor:
-    """Reads forward from byte 0. `what` names the field being read, for errors; `problems` collects findings."""
+    """Reads forward from byte 0. `what` names the field being read, for errors; `problems` collects findings.
+    `big`: the file is big-endian; values come out all the same, arrays turned into little-endian bytes."""
 
     def __init__(self, source: Source, limits: Limits) -> None:
         self.source, self.limits = source, limits
         self.data, self.at, self.what = memoryview(b""), 0, "the header"
         self.inner = 0
         self.problems: list[Problem] = []
+        self.big = False
 
     def need(self, end: int) -> None:
         """Have the file's bytes up to `end` in the window."""
@@ -67,6 +69,7 @@ class Cursor:
 
     def take(self, form: Struct) -> tuple[Any, ...]:
         """Unpack the next fields."""
+        form = big_endian(form) if self.big else form
         start, end = self.at, self.at + form.size
         if end > len(self.data):
             self.need(end)
@@ -115,7 +118,8 @@ class Cursor:
             start = self.skip(SCALARS[kind].size)
             if kind == "bool":
                 self._check_bools(start)
-            return kind, unpack(kind, self.data, start)
+            stored = self.data[start : self.at]
+            return kind, unpack(kind, bytes(stored)[::-1] if self.big else stored, 0)
         array = self._array()
         return f"array:{array.kind}", array
 
@@ -126,7 +130,8 @@ class Cursor:
     def _array(self) -> GgufArray:
         start = self.at
         kind, count = self._walk(1)
-        return GgufArray(kind, count, self.copy(start + ARRAY_HEAD.size, self.at))
+        raw = self.copy(start + ARRAY_HEAD.size, self.at)
+        return GgufArray(kind, count, little_endian(kind, count, raw) if self.big else raw)
 
     def _walk(self, depth: int) -> tuple[str, int]:
         """Step over an array; nothing is allocated by its count. Returns element type and count."""
@@ -165,7 +170,8 @@ class Cursor:
     def _walk_strings(self, count: int) -> None:
         """A loop of a few operations a string: vocabularies have hundreds of thousands."""
         self.room_for(count, _U64.size)
-        data, start, length_at = self.data, self.at, _U64.unpack_from
+        data, start = self.data, self.at
+        length_at = (big_endian(_U64) if self.big else _U64).unpack_from
         at, have = start, len(data)
         long = []
         for _ in range(count):

@@ -33,12 +33,13 @@ _LONGEST_NAME = 63  # GGML_MAX_NAME with its NUL
 
 
 class Record(NamedTuple):
-    """One line of the tensor table: type code, logical shape, absolute offset, bytes."""
+    """One line of the tensor table: type code, logical shape, absolute offset, bytes, byte order."""
 
     code: int
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+    big: bool = False
 
 
 @frozen(kw_only=True)
@@ -95,10 +96,9 @@ def _version(cursor: Cursor) -> int:
         return int(version)
     swapped = int.from_bytes(int(version).to_bytes(4, "little"), "big")
     if swapped in (1, 2, 3):
-        raise UnsupportedVersionError(
-            "is a big-endian GGUF file, which is not read", offset=4, expected="little-endian version 2 or 3",
-            found=f"big-endian version {swapped}", code="version", hint="Convert it with gguf-convert-endian first.",
-        )  # fmt: skip
+        cursor.big, version = True, swapped
+        if swapped > 1:
+            return swapped
     raise UnsupportedVersionError(
         f"is GGUF version {version}", offset=4, expected="version 2 or 3", found=version, code="version",
         hint="Write it again with a current llama.cpp." if version < 2 else "A newer squish-gguf may read it.",
@@ -155,7 +155,7 @@ def _table(cursor: Cursor, count: int, limits: Limits) -> dict[str, Record]:
                 "n_dims is too large", tensor=name, offset=at, expected="at most 4", found=rank, code="rank"
             )
         *dims, code, offset = cursor.take(_ENTRY[rank])
-        records[name] = Record(code, tuple(reversed(dims)), offset, _nbytes(name, dims, code, at))
+        records[name] = Record(code, tuple(reversed(dims)), offset, _nbytes(name, dims, code, at), cursor.big)
     if long:
         cursor.problems.append(
             Problem(
@@ -210,7 +210,7 @@ def _placed(records: dict[str, Record], data: int, alignment: int, size: int) ->
                 offset=offset, code="bounds",
                 hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
             )  # fmt: skip
-        placed[name] = Record(record.code, record.shape, offset, nbytes)
+        placed[name] = Record(record.code, record.shape, offset, nbytes, record.big)
     return placed
 
 

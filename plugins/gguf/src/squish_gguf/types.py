@@ -58,7 +58,7 @@ REMOVED = {
 
 DENSE_CODES: dict[str, int] = {kind.dtype: code for code, kind in TYPES.items() if kind.dtype}
 BLOCK_CODES = {f"ggml.{kind.name.lower()}": code for code, kind in TYPES.items() if not kind.dtype}
-DECODED = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k")
+DECODED = tuple(code.removeprefix("ggml.") for code in BLOCK_CODES if code != "ggml.q1_0")
 """Block types that squish-ggml decodes; the others are carried as they are."""
 
 VALUES = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "array", "u64", "i64", "f64")

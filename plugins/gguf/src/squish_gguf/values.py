@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, overload
 
 from squish_core.api import FormatError, Typed, dtypes
@@ -87,18 +88,47 @@ class GgufArray(Sequence[Any]):
         return self._starts
 
 
-def _end(raw: bytes, at: int, kind: str) -> int:
+def _end(raw: bytes, at: int, kind: str, *, big: bool = False) -> int:
     """Where the element at `at` ends."""
+    length, head = (big_endian(_U64), big_endian(ARRAY_HEAD)) if big else (_U64, ARRAY_HEAD)
     if kind in SCALARS:
         return at + SCALARS[kind].size
     if kind == "str":
-        return at + 8 + int(_U64.unpack_from(raw, at)[0])
-    count, at = ARRAY_HEAD.unpack_from(raw, at)[1], at + 12
+        return at + 8 + int(length.unpack_from(raw, at)[0])
+    count, at = head.unpack_from(raw, at)[1], at + 12
     if kind[6:] in SCALARS:
         return at + int(count) * SCALARS[kind[6:]].size
     for _ in range(count):
-        at = _end(raw, at, kind[6:])
+        at = _end(raw, at, kind[6:], big=big)
     return at
+
+
+@cache
+def big_endian(form: struct.Struct) -> struct.Struct:
+    """The same fields in the other byte order."""
+    return struct.Struct(">" + form.format[1:])
+
+
+def little_endian(kind: str, count: int, raw: bytes) -> bytes:
+    """The stored bytes of a big-endian array as a little-endian file has them."""
+    if kind in SCALARS:
+        size = SCALARS[kind].size
+        turned = bytearray(len(raw))
+        for place in range(size):
+            turned[place::size] = raw[size - 1 - place :: size]
+        return bytes(turned)
+    at, pieces = 0, []
+    for _ in range(count):
+        if kind == "str":
+            (length,) = big_endian(_U64).unpack_from(raw, at)
+            pieces.append(_U64.pack(length) + raw[at + 8 : at + 8 + length])
+            at += 8 + length
+            continue
+        code, inner = big_endian(ARRAY_HEAD).unpack_from(raw, at)
+        end = _end(raw, at, kind, big=True)
+        pieces.append(ARRAY_HEAD.pack(code, inner) + little_endian(kind[6:], inner, raw[at + 12 : end]))
+        at = end
+    return b"".join(pieces)
 
 
 def text(raw: bytes) -> str | bytes:

@@ -36,6 +36,8 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     codec, part = encoding.codec.id, encoding.parts.get("data")
     if len(spec.shape) > 4:
         return Refusal(why=f"GGUF tensors have at most 4 dimensions, this one has {len(spec.shape)}", code="rank")
+    if encoding.codec.inner and encoding.codec.inner.id in BLOCK_CODES:  # of a big-endian file
+        return _blocks(spec, encoding.codec.inner.id)
     if plain := _plain_block(encoding.codec):
         return _blocks(spec, plain)
     if part is None or len(encoding.parts) > 1 or encoding.codec.inner:

@@ -70,7 +70,21 @@ def read_declaration(files: Files) -> tuple[Declared | None, list[Problem]]:
                 f"states the method {stated[:40]!r}, and {declared.where} {declared.method[:40]!r}, which is taken"
             )
             problems.append(Problem(code="contradiction", severity="warning", where=name, message=message))
+        elif declared is not None:
+            problems += _differences(declared, fields, name)
     return declared, problems
+
+
+def _differences(declared: Declared, fields: Mapping[str, Any], name: str) -> list[Problem]:
+    """Settings that a second declaration of the same method states otherwise; the first one is taken."""
+    return [
+        Problem(
+            code="contradiction", severity="warning", where=name,
+            message=f"states {key} {fields[key]!r:.40}; {declared.fields[key]!r:.40} of {declared.where} is taken",
+        )
+        for key in ("bits", "group_size", "desc_act", "sym", "checkpoint_format", "zero_point", "version")
+        if key in fields and key in declared.fields and fields[key] != declared.fields[key]
+    ]  # fmt: skip
 
 
 def _in_config(config: Mapping[str, Any]) -> Declared | None:

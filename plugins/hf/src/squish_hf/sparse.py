@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve
 from squish_codecs.bitmask import SCALES, TYPES, Bitmask
-from squish_safetensors.layers import Files, Parts, encoded, need
+from squish_safetensors.layers import Files, Parts, encoded, need, viewed
 
 from squish_core.api import CodecSpec, Part, TensorSpec, dtypes
 from squish_hf.compressed_formats import read_pair
@@ -35,6 +35,8 @@ def read_sparse(layer: str, parts: Parts, form: str, files: Files) -> TensorSpec
     if ".weight_scale" in parts:
         scale = need(parts, ".weight_scale", SCALES[1:])
         params["scale"], dtype = scale.dtype, "f32"
+        if scale.shape in ((), (1,)) and shape[0] != 1:
+            params["scales"], scale = "all", viewed(scale, scale.dtype, (1, 1))
         fields["scale"] = ("weight_scale", scale)
     elif dtype not in ("f32", "f16", "bf16"):
         need(parts, ".weight_scale", SCALES[1:])

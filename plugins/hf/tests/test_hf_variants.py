@@ -1,0 +1,258 @@
+"""Ways of storing that the sample checkpoints lack, against values worked out here from each format's description."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.api import SquishError
+
+E4M3, BF16 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.bfloat16)
+TAGS = {"uint8": "U8", "int8": "I8", "int32": "I32", "int64": "I64", "float32": "F32", "float16": "F16",
+        "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3"}  # fmt: skip
+RNG = np.random.default_rng(0)
+
+
+def checkpoint(tmp_path: Path, quantization: dict[str, Any], **tensors: Any) -> squish.File:
+    """A checkpoint of arrays; names have "__" for dots."""
+    header, data = {}, b""
+    for name, values in tensors.items():
+        array = np.asarray(values)
+        header[name.replace("__", ".")] = {
+            "dtype": TAGS[array.dtype.name], "shape": array.shape,
+            "data_offsets": [len(data), len(data) + array.nbytes],
+        }  # fmt: skip
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    tmp_path.mkdir(exist_ok=True)
+    (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": quantization}))
+    return squish.open(tmp_path)
+
+
+def packed(codes: np.ndarray) -> np.ndarray:
+    """Rows of eight 4-bit codes a word, the first in the lowest bits."""
+    lanes = codes.astype(np.uint32).reshape(*codes.shape[:-1], -1, 8)
+    return np.bitwise_or.reduce(lanes << np.arange(0, 32, 4, dtype=np.uint32), axis=-1).view(np.int32)
+
+
+def test_awq_for_gemv_has_padded_scales_and_zero_points(tmp_path: Path) -> None:
+    codes, zeros = RNG.integers(0, 16, (8, 192)), RNG.integers(0, 16, (8, 3))
+    scales = np.zeros((8, 16), np.float16)
+    scales[:, :3] = RNG.uniform(0.1, 1, (8, 3))
+    words = np.zeros((8, 16), np.int64)
+    words[:, :3] = zeros
+    config = {"quant_method": "awq", "version": "gemv", "bits": 4, "group_size": 64, "zero_point": True}
+    with checkpoint(tmp_path, config, a__qweight=packed(codes), a__qzeros=packed(words), a__scales=scales) as file:
+        wide = [np.repeat(part, 64, axis=1) for part in (zeros.astype(np.float32), scales[:, :3].astype(np.float32))]
+        wanted = (codes.astype(np.float32) - wide[0]) * wide[1]
+        np.testing.assert_array_equal(file["a.weight"].numpy(), wanted)
+        np.testing.assert_array_equal(file["a.weight"][3:5, 70:130], wanted[3:5, 70:130])
+
+
+@pytest.mark.parametrize("scaled", ["", "rows", "all"])
+def test_a_sparse_bitmask_holds_what_is_not_zero(scaled: str, tmp_path: Path) -> None:
+    dense = np.where(RNG.random((5, 24)) < 0.4, RNG.normal(size=(5, 24)), 0).astype(np.float32)
+    kind = E4M3 if scaled else BF16
+    dense = dense.astype(kind)
+    keep = dense.astype(np.float32) != 0
+    starts = np.concatenate([[0], np.cumsum(keep.sum(axis=1))[:-1]]).astype(np.int64)
+    parts = {
+        "a__weight__shape": np.array([[5], [24]]), "a__weight__compressed": dense[keep],
+        "a__weight__bitmask": np.packbits(keep, axis=1, bitorder="little"), "a__weight__row_offsets": starts,
+    }  # fmt: skip
+    wanted = dense.astype(np.float32)
+    if scaled:
+        parts["a__weight_scale"] = RNG.uniform(0.1, 1, (5, 1) if scaled == "rows" else (1,)).astype(np.float32)
+        wanted = wanted * parts["a__weight_scale"]
+    config = {"quant_method": "compressed-tensors", "format": "dense", "sparsity_config": {"format": "sparse-bitmask"}}
+    with checkpoint(tmp_path, config, **parts) as file:
+        np.testing.assert_array_equal(file["a.weight"].numpy().astype(np.float32), wanted)
+        np.testing.assert_array_equal(file["a.weight"][2:4].astype(np.float32), wanted[2:4])
+
+
+def test_a_mask_that_does_not_fit_the_values_is_refused(tmp_path: Path) -> None:
+    mask = np.full((4, 2), 0x0F, np.uint8)
+    mask[2, 0] = 0xFF
+    parts = {"a__shape": np.array([[4], [16]]), "a__compressed": np.ones((4, 8), BF16), "a__bitmask": mask}
+    config = {"quant_method": "compressed-tensors", "sparsity_config": {"format": "sparse-24-bitmask"}}
+    with checkpoint(tmp_path, config, **parts) as file, pytest.raises(SquishError, match="mask does not fit"):
+        file["a.weight"].numpy()
+
+
+def test_modelopt_multiplies_its_global_scale_and_compressed_tensors_divides(tmp_path: Path) -> None:
+    codes, scale = RNG.integers(0, 256, (4, 16), np.uint8), RNG.uniform(1, 8, (4, 2)).astype(E4M3)
+    half = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+    table = np.concatenate([half, -half])
+    values = np.stack([table[codes & 15], table[codes >> 4]], axis=-1).reshape(4, 2, 16)
+    whole = np.float32(0.37)
+    modelopt = checkpoint(
+        tmp_path / "modelopt", {"quant_method": "modelopt", "quant_algo": "NVFP4"}, a__weight=codes,
+        a__weight_scale=scale, a__weight_scale_2=whole, a__input_scale=np.float32(3),
+    )  # fmt: skip
+    wanted = values * (scale.astype(np.float32) * whole)[..., None]
+    np.testing.assert_array_equal(modelopt["a.weight"].numpy(), wanted.reshape(4, 32))
+    assert set(modelopt["a.weight"].spec.extras) == {"input_scale"}
+    weights = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
+    group = {"targets": ["Linear"], "weights": weights}
+    config = {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized", "config_groups": {"g": group}}
+    other = checkpoint(
+        tmp_path / "ct", config, a__weight_packed=codes, a__weight_scale=scale, a__weight_global_scale=whole[None],
+        a__input_global_scale=whole[None],
+    )  # fmt: skip
+    wanted = values * (scale.astype(np.float32) / whole)[..., None]
+    np.testing.assert_array_equal(other["a.weight"].numpy(), wanted.reshape(4, 32))
+    assert set(other["a.weight"].spec.extras) == {"input_global_scale"}
+
+
+def test_bitsandbytes_int8_is_a_code_times_its_row_over_127(tmp_path: Path) -> None:
+    codes, scale = RNG.integers(-127, 128, (6, 10)).astype(np.int8), RNG.uniform(1, 2, 6).astype(np.float32)
+    config = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    with checkpoint(tmp_path, config, a__weight=codes, a__SCB=scale, a__weight_format=np.uint8(0)) as file:
+        np.testing.assert_allclose(file["a.weight"].numpy(), codes * scale[:, None] / 127, rtol=3e-7)
+
+
+@pytest.mark.parametrize("storage", [np.dtype(np.uint8), BF16])
+def test_bitsandbytes_blocks_run_over_rows_whatever_the_storage_is_called(storage: np.dtype, tmp_path: Path) -> None:
+    table = np.sort(RNG.normal(size=16)).astype(np.float32)
+    codes, scale = RNG.integers(0, 16, 6 * 48), RNG.uniform(0.1, 1, -(-6 * 48 // 64)).astype(np.float32)
+    data = (codes[::2] << 4 | codes[1::2]).astype(np.uint8)
+    state = json.dumps({"quant_type": "fp4", "blocksize": 64, "shape": [6, 48], "dtype": "float16"}).encode()
+    parts = {
+        "a__weight": data.view(storage)[:, None], "a__weight__absmax": scale, "a__weight__quant_map": table,
+        "a__weight__quant_state__bitsandbytes__fp4": np.frombuffer(state, np.uint8),
+    }  # fmt: skip
+    parts = {name.replace("bitsandbytes__fp4", "bitsandbytes_FP4"): values for name, values in parts.items()}
+    config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    checkpoint(tmp_path, config, **parts)
+    path = tmp_path / "model.safetensors"  # the name has two underscores of its own
+    raw = path.read_bytes()
+    end = 8 + int.from_bytes(raw[:8], "little")
+    text = raw[8:end].replace(b"bitsandbytes_FP4", b"bitsandbytes__fp4")
+    path.write_bytes(len(text).to_bytes(8, "little") + text + raw[end:])
+    wanted = (table[codes] * np.repeat(scale, 64)[: codes.size]).reshape(6, 48)
+    with squish.open(tmp_path) as file:
+        np.testing.assert_array_equal(file["a.weight"].numpy(), wanted)
+        np.testing.assert_array_equal(file["a.weight"][4:, 3:9], wanted[4:, 3:9])
+
+
+@pytest.mark.parametrize(
+    ("name", "grid", "config"),
+    [
+        ("weight_scale", (), {}),
+        ("weight_scale", (1,), {}),
+        ("weight_scale", (7,), {}),
+        ("weight_scale", (7, 1), {}),
+        ("weight_scale_inv", (), {}),
+        ("weight_scale_inv", (4, 3), {"weight_block_size": [2, 4]}),
+    ],
+)
+def test_fp8_scales_of_every_shape(name: str, grid: tuple[int, ...], config: dict[str, Any], tmp_path: Path) -> None:
+    codes, scale = RNG.normal(size=(7, 10)).astype(E4M3), RNG.uniform(0.1, 1, grid).astype(np.float32)
+    wide = scale.reshape(-1, 1) if len(grid) == 1 else scale
+    if len(grid) == 2 and grid[1] > 1:
+        wide = np.repeat(np.repeat(scale, 2, axis=0)[:7], 4, axis=1)[:, :10]
+    with checkpoint(tmp_path, {"quant_method": "fp8", **config}, a__weight=codes, **{f"a__{name}": scale}) as file:
+        np.testing.assert_array_equal(file["a.weight"].numpy(), codes.astype(np.float32) * wide)
+
+
+def test_block_scales_without_a_declared_block_are_refused(tmp_path: Path) -> None:
+    tensors = {"a__weight": np.zeros((8, 8), E4M3), "a__weight_scale_inv": np.ones((2, 2), np.float32)}
+    with checkpoint(tmp_path, {"quant_method": "fp8"}, **tensors) as file, pytest.raises(SquishError, match="block"):
+        file["a.weight"].numpy()
+
+
+@pytest.mark.parametrize("strategy", ["tensor", "channel", "group"])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_int_quantized_of_every_strategy(strategy: str, symmetric: bool, tmp_path: Path) -> None:
+    codes = RNG.integers(-128, 128, (6, 32)).astype(np.int8)
+    grid = {"tensor": (1,), "channel": (6, 1), "group": (6, 4)}[strategy]
+    scale, zero = RNG.uniform(0.1, 1, grid).astype(BF16), RNG.integers(-9, 9, grid).astype(np.int8)
+    weights = {"num_bits": 8, "type": "int", "strategy": strategy, "symmetric": symmetric}
+    group = {"targets": ["re:a.*"], "weights": {**weights, "group_size": 8 if strategy == "group" else None}}
+    config = {"quant_method": "compressed-tensors", "format": "naive-quantized", "config_groups": {"g": group}}
+    more = {} if symmetric else {"a__weight_zero_point": zero}
+    with checkpoint(tmp_path, config, a__weight=codes, a__weight_scale=scale, **more) as file:
+        wide = [np.repeat(np.broadcast_to(part, (6, grid[-1])), 32 // grid[-1], axis=1) for part in (scale, zero)]
+        wanted = (codes.astype(np.float32) - (0 if symmetric else wide[1])) * wide[0].astype(np.float32)
+        np.testing.assert_array_equal(file["a.weight"].numpy(), wanted)
+
+
+def gptq(tmp_path: Path, **config: Any) -> squish.File:
+    """Two small layers, `a.x` and `a.y`, of four bits."""
+    tensors = {}
+    for layer in ("x", "y"):
+        tensors[f"a__{layer}__qweight"] = np.zeros((4, 8), np.int32)
+        tensors[f"a__{layer}__qzeros"] = np.zeros((1, 1), np.int32)
+        tensors[f"a__{layer}__scales"] = np.ones((1, 8), np.float16)
+    return checkpoint(tmp_path, {"quant_method": "gptq", "bits": 4, "group_size": 32, **config}, **tensors)
+
+
+def test_dynamic_settings_are_for_the_layers_that_they_match(tmp_path: Path) -> None:
+    with gptq(tmp_path, dynamic={r"+:.*\.y": {"bits": 8}}) as file:
+        assert (file["a.x.weight"].numpy() == -1).all()
+        with pytest.raises(SquishError, match="does not fit"):
+            file["a.y.weight"].numpy()
+    with gptq(tmp_path / "2", dynamic={r"-:.*\.y": {}}) as file, pytest.raises(SquishError, match="excludes"):
+        file["a.y.weight"].numpy()
+
+
+@pytest.mark.parametrize("pattern", ["(((a+)+)+)+$", "(a|a)*b" * 20, "(", "a{1,99999}{1,99999}", "(?:" * 400])
+def test_hostile_patterns_end_soon(pattern: str, tmp_path: Path) -> None:
+    started = time.monotonic()
+    with gptq(tmp_path, dynamic={f"+:{'a.' + pattern}": {"bits": 8}}) as file:
+        for name in file:
+            with contextlib.suppress(SquishError):
+                file[name].numpy()
+    assert time.monotonic() - started < 8
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"checkpoint_format": "marlin"}, "checkpoint_format"),
+        ({"bits": True}, "bits"),
+        ({"bits": 5}, "bits"),
+        ({"group_size": 0}, "group_size"),
+        ({"group_size": 24}, "divide"),
+        ({"desc_act": True}, "g_idx"),
+        ({"pack_dtype": "int128"}, "pack_dtype"),
+        ({"dynamic": []}, "dynamic"),
+    ],
+)
+def test_a_declaration_that_cannot_be_is_a_reason(config: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    with gptq(tmp_path, **config) as file, pytest.raises(SquishError, match=reason):
+        file["a.x.weight"].numpy()
+
+
+def test_a_second_file_that_states_something_else_is_a_finding(tmp_path: Path) -> None:
+    gptq(tmp_path).close()
+    (tmp_path / "quantize_config.json").write_text('{"bits": 8, "group_size": 32}')
+    with squish.open(tmp_path) as file:
+        assert [(problem.code, "bits" in problem.message) for problem in file.problems] == [("contradiction", True)]
+        assert (file["a.x.weight"].numpy() == -1).all()
+
+
+def test_an_ignored_layer_that_is_quantised_is_a_contradiction(tmp_path: Path) -> None:
+    group = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "tensor"}}
+    config = {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"g": group}}
+    tensors = {"a__weight": np.zeros((8, 8), E4M3), "a__weight_scale": np.ones(1, np.float32)}
+    with checkpoint(tmp_path, {**config, "ignore": ["re:a$"]}, **tensors) as file:
+        with pytest.raises(SquishError, match="ignore"):
+            file["a.weight"].numpy()
+        assert set(file["a.weight"].parts()) == {"weight", "weight_scale"}
+
+
+def test_cache_scales_alone_are_plain_tensors(tmp_path: Path) -> None:
+    tensors = {"attn__k_scale": np.ones(1, np.float32), "a__weight": np.zeros((8, 8), np.float16)}
+    with checkpoint(tmp_path, {"quant_method": "fp8"}, **tensors) as file:
+        assert (set(file), file.problems) == ({"attn.k_scale", "a.weight"}, ())

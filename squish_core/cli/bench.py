@@ -1,0 +1,46 @@
+"""`squish bench`: rates of this machine, as ratios to its limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from squish_core.cli.options import Json
+from squish_core.cli.output import Answer, table
+from squish_core.errors import SquishError
+
+if TYPE_CHECKING:
+    from squish_core.measuring import Measured
+
+Target = Annotated[str | None, typer.Argument(metavar="FILE", help="A weights file, or a folder of them.")]
+Synthetic = Annotated[bool, typer.Option("--synthetic", help="A seeded matrix under every codec that encodes.")]
+
+
+def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = False) -> Answer:
+    """Measure opening, decoding and multiplying on every backend, against what the machine can do.
+
+    Ratios: decode to copying as many bytes of memory, linear to a dense float32 matrix times a vector, open to reading
+    the whole file. 1 is the limit's own rate.
+    """
+    from squish_core import measuring
+
+    if bool(file) == synthetic:
+        raise SquishError("name a file or say --synthetic", code="usage", hint="`squish bench --help` says more.")
+    found = measuring.bench(file)
+    rates = {"copy": found.limits.copy, "linear": found.limits.linear, "file": found.limits.file}
+    shown = ", ".join(f"{name} {rate / 1e9:.1f} GB/s" for name, rate in rates.items() if rate)
+    rows = table(
+        ("what", "backend", "ratio", "ms", "codec"), "<<>><",
+        [(row.what, row.backend, *_figures(row), row.codec) for row in found.rows if row.seconds is not None],
+    )  # fmt: skip
+    refused = sorted({f"{row.backend or row.what}: {row.refused}" for row in found.rows if row.refused})
+    lines = [f"limits: {shown}", "", *rows]
+    if refused:
+        lines += ["", "not measured", *(f"  {each}" for each in refused)]
+    return Answer(found.to_dict(), lines)
+
+
+def _figures(row: Measured) -> tuple[str, str]:
+    ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
+    return ratio, f"{1e3 * (row.seconds or 0):.3g}"

@@ -1,0 +1,190 @@
+"""Measured rates of this machine, and of opening, decoding and multiplying on it, as ratios to them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from attrs import asdict, frozen
+
+from squish_core import handles, plugins
+from squish_core.errors import SquishError
+from squish_core.handles import File
+from squish_core.limits import DEFAULT
+from squish_core.model import DENSE, CodecSpec, Encoding, FileRef, Index, Part, TensorSpec
+from squish_core.plugins import Registry
+from squish_core.recipes import parse_spec
+from squish_core.source import BytesSource
+from squish_core.tensors import Tensor
+
+ROUNDS = 5
+SIDE = 2048
+"""Rows and columns of a synthetic matrix: 16 MiB of float32."""
+LARGEST = 1 << 26
+"""Elements of the largest tensor that is taken from a file."""
+
+
+@frozen(kw_only=True)
+class Limits:
+    """What the machine does at best, in bytes a second: copying memory, and reading a dense float32 matrix to multiply
+    it with one vector; `file`: reading the file's bytes as they are cached now (None: no file)."""
+
+    copy: float
+    linear: float
+    file: float | None = None
+
+
+@frozen(kw_only=True)
+class Measured:
+    """One measurement: `rate` in bytes a second of float32 values (for "open": of the file), and its ratio to the limit
+    that `of` names. `refused` says why a backend has none."""
+
+    what: str
+    of: str
+    codec: str = ""
+    backend: str = ""
+    tensor: str = ""
+    seconds: float | None = None
+    rate: float | None = None
+    ratio: float | None = None
+    refused: str = ""
+
+
+@frozen(kw_only=True)
+class Bench:
+    """The limits and all measurements."""
+
+    limits: Limits
+    rows: tuple[Measured, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return asdict(self)
+
+
+def bench(target: Any = None, *, registry: Registry | None = None) -> Bench:
+    """Measure a file, the largest tensor of each codec in it, or (None) a seeded matrix under every codec that encodes.
+
+    Each figure is the best of a few rounds, which take turns. Raises SquishError where the file cannot be opened.
+    """
+    known = registry or plugins.registry()
+    if target is None:
+        limits = _limits(None)
+        file = synthetic(known)
+        return Bench(limits=limits, rows=tuple(_tensors(file, limits)))
+    with handles.open(target, registry=known) as file:
+        limits = _limits(file)
+        return Bench(limits=limits, rows=(_opening(target, file, limits, known), *_tensors(file, limits)))
+
+
+def synthetic(known: Registry, side: int = SIDE) -> File:
+    """A file in memory: one seeded matrix under each short name of each codec that encodes."""
+    import numpy as np
+
+    values = np.random.default_rng(0).standard_normal((side, side), np.float32)
+    tensors = {}
+    for name, spec in _encoders(known):
+        held = TensorSpec(name=name, shape=values.shape, dtype="f32")
+        try:
+            codec = known.codec(spec.id)
+            params = codec.params_for(held, spec.params)
+            made = codec.encode(values, params)
+            declared = codec.parts(held, params)
+        except SquishError:
+            continue  # decoded only, or needs what is not installed
+        parts = {
+            role: Part(dtype=dtype, shape=tuple(shape), data=np.ascontiguousarray(made[role]).tobytes())
+            for role, (dtype, shape) in declared.items()
+        }
+        encoding = Encoding(codec=CodecSpec(spec.id, params), parts=parts)
+        tensors[name] = TensorSpec(name=name, shape=values.shape, dtype="f32", encodings=(encoding,))
+    index = Index(format="synthetic", version="", files=(FileRef("<bytes>", 0),), tensors=tensors)
+    return File(BytesSource(b""), index, known, DEFAULT)
+
+
+def _encoders(known: Registry) -> Iterator[tuple[str, CodecSpec]]:
+    for entry in known.find("codec", kind="tensor"):
+        info: Any = entry.info
+        if info.id == DENSE.id:
+            continue
+        for name, meaning in (info.aliases or {info.id: info.id}).items():
+            yield name, parse_spec(meaning)
+
+
+def _tensors(file: File, limits: Limits) -> Iterator[Measured]:
+    """Decoding and multiplying of one tensor of each codec."""
+    for tensor in _chosen(file):
+        codec, size = str(tensor.spec.encodings[0].codec), 4 * tensor.spec.elements
+        common: dict[str, Any] = {"codec": codec, "tensor": tensor.name}
+        try:
+            (seconds,) = best([partial(tensor.numpy, copy=True)])
+        except SquishError as error:
+            yield Measured(what="decode", of="copy", refused=str(error), **common)
+            continue
+        rate = size / seconds
+        yield Measured(what="decode", of="copy", seconds=seconds, rate=rate, ratio=rate / limits.copy, **common)
+        for backend in sorted(file.registry.backends):
+            yield _linear(tensor, backend, size, limits, common)
+
+
+def _linear(tensor: Tensor, backend: str, size: int, limits: Limits, common: dict[str, Any]) -> Measured:
+    import numpy as np
+
+    try:
+        weight = tensor.load(backend)
+        x = np.random.default_rng(1).standard_normal((1, tensor.shape[-1]), np.float32)
+        (seconds,) = best([lambda: weight.linear(x)])
+    except SquishError as error:
+        return Measured(what="linear", of="linear", backend=backend, refused=error.message, **common)
+    rate = size / seconds
+    ratio = rate / limits.linear
+    return Measured(what="linear", of="linear", backend=backend, seconds=seconds, rate=rate, ratio=ratio, **common)
+
+
+def _chosen(file: File) -> Iterable[Tensor]:
+    """The largest matrix of each codec, none above `LARGEST` elements."""
+    found: dict[str, Tensor] = {}
+    for name in file:
+        tensor = file[name]
+        spec = tensor.spec
+        if spec.encodings and len(spec.shape) == 2 and 0 < spec.elements <= LARGEST:
+            codec = str(spec.encodings[0].codec)
+            if codec not in found or found[codec].spec.elements < spec.elements:
+                found[codec] = tensor
+    return found.values()
+
+
+def _opening(target: Any, file: File, limits: Limits, known: Registry) -> Measured:
+    """Opening once more, against reading the whole file."""
+    (seconds,) = best([lambda: handles.open(target, registry=known).close()])
+    size = sum(ref.size for ref in file.index.files)
+    rate = size / seconds
+    ratio = rate / limits.file if limits.file else None
+    return Measured(what="open", of="file", seconds=seconds, rate=rate, ratio=ratio)
+
+
+def _limits(file: File | None) -> Limits:
+    import numpy as np
+
+    source = np.ones((SIDE, SIDE), np.float32)
+    target, x = np.empty_like(source), np.ones((1, SIDE), np.float32)
+    calls: list[Callable[[], object]] = [lambda: np.copyto(target, source), lambda: x @ source.T]
+    if file is not None:
+        size = min(file.file(0).size, 1 << 28)
+        calls.append(lambda: file.file(0).read(0, size))
+    seconds = best(calls)
+    rate = size / seconds[2] if file is not None and size else None
+    return Limits(copy=source.nbytes / seconds[0], linear=source.nbytes / seconds[1], file=rate)
+
+
+def best(calls: list[Callable[[], object]], rounds: int = ROUNDS) -> list[float]:
+    """The least seconds of each call; the calls take turns, so that a disturbance meets all."""
+    least = [float("inf")] * len(calls)
+    for _ in range(rounds):
+        for number, call in enumerate(calls):
+            started = time.perf_counter()
+            call()
+            least[number] = min(least[number], time.perf_counter() - started)
+    return [max(seconds, 1e-9) for seconds in least]

@@ -1,0 +1,43 @@
+"""`squish bench`: what it measures is there, and stated as ratios; no figure is asserted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from squish_core import measuring, plugins
+from squish_core.cli.app import run
+
+DATA = Path(__file__).with_name("data")
+
+
+def test_a_file_is_opened_decoded_and_multiplied_on_every_backend() -> None:
+    found = measuring.bench(DATA / "sample.safetensors")
+    assert found.rows[0].what == "open"
+    backends = {row.backend for row in found.rows if row.what == "linear"}
+    assert backends in (set(), set(plugins.registry().backends))
+    for row in found.rows:
+        assert row.refused or (row.seconds and row.rate and row.ratio), row
+
+
+def test_every_codec_that_encodes_is_in_the_synthetic_file() -> None:
+    file = measuring.synthetic(plugins.registry(), side=256)
+    assert {"int8", "int4", "q4_0", "q8_0"} <= set(file)
+    for name in file:
+        assert file[name].numpy().shape == (256, 256)
+
+
+def test_the_command_prints_ratios_or_one_document(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measuring, "SIDE", 256)
+    assert run(["bench", str(DATA / "sample.safetensors"), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert data["limits"]["copy"] > 0
+    assert data["rows"][0]["what"] == "open"
+    assert run(["bench", str(DATA / "sample.safetensors")]) == 0
+    assert "limits: copy" in capsys.readouterr().out
+    assert run(["bench"]) == 2
+    assert "--synthetic" in capsys.readouterr().err
