@@ -141,7 +141,7 @@ def _settings(spec: TensorSpec, op: Op, target: str) -> dict[str, bytes]:
     """Parameters that are not stored arrays."""
     if op.type == "constexpr_affine_dequantize":
         return {"axis": program.integers("i32", (), 0)}
-    if op.type == "constexpr_lut_to_dense" and target == "iOS16":
+    if target == "iOS16" and op.type in ("constexpr_lut_to_dense", "constexpr_sparse_to_dense"):
         return {"shape": program.integers("u32", (len(spec.shape),), *spec.shape)}
     codec = spec.encodings[0].codec
     if codec.id == "palette" and (tables := Tables.of(codec.params)).vector > 1:
