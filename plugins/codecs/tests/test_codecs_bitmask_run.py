@@ -35,7 +35,7 @@ class TestBitmask(CodecSuite):
         for shape in ((8, 16), (3, 5), (2, 3, 7)):
             values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
             values[values < 0] = 0
-            spec, params, _ = made(values, {})
+            _, params, _ = made(values, {})
             found[str(shape)] = TensorSpec(name="w", shape=shape, dtype="f32"), params, values
         return found
 

@@ -31,8 +31,8 @@ from squish_core.api import (
     routed,
 )  # fmt: skip
 
-from . import device, forms, transcoding
-from .kernels import UNPACK, Kernels
+from . import device, forms, layouts, transcoding
+from .kernels import Kernels
 
 if TYPE_CHECKING:
     from .weights import Held
@@ -64,11 +64,12 @@ class Metal(Backend):
         if spec.dtype.startswith("complex"):
             return Refused(backend=self.id, encoding=encoding, code="dtype", why="MLX has no complex weights")
         codec = request.registry.codec(encoding.codec)
+        layout = kernel_layout(encoding, spec)
+        if layout is not None:
+            return self._offer(encoding, "stream", "the stored bytes, by a Metal kernel of ours", layout.nbytes)
         form = form_of(codec, encoding, spec)
         if form is not None:
             return self._offer(encoding, "stream", str(form), form.nbytes(spec.shape), exact=form.exact)
-        if has_kernel(encoding, spec):
-            return self._offer(encoding, "stream", "the stored bytes, by a Metal kernel of ours", encoding.stored)
         dtype = folded_dtype(codec, encoding, spec)
         size = dtypes.nbytes(dtype, spec.shape)
         kept = dtypes.bits(dtype) >= dtypes.bits(codec.value_dtype(spec, encoding.codec.params))
@@ -80,9 +81,10 @@ class Metal(Backend):
         encoding, spec = chain.chosen.encoding, chain.spec
         assert spec is not None
         codec, params = registry.codec(encoding.codec), encoding.codec.params
+        layout = kernel_layout(encoding, spec)
+        if layout is not None:
+            return _Loaded(spec, Blocks(_kernels(layout), layouts.arrays_of(encoding, parts, spec), spec.shape))
         form = form_of(codec, encoding, spec)
-        if form is None and has_kernel(encoding, spec):
-            return _Loaded(spec, Blocks(_kernels(encoding.codec.id), {r: p[...] for r, p in parts.items()}, spec.shape))
         if form is None:
             return _Loaded(spec, Plain(_folded(codec, encoding, spec, parts)))
         if form.mode == "affine":
@@ -136,9 +138,9 @@ def form_of(codec: Codec, encoding: Encoding, spec: TensorSpec) -> forms.Form | 
     return forms.microscaled(encoding.codec, spec) or forms.affine(codec, encoding.codec.params, spec)
 
 
-def has_kernel(encoding: Encoding, spec: TensorSpec) -> bool:
-    """Whether a kernel of ours reads this encoding here."""
-    return encoding.codec.id in UNPACK and len(spec.shape) >= 2 and bool(spec.elements) and device.has_gpu()
+def kernel_layout(encoding: Encoding, spec: TensorSpec) -> layouts.Layout | None:
+    """How a kernel of ours reads this encoding here, or None."""
+    return layouts.layout_of(encoding, spec) if device.has_gpu() else None
 
 
 def folded_dtype(codec: Codec, encoding: Encoding, spec: TensorSpec) -> str:
@@ -163,5 +165,5 @@ def _folded(codec: Codec, encoding: Encoding, spec: TensorSpec, parts: Parts) ->
 
 
 @cache
-def _kernels(codec: str) -> Kernels:
-    return Kernels(codec)
+def _kernels(layout: layouts.Layout) -> Kernels:
+    return Kernels(layout)
