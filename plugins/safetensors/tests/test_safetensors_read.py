@@ -185,3 +185,11 @@ def test_recipes_answer_for_every_declared_dtype_without_a_file() -> None:
     for dtype in registry.containers["safetensors"].info.features["dtype"]:
         chain = registry.resolve(container="safetensors", dtype=dtype)
         assert chain.chosen.encoding.codec.params["dtype"] == dtype
+
+
+def test_metadata_that_is_null_is_none() -> None:
+    """What MLX writes when it is given no metadata."""
+    header = b'{"__metadata__":null,"w":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}'
+    with squish.open(len(header).to_bytes(8, "little") + header + b"ab") as file:
+        assert list(file) == ["w"]
+        assert not file.meta

@@ -173,6 +173,8 @@ def _check_count(raw: memoryview, limits: Limits) -> None:
 
 
 def _metadata(entry: Any, at: int) -> dict[str, Any]:
+    if entry is None:  # what MLX writes when it is given none
+        return {}
     if type(entry) is not dict:
         raise FormatError(f"{METADATA} is not an object", offset=at, found=type(entry).__name__, code="metadata")
     return entry
