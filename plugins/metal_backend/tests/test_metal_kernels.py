@@ -5,6 +5,7 @@ On a Mac the conformance kit runs the same kernels on the GPU (`test_metal_confo
 
 import struct
 import subprocess
+import sys
 
 import mlx.core as mx
 import numpy as np
@@ -31,6 +32,14 @@ def loaded(codec_id, shape, chance):
     for at in HALVES[codec_id]:
         blocks[:, at : at + 2] = chance.standard_normal((len(blocks), 1)).astype("<f2").view(np.uint8)
     return held(spec, CodecSpec(codec_id), {"data": blocks.reshape(size)})
+
+
+def same(found, wanted):
+    """Bit for bit; a GPU may join a product and a sum."""
+    if device.has_gpu() and mx.metal.is_available():
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    else:
+        np.testing.assert_array_equal(found, wanted)
 
 
 def held(spec, codec, parts):
@@ -93,7 +102,7 @@ class TestOnTheCpu:
         weight = tensor.load("metal")
         assert weight.chain.chosen.mode == "stream"
         assert weight.chain.chosen.cost.moved == tensor.nbytes
-        np.testing.assert_array_equal(weight.dense(), tensor.numpy())
+        same(weight.dense(), tensor.numpy())
 
     def test_products(self, codec_id, shape):
         tensor = loaded(codec_id, shape, np.random.default_rng(1))
@@ -109,7 +118,7 @@ class TestOnTheCpu:
         wanted = np.stack([row @ tensor.numpy()[at].T for row, at in zip(x, ids)])
         found = tensor.load("metal", op="experts").experts(x, ids)
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
-        np.testing.assert_array_equal(tensor.load("metal", op="dense").dense(), tensor.numpy())
+        same(tensor.load("metal", op="dense").dense(), tensor.numpy())
 
     @pytest.mark.parametrize("shape", [(6, 8), (34, 264)], ids=str)
     @pytest.mark.parametrize("name", OTHERS)
@@ -117,9 +126,9 @@ class TestOnTheCpu:
         tensor = another(name, shape, np.random.default_rng(5))
         weight = tensor.load("metal")
         assert weight.chain.chosen.mode == "stream"
-        np.testing.assert_array_equal(weight.dense(), tensor.numpy().astype(np.float32))
+        same(weight.dense(), tensor.numpy().astype(np.float32))
         ids = np.array([[shape[0] - 1, 0], [1, 1]])
-        np.testing.assert_array_equal(weight.embed(ids), tensor.numpy()[ids].astype(np.float32))
+        same(weight.embed(ids), tensor.numpy()[ids].astype(np.float32))
         x = np.random.default_rng(6).standard_normal((2, shape[1]), np.float32)
         wanted = x.astype(float) @ tensor.numpy().T.astype(float)
         np.testing.assert_allclose(weight.linear(x), wanted, rtol=1e-4, atol=1e-4)
@@ -128,11 +137,11 @@ class TestOnTheCpu:
     def test_rows_that_end_within_eight_values(self, name):
         tensor = another(name, (5, 13), np.random.default_rng(7))
         assert tensor.load("metal").chain.chosen.mode == "stream"
-        np.testing.assert_array_equal(tensor.load("metal").dense(), tensor.numpy())
+        same(tensor.load("metal").dense(), tensor.numpy())
 
     def test_experts_of_a_palette(self):
         tensor = another("palette 4", (3, 4, 24), np.random.default_rng(8))
-        np.testing.assert_array_equal(tensor.load("metal", op="dense").dense(), tensor.numpy())
+        same(tensor.load("metal", op="dense").dense(), tensor.numpy())
 
     def test_no_array_is_so_small_that_mlx_passes_it_otherwise(self):
         """Fewer than eight elements come in the address space of constants, which the kernels do not take."""
@@ -145,6 +154,10 @@ def test_every_ggml_kernel_is_tested():
     assert set(GGML) == set(HALVES)
 
 
+of_the_shim = pytest.mark.skipif(sys.platform == "darwin", reason="there the kernels are compiled for real")
+
+
+@of_the_shim
 def test_the_shim_finds_errors(metal_on_cpu, tmp_path):
     kernel = metal_on_cpu(tmp_path, name="bad", input_names=["x"], output_names=["y"], source="y[0] = nobody(x[0]);")
     with pytest.raises(AssertionError, match="nobody"):
@@ -152,6 +165,7 @@ def test_the_shim_finds_errors(metal_on_cpu, tmp_path):
                output_dtypes=[mx.float32])  # fmt: skip
 
 
+@of_the_shim
 def test_the_shim_has_barriers_and_simdgroups(metal_on_cpu, tmp_path):
     """A reduction over a threadgroup of 64 needs every thread to wait for the others."""
     source = """
@@ -171,6 +185,7 @@ def test_the_shim_has_barriers_and_simdgroups(metal_on_cpu, tmp_path):
     np.testing.assert_array_equal(np.array(found), x.reshape(4, 2, 32).sum(2)[:, ::-1].reshape(-1))
 
 
+@of_the_shim
 @pytest.mark.parametrize("name", [*HALVES, "palette 3", "palette by rows", "palette scaled flat", "bitmask"])
 def test_generated_metal_source_is_sound(name, shim, tmp_path):
     """The text that MLX makes of each kernel (it records it without a GPU) compiles, with the shim before it."""

@@ -33,6 +33,7 @@ from squish_core.api import (
 
 from . import device, forms, layouts, transcoding
 from .kernels import Kernels
+from .transcoding import Packed
 
 if TYPE_CHECKING:
     from .weights import Held
@@ -80,16 +81,14 @@ class Metal(Backend):
 
         encoding, spec = chain.chosen.encoding, chain.spec
         assert spec is not None
-        codec, params = registry.codec(encoding.codec), encoding.codec.params
+        codec = registry.codec(encoding.codec)
         layout = kernel_layout(encoding, spec)
         if layout is not None:
             return _Loaded(spec, Blocks(_kernels(layout), layouts.arrays_of(encoding, parts, spec), spec.shape))
         form = form_of(codec, encoding, spec)
         if form is None:
             return _Loaded(spec, Plain(_folded(codec, encoding, spec, parts)))
-        if form.mode == "affine":
-            return _Loaded(spec, Quantized(transcoding.pack_affine(form, codec, params, parts, spec)))
-        return _Loaded(spec, Quantized(transcoding.pack_microscaled(form, encoding.codec, parts, spec)))
+        return _Loaded(spec, Quantized(packed_as(form, encoding, spec, parts, registry)))
 
     def dense(
         self, handle: _Loaded, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
@@ -136,6 +135,14 @@ def form_of(codec: Codec, encoding: Encoding, spec: TensorSpec) -> forms.Form | 
     if len(spec.shape) < 2 or not spec.elements or encoding.codec.id == "dense":
         return None
     return forms.microscaled(encoding.codec, spec) or forms.affine(codec, encoding.codec.params, spec)
+
+
+def packed_as(form: forms.Form, encoding: Encoding, spec: TensorSpec, parts: Parts, registry: Registry) -> Packed:
+    """A tensor's codes in a form that `form_of` gave."""
+    if form.mode == "affine":
+        codec = registry.codec(encoding.codec)
+        return transcoding.pack_affine(form, codec, encoding.codec.params, parts, spec)
+    return transcoding.pack_microscaled(form, encoding.codec, parts, spec)
 
 
 def kernel_layout(encoding: Encoding, spec: TensorSpec) -> layouts.Layout | None:
