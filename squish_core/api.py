@@ -29,7 +29,7 @@ _NAMES = {
     "squish_core.regions": ("full", "panels"),
     "squish_core.plugins": ("Registry",),
     "squish_core.resolver": ("Chain",),
-    "squish_core.writing": ("Outgoing", "Sink", "Stream", "appended_file", "atomic_file"),
+    "squish_core.writing": ("Outgoing", "Sink", "Stream", "appended_file", "atomic_file", "atomic_folder"),
     "squish_core.conversion": ("convert", "outgoing"),
     "squish_core.cli.output": ("Answer",),
     "squish_core.handles": ("File", "open"),
@@ -130,6 +130,7 @@ if TYPE_CHECKING:
     from squish_core.writing import Stream as Stream
     from squish_core.writing import appended_file as appended_file
     from squish_core.writing import atomic_file as atomic_file
+    from squish_core.writing import atomic_folder as atomic_folder
 
 
 def __getattr__(name: str) -> Any:

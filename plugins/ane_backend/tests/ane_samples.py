@@ -22,14 +22,20 @@ FORMS = {
     "palette of vectors": ("palette", {
         "bits": 4, "axis": "flat", "codebook_dtype": "f16", "vector": 2, "vector_axis": -2}),
     "one bit": ("palette", {"bits": 1, "codebook_dtype": "f16"}),
+    "sparse": ("bitmask", {"dtype": "f16", "kept": "run"}),
+    "sparse float32": ("bitmask", {"dtype": "f32", "kept": "run"}),
     "dense": ("dense", {}),
 }  # fmt: skip
-OLD = {"int4 channel", "int8 channel", "palette", "dense", "one bit"}
+OLD = {"int4 channel", "sparse", "sparse float32", "int8 channel", "palette", "dense", "one bit"}
 
 
 def stored(codec_id, params, shape, chance, **given):
     """Random parts of a codec; scales and codebooks are halves between 1/2 and 2."""
     codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
+    if codec_id == "bitmask":  # its mask and its values must agree
+        values = chance.standard_normal(shape).astype(np.float16) * (chance.random(shape) > 0.6)
+        params = codec.measure(lambda: iter([values]), spec, params)
+        return spec, CodecSpec(codec_id, params), codec.encode(values, params)
     parts = {}
     for role, (dtype, size) in codec.parts(spec, params).items():
         kind = squish.api.dtypes.to_numpy(dtype)

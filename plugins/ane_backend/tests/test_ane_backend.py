@@ -25,6 +25,7 @@ def tensor(codec_id, **params):
             for role, (dtype, shape) in codec.parts(spec, params).items()
         }
     else:
+        params = codec.measure(lambda: iter([MATRIX]), spec, params)
         parts = codec.encode(MATRIX, params)
     file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec(codec_id, params), parts)})
     return file["w"]
@@ -42,6 +43,7 @@ def tensor(codec_id, **params):
         ("palette", {"bits": 4, "codebook_size": 2048}, "M2", "stream", 4096 + 128, "stated"),
         ("palette", {"bits": 5}, "M1", "fold", 16384, "decoded first"),
         ("dense", {"dtype": "f32"}, "M1", "fold", 16384, "float16"),
+        ("bitmask", {"dtype": "f16", "kept": "run", "sparsity": 0.63}, "M1", "stream", 1024 + 2 * 64 * 47, "1.55"),
         ("mx", {}, "M1", "fold", 16384, "decoded first"),
     ],
 )  # fmt: skip

@@ -133,3 +133,20 @@ def test_weights_are_streamed(tmp_path):
         tracemalloc.stop()
     assert peak < 40 << 20  # the model is 96 MiB
     assert size_of(Path(tmp_path / "out.mlpackage")) < 24 * (1024 * 1024 * 5 // 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "bytes_of_codes", "least"),
+    [("int8", 64 * 64, 40), ("int4", 64 * 32, 18), ("lut8", 64 * 64, 40), ("lut4", 64 * 32, 20), ("lut2", 64 * 16, 9)],
+)
+def test_short_names_encode_values(tmp_path, name, bytes_of_codes, least):
+    """Decibels of signal to noise on normal values: about six a bit."""
+    values = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)
+    spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
+    file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec("dense"), {"data": values})})
+    _, path = written(file, tmp_path, encode=name)
+    with squish.open(path) as again:
+        noise = np.square(again["w"].numpy() - values).mean()
+        assert 10 * np.log10(np.square(values).mean() / noise) > least
+        (size,) = again["w"].spec.encodings[0].parts["data"].shape
+        assert size == bytes_of_codes

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_codecs.packing import Packing
-from squish_metal import forms, transcoding
+from squish_metal import device, forms, transcoding
 
 import squish_core as squish
 from squish_core.api import CodecSpec, SquishError, TensorSpec, full
@@ -201,7 +201,7 @@ def test_empty_operands_give_empty_results(op):
 def test_what_mlx_lacks_is_decoded_once():
     chosen = loaded("affine", {"bits": 4, "group_size": 16}, (4, 64)).chain("metal").chosen
     assert chosen.mode == "fold"
-    assert chosen.cost.resident == 4 * 64 * 4
+    assert chosen.cost.resident == 4 * 64 * (2 if device.has_gpu() else 4)
 
 
 def test_without_a_gpu_it_must_be_asked_for(monkeypatch):

@@ -24,7 +24,14 @@ def squish_containers() -> list[ContainerInfo]:
             signatures=(Signature(b"Manifest.json", where="member"),),
             can_write=True,
             options={"target": "iOS18 (default) or iOS16"},
-            codecs=("affine", "palette"),
+            aliases={
+                "int8": "affine:bits=8,scale_dtype=f16",
+                "int4": "affine:bits=4,group_size=32,scale_dtype=f16",
+                "f16": "dense:dtype=f16",
+                "sparse": "bitmask:dtype=f16,sparsity=0.5",
+                **{f"lut{bits}": f"palette:bits={bits},axis=flat,codebook_dtype=f16" for bits in (1, 2, 3, 4, 6, 8)},
+            },
+            codecs=("affine", "bitmask", "palette"),
         )
     ]
 

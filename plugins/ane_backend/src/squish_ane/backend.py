@@ -9,9 +9,8 @@ from typing import Any
 from squish_core.api import Availability, Backend, Cost, Encoding, Offer, Refused, Request, SquishError, TensorSpec
 
 from . import facts, planner
+from .archive import WHOLE
 from .forms import weights_of
-
-WHOLE = "ane.mlpackage"
 
 
 class Ane(Backend):

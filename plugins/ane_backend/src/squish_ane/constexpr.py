@@ -162,6 +162,24 @@ def _palette(
     )  # fmt: skip
 
 
+def _sparse(operation: Operation) -> Stored:
+    """A bit for each element and the values of those that are set, both one after the other."""
+    values, mask = _value(operation, "nonzero_data"), _value(operation, "mask")
+    shape = mask.kind.shape
+    if "shape" in operation.values:
+        shape = tuple(_integers(_value(operation, "shape")))
+        _expect(operation, "mask", mask.kind, Kind("u8", (-(-dtypes.count(shape) // 8),)))
+    else:
+        _expect(operation, "mask", mask.kind, Kind("u1", shape))
+    dtype = _result(operation)
+    _expect(operation, "nonzero_data", values.kind, Kind(dtype, (values.kind.count,)))
+    params = {"dtype": dtype, "kept": "run", "count": values.kind.count}
+    return Stored(
+        shape=shape, dtype=dtype, codec=CodecSpec("bitmask", params), values={"data": values, "mask": mask},
+        shapes={"data": (dtype, values.kind.shape), "mask": ("u8", (-(-dtypes.count(shape) // 8),))},
+    )  # fmt: skip
+
+
 def _value(operation: Operation, name: str) -> Value:
     found = operation.values.get(name)
     if found is None:
@@ -206,4 +224,5 @@ _OPERATIONS: Mapping[str, Callable[[Operation], Stored | None]] = {
     "constexpr_affine_dequantize": _affine_dequantize,
     "constexpr_blockwise_shift_scale": _blockwise,
     "constexpr_lut_to_dense": _lut,
+    "constexpr_sparse_to_dense": _sparse,
 }

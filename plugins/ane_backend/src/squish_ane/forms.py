@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from squish_codecs.scheme import Scheme
 from squish_codecs.tables import Tables
 
-from squish_core.api import Encoding, TensorSpec
+from squish_core.api import Encoding, TensorSpec, dtypes
 
 from .planner import Weights
 
@@ -46,8 +46,8 @@ def _palette(encoding: Encoding, spec: TensorSpec) -> Weights | None:
 
 
 def _bitmask(encoding: Encoding, spec: TensorSpec) -> Weights | None:
-    (kept,) = encoding.parts["values"].shape
-    return _weights(spec, "sparse", nonzero=kept)
+    data = encoding.parts["data"]
+    return _weights(spec, "sparse", nonzero=dtypes.count(data.shape)) if data.dtype == "f16" else None
 
 
 def _dense(encoding: Encoding, spec: TensorSpec) -> Weights | None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import frozen
 from squish_codecs.affine import Affine
+from squish_codecs.bitmask import Bitmask
 from squish_codecs.palette import Palette
 from squish_codecs.scheme import Scheme
 from squish_codecs.tables import Tables
@@ -55,6 +56,8 @@ def operation(spec: TensorSpec, target: str) -> Op:
         return Op(type="const", dtype=spec.dtype, params={"val": ("data", spec.dtype, spec.shape)})
     if encoding.codec.id == "affine":
         return _affine_op(Scheme.of(encoding.codec.params), spec, target)
+    if encoding.codec.id == "bitmask":
+        return _bitmask_op(spec, target)
     return _palette_op(Tables.of(encoding.codec.params), spec, target)
 
 
@@ -126,10 +129,21 @@ def _palette(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | s
 _CODECS: Mapping[str, tuple[Callable[[Mapping[str, Any]], object], Codec]] = {
     "affine": (Scheme.of, Affine()),
     "palette": (Tables.of, Palette()),
+    "bitmask": (dict, Bitmask()),
 }
 _ORDER = ("axis", "word", "order", "group_size")  # there is one order here, and no scale
+
+
+def _bitmask(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
+    params = encoding.codec.params
+    if params.get("kept") != "run" or params["dtype"] not in FLOATS:
+        return "Core ML's masks are of float16 or float32 values, one after the other (bitmask with kept=run)"
+    return encoding.codec
+
+
 _HELD: Mapping[str, Callable[[TensorSpec, Encoding, str], CodecSpec | str]] = {
-    "dense": _dense, "affine": _affine, "palette": _palette, "squizd.int4": _squizd(4), "squizd.int2": _squizd(2),
+    "dense": _dense, "affine": _affine, "palette": _palette, "bitmask": _bitmask,
+    "squizd.int4": _squizd(4), "squizd.int2": _squizd(2),
 }  # fmt: skip
 
 
@@ -161,6 +175,13 @@ def _affine_op(scheme: Scheme, spec: TensorSpec, target: str) -> Op:
     if scheme.offset != "none":
         params["offset"] = ("offset", dtype if scheme.offset_dtype not in FLOATS else scheme.offset_dtype, grid)
     return Op(type="constexpr_blockwise_shift_scale", dtype=scheme.scale_dtype, params=params)
+
+
+def _bitmask_op(spec: TensorSpec, target: str) -> Op:
+    data = spec.encodings[0].parts["data"]
+    mask = ("u8", (-(-spec.elements // 8),)) if target == "iOS16" else ("u1", spec.shape)
+    params = {"nonzero_data": ("data", data.dtype, data.shape), "mask": ("mask", *mask)}
+    return Op(type="constexpr_sparse_to_dense", dtype=data.dtype, params=params)
 
 
 def _palette_op(tables: Tables, spec: TensorSpec, target: str) -> Op:

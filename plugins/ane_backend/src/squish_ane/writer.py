@@ -96,7 +96,7 @@ class _Program:
             for parameter, (role, dtype, shape) in op.params.items()
         }
         named = {"name": program.text(spec.name)}
-        values |= _settings(spec, op)
+        values |= _settings(spec, op, self.target)
         if op.type == "const" or self.target == "iOS16":
             self.operations.append(program.operation(op.type, result, inputs={}, attributes={**values, **named}))
         else:
@@ -137,13 +137,13 @@ class _Program:
         return found
 
 
-def _settings(spec: TensorSpec, op: Op) -> dict[str, bytes]:
+def _settings(spec: TensorSpec, op: Op, target: str) -> dict[str, bytes]:
     """Parameters that are not stored arrays."""
-    codec = spec.encodings[0].codec
     if op.type == "constexpr_affine_dequantize":
         return {"axis": program.integers("i32", (), 0)}
-    if op.type == "constexpr_lut_to_dense" and "shape" not in op.params and op.params["indices"][1] == "u8":
+    if target == "iOS16" and op.type in ("constexpr_lut_to_dense", "constexpr_sparse_to_dense"):
         return {"shape": program.integers("u32", (len(spec.shape),), *spec.shape)}
+    codec = spec.encodings[0].codec
     if codec.id == "palette" and (tables := Tables.of(codec.params)).vector > 1:
         return {"vector_axis": program.integers("i32", (), tables.place(spec.shape))}
     return {}

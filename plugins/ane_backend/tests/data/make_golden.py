@@ -60,6 +60,15 @@ def weights(chance):
     affine = Builder.constexpr_affine_dequantize
     kept = chance.random(shape) > 0.63
     sparse = {"nonzero_data": floats(int(kept.sum())), "mask": np.packbits(kept.reshape(-1), bitorder="little")}
+
+    def joint():
+        kept = as_type(chance.random(shape) > 0.5, "uint1")
+        mask, values = Builder.constexpr_lut_to_sparse(
+            indices_mask=kept, indices_nonzero_data=as_type(codes(4, (int(kept.sum()),)), "uint4"),
+            lut=floats(1, 1, 16, 1),
+        )  # fmt: skip
+        return Builder.constexpr_sparse_to_dense(nonzero_data=values, mask=mask)
+
     return {
         "dense": (OLD, lambda: floats(*shape)),
         "old_int8": (OLD, lambda: affine(
@@ -79,6 +88,9 @@ def weights(chance):
         "int4_blocks": (NEW, blocks("int4", -8, 8, (ROWS, 2))),
         "uint4_blocks_offset": (NEW, blocks("uint4", 0, 16, (ROWS, 2), offset=True)),
         "int4_odd": (NEW, blocks("int4", -8, 8, (15, 1), size=(15, 7))),
+        "sparse": (NEW, lambda: Builder.constexpr_sparse_to_dense(
+            nonzero_data=sparse["nonzero_data"], mask=as_type(kept, "uint1"))),
+        "joint": (NEW, joint),
         "int8_channel": (NEW, blocks("int8", -128, 128, (ROWS, 1))),
         "int8_tensor": (NEW, blocks("int8", -128, 128, (1, 1))),
         "uint8_blocks_of_rows": (NEW, blocks("uint8", 0, 256, (4, 1), offset=True)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -9,27 +11,32 @@ import numpy as np
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
 
 SCALES = ("none", "f32", "f16", "bf16")
+RUN = "run"
 TYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8")
 
 
 class Bitmask(Codec):
     """A matrix whose zeros are not stored. Parts: `data`, the other values row by row; `mask` u8 [rows, columns / 8],
     the first column in the lowest bit; with `kept=any` also `starts` i64 [rows, 1], where each row begins in `data`.
-    Parameters:
+    With `kept=run`, for tensors of any rank, the bits of `mask` [elements / 8] run on from row to row. Parameters:
 
     dtype    f32 f16 bf16 f8_e4m3 f8_e5m2 i8: that of `data`; required
-    kept     any: `data` [count]; a number: so many values in every row, `data` [rows, kept] (2:4: half of them)
-    count    with kept=any: values in all
+    kept     any, run: `data` [count]; a number: so many values in every row, `data` [rows, kept] (2:4: half of them)
+    count    with kept=any and kept=run: values in all
     scale    none    f32 f16 bf16: values times `scale` [rows, 1], in float32; none: values as they are, in their dtype
     scales   row     row; all: one `scale` [1, 1] for all rows
 
-    Source: compressed-tensors 0.11, sparse-bitmask and sparse-24-bitmask.
+    Encoding takes kept=run without a scale. `sparsity` drops this share of every row's values, the smallest ones;
+    without it only zeros are dropped.
+    Sources: compressed-tensors 0.11, sparse-bitmask and sparse-24-bitmask; Core ML constexpr_sparse_to_dense.
     """
 
-    scanned = ("starts",)
+    scanned = ("starts", "mask")  # without `starts` the bits before a row say where its values begin
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         dtype, kept, scale = _checked(params)
+        if kept == RUN:
+            return {"data": (dtype, (params.get("count", 0),)), "mask": ("u8", (-(-spec.elements // 8),))}
         if len(spec.shape) != 2:
             raise CodecError("a bitmask needs a matrix", found=f"shape {list(spec.shape)}", code="shape")
         rows, columns = spec.shape
@@ -45,7 +52,7 @@ class Bitmask(Codec):
         return made
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return (1, None)
+        return (1, *(None,) * (len(spec.shape) - 1)) if spec.shape else ()
 
     def value_dtype(self, spec: TensorSpec, params: Params) -> str:
         dtype, _, scale = _checked(params)
@@ -53,6 +60,9 @@ class Bitmask(Codec):
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         _, kept, scale = _checked(params)
+        if kept == RUN:
+            _decode_run(parts, spec, params, region, out)
+            return
         rows = region[0]
         mask = np.unpackbits(parts["mask"][rows], axis=1, count=spec.shape[1], bitorder="little").view(bool)
         counts = mask.sum(axis=1)
@@ -69,6 +79,32 @@ class Bitmask(Codec):
             out[mask] = values.astype(np.float32)
             out *= parts["scale"][slice(0, 1) if params.get("scales") == "all" else rows].astype(np.float32)
 
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        given = {"kept": RUN, "dtype": "f16", **params}
+        sparsity = given.get("sparsity", 0)
+        if _checked(given)[1] != RUN or given["dtype"] not in SCALES[1:] or not 0 <= sparsity < 1:
+            raise CodecError(
+                "masks are encoded for floats, one after the other, without a scale", found=repr(dict(params))[:120],
+                expected="for example bitmask:sparsity=0.5", code="params",
+            )  # fmt: skip
+        return given
+
+    def measure(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
+        """How many values are left."""
+        return {**params, "count": sum(int(np.count_nonzero(_pruned(panel, params))) for panel in panels())}
+
+    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        """Whole bytes of the mask, so that panels join."""
+        grain = self.grain(spec, params)
+        return (8 // gcd(8, max(dtypes.count(spec.shape[1:]), 1)), *grain[1:]) if grain else grain
+
+    def encode(
+        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        values = _pruned(panel, params)
+        mask = values.reshape(-1) != 0
+        return {"data": values.reshape(-1)[mask], "mask": np.packbits(mask, bitorder="little")}
+
     def _between(self, parts: Parts, params: Params, rows: slice, counts: np.ndarray) -> np.ndarray:
         """The values of rows that lie one after the other, from where the first begins."""
         starts = parts["starts"][rows].reshape(-1)
@@ -84,17 +120,48 @@ class Bitmask(Codec):
         return values
 
 
+def _decode_run(parts: Parts, spec: TensorSpec, params: Params, region: Region, out: np.ndarray) -> None:
+    """Rows of a run: the bits before them are counted, and after the last one all values must have been used."""
+    inner = dtypes.count(spec.shape[1:])
+    first, last = (region[0].start * inner, region[0].stop * inner) if region else (0, 1)
+    start = int(_ONES[parts["mask"][: first // 8]].sum(dtype=np.int64))
+    bits = np.unpackbits(parts["mask"][first // 8 : -(-last // 8)], bitorder="little")
+    start += int(bits[: first % 8].sum())
+    mask = bits[first % 8 : first % 8 + last - first].view(bool)
+    count, total = int(mask.sum()), params.get("count", 0)
+    whole = last == spec.elements
+    _check(start + count == total if whole else start + count <= total, f"{total} values", f"{start + count} bits set")
+    flat = out.reshape(-1)
+    flat[...] = 0
+    flat[mask] = parts["data"][start : start + count]
+
+
+def _pruned(panel: np.ndarray, params: Params) -> np.ndarray:
+    """Values in their dtype, the smallest of each row dropped."""
+    values: np.ndarray = panel.astype(dtypes.to_numpy(params["dtype"]))
+    dropped = round(params.get("sparsity", 0) * panel.shape[-1]) if panel.ndim else 0
+    if dropped:
+        places = np.argsort(np.abs(panel), axis=-1, kind="stable")[..., :dropped]
+        np.put_along_axis(values, places, values.dtype.type(0), axis=-1)
+    return values
+
+
+_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1).astype(np.uint8)
+"""Bits that are set, by byte."""
+
+
 def _check(holds: bool, expected: str, found: str) -> None:
     if not holds:
         raise CodecError("the mask does not fit the stored values", expected=expected, found=found, code="mask")
 
 
-def _checked(params: Params) -> tuple[Any, int | None, Any]:
-    """dtype, values kept in a row (None: any number) and dtype of the scale."""
+def _checked(params: Params) -> tuple[Any, Any, Any]:
+    """dtype, values kept in a row (None: any number; RUN) and dtype of the scale."""
     dtype, kept, scale = params.get("dtype"), params.get("kept", "any"), params.get("scale", "none")
     count = params.get("count", 0)
     legal = params.get("scales", "row") in ("row", "all")
     legal = legal and dtype in TYPES and scale in SCALES and type(count) is int and count >= 0
-    if not legal or not (kept == "any" or (type(kept) is int and kept >= 0)):
+    legal = legal and (kept != RUN or scale == "none")
+    if not legal or not (kept in ("any", RUN) or (type(kept) is int and kept >= 0)):
         raise CodecError("bitmask cannot take these parameters", found=repr(dict(params))[:120], code="params")
     return dtype, None if kept == "any" else kept, scale

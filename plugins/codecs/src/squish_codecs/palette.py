@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
-from squish_core.api import Codec, CodecError, Codes, Exactness, Params, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecError, Codes, Exactness, Params, Parts, Region, TensorSpec, dtypes
 
 from . import repacking
 from .decoding import runs
-from .encoding import blocks_of, check_finite
+from .encoding import FLOATS, blocks_of, check_finite
+from .fitting import codebook, nearest_vectors
 from .tables import Tables
 
 Array = np.ndarray
@@ -40,8 +41,10 @@ class Palette(Codec):
     nested         0          scales are u8 indices i themselves, `scale_codebook[i] * scale_scale + scale_offset`, with
                               a `scale_scale` for this many of them; flat only (bitsandbytes' double quantisation)
 
-    Encoding takes constant tables, symmetric and with a scale: the scale is the group's largest magnitude over the
-    table's, rounded up to its dtype; half way between two entries the lower is taken.
+    fit            kmeans     kmeans or uniform: how encoding makes codebooks, one for each `codebook_size` values
+
+    Encoding takes codebooks without scales, and constant tables, symmetric and with a scale: the scale is the group's
+    largest magnitude over the table's, rounded up to its dtype; half way between two entries the lower is taken.
     Sources: Core ML constexpr_lut_to_dense; QLoRA (NF4); bitsandbytes; Squish npy directories.
     """
 
@@ -67,9 +70,12 @@ class Palette(Codec):
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         tables = _fitting(spec, params)
-        if tables.table is None or not tables.scaled or tables.nested or tables.scheme.offset != "none":
+        fitted = tables.table is None and not tables.scaled and tables.codebook_dtype in FLOATS
+        scaled = tables.table is not None and tables.scaled and not tables.nested and tables.scheme.offset == "none"
+        if not fitted and not scaled:
             raise CodecError(
-                "only a constant table with a scale is encoded", expected="table=nf4,scale_dtype=f32",
+                "a constant table with a scale is encoded, or codebooks of floats without one",
+                expected="table=nf4,scale_dtype=f32 or codebook_dtype=f16",
                 found=", ".join(f"{key}={value}" for key, value in params.items()), code="params",
                 hint="Files with other palettes are read all the same.",
             )  # fmt: skip
@@ -101,6 +107,8 @@ class Palette(Codec):
 
     def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
         tables = Tables.of(params)
+        if tables.table is None:
+            return _fitted(tables, panel)
         scheme, table = tables.scheme, tables.entries
         values = np.ascontiguousarray(panel.reshape(-1) if scheme.flat else panel, np.float32)
         blocks, axis = blocks_of(scheme, values)
@@ -135,6 +143,25 @@ class Palette(Codec):
         if not tables.scaled and not (made.pop("scale") == 1).all():
             return None
         return {**made, **book}, Exactness("values", "f32")
+
+
+def _fitted(tables: Tables, panel: Array) -> dict[str, Array]:
+    """Codebooks of runs of values, and the nearest entry of each; the entries are rounded first."""
+    check_finite(panel, np.abs(panel).max(initial=0))
+    step, place, dtype = tables.vector, tables.place(panel.shape), dtypes.to_numpy(tables.codebook_dtype)
+    shape = tables.index_shape(panel.shape)
+    split = panel.reshape(*panel.shape[:place], -1, step, *panel.shape[place + 1 :]) if step > 1 else panel[..., None]
+    vectors = np.ascontiguousarray(np.moveaxis(split, place + 1, -1) if step > 1 else split, np.float32)
+    runs_of = vectors.reshape(-1, (tables.codebook_size or max(panel.size, 1)) // step, step)
+    books, codes = [], []
+    for run in runs_of:
+        book = codebook(run, 1 << tables.scheme.bits, tables.fit).astype(dtype)
+        entries = book.astype(np.float32)
+        codes.append(nearest(entries[:, 0], run[:, 0]) if step == 1 else nearest_vectors(entries, run))
+        books.append(book)
+    lines = np.concatenate(codes).reshape(-1 if tables.scheme.flat else shape)
+    _, size = tables.parts(panel.shape)["codebook"]
+    return {"data": tables.scheme.packing.pack(lines), "codebook": np.stack(books).reshape(size)}
 
 
 def nearest(table: Array, values: Array) -> Array:

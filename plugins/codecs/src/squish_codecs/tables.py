@@ -12,6 +12,7 @@ from squish_core.api import CodecError, Parts, dtypes
 
 from .checks import choice, integer, refuse
 from .encoding import step_of
+from .fitting import FITS
 from .scheme import SCALES, Scheme, Shape
 
 Array = np.ndarray
@@ -41,6 +42,7 @@ class Tables:
     vector: int
     vector_axis: int
     nested: int
+    fit: str
 
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Tables:
@@ -189,8 +191,9 @@ _SHARED = ("bits", "group_size", "axis", "word", "order", "offset", "offset_dtyp
 _CHECKS: dict[str, Any] = {
     "scale_dtype": choice("none", *SCALES), "table": _table, "codebook_size": integer(0, 1 << 40),
     "codebook_dtype": choice(*BOOKS), "vector": integer(1, 64), "vector_axis": integer(-4, -1),
-    "nested": integer(0, 1 << 20),
+    "nested": integer(0, 1 << 20), "fit": choice(*FITS),
 }  # fmt: skip
 _DEFAULTS: dict[str, Any] = {
     "table": None, "codebook_size": 0, "codebook_dtype": "f32", "vector": 1, "vector_axis": -1, "nested": 0,
+    "fit": FITS[0],
 }  # fmt: skip

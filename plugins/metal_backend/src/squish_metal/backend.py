@@ -31,8 +31,9 @@ from squish_core.api import (
     routed,
 )  # fmt: skip
 
-from . import device, forms, transcoding
-from .kernels import UNPACK, Kernels
+from . import device, forms, layouts, transcoding
+from .kernels import Kernels
+from .transcoding import Packed
 
 if TYPE_CHECKING:
     from .weights import Held
@@ -64,11 +65,12 @@ class Metal(Backend):
         if spec.dtype.startswith("complex"):
             return Refused(backend=self.id, encoding=encoding, code="dtype", why="MLX has no complex weights")
         codec = request.registry.codec(encoding.codec)
+        layout = kernel_layout(encoding, spec)
+        if layout is not None:
+            return self._offer(encoding, "stream", "the stored bytes, by a Metal kernel of ours", layout.nbytes)
         form = form_of(codec, encoding, spec)
         if form is not None:
             return self._offer(encoding, "stream", str(form), form.nbytes(spec.shape), exact=form.exact)
-        if has_kernel(encoding, spec):
-            return self._offer(encoding, "stream", "the stored bytes, by a Metal kernel of ours", encoding.stored)
         dtype = folded_dtype(codec, encoding, spec)
         size = dtypes.nbytes(dtype, spec.shape)
         kept = dtypes.bits(dtype) >= dtypes.bits(codec.value_dtype(spec, encoding.codec.params))
@@ -79,15 +81,14 @@ class Metal(Backend):
 
         encoding, spec = chain.chosen.encoding, chain.spec
         assert spec is not None
-        codec, params = registry.codec(encoding.codec), encoding.codec.params
+        codec = registry.codec(encoding.codec)
+        layout = kernel_layout(encoding, spec)
+        if layout is not None:
+            return _Loaded(spec, Blocks(_kernels(layout), layouts.arrays_of(encoding, parts, spec), spec.shape))
         form = form_of(codec, encoding, spec)
-        if form is None and has_kernel(encoding, spec):
-            return _Loaded(spec, Blocks(_kernels(encoding.codec.id), {r: p[...] for r, p in parts.items()}, spec.shape))
         if form is None:
             return _Loaded(spec, Plain(_folded(codec, encoding, spec, parts)))
-        if form.mode == "affine":
-            return _Loaded(spec, Quantized(transcoding.pack_affine(form, codec, params, parts, spec)))
-        return _Loaded(spec, Quantized(transcoding.pack_microscaled(form, encoding.codec, parts, spec)))
+        return _Loaded(spec, Quantized(packed_as(form, encoding, spec, parts, registry)))
 
     def dense(
         self, handle: _Loaded, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
@@ -136,9 +137,17 @@ def form_of(codec: Codec, encoding: Encoding, spec: TensorSpec) -> forms.Form | 
     return forms.microscaled(encoding.codec, spec) or forms.affine(codec, encoding.codec.params, spec)
 
 
-def has_kernel(encoding: Encoding, spec: TensorSpec) -> bool:
-    """Whether a kernel of ours reads this encoding here."""
-    return encoding.codec.id in UNPACK and len(spec.shape) >= 2 and bool(spec.elements) and device.has_gpu()
+def packed_as(form: forms.Form, encoding: Encoding, spec: TensorSpec, parts: Parts, registry: Registry) -> Packed:
+    """A tensor's codes in a form that `form_of` gave."""
+    if form.mode == "affine":
+        codec = registry.codec(encoding.codec)
+        return transcoding.pack_affine(form, codec, encoding.codec.params, parts, spec)
+    return transcoding.pack_microscaled(form, encoding.codec, parts, spec)
+
+
+def kernel_layout(encoding: Encoding, spec: TensorSpec) -> layouts.Layout | None:
+    """How a kernel of ours reads this encoding here, or None."""
+    return layouts.layout_of(encoding, spec) if device.has_gpu() else None
 
 
 def folded_dtype(codec: Codec, encoding: Encoding, spec: TensorSpec) -> str:
@@ -163,5 +172,5 @@ def _folded(codec: Codec, encoding: Encoding, spec: TensorSpec, parts: Parts) ->
 
 
 @cache
-def _kernels(codec: str) -> Kernels:
-    return Kernels(codec)
+def _kernels(layout: layouts.Layout) -> Kernels:
+    return Kernels(layout)

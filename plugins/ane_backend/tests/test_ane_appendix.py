@@ -1,0 +1,141 @@
+"""SQUIZD's CoreML appendix: written from a package, taken out again, and run where there is Core ML."""
+
+import io
+import struct
+import sys
+import types
+import zipfile
+
+import numpy as np
+import pytest
+from squish_ane.archive import extract
+from squish_ane.runtime import Model
+
+import squish_core as squish
+from squish_core.api import CodecSpec, Encoding, FormatError, Part, SquishError, TensorSpec
+from squish_core.testing.sources import memory_file
+
+from .test_ane_writing import FORMS
+
+
+def contents(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def package(file_of, tmp_path):
+    path = tmp_path / "made.mlpackage"
+    squish.convert(file_of(**{"layers.0.w0": (*FORMS["int4 blocks"], (64, 64))}), path)
+    return path
+
+
+@pytest.fixture
+def squizd(package, tmp_path):
+    values = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    spec = TensorSpec(name="layers.0.w0", shape=values.shape, dtype="f32")
+    file, _ = memory_file(squish.registry(), {spec.name: (spec, CodecSpec("dense"), {"data": values})})
+    path = tmp_path / "model.squizd"
+    squish.convert(file, path, to=f"squizd:coreml={package}", encode="squizd.int4:group_size=32")
+    return path
+
+
+def test_a_package_comes_out_of_the_file_as_it_went_in(package, squizd, tmp_path):
+    with squish.open(squizd) as file:
+        found = extract(file, tmp_path / "out.mlpackage")
+    assert contents(found) == contents(package)
+    with squish.open(found) as one, squish.open(package) as other:
+        np.testing.assert_array_equal(one["layers.0.w0"].numpy(), other["layers.0.w0"].numpy())
+
+
+def test_a_file_without_one_says_so(package, tmp_path):
+    with squish.open(package) as file, pytest.raises(FormatError, match="no Core ML package"):
+        extract(file, tmp_path / "out")
+
+
+def holding(data):
+    """An open file that carries these bytes as its package."""
+    file, _ = memory_file(squish.registry(), {})
+    part = Part(dtype="u8", shape=(len(data),), data=data)
+    index = squish.api.Index(
+        format="memory", version="", files=file.index.files, tensors={},
+        whole=(Encoding(codec=CodecSpec("ane.mlpackage"), parts={"archive": part}),),
+    )  # fmt: skip
+    return squish.api.File(file.source, index, file.registry, file.limits)
+
+
+def zipped(*names, link=False):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name in names:
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = (0o120777 if link else 0o100644) << 16
+            archive.writestr(entry, b"x" * 100)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"no zip", "no sound zip"),
+        (zipped("a"), "one package"),
+        (zipped("Manifest.json", "b/Manifest.json"), "one package"),
+        (zipped("Manifest.json", "../a"), "plain file name"),
+        (zipped("Manifest.json", "/a"), "beside|plain"),
+        (zipped("Manifest.json", "a/./../b"), "plain file name"),
+        (zipped("p/Manifest.json", "q/a"), "beside"),
+        (zipped("Manifest.json", link=True), "link"),
+        (zipped("Manifest.json").replace(b"x" * 100, b"y" * 100), "no sound zip"),
+        (zipped("Manifest.json")[:-30], "no sound zip"),
+    ],
+)  # fmt: skip
+def test_archives_that_cannot_be_trusted_leave_nothing(tmp_path, data, told):
+    with pytest.raises(SquishError, match=told):
+        extract(holding(data), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_entry_that_is_longer_than_it_says(tmp_path):
+    """The central directory is what counts; a size in it that is too small is a CRC error or a refusal."""
+    data = bytearray(zipped("Manifest.json"))
+    at = data.index(b"PK\1\2")
+    data[at + 24 : at + 28] = struct.pack("<I", 10)
+    with pytest.raises(SquishError):
+        extract(holding(bytes(data)), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
+def test_running_needs_a_mac(package):
+    if sys.platform != "darwin":
+        with pytest.raises(SquishError, match="macOS") as caught:
+            Model(package)
+        assert "load()" in str(caught.value)
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_the_runtime_hands_the_package_to_core_ml(monkeypatch, package, squizd, carried):
+    """With a stand-in for Core ML, which exists on a Mac alone: what it is given, and what becomes of its refusals."""
+    from squish_ane.backend import Ane
+
+    from squish_core.api import Availability
+
+    seen = []
+
+    class MLModel:
+        def __init__(self, path, compute_units):
+            seen.append((contents(squish.api.open_source(path).path), compute_units))
+
+        def predict(self, inputs):
+            if not inputs:
+                raise RuntimeError("no input")
+            return {"y": next(iter(inputs.values())) * 2}
+
+    fake = types.SimpleNamespace(
+        models=types.SimpleNamespace(MLModel=MLModel), ComputeUnit=types.SimpleNamespace(CPU_AND_NE="ane")
+    )
+    monkeypatch.setitem(sys.modules, "coremltools", fake)
+    monkeypatch.setattr(Ane, "probe", lambda self: Availability(ok=True))
+    with Model(squish.open(squizd) if carried else package) as model:
+        assert seen == [(contents(package), "ane")]
+        assert model.predict({"x": np.float32(2)}) == {"y": 4}
+        with pytest.raises(SquishError, match="Core ML refused: no input"):
+            model.predict({})

@@ -1,0 +1,26 @@
+"""Packages run by Core ML, which is on a Mac alone; elsewhere coremltools judges them (`test_ane_oracle.py`)."""
+
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+from squish_ane.runtime import Model
+
+import squish_core as squish
+
+from .test_ane_writing import FORMS
+
+HERE = sys.platform == "darwin" and importlib.util.find_spec("coremltools") is not None
+pytestmark = pytest.mark.skipif(not HERE, reason="needs macOS and coremltools")
+
+
+@pytest.mark.parametrize("name", ["int4 blocks", "int8 channel", "palette", "sparse", "dense"])
+def test_core_ml_computes_with_our_packages(file_of, tmp_path, name):
+    file, path = file_of(w=(*FORMS[name], (64, 64))), tmp_path / "made.mlpackage"
+    squish.convert(file, path)
+    x = np.random.default_rng(0).standard_normal((1, 64)).astype(np.float32)
+    with Model(path) as model:
+        (found,) = model.predict({f"x_64_{'f32' if name == 'dense' else 'f16'}": x}).values()
+    wanted = x @ file["w"].numpy().astype(np.float32).T
+    assert np.abs(found - wanted).max() <= 1e-2 * np.abs(wanted).max()

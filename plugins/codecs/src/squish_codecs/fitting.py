@@ -1,0 +1,80 @@
+"""Codebooks for values: k-means, and equal steps. Deterministic; no random start."""
+
+from __future__ import annotations
+
+import numpy as np
+
+Array = np.ndarray
+FITS = ("kmeans", "uniform")
+ROUNDS = 100
+"""Most rounds of k-means; on weights it settles in a few dozen."""
+ROWS = 1 << 16
+"""Vectors compared with all entries at a time."""
+
+
+def codebook(values: Array, entries: int, fit: str) -> Array:
+    """A table f32 [entries, vector] for values f32 [count, vector]; those that are few enough stand in it as they are.
+
+    `kmeans` minimises the squared error (Lloyd's rounds from quantiles); `uniform` steps evenly from the smallest
+    value to the largest (vectors: along each axis of the diagonal).
+    """
+    if not len(values):
+        return np.zeros((entries, values.shape[1]), np.float32)
+    if fit == "uniform":
+        low, high = values.min(axis=0), values.max(axis=0)
+        return np.linspace(low, high, entries, dtype=np.float32)
+    return _scalars(values[:, 0], entries) if values.shape[1] == 1 else _vectors(values, entries)
+
+
+def nearest_vectors(table: Array, values: Array) -> Array:
+    """The index (u8) of the entry nearest to each vector; of equals the first."""
+    found = np.empty(len(values), np.uint8)
+    weight = np.square(table, dtype=np.float64).sum(axis=1)
+    for start in range(0, len(values), ROWS):
+        rows = values[start : start + ROWS].astype(np.float64)
+        found[start : start + ROWS] = np.argmin(weight - 2 * (rows @ table.T.astype(np.float64)), axis=1)
+    return found
+
+
+def _scalars(values: Array, entries: int) -> Array:
+    """One dimension: sorted, a cluster is a run, and its mean a difference of two sums."""
+    ranked = np.sort(values.astype(np.float64))
+    starts = np.flatnonzero(np.diff(ranked, prepend=np.nan) != 0)
+    if len(starts) <= entries:
+        return np.resize(ranked[starts], entries).astype(np.float32)[:, None]
+    sums = np.concatenate([[0.0], np.cumsum(ranked)])
+    centres = _quantiles(ranked, entries)
+    for _ in range(ROUNDS):
+        ends = np.searchsorted(ranked, (centres[1:] + centres[:-1]) / 2, side="right")
+        edges = np.concatenate([[0], ends, [len(ranked)]])
+        counts = np.diff(edges)
+        means = np.diff(sums[edges]) / np.maximum(counts, 1)
+        moved = np.where(counts > 0, means, centres)
+        if np.array_equal(moved, centres):
+            break
+        centres = moved
+    return centres.astype(np.float32)[:, None]
+
+
+def _vectors(values: Array, entries: int) -> Array:
+    """Lloyd's rounds over vectors, from the values at even steps along their sorted norms."""
+    points = values.astype(np.float64)
+    order = np.argsort(np.square(points).sum(axis=1), kind="stable")
+    centres = points[order[(np.arange(entries) * len(points) + len(points) // 2) // entries]]
+    for _ in range(ROUNDS):
+        codes = nearest_vectors(centres, values)
+        counts = np.bincount(codes, minlength=entries)
+        sums = np.stack([np.bincount(codes, points[:, at], entries) for at in range(points.shape[1])], axis=1)
+        moved = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], centres)
+        if np.allclose(moved, centres, rtol=1e-6, atol=0):
+            break
+        centres = moved
+    return centres.astype(np.float32)
+
+
+def _quantiles(ranked: Array, entries: int) -> Array:
+    """Where to start: between even steps over the range and even shares of the values, as the best tables lie."""
+    shares = ranked[(np.arange(entries) * 2 + 1) * len(ranked) // (2 * entries)]
+    steps = np.linspace(ranked[0], ranked[-1], entries)
+    found: Array = (shares + steps) / 2
+    return found

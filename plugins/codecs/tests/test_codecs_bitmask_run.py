@@ -1,0 +1,79 @@
+"""Masks whose bits and values run on from row to row (Core ML), and pruning by magnitude."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from squish_codecs.bitmask import Bitmask
+
+from squish_core.api import CodecError, TensorSpec, full
+from squish_core.testing import CodecSuite
+
+quick = settings(max_examples=40, deadline=None, derandomize=True, database=None)
+CODEC = Bitmask()
+
+
+def made(values, params):
+    spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
+    params = CODEC.measure(lambda: iter([values]), spec, CODEC.params_for(spec, params))
+    return spec, params, CODEC.encode(values, params)
+
+
+def decoded(spec, params, parts, region=None):
+    region = region or full(spec.shape)
+    out = np.empty([part.stop - part.start for part in region], CODEC.encode(np.zeros((1, 1)), params)["data"].dtype)
+    CODEC.decode(parts, spec, params, region=region, out=out)
+    return out
+
+
+class TestBitmask(CodecSuite):
+    codec = "bitmask"
+    tolerance = 1e-3
+
+    def cases(self):
+        found = {}
+        for shape in ((8, 16), (3, 5), (2, 3, 7)):
+            values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+            values[values < 0] = 0
+            _, params, _ = made(values, {})
+            found[str(shape)] = TensorSpec(name="w", shape=shape, dtype="f32"), params, values
+        return found
+
+
+@quick
+@given(st.integers(1, 9), st.integers(1, 19), st.data())
+def test_any_rows_are_those_of_the_whole(rows, columns, data):
+    values = np.random.default_rng(rows * 31 + columns).standard_normal((rows, columns)).astype(np.float16)
+    values[values < 0.3] = 0
+    spec, params, parts = made(values, {})
+    assert len(parts["data"]) == params["count"] == np.count_nonzero(values)
+    np.testing.assert_array_equal(parts["mask"], np.packbits(values.reshape(-1) != 0, bitorder="little"))
+    low = data.draw(st.integers(0, rows - 1))
+    high = data.draw(st.integers(low + 1, rows))
+    np.testing.assert_array_equal(decoded(spec, params, parts, (slice(low, high), slice(0, columns))), values[low:high])
+
+
+@pytest.mark.parametrize("sparsity", [0.25, 0.5, 0.63])
+def test_the_smallest_values_of_each_row_go(sparsity):
+    values = np.random.default_rng(1).standard_normal((12, 100)).astype(np.float32)
+    spec, params, parts = made(values, {"sparsity": sparsity})
+    found = decoded(spec, params, parts)
+    kept = found != 0
+    assert (kept.sum(axis=1) == 100 - round(100 * sparsity)).all()
+    for row, line in zip(np.abs(values), kept):
+        assert row[line].min() >= row[~line].max()
+    np.testing.assert_array_equal(found[kept], values.astype(np.float16)[kept])
+
+
+@pytest.mark.parametrize("change", [1, -1])
+def test_a_mask_that_disagrees_with_the_values_is_refused(change):
+    values = np.ones((4, 8), np.float32)
+    spec, params, parts = made(values, {})
+    with pytest.raises(CodecError, match="does not fit the stored values"):
+        decoded(spec, {**params, "count": params["count"] + change}, parts)
+
+
+@pytest.mark.parametrize("params", [{"kept": "any"}, {"kept": 4}, {"sparsity": 1.0}, {"dtype": "i8"}, {"scale": "f32"}])
+def test_what_is_not_encoded(params):
+    with pytest.raises(CodecError):
+        CODEC.params_for(TensorSpec(name="w", shape=(4, 8), dtype="f32"), params)
