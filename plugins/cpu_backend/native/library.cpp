@@ -110,5 +110,29 @@ API void squish_multiply(const Weights* w, int64_t row0, int64_t rows, const flo
     share(threads, rows, step_for(rows, w->columns * m, threads), multiply_some, &a);
 }
 
+namespace {
+
+struct Blocks {
+    int32_t kind;
+    const float* x;
+    uint8_t* out;
+    int64_t elements, bytes;
+};
+
+void encode_some(void* context, int64_t begin, int64_t end) {
+    const Blocks& a = *(const Blocks*)context;
+    chosen->kernels->encode(a.kind, a.x + begin * a.elements, a.out + begin * a.bytes, end - begin);
+}
+
+}  // namespace
+
+// Blocks of `elements` values and `bytes` bytes; 1 when `kind` has an encoder.
+API int squish_encode(int32_t kind, const float* x, uint8_t* out, int64_t blocks, int64_t elements, int64_t bytes, int32_t threads) {
+    if (!chosen->kernels->encode(kind, x, out, 0)) return 0;
+    Blocks a = {kind, x, out, elements, bytes};
+    share(threads, blocks, threads > 1 ? (1 << 14) / elements : blocks + 1, encode_some, &a);
+    return 1;
+}
+
 API void squish_fill(void* at, int64_t bytes) { chosen->kernels->fill((uint8_t*)at, bytes); }
 API float squish_read(const void* at, int64_t bytes) { return chosen->kernels->read((const uint8_t*)at, bytes); }
