@@ -105,7 +105,8 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
 
 
 def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, Any]]:
-    infos = [registry.containers[container].info, *(entry.info for entry in registry.codecs.values())]
+    brought = (*registry.codecs.values(), *registry.encoders.values())
+    infos = [registry.containers[container].info, *(entry.info for entry in brought)]
     return [getattr(info, "aliases", {}) for info in infos]
 
 
