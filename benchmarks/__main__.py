@@ -1,10 +1,11 @@
-"""`python -m benchmarks [loading|decoding|startup ...] [--quick] [--write]`"""
+"""`python -m benchmarks [loading|decoding|startup|kernels ...] [--quick] [--write]`"""
 
 from __future__ import annotations
 
 import argparse
 import platform
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,6 +24,10 @@ def main() -> None:
     from benchmarks import decoding, loading, startup
 
     groups = {"loading": loading.run, "decoding": decoding.run, "startup": startup.run}
+    if find_spec("squish_cpu"):  # left out where there is no compiler
+        from benchmarks import kernels
+
+        groups["kernels"] = kernels.run
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("groups", nargs="*", help=f"of {', '.join(groups)}; all by default")
     parser.add_argument("--quick", action="store_true", help="small files and few rounds, to try it out")

@@ -221,13 +221,6 @@ static void encode_q6_k(const float* x, uint8_t* out, int64_t blocks) {
     }
 }
 
-static INLINE float largest_of(F a) {
-    float lanes[16], most = 0;
-    store(lanes, a);
-    for (float each : lanes) most = each > most ? each : most;
-    return most;
-}
-
 // Half away from zero, exactly where adding 0.5 would not be.
 static INLINE F rounded_away(F a) {
     const F part = whole(a), rest = a - part;
@@ -237,7 +230,7 @@ static INLINE F rounded_away(F a) {
 static void encode_q8_0(const float* x, uint8_t* out, int64_t blocks) {
     for (int64_t block = 0; block < blocks; block++, x += 32, out += 34) {
         const F a = load(x), b = load(x + 16);
-        const float step = largest_of(most(absolute(a), absolute(b))) / 127.0f, inverse = step == 0 ? 0 : 1 / step;
+        const float step = peak(most(absolute(a), absolute(b))) / 127.0f, inverse = step == 0 ? 0 : 1 / step;
         store_half(out, step);
         const B low = narrow(rounded_away(a * splat(inverse))), high = narrow(rounded_away(b * splat(inverse)));
         memcpy(out + 2, &low, 16), memcpy(out + 18, &high, 16);
@@ -251,39 +244,59 @@ static INLINE void store_nibbles(uint8_t* at, F low, F high) {
 
 static void encode_q4_0(const float* x, uint8_t* out, int64_t blocks) {
     for (int64_t block = 0; block < blocks; block++, x += 32, out += 18) {
-        float peak = 0, value = 0;  // the first of the largest magnitudes
-        for (int i = 0; i < 32; i++) {
-            const float size = x[i] < 0 ? -x[i] : x[i];
-            if (size > peak) peak = size, value = x[i];
-        }
+        const F a = load(x), b = load(x + 16), none = splat(0);
+        const float above = peak(most(a, b)), below = peak(most(none - a, none - b));
+        float value = above > below ? above : -below;  // the largest magnitude; of equals the first
+        if (above == below && above == 0) value = 0;
+        else if (above == below)
+            for (int i = 31; i >= 0; i--) value = x[i] == above || -x[i] == above ? x[i] : value;
         const float step = value / -8.0f, inverse = step == 0 ? 0 : 1 / step;
         store_half(out, step);
-        store_nibbles(out + 2, load(x) * splat(inverse) + splat(8.5f), load(x + 16) * splat(inverse) + splat(8.5f));
+        store_nibbles(out + 2, a * splat(inverse) + splat(8.5f), b * splat(inverse) + splat(8.5f));
     }
 }
 
 static void encode_q4_1(const float* x, uint8_t* out, int64_t blocks) {
     for (int64_t block = 0; block < blocks; block++, x += 32, out += 20) {
-        float low = x[0], high = x[0];
-        for (int i = 1; i < 32; i++) low = x[i] < low ? x[i] : low, high = x[i] > high ? x[i] : high;
-        const float step = (high - low) / 15.0f, inverse = step == 0 ? 0 : 1 / step;
+        const F a = load(x), b = load(x + 16), none = splat(0);
+        float low = -peak(none - least(a, b));
+        if (low == 0)  // of zeros with either sign, the first
+            for (int i = 31; i >= 0; i--) low = x[i] == 0 ? x[i] : low;
+        const float high = peak(most(a, b));
+        const float step = high > low ? (high - low) / 15.0f : 0, inverse = step == 0 ? 0 : 1 / step;
         store_half(out, step), store_half(out + 2, low);
         const F base = splat(low), by = splat(inverse), up = splat(0.5f);
-        store_nibbles(out + 4, (load(x) - base) * by + up, (load(x + 16) - base) * by + up);
+        store_nibbles(out + 4, (a - base) * by + up, (b - base) * by + up);
     }
 }
 
-// By number of the block type in weights.h; false for one that has no encoder here.
+static INLINE bool finite(const float* x, int64_t count) {
+    F rest = splat(0);  // a value less itself is 0, or NaN for what is not finite
+    for (int64_t i = 0; i < count; i += 16) rest = rest + (load(x + i) - load(x + i));
+    return sum(rest) == 0;
+}
+
+// By number of the block type in weights.h; false where a value is not finite (its block is then of no use).
 static bool encode(int32_t kind, const float* x, uint8_t* out, int64_t blocks) {
-    switch (kind) {
-        case Q4_0: encode_q4_0(x, out, blocks); return true;
-        case Q4_1: encode_q4_1(x, out, blocks); return true;
-        case Q8_0: encode_q8_0(x, out, blocks); return true;
-        case Q4_K: encode_with_minima<15, 20>(x, out, blocks, -1.0f); return true;
-        case Q5_K: encode_with_minima<31, 15>(x, out, blocks, -0.5f); return true;
-        case Q6_K: encode_q6_k(x, out, blocks); return true;
-        default: return false;
+    constexpr int64_t panel = 16;  // blocks that stay in the nearest cache between the check and the search
+    const bool wide = kind >= Q2_K;
+    const int64_t elements = wide ? 256 : 32;
+    const int64_t bytes = kind == Q4_0 ? 18 : kind == Q4_1 ? 20 : kind == Q8_0 ? 34 : kind == Q4_K ? 144 : kind == Q5_K ? 176 : 210;
+    for (int64_t at = 0; at < blocks; at += panel) {
+        const int64_t count = blocks - at < panel ? blocks - at : panel;
+        const float* from = x + at * elements;
+        uint8_t* to = out + at * bytes;
+        if (!finite(from, count * elements)) return false;
+        switch (kind) {
+            case Q4_0: encode_q4_0(from, to, count); break;
+            case Q4_1: encode_q4_1(from, to, count); break;
+            case Q8_0: encode_q8_0(from, to, count); break;
+            case Q4_K: encode_with_minima<15, 20>(from, to, count, -1.0f); break;
+            case Q5_K: encode_with_minima<31, 15>(from, to, count, -0.5f); break;
+            default: encode_q6_k(from, to, count);
+        }
     }
+    return true;
 }
 
 }  // namespace ISA

@@ -1,4 +1,5 @@
 // The C ABI that Python loads: which instruction set runs, and how rows are shared between threads.
+#include <atomic>
 #include <cstring>
 
 #include "kernels.h"
@@ -117,21 +118,23 @@ struct Blocks {
     const float* x;
     uint8_t* out;
     int64_t elements, bytes;
+    std::atomic<int> bad{0};
 };
 
 void encode_some(void* context, int64_t begin, int64_t end) {
-    const Blocks& a = *(const Blocks*)context;
-    chosen->kernels->encode(a.kind, a.x + begin * a.elements, a.out + begin * a.bytes, end - begin);
+    Blocks& a = *(Blocks*)context;
+    if (!chosen->kernels->encode(a.kind, a.x + begin * a.elements, a.out + begin * a.bytes, end - begin)) a.bad = 1;
 }
 
 }  // namespace
 
-// Blocks of `elements` values and `bytes` bytes; 1 when `kind` has an encoder.
-API int squish_encode(int32_t kind, const float* x, uint8_t* out, int64_t blocks, int64_t elements, int64_t bytes, int32_t threads) {
-    if (!chosen->kernels->encode(kind, x, out, 0)) return 0;
-    Blocks a = {kind, x, out, elements, bytes};
+// Blocks of `elements` values and `bytes` bytes; 0 when a value is not finite.
+API int squish_encode(int32_t kind, const float* x, uint8_t* out, int64_t blocks, int64_t elements, int64_t bytes,
+                      int32_t threads) {
+    Blocks a;
+    a.kind = kind, a.x = x, a.out = out, a.elements = elements, a.bytes = bytes;
     share(threads, blocks, threads > 1 ? (1 << 14) / elements : blocks + 1, encode_some, &a);
-    return 1;
+    return !a.bad;
 }
 
 API void squish_fill(void* at, int64_t bytes) { chosen->kernels->fill((uint8_t*)at, bytes); }

@@ -28,6 +28,7 @@ static INLINE M operator<(F a, F b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_
 static INLINE M operator&(M a, M b) { return {__mmask16(a.v & b.v)}; }
 static INLINE F choose(M where, F a, F b) { return {_mm512_mask_mov_ps(b.v, where.v, a.v)}; }
 static INLINE B narrow(F a) { return {_mm512_cvtepi32_epi8(_mm512_cvttps_epi32(a.v))}; }
+static INLINE float peak(F a) { return _mm512_reduce_max_ps(a.v); }
 static INLINE float sum(F a) { return _mm512_reduce_add_ps(a.v); }
 
 static INLINE B load_bytes(const void* at) { return {_mm_loadu_si128((const __m128i*)at)}; }

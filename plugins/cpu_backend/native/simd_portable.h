@@ -37,6 +37,11 @@ static INLINE F root(F a) {
 }
 static INLINE F whole(F a) { return {__builtin_convertvector(__builtin_convertvector(a.v, Integers), Floats)}; }
 static INLINE B narrow(F a) { return {(Bytes)__builtin_convertvector(__builtin_convertvector(a.v, Integers), Signed)}; }
+static INLINE float peak(F a) {
+    float most = a.v[0];
+    for (int i = 1; i < 16; i++) most = a.v[i] > most ? a.v[i] : most;
+    return most;
+}
 static INLINE float sum(F a) {
     for (int width = 8; width; width /= 2)
         for (int i = 0; i < width; i++) a.v[i] += a.v[i + width];
