@@ -1,10 +1,11 @@
-"""`python -m benchmarks [loading|decoding|startup|wires|uqff ...] [--quick] [--write]`"""
+"""`python -m benchmarks [loading|decoding|startup|wires|uqff|kernels ...] [--quick] [--write]`"""
 
 from __future__ import annotations
 
 import argparse
 import platform
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +26,10 @@ def main() -> None:
     groups = {
         "loading": loading.run, "decoding": decoding.run, "startup": startup.run, "wires": wires.run, "uqff": uqff.run,
     }  # fmt: skip
+    if find_spec("squish_cpu"):  # left out where there is no compiler
+        from benchmarks import kernels
+
+        groups["kernels"] = kernels.run
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("groups", nargs="*", help=f"of {', '.join(groups)}; all by default")
     parser.add_argument("--quick", action="store_true", help="small files and few rounds, to try it out")

@@ -6,7 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _NAMES = {
-    "squish_core.hookspecs": ("SQUISH_API", "BackendInfo", "CodecInfo", "ContainerInfo", "Signature", "hookimpl"),
+    "squish_core.hookspecs": (
+        "SQUISH_API", "BackendInfo", "CodecInfo", "ContainerInfo", "EncoderInfo", "Signature", "hookimpl",
+    ),
     "squish_core.model": (
         "DENSE", "SAME_BYTES", "CodecSpec", "Encoding", "Exactness", "FileRef", "Filter", "Index", "LazyTensors",
         "Part", "Problem", "Refusal", "Segment", "TensorSpec", "Typed",
@@ -19,8 +21,8 @@ _NAMES = {
     "squish_core.limits": ("Limits",),
     "squish_core.source": ("Source", "check_plain_name", "open_source"),
     "squish_core.containers": ("Container", "Layout", "Options", "Refinement"),
-    "squish_core.codecs.base": ("ByteCodec", "Codec", "Codes", "Params", "PartArray", "Parts", "Policy", "Region",
-        "Short", "Values",
+    "squish_core.codecs.base": (
+        "ByteCodec", "Codec", "Codes", "Encoder", "Params", "PartArray", "Parts", "Policy", "Region", "Short", "Values",
     ),
     "squish_core.backends.base": (
         "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import ByteCodec as ByteCodec
     from squish_core.codecs.base import Codec as Codec
     from squish_core.codecs.base import Codes as Codes
+    from squish_core.codecs.base import Encoder as Encoder
     from squish_core.codecs.base import Params as Params
     from squish_core.codecs.base import PartArray as PartArray
     from squish_core.codecs.base import Parts as Parts
@@ -94,6 +97,7 @@ if TYPE_CHECKING:
     from squish_core.hookspecs import BackendInfo as BackendInfo
     from squish_core.hookspecs import CodecInfo as CodecInfo
     from squish_core.hookspecs import ContainerInfo as ContainerInfo
+    from squish_core.hookspecs import EncoderInfo as EncoderInfo
     from squish_core.hookspecs import Signature as Signature
     from squish_core.hookspecs import hookimpl as hookimpl
     from squish_core.known import lookalike as lookalike

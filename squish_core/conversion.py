@@ -349,7 +349,7 @@ class Plan:
         codec = self.known.codec(wanted)
         if wanted.id != "dense" and len(spec.shape) < 2:
             raise TensorError("a vector is not quantised", found=f"shape {list(spec.shape)}", code="rank")
-        params = codec.params_for(spec, wanted.params)
+        params = self.known.encoder(wanted).params_for(spec, wanted.params)
         params = codec.measure(partial(values_of, self.file, spec, origin), spec, params)
         dtype = params["dtype"] if wanted.id == "dense" else codec.value_dtype(spec, params)
         made = evolve(spec, dtype=dtype, encodings=(), problem=None)

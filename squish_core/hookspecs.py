@@ -71,7 +71,17 @@ class BackendInfo:
     preference: int = 0
 
 
-Info = ContainerInfo | CodecInfo | BackendInfo
+@frozen(kw_only=True)
+class EncoderInfo:
+    """Another encoder of a codec, whose id it has: taken for the codec's own wherever values are encoded."""
+
+    id: str
+    title: str
+    factory: str
+    aliases: Mapping[str, str] = field(factory=dict)
+
+
+Info = ContainerInfo | CodecInfo | BackendInfo | EncoderInfo
 
 
 class Hooks:
@@ -84,6 +94,10 @@ class Hooks:
     @hookspec
     def squish_codecs(self) -> Iterable[CodecInfo]:  # type: ignore[empty-body]
         """Codecs that the plugin brings."""
+
+    @hookspec
+    def squish_encoders(self) -> Iterable[EncoderInfo]:  # type: ignore[empty-body]
+        """Encoders that the plugin brings for codecs, its own or others'."""
 
     @hookspec
     def squish_backends(self) -> Iterable[BackendInfo]:  # type: ignore[empty-body]

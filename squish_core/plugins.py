@@ -13,12 +13,12 @@ from attrs import asdict, frozen
 
 from squish_core import known
 from squish_core.errors import ConflictError, MissingPluginError, SquishError
-from squish_core.hookspecs import SQUISH_API, BackendInfo, CodecInfo, ContainerInfo, Hooks, Info
+from squish_core.hookspecs import SQUISH_API, BackendInfo, CodecInfo, ContainerInfo, EncoderInfo, Hooks, Info
 from squish_core.model import CodecSpec, Encoding, Refusal
 
 if TYPE_CHECKING:
     from squish_core.backends.base import Backend
-    from squish_core.codecs.base import ByteCodec, Codec, Policy
+    from squish_core.codecs.base import ByteCodec, Codec, Encoder, Policy
     from squish_core.containers import Container
     from squish_core.resolver import Chain
 
@@ -104,7 +104,7 @@ class Registry:
         self.manager.add_hookspecs(Hooks)
         self.plugins: list[Loaded] = []
         self.broken: list[Broken] = []
-        self._tables: dict[str, dict[str, Entry]] = {"container": {}, "codec": {}, "backend": {}}
+        self._tables: dict[str, dict[str, Entry]] = {"container": {}, "codec": {}, "backend": {}, "encoder": {}}
         self._instances: dict[tuple[str, str], Any] = {}
         self._lock = threading.RLock()
         from squish_core import __version__, builtin
@@ -149,6 +149,20 @@ class Registry:
             return False
         codec: Codec = self._implementation("codec", one.id)
         return codec.canonical(one.params) == codec.canonical(other.params)
+
+    def encoder(self, wanted: CodecSpec) -> Encoder:
+        """What encodes values for a codec: an encoder that a plugin brings and that can be used here, or the codec."""
+        if wanted.inner is None and wanted.id in self._tables["encoder"]:
+            try:
+                return self._implementation("encoder", wanted.id)
+            except MissingPluginError:  # it cannot run here; the codec may
+                return self.codec(wanted)
+        return self.codec(wanted)
+
+    @property
+    def encoders(self) -> Mapping[str, Entry]:
+        """Installed encoders by the id of their codec."""
+        return self._tables["encoder"]
 
     def byte_codec(self, wanted: str) -> ByteCodec:
         """Implementation of a byte codec (a filter)."""
@@ -261,6 +275,7 @@ class Registry:
             ("container", self.manager.hook.squish_containers, ContainerInfo),
             ("codec", self.manager.hook.squish_codecs, CodecInfo),
             ("backend", self.manager.hook.squish_backends, BackendInfo),
+            ("encoder", self.manager.hook.squish_encoders, EncoderInfo),
         ):
             for implementation in hook.get_hookimpls():
                 if implementation.plugin is plugin:

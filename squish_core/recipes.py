@@ -115,7 +115,8 @@ def kind_of(spec: CodecSpec, registry: Registry) -> str:
 
 
 def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, Any]]:
-    infos = [registry.containers[container].info, *(entry.info for entry in registry.codecs.values())]
+    brought = (*registry.codecs.values(), *registry.encoders.values())
+    infos = [registry.containers[container].info, *(entry.info for entry in brought)]
     return [getattr(info, "aliases", {}) for info in infos]
 
 

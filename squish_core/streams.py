@@ -68,7 +68,7 @@ def encoded(
     import numpy as np
 
     encoding = target.encodings[0]
-    codec = file.registry.codec(encoding.codec)
+    codec, encoder = file.registry.codec(encoding.codec), file.registry.encoder(encoding.codec)
     tensor, dense = file[name], encoding.codec.id == "dense"
     params = {"dtype": target.dtype, **encoding.codec.params} if dense else encoding.codec.params
     own = dtypes.to_numpy(codec.value_dtype(target, encoding.codec.params))
@@ -79,7 +79,7 @@ def encoded(
             values = tensor._read(origin, region)
             # A codec of another float type gets its own values as they are: NaN payloads survive.
             as_is = dense or values.dtype == own
-            made = codec.encode(values if as_is else values.astype(np.float32, copy=False), params)
+            made = encoder.encode(values if as_is else values.astype(np.float32, copy=False), params)
             if told:
                 panel = evolve(target, shape=values.shape)
                 distance.add(values, _decoded(codec, made, panel, encoding.codec.params))

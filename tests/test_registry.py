@@ -14,6 +14,7 @@ import toys
 from squish_core import api
 from squish_core.errors import ConflictError, MissingPluginError, SquishError
 from squish_core.plugins import Registry
+from squish_core.recipes import expand
 
 
 def point(name: str, load: Any, dist: str | None = None) -> Any:
@@ -217,3 +218,14 @@ def test_a_codec_that_an_installed_package_lacks_is_not_an_install_hint() -> Non
     reg.register(SimpleNamespace(squish_codecs=api.hookimpl(lambda: declared)), dist="squish-ggml")
     with pytest.raises(MissingPluginError, match="not among those of squish-ggml"):
         reg.codec("ggml.iq2_xxs")
+
+
+def test_an_encoder_of_another_distribution_is_taken_and_the_codec_where_it_cannot_run() -> None:
+    declared = [
+        api.EncoderInfo(id="dense", title="works", factory="toys:Shifted", aliases={"shifted": "dense"}),
+        api.EncoderInfo(id="toy.rows", title="cannot be imported", factory="toys:Unimportable"),
+    ]
+    found = toys.registry(toys.plugin(squish_encoders=declared))
+    assert type(found.encoder(api.CodecSpec("dense"))).__name__ == "Shifted"
+    assert found.encoder(api.CodecSpec("toy.rows")) is found.codec("toy.rows")
+    assert expand(api.CodecSpec("shifted"), "toy.box", found).id == "dense"

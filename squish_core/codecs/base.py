@@ -146,6 +146,16 @@ class Policy:
         raise NotImplementedError
 
 
+class Encoder(Protocol):
+    """The half of a codec that encodes; what `EncoderInfo` declares. Its constructor raises where it cannot run."""
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params: ...
+
+    def encode(
+        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]: ...
+
+
 class ByteCodec:
     """A byte codec (zstd): used only in `Part.filters`."""
 

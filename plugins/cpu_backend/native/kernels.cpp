@@ -4,6 +4,7 @@
 #include "codecs_ggml.h"
 #include "codecs_grouped.h"
 #include "codecs_others.h"
+#include "encoders.h"
 
 namespace ISA {
 namespace {
@@ -203,6 +204,6 @@ float read_all(const uint8_t* at, int64_t bytes) {
 
 }  // namespace
 
-extern const Kernels kernels = {decode, multiply, fill, read_all};
+extern const Kernels kernels = {decode, multiply, encode, fill, read_all};
 
 }  // namespace ISA

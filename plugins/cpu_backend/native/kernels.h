@@ -10,6 +10,8 @@ struct Kernels {
     // y[m][r] = x[m] . w[row0 + r], r < count; x and y are `x_pitch` and `y_pitch` floats from vector to vector.
     void (*multiply)(const Weights& w, int64_t row0, int64_t count, const float* x, int64_t x_pitch, int64_t m, float* y,
                      int64_t y_pitch);
+    // Blocks of `kind` (Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K) from 32 or 256 values each; false where a value is not finite.
+    bool (*encode)(int32_t kind, const float* x, uint8_t* out, int64_t blocks);
     // The machine's limits: fill memory past the caches, and read it. `bytes` is a multiple of 1024.
     void (*fill)(uint8_t* at, int64_t bytes);
     float (*read)(const uint8_t* at, int64_t bytes);

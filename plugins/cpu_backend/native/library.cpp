@@ -1,4 +1,5 @@
 // The C ABI that Python loads: which instruction set runs, and how rows are shared between threads.
+#include <atomic>
 #include <cstring>
 
 #include "kernels.h"
@@ -108,6 +109,32 @@ API void squish_multiply(const Weights* w, int64_t row0, int64_t rows, const flo
     Rows a = {};
     a.w = w, a.row0 = row0, a.x = x, a.x_pitch = x_pitch, a.m = m, a.y = y, a.y_pitch = y_pitch;
     share(threads, rows, step_for(rows, w->columns * m, threads), multiply_some, &a);
+}
+
+namespace {
+
+struct Blocks {
+    int32_t kind;
+    const float* x;
+    uint8_t* out;
+    int64_t elements, bytes;
+    std::atomic<int> bad{0};
+};
+
+void encode_some(void* context, int64_t begin, int64_t end) {
+    Blocks& a = *(Blocks*)context;
+    if (!chosen->kernels->encode(a.kind, a.x + begin * a.elements, a.out + begin * a.bytes, end - begin)) a.bad = 1;
+}
+
+}  // namespace
+
+// Blocks of `elements` values and `bytes` bytes; 0 when a value is not finite.
+API int squish_encode(int32_t kind, const float* x, uint8_t* out, int64_t blocks, int64_t elements, int64_t bytes,
+                      int32_t threads) {
+    Blocks a;
+    a.kind = kind, a.x = x, a.out = out, a.elements = elements, a.bytes = bytes;
+    share(threads, blocks, threads > 1 ? (1 << 14) / elements : blocks + 1, encode_some, &a);
+    return !a.bad;
 }
 
 API void squish_fill(void* at, int64_t bytes) { chosen->kernels->fill((uint8_t*)at, bytes); }

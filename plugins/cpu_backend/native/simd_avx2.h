@@ -8,6 +8,7 @@ static constexpr bool has_lookup = false;
 
 struct F { __m256 a, b; };
 struct B { __m128i v; };
+struct M { __m256 a, b; };  // which lanes
 
 static INLINE F load(const void* at) { return {_mm256_loadu_ps((const float*)at), _mm256_loadu_ps((const float*)at + 8)}; }
 static INLINE void store(float* at, F x) { _mm256_storeu_ps(at, x.a), _mm256_storeu_ps(at + 8, x.b); }
@@ -17,6 +18,32 @@ static INLINE F operator+(F x, F y) { return {_mm256_add_ps(x.a, y.a), _mm256_ad
 static INLINE F operator-(F x, F y) { return {_mm256_sub_ps(x.a, y.a), _mm256_sub_ps(x.b, y.b)}; }
 static INLINE F operator*(F x, F y) { return {_mm256_mul_ps(x.a, y.a), _mm256_mul_ps(x.b, y.b)}; }
 static INLINE F fma(F x, F y, F z) { return {_mm256_fmadd_ps(x.a, y.a, z.a), _mm256_fmadd_ps(x.b, y.b, z.b)}; }
+static INLINE F operator/(F x, F y) { return {_mm256_div_ps(x.a, y.a), _mm256_div_ps(x.b, y.b)}; }
+static INLINE F least(F x, F y) { return {_mm256_min_ps(x.a, y.a), _mm256_min_ps(x.b, y.b)}; }
+static INLINE F most(F x, F y) { return {_mm256_max_ps(x.a, y.a), _mm256_max_ps(x.b, y.b)}; }
+static INLINE F absolute(F x) {
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
+}
+static INLINE F root(F x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
+static INLINE F whole(F x) {
+    constexpr int mode = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(x.a, mode), _mm256_round_ps(x.b, mode)};
+}
+static INLINE M operator<(F x, F y) { return {_mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ)}; }
+static INLINE M operator&(M x, M y) { return {_mm256_and_ps(x.a, y.a), _mm256_and_ps(x.b, y.b)}; }
+static INLINE F choose(M where, F x, F y) { return {_mm256_blendv_ps(y.a, x.a, where.a), _mm256_blendv_ps(y.b, x.b, where.b)}; }
+static INLINE B narrow(F x) {
+    const __m256i pairs = _mm256_packs_epi32(_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b));
+    const __m256i ordered = _mm256_permute4x64_epi64(pairs, 0xd8);
+    return {_mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1))};
+}
+static INLINE float peak(F x) {
+    const __m256 eight = _mm256_max_ps(x.a, x.b);
+    __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    four = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(four, _mm_movehdup_ps(four)));
+}
 static INLINE float sum(F x) {
     const __m256 eight = _mm256_add_ps(x.a, x.b);
     __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

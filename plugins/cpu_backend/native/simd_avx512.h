@@ -8,6 +8,7 @@ static constexpr bool has_lookup = true;
 
 struct F { __m512 v; };
 struct B { __m128i v; };
+struct M { __mmask16 v; };  // which lanes
 
 static INLINE F load(const void* at) { return {_mm512_loadu_ps(at)}; }
 static INLINE void store(float* at, F a) { _mm512_storeu_ps(at, a.v); }
@@ -17,6 +18,17 @@ static INLINE F operator+(F a, F b) { return {_mm512_add_ps(a.v, b.v)}; }
 static INLINE F operator-(F a, F b) { return {_mm512_sub_ps(a.v, b.v)}; }
 static INLINE F operator*(F a, F b) { return {_mm512_mul_ps(a.v, b.v)}; }
 static INLINE F fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+static INLINE F operator/(F a, F b) { return {_mm512_div_ps(a.v, b.v)}; }
+static INLINE F least(F a, F b) { return {_mm512_min_ps(a.v, b.v)}; }
+static INLINE F most(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }
+static INLINE F absolute(F a) { return {_mm512_abs_ps(a.v)}; }
+static INLINE F root(F a) { return {_mm512_sqrt_ps(a.v)}; }
+static INLINE F whole(F a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC)}; }
+static INLINE M operator<(F a, F b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
+static INLINE M operator&(M a, M b) { return {__mmask16(a.v & b.v)}; }
+static INLINE F choose(M where, F a, F b) { return {_mm512_mask_mov_ps(b.v, where.v, a.v)}; }
+static INLINE B narrow(F a) { return {_mm512_cvtepi32_epi8(_mm512_cvttps_epi32(a.v))}; }
+static INLINE float peak(F a) { return _mm512_reduce_max_ps(a.v); }
 static INLINE float sum(F a) { return _mm512_reduce_add_ps(a.v); }
 
 static INLINE B load_bytes(const void* at) { return {_mm_loadu_si128((const __m128i*)at)}; }

@@ -8,11 +8,13 @@ static constexpr bool has_lookup = false;
 typedef float Floats __attribute__((vector_size(64)));
 typedef uint32_t Words __attribute__((vector_size(64)));
 typedef uint16_t Shorts __attribute__((vector_size(32)));
+typedef int32_t Integers __attribute__((vector_size(64)));
 typedef int8_t Signed __attribute__((vector_size(16)));
 typedef uint8_t Bytes __attribute__((vector_size(16)));
 
 struct F { Floats v; };
 struct B { Bytes v; };
+struct M { Integers v; };  // which lanes
 
 static INLINE F load(const void* at) { return read<F>(at); }
 static INLINE void store(float* at, F a) { memcpy(at, &a, sizeof a); }
@@ -22,6 +24,24 @@ static INLINE F operator+(F a, F b) { return {a.v + b.v}; }
 static INLINE F operator-(F a, F b) { return {a.v - b.v}; }
 static INLINE F operator*(F a, F b) { return {a.v * b.v}; }
 static INLINE F fma(F a, F b, F c) { return {a.v * b.v + c.v}; }
+static INLINE F operator/(F a, F b) { return {a.v / b.v}; }
+static INLINE M operator<(F a, F b) { return {a.v < b.v}; }
+static INLINE M operator&(M a, M b) { return {a.v & b.v}; }
+static INLINE F choose(M where, F a, F b) { return {(Floats)((where.v & (Integers)a.v) | (~where.v & (Integers)b.v))}; }
+static INLINE F least(F a, F b) { return choose(a < b, a, b); }
+static INLINE F most(F a, F b) { return choose(b < a, a, b); }
+static INLINE F absolute(F a) { return {(Floats)((Words)a.v & 0x7fffffff)}; }
+static INLINE F root(F a) {
+    for (int i = 0; i < 16; i++) a.v[i] = __builtin_sqrtf(a.v[i]);
+    return a;
+}
+static INLINE F whole(F a) { return {__builtin_convertvector(__builtin_convertvector(a.v, Integers), Floats)}; }
+static INLINE B narrow(F a) { return {(Bytes)__builtin_convertvector(__builtin_convertvector(a.v, Integers), Signed)}; }
+static INLINE float peak(F a) {
+    float most = a.v[0];
+    for (int i = 1; i < 16; i++) most = a.v[i] > most ? a.v[i] : most;
+    return most;
+}
 static INLINE float sum(F a) {
     for (int width = 8; width; width /= 2)
         for (int i = 0; i < width; i++) a.v[i] += a.v[i + width];

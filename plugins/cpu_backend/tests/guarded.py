@@ -1,5 +1,6 @@
-"""Runs every case with each part, operand and output up against memory that must not be touched. A program of its own: a read
-too far ends it."""
+"""Runs every case with each part, operand and output up against memory that must not be touched.
+
+A program of its own: a read too far ends it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loops touch nothing outside of what they are given: pages without access lie around it, in a program of its own."""
+"""The loops touch nothing outside of what they are given: pages without access lie around it."""
 
 from __future__ import annotations
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from squish_core.api import BackendInfo, hookimpl
+from squish_core.api import BackendInfo, EncoderInfo, hookimpl
+
+ENCODED = ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k")
 
 
 @hookimpl
@@ -12,4 +14,18 @@ def squish_backends() -> list[BackendInfo]:
         BackendInfo(
             id="cpu", title="compiled kernels on the CPU", factory="squish_cpu.backend:CpuBackend", preference=10
         )
+    ]
+
+
+@hookimpl
+def squish_encoders() -> list[EncoderInfo]:
+    """The encoders of this plugin."""
+    return [
+        EncoderInfo(
+            id=f"ggml.{name}",
+            title=f"GGML {name.upper()} blocks, compiled",
+            factory="squish_cpu.encoders:GgmlEncoder",
+            aliases={name: f"ggml.{name}"},
+        )
+        for name in ENCODED
     ]

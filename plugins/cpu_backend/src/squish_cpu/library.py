@@ -39,6 +39,7 @@ class Library(NamedTuple):
 
     decode: Function
     multiply: Function
+    encode: Function
     fill: Function
     read: Function
     instructions: tuple[str, ...]
@@ -71,9 +72,11 @@ def library() -> Library:
     weights = ctypes.POINTER(Weights)
     rows = (weights, c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_int64, c_int32, c_int32)
     products = (weights, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int32)
+    blocks = (c_int32, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int32)
     return Library(
         _declared(loaded.squish_decode, *rows),
         _declared(loaded.squish_multiply, *products),
+        _declared(loaded.squish_encode, *blocks, result=c_int),
         _declared(loaded.squish_fill, c_void_p, c_int64),
         _declared(loaded.squish_read, c_void_p, c_int64, result=c_float),
         found,

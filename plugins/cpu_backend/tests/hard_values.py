@@ -1,0 +1,28 @@
+"""Values that encoders find hard: signs, outliers, empty and flat groups, groups of very different size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+
+def hard_values() -> Iterator[tuple[str, np.ndarray]]:
+    """Name and f32 [16, 1024], seeded."""
+    chance = np.random.default_rng(7)
+    plain = chance.standard_normal((16, 1024), np.float32)
+    yield "plain", plain
+    yield "small", plain * np.float32(1e-3)
+    yield "positive", np.abs(plain)
+    yield "negative", -np.abs(plain)
+    yield "integers", np.round(3 * plain)
+    yield "flat", np.full_like(plain, 3.25)
+    yield "zeros", np.zeros_like(plain)
+    yield "half zeros", np.where(chance.random(plain.shape) < 0.7, np.float32(0), plain)
+    yield "half of each row zeros", plain * (np.arange(1024) >= 512)
+    spread = np.exp(2 * chance.standard_normal((16, 32))).astype(np.float32)
+    yield "groups of different size", plain * np.repeat(spread, 32, axis=1)
+    outliers = plain.copy()
+    outliers[:, ::32] *= 50
+    yield "outliers", outliers
+    yield "long tails", chance.standard_t(2, plain.shape).astype(np.float32) * np.float32(0.02)

@@ -1,0 +1,114 @@
+"""Encoded blocks: the bytes of libggml, of the NumPy encoders, and by way of `convert`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hard_values import hard_values
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from squish_cpu import ENCODED, library
+
+import squish_core as squish
+from squish_core.api import CodecError, CodecSpec, TensorSpec
+
+GOLDEN = json.loads((Path(__file__).parent / "data" / "encodings.json").read_text())
+
+
+def encode(name: str, values: np.ndarray) -> np.ndarray:
+    """Blocks by the encoder that the registry chooses."""
+    encoder = squish.registry().encoder(CodecSpec(f"ggml.{name}"))
+    assert type(encoder).__name__ == "GgmlEncoder"
+    return encoder.encode(values, {})["data"]
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_blocks_are_those_of_libggml(name: str, instructions: str) -> None:
+    for kind, values in hard_values():
+        assert hashlib.sha256(encode(name, values).tobytes()).hexdigest() == GOLDEN[name][kind], kind
+
+
+@pytest.mark.parametrize("name", ["q4_0", "q4_1", "q8_0"])
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_blocks_are_those_of_the_numpy_encoders(name: str, data: st.DataObject) -> None:
+    shape = data.draw(st.sampled_from([(1, 32), (3, 96), (2, 3, 64)]))
+    number = st.floats(-1000, 1000, width=32) | st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-30, -8.0])
+    values = np.array(data.draw(st.lists(number, min_size=8, max_size=40)), np.float32)
+    values = np.resize(values, shape) + np.float32(
+        0
+    )  # for a block of -0, gguf-py and libggml give the scale other signs
+    np.testing.assert_array_equal(
+        encode(name, values), squish.registry().codec(f"ggml.{name}").encode(values, {})["data"]
+    )
+
+
+@pytest.mark.parametrize("name", ENCODED)
+def test_threads_do_not_change_the_blocks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).standard_normal((33, 1024), np.float32)
+    made = []
+    for count in ("1", "5"):
+        monkeypatch.setenv(library.THREADS, count)
+        made.append(encode(name, values).tobytes())
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("name", ENCODED)
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_refused(name: str, odd: float) -> None:
+    values = np.zeros((40, 512), np.float32)
+    values[-1, -1] = odd
+    with pytest.raises(CodecError, match="not finite"):
+        encode(name, values)
+
+
+def test_rows_that_blocks_do_not_divide_are_refused() -> None:
+    with pytest.raises(CodecError, match="multiple of 256"):
+        encode("q4_k", np.zeros((2, 128), np.float32))
+
+
+@pytest.mark.parametrize("name", ["q4_k", "q5_k", "q6_k"])
+def test_decoded_values_are_near(name: str) -> None:
+    """The error that is usual for so many bits, in units of the values' own spread."""
+    values = np.random.default_rng(1).standard_normal((64, 1024), np.float32)
+    codec = squish.registry().codec(f"ggml.{name}")
+    out = np.empty_like(values)
+    spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
+    codec.decode({"data": encode(name, values)}, spec, {}, region=(slice(0, 64), slice(0, 1024)), out=out)
+    error = float(np.sqrt(np.mean((out - values) ** 2)))
+    assert error < {"q4_k": 0.08, "q5_k": 0.04, "q6_k": 0.02}[name]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ENCODED)
+def test_blocks_are_those_of_the_libggml_installed_here(name: str) -> None:
+    import oracles
+
+    for kind, values in hard_values():
+        values = np.ascontiguousarray(values, np.float32)
+        theirs = oracles.peer("ggml").run(quantize, values=values, kind=name)
+        np.testing.assert_array_equal(encode(name, values).reshape(-1), theirs, err_msg=kind)
+
+
+def quantize(values: np.ndarray, kind: str) -> np.ndarray:
+    """Runs in the peer."""
+    import ctypes
+    import os
+
+    import ggml
+    import numpy as np
+
+    number, elements, nbytes = {
+        "q4_0": (2, 32, 18), "q4_1": (3, 32, 20), "q8_0": (8, 32, 34), "q4_k": (12, 256, 144),
+        "q5_k": (13, 256, 176), "q6_k": (14, 256, 210),
+    }[kind]  # fmt: skip
+    base = ctypes.CDLL(os.path.join(os.path.dirname(ggml.__file__), "lib", "libggml-base.so"))
+    call = base.ggml_quantize_chunk
+    call.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3, ctypes.c_void_p]
+    out = np.zeros(values.size // elements * nbytes, np.uint8)
+    call(number, values.ctypes.data, out.ctypes.data, 0, *values.shape, None)
+    return out
