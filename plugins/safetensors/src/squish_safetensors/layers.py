@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from attrs import evolve, frozen
@@ -197,7 +198,7 @@ def lowered(tensor: Outgoing, fields: Iterable[tuple[str, str, tuple[int, ...], 
     for name, dtype, shape, data in fields:
         part = Part(dtype=dtype, shape=shape)
         spec = TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),))
-        stream = tensor.parts[data] if isinstance(data, str) else Stream(part, lambda data=data: [data])
+        stream = tensor.parts[data] if isinstance(data, str) else Stream(part, partial(iter, (data,)))
         made.append(Outgoing(spec, {"data": stream}))
     return made
 
