@@ -20,6 +20,7 @@ from squish_core.handles import File
 from squish_core.known import SUFFIXES
 from squish_core.limits import Limits
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Refusal, TensorSpec
+from squish_core.naming import parse_names
 from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, expand, parse_format, parse_rules, rule_for
 from squish_core.streams import copied, encoded, repack_exactness, repacked, values_of, widened
@@ -99,6 +100,7 @@ def convert(
     dry_run: bool = False,
     only: str | Iterable[str] | None = None,
     assets: Any = None,
+    names: str | None = None,
     progress: Progress | None = None,
     limits: Limits | None = None,
     registry: Registry | None = None,
@@ -108,13 +110,14 @@ def convert(
     `to` is `ID[:key=value,...]` (default: from dst's suffix). `encode` holds `SPEC` or `PATTERN=SPEC` rules, the
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
     error. `only`: name patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
-    Raises SquishError; the old `dst` stays on failure.
+    `names`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF; all patterns are about the
+    source's. Raises SquishError; the old `dst` stays on failure.
     """
     file = src if isinstance(src, File) else handles.open(src, assets=assets, limits=limits, registry=registry)
     started = time.perf_counter()
     try:
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
-        plan = Plan(file, Path(dst), to, parse_rules(encode), chosen)
+        plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names))
         report = plan.report(dry_run)
         if not dry_run:
             plan.write(progress, report.size)
@@ -140,15 +143,24 @@ class Plan:
     """One conversion, decided before anything is written."""
 
     def __init__(
-        self, file: File, target: Path, to: str | None, rules: tuple[Rule, ...], only: tuple[str, ...]
+        self,
+        file: File,
+        target: Path,
+        to: str | None,
+        rules: tuple[Rule, ...],
+        only: tuple[str, ...],
+        rename: Callable[[str], str] = str,
     ) -> None:
         self.file, self.target, self.known = file, target, file.registry
         self.format, self.options = parse_format(to or format_for(target, self.known), "options", self.known)
         self.container = self._writable()
         self.rules = tuple(Rule(rule.pattern, expand(rule.spec, self.format, self.known)) for rule in rules)
+        self.rename = rename
         with uncollected():
             self.steps = self._decide(self._selected(only))
         self.specs = [step.spec for step in self.steps]
+        if len({spec.name for spec in self.specs}) != len(self.specs):
+            raise FormatError("two tensors would have one name", file=self.file.name, code="names")
         self.quality: dict[str, Distance] = {}
 
     def report(self, dry_run: bool) -> Conversion:
@@ -227,7 +239,8 @@ class Plan:
         steps, failed = [], []
         general = next((rule.spec for rule in reversed(self.rules) if rule.pattern is None), KEEP)
         with guarded(TensorError, "choosing encodings", file=self.file.name):
-            self.chosen = {} if general == KEEP else self.container.choose(specs, general, self.options)
+            under_new = [evolve(spec, name=self.rename(spec.name)) for spec in specs]
+            self.chosen = {} if general == KEEP else self.container.choose(under_new, general, self.options)
         for spec in specs:
             try:
                 with guarded(TensorError, "planning", file=self.file.name, tensor=spec.name):
@@ -264,7 +277,7 @@ class Plan:
         rule = rule_for(self.rules, spec.name)
         if rule is None or rule.spec == KEEP:
             return self._keep(spec)
-        wanted = rule.spec if rule.pattern is not None else self.chosen.get(spec.name)
+        wanted = rule.spec if rule.pattern is not None else self.chosen.get(self.rename(spec.name))
         if wanted is None:
             return evolve(self._keep(spec), note=f"{_KEPT}{self.format} does not quantise it")
         try:
@@ -336,8 +349,8 @@ class Plan:
 
     def _made(self, spec: TensorSpec, action: str, origin: Encoding, target: Encoding, exactness: Exactness) -> Step:
         held = TensorSpec(
-            name=spec.name, shape=spec.shape, dtype=spec.dtype, encodings=(target,), tied_to=spec.tied_to,
-            attrs=spec.attrs, problem=spec.problem,
+            name=self.rename(spec.name), shape=spec.shape, dtype=spec.dtype, encodings=(target,), attrs=spec.attrs,
+            tied_to=None if spec.tied_to is None else self.rename(spec.tied_to), problem=spec.problem,
         )  # fmt: skip
         size = sum(part.nbytes for part in target.parts.values())
         return Step(

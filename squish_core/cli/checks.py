@@ -137,6 +137,10 @@ def convert(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; write nothing.")] = False,
     format: Format = None,  # noqa: A002
     assets: Assets = None,
+    names: Annotated[
+        str | None,
+        typer.Option("--names", metavar="hf|gguf:ARCH", help="Write the names of Hugging Face, or of GGUF: hf:qwen2."),
+    ] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
@@ -149,7 +153,7 @@ def convert(
     from squish_core.handles import open as open_file
 
     with open_file(src, format, assets=assets) as opened, Progress("writing", quiet) as progress:
-        report = conversion.convert(opened, dst, to, encode, only=only, dry_run=dry_run, progress=progress)
+        report = conversion.convert(opened, dst, to, encode, only=only, names=names, dry_run=dry_run, progress=progress)
     return Answer(report.to_dict(), list(conversion_lines(report)))
 
 
