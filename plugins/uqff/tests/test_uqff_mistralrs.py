@@ -211,3 +211,17 @@ def test_layers_get_the_types_that_it_gives_them(quant: str, make_model: Callabl
     kinds = ("module", "default_target", "resolved_target", "stored")
     first, second = (sorted([each[k] for k in kinds] for each in report["layer_details"]) for report in (ours, own))
     assert first == second
+
+
+@pytest.mark.parametrize("quant", ["q8_0", "q4_1"])
+def test_blocks_that_went_through_gguf_give_the_same(
+    quant: str, make_model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    source = make_model("qwen2")
+    squish.convert(source, tmp_path / "out", "uqff", quant)
+    squish.convert(tmp_path / "out", tmp_path / "m.gguf", names="gguf:qwen2")
+    made = squish.convert(tmp_path / "m.gguf", tmp_path / "back", "uqff", assets=source, names="hf:qwen2")
+    assert {step.action for step in made.steps} == {"copy"}
+    np.testing.assert_array_equal(
+        ask(tmp_path / "back", "model-0.uqff", arch="qwen2"), ask(tmp_path / "out", "model-0.uqff", arch="qwen2")
+    )
