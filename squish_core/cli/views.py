@@ -144,8 +144,11 @@ def chosen(file: File, patterns: Sequence[str] | None) -> list[Tensor]:
 
 
 def stored_as(tensor: Tensor) -> str:
-    """The dtype of a dense tensor, else the codec."""
-    return tensor.dtype if tensor.codec == "dense" else tensor.codec
+    """The dtype of a dense tensor, else the codec, with the width of its codes where it has several."""
+    if tensor.codec == "dense":
+        return tensor.dtype
+    params = tensor.spec.encodings[0].codec.params if tensor.spec.encodings else {}
+    return f"{tensor.codec}:bits={params['bits']}" if "bits" in params else tensor.codec
 
 
 def label(tensor: Tensor) -> str:

@@ -25,6 +25,7 @@ from squish_core.api import (
     TensorSpec,
 )
 from squish_uqff import choosing, named, names, numbered, shards, spare, tables, writer
+from squish_uqff.report import findings
 from squish_uqff.shards import Shard, Stored
 
 
@@ -42,7 +43,7 @@ class Uqff(Refinement):
         found = _open_set(main, name, members, report, limits)
         stored = shards.merged(found, limits, named.VERSION_KEYS)
         version, tensors, more = _layers(stored, source, members, options)
-        problems += more
+        problems += [*more, *findings(shards.output_of(name, report))]
         if shards.RESIDUAL in members and name != shards.RESIDUAL:
             residual = shards.open_shard(source, shards.RESIDUAL, len(stored.sources), limits)
             stored.sources.append(residual.source)
