@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -48,7 +49,10 @@ def is_legacy(options: Options) -> bool:
 
 
 def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int], options: Options) -> Layout:
-    """Exact bytes of all files (0.1.3: not known before the config is read), and what would be left behind."""
+    """Bytes of all files, exact unless the config states another quantisation, and what would be left behind.
+
+    The size of 0.1.3 is not known before the config is read.
+    """
     dropped = [f"metadata {key} (not text)" for key in meta if key not in _texts(meta)]
     dropped += [f"asset {name}" for name in assets if name not in ASSETS]
     if is_legacy(options):
@@ -76,7 +80,7 @@ def write(
                 _write_entry(member, entry, streams)
     for name in _kept(assets):
         with sink.member(name) as member:
-            member.write(assets[name])
+            member.write(_own_config(assets[name]) if name == CONFIG else assets[name])
     if not legacy:
         with sink.member(REPORT) as member:
             member.write(_report(layers, files))
@@ -117,10 +121,21 @@ def plan_legacy(
 
 
 def _numbers(assets: Mapping[str, bytes]) -> dict[str, int]:
+    return numbers_of(_config(assets.get(CONFIG, b"{}")))
+
+
+def _config(raw: bytes) -> dict[str, Any]:
     try:
-        return numbers_of(loads(assets.get(CONFIG, b"{}"), CONFIG, Limits()))
+        return loads(raw, CONFIG, Limits())
     except SquishError:
         return {}
+
+
+def _own_config(raw: bytes) -> bytes:
+    """A config without what it says of the source's quantisation, as it is where it says nothing."""
+    config = _config(raw)
+    kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
+    return raw if kept == config else json.dumps(kept, ensure_ascii=False, indent=2).encode()
 
 
 def _files(
