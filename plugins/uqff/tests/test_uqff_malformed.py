@@ -254,3 +254,22 @@ def test_no_mutation_of_a_blob_raises_anything_untyped(kind: str, blobs: Any, uq
             for name in file:
                 with typed_errors_only(f"{kind}: reading {name}"):
                     file[name].numpy()
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_every_byte_changed_is_refused_with_its_place_or_decodes(kind: str, blobs: Any, uqff: SimpleNamespace) -> None:
+    good = blobs[kind]
+    refusals = set()
+    for place, byte in enumerate(good):
+        for other in (byte ^ 0xFF, byte + 1 & 0xFF):
+            blob = good[:place] + bytes([other]) + good[place + 1 :]
+            file = squish.open(uqff.legacy(blob, blobs["unquant"]))
+            (problem,) = [problem for problem in file.problems if problem.severity == "error"] or [None]
+            if problem is None:
+                file["0.weight"].numpy()
+            else:
+                assert problem.where == "0.weight"
+                assert "at byte" in problem.message, problem.message
+                refusals.add(place)
+    assert {0, 1, 4, 5} & refusals  # version, type, and what comes first
+    assert len(refusals) > 20

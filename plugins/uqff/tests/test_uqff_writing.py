@@ -171,6 +171,13 @@ def test_a_rule_for_all_follows_the_rules_of_the_format(quant: str, wanted: Any,
             assert file["a.q_proj.weight"].spec.encodings[0].codec.params["scale_dtype"] == "bf16"
 
 
+def test_matrices_are_layers_where_no_name_is_known(tmp_path: Path, uqff: Any) -> None:
+    tensors = dense(("blk.0.attn_q.weight", [32, 128]), ("blk.0.attn_norm.weight", [128]), ("x", [32, 128]))
+    (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(tensors))
+    squish.convert(tmp_path / "m.safetensors", tmp_path / "out", "uqff", "q8_0")
+    assert written(tmp_path / "out") == {"blk.0.attn_q": "q8_0"}
+
+
 def test_the_report_lists_what_took_the_place_of_another_type(tmp_path: Path, uqff: Any) -> None:
     (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(dense(*MODEL)))
     squish.convert(

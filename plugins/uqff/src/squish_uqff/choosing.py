@@ -106,13 +106,13 @@ def choose(specs: Sequence[TensorSpec], wanted: CodecSpec) -> dict[str, CodecSpe
     """
     if wanted.id == "dense":
         return {spec.name: wanted for spec in specs}
+    weights = {spec.name.removesuffix(".weight"): spec for spec in specs if _is_matrix(spec)}
+    layers = {key: spec for key, spec in weights.items() if LINEAR.fullmatch(key)} or weights  # names of another world
     chosen: dict[str, CodecSpec] = {}
-    for spec in specs:
-        key = key_of(spec.name)
-        if key and LINEAR.fullmatch(key) and len(spec.shape) > 1:
-            made = _target(key, spec, wanted)
-            if made:
-                chosen[spec.name] = made
+    for key, spec in layers.items():
+        made = _target(key, spec, wanted)
+        if made:
+            chosen[spec.name] = made
     family = "ggml" if wanted.id in GGML_CODES else wanted.id
     bias = tables.BIAS_DTYPES.get(family)
     if bias:
@@ -121,6 +121,10 @@ def choose(specs: Sequence[TensorSpec], wanted: CodecSpec) -> dict[str, CodecSpe
             if spec.name in biases and spec.dtype != bias:
                 chosen[spec.name] = CodecSpec("dense", {"dtype": bias})
     return chosen
+
+
+def _is_matrix(spec: TensorSpec) -> bool:
+    return len(spec.shape) > 1 and spec.name.endswith(".weight")
 
 
 def _target(key: str, spec: TensorSpec, wanted: CodecSpec) -> CodecSpec | None:
