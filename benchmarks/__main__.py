@@ -1,4 +1,4 @@
-"""`python -m benchmarks [loading|decoding|startup ...] [--quick] [--write]`"""
+"""`python -m benchmarks [loading|decoding|startup|tiers ...] [--quick] [--write]`"""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ machine to machine and minute to minute.
 
 def main() -> None:
     """Run the groups and print (or write) the page."""
-    from benchmarks import decoding, loading, startup
+    from benchmarks import decoding, loading, startup, tiers
 
-    groups = {"loading": loading.run, "decoding": decoding.run, "startup": startup.run}
+    groups = {"loading": loading.run, "decoding": decoding.run, "startup": startup.run, "tiers": tiers.run}
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("groups", nargs="*", help=f"of {', '.join(groups)}; all by default")
     parser.add_argument("--quick", action="store_true", help="small files and few rounds, to try it out")
