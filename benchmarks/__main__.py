@@ -1,47 +1,65 @@
-"""`python -m benchmarks [loading|decoding|startup|wires|uqff|kernels ...] [--quick] [--write]`"""
+"""`python -m benchmarks [GROUP ...] [--quick] [--write]`"""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import platform
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "benchmarks.md"
 sys.path.insert(0, str(ROOT / "tests"))  # the oracles are a test helper
+
+# group -> the plugin that it needs; a module of this package with `run(quick) -> markdown`
+GROUPS = {
+    "loading": "squish_ztensor",
+    "decoding": "squish_ggml",
+    "startup": "squish_core",
+    "wires": "squish_ztensor",
+    "uqff": "squish_uqff",
+    "tiers": "squish_npydir",
+    "kernels": "squish_cpu",
+}
 
 INTRO = """# Benchmarks
 
-`python -m benchmarks --write` measures and writes this page, `make bench` prints it: medians, the peers interleaved
-in the same run, each in an environment and process of its own (`tests/oracles`). Ratios count; absolute times vary from
-machine to machine and minute to minute.
+`python -m benchmarks GROUP ... --write` measures and writes its sections of this page, `make bench` prints all:
+medians, the peers interleaved in the same run, each in an environment and process of its own (`tests/oracles`). Ratios
+count; absolute times vary from machine to machine and minute to minute.
 """
 
 
 def main() -> None:
-    """Run the groups and print (or write) the page."""
-    from benchmarks import decoding, loading, startup, uqff, wires
-
-    groups = {
-        "loading": loading.run, "decoding": decoding.run, "startup": startup.run, "wires": wires.run, "uqff": uqff.run,
-    }  # fmt: skip
-    if find_spec("squish_cpu"):  # left out where there is no compiler
-        from benchmarks import kernels
-
-        groups["kernels"] = kernels.run
+    """Run the groups and print (or write) their sections."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("groups", nargs="*", help=f"of {', '.join(groups)}; all by default")
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="small files and few rounds, to try it out")
-    parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help=f"write the sections of docs/{PAGE.name}")
     options = parser.parse_args()
-    page = [INTRO, machine()]
-    for name in options.groups or groups:
-        section = groups[name](options.quick)
-        print(section, flush=True)
-        page.append(section)
-    if options.write:
-        (ROOT / "docs" / "benchmarks.md").write_text("\n".join(page))
+    if unknown := set(options.groups) - set(GROUPS):
+        parser.error(f"no such group: {', '.join(sorted(unknown))}")
+    for name in options.groups or GROUPS:
+        if not find_spec(GROUPS[name]):
+            print(f"{name}: left out, {GROUPS[name]} is not installed", file=sys.stderr)
+            continue
+        text = f"{machine()}\n{importlib.import_module(f'benchmarks.{name}').run(options.quick)}"
+        print(text, flush=True)
+        if options.write:
+            write(name, text)
+
+
+def write(group: str, text: str) -> None:
+    """Put a group's section in its place on the page."""
+    sections = dict.fromkeys(GROUPS, "")
+    for piece in PAGE.read_text().split("<!-- group ")[1:] if PAGE.exists() else []:
+        name, _, body = piece.partition(" -->\n")
+        sections[name] = body
+    sections[group] = f"{text.rstrip()}\n\n"
+    held = (f"<!-- group {name} -->\n{body}" for name, body in sections.items() if body)
+    PAGE.write_text(f"{INTRO}\n{''.join(held).rstrip()}\n")
 
 
 def machine() -> str:

@@ -1,0 +1,48 @@
+"""Activation-aware scaling: the product is the same before quantising, and closer after."""
+
+import numpy as np
+import pytest
+from squish_codecs.affine import Affine
+from squish_codecs.awq import apply, scales
+
+from squish_core.api import CodecError, TensorSpec
+from squish_core.regions import full, read_region
+
+RNG = np.random.default_rng(0)
+PARAMS = {"bits": 3, "group_size": 32, "offset": "bias"}
+WEIGHT = RNG.normal(size=(48, 128)).astype(np.float32)
+NORM = RNG.uniform(0.5, 1.5, 128).astype(np.float32)
+
+
+def rounded(weight: np.ndarray) -> np.ndarray:
+    spec = TensorSpec(name="w", shape=weight.shape, dtype="f32")
+    return read_region(Affine(), Affine().encode(weight, PARAMS), spec, PARAMS, full(weight.shape))
+
+
+def test_the_product_is_the_same_and_comes_back_closer() -> None:
+    x = RNG.normal(size=(256, 128)).astype(np.float32)
+    x[:, :6] *= 30
+    wanted = (x * NORM) @ WEIGHT.T
+    factors = scales(WEIGHT, np.abs(x * NORM).mean(axis=0), PARAMS)
+    weight, norm = apply(WEIGHT, NORM, factors)
+    np.testing.assert_allclose((x * norm) @ weight.T, wanted, rtol=1e-3, atol=1e-2)
+    plain = np.linalg.norm((x * NORM) @ rounded(WEIGHT).T - wanted)
+    scaled = np.linalg.norm((x * norm) @ rounded(weight).T - wanted)
+    assert scaled < 0.6 * plain
+    assert (factors[:6] > factors[6:].max()).all()
+
+
+def test_a_layer_before_is_divided_by_its_rows() -> None:
+    before, x = RNG.normal(size=(128, 16)).astype(np.float32), RNG.normal(size=16).astype(np.float32)
+    weight, rows = apply(WEIGHT, before, RNG.uniform(0.5, 2, 128).astype(np.float32))
+    np.testing.assert_allclose(weight @ (rows @ x), WEIGHT @ (before @ x), rtol=1e-3, atol=1e-3)
+
+
+def test_even_activations_ask_for_nothing() -> None:
+    np.testing.assert_array_equal(scales(WEIGHT, np.ones(128), PARAMS), np.ones(128, np.float32))
+
+
+@pytest.mark.parametrize("activations", [np.ones(127), -np.ones(128), np.full(128, np.nan)])
+def test_activations_that_cannot_be(activations: np.ndarray) -> None:
+    with pytest.raises(CodecError, match="activations"):
+        scales(WEIGHT, activations, PARAMS)
