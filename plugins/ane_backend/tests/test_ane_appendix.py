@@ -8,14 +8,13 @@ import zipfile
 
 import numpy as np
 import pytest
+from ane_samples import FORMS
 from squish_ane.archive import extract
 from squish_ane.runtime import Model
 
 import squish_core as squish
 from squish_core.api import CodecSpec, Encoding, FormatError, Part, SquishError, TensorSpec
 from squish_core.testing.sources import memory_file
-
-from .test_ane_writing import FORMS
 
 
 def contents(folder):

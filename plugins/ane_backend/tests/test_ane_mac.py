@@ -5,11 +5,10 @@ import sys
 
 import numpy as np
 import pytest
+from ane_samples import FORMS
 from squish_ane.runtime import Model
 
 import squish_core as squish
-
-from .test_ane_writing import FORMS
 
 HERE = sys.platform == "darwin" and importlib.util.find_spec("coremltools") is not None
 pytestmark = pytest.mark.skipif(not HERE, reason="needs macOS and coremltools")
