@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from npydir_samples import make
 from squish_npydir import cache
 
 import squish_core as squish
 from squish_core.api import FormatError, LimitError
 from squish_core.cli import main
 
-from .conftest import make
 from .test_npydir_writing import source
 
 RNG = np.random.default_rng(4)
