@@ -87,6 +87,12 @@ class Source:
         self._lent = {name: folder for name in wanted if name not in own and not name.startswith(".")}
         return tuple(self._lent)
 
+    def first(self, path: str, length: int) -> tuple[int, bytes]:
+        """Size and first bytes (at most `length`) of a member by its name or `folder/name`, for one look at many."""
+        folder, _, name = path.rpartition("/")
+        member = self.member(name, folder)
+        return member.size, member.read(0, min(length, member.size))
+
     def close(self) -> None:
         """Stop new reads; views handed out before stay valid."""
         with self._lock:
@@ -139,7 +145,7 @@ class BytesSource(Source):
 class _Handle:
     """A file descriptor, closed when its last user lets go: a read that races `close` stays on this file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | str) -> None:
         # O_NONBLOCK: opening a pipe put in the file's place must not wait for a writer.
         self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
 
@@ -159,7 +165,7 @@ class FileSource(Source):
         info = os.fstat(handle.fd)
         super().__init__(str(path), info.st_size)
         self.path = path
-        self.identity = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns)
+        self.identity = _identity(info)
         self._handle: _Handle | None = handle
         self._map: mmap.mmap | None = None
         if not stat.S_ISREG(info.st_mode):
@@ -259,12 +265,33 @@ class FolderSource(Source):
         """Opened again after it was dropped, a member must be the same file."""
         assert self.path is not None
         member = FileSource(self.path / name)
-        if self._first.setdefault(name, member.identity) != member.identity:
+        self._check_same(name, member.identity)
+        return member
+
+    def first(self, path: str, length: int) -> tuple[int, bytes]:
+        for piece in path.split("/"):
+            check_plain_name(piece, self.name)
+        try:
+            handle = _Handle(os.path.join(self.name, path))
+            info = os.fstat(handle.fd)
+            if self._closed or not stat.S_ISREG(info.st_mode):
+                return super().first(path, length)  # which says what is wrong
+            found = os.read(handle.fd, length)
+        except OSError:
+            return super().first(path, length)
+        self._check_same(path, _identity(info))
+        return info.st_size, found
+
+    def _check_same(self, name: str, identity: tuple[int, ...]) -> None:
+        if self._first.setdefault(name, identity) != identity:
             raise FormatError(
-                "was replaced while the folder was open", file=member.name, code="changed",
+                "was replaced while the folder was open", file=os.path.join(self.name, name), code="changed",
                 hint="Open the folder again once it is complete.",
             )  # fmt: skip
-        return member
+
+
+def _identity(info: os.stat_result) -> tuple[int, ...]:
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
 
 
 def open_source(target: Any) -> Source:

@@ -234,6 +234,6 @@ def _assets(folder: Folder) -> dict[str, Part]:
     for name in ASSETS:
         if folder.has(name):
             source = folder.open(name)
-            segment = Segment(folder.number(source), 0, source.size)
+            segment = Segment(folder.number(name, source.size), 0, source.size)
             found[name] = Part(dtype="u8", shape=(source.size,), segments=(segment,))
     return found

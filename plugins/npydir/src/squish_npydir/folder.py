@@ -29,15 +29,20 @@ MOST = 64 << 20
 """Bytes of a JSON file."""
 
 
+COMMON, SHAPE = 128, 256
+"""Bytes read first: all of the usual header, and with it the few numbers of a shape."""
+
+
 @frozen
 class Stored:
-    """One array of the directory."""
+    """One array of the directory; `head` is what has been read of its file."""
 
     path: str
     npy: Npy
     file: int
     size: int
     filters: tuple[Filter, ...] = ()
+    head: bytes = b""
 
     def part(self, dtype: str, shape: tuple[int, ...]) -> Part:
         """The part of a codec; TensorError unless the file's array is it, seen as a matrix."""
@@ -93,22 +98,21 @@ class Folder:
         folder, _, name = path.rpartition("/")
         return self.source.member(name, folder)
 
-    def number(self, source: Source) -> int:
+    def number(self, path: str, size: int) -> int:
         """The number of a file in the Index."""
-        if source.filename not in self._numbers:
-            self._numbers[source.filename] = len(self.refs)
-            self.refs.append(FileRef(source.filename, source.size))
-        return self._numbers[source.filename]
+        if path not in self._numbers:
+            self._numbers[path] = len(self.refs)
+            self.refs.append(FileRef(path, size))
+        return self._numbers[path]
 
     def find(self, path: str) -> Stored | None:
         """The array `path.npy`, or compressed `path.npy.zst`; None where there is none. Reads its header."""
         for suffix in (".npy", ".npy.zst"):
             if self.has(path + suffix):
-                source = self.open(path + suffix)
                 try:
-                    return self._stored(source, compressed=suffix != ".npy")
+                    return self._plain(path + suffix) if suffix == ".npy" else self._compressed(path + suffix)
                 except SquishError as error:
-                    raise error.within(file=source.name) from None
+                    raise error.within(file=f"{self.source.name}/{path}{suffix}") from None
         if self.has(path + ".npy.br"):
             raise TensorError(
                 f"{path}.npy.br is compressed with brotli", code="brotli", hint="Decompress it: `brotli -d`.",
@@ -137,21 +141,24 @@ class Folder:
                 "is not a small array of numbers", file=stored.path, expected=f"{dtype}, at most {most} of them",
                 found=f"{npy.dtype} {list(npy.shape)}", code="shape",
             )  # fmt: skip
-        source = self.open(stored.path)
         end = npy.offset + npy.nbytes
-        raw = _head(source, end) if stored.filters else source.read(0, end)
+        raw = stored.head if len(stored.head) >= end else self.open(stored.path).read(0, end)
         kind = {"i64": "q", "f64": "d"}[dtype]
         return list(struct.unpack(f"{npy.byteorder}{npy.shape[0]}{kind}", raw[npy.offset : end]))
 
-    def _stored(self, source: Source, *, compressed: bool) -> Stored:
-        if not compressed:
-            size = header_size(source.read(0, min(PREFIX, source.size)))
-            npy = parse(source.read(0, min(size, source.size)), source.size, self.limits)
-            return Stored(source.filename, npy, self.number(source), source.size)
-        npy = parse(_head(source, PREFIX + MAX_HEADER), None, self.limits)
-        return Stored(
-            source.filename, npy, self.number(source), source.size, (Filter("zstd", {"skip": npy.offset}),)
-        )  # fmt: skip
+    def _plain(self, path: str) -> Stored:
+        size, first = self.source.first(path, SHAPE if path.endswith("__shape.npy") else COMMON)
+        length = header_size(first[:PREFIX])
+        if length > len(first):
+            first = self.open(path).read(0, min(length, size))
+        return Stored(path, parse(first[:length], size, self.limits), self.number(path, size), size, head=first)
+
+    def _compressed(self, path: str) -> Stored:
+        source = self.open(path)
+        first = _head(source, PREFIX + MAX_HEADER)
+        npy = parse(first[: header_size(first[:PREFIX])], None, self.limits)
+        filters = (Filter("zstd", {"skip": npy.offset}),)
+        return Stored(path, npy, self.number(path, source.size), source.size, filters, first)
 
 
 def _head(source: Source, size: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from attrs import frozen
 
@@ -45,14 +46,25 @@ class Npy:
 
 
 def parse(head: bytes, size: int | None, limits: Limits) -> Npy:
-    """The header that begins a file of `size` bytes (None: unknown); `head` holds all of it.
+    """The header that begins a file of `size` bytes (None: unknown); `head` is all of it.
 
     FormatError on objects (pickles), structured and text types, Fortran order of matrices, duplicate or unknown keys,
     and on any other size than the header and the data need. Source: NEP 1.
     """
+    found = _parsed(head, limits)
+    begin = found.offset
+    if size is not None and size != begin + found.nbytes:
+        kind = TruncatedError if size < begin + found.nbytes else FormatError
+        what = "is cut" if size < begin + found.nbytes else "has bytes behind its array"
+        raise kind(what, offset=begin, expected=f"{begin + found.nbytes} bytes", found=f"{size} bytes", code="size")
+    return found
+
+
+@lru_cache(1 << 12)
+def _parsed(head: bytes, limits: Limits) -> Npy:
+    """The array that a header describes; a model has many files and few headers."""
     text = _text(head)
     fields = _fields(text)
-    begin = len(MAGIC) + 2 + _LENGTHS[head[6:8]] + len(text)
     dtype, byteorder = _dtype(fields["descr"])
     shape = _shape(fields["shape"], limits)
     if fields["fortran_order"] == "True" and sum(length > 1 for length in shape) > 1:
@@ -60,12 +72,7 @@ def parse(head: bytes, size: int | None, limits: Limits) -> Npy:
             "is in Fortran order", expected="C order", found=f"shape {list(shape)}", code="order",
             hint="Save it again from numpy.ascontiguousarray(array).",
         )  # fmt: skip
-    found = Npy(dtype, shape, byteorder, begin)
-    if size is not None and size != begin + found.nbytes:
-        kind = TruncatedError if size < begin + found.nbytes else FormatError
-        what = "is cut" if size < begin + found.nbytes else "has bytes behind its array"
-        raise kind(what, offset=begin, expected=f"{begin + found.nbytes} bytes", found=f"{size} bytes", code="size")
-    return found
+    return Npy(dtype, shape, byteorder, len(MAGIC) + 2 + _LENGTHS[head[6:8]] + len(text))
 
 
 def header_size(first: bytes) -> int:

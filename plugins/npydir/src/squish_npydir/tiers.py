@@ -135,7 +135,7 @@ def _finalized(folder: Folder, tier: Tier) -> Found:
 def _tensors(folder: Folder, path: str) -> dict[str, TensorSpec]:
     source = folder.open(path)
     try:
-        records = read_header(source, folder.limits, folder.number(source)).records
+        records = read_header(source, folder.limits, folder.number(path, source.size)).records
     except SquishError as error:
         raise error.within(file=source.name) from None
     return {name: build(name, record) for name, record in records.items()}
