@@ -74,6 +74,7 @@ def every() -> Iterator[Case]:
     for inner in (CodecSpec("affine", {"bits": 4, "group_size": 32}), CodecSpec("ggml.q8_0"), CodecSpec("dense")):
         yield CodecSpec("masked", {"block_size": 8}, inner=inner), (20, 160), "f32"
     yield from ((CodecSpec("dense"), (5, 77), dtype) for dtype in ("f32", "f16", "bf16"))
+    yield CodecSpec("dense", {"dtype": "f16"}), (5, 77), "bf16"  # an encoding beside one of the tensor's own dtype
 
 
 def name_of(case: Case) -> str:

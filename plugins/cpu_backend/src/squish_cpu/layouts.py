@@ -73,10 +73,11 @@ def _divides(step: int, columns: int, what: str) -> None:
 
 
 def _dense(codec: CodecSpec, spec: TensorSpec) -> Layout:
-    if spec.dtype not in DENSE:
-        raise UncoveredError(f"plain {spec.dtype} has no compiled loop", code="dtype")
+    dtype = str(codec.params.get("dtype", spec.dtype))
+    if dtype not in DENSE:
+        raise UncoveredError(f"plain {dtype} has no compiled loop", code="dtype")
     rows, columns = _rows(spec)
-    fields = {"kind": DENSE[spec.dtype], "pitch": columns * dtypes.bits(spec.dtype) // 8}
+    fields = {"kind": DENSE[dtype], "pitch": columns * dtypes.bits(dtype) // 8}
     return Layout(rows=rows, columns=columns, fields=fields, pointers={"data": part("data")})
 
 
