@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from squish_safetensors.header import dump_header
+
+from squish_core.api import dtypes
 
 RNG = np.random.default_rng(1)
 NF4 = [
@@ -81,3 +84,11 @@ def dialect_cases() -> dict[str, tuple[tuple[int, ...], dict[str, Any], np.ndarr
 
 
 CASES = dialect_cases()
+
+
+def source(path: Path, **tensors: np.ndarray) -> Path:
+    """A safetensors file; double underscores in the keywords are dots."""
+    arrays = {name.replace("__", "."): array for name, array in tensors.items()}
+    listing = [(name, dtypes.from_numpy(array.dtype), array.shape) for name, array in arrays.items()]
+    path.write_bytes(dump_header(listing, {}) + b"".join(array.tobytes() for array in arrays.values()))
+    return path

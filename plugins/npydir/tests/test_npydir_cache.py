@@ -7,14 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from npydir_samples import make
+from npydir_samples import make, source
 from squish_npydir import cache
 
 import squish_core as squish
 from squish_core.api import FormatError, LimitError
 from squish_core.cli import main
-
-from .test_npydir_writing import source
 
 RNG = np.random.default_rng(4)
 

@@ -8,21 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from npydir_samples import CASES, make
-from squish_safetensors.header import dump_header
+from npydir_samples import CASES, make, source
 
 import squish_core as squish
 from squish_core.api import TensorError, dtypes
 
 RNG = np.random.default_rng(3)
-
-
-def source(path: Path, **tensors: np.ndarray) -> Path:
-    """A safetensors file; double underscores in the keywords are dots."""
-    arrays = {name.replace("__", "."): array for name, array in tensors.items()}
-    listing = [(name, dtypes.from_numpy(array.dtype), array.shape) for name, array in arrays.items()]
-    path.write_bytes(dump_header(listing, {}) + b"".join(array.tobytes() for array in arrays.values()))
-    return path
 
 
 def model(path: Path) -> Path:
