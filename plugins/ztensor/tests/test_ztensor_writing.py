@@ -214,7 +214,10 @@ def test_a_stream_of_another_length_is_refused(tmp_path: Path) -> None:
 
 def test_the_block_table_is_that_of_the_ggml_codecs() -> None:
     codecs = pytest.importorskip("squish_ggml.blocks").BLOCKS
-    assert all(BLOCKS[name] == (block.elements, block.nbytes) for name, block in codecs.items())
+    known = BLOCKS.keys() & codecs.keys()
+    assert {name: (codecs[name].elements, codecs[name].nbytes) for name in known} == {
+        name: BLOCKS[name] for name in known
+    }
 
 
 @pytest.mark.parametrize("name", ["v11_sparse_csr", "v11_sparse_coo"])
