@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from attrs import frozen
 
 from squish_core.errors import CodecError
-from squish_core.model import Exactness, TensorSpec
+from squish_core.model import CodecSpec, Exactness, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -117,6 +117,10 @@ class Codec:
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         """The stored integers of a region, or None when the codec has no such form."""
+        return None
+
+    def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
+        """The codec under which other formats know codes like these; asked where a target knows this one not."""
         return None
 
     def from_codes(
