@@ -135,7 +135,7 @@ def _repacked_panels(
 def _split(encoding: Encoding, pieces: Pieces) -> dict[str, Stream]:
     """One stream per part from panels that give all parts at once: the one asked for first drives, the others spool."""
     roles = list(encoding.parts)
-    spools: dict[str, Any] = {}
+    spools = _Spools()
 
     def part(role: str) -> Iterator[Any]:
         if role in spools:
@@ -145,6 +145,7 @@ def _split(encoding: Encoding, pieces: Pieces) -> dict[str, Stream]:
                     yield chunk
             return
         others = [other for other in roles if other != role]
+        spools.close()  # of an earlier pass: a writer may ask for a part twice
         spools.update({other: tempfile.TemporaryFile() for other in others})  # noqa: SIM115 - closed when it is read
         for made in pieces():
             for other in others:
@@ -152,6 +153,18 @@ def _split(encoding: Encoding, pieces: Pieces) -> dict[str, Stream]:
             yield _bytes(made[role])
 
     return {role: Stream(encoding.parts[role], lambda role=role: part(role)) for role in roles}  # type: ignore[misc]
+
+
+class _Spools(dict[str, Any]):
+    """Temporary files by role; those that no one reads are closed with it."""
+
+    def close(self) -> None:
+        """Close and forget all."""
+        while self:
+            self.popitem()[1].close()
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def _bytes(array: np.ndarray) -> memoryview:
