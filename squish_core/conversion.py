@@ -312,7 +312,7 @@ class Plan:
             raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code="unreadable")
         refusals = []
         for encoding in spec.encodings:
-            answer = self.container.accepts(spec, encoding, self.options)
+            answer = self._answer(spec, encoding)
             if isinstance(answer, Refusal):
                 refusals.append(answer.why)
                 continue
@@ -337,6 +337,17 @@ class Plan:
             found=str(spec.encodings[0].codec), code="refused",
             hint="Ask for its values with encode= (--encode f32, or another encoding; see `squish formats`).",
         )  # fmt: skip
+
+    def _answer(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
+        """What the target says to an encoding; where it knows the codec not, to the same codes as others have them."""
+        answer = self.container.accepts(spec, encoding, self.options)
+        if not isinstance(answer, Refusal) or self.known.missing(encoding):
+            return answer
+        codec = self.known.codec(encoding.codec).restated(spec, encoding.codec.params)
+        if codec is None:
+            return answer
+        parts = {role: _part(*held) for role, held in self.known.codec(codec).parts(spec, codec.params).items()}
+        return self.container.accepts(spec, Encoding(codec=codec, parts=parts), self.options)
 
     def _encode(self, spec: TensorSpec, wanted: CodecSpec) -> Step:
         origin = self.file[spec.name].readable()

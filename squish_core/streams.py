@@ -146,6 +146,7 @@ def _split(encoding: Encoding, pieces: Pieces) -> dict[str, Stream]:
             spools.pop(role).close()
             return
         others = [other for other in roles if other != role]
+        _close(spools)  # of an earlier pass: a writer may ask for a part twice
         spools.update({other: tempfile.TemporaryFile() for other in others})  # noqa: SIM115 - closed when it is read
         for made in pieces():
             for other in others:
@@ -158,8 +159,8 @@ def _split(encoding: Encoding, pieces: Pieces) -> dict[str, Stream]:
 
 
 def _close(spools: dict[str, Any]) -> None:
-    for spool in spools.values():
-        spool.close()
+    while spools:
+        spools.popitem()[1].close()
 
 
 def _bytes(array: np.ndarray) -> memoryview:

@@ -22,7 +22,11 @@ SOURCES: dict[str, Path | str] = {
     "GGUF Q4_0": "gguf:q4_0",
     "GGUF Q4_1": "gguf:q4_1",
     "GGUF Q8_0": "gguf:q8_0",
-    "MLX 4 bit, from Q4_0": "mlx:q4_0",
+    "SQUIZD INT4": "squizd:int4",
+    "SQUIZD INT4, f16 scales": "squizd:int4:scale_dtype=f16",
+    "SQUIZD INT4, from Q4_0": "gguf:q4_0 squizd",
+    "SQUIZD INT2": "squizd:int2",
+    "MLX 4 bit, from Q4_0": "gguf:q4_0 mlx",
     "MLX 4 bit": MLX / "mlx-affine_b4_g64",
     "MLX 8 bit": MLX / "mlx-affine_b8_g32",
     "MLX mxfp4": MLX / "mlx-mxfp4",
@@ -38,12 +42,13 @@ SOURCES: dict[str, Path | str] = {
 TARGETS = {
     "GGUF": "gguf", "MLX": "mlx", "GPTQ": "hf:method=gptq", "GPTQ v2": "hf:method=gptq_v2", "AWQ": "hf:method=awq",
     "compressed-tensors": "hf:method=compressed-tensors", "UQFF": "uqff", "zTensor 2": "ztensor:wire=2",
+    "SQUIZD": "squizd",
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The sources; GGUF ones are encoded here, from seeded values."""
+    """The sources; those without a checkpoint are made here from seeded values, in one conversion or two."""
     folder, found = tmp_path_factory.mktemp("sources"), {}
     values = np.random.default_rng(0).normal(size=(64, 256)).astype("<f4")
     header = {NAME: {"dtype": "F32", "shape": [64, 256], "data_offsets": [0, values.nbytes]}}
@@ -54,13 +59,12 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         if isinstance(source, Path):
             found[name] = source
             continue
-        target, _, kind = source.partition(":")
-        found[name] = folder / f"{kind}.gguf"
-        if not found[name].exists():
-            squish.convert(plain, found[name], "gguf", encode=kind)
-        if target != "gguf":
-            squish.convert(found[name], folder / target, target)
-            found[name] = folder / target
+        found[name] = plain
+        for step in source.split():
+            to, _, kind = step.partition(":")
+            made = folder / f"{name}.{to}"
+            squish.convert(found[name], made, to, encode=kind or None)
+            found[name] = made
     return found
 
 
@@ -103,6 +107,8 @@ def test_repacking_never_touches_values(
     pairs = [
         ("GGUF Q4_0", "hf:method=gptq"), ("GPTQ 4 bit, symmetric", "gguf"), ("GPTQ 4 bit", "mlx"), ("GGUF Q8_0", "mlx"),
         ("AWQ", "hf:method=compressed-tensors"), ("compressed-tensors", "hf:method=awq"),
+        ("GPTQ 4 bit", "squizd"), ("SQUIZD INT4, from Q4_0", "ztensor"), ("SQUIZD INT4, f16 scales", "mlx"),
+        ("SQUIZD INT2", "uqff"),
     ]  # fmt: skip
     for number, (name, to) in enumerate(pairs):
         (step,) = squish.convert(sources[name], tmp_path / str(number), to, only=NAME).steps

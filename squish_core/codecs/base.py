@@ -119,6 +119,10 @@ class Codec:
         """The stored integers of a region, or None when the codec has no such form."""
         return None
 
+    def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
+        """The codec under which other formats know codes like these; asked where a target knows this one not."""
+        return None
+
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Params
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:

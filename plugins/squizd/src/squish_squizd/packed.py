@@ -8,14 +8,18 @@ from typing import Any, ClassVar
 import numpy as np
 from squish_codecs.affine import Affine
 
-from squish_core.api import Codec, CodecError, Codes, Exactness, Params, PartArray, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecError, CodecSpec, Codes, Exactness, Params, PartArray, Parts, Region, TensorSpec
+
+ENCODING = ("search", "scale_dtype")
+"""Parameters that a file does not show."""
 
 
 class Packed(Codec):
     """`w = scale * q + zero` in f32; `group_size` elements of the flat order share a pair (absent: the whole tensor).
 
     Parts: `codes` u8, and `table` u32 (pairs, 4): the entries as the file has them (id, scale, zero). Encoding takes
-    `search=mse` too, as the affine codec does.
+    the affine codec's `search`, and its `scale_dtype`: pairs that f16 or bf16 can hold, so that the codes repack into
+    formats with unsigned codes, whose biases lie 8 scales lower.
     """
 
     scanned = ("table",)  # one entry may be for all rows
@@ -27,7 +31,7 @@ class Packed(Codec):
         """The same in the affine codec's terms."""
         return {
             "bits": self.bits, "axis": "flat", "offset": "bias", "signed": self.signed,
-            "group_size": params.get("group_size", 0), "search": params.get("search", "none"),
+            "group_size": params.get("group_size", 0),
         }  # fmt: skip
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -47,19 +51,28 @@ class Packed(Codec):
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        made = self.affine.encode(panel, self.scheme(params))
+        made = self.affine.encode(panel, self._encoding(params))
         return {"codes": made["data"], "table": _table(made)}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        size, search = params.get("group_size", 64), params.get("search")
-        if set(params) - {"group_size", "search"} or type(size) is not int or size < 1 or search not in (None, "mse"):
+        size = params.get("group_size", 64)
+        if set(params) - {"group_size", *ENCODING} or type(size) is not int or size < 1:
             raise CodecError(
-                f"{self.id} takes group_size (1 or more) and search=mse", code="params",
+                f"{self.id} takes group_size (1 or more), {' and '.join(ENCODING)}", code="params",
                 found=", ".join(f"{key}={value}" for key, value in params.items()),
             )  # fmt: skip
         elements = max(spec.elements, 1)
         size = -(-elements // -(-elements // size))  # what a reader derives from the number of pairs
-        return {"group_size": size, **({"search": search} if search else {})}
+        params = {**params, "group_size": size}
+        self.affine.params_for(spec, self._encoding(params))
+        return params
+
+    def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
+        """In groups along rows, where they divide them."""
+        form = self.scheme(params)
+        if spec.shape and params.get("group_size") and spec.shape[-1] % params["group_size"] == 0:
+            form["axis"] = -1
+        return CodecSpec("affine", form)
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         return self.affine.codes(_columns(parts), spec, self.scheme(params), region)
@@ -69,6 +82,9 @@ class Packed(Codec):
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
         made = self.affine.from_codes(codes, spec, self.scheme(params))
         return made and ({"codes": made[0]["data"], "table": _table(made[0])}, made[1])
+
+    def _encoding(self, params: Params) -> dict[str, Any]:
+        return self.scheme(params) | {name: params[name] for name in ENCODING if name in params}
 
 
 class Int4(Packed):
@@ -110,5 +126,6 @@ def _columns(parts: Parts) -> Parts:
 def _table(made: Mapping[str, np.ndarray]) -> np.ndarray:
     """Entries without ids, which are the container's."""
     table = np.zeros((len(made["scale"]), 4), np.uint32)
-    table[:, 2], table[:, 3] = made["scale"].view(np.uint32), made["offset"].view(np.uint32)
+    for column, role in ((2, "scale"), (3, "offset")):
+        table[:, column] = made[role].astype(np.float32).view(np.uint32)
     return table

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cbor2
+from squish_codecs.families import affine_form
+from squish_codecs.scheme import Scheme
 
 from squish_core.api import (
     CodecSpec,
@@ -39,8 +41,9 @@ def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | 
     codec, parts = encoding.codec, dict(encoding.parts)
     in_layer = placing.layer_of(spec.name) is not None
     inner = placing.unwrapped(codec)
-    if codec.id == "affine":
-        made = _repacked(spec, codec)
+    form = affine_form(codec) if codec.id != "masked" else None
+    if form is not None:
+        made = _repacked(spec, form)
         if isinstance(made, Refusal):
             return made
         codec, parts = made.codec, dict(made.parts)
@@ -215,11 +218,9 @@ def _arch(wanted: Wanted, meta: Mapping[str, Any], assets: Mapping[str, bytes]) 
     return ARCHITECTURES.index(names[0]) if names else 0
 
 
-def _repacked(spec: TensorSpec, codec: CodecSpec) -> Encoding | Refusal:
+def _repacked(spec: TensorSpec, form: Mapping[str, Any]) -> Encoding | Refusal:
     """How affine codes would lie in INT4 or INT2 blocks, when their groups run along rows; the core tries it."""
-    from squish_codecs.scheme import Scheme
-
-    scheme = Scheme.of(codec.params).upright
+    scheme = Scheme.of(form).upright
     whole = spec.elements if scheme.flat else spec.shape[-1] if spec.shape else 0
     group = scheme.group_size or whole
     if scheme.bits not in (2, 3, 4) or scheme.group_axis != -1 or len(spec.shape) < 2 or not group or whole % group:
