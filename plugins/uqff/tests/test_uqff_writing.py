@@ -161,11 +161,11 @@ MODEL = (
 @pytest.mark.parametrize(
     ("quant", "wanted"),
     [
-        # what mistral.rs 0.9.5 does, with q8_0 where a type has no encoder here; 96 is no multiple of AFQ's 64
+        # what mistral.rs 0.9.5 does; 96 is no multiple of AFQ's 64, and 128 none of the K types' 256
         ("afq4", {"lm_head": "afq6", "model.embed_tokens": "afq6", "a.q_proj": "afq4", "a.k_proj": "unquant"}),
         ("afq8", {"lm_head": "afq8", "model.embed_tokens": "afq8", "a.q_proj": "afq8", "a.k_proj": "unquant"}),
-        ("q4_0", {"lm_head": "q8_0", "model.embed_tokens": "q8_0", "a.q_proj": "q4_0", "a.k_proj": "q4_0"}),
-        ("q4k", {"lm_head": "q8_0", "model.embed_tokens": "q8_0", "a.q_proj": "q4_1", "a.k_proj": "q4_1"}),
+        ("q4_0", {"lm_head": "q5_1", "model.embed_tokens": "q5_1", "a.q_proj": "q4_0", "a.k_proj": "q4_0"}),
+        ("q4k", {"lm_head": "q5_1", "model.embed_tokens": "q5_1", "a.q_proj": "q4_1", "a.k_proj": "q4_1"}),
         ("hqq4", dict.fromkeys(("lm_head", "model.embed_tokens", "a.q_proj", "a.k_proj"), "hqq4")),
         ("hqq2", dict.fromkeys(("lm_head", "a.q_proj", "a.k_proj"), "hqq2")),
         ("mxfp4", dict.fromkeys(("lm_head", "model.embed_tokens", "a.q_proj", "a.k_proj"), "mxfp4")),
