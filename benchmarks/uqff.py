@@ -40,7 +40,7 @@ print(peak)
 
 def run(quick: bool) -> str:
     """Types one by one, one thread."""
-    shape = (512, 2048) if quick else (4096, 4096)
+    shape = (512, 2048) if quick else (2048, 2048)
     spec = TensorSpec(name="w", shape=shape, dtype="f32")
     values = (np.random.default_rng(0).standard_normal(shape, np.float32) * 0.05).astype(np.float32)
     rows = [opening()]

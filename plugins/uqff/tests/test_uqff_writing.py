@@ -130,6 +130,17 @@ def test_codes_keep_their_bytes_in_other_formats_and_back(target: str, name: str
                 assert part.numpy().tobytes() == new[tensor].parts()[role].numpy().tobytes()
 
 
+def test_zero_points_become_biases_exactly_where_their_scales_are_narrow(tmp_path: Path, uqff: Any) -> None:
+    values = np.random.default_rng(0).standard_normal((16, 128)).astype("<f4")
+    raw = {"a.q_proj.weight": ("F32", [16, 128], values.tobytes())}
+    encode = "affine:bits=4,group_size=32,word=u32,offset=zero_point,scale_dtype=f16,offset_dtype=f16"
+    squish.convert(uqff.safetensors(raw), tmp_path / "m.zt", "ztensor", encode)
+    (step,) = squish.convert(tmp_path / "m.zt", tmp_path / "out", "uqff").steps
+    assert (step.action, str(step.exactness)) == ("repack", "values(f32)")
+    with squish.open(tmp_path / "m.zt") as old, squish.open(tmp_path / "out") as new:
+        np.testing.assert_array_equal(old["a.q_proj.weight"].numpy(), new["a.q_proj.weight"].numpy())
+
+
 def dense(*shapes: tuple[str, list[int]], dtype: str = "F32") -> dict[str, Any]:
     size = 4 if dtype == "F32" else 2
     return {name: (dtype, shape, bytes(size * int(np.prod(shape)))) for name, shape in shapes}
@@ -150,11 +161,11 @@ MODEL = (
 @pytest.mark.parametrize(
     ("quant", "wanted"),
     [
-        # what mistral.rs 0.9.5 does, with q8_0 where a type has no encoder here; 96 is no multiple of AFQ's 64
+        # what mistral.rs 0.9.5 does; 96 is no multiple of AFQ's 64, and 128 none of the K types' 256
         ("afq4", {"lm_head": "afq6", "model.embed_tokens": "afq6", "a.q_proj": "afq4", "a.k_proj": "unquant"}),
         ("afq8", {"lm_head": "afq8", "model.embed_tokens": "afq8", "a.q_proj": "afq8", "a.k_proj": "unquant"}),
-        ("q4_0", {"lm_head": "q8_0", "model.embed_tokens": "q8_0", "a.q_proj": "q4_0", "a.k_proj": "q4_0"}),
-        ("q4k", {"lm_head": "q8_0", "model.embed_tokens": "q8_0", "a.q_proj": "q4_1", "a.k_proj": "q4_1"}),
+        ("q4_0", {"lm_head": "q5_1", "model.embed_tokens": "q5_1", "a.q_proj": "q4_0", "a.k_proj": "q4_0"}),
+        ("q4k", {"lm_head": "q5_1", "model.embed_tokens": "q5_1", "a.q_proj": "q4_1", "a.k_proj": "q4_1"}),
         ("hqq4", dict.fromkeys(("lm_head", "model.embed_tokens", "a.q_proj", "a.k_proj"), "hqq4")),
         ("hqq2", dict.fromkeys(("lm_head", "a.q_proj", "a.k_proj"), "hqq2")),
         ("mxfp4", dict.fromkeys(("lm_head", "model.embed_tokens", "a.q_proj", "a.k_proj"), "mxfp4")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from squish_codecs.affine import Affine
 from squish_safetensors.header import TAG_OF
@@ -73,19 +74,27 @@ def _afq(spec: TensorSpec, codec: CodecSpec) -> Encoding | Refusal:
     if bits not in tables.AFQ_BITS or group not in tables.AFQ_GROUPS:
         legal = f"{tables.AFQ_BITS} bits in groups of {tables.AFQ_GROUPS}"
         return Refusal(why=f"AFQ has {legal}, not {bits} in {group}", code="affine")
-    params = {"bits": bits, "group_size": group, "word": "u32", "offset": "bias"}
-    params |= {name: codec.params[name] for name in ("search",) if name in codec.params}
-    scale = codec.params.get("scale_dtype", "f32")
-    if scale != "f32":
-        params["scale_dtype"] = scale
+    scale = _scale_dtype(codec.params)
     if scale not in tables.AFQ_SCALES:
         return Refusal(why=f"AFQ has scales of {' or '.join(tables.AFQ_SCALES)}, not {scale}", code="affine")
+    params = {"bits": bits, "group_size": group, "word": "u32", "offset": "bias"}
+    if scale != "f32":
+        params["scale_dtype"] = scale
+    if "search" in codec.params:
+        params["search"] = codec.params["search"]
     try:
         made = Affine().parts(spec, params)
     except SquishError as error:
         return Refusal(why=error.message, code="affine")
     parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in made.items()}
     return Encoding(codec=CodecSpec("affine", params), parts=parts)
+
+
+def _scale_dtype(params: Mapping[str, Any]) -> str:
+    """One dtype for scales and biases; a bias that stands for a zero point has more digits than a narrow scale."""
+    scale = str(params.get("scale_dtype", "f32"))
+    same = params.get("offset") != "zero_point" and params.get("offset_dtype", scale) == scale
+    return scale if same else "f32"
 
 
 def _not_legacy(spec: TensorSpec, codec: CodecSpec, parts: Mapping[str, Part]) -> str:
