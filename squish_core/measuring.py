@@ -171,8 +171,8 @@ def _limits(file: File | None) -> Limits:
     import numpy as np
 
     source = np.ones((SIDE, SIDE), np.float32)
-    target, x = np.empty_like(source), np.ones((1, SIDE), np.float32)
-    calls: list[Callable[[], object]] = [lambda: np.copyto(target, source), lambda: x @ source.T]
+    target, x = np.empty_like(source), np.ones(SIDE, np.float32)
+    calls: list[Callable[[], object]] = [lambda: np.copyto(target, source), lambda: source @ x]
     if file is not None:
         size = min(file.file(0).size, 1 << 28)
         calls.append(lambda: file.file(0).read(0, size))
