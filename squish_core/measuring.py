@@ -10,7 +10,8 @@ from typing import Any
 from attrs import asdict, frozen
 
 from squish_core import handles, plugins
-from squish_core.errors import SquishError
+from squish_core.errors import CodecError, SquishError
+from squish_core.guard import guarded
 from squish_core.handles import File
 from squish_core.limits import DEFAULT
 from squish_core.model import DENSE, CodecSpec, Encoding, FileRef, Index, Part, TensorSpec
@@ -88,10 +89,11 @@ def synthetic(known: Registry, side: int = SIDE) -> File:
     for name, spec in _encoders(known):
         held = TensorSpec(name=name, shape=values.shape, dtype="f32")
         try:
-            codec = known.codec(spec.id)
-            params = codec.params_for(held, spec.params)
-            made = codec.encode(values, params)
-            declared = codec.parts(held, params)
+            with guarded(CodecError, f"encoding {name}"):
+                codec = known.codec(spec.id)
+                params = codec.measure(lambda: iter((values,)), held, codec.params_for(held, spec.params))
+                made = codec.encode(values, params)
+                declared = codec.parts(held, params)
         except SquishError:
             continue  # decoded only, or needs what is not installed
         parts = {
@@ -169,8 +171,8 @@ def _limits(file: File | None) -> Limits:
     import numpy as np
 
     source = np.ones((SIDE, SIDE), np.float32)
-    target, x = np.empty_like(source), np.ones((1, SIDE), np.float32)
-    calls: list[Callable[[], object]] = [lambda: np.copyto(target, source), lambda: x @ source.T]
+    target, x = np.empty_like(source), np.ones(SIDE, np.float32)
+    calls: list[Callable[[], object]] = [lambda: np.copyto(target, source), lambda: source @ x]
     if file is not None:
         size = min(file.file(0).size, 1 << 28)
         calls.append(lambda: file.file(0).read(0, size))

@@ -197,6 +197,17 @@ def gptq(tmp_path: Path, **config: Any) -> squish.File:
     return checkpoint(tmp_path, {"quant_method": "gptq", "bits": 4, "group_size": 32, **config}, **tensors)
 
 
+@pytest.mark.parametrize(
+    ("target", "action"), [("hf:method=gptq", "copy"), ("hf:method=gptq_v2", "repack"), ("mlx", "repack")]
+)
+def test_a_checkpoint_without_g_idx_keeps_its_codes(target: str, action: str, tmp_path: Path) -> None:
+    with gptq(tmp_path / "source") as file:
+        made = squish.convert(file, tmp_path / "out", target)
+        assert {step.action for step in made.steps} == {action}
+        with squish.open(tmp_path / "out") as new:
+            np.testing.assert_array_equal(new["a.x.weight"].numpy(), file["a.x.weight"].numpy())
+
+
 def test_dynamic_settings_are_for_the_layers_that_they_match(tmp_path: Path) -> None:
     with gptq(tmp_path, dynamic={r"+:.*\.y": {"bits": 8}}) as file:
         assert (file["a.x.weight"].numpy() == -1).all()

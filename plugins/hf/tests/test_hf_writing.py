@@ -46,6 +46,13 @@ def test_codes_go_to_every_method_and_back(method: str, tmp_path: Path) -> None:
         np.testing.assert_array_equal(new[f"{LAYER}.weight"].numpy(), old[f"{LAYER}.weight"].numpy())
 
 
+def test_the_order_that_a_source_declares_is_declared_again(tmp_path: Path) -> None:
+    for name, ordered in (("gptq-v2_w4_g64_asym_actorder", True), ("gptq-v1_w4_g64_asym", False)):
+        squish.convert(DATA / name, tmp_path / name, "hf:method=gptq_v2")
+        declared = json.loads((tmp_path / name / "config.json").read_text())["quantization_config"]
+        assert declared["desc_act"] is ordered
+
+
 def test_act_order_is_refused_where_it_cannot_be_held(tmp_path: Path) -> None:
     with pytest.raises(SquishError, match="activation order") as caught:
         squish.convert(DATA / "gptq-v1_w4_g128_sym_actorder", tmp_path / "out", "hf:method=awq")

@@ -42,11 +42,11 @@ class Scheme:
     @classmethod
     def of(cls, params: Mapping[str, Any]) -> Scheme:
         """Parameters from a file or a command line with the defaults filled in; CodecError where they are wrong."""
-        unknown = [name for name in params if name not in fields_dict(cls)]
+        unknown = [name for name in params if name not in _NAMES]
         if unknown or "bits" not in params:
             raise CodecError(
                 f"affine has no parameter {unknown[0]!r}" if unknown else "affine needs the number of bits",
-                expected=", ".join(fields_dict(cls)), found=", ".join(params) or "no parameters", code="params",
+                expected=", ".join(_NAMES), found=", ".join(params) or "no parameters", code="params",
                 hint="For example affine:bits=4,group_size=32.",
             )  # fmt: skip
         value = {name: _CHECKS[name](name, given) for name, given in params.items()}
@@ -58,7 +58,7 @@ class Scheme:
 
     def params(self) -> dict[str, Any]:
         """The shortest parameters that give this scheme again."""
-        given = {name: getattr(self, name) for name in fields_dict(type(self))}
+        given = {name: getattr(self, name) for name in _NAMES}
         kept = ("bits", "group_size")
         return {name: value for name, value in given.items() if name in kept or value != _DEFAULTS[name](given)}
 
@@ -196,6 +196,9 @@ class Scheme:
                     f"{name} does not go with the other parameters",
                     expected=expected, found=repr(getattr(self, name)), code="params",
                 )  # fmt: skip
+
+
+_NAMES = tuple(fields_dict(Scheme))
 
 
 def _replace(shape: Shape, axis: int, size: int) -> Shape:

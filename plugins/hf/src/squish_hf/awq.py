@@ -40,7 +40,7 @@ def _gemm(layer: str, parts: Parts, group: int) -> TensorSpec:
     scales = need(parts, ".scales", FLOATS, rank=2)
     columns, rows = codes.shape[0], codes.shape[1] * 8
     params = {
-        "bits": 4, "group_size": 0 if group >= columns else group, "axis": -2, "pack_axis": -1, "transposed": True,
+        "bits": 4, "group_size": 0 if group > columns else group, "axis": -2, "pack_axis": -1, "transposed": True,
         "word": "i32", "order": ORDER, "offset": "zero_point", "offset_dtype": "packed", "scale_dtype": scales.dtype,
     }  # fmt: skip
     fields = {

@@ -71,7 +71,7 @@ def _make(
     zeros = need(parts, ".qzeros", (word,), rank=2)
     scales = need(parts, ".scales", FLOATS, rank=2)
     rows, columns = codes.shape[1], codes.shape[0] * int(word[1:]) // bits
-    if group >= columns:
+    if group > columns:
         group = 0
     inner = {
         "bits": bits, "group_size": group, "axis": -2, "transposed": True, "word": word, "offset": "zero_point",

@@ -91,7 +91,8 @@ def _codec(method: str, form: Form, origin: CodecSpec) -> CodecSpec:
         return CodecSpec("affine", {**kept, "pack_axis": -1, "order": ORDER})
     if method == GPTQ:
         kept["zero"] = 1
-    return CodecSpec("hf.act_order", {}, CodecSpec("affine", kept))
+    made = CodecSpec("affine", kept)
+    return made if origin == made else CodecSpec("hf.act_order", {}, made)  # with g_idx, for old readers
 
 
 def layout(
@@ -165,7 +166,8 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
     common = {"bits": bits, "group_size": group}
     if method == AWQ:
         return {**kept, "quantization_config": {"quant_method": AWQ, "version": "gemm", "zero_point": True, **common}}
-    ordered = any(spec.encodings[0].codec.id == "hf.act_order" for spec in specs)
+    before = config.get("quantization_config")
+    ordered = isinstance(before, dict) and before.get("desc_act") is True
     single: dict[str, Any] = {"quant_method": GPTQ, "checkpoint_format": method, "desc_act": ordered, "sym": False}
     return {**kept, "quantization_config": {**single, **common}}
 

@@ -45,10 +45,12 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     form = affine_form(codec)
     if form is None:
         return Refusal(why=f"MLX has no layout for {codec.id}; ask for one with --encode", code="codec")
-    mode = Mode(AFFINE, form["bits"], form.get("group_size", 0))
-    if mode.bits not in AFFINE_BITS or mode.group_size not in AFFINE_GROUPS:
+    group = form.get("group_size", 0) or spec.shape[-1]
+    fitting = [size for size in AFFINE_GROUPS if group % size == 0]  # larger groups are divided
+    if form["bits"] not in AFFINE_BITS or not fitting:
         legal = f"{AFFINE_BITS} bits in groups of {AFFINE_GROUPS}"
-        return Refusal(why=f"MLX has {legal}, not {mode.bits} in {mode.group_size}", code="affine")
+        return Refusal(why=f"MLX has {legal}, not {form['bits']} in {group}", code="affine")
+    mode = Mode(AFFINE, form["bits"], fitting[-1])
     params = affine_params(mode, *_floats(form))
     try:
         made = Affine().parts(spec, params)
