@@ -96,6 +96,16 @@ static INLINE F lookup_nibbles(F table, const uint8_t* at) {
     return lookup(table, pair(spread8<4>(read<uint32_t>(at)), spread8<4>(read<uint32_t>(at + 4))));
 }
 
+// Products of 32 bytes without sign and 32 with, times a scale, onto sums in as many lanes as there are.
+typedef F Sum8;
+static INLINE Integers products16(B codes, const int8_t* x) {
+    return __builtin_convertvector(codes.v, Integers) * __builtin_convertvector(read<Signed>(x), Integers);
+}
+static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum8 to) {
+    return {__builtin_convertvector(products16(low, x) + products16(high, x + 16), Floats) * scale + to.v};
+}
+static INLINE float sum(Sum8 a, Sum8 b) { return sum(a + b); }
+
 static INLINE void fence() {}
 static INLINE void prefetch(const void* at) { __builtin_prefetch(at); }
 
