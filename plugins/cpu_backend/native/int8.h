@@ -93,7 +93,8 @@ template <int Bits> struct GroupedIntegers {
                 const float stored = w.offset ? widened(w.offset, w.offset_type, w.listed, index) : 0;
                 offset = w.bias ? stored - float(w.zero) * scale : -(stored + float(w.zero)) * scale;
             }
-            const B low = load_codes16<Bits>(at), high = load_codes16<Bits>(at + 2 * Bits);
+            B low, high;
+            load_codes32<Bits>(at, low, high);
             sink.put(g, (low & mask) ^ flip, (high & mask) ^ flip, scale, offset);
         }
     }

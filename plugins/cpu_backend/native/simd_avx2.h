@@ -62,6 +62,9 @@ template <int By> static INLINE B right(B x) { return {_mm_srli_epi16(x.v, By)};
 static INLINE B right(B x, int by) { return {_mm_srl_epi16(x.v, _mm_cvtsi32_si128(by))}; }
 template <int By> static INLINE B left(B x) { return {_mm_slli_epi16(x.v, By)}; }
 
+static INLINE B interleave_low(B x, B y) { return {_mm_unpacklo_epi8(x.v, y.v)}; }
+static INLINE B interleave_high(B x, B y) { return {_mm_unpackhi_epi8(x.v, y.v)}; }
+
 static INLINE F widen_u8(B x) {
     return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x.v)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x.v, 8)))};
 }

@@ -43,6 +43,9 @@ template <int By> static INLINE B right(B a) { return {_mm_srli_epi16(a.v, By)};
 static INLINE B right(B a, int by) { return {_mm_srl_epi16(a.v, _mm_cvtsi32_si128(by))}; }
 template <int By> static INLINE B left(B a) { return {_mm_slli_epi16(a.v, By)}; }
 
+static INLINE B interleave_low(B a, B b) { return {_mm_unpacklo_epi8(a.v, b.v)}; }
+static INLINE B interleave_high(B a, B b) { return {_mm_unpackhi_epi8(a.v, b.v)}; }
+
 static INLINE F widen_u8(B a) { return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(a.v))}; }
 static INLINE F widen_i8(B a) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(a.v))}; }
 static INLINE F load_half(const void* at) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)at))}; }

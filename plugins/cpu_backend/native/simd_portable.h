@@ -62,6 +62,13 @@ template <int By> static INLINE B right(B a) { return {a.v >> By}; }
 static INLINE B right(B a, int by) { return {a.v >> uint8_t(by)}; }
 template <int By> static INLINE B left(B a) { return {a.v << By}; }
 
+static INLINE B interleave_low(B a, B b) {
+    return {__builtin_shufflevector(a.v, b.v, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)};
+}
+static INLINE B interleave_high(B a, B b) {
+    return {__builtin_shufflevector(a.v, b.v, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)};
+}
+
 static INLINE F widen_u8(B a) { return {__builtin_convertvector(a.v, Floats)}; }
 static INLINE F widen_i8(B a) { return {__builtin_convertvector((Signed)a.v, Floats)}; }
 static INLINE F load_bf16(const void* at) {
