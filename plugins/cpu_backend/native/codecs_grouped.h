@@ -96,7 +96,7 @@ static void gather_codes(const Weights& w, int bits, int64_t row, int64_t column
 }
 
 template <int Bits, bool Looked> struct Grouped {
-    static constexpr int64_t panel = 1024;  // columns at a time: their scales fit the stack, whatever the group
+    static constexpr int64_t panel = 4096;  // columns at a time: their scales fit the stack, whatever the group
 
     template <class Sink> static INLINE void run(const Weights& w, int64_t row, int64_t c0, int64_t c1, Sink& sink) {
         for (int64_t at = c0; at < c1; at += panel) {
