@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import field, frozen
@@ -59,6 +59,7 @@ class Chain:
     refused: tuple[Refused, ...] = ()
     policy: str = "spec"
     spec: TensorSpec | None = field(default=None, repr=False)
+    options: Mapping[str, Any] = field(factory=dict)
 
     def explain(self) -> str:
         """The decision in a few lines for people."""
@@ -161,6 +162,7 @@ def resolve(
     return Chain(
         target=target, container=container, chosen=offers[0].offer, because=_because(offers, name, key),
         others=tuple(r.offer for r in offers[1:]), refused=tuple(refused), policy=name, spec=spec,
+        options={} if wanted is None else wanted.params,
     )  # fmt: skip
 
 

@@ -125,6 +125,8 @@ class Tensor:
         with self._guard("loading"):
             known = self.file.registry
             implementation = known.backend(chain.chosen.backend)
+            if chain.options:
+                implementation = implementation.configured(chain.options)
             handle = implementation.load(chain, self.arrays(chain.chosen.encoding), known)
             return Weight(self, chain, implementation, handle)
 

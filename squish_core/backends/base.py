@@ -91,7 +91,7 @@ class Backend:
         raise NotImplementedError
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
-        """This backend with options of the user (`ane:device=M1`): a backend of its own, for planning."""
+        """This backend with options of the user (`ane:device=M1`, `cpu:threads=1`): a backend of its own."""
         raise SquishError(f"backend {self.id!r} takes no options", found=", ".join(options), code="backend")
 
     def offer(self, request: Request) -> Offer | Refused:
@@ -100,7 +100,7 @@ class Backend:
 
     def load(self, chain: Chain, parts: Parts, registry: Registry) -> Any:
         """A handle that holds the weights, for the operations below."""
-        raise NotImplementedError
+        raise self.lacks("load")
 
     def dense(
         self, handle: Any, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None

@@ -96,7 +96,7 @@ static void gather_codes(const Weights& w, int bits, int64_t row, int64_t column
 }
 
 template <int Bits, bool Looked> struct Grouped {
-    static constexpr int64_t panel = 1024;  // columns at a time: their scales fit the stack, whatever the group
+    static constexpr int64_t panel = 4096;  // columns at a time: their scales fit the stack, whatever the group
 
     template <class Sink> static INLINE void run(const Weights& w, int64_t row, int64_t c0, int64_t c1, Sink& sink) {
         for (int64_t at = c0; at < c1; at += panel) {
@@ -132,8 +132,15 @@ template <int Bits, bool Looked> struct Grouped {
                 const Levels<Bits, decltype(map)> levels(map);
                 if (w.strided)
                     for (; c + 16 <= stop; c += 16, i += 16) sink.put(i, levels(load_bytes(gathered + (c - c0))));
-                else
+                else {
+                    for (; c + 32 <= stop; c += 32, i += 32) {
+                        B low, high;
+                        load_codes32<Bits>(codes + (c - c0) / 8 * Bits, low, high);
+                        sink.put(i, levels(low));
+                        sink.put(i + 16, levels(high));
+                    }
                     for (; c + 16 <= stop; c += 16, i += 16) sink.put(i, levels.stream(codes + (c - c0) / 8 * Bits));
+                }
             }
         }
         while (c < c1) {

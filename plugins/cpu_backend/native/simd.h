@@ -31,6 +31,16 @@ template <int Bits> static INLINE B load_codes16(const uint8_t* at) {
     }
 }
 
+// Thirty-two codes; what lies above a code of 4 bits in its byte is not cleared. Reads 4 * Bits bytes.
+template <int Bits> static INLINE void load_codes32(const uint8_t* at, B& low, B& high) {
+    if constexpr (Bits == 4) {
+        const B codes = load_bytes(at);
+        low = interleave_low(codes, right<4>(codes)), high = interleave_high(codes, right<4>(codes));
+    } else {
+        low = load_codes16<Bits>(at), high = load_codes16<Bits>(at + 2 * Bits);
+    }
+}
+
 // What each code stands for. `Map` turns 16 codes into values; where the instruction set can look up 16 floats, the values
 // of all codes of up to 4 bits are made once and looked up by the low 4 bits, whatever lies above a code in its byte.
 template <int Bits, class Map> struct Levels {

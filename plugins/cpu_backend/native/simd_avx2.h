@@ -62,6 +62,9 @@ template <int By> static INLINE B right(B x) { return {_mm_srli_epi16(x.v, By)};
 static INLINE B right(B x, int by) { return {_mm_srl_epi16(x.v, _mm_cvtsi32_si128(by))}; }
 template <int By> static INLINE B left(B x) { return {_mm_slli_epi16(x.v, By)}; }
 
+static INLINE B interleave_low(B x, B y) { return {_mm_unpacklo_epi8(x.v, y.v)}; }
+static INLINE B interleave_high(B x, B y) { return {_mm_unpackhi_epi8(x.v, y.v)}; }
+
 static INLINE F widen_u8(B x) {
     return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x.v)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x.v, 8)))};
 }
@@ -109,6 +112,17 @@ static INLINE F lookup(F table, B index) {
 static INLINE F lookup_nibbles(F table, const uint8_t* at) {
     return lookup(table, pair(spread8<4>(read<uint32_t>(at)), spread8<4>(read<uint32_t>(at + 4))));
 }
+
+// Products of 32 bytes without sign and 32 with, times a scale, onto sums in eight lanes.
+struct Sum8 { __m256 v; };
+static INLINE __m256i products16(B codes, const int8_t* x) {
+    return _mm256_madd_epi16(_mm256_cvtepu8_epi16(codes.v), _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i*)x)));
+}
+static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum8 to) {
+    const __m256i sums = _mm256_add_epi32(products16(low, x), products16(high, x + 16));
+    return {_mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(scale), to.v)};
+}
+static INLINE float sum(Sum8 a, Sum8 b) { return sum(F{a.v, b.v}); }
 
 static INLINE void fence() { _mm_sfence(); }
 static INLINE void prefetch(const void* at) { _mm_prefetch((const char*)at, _MM_HINT_T0); }

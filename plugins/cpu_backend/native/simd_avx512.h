@@ -43,6 +43,9 @@ template <int By> static INLINE B right(B a) { return {_mm_srli_epi16(a.v, By)};
 static INLINE B right(B a, int by) { return {_mm_srl_epi16(a.v, _mm_cvtsi32_si128(by))}; }
 template <int By> static INLINE B left(B a) { return {_mm_slli_epi16(a.v, By)}; }
 
+static INLINE B interleave_low(B a, B b) { return {_mm_unpacklo_epi8(a.v, b.v)}; }
+static INLINE B interleave_high(B a, B b) { return {_mm_unpackhi_epi8(a.v, b.v)}; }
+
 static INLINE F widen_u8(B a) { return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(a.v))}; }
 static INLINE F widen_i8(B a) { return {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(a.v))}; }
 static INLINE F load_half(const void* at) { return {_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)at))}; }
@@ -73,6 +76,15 @@ static INLINE F lookup_nibbles(F table, const uint8_t* at) {
     const __m512i words = _mm512_castsi128_si512(_mm_loadl_epi64((const __m128i*)at));
     return {_mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_permutexvar_epi32(places, words), shifts), table.v)};
 }
+
+// Products of 32 bytes without sign and 32 with, times a scale, onto sums in eight lanes.
+struct Sum8 { __m256 v; };
+static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum8 to) {
+    const __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(low.v), high.v, 1);
+    const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), codes, _mm256_loadu_si256((const __m256i*)x));
+    return {_mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(scale), to.v)};
+}
+static INLINE float sum(Sum8 a, Sum8 b) { return sum(F{_mm512_zextps256_ps512(_mm256_add_ps(a.v, b.v))}); }
 
 static INLINE void fence() { _mm_sfence(); }
 static INLINE void prefetch(const void* at) { _mm_prefetch((const char*)at, _MM_HINT_T0); }

@@ -62,6 +62,13 @@ template <int By> static INLINE B right(B a) { return {a.v >> By}; }
 static INLINE B right(B a, int by) { return {a.v >> uint8_t(by)}; }
 template <int By> static INLINE B left(B a) { return {a.v << By}; }
 
+static INLINE B interleave_low(B a, B b) {
+    return {__builtin_shufflevector(a.v, b.v, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)};
+}
+static INLINE B interleave_high(B a, B b) {
+    return {__builtin_shufflevector(a.v, b.v, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)};
+}
+
 static INLINE F widen_u8(B a) { return {__builtin_convertvector(a.v, Floats)}; }
 static INLINE F widen_i8(B a) { return {__builtin_convertvector((Signed)a.v, Floats)}; }
 static INLINE F load_bf16(const void* at) {
@@ -95,6 +102,16 @@ static INLINE F lookup(F table, B index) {
 static INLINE F lookup_nibbles(F table, const uint8_t* at) {
     return lookup(table, pair(spread8<4>(read<uint32_t>(at)), spread8<4>(read<uint32_t>(at + 4))));
 }
+
+// Products of 32 bytes without sign and 32 with, times a scale, onto sums in as many lanes as there are.
+typedef F Sum8;
+static INLINE Integers products16(B codes, const int8_t* x) {
+    return __builtin_convertvector(codes.v, Integers) * __builtin_convertvector(read<Signed>(x), Integers);
+}
+static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum8 to) {
+    return {__builtin_convertvector(products16(low, x) + products16(high, x + 16), Floats) * scale + to.v};
+}
+static INLINE float sum(Sum8 a, Sum8 b) { return sum(a + b); }
 
 static INLINE void fence() {}
 static INLINE void prefetch(const void* at) { __builtin_prefetch(at); }

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from attrs import field, frozen
+from attrs import frozen
 
 from squish_core.api import (
     Availability,
@@ -48,7 +48,8 @@ class Handle:
     dtype: str
     arrays: Mapping[str, Array]
     weights: Weights
-    threads: int = field(factory=threads)
+    threads: int
+    int8: bool
 
 
 class CpuBackend(Backend):
@@ -56,9 +57,23 @@ class CpuBackend(Backend):
 
     id = "cpu"
 
+    def __init__(self, threads: Any = None, activations: str = "f32") -> None:
+        self.threads, self.int8 = threads, activations == "int8"
+
+    def configured(self, options: Mapping[str, Any]) -> Backend:
+        """`threads`, a number; `activations`, f32 (the default) or int8: codes of 8 bits and a scale for each 32."""
+        if set(options) - {"threads", "activations"} or options.get("activations", "f32") not in ("f32", "int8"):
+            raise SquishError(
+                "cpu takes no such option", expected="threads=NUMBER, activations=f32 or int8",
+                found=", ".join(f"{name}={value}" for name, value in options.items()), code="backend",
+            )  # fmt: skip
+        made = CpuBackend(**options)
+        made.id = self.id
+        return made
+
     def probe(self) -> Availability:
         try:
-            found, count = library(), threads()
+            found, count = library(), threads(self.threads)
         except SquishError as error:
             return Availability(ok=False, reason=str(error))
         others = ", ".join(name for name in found.instructions if name != found.chosen)
@@ -74,6 +89,8 @@ class CpuBackend(Backend):
         shown = spec or TensorSpec(name="", shape=(256, 256), dtype="f32")
         try:
             layout = layout_of(encoding.codec, shown)
+            if self.int8:
+                layout.check_int8()
         except UncoveredError as error:
             return Refused(backend=self.id, encoding=encoding, code="uncovered", why=error.message)
         cost = None
@@ -83,7 +100,8 @@ class CpuBackend(Backend):
         ops = ("dense", *{2: ("linear", "embed"), 3: ("experts",)}.get(len(shown.shape), ()))
         return Offer(
             backend=self.id, encoding=encoding, mode="stream", ops=ops, cost=cost,
-            layout="the stored codes in place, decoded in registers",
+            layout="the stored codes in place, " + ("activations in 8 bits" if self.int8 else "decoded in registers"),
+            exact=not self.int8,
         )  # fmt: skip
 
     def load(self, chain: Chain, parts: Parts, registry: Registry) -> Handle:
@@ -100,7 +118,10 @@ class CpuBackend(Backend):
         for name, array in arrays.items():
             setattr(weights, name, array.ctypes.data)
         dtype = codec.value_dtype(spec, encoding.codec.params)
-        return Handle(spec=spec, layout=layout, dtype=dtype, arrays=arrays, weights=weights)
+        count = threads(self.threads)
+        return Handle(
+            spec=spec, layout=layout, dtype=dtype, arrays=arrays, weights=weights, threads=count, int8=self.int8
+        )
 
     def dense(
         self, handle: Handle, *, region: Region | None = None, dtype: str | None = None, out: Array | None = None
@@ -186,9 +207,15 @@ def _decode(handle: Handle, rows: Array, columns: slice, dtype: str, out: Array)
 
 def _multiply(handle: Handle, x: Array, first: int, rows: int) -> Array:
     x = np.require(x, requirements=["C", "A"])
-    out = np.empty((len(x), rows), np.float32)
-    if out.size:
+    count, columns = x.shape
+    out = np.empty((count, rows), np.float32)
+    if out.size and handle.int8:
+        room = np.empty(-(-count * columns * 5 // 16), np.float32)  # codes, and a scale and a sum for each 32
+        library().multiply8(
+            handle.weights, first, rows, x.ctypes.data, count, room.ctypes.data, out.ctypes.data, rows, handle.threads
+        )
+    elif out.size:
         library().multiply(
-            handle.weights, first, rows, x.ctypes.data, x.shape[1], len(x), out.ctypes.data, rows, handle.threads
+            handle.weights, first, rows, x.ctypes.data, columns, count, out.ctypes.data, rows, handle.threads
         )
     return out

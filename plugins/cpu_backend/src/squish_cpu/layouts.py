@@ -22,6 +22,8 @@ GGML = {
     "q2_k": (256, 84), "q3_k": (256, 110), "q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210),
     "q8_k": (256, 292),
 }  # fmt: skip
+# Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K, and affine codes of 2 3 4 5 6 8 bits
+INT8_KINDS = (3, 4, 5, 6, 7, 11, 12, 16, 17, 18, 19, 20, 22)
 TYPES = {"f32": 0, "f16": 1, "bf16": 2, "u8": 3, "i8": 4}
 LISTED = 5
 BYTE_FLOATS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz", "f8_e8m0")
@@ -45,6 +47,13 @@ class Layout:
     pointers: Mapping[str, Callable[[Arrays], Array]]
     grain: int = 16
     resident: int = 0
+
+    def check_int8(self) -> None:
+        """UncoveredError where 32 weights in a row do not have one scale and codes of a byte."""
+        kind, group = self.fields["kind"], self.fields.get("group_columns", 32)
+        rows = not self.fields.get("strided") and "mask" not in self.pointers
+        if kind not in INT8_KINDS or not rows or group % 32 or self.columns % 32:
+            raise UncoveredError("no loop takes activations of 8 bits for this codec", code="activations")
 
 
 def layout_of(codec: CodecSpec, spec: TensorSpec) -> Layout:

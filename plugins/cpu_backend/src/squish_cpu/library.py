@@ -39,6 +39,7 @@ class Library(NamedTuple):
 
     decode: Function
     multiply: Function
+    multiply8: Function
     encode: Function
     fill: Function
     read: Function
@@ -72,10 +73,12 @@ def library() -> Library:
     weights = ctypes.POINTER(Weights)
     rows = (weights, c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_int64, c_int32, c_int32)
     products = (weights, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int32)
+    products8 = (weights, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int32)
     blocks = (c_int32, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int32)
     return Library(
         _declared(loaded.squish_decode, *rows),
         _declared(loaded.squish_multiply, *products),
+        _declared(loaded.squish_multiply8, *products8, result=c_int),
         _declared(loaded.squish_encode, *blocks, result=c_int),
         _declared(loaded.squish_fill, c_void_p, c_int64),
         _declared(loaded.squish_read, c_void_p, c_int64, result=c_float),
@@ -84,15 +87,16 @@ def library() -> Library:
     )
 
 
-def threads() -> int:
-    """Threads of one call: `SQUISH_CPU_THREADS`, or every core that this process may use."""
-    given = os.environ.get(THREADS)
+def threads(wanted: Any = None) -> int:
+    """Threads of one call: as asked for, or `SQUISH_CPU_THREADS`, or every core that this process may use."""
+    given = os.environ.get(THREADS) if wanted is None else str(wanted)
     if not given:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not (given.isascii() and given.isdigit() and 0 < int(given) <= MOST_THREADS):
         raise SquishError(
-            f"{THREADS} is no number of threads", expected=f"1..{MOST_THREADS}", found=given, code="threads"
-        )
+            f"{THREADS if wanted is None else 'threads'} is no number of threads", expected=f"1..{MOST_THREADS}",
+            found=given, code="threads",
+        )  # fmt: skip
     return int(given)
 
 

@@ -1,0 +1,59 @@
+"""Activations in 8 bits: within the error that their rounding may cause, and only where asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cases import Case, every, name_of
+from random_parts import random_tensor
+
+from squish_core.api import CodecSpec, SquishError
+
+WISH = "cpu:activations=int8"
+
+
+CASES = [case for case in every() if len(case[1]) == 2 and case[1][1] % 32 == 0]
+
+
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_the_error_is_that_of_rounding_activations(case: Case, instructions: str) -> None:
+    """Half a step, max|x| / 254, of each activation, times its weight; plus the rounding of sums in float32."""
+    codec, shape, dtype = case
+    tensor = random_tensor(codec, shape, dtype=dtype)
+    try:
+        weight = tensor.load(WISH)
+    except SquishError as error:
+        if "activations of 8 bits" not in str(error):
+            raise
+        return
+    assert not weight.chain.chosen.exact
+    values = tensor.numpy().astype(np.float64)
+    finite = np.isfinite(values).all(axis=1)
+    values = values[finite]
+    x = np.random.default_rng(0).standard_normal((3, shape[1]), np.float32)
+    x[:, :32] *= 40
+    x[1, 32:64] = 0
+    steps = np.repeat(np.abs(x).reshape(3, -1, 32).max(axis=2) / 254, 32, axis=1).astype(np.float64)
+    # Codes are not centred before they are summed, so rounding is relative to the largest code.
+    room = 1e-4 * np.abs(values).max(axis=1, initial=0) * np.abs(x).sum(axis=1, dtype=np.float64)[:, None]
+    error = np.abs(weight.linear(x)[:, finite] - x.astype(np.float64) @ values.T)
+    assert (error <= steps @ np.abs(values).T * 1.001 + room).all()
+
+
+def test_it_is_an_option_and_not_the_default() -> None:
+    tensor = random_tensor(CodecSpec("ggml.q4_k"), (8, 256))
+    assert tensor.chain().chosen.exact
+    assert "8 bits" in tensor.chain(WISH).explain()
+    with pytest.raises(SquishError, match="no such option"):
+        tensor.chain("cpu:activations=int4")
+    with pytest.raises(SquishError, match="activations of 8 bits"):
+        random_tensor(CodecSpec("ggml.q6_k"), (8, 256)).chain(WISH)
+
+
+def test_threads_are_an_option() -> None:
+    tensor = random_tensor(CodecSpec("ggml.q8_0"), (300, 256))
+    x = np.random.default_rng(0).standard_normal((2, 256), np.float32)
+    one, many = (tensor.load(f"{WISH},threads={count}").linear(x) for count in (1, 5))
+    assert one.tobytes() == many.tobytes()
+    with pytest.raises(SquishError, match="number of threads"):
+        tensor.load("cpu:threads=0")
