@@ -22,6 +22,7 @@ GROUPS = {
     "uqff": "squish_uqff",
     "tiers": "squish_npydir",
     "kernels": "squish_cpu",
+    "packages": "squish_ane",
 }
 
 INTRO = """# Benchmarks

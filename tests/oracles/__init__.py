@@ -56,7 +56,7 @@ class Environment:
 
 
 ENVIRONMENTS = {
-    "coremltools": Environment("coremltools==9.0 numpy"),
+    "coremltools": Environment("coremltools==9.0 scikit-learn numpy"),
     "ggml": Environment("ggml-python==0.0.45 numpy"),
     "gguf": Environment("gguf==0.19.0 numpy"),
     "hqq": Environment("hqq==0.2.8.post1 torch==2.13.0 numpy", python="3.11", installer="pip"),

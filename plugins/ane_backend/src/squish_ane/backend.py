@@ -76,7 +76,9 @@ class Planned(Backend):
     def _planned(self, encoding: Encoding, spec: TensorSpec) -> Offer:
         weights = weights_of(encoding, spec)
         verdict = planner.plan(weights or planner.Weights(form="dense", elements=spec.elements), self.generation)
-        told = verdict.why if weights else f"Core ML has no form of {encoding.codec.id}, so it is decoded first"
+        dense = encoding.codec.id == "dense"
+        first = "rounded to float16 first" if dense else f"Core ML has no form of {encoding.codec.id}: decoded first"
+        told = verdict.why if weights else first
         cut = f", in {verdict.pieces} pieces" if verdict.pieces > 1 else ""
         held = verdict.mode if weights else "decoded"
         title = facts.ROWS[weights.form].title if weights else "dense float16"

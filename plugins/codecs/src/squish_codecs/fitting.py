@@ -10,12 +10,14 @@ ROUNDS = 100
 """Most rounds of k-means; on weights it settles in a few dozen."""
 ROWS = 1 << 16
 """Vectors compared with all entries at a time."""
+SAMPLE = 1 << 20
+"""Most values that a codebook is fitted to; more are thinned out evenly."""
 
 
 def codebook(values: Array, entries: int, fit: str) -> Array:
     """A table f32 [entries, vector] for values f32 [count, vector]; those that are few enough stand in it as they are.
 
-    `kmeans` minimises the squared error (Lloyd's rounds from quantiles); `uniform` steps evenly from the smallest
+    `kmeans` lowers the squared error (Lloyd's rounds from quantiles); `uniform` steps evenly from the smallest
     value to the largest (vectors: along each axis of the diagonal).
     """
     if not len(values):
@@ -23,7 +25,16 @@ def codebook(values: Array, entries: int, fit: str) -> Array:
     if fit == "uniform":
         low, high = values.min(axis=0), values.max(axis=0)
         return np.linspace(low, high, entries, dtype=np.float32)
-    return _scalars(values[:, 0], entries) if values.shape[1] == 1 else _vectors(values, entries)
+    # An odd step meets every column of a matrix whose width is a power of two.
+    sample = values if len(values) <= SAMPLE else values[:: -(-len(values) // SAMPLE) | 1]
+    if values.shape[1] > 1:
+        return _vectors(sample, entries)
+    found = np.unique(sample)
+    if len(found) <= entries:
+        found = np.unique(values)
+    if len(found) <= entries:
+        return np.resize(found, entries).astype(np.float32)[:, None]
+    return _scalars(sample[:, 0], entries)
 
 
 def nearest_vectors(table: Array, values: Array) -> Array:
@@ -39,9 +50,6 @@ def nearest_vectors(table: Array, values: Array) -> Array:
 def _scalars(values: Array, entries: int) -> Array:
     """One dimension: sorted, a cluster is a run, and its mean a difference of two sums."""
     ranked = np.sort(values.astype(np.float64))
-    starts = np.flatnonzero(np.diff(ranked, prepend=np.nan) != 0)
-    if len(starts) <= entries:
-        return np.resize(ranked[starts], entries).astype(np.float32)[:, None]
     sums = np.concatenate([[0.0], np.cumsum(ranked)])
     centres = _quantiles(ranked, entries)
     for _ in range(ROUNDS):

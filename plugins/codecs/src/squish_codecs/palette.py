@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from math import lcm
 from typing import Any
 
@@ -12,7 +13,7 @@ from attrs import evolve
 from squish_core.api import Codec, CodecError, Codes, Exactness, Params, Parts, Region, TensorSpec, dtypes
 
 from . import repacking
-from .decoding import runs
+from .decoding import PANEL, runs
 from .encoding import FLOATS, blocks_of, check_finite
 from .fitting import codebook, nearest_vectors
 from .tables import Tables
@@ -157,7 +158,9 @@ def _fitted(tables: Tables, panel: Array) -> dict[str, Array]:
     for run in runs_of:
         book = codebook(run, 1 << tables.scheme.bits, tables.fit).astype(dtype)
         entries = book.astype(np.float32)
-        codes.append(nearest(entries[:, 0], run[:, 0]) if step == 1 else nearest_vectors(entries, run))
+        look_up = partial(nearest, entries[:, 0]) if step == 1 else partial(nearest_vectors, entries)
+        pieces = range(0, len(run), PANEL)
+        codes += [look_up(run[at : at + PANEL, 0] if step == 1 else run[at : at + PANEL]) for at in pieces]
         books.append(book)
     lines = np.concatenate(codes).reshape(-1 if tables.scheme.flat else shape)
     _, size = tables.parts(panel.shape)["codebook"]

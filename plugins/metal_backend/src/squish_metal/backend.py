@@ -74,7 +74,8 @@ class Metal(Backend):
         dtype = folded_dtype(codec, encoding, spec)
         size = dtypes.nbytes(dtype, spec.shape)
         kept = dtypes.bits(dtype) >= dtypes.bits(codec.value_dtype(spec, encoding.codec.params))
-        return self._offer(encoding, "fold", f"decoded once, {dtype} in MLX", size, exact=kept)
+        done = "" if encoding.codec.id == "dense" else "decoded once, "
+        return self._offer(encoding, "fold", f"{done}an array of {dtype}", size, exact=kept)
 
     def load(self, chain: Chain, parts: Parts, registry: Registry) -> _Loaded:
         from .weights import Blocks, Plain, Quantized
@@ -113,7 +114,7 @@ class Metal(Backend):
     def _offer(self, encoding: Encoding, mode: str, layout: str, size: int, *, exact: bool = True) -> Offer:
         cost = Cost(stored=encoding.stored, resident=size, moved=size)
         return Offer(
-            backend=self.id, encoding=encoding, mode=mode, ops=OPS, layout=f"{layout}, copied once into its memory",
+            backend=self.id, encoding=encoding, mode=mode, ops=OPS, layout=f"{layout}, copied once into MLX's memory",
             cost=cost, exact=exact,
         )  # fmt: skip
 
