@@ -60,15 +60,14 @@ def test_without_a_rule_codes_are_kept(run: Any) -> None:
 def test_the_same_codec_with_other_parameters_is_no_copy() -> None:
     from squish_core.conversion import _wider
 
-    parts = {role: api.Part(dtype="f32", shape=(2, 2)) for role in ("scale", "offset")}
-    parts["data"] = api.Part(dtype="u32", shape=(2, 8))
+    def stored(index: str, **params: Any) -> api.Encoding:
+        parts = {"data": api.Part(dtype="f32", shape=(2, 2)), "index": api.Part(dtype=index, shape=(2, 2))}
+        return api.Encoding(codec=api.CodecSpec("toy", {"index": index, **params}), parts=parts)
 
-    def stored(**params: Any) -> api.Encoding:
-        return api.Encoding(codec=api.CodecSpec("affine", {"bits": 4, **params}), parts=parts)
-
-    assert not _wider(stored(offset="zero_point"), stored(offset="bias"))
-    assert not _wider(stored(offset="zero_point", word="u32"), stored(offset="bias"))
-    assert _wider(stored(word="u32"), stored(word="u16"))
+    assert _wider(stored("u32"), stored("u16"))
+    assert not _wider(stored("u16"), stored("u32"))
+    assert not _wider(stored("u32", offset="zero_point"), stored("u32", offset="bias"))
+    assert not _wider(stored("u32", offset="zero_point"), stored("u16", offset="bias"))
 
 
 def test_a_rule_for_everything_leaves_what_it_cannot_take_and_says_why(run: Any) -> None:
