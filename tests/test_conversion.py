@@ -58,7 +58,7 @@ def test_without_a_rule_codes_are_kept(run: Any) -> None:
 
 
 def test_the_same_codec_with_other_parameters_is_no_copy() -> None:
-    from squish_core.conversion import _wider
+    from squish_core.steps import _wider
 
     def stored(index: str, **params: Any) -> api.Encoding:
         parts = {"data": api.Part(dtype="f32", shape=(2, 2)), "index": api.Part(dtype=index, shape=(2, 2))}

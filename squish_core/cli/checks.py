@@ -15,7 +15,8 @@ from squish_core.errors import SquishError
 
 if TYPE_CHECKING:
     from squish_core.comparison import Difference
-    from squish_core.conversion import Conversion, Step
+    from squish_core.conversion import Conversion
+    from squish_core.steps import Step
 
 CANNOT_RUN = (
     "missing",

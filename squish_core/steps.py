@@ -1,0 +1,267 @@
+"""What happens to each tensor of a conversion, decided before anything is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from squish_core import dtypes
+from squish_core.containers import Container
+from squish_core.distances import Distance
+from squish_core.errors import MissingPluginError, SquishError, TensorError
+from squish_core.guard import guarded
+from squish_core.handles import File
+from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
+from squish_core.plugins import Registry
+from squish_core.recipes import KEEP, Rule, expand, kind_of, rule_for
+from squish_core.streams import repack_exactness, values_of
+
+_KEPT = "kept: "
+
+
+@frozen(kw_only=True)
+class Step:
+    """What happens to one tensor: `action` is "copy" (bytes), "widen" (integers of a part, to a wider type),
+    "repack" (codes), "encode" (through floats).
+
+    `quality`: of an encoding with loss, how far the written values are from the source's; measured while writing.
+    """
+
+    name: str
+    action: str
+    source: str
+    target: str
+    stored: int
+    size: int
+    exactness: Exactness
+    note: str = ""
+    quality: Distance | None = field(default=None, eq=False)
+    spec: TensorSpec = field(repr=False)
+    origin: Encoding = field(repr=False)
+
+    @property
+    def bits(self) -> float:
+        """Bits per weight of all parts, scales included."""
+        return 8 * self.size / max(self.spec.elements, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        keys = ("name", "action", "source", "target", "stored", "size", "bits", "note")
+        quality = self.quality.to_dict() if self.quality else None
+        return {**{key: getattr(self, key) for key in keys}, "exactness": str(self.exactness), "quality": quality}
+
+
+class Decision:
+    """What a format makes of a file's tensors under the rules of `encode=`."""
+
+    def __init__(
+        self, file: File, container: Container, options: Mapping[str, str], rules: tuple[Rule, ...],
+        rename: Callable[[str], str],
+    ) -> None:  # fmt: skip
+        self.file, self.known, self.container, self.format = file, file.registry, container, container.id
+        self.options, self.rules, self.rename = options, rules, rename
+        self.chosen: Mapping[str, CodecSpec | str] = {}
+
+    def decide(self, specs: list[TensorSpec]) -> list[Step]:
+        """One step for each tensor; SquishError where one cannot be had."""
+        steps, failed = [], []
+        general = next((rule.spec for rule in reversed(self.rules) if rule.pattern is None), KEEP)
+        with guarded(TensorError, "choosing encodings", file=self.file.name):
+            self.chosen = self._chosen(specs, general)
+        for spec in specs:
+            try:
+                with guarded(TensorError, "planning", file=self.file.name, tensor=spec.name):
+                    steps.append(self._step(spec))
+            except MissingPluginError:
+                raise
+            except SquishError as error:
+                failed.append(error)
+        if failed:
+            first = failed[0]
+            if len(failed) > 1:
+                others = ", ".join(error.tensor or "?" for error in failed[1:4])
+                more = f" and {len(failed) - 4} more" if len(failed) > 4 else ""
+                first.message += f"; the same or another reason stops {others}{more}"
+            raise first
+        self._check_taken(steps)
+        return steps
+
+    def _chosen(self, specs: list[TensorSpec], general: CodecSpec) -> Mapping[str, CodecSpec | str]:
+        """What a rule for everything means for each tensor: an encoding, or a reason to keep it."""
+        if general == KEEP:
+            return {}
+        if kind_of(general, self.known) != "policy":
+            renamed = {self.rename(spec.name): spec for spec in specs}
+            targets = [evolve(spec, name=name) for name, spec in renamed.items()]
+            found = self.container.choose(targets, general, self.options)
+            return {renamed[name].name: wanted for name, wanted in found.items()}
+        ours = [spec for spec in specs if (rule := rule_for(self.rules, spec.name)) and rule.pattern is None]
+        return self.known.policy(general.id).choose(
+            ours, general.params,
+            lambda spec: values_of(self.file, spec, self.file[spec.name].readable()),
+            lambda name: expand(CodecSpec(name), self.format, self.known),
+        )  # fmt: skip
+
+    def _check_taken(self, steps: list[Step]) -> None:
+        """A rule for everything that not one tensor can take is a mistake, not a copy."""
+        rules = {step.name: rule_for(self.rules, step.name) for step in steps}
+        asked = [step for step in steps if (rule := rules[step.name]) and rule.pattern is None and rule.spec != KEEP]
+        if asked and all(step.note.startswith(_KEPT) for step in asked):
+            reason, count = Counter(step.note for step in asked).most_common(1)[0]
+            rule = rules[asked[0].name]
+            assert rule is not None
+            raise TensorError(
+                f"no tensor can be encoded as {rule.spec}: {reason.removeprefix(_KEPT)}", file=self.file.name,
+                found=f"{count} of {len(asked)} tensors with this reason", code="encode",
+                hint="Leave the rule out to keep all codes, or ask for another encoding; see `squish codecs`.",
+            )  # fmt: skip
+
+    def _step(self, spec: TensorSpec) -> Step:
+        rule = rule_for(self.rules, spec.name)
+        if rule is None or rule.spec == KEEP:
+            return self._keep(spec)
+        wanted = rule.spec if rule.pattern is not None else self.chosen.get(spec.name)
+        if wanted is None or isinstance(wanted, str):
+            return evolve(self._keep(spec), note=_KEPT + (wanted or f"{self.format} does not quantise it"))
+        try:
+            step = self._encode(spec, wanted)
+            who = rule.spec.id if kind_of(rule.spec, self.known) == "policy" else f"the habits of {self.format}"
+            note = "" if wanted == rule.spec else f"encoded as {wanted} by {who}"
+            return evolve(step, note=note)
+        except SquishError as error:
+            # A rule for everything leaves alone what its codec cannot take (norms, odd shapes); a named one must hold.
+            # What is wrong with the rule itself is wrong for every tensor.
+            if rule.pattern is not None or isinstance(error, MissingPluginError) or error.code in ("params", "encode"):
+                raise
+            return evolve(self._keep(spec), note=_KEPT + error.message)
+
+    def _keep(self, spec: TensorSpec) -> Step:
+        if not spec.encodings:
+            raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code="unreadable")
+        refusals = []
+        for encoding in spec.encodings:
+            answer = self._answer(spec, encoding)
+            if isinstance(answer, Refusal):
+                refusals.append(answer.why)
+                continue
+            if _same(answer, encoding, self.known):
+                return self._made(spec, "copy", encoding, answer, SAME_BYTES)
+            if _wider(answer, encoding):
+                return self._made(spec, "widen", encoding, answer, Exactness("values", spec.dtype))
+            if answer.codec == encoding.codec:
+                return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
+            if answer.codec.id == encoding.codec.id == "dense" and _holds(spec.dtype, answer.codec.params["dtype"]):
+                return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
+            if answer.codec.inner == encoding.codec:  # wrapped on request: other values
+                return self._made(
+                    spec, "encode", encoding, answer, self.known.codec(answer.codec).error_bound(answer.codec.params)
+                )
+            exactness = repack_exactness(self.file, spec, encoding, answer)
+            if exactness is not None:
+                return self._made(spec, "repack", encoding, answer, exactness)
+            refusals.append(f"its codes do not fit {answer.codec} exactly")
+        raise TensorError(
+            f"{self.format} cannot hold it: {'; '.join(dict.fromkeys(refusals))}", tensor=spec.name,
+            found=str(spec.encodings[0].codec), code="refused",
+            hint="Ask for its values with encode= (--encode f32, or another encoding; see `squish formats`).",
+        )  # fmt: skip
+
+    def _answer(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
+        """What the target says to an encoding; where it knows the codec not, to the same codes as others have them."""
+        answer = self.container.accepts(spec, encoding, self.options)
+        if not isinstance(answer, Refusal) or self.known.missing(encoding):
+            return answer
+        codec = self.known.codec(encoding.codec).restated(spec, encoding.codec.params)
+        if codec is None:
+            return answer
+        parts = {role: _part(*held) for role, held in self.known.codec(codec).parts(spec, codec.params).items()}
+        return self.container.accepts(spec, Encoding(codec=codec, parts=parts), self.options)
+
+    def _encode(self, spec: TensorSpec, wanted: CodecSpec) -> Step:
+        origin = self.file[spec.name].readable()
+        value_dtype = self.known.codec(origin.codec).value_dtype(spec, origin.codec.params)
+        if not value_dtype.startswith(("f", "bf")):
+            raise TensorError("only float tensors are encoded", found=value_dtype, code="dtype")
+        if wanted.inner is not None:
+            inner = self.known.codec(wanted.inner.id).params_for(spec, wanted.inner.params)
+            wanted = evolve(wanted, inner=evolve(wanted.inner, params=inner))
+        codec = self.known.codec(wanted)
+        if wanted.id != "dense" and len(spec.shape) < 2:
+            raise TensorError("a vector is not quantised", found=f"shape {list(spec.shape)}", code="rank")
+        params = self.known.encoder(wanted).params_for(spec, wanted.params)
+        params = codec.measure(partial(values_of, self.file, spec, origin), spec, params)
+        dtype = params["dtype"] if wanted.id == "dense" else codec.value_dtype(spec, params)
+        made = evolve(spec, dtype=dtype, encodings=(), problem=None)
+        parts = {role: _part(*declared) for role, declared in codec.parts(made, params).items()}
+        # A dense tensor's dtype is the tensor's own, not a parameter of how it is stored.
+        held = DENSE if wanted.id == "dense" else evolve(wanted, params=params)
+        answer = self.container.accepts(made, Encoding(codec=held, parts=parts), self.options)
+        if isinstance(answer, Refusal):
+            raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(wanted), code="refused")
+        if wanted.inner is not None and answer.codec.inner is None:
+            raise TensorError(f"{self.format} has no place for {wanted.id}", found=str(wanted), code="refused")
+        if _same(answer, origin, self.known):
+            return self._made(spec, "copy", origin, answer, SAME_BYTES)
+        exactness = codec.error_bound(params)
+        if wanted.id == "dense":
+            exactness = Exactness("values", dtype) if _holds(value_dtype, dtype) else Exactness("bounded")
+        return self._made(made, "encode", origin, answer, exactness)
+
+    def _made(self, spec: TensorSpec, action: str, origin: Encoding, target: Encoding, exactness: Exactness) -> Step:
+        held = TensorSpec(
+            name=self.rename(spec.name), shape=spec.shape, dtype=spec.dtype, encodings=(target,),
+            tied_to=spec.tied_to, attrs=spec.attrs, problem=spec.problem,
+        )  # fmt: skip
+        size = sum(part.nbytes for part in target.parts.values())
+        return Step(
+            name=spec.name, action=action, source=_shown(self.file.index.tensors[spec.name], origin),
+            target=_shown(held, target), stored=origin.stored, size=size, exactness=exactness, spec=held, origin=origin,
+        )  # fmt: skip
+
+
+def _same(answer: Encoding, encoding: Encoding, known: Registry) -> bool:
+    """Whether the target holds exactly the source's part bytes."""
+    kept = {role: (part.dtype, part.shape, part.byteorder) for role, part in encoding.parts.items()}
+    parts = {role: (part.dtype, part.shape, part.byteorder) for role, part in answer.parts.items()}
+    return kept == parts and known.same_codec(answer.codec, encoding.codec)
+
+
+def _wider(answer: Encoding, encoding: Encoding) -> bool:
+    """Whether the target holds the source's parts, some of them (indices) as wider integers.
+
+    A parameter with the role's name states such a part's dtype.
+    """
+    if answer.codec.id != encoding.codec.id or set(answer.parts) != set(encoding.parts):
+        return False
+    pairs = {role: (encoding.parts[role], part) for role, part in answer.parts.items()}
+    wider = {role for role, (kept, part) in pairs.items() if kept.dtype != part.dtype}
+    rest = [{key: value for key, value in side.codec.params.items() if key not in wider} for side in (answer, encoding)]
+    same_form = all((kept.shape, kept.byteorder) == (part.shape, part.byteorder) for kept, part in pairs.values())
+    return bool(wider) and rest[0] == rest[1] and same_form and all(
+        _widths(pairs[role][0].dtype, pairs[role][1].dtype) for role in wider
+    )  # fmt: skip
+
+
+def _widths(source: Any, target: Any) -> bool:
+    """Integers to wider unsigned ones; a negative one is refused when it is met."""
+    if not (isinstance(source, str) and isinstance(target, str) and dtypes.known(source) and dtypes.known(target)):
+        return False
+    return source[0] in "iu" and target[0] == "u" and 8 <= dtypes.bits(source) <= dtypes.bits(target)
+
+
+def _shown(spec: TensorSpec, encoding: Encoding) -> str:
+    return spec.dtype if encoding.codec == DENSE else str(encoding.codec)
+
+
+def _holds(source: str, target: str) -> bool:
+    import numpy as np
+
+    return bool(np.can_cast(dtypes.to_numpy(source), dtypes.to_numpy(target), "safe"))
+
+
+def _part(dtype: str, shape: tuple[int, ...]) -> Part:
+    return Part(dtype=dtype, shape=shape)
