@@ -23,6 +23,7 @@ GROUPS = {
     "tiers": "squish_npydir",
     "kernels": "squish_cpu",
     "packages": "squish_ane",
+    "squizd": "squish_squizd",
 }
 
 INTRO = """# Benchmarks

@@ -41,7 +41,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | 
     codec, parts = encoding.codec, dict(encoding.parts)
     in_layer = placing.layer_of(spec.name) is not None
     inner = placing.unwrapped(codec)
-    form = affine_form(codec) if codec.id != "masked" else None
+    form = None if codec.id in (*placing.KINDS, "masked") else affine_form(codec)
     if form is not None:
         made = _repacked(spec, form)
         if isinstance(made, Refusal):
