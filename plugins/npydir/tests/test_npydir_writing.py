@@ -168,3 +168,17 @@ def test_a_low_rank_correction_takes_error_away(tmp_path: Path) -> None:
     assert stored(tmp_path / "lowrank:rank=8(int3)", "layers__0__up__weight__lra") == ("<f4", (64, 8))
     with pytest.raises(TensorError, match="no place for lowrank"):
         squish.convert(made, tmp_path / "out", "mlx", "*=lowrank:rank=8(int4)")
+
+
+@pytest.mark.parametrize("rule", ["int4", "int3", "int2", "int8"])
+def test_a_search_for_scales_is_not_forgotten(tmp_path: Path, rule: str) -> None:
+    weights = {"layers__0__up__weight": RNG.standard_t(3, size=(64, 128)).astype(np.float32)}
+    made = source(tmp_path / "s.safetensors", **weights)
+    errors = []
+    for search in ("", "search=mse"):
+        asked = f"{rule}:{search}" if search else rule
+        quality = squish.convert(made, tmp_path / f"out{search}", "npydir", asked).steps[0].quality
+        assert quality is not None
+        errors.append(quality.nmse)
+    assert errors[1] < errors[0] or rule == "int8"
+    assert squish.verify(tmp_path / "outsearch=mse", deep=True).clean
