@@ -65,7 +65,7 @@ class Packing:
         """Words of lines of codes along `axis`; only the low `bits` bits of a code are taken, spare bits are zero."""
         if axis != -1:
             return np.moveaxis(self.pack(np.moveaxis(codes, axis, -1)), -1, axis)
-        count = codes.shape[-1]
+        codes, count = _in_rows(codes), codes.shape[-1]
         if self.order == "padded":
             lines = np.zeros((*codes.shape[:-1], self.words(count) * self.unit), f"<u{self.width // 8}")
             lines[..., :count] = codes.view(np.uint8) & np.uint8((1 << self.bits) - 1)
@@ -124,6 +124,22 @@ class Packing:
         order = range(self.unit - 1, -1, -1) if self.order == "msb" else self.order
         places = np.argsort(order) if reading else np.array(order)
         return codes.reshape(*codes.shape[:-1], -1, self.unit)[..., places].reshape(codes.shape)
+
+
+TILE = 64
+
+
+def _in_rows(codes: Array) -> Array:
+    """The same codes row by row in memory; a transposed matrix is copied by tiles, which stay in the cache."""
+    if codes.ndim < 2 or abs(codes.strides[-1]) <= abs(codes.strides[-2]):
+        return np.ascontiguousarray(codes)
+    out = np.empty(codes.shape, codes.dtype)
+    rows, columns = codes.shape[-2:]
+    for row in range(0, rows, TILE):
+        for column in range(0, columns, TILE):
+            tile = (..., slice(row, row + TILE), slice(column, column + TILE))
+            out[tile] = codes[tile]
+    return out
 
 
 def _steps(bits: int) -> tuple[np.dtype[np.unsignedinteger[Any]], int, list[tuple[int, int]]]:

@@ -45,7 +45,7 @@ def parts(scheme: Scheme, codes: Codes) -> dict[str, Array] | None:
     if found is None:
         return None
     values, offset = found
-    if not (_same(values.clip(scheme.low, scheme.high), values) and _same_values(scheme, codes, values, offset)):
+    if not (_fits(scheme, values) and _same_values(scheme, codes, values, offset)):
         return None
     made: dict[str, Array] = {}
     for role, grid in (("scale", codes.scale), ("offset", offset)):
@@ -79,6 +79,11 @@ def _restated(scheme: Scheme, codes: Codes) -> tuple[Array, Array | None] | None
         if not (abs(scheme.zero - first) < 512 and first == int(first) and (offset == first).all()):
             return None
         return codes.values.astype(np.int16) + np.int16(scheme.zero - int(first)), None
+
+
+def _fits(scheme: Scheme, values: Array) -> bool:
+    """Whether all codes are ones of the scheme."""
+    return not values.size or (scheme.low <= int(values.min()) and int(values.max()) <= scheme.high)
 
 
 def _shift(scheme: Scheme, codes: Codes) -> int:

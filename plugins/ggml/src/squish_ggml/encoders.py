@@ -45,47 +45,51 @@ def rounded(levels: Floats, scratch: Scratch) -> None:
     levels += whole
 
 
-def encode_q4_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
-    """The value of largest magnitude (the first of equals) becomes -8 steps."""
+def _around_zero(values: Floats, steps: int, scratch: Scratch) -> tuple[Floats, Floats]:
+    """Levels before they are cut, and the step: the value of largest magnitude (the first of equals) is -steps."""
     levels = np.abs(values, out=scratch("levels", *values.shape, dtype=np.float32))
     largest = np.take_along_axis(values, levels.argmax(axis=1)[:, None], axis=1)
-    step = largest / np.float32(-8)
+    step = largest / np.float32(-steps)
     np.multiply(values, _inverse(step), out=levels)
-    levels += np.float32(8.5)
+    levels += np.float32(steps + 0.5)
+    return levels, step
+
+
+def _above_lowest(values: Floats, steps: int, scratch: Scratch) -> tuple[Floats, Floats, Floats]:
+    """Levels before they are cut, the step, and the lowest value: it is level 0, and the highest one is `steps`."""
+    lowest = values.min(axis=1, keepdims=True)
+    step = (values.max(axis=1, keepdims=True) - lowest) / np.float32(steps)
+    levels = np.subtract(values, lowest, out=scratch("levels", *values.shape, dtype=np.float32))
+    levels *= _inverse(step)
+    levels += np.float32(0.5)
+    return levels, step, lowest
+
+
+def encode_q4_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
+    """{f16 d; u8 qs[16]}."""
+    levels, step = _around_zero(values, 8, scratch)
     store_half(panel, 0, step)
     _store_nibbles(panel, 2, levels, scratch)
 
 
 def encode_q4_1(panel: Bytes, values: Floats, scratch: Scratch) -> None:
-    """The smallest value becomes level 0, the largest level 15."""
-    lowest = values.min(axis=1, keepdims=True)
-    step = (values.max(axis=1, keepdims=True) - lowest) / np.float32(15)
-    levels = np.subtract(values, lowest, out=scratch("levels", *values.shape, dtype=np.float32))
-    levels *= _inverse(step)
-    levels += np.float32(0.5)
+    """{f16 d, m; u8 qs[16]}."""
+    levels, step, lowest = _above_lowest(values, 15, scratch)
     store_half(panel, 0, step)
     store_half(panel, 2, lowest)
     _store_nibbles(panel, 4, levels, scratch)
 
 
 def encode_q5_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
-    """The value of largest magnitude (the first of equals) becomes -16 steps."""
-    levels = np.abs(values, out=scratch("levels", *values.shape, dtype=np.float32))
-    largest = np.take_along_axis(values, levels.argmax(axis=1)[:, None], axis=1)
-    step = largest / np.float32(-16)
-    np.multiply(values, _inverse(step), out=levels)
-    levels += np.float32(16.5)
+    """{f16 d; u8 qh[4], qs[16]}."""
+    levels, step = _around_zero(values, 16, scratch)
     store_half(panel, 0, step)
     _store_fives(panel, 2, levels, scratch)
 
 
 def encode_q5_1(panel: Bytes, values: Floats, scratch: Scratch) -> None:
-    """The smallest value becomes level 0, the largest level 31."""
-    lowest = values.min(axis=1, keepdims=True)
-    step = (values.max(axis=1, keepdims=True) - lowest) / np.float32(31)
-    levels = np.subtract(values, lowest, out=scratch("levels", *values.shape, dtype=np.float32))
-    levels *= _inverse(step)
-    levels += np.float32(0.5)
+    """{f16 d, m; u8 qh[4], qs[16]}."""
+    levels, step, lowest = _above_lowest(values, 31, scratch)
     store_half(panel, 0, step)
     store_half(panel, 2, lowest)
     _store_fives(panel, 4, levels, scratch)
