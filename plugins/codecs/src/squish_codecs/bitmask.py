@@ -18,7 +18,8 @@ TYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8")
 class Bitmask(Codec):
     """A matrix whose zeros are not stored. Parts: `data`, the other values row by row; `mask` u8 [rows, columns / 8],
     the first column in the lowest bit; with `kept=any` also `starts` i64 [rows, 1], where each row begins in `data`.
-    With `kept=run`, for tensors of any rank (a row is then all that has one first index), the bits of `mask` [elements / 8] run on from row to row. Parameters:
+    With `kept=run` the bits of `mask` [elements / 8] run on from row to row, in tensors of any rank (there a row is all
+    that has the same first index). Parameters:
 
     dtype    f32 f16 bf16 f8_e4m3 f8_e5m2 i8: that of `data`; required
     kept     any, run: `data` [count]; a number: so many values in every row, `data` [rows, kept] (2:4: half of them)
