@@ -65,6 +65,22 @@ def test_the_smallest_values_of_each_row_go(sparsity):
     np.testing.assert_array_equal(found[kept], values.astype(np.float16)[kept])
 
 
+def test_scales_of_rows():
+    chance = np.random.default_rng(4)
+    values = chance.integers(-9, 10, (5, 7)).astype(np.int8)
+    mask = values.reshape(-1) != 0
+    parts = {"data": values.reshape(-1)[mask], "mask": np.packbits(mask, bitorder="little"),
+             "scale": chance.random((5, 1)).astype(np.float16)}  # fmt: skip
+    spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
+    params = {"dtype": "i8", "kept": "run", "count": int(mask.sum()), "scale": "f16"}
+    assert {role: part.shape for role, part in parts.items()} == {
+        role: shape for role, (_, shape) in CODEC.parts(spec, params).items()
+    }
+    out = np.empty((3, 7), np.float32)
+    CODEC.decode(parts, spec, params, region=(slice(1, 4), slice(0, 7)), out=out)
+    np.testing.assert_array_equal(out, (values * parts["scale"].astype(np.float32))[1:4])
+
+
 @pytest.mark.parametrize("change", [1, -1])
 def test_a_mask_that_disagrees_with_the_values_is_refused(change):
     values = np.ones((4, 8), np.float32)

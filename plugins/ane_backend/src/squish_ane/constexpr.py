@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from squish_core.api import DENSE, CodecSpec, FormatError, dtypes
 
@@ -13,6 +13,7 @@ from .blobs import TYPES
 from .program import Kind, Operation, Value
 
 Shape = tuple[int, ...]
+JOINT = ("constexpr_lut_to_sparse", "constexpr_sparse_blockwise_shift_scale")
 INTEGERS = ("i4", "u4", "i8", "u8")
 
 
@@ -42,6 +43,17 @@ def read(operation: Operation) -> Stored | None:
     if operation.type.startswith("constexpr_"):
         raise UnsupportedError(f"no codec here reads {operation.type}")
     return None
+
+
+def joined(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """The operations, each joint form (compressed values under a mask) as one that makes the dense tensor."""
+    found = list(operations)
+    makers = {name: operation for operation in found if operation.type in JOINT for name, _ in operation.outputs}
+    for operation in found:
+        if operation.type in JOINT:
+            continue
+        maker = makers.get(operation.inputs.get("nonzero_data", ""))
+        yield evolve(maker, outputs=operation.outputs) if maker else operation
 
 
 def _const(operation: Operation) -> Stored | None:
@@ -180,6 +192,26 @@ def _sparse(operation: Operation) -> Stored:
     )  # fmt: skip
 
 
+def _sparse_scaled(operation: Operation) -> Stored:
+    """int8 values under a mask, with a scale for each row."""
+    values, mask, scale = (_value(operation, name) for name in ("nonzero_data", "data_mask", "scale"))
+    shape, dtype = mask.kind.shape, scale.kind.dtype
+    _expect(operation, "data_mask", mask.kind, Kind("u1", shape))
+    if values.kind.dtype != "i8" or "offset" in operation.values or dtype not in ("f16", "f32"):
+        raise UnsupportedError("masked values other than int8 without offsets")
+    if not shape or scale.kind.shape != (shape[0], *(1,) * (len(shape) - 1)):
+        raise UnsupportedError("masked values with other scales than one for each row")
+    params = {"dtype": "i8", "kept": "run", "count": values.kind.count, "scale": dtype}
+    return Stored(
+        shape=shape, dtype=_result(operation), codec=CodecSpec("bitmask", params),
+        values={"data": values, "mask": mask, "scale": scale},
+        shapes={
+            "data": ("i8", (values.kind.count,)), "mask": ("u8", (-(-dtypes.count(shape) // 8),)),
+            "scale": (dtype, (shape[0], 1)),
+        },
+    )  # fmt: skip
+
+
 def _value(operation: Operation, name: str) -> Value:
     found = operation.values.get(name)
     if found is None:
@@ -225,4 +257,5 @@ _OPERATIONS: Mapping[str, Callable[[Operation], Stored | None]] = {
     "constexpr_blockwise_shift_scale": _blockwise,
     "constexpr_lut_to_dense": _lut,
     "constexpr_sparse_to_dense": _sparse,
+    "constexpr_sparse_blockwise_shift_scale": _sparse_scaled,
 }

@@ -47,7 +47,8 @@ def _palette(encoding: Encoding, spec: TensorSpec) -> Weights | None:
 
 def _bitmask(encoding: Encoding, spec: TensorSpec) -> Weights | None:
     data = encoding.parts["data"]
-    return _weights(spec, "sparse", nonzero=dtypes.count(data.shape)) if data.dtype == "f16" else None
+    plain = data.dtype == "f16" and "scale" not in encoding.parts
+    return _weights(spec, "sparse", nonzero=dtypes.count(data.shape)) if plain else None
 
 
 def _dense(encoding: Encoding, spec: TensorSpec) -> Weights | None:

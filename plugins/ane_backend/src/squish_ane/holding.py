@@ -136,7 +136,7 @@ _ORDER = ("axis", "word", "order", "group_size")  # there is one order here, and
 
 def _bitmask(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
     params = encoding.codec.params
-    if params.get("kept") != "run" or params["dtype"] not in FLOATS:
+    if params.get("kept") != "run" or params["dtype"] not in FLOATS or params.get("scale", "none") != "none":
         return "Core ML's masks are of float16 or float32 values, one after the other (bitmask with kept=run)"
     return encoding.codec
 

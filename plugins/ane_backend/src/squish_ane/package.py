@@ -73,7 +73,7 @@ class _Reader:
 
     def _stored(self) -> Iterator[tuple[Operation, constexpr.Stored]]:
         unused = _zero_biases(self.program)
-        for operation in self.program.operations:
+        for operation in constexpr.joined(self.program.operations):
             if operation.outputs[0][0] in unused:
                 continue
             try:

@@ -69,6 +69,14 @@ def weights(chance):
         )  # fmt: skip
         return Builder.constexpr_sparse_to_dense(nonzero_data=values, mask=mask)
 
+    def joint_int8():
+        kept = chance.random(shape) > 0.5
+        mask, values = Builder.constexpr_sparse_blockwise_shift_scale(
+            data_mask=as_type(kept, "uint1"), scale=floats(ROWS, 1),
+            nonzero_data=chance.integers(-128, 128, int(kept.sum())).astype(np.int8),
+        )  # fmt: skip
+        return Builder.constexpr_sparse_to_dense(nonzero_data=values, mask=mask)
+
     return {
         "dense": (OLD, lambda: floats(*shape)),
         "old_int8": (OLD, lambda: affine(
@@ -91,6 +99,7 @@ def weights(chance):
         "sparse": (NEW, lambda: Builder.constexpr_sparse_to_dense(
             nonzero_data=sparse["nonzero_data"], mask=as_type(kept, "uint1"))),
         "joint": (NEW, joint),
+        "sparse_int8": (NEW, joint_int8),
         "int8_channel": (NEW, blocks("int8", -128, 128, (ROWS, 1))),
         "int8_tensor": (NEW, blocks("int8", -128, 128, (1, 1))),
         "uint8_blocks_of_rows": (NEW, blocks("uint8", 0, 256, (4, 1), offset=True)),

@@ -18,7 +18,8 @@ TYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8")
 class Bitmask(Codec):
     """A matrix whose zeros are not stored. Parts: `data`, the other values row by row; `mask` u8 [rows, columns / 8],
     the first column in the lowest bit; with `kept=any` also `starts` i64 [rows, 1], where each row begins in `data`.
-    With `kept=run`, for tensors of any rank, the bits of `mask` [elements / 8] run on from row to row. Parameters:
+    With `kept=run` the bits of `mask` [elements / 8] run on from row to row, in tensors of any rank (there a row is all
+    that has the same first index). Parameters:
 
     dtype    f32 f16 bf16 f8_e4m3 f8_e5m2 i8: that of `data`; required
     kept     any, run: `data` [count]; a number: so many values in every row, `data` [rows, kept] (2:4: half of them)
@@ -36,7 +37,11 @@ class Bitmask(Codec):
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         dtype, kept, scale = _checked(params)
         if kept == RUN:
-            return {"data": (dtype, (params.get("count", 0),)), "mask": ("u8", (-(-spec.elements // 8),))}
+            run: dict[str, tuple[str, tuple[int, ...]]] = {
+                "data": (dtype, (params.get("count", 0),)),
+                "mask": ("u8", (-(-spec.elements // 8),)),
+            }
+            return run if scale == "none" else {**run, "scale": (scale, (*spec.shape[:1], 1))}
         if len(spec.shape) != 2:
             raise CodecError("a bitmask needs a matrix", found=f"shape {list(spec.shape)}", code="shape")
         rows, columns = spec.shape
@@ -82,7 +87,8 @@ class Bitmask(Codec):
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         given = {"kept": RUN, "dtype": "f16", **params}
         sparsity = given.get("sparsity", 0)
-        if _checked(given)[1] != RUN or given["dtype"] not in SCALES[1:] or not 0 <= sparsity < 1:
+        _, kept, scale = _checked(given)
+        if kept != RUN or scale != "none" or given["dtype"] not in SCALES[1:] or not 0 <= sparsity < 1:
             raise CodecError(
                 "masks are encoded for floats, one after the other, without a scale", found=repr(dict(params))[:120],
                 expected="for example bitmask:sparsity=0.5", code="params",
@@ -131,9 +137,14 @@ def _decode_run(parts: Parts, spec: TensorSpec, params: Params, region: Region, 
     count, total = int(mask.sum()), params.get("count", 0)
     whole = last == spec.elements
     _check(start + count == total if whole else start + count <= total, f"{total} values", f"{start + count} bits set")
+    values = parts["data"][start : start + count]
+    if params.get("scale", "none") != "none":
+        scale = parts["scale"][region[0]].astype(np.float32).reshape(-1)
+        with np.errstate(all="ignore"):
+            values = values.astype(np.float32) * np.repeat(scale, mask.reshape(len(scale), -1).sum(axis=1))
     flat = out.reshape(-1)
     flat[...] = 0
-    flat[mask] = parts["data"][start : start + count]
+    flat[mask] = values
 
 
 def _pruned(panel: np.ndarray, params: Params) -> np.ndarray:
@@ -161,7 +172,6 @@ def _checked(params: Params) -> tuple[Any, Any, Any]:
     count = params.get("count", 0)
     legal = params.get("scales", "row") in ("row", "all")
     legal = legal and dtype in TYPES and scale in SCALES and type(count) is int and count >= 0
-    legal = legal and (kept != RUN or scale == "none")
     if not legal or not (kept in ("any", RUN) or (type(kept) is int and kept >= 0)):
         raise CodecError("bitmask cannot take these parameters", found=repr(dict(params))[:120], code="params")
     return dtype, None if kept == "any" else kept, scale

@@ -115,7 +115,7 @@ def _palette(encoding: Encoding, spec: TensorSpec) -> Layout | None:
 def _bitmask(encoding: Encoding, spec: TensorSpec) -> Layout | None:
     params, columns = encoding.codec.params, spec.shape[-1]
     read = {"f16": "half_at", "bf16": "bfloat_at"}.get(params["dtype"])
-    if params.get("kept") != "run" or read is None or columns % 8:
+    if params.get("kept") != "run" or params.get("scale", "none") != "none" or read is None or columns % 8:
         return None
     blocks = -(-columns // BLOCK)
     body = f"""
