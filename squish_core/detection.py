@@ -34,7 +34,10 @@ def detect(source: Source, registry: Registry) -> str:
     """Id of the container whose signature matches best; a typed error that says what the file is otherwise."""
     probe = Probe.of(source)
     infos = [entry.info for entry in registry.containers.values() if isinstance(entry.info, ContainerInfo)]
-    scores = {info.id: score(info, probe) for info in infos if not info.refines}
+    base = [info for info in infos if not info.refines]
+    begin = [info for info in base if any(s.where != "tail" and matches(s, probe) for s in info.signatures)]
+    # The end of a file alone speaks only where no start does: data may end in anything.
+    scores = {info.id: score(info, probe) for info in begin or base}
     best = max(scores.values(), default=0)
     winners = [name for name, points in scores.items() if points == best]
     if best and len(winners) > 1:

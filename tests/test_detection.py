@@ -39,6 +39,12 @@ def test_signatures_of_one_format_add_up() -> None:
     assert detect(BytesSource(b"TOYBend!"), known) == "both"
 
 
+def test_an_end_alone_does_not_outdo_a_start() -> None:
+    known = formats(tail=[Signature(b"tail-magic", where="tail", offset=-10)])
+    assert detect(BytesSource(EMPTY + b"tail-magic"), known) == "toy.box"
+    assert detect(BytesSource(b"????tail-magic"), known) == "tail"
+
+
 @pytest.mark.parametrize("size", [0, 1, 3])
 def test_a_tail_signature_does_not_match_a_shorter_file(size: int) -> None:
     known = formats(tail=[Signature(b"tail", where="tail", offset=-4)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from squish_core.api import FormatError, LimitError, Limits, Source, TruncatedError
+from squish_core.api import FormatError, LimitError, Limits, Source, TruncatedError, UnknownFormatError, lookalike
 
 from . import footer
 
@@ -41,12 +41,7 @@ def locate(source: Source, limits: Limits) -> Located:
     if head == MAGIC_0_1:
         return _before_size(source, limits, "0.1", _ARRAY)
     if head != MAGIC:
-        second = source.size >= 2 * len(MAGIC) and source.read(source.size - len(MAGIC), len(MAGIC)) == MAGIC_2
-        raise FormatError(
-            f"the header magic is wrong, though the footer looks like zTensor {'v2' if second else 'v1.1'}", offset=0,
-            expected=MAGIC_2 if second else MAGIC, found=head, code="magic",
-            hint="The start of the file is damaged; fetch it again.",
-        )  # fmt: skip
+        raise _other_start(source, head)
     if source.size < len(MAGIC) + FOOTER:
         raise TruncatedError(
             "is too short to hold a manifest: cut after the header", expected=f"at least {len(MAGIC) + FOOTER} bytes",
@@ -63,6 +58,20 @@ def locate(source: Source, limits: Limits) -> Located:
     start = source.size - FOOTER - length
     _check_range(source, start, length, limits, source.size - FOOTER, _MAP)
     return Located("1.1", start, length)
+
+
+def _other_start(source: Source, head: bytes) -> FormatError:
+    """The error for a file that does not begin as zTensor: a damaged one, or something else."""
+    tail = source.read(source.size - len(MAGIC), len(MAGIC))
+    if tail in (MAGIC, MAGIC_2):
+        return FormatError(
+            f"the header magic is wrong, though the footer looks like zTensor {'v1.1' if tail == MAGIC else 'v2'}",
+            offset=0, expected=tail, found=head, code="magic", hint="The start of the file is damaged; fetch it again.",
+        )  # fmt: skip
+    other = lookalike(source.read(0, min(80, source.size)), text=True)
+    if other:
+        return UnknownFormatError(f"is {other[0]}", code="lookalike", hint=other[1])
+    return FormatError("has not the magic of zTensor", offset=0, expected=MAGIC, found=head, code="magic")
 
 
 def _before_size(source: Source, limits: Limits, wire: str, major: int) -> Located:
