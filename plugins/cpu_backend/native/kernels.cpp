@@ -91,7 +91,7 @@ void deliver(const float* from, int64_t count, uint8_t* out, int32_t type, bool 
     for (; i < count; i++) to[i] = half ? float_to_half(from[i]) : float_to_bf16(from[i]);
 }
 
-constexpr int64_t PANEL = 4096;  // columns that are decoded before they are delivered; a multiple of every block
+constexpr int64_t PANEL = 1024;  // columns that are decoded before they are delivered; a multiple of every block
 
 void decode(const Weights& w, const int64_t* ids, int64_t row0, int64_t count, int64_t c0, int64_t c1, uint8_t* out,
             int64_t pitch, int32_t type, bool past) {
