@@ -77,7 +77,7 @@ def raise_if_other(probe: Probe, source: Source, registry: Registry) -> None:
     other = known.lookalike(probe.head)
     if other:
         raise UnknownFormatError(f"is {other[0]}", file=source.name, code="lookalike", hint=other[1])
-    absent = known.absent_format(probe.head)
+    absent = known.absent_format(probe.head, probe.members)
     if absent and absent not in registry.containers:
         refusal = known.absent("container", absent)
         raise UnknownFormatError(

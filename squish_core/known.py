@@ -28,6 +28,12 @@ SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (8, b'{"', "safetensors"), (8, b"{}", "safetensors"),
 )  # fmt: skip
 
+# end of a file's name in a folder -> format id, for formats whose plugin may be absent
+MEMBERS = {
+    ".safetensors": "safetensors", ".uqff": "uqff", "Manifest.json": "mlpackage", "manifest.json": "npydir",
+    ".squish_ready": "npydir", ".squish_4bit_ready": "npydir",
+}  # fmt: skip
+
 # suffix -> format id, for formats whose plugin may be absent
 SUFFIXES = {".gguf": "gguf", ".safetensors": "safetensors", ".zt": "ztensor", ".squizd": "squizd", ".uqff": "uqff"}
 
@@ -82,8 +88,11 @@ def lookalike(head: bytes, *, text: bool = False) -> tuple[str, str] | None:
     return None
 
 
-def absent_format(head: bytes) -> str | None:
-    """Id of a known format that the first bytes announce."""
+def absent_format(head: bytes, members: tuple[str, ...] = ()) -> str | None:
+    """Id of a known format that the first bytes, or the names in a folder, announce."""
+    for end, format_id in MEMBERS.items():
+        if any(name.endswith(end) for name in members):
+            return format_id
     for offset, magic, format_id in SIGNATURES:
         if head[offset : offset + len(magic)] == magic:
             return format_id

@@ -171,3 +171,9 @@ def test_a_device_is_refused() -> None:
 def test_what_is_neither_path_nor_bytes_is_a_typed_error_or_a_type_error(target: Any) -> None:
     with pytest.raises((TypeError, SquishError)):
         squish.open(target, registry=toys.registry())
+
+
+def test_a_folder_of_an_absent_format_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(UnknownFormatError, match="pip install squish-npydir"):
+        squish.open(tmp_path, registry=toys.registry())
