@@ -19,7 +19,7 @@ def squish_containers() -> list[ContainerInfo]:
                 "method": "gptq, gptq_v2, awq or compressed-tensors",
                 "max_shard_size": "most bytes of tensors in a shard (5GB)",
             },
-            codecs=("dense", "affine", "mx", "float8", "bitmask", "hf.act_order", "hf.awq_gemv", "hf.bnb4", "hf.bnb8"),
+            codecs=("dense", "affine", "mx", "float8", "bitmask", "palette", "hf.act_order", "hf.awq_gemv", "hf.bnb8"),
         )
     ]
 
@@ -30,6 +30,5 @@ def squish_codecs() -> list[CodecInfo]:
     return [
         CodecInfo(id="hf.act_order", title="groups in any order", factory="squish_hf.act_order:ActOrder"),
         CodecInfo(id="hf.awq_gemv", title="AWQ for GEMV", factory="squish_hf.gemv:AwqGemv"),
-        CodecInfo(id="hf.bnb4", title="bitsandbytes NF4 and FP4", factory="squish_hf.bitsandbytes:FourBit"),
         CodecInfo(id="hf.bnb8", title="bitsandbytes int8", factory="squish_hf.bitsandbytes:EightBit"),
     ]

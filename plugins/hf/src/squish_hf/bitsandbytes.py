@@ -7,10 +7,22 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve
+from squish_codecs.palette import Palette
 from squish_safetensors.layers import LIMITS, Files, Parts, encoded, need, viewed
 from squish_safetensors.strict_json import loads
 
-from squish_core.api import Codec, CodecError, CodecSpec, FormatError, Params, Region, TensorSpec, check_shape, dtypes
+from squish_core.api import (
+    Codec,
+    CodecError,
+    CodecSpec,
+    FormatError,
+    Params,
+    Part,
+    Region,
+    TensorSpec,
+    check_shape,
+    dtypes,
+)
 from squish_core.api import Parts as Arrays
 from squish_hf.declaration import Declared, refuse
 from squish_hf.fp8 import left
@@ -28,63 +40,6 @@ FOUR = (
 SUFFIXES = (*FOUR, ".SCB", ".weight_format")
 MAX_STATE = 4096
 BLOCKS = tuple(1 << power for power in range(5, 13))
-
-
-class FourBit(Codec):
-    """`table[code] * absmax[block]` in float32 over the row-major order; the first code of a byte in its high bits.
-
-    Parts: `data` u8 [codes / 2], `table` f32 [16], `absmax` f32 [blocks]. With `nested`, the block size of the second
-    quantisation, `absmax` is u8 and stands for `nested_table[code] * nested_absmax[block] + nested_offset`.
-    Parameters: `block_size`, and `nested`, `nested_offset`. Source: bitsandbytes 0.50, quantize_4bit, QuantState.
-    """
-
-    scanned = ("table", "nested_table")
-
-    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        blocks = -(-spec.elements // params["block_size"])
-        made: dict[str, tuple[str, tuple[int, ...]]] = {
-            "data": ("u8", (-(-spec.elements // 2),)),
-            "table": ("f32", (16,)),
-        }
-        if "nested" not in params:
-            return {**made, "absmax": ("f32", (blocks,))}
-        nested = -(-blocks // params["nested"])
-        return {
-            **made,
-            "absmax": ("u8", (blocks,)),
-            "nested_table": ("f32", (256,)),
-            "nested_absmax": ("f32", (nested,)),
-        }
-
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        row = math.prod(spec.shape[1:])
-        step = params["block_size"] // math.gcd(params["block_size"], row) if row else 1
-        return (step, *(None,) * (len(spec.shape) - 1)) if spec.shape else ()
-
-    def decode(self, parts: Arrays, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        block, flat = params["block_size"], out.reshape(-1)
-        if not flat.size:
-            return
-        start = region[0].start * math.prod(spec.shape[1:]) if spec.shape else 0
-        stop = start + flat.size
-        packed = parts["data"][start // 2 : -(-stop // 2)]
-        table = parts["table"][:]
-        pairs = np.stack([table[np.arange(256) >> 4], table[np.arange(256) & 15]], axis=-1)
-        flat[...] = pairs[packed].reshape(-1)[: flat.size]
-        scale = self._absmax(parts, params, start // block, -(-stop // block))
-        whole = flat.size // block * block
-        with np.errstate(all="ignore"):
-            flat[:whole].reshape(-1, block)[...] *= scale[: whole // block, None]
-            flat[whole:] *= scale[whole // block :].repeat(flat.size - whole)
-
-    def _absmax(self, parts: Arrays, params: Params, first: int, last: int) -> np.ndarray:
-        stored = parts["absmax"][first:last]
-        if "nested" not in params:
-            return stored
-        values: np.ndarray = parts["nested_table"][:][stored]
-        with np.errstate(all="ignore"):
-            values = values * parts["nested_absmax"][:][np.arange(first, last) // params["nested"]]
-            return values + np.float32(params["nested_offset"])
 
 
 class EightBit(Codec):
@@ -131,23 +86,26 @@ def _four(layer: str, parts: Parts, files: Files) -> TensorSpec:
     state = _state(parts, STATE + kind, files)
     codes = parts.get(".weight") or need(parts, ".weight", ("u8",))
     shape = check_shape(state.get("shape", 0), LIMITS, tensor=f"{layer}.weight")
-    block = _number(state, "blocksize", BLOCKS)
-    params: dict[str, Any] = {"block_size": block}
+    params: dict[str, Any] = {
+        "bits": 4, "axis": "flat", "order": "msb", "scale_dtype": "f32", "group_size": _number(state, "blocksize"),
+    }  # fmt: skip
     fields = {
         # quant_storage may label the bytes as any dtype.
         "data": ("weight", viewed(codes, "u8", (codes.nbytes,))),
-        "table": ("quant_map", need(parts, ".weight.quant_map", ("f32",))),
-        "absmax": ("absmax", need(parts, ".weight.absmax", ("f32", "u8"))),
+        "codebook": ("quant_map", need(parts, ".weight.quant_map", ("f32",))),
+        "scale": ("absmax", need(parts, ".weight.absmax", ("f32", "u8"))),
     }  # fmt: skip
     if ".weight.nested_absmax" in parts or "nested_blocksize" in state:
         offset = state.get("nested_offset")
         if type(offset) is not float or not math.isfinite(offset):
             raise refuse("nested_offset", "a number", offset, part="quant_state")
-        params.update(nested=_number(state, "nested_blocksize", BLOCKS), nested_offset=offset)
-        fields["nested_absmax"] = ("nested_absmax", need(parts, ".weight.nested_absmax", ("f32",)))
-        fields["nested_table"] = ("nested_quant_map", need(parts, ".weight.nested_quant_map", ("f32",)))
+        params["nested"] = _number(state, "nested_blocksize")
+        fields["scale_scale"] = ("nested_absmax", need(parts, ".weight.nested_absmax", ("f32",)))
+        fields["scale_codebook"] = ("nested_quant_map", need(parts, ".weight.nested_quant_map", ("f32",)))
+        held = Part(dtype="f32", shape=(), data=np.float32(offset).tobytes())
+        fields["scale_offset"] = ("nested_offset", held)
     extras = {STATE.rpartition(".")[2] + kind: parts[STATE + kind]}
-    return encoded(f"{layer}.weight", shape, CodecSpec("hf.bnb4", params), FourBit(), fields, extras)
+    return encoded(f"{layer}.weight", shape, CodecSpec("palette", params), Palette(), fields, extras)
 
 
 def _state(parts: Parts, suffix: str, files: Files) -> dict[str, Any]:
@@ -161,9 +119,9 @@ def _state(parts: Parts, suffix: str, files: Files) -> dict[str, Any]:
     return state
 
 
-def _number(state: dict[str, Any], name: str, legal: tuple[int, ...]) -> int:
+def _number(state: dict[str, Any], name: str) -> int:
     value = state.get(name)
-    if type(value) is not int or value not in legal:
+    if type(value) is not int or value not in BLOCKS:
         raise refuse(name, "a power of two from 32 to 4096", value, part="quant_state")
     return value
 

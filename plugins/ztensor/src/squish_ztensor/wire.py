@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from squish_core.api import FormatError, LimitError, Limits, Source, TruncatedError, UnknownFormatError, lookalike
+from squish_core.api import (
+    FormatError,
+    LimitError,
+    Limits,
+    Source,
+    SquishError,
+    TruncatedError,
+    UnknownFormatError,
+    lookalike,
+)
 
 from . import footer
 
@@ -60,7 +69,7 @@ def locate(source: Source, limits: Limits) -> Located:
     return Located("1.1", start, length)
 
 
-def _other_start(source: Source, head: bytes) -> FormatError:
+def _other_start(source: Source, head: bytes) -> SquishError:
     """The error for a file that does not begin as zTensor: a damaged one, or something else."""
     tail = source.read(source.size - len(MAGIC), len(MAGIC))
     if tail in (MAGIC, MAGIC_2):
