@@ -180,6 +180,11 @@ OPEN_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
     "a NaN among the names": (
         lambda zt: zt.pack(manifest=START + OBJECTS + b"\xa1\xf9\x7e\x00" + ENTRY), FormatError, "not text",
     ),
+    "a NaN among the keys": (raw(b"\xa3" + START[1:] + OBJECTS + b"\xa0\xf9\x7e\x00\x01"), FormatError, "not text"),
+    "a million empty maps": (
+        raw(START + OBJECTS + b"\xa1\x61w\x9a\x00\x0f\x42\x40" + b"\xa0" * 1_000_000), LimitError,
+        "too many maps and arrays",
+    ),
     "map of 2^60": (raw(START + OBJECTS + b"\xbb\x10" + bytes(7)), FormatError, "not valid CBOR"),
     "name over 1024 bytes": (lambda zt: zt.pack({"x" * 1025: zt.item()}), LimitError, "too long"),
     "rank 65": (one(shape=(1,) * 65, length=4), LimitError, "too many dimensions"),
@@ -337,8 +342,9 @@ MALFORMED: dict[int, tuple[str, ...]] = {
     13: ("a22", "a23", "a25"), 15: ("a31", "a33", "a34", "no elements", "no elements but bytes"),
     24: ("a82", "rank 65", "a scalar", "no elements"), 25: ("a11", "a12", "a13", "a15"), 26: ("a05", "a08", "a10"),
     27: ("a63", "a64"), 28: ("a62", "a69", "non-shortest and unsorted", "tag outside", "tag in an attribute"),
-    29: ("a60", "a61", "a76", "a77"),
-    30: ("a36", "a37", "offset of text", "offset a float", "length a bignum", "a NaN among the names"),
+    29: ("a60", "a61", "a76", "a77", "a million empty maps"),
+    30: ("a36", "a37", "offset of text", "offset a float", "length a bignum", "a NaN among the names",
+         "a NaN among the keys"),
     31: ("a71", "a85", "a86"), 32: ("a24",), 33: ("a41", "a44", "a45", "a46", "a47", "upper-case sha256"),
     34: ("a50", "a51", "a52", "a53", "a54", "a55", "a56", "a57", "a58", "a59", "a83", "zstd dictionary"),
     35: ("a88", "a89", "a90", "a cell twice", "signed", "coords of another number"), 36: ("a87",),

@@ -8,7 +8,11 @@ from typing import Any
 
 import cbor2
 
-from squish_core.api import FormatError, Limits
+from squish_core.api import FormatError, LimitError, Limits
+
+_SPARE, _APART = 1 << 17, 8
+"""Maps and arrays allowed whatever the size, and bytes for each further one; usual manifests have one in 25."""
+_HEADS = bytes(range(0x80, 0xC0))
 
 
 def decode(data: bytes, offset: int, limits: Limits, *, tags: bool = True) -> Any:
@@ -16,6 +20,7 @@ def decode(data: bytes, offset: int, limits: Limits, *, tags: bool = True) -> An
 
     They may stand in attributes; with `tags=False` nowhere.
     """
+    _check_density(data, offset)
     stream, seen = BytesIO(data), _Tags()
     try:
         decoder = cbor2.CBORDecoder(stream, max_depth=limits.depth, allow_duplicate_keys=False, semantic_decoders=seen)
@@ -32,6 +37,27 @@ def decode(data: bytes, offset: int, limits: Limits, *, tags: bool = True) -> An
     if seen.seen:
         _refuse_tags(root, offset, "attributes" if tags else None)
     return root
+
+
+def _check_density(data: bytes, offset: int) -> None:
+    """Few maps and arrays for so many bytes: an empty one is a byte here and seventy in memory."""
+    allowed = _SPARE + len(data) // _APART
+    if len(data) - len(data.translate(None, _HEADS)) <= allowed:
+        return
+    # Text that is not ASCII has such bytes, too, so look at the items themselves.
+    count = at = 0
+    while at < len(data):
+        major, low = data[at] >> 5, data[at] & 31
+        width = 1 << low - 24 if 24 <= low < 28 else 0
+        if major in (2, 3):
+            at += int.from_bytes(data[at + 1 : at + 1 + width], "big") if width else low if low < 24 else 0
+        count += major in (4, 5)
+        at += 1 + width
+        if count > _SPARE + at // _APART:
+            raise LimitError(
+                "the manifest has too many maps and arrays for its size", offset=offset + min(at, len(data)),
+                expected=f"at most {_SPARE} and one in {_APART} bytes", found=count, code="count",
+            )  # fmt: skip
 
 
 def plain(value: Any) -> Any:

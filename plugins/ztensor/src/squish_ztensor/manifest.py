@@ -41,6 +41,7 @@ def read_manifest(source: Source, limits: Limits) -> Manifest:
     data = source.read(start, found.length, "the manifest")
     table = columns.read(data, found.wire, limits, alignment=ALIGNMENT, end=start) if found.wire == "1.1" else None
     root = table.others if table else _root(source, data, found, limits)
+    _check_keys(root, start)
     version = _field(root, "version", str, start)
     attributes = attributes_of(root, None, start)
     problems = []
@@ -59,6 +60,14 @@ def read_manifest(source: Source, limits: Limits) -> Manifest:
     # A tensor comes where its first component lies; those without any come last.
     records = {**dict.fromkeys(extent[3] for extent in extents), **root["objects"]}
     return common(records=records, extents=extents, build=layouts.build, plain=layouts.plain)
+
+
+def _check_keys(root: Record, start: int) -> None:
+    for key in root:
+        if type(key) is not str:
+            raise FormatError(
+                "a key of the manifest is not text", offset=start, expected="text", found=repr(key)[:40], code="schema"
+            )
 
 
 def _check_objects(root: Record, limits: Limits, start: int, problems: list[Problem]) -> list[Extent]:
