@@ -183,14 +183,21 @@ def main(plugins: list[str]) -> None:
         work = Path(temporary)
         wheels = build({"squish-core": ROOT, **{names[each]: at for each, at in folders.items()}}, work / "wheels")
         print(f"built {len(wheels)} wheels", flush=True)
+        failed = []
         for each in ["", *folders]:
             alone = ["squish-core[testing]"] + ([names[each] + extras[each]] if each else [])
-            python = environment(work / f"env-{each or 'core'}", alone, wheels)
-            check(python, each or "core alone")
-            if each:
-                run_tests(python, folders[each])
-            print(f"{' + '.join(alone)}: fine", flush=True)
+            try:
+                python = environment(work / f"env-{each or 'core'}", alone, wheels)
+                check(python, each or "core alone")
+                if each:
+                    run_tests(python, folders[each])
+            except CheckError as error:  # the others are tried all the same
+                failed.append(f"{' + '.join(alone)}: {error}")
+            else:
+                print(f"{' + '.join(alone)}: fine", flush=True)
         check_example(work)
+        if failed:
+            raise CheckError("\n".join(failed))
 
 
 if __name__ == "__main__":
