@@ -50,7 +50,8 @@ def section(title: str, count: int, shape: tuple[int, int]) -> str:
     return markdown(title, NOTE, rows)
 
 
-NOTE = """f32, seeded. Views are zero-copy; a copy is a fresh array of each tensor. Peers read a file of their own format, so
+NOTE = """\
+f32, seeded. Views are zero-copy; a copy is a fresh array of each tensor. Peers read a file of their own format, so
 touching pages also compares how two files lie in the page cache. "The disk alone" reads the file into buffers that are
 used again: nothing that reads it can be faster, so a peer that takes less than three times as long cannot be beaten by
 three."""
