@@ -61,7 +61,12 @@ class Tensor:
             data = bytes(sum(codes[i + k] << 2 * k for k in range(4)) for i in range(0, self.count, 4))
             return struct.pack("<4sIII", b"INT2", rows, columns, self.group or 1) + data
         if self.kind == "ASTW":
-            return struct.pack("<4sIII", b"ASTW", columns, rows, 0x04) + bytes(16 * -(-columns // 4) * -(-rows // 4))
+            head, down, across = struct.pack("<4sIII", b"ASTW", columns, rows, 0x04), -(-rows // 4), -(-columns // 4)
+            if not self.codes:
+                return head + bytes(16 * down * across)
+            return head + b"".join(
+                constant(self.codes[4 * y * columns + 4 * x]) for y in range(down) for x in range(across)
+            )
         return self._tcaw(start)
 
     def _tcaw(self, start: int) -> bytes:
@@ -121,6 +126,18 @@ def int4(rng: random.Random, rows: int, columns: int, group: int = 0, **more: An
 def int2(rng: random.Random, rows: int, columns: int, group: int = 0, **more: Any) -> Tensor:
     tensor = Tensor("INT2", (rows, columns), [rng.randrange(4) for _ in range(rows * columns)], **more)
     return _grouped(rng, tensor, group, exact=False)
+
+
+def constant(white: int) -> bytes:
+    """An ASTC block (a void extent) of one colour, black or white."""
+    return bytes.fromhex("fcfdffffffffffff") + struct.pack("<4H", *[0xFFFF * white] * 3, 0xFFFF)
+
+
+def astw(rng: random.Random, rows: int, columns: int, group: int = 0, **more: Any) -> Tensor:
+    down, across = -(-rows // 4), -(-columns // 4)
+    cells = [[rng.randrange(2) for _ in range(across)] for _ in range(down)]
+    codes = [cells[y // 4][x // 4] for y in range(rows) for x in range(columns)]
+    return _grouped(rng, Tensor("ASTW", (rows, columns), codes, **more), 0, exact=True)
 
 
 def _grouped(rng: random.Random, tensor: Tensor, group: int, *, exact: bool) -> Tensor:
@@ -267,7 +284,8 @@ def header(flags: int = 0, layers: int = 0, *, version: int = 1, crc: int = 0, d
 def sq() -> SimpleNamespace:
     """The builder and its pieces."""
     return SimpleNamespace(
-        build=build, header=header, fnv=fnv, int4=int4, int2=int2, npcl=npcl, tcaw=tcaw, Tensor=Tensor, bits=BITS,
+        build=build, header=header, fnv=fnv, int4=int4, int2=int2, npcl=npcl, tcaw=tcaw, astw=astw, Tensor=Tensor,
+        bits=BITS,
         rng=random.Random(0),
     )  # fmt: skip
 

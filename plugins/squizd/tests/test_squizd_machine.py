@@ -73,7 +73,8 @@ class Machine(RuleBasedStateMachine):
         self.options: dict[str, Any] = {"side": side, "names": names}
 
     def tensor(self, kind: str, group: int, masked: bool) -> Any:
-        shape = (self.rng.randrange(0, 7), self.rng.randrange(0, 80))
+        least = int(kind == "astw")  # a texture has an area
+        shape = (self.rng.randrange(least, 7), self.rng.randrange(least, 80))
         if kind == "npcl":
             made = self.sq.npcl(self.rng, shape, self.rng.randrange(3))
         elif kind == "tcaw":
@@ -86,7 +87,7 @@ class Machine(RuleBasedStateMachine):
             made.keep = [self.rng.randrange(2) for _ in range(-(-shape[0] // side) * -(-shape[1] // side))]
         return made
 
-    @rule(kinds=st.lists(st.sampled_from(["int4", "int2", "npcl", "tcaw"]), max_size=3),
+    @rule(kinds=st.lists(st.sampled_from(["int4", "int2", "npcl", "tcaw", "astw"]), max_size=3),
           group=st.sampled_from([0, 1, 4, 13, 64]), masked=st.booleans())  # fmt: skip
     def add_layer(self, kinds: list[str], group: int, masked: bool) -> None:
         self.layers.append([self.tensor(kind, group, masked) for kind in kinds])
