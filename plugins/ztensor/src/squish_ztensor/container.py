@@ -29,7 +29,6 @@ from . import layouts, second_writer, sidecar, writer
 from .manifest import read_manifest
 from .options import Wanted
 from .records import Manifest, digest_problems
-from .shards import wrong_digests
 
 _WRITERS: dict[str, Any] = {"1.1": writer, "2": second_writer}
 
@@ -62,7 +61,7 @@ class Ztensor(Container):
         manifest = read_manifest(source, limits)
         # Dead bytes are how v2 appends.
         gaps = () if manifest.version == "2" else _dirty_gaps(manifest, source)
-        return [*gaps, *_sidecar_digest(manifest, source), *wrong_digests(source, manifest.files)]
+        return [*gaps, *_sidecar_digest(manifest, source)]
 
     def recipes(self, *, dtype: Any = "f32", encoding: Any = "raw", **features: Any) -> tuple[Encoding, ...]:
         dtype = only("dtype", dtype)
