@@ -44,8 +44,9 @@ def decode_q1_0(panel: Bytes, out: Floats, scratch: Scratch) -> None:
 
 def encode_q1_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
     """The mean magnitude, and the signs; both zeros count as positive."""
-    # ggml adds one by one; cumsum does, too, where sum() would add pairs.
-    store_half(panel, 0, np.cumsum(np.abs(values), axis=1)[:, -1:] / np.float32(128))
+    # ggml adds one by one; so does accumulate, where sum() would add pairs.
+    total: Floats = np.add.accumulate(np.abs(values), axis=1)[:, -1:]
+    store_half(panel, 0, total / np.float32(128))
     panel[:, 2:] = np.packbits(values >= 0, axis=1, bitorder="little")
 
 
@@ -119,7 +120,8 @@ def encode_nvfp4(panel: Bytes, values: Floats, scratch: Scratch) -> None:
     """The largest magnitude of 16 elements becomes 6 steps as far as e4m3 allows; then as in MXFP4."""
     groups = values.reshape(-1, 16)
     # fmax: NaN is no magnitude.
-    scale = _stored_e4m3(np.fmax.reduce(np.abs(groups), axis=1, keepdims=True) / np.float32(6))
+    largest: Floats = np.fmax.reduce(np.abs(groups), axis=1, keepdims=True)
+    scale = _stored_e4m3(largest / np.float32(6))
     codes = _nearest_e2m1(groups, E4M3[scale])
     panel[:, :4] = scale.reshape(-1, 4)
     panel[:, 4:] = (codes[:, :8] | codes[:, 8:] << 4).reshape(-1, 32)
