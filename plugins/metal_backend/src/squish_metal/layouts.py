@@ -65,7 +65,7 @@ def arrays_of(layout: Layout, encoding: Encoding, parts: Parts, spec: TensorSpec
     """
     made = {role: np.asarray(part[...]) for role, part in parts.items()}
     added = _ADDED.get(encoding.codec.id)
-    made |= added(encoding, made, spec) if added else {}
+    made |= added(encoding, parts, spec) if added else {}
     return {name: _flat(made[name], kind) for name, kind in layout.arrays}
 
 
@@ -115,12 +115,12 @@ def _palette(encoding: Encoding, spec: TensorSpec) -> Layout | None:
     return Layout(f"palette{bits}", tuple(arrays), body, encoding.parts["data"].nbytes + 4 * numbers)
 
 
-def _palette_arrays(encoding: Encoding, parts: Arrays, spec: TensorSpec) -> Arrays:
+def _palette_arrays(encoding: Encoding, parts: Parts, spec: TensorSpec) -> Arrays:
     """A constant table, and scales that are indices themselves, as numbers."""
     tables = Tables.of(encoding.codec.params)
     made = {} if tables.table is None else {"codebook": tables.constant}
     if tables.nested:
-        made["scale"] = tables.scales(parts, spec.shape)[slice(0, len(parts["scale"])),]
+        made["scale"] = tables.scales(parts, spec.shape)[slice(0, parts["scale"].shape[0]),]
     return made
 
 
@@ -146,8 +146,8 @@ def _bitmask(encoding: Encoding, spec: TensorSpec) -> Layout | None:
     return Layout("bitmask", arrays, body, encoding.stored + 4 * blocks * (spec.elements // columns))
 
 
-def _bitmask_arrays(encoding: Encoding, parts: Arrays, spec: TensorSpec) -> Arrays:
-    return {"starts": _starts(parts["mask"].reshape(-1, spec.shape[-1] // 8), len(parts["data"]), spec)}
+def _bitmask_arrays(encoding: Encoding, parts: Parts, spec: TensorSpec) -> Arrays:
+    return {"starts": _starts(parts["mask"][...].reshape(-1, spec.shape[-1] // 8), parts["data"].shape[0], spec)}
 
 
 def _tca_tbe(encoding: Encoding, spec: TensorSpec) -> Layout | None:
@@ -178,13 +178,13 @@ def _tca_tbe(encoding: Encoding, spec: TensorSpec) -> Layout | None:
 _PLANES = ("plane0", "plane1", "plane2")
 
 
-def _tca_tbe_arrays(encoding: Encoding, parts: Arrays, spec: TensorSpec) -> Arrays:
-    one, two, three = (np.ascontiguousarray(parts[role]).view(np.uint8) for role in _PLANES)
+def _tca_tbe_arrays(encoding: Encoding, parts: Parts, spec: TensorSpec) -> Arrays:
+    one, two, three = (np.ascontiguousarray(parts[role][...]).view(np.uint8) for role in _PLANES)
     coded = one | two | three
     columns = spec.shape[-1]
     if np.unpackbits(coded[:, columns // 8 :], axis=1, bitorder="little")[:, columns % 8 :].any():
         raise CodecError("padding bits of a bitmap are set [P5]", tensor=spec.name, part="plane0", code="P5")
-    return {"starts": _starts(coded, len(parts["high"]), spec)}
+    return {"starts": _starts(coded, parts["high"].shape[0], spec)}
 
 
 def _countable(spec: TensorSpec) -> bool:
@@ -236,6 +236,6 @@ def _hqq(encoding: Encoding, spec: TensorSpec) -> Layout | None:
 _OTHERS: Mapping[str, Callable[[Encoding, TensorSpec], Layout | None]] = {
     "palette": _palette, "bitmask": _bitmask, "tca_tbe": _tca_tbe, "hqq": _hqq,
 }  # fmt: skip
-_ADDED: Mapping[str, Callable[[Encoding, Arrays, TensorSpec], Arrays]] = {
+_ADDED: Mapping[str, Callable[[Encoding, Parts, TensorSpec], Arrays]] = {
     "palette": _palette_arrays, "bitmask": _bitmask_arrays, "tca_tbe": _tca_tbe_arrays,
 }  # fmt: skip
