@@ -5,6 +5,7 @@
 #include "codecs_grouped.h"
 #include "codecs_others.h"
 #include "encoders.h"
+#include "gemv.h"
 #include "int8.h"
 
 namespace ISA {
@@ -186,6 +187,17 @@ void multiply(const Weights& w, int64_t row0, int64_t count, const float* x, int
     for (int64_t i = 0; i < count; i++) y[i] = table[w.kind].multiply(w, row0 + i, x);
 }
 
+bool arrange_one(const Weights& w, const float* x, float* to) {
+    const Product product = product_of(w);
+    if (product.arrange) product.arrange(w, x, to);
+    return product.arrange;
+}
+
+void dot_one(const Weights& w, int64_t row0, int64_t count, const float* arranged, float* y) {
+    const Product product = product_of(w);
+    for (int64_t i = 0; i < count; i++) y[i] = product.dot(w, row0 + i, arranged);
+}
+
 // ---- products with activations in 8 bits
 
 template <int Kind> float multiply8_row(const Weights& w, int64_t row, const int8_t* codes, const float* scales, const float* sums) {
@@ -244,6 +256,6 @@ float read_all(const uint8_t* at, int64_t bytes) {
 
 }  // namespace
 
-extern const Kernels kernels = {decode, multiply, quantize_activations, multiply8, encode, fill, read_all};
+extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, quantize_activations, multiply8, encode, fill, read_all};
 
 }  // namespace ISA
