@@ -4,6 +4,7 @@
 #include "codecs_ggml.h"
 #include "codecs_grouped.h"
 #include "codecs_others.h"
+#include "columns.h"
 #include "encoders.h"
 #include "gemv.h"
 #include "int8.h"
@@ -183,6 +184,10 @@ void multiply_tiles(const Weights& w, int64_t row0, int64_t count, const float* 
 
 void multiply(const Weights& w, int64_t row0, int64_t count, const float* x, int64_t x_pitch, int64_t m, float* y,
               int64_t y_pitch) {
+    if (const SumColumns sums = sum_columns_of(w)) {
+        for (int64_t v = 0; v < m; v++) sums(w, row0, count, x + v * x_pitch, y + v * y_pitch);
+        return;
+    }
     if (m > 1 || w.mask) return multiply_tiles(w, row0, count, x, x_pitch, m, y, y_pitch);
     for (int64_t i = 0; i < count; i++) y[i] = table[w.kind].multiply(w, row0 + i, x);
 }

@@ -88,10 +88,11 @@ struct Room : std::unique_ptr<float, Freed> {
         : unique_ptr(count ? (float*)operator new(size_t(count) * sizeof(float), std::align_val_t(64), std::nothrow) : nullptr) {}
 };
 
-// Rows at a time: small enough to level out threads, a multiple of a tile, large enough to be worth the asking.
+// Rows at a time: small enough to level out threads, a multiple of a tile and of the rows of any word, large enough to be
+// worth the asking.
 int64_t step_for(int64_t rows, int64_t row_cost, int threads) {
     if (threads <= 1) return rows > 0 ? rows : 1;
-    int64_t least = (1 << 16) / (row_cost > 0 ? row_cost : 1) / 8 * 8 + 8, even = rows / (threads * 8) / 8 * 8;
+    int64_t least = (1 << 16) / (row_cost > 0 ? row_cost : 1) / 32 * 32 + 32, even = rows / (threads * 8) / 32 * 32;
     return even > least ? even : least;
 }
 
