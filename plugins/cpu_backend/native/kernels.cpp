@@ -4,6 +4,7 @@
 #include "codecs_ggml.h"
 #include "codecs_grouped.h"
 #include "codecs_others.h"
+#include "encode_affine.h"
 #include "encoders.h"
 #include "int8.h"
 
@@ -244,6 +245,6 @@ float read_all(const uint8_t* at, int64_t bytes) {
 
 }  // namespace
 
-extern const Kernels kernels = {decode, multiply, quantize_activations, multiply8, encode, fill, read_all};
+extern const Kernels kernels = {decode, multiply, quantize_activations, multiply8, encode, encode_affine, fill, read_all};
 
 }  // namespace ISA
