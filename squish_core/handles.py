@@ -18,7 +18,7 @@ from squish_core.dtypes import to_numpy
 from squish_core.errors import FormatError
 from squish_core.guard import guarded, uncollected
 from squish_core.limits import DEFAULT, Limits
-from squish_core.model import FileRef, Index, LazyTensors, Part, Problem, Segment
+from squish_core.model import FileRef, Index, LazyTensors, Part, PlainRange, Problem, Segment, TensorSpec
 from squish_core.plugins import Registry
 from squish_core.recipes import parse_format
 from squish_core.source import READERS, Source, open_folder, open_source
@@ -192,8 +192,7 @@ class File(Mapping[str, "Tensor"]):
         tensors, view = self.index.tensors, Views(self).view
         arrays: dict[str, Any] = dict.fromkeys(tensors)
         with uncollected():
-            ranges = tensors.plain_ranges() if isinstance(tensors, LazyTensors) else {}
-            for name, place in ranges.items():
+            for name, place in plain_ranges(tensors).items():
                 if not copy:
                     arrays[name] = view(*place)
                 elif prod(place[1]) <= READ_FROM:
@@ -245,6 +244,13 @@ class File(Mapping[str, "Tensor"]):
 
 READ_FROM = 1 << 16
 """Elements from which a copy is read rather than copied from the mapping: faults cost more than calls there."""
+
+
+def plain_ranges(tensors: Mapping[str, TensorSpec]) -> dict[str, PlainRange]:
+    """Where each tensor lies that is one raw dense range."""
+    if isinstance(tensors, LazyTensors):
+        return tensors.plain_ranges()
+    return {name: found for name, spec in tensors.items() if (found := spec.plain_range()) is not None}
 
 
 class Views:
