@@ -13,6 +13,8 @@ from squish_core.api import FormatError, LimitError, Limits
 
 _SPARE, _EACH = 4 << 20, 20
 """Bytes of memory that decoding may take whatever the size, and for each byte of it; usual manifests take 11."""
+_SMALL = 1 << 18
+"""Bytes up to which a manifest may be anything."""
 _BLOCKS, _APART = 1 << 16, 4
 """Python objects that are no reason to look closer, and bytes for each further one; usual manifests have one in 5."""
 
@@ -22,7 +24,8 @@ def decode(data: bytes, offset: int, limits: Limits, *, tags: bool = True) -> An
 
     They may stand in attributes; with `tags=False` nowhere.
     """
-    stream, seen = _Watched(data, offset), _Tags()
+    stream = _Watched(data, offset) if len(data) > _SMALL else BytesIO(data)
+    seen = _Tags()
     try:
         decoder = cbor2.CBORDecoder(stream, max_depth=limits.depth, allow_duplicate_keys=False, semantic_decoders=seen)
         root = decoder.decode()
