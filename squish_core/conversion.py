@@ -86,8 +86,9 @@ def convert(
     started = time.perf_counter()
     try:
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
-        plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names))
-        report = plan.report(dry_run)
+        with uncollected():
+            plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names))
+            report = plan.report(dry_run)
         if not dry_run:
             plan.write(progress, report.size)
             size = _size_of(Path(dst))
@@ -124,8 +125,7 @@ class Plan:
         self.format, self.options = parse_format(to or format_for(target, self.known), "options", self.known)
         self.container = self._writable()
         self.rules = tuple(Rule(rule.pattern, expand(rule.spec, self.format, self.known)) for rule in rules)
-        with uncollected():
-            self.steps = Decision(file, self.container, self.options, self.rules, rename).decide(self._selected(only))
+        self.steps = Decision(file, self.container, self.options, self.rules, rename).decide(self._selected(only))
         self.specs = [step.spec for step in self.steps]
         if len({spec.name for spec in self.specs}) != len(self.specs):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
@@ -135,7 +135,7 @@ class Plan:
     def report(self, dry_run: bool) -> Conversion:
         """Sizes and losses as the target format predicts them."""
         index = self.file.index
-        with uncollected(), guarded(FormatError, f"planning the {self.format} file", file=str(self.target)):
+        with guarded(FormatError, f"planning the {self.format} file", file=str(self.target)):
             layout = self.container.layout(self.specs, index.meta, index.assets, self.options)
         dropped = [*layout.dropped, *(f"child {name}" for name in index.children)]
         dropped += [f"whole-model encoding {encoding.codec}" for encoding in index.whole]
