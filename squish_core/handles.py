@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -42,8 +43,8 @@ def open(  # noqa: A001
     """Open a file, a folder or bytes; reads the header only.
 
     `format` is `ID[:key=value,...]`, a container and options of opening, and is obeyed or fails. `assets` is a
-    folder with the config, tokenizer and the like that do not lie beside the file. `strict` fails on warnings too.
-    Raises a `SquishError`.
+    folder with the config, tokenizer and the like that do not lie beside the file. `strict` fails on warnings too,
+    and reads the further files whose digest the header names. Raises a `SquishError`.
     """
     known = registry or plugins.registry()
     limits = limits or DEFAULT
@@ -51,9 +52,10 @@ def open(  # noqa: A001
     try:
         lent = source.lend(open_folder(assets)) if assets is not None else ()
         index = with_assets(read_index(source, known, limits, format), source, lent)
+        file = File(source, index, known, limits)
         if strict:
-            fail_on_warnings(index, source)
-        return File(source, index, known, limits)
+            fail_on_warnings(file)
+        return file
     except BaseException:
         if source is not target:
             source.close()
@@ -117,13 +119,15 @@ def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
     return evolve(index, files=tuple(files), assets=assets)
 
 
-def fail_on_warnings(index: Index, source: Source) -> None:
-    """Strict mode: the first warning or error is raised."""
-    for problem in index.problems:
+def fail_on_warnings(file: File) -> None:
+    """Strict mode: the first warning or error is raised, a wrong digest of a whole file included."""
+    from squish_core.digests import file_problems
+
+    for problem in chain(file.problems, file_problems(file)):
         if problem.severity != "note":
             raise FormatError(
-                f"{problem.message} (strict)", file=source.name, tensor=problem.where or None, code=problem.code,
-                hint=f"{len(index.problems)} findings in all; `squish verify` lists them.",
+                f"{problem.message} (strict)", file=file.name, tensor=problem.where or None, code=problem.code,
+                hint="`squish verify` lists all findings.",
             )  # fmt: skip
 
 
