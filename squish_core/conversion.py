@@ -11,6 +11,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from squish_core import handles
+from squish_core.activations import Activations
 from squish_core.checking import check_part
 from squish_core.containers import Container
 from squish_core.digests import file_problems, is_known
@@ -24,7 +25,7 @@ from squish_core.model import TensorSpec
 from squish_core.naming import parse_names
 from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, expand, parse_format, parse_rules, rule_for
-from squish_core.steps import Decision, Step
+from squish_core.steps import Decision, Step, weighs
 from squish_core.streams import copied, encoded, repacked, widened
 from squish_core.writing import Outgoing, atomic_file, atomic_folder
 
@@ -70,6 +71,7 @@ def convert(
     only: str | Iterable[str] | None = None,
     assets: Any = None,
     names: str | None = None,
+    stats: Any = None,
     progress: Progress | None = None,
     limits: Limits | None = None,
     registry: Registry | None = None,
@@ -80,22 +82,25 @@ def convert(
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
     error. `only`: name patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
     `names`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF; all patterns are about the
-    source's. Digests of what is read are checked. Raises SquishError; the old `dst` stays on failure.
+    source's. `stats`: a file of activations, for encodings that weigh errors by them. Digests of what is read are
+    checked. Raises SquishError; the old `dst` stays on failure.
     """
     file = src if isinstance(src, File) else handles.open(src, assets=assets, limits=limits, registry=registry)
+    told = handles.open(stats, limits=limits, registry=registry) if stats is not None else None
     started = time.perf_counter()
     try:
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
-        plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names))
+        plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names), told)
         report = plan.report(dry_run)
         if not dry_run:
             plan.write(progress, report.size)
             size = _size_of(Path(dst))
-            told, steps = plan.quality, report.steps
-            steps = tuple(evolve(step, quality=told[step.name]) if step.name in told else step for step in steps)
+            steps = tuple(evolve(step, quality=plan.quality.get(step.name)) for step in report.steps)
             report = evolve(report, steps=steps, size=size, seconds=time.perf_counter() - started)
         return report
     finally:
+        if told is not None:
+            told.close()
         if file is not src:
             file.close()
 
@@ -119,13 +124,18 @@ class Plan:
         rules: tuple[Rule, ...],
         only: tuple[str, ...],
         rename: Callable[[str], str] = str,
+        stats: File | None = None,
     ) -> None:
         self.file, self.target, self.known = file, target, file.registry
         self.format, self.options = parse_format(to or format_for(target, self.known), "options", self.known)
         self.container = self._writable()
         self.rules = tuple(Rule(rule.pattern, expand(rule.spec, self.format, self.known)) for rule in rules)
+        self.stats = Activations(stats) if stats is not None else None
         with uncollected():
-            self.steps = Decision(file, self.container, self.options, self.rules, rename).decide(self._selected(only))
+            decision = Decision(file, self.container, self.options, self.rules, rename, self.stats)
+            self.steps = decision.decide(self._selected(only))
+        if stats is not None and not any(map(self._weighed, self.steps)):
+            raise FormatError("no encoding asks for statistics", file=stats.name, code="stats", hint="Leave them out.")
         self.specs = [step.spec for step in self.steps]
         if len({spec.name for spec in self.specs}) != len(self.specs):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
@@ -239,7 +249,11 @@ class Plan:
         if step.action == "repack":
             return repacked(self.file, step.name, step.spec, step.origin)
         told = partial(self.quality.__setitem__, step.name) if step.exactness.kind == "bounded" else None
-        return encoded(self.file, step.name, step.spec, step.origin, told)
+        activations = self.stats.of(step.spec) if self.stats and self._weighed(step) else None
+        return encoded(self.file, step.name, step.spec, step.origin, told, activations)
+
+    def _weighed(self, step: Step) -> bool:
+        return step.action == "encode" and weighs(step.spec.encodings[0].codec, self.known)
 
 
 def format_for(target: Path, known: Registry) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -106,8 +106,10 @@ def refine(
     return index
 
 
-def with_assets(index: Index, source: Source, names: Iterable[str]) -> Index:
+def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
     """The Index with these files beside the source as assets, after those it has."""
+    if not names:
+        return index
     files, assets = list(index.files), dict(index.assets)
     for name in names:
         if name not in assets:

@@ -115,6 +115,11 @@ class Codec:
         """Complete and check the parameters given by a user for encoding this tensor."""
         return params
 
+    def weighs(self, params: Params) -> bool:
+        """Whether encoding with these parameters needs `stats`: "activations", f32 [columns of the panel], the mean
+        magnitude of what each column is multiplied by."""
+        return False
+
     def canonical(self, params: Params) -> Params:
         """The same parameters in one form, so that those of two formats can be compared: without defaults, say."""
         return params
