@@ -7,7 +7,7 @@ from squish_codecs.affine import Affine
 from squish_codecs.decoding import integers, read
 from squish_codecs.scheme import Scheme
 
-from squish_core.api import Codec, CodecError, Codes, Exactness, Params, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecError, Codes, Params, Parts, Region, TensorSpec
 
 ROLE = "g_idx"
 PANEL = 1 << 20
@@ -67,19 +67,6 @@ class _Bound(Codec):
                 hint="Ask for its values with encode=, or write the same method.",
             )  # fmt: skip
         return self.inner.codes(parts, spec, self.own, region)
-
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return (None,) * len(spec.shape)
-
-    def from_codes(
-        self, codes: Codes, spec: TensorSpec, params: Params
-    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
-        made = self.inner.from_codes(codes, spec, self.own)
-        if made is None:
-            return None
-        columns = spec.shape[-1]
-        order = np.arange(columns, dtype=np.int32) // (self.scheme.group_size or max(columns, 1))
-        return {**made[0], ROLE: order.astype(np.int32)}, made[1]
 
     def _order(self, parts: Parts, spec: TensorSpec) -> np.ndarray | None:
         """The group of each column, None where they follow one another; CodecError where one does not exist."""
