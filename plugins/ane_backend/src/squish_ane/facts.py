@@ -90,6 +90,10 @@ ROWS: Mapping[str, Row] = {
         "mask and palette codes", "the sparse index plane is a flag of a later descriptor", "table 25.5",
         Cell("illegal", _STATED, _NO_ENCODER), Cell("fold", "unstated"), Cell("stream", _STATED),
     ),
+    "sparse_int8": _row(
+        "mask and int8 values with scales", "the book has no statement on scales under a mask", "table 25.2",
+        Cell("fold", "unstated"),
+    ),
     "blockwise": _row(
         "int8 with a scale for each block", "streams where byte 0x520 is set", "table 25.2",
         Cell("fold", _MEASURED), Cell("fold", _MEASURED, "0.985x"), Cell("stream", _PREDICTED),
