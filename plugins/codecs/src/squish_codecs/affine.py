@@ -80,6 +80,9 @@ class Affine(Codec):
         made = repacking.parts(Scheme.of(params), codes)
         return None if made is None else (made, Exactness("values", "f32"))
 
+    def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
+        return Exactness("values", "f32") if repacking.holds(Scheme.of(params), codes) else None
+
 
 def _fitting(spec: TensorSpec, params: Params) -> Scheme:
     """The scheme, once it is known that the shape divides."""
