@@ -82,11 +82,10 @@ class GgmlBlocks(Codec):
         """As integers with scales along rows; those with a zero in the middle as signed ones."""
         from squish_codecs.families import GGML
 
-        form = GGML.get(self.id)
-        if form is None or "zero" not in form:
-            return form and CodecSpec("affine", form)
-        signed = {name: value for name, value in form.items() if name != "zero"}
-        return CodecSpec("affine", {**signed, "signed": True})
+        form = dict(GGML.get(self.id, {}))
+        if form.pop("zero", 0):
+            form["signed"] = True
+        return CodecSpec("affine", form) if form else None
 
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Mapping[str, Any]
