@@ -123,6 +123,15 @@ GATES: Mapping[int, str | None] = {
 }  # fmt: skip
 MASTER, PALETTE_GATE = 0x48F, 0x529
 
+# Capability -> version five (H13), later descriptors (table 25.5).
+CODEGEN: Mapping[str, tuple[str, str]] = {
+    "sparse-binary index packing": ("asserts unsupported", "a packed flag at descriptor offset 0x424"),
+    "multi-codebook palette": ("asserts unsupported", "implemented"),
+    "asymmetric quantization": ("asserts unsupported", "implemented"),
+    "zero-skip detect": ("implemented", "implemented"),
+    "palette enable and bit width": ("implemented, 4 and 8 bit", "implemented, plus 3 and 6 bit"),
+}
+
 CAP_DENSE, CAP_STREAMED = 64 << 10, 16 << 20
 """Most bytes of a weight before it is split: folded or dense (field 0x200), streamed (field 0x210)."""
 
