@@ -80,6 +80,11 @@ class Source:
         in a folder in it."""
         return tuple(sorted({*self._names(folder), *(() if folder else self._lent)}))
 
+    def stat(self, path: str) -> tuple[int, int] | None:
+        """Size, and time of change in ns, of what lies in the folder, unopened; None where nothing does, or where
+        this is no folder on a disk. `path` is the caller's own, never a name from a file."""
+        return None
+
     def lend(self, folder: Source) -> tuple[str, ...]:
         """Let the config, tokenizer and the like of another folder be found here, where they are not; their names."""
         own = frozenset(self._names())
@@ -260,6 +265,13 @@ class FolderSource(Source):
     def _names(self, folder: str = "") -> tuple[str, ...]:
         assert self.path is not None
         return regular_files(self.path / folder)
+
+    def stat(self, path: str) -> tuple[int, int] | None:
+        try:
+            info = os.stat(os.path.join(self.name, path))
+        except OSError:
+            return None
+        return info.st_size, info.st_mtime_ns
 
     def _open_member(self, name: str) -> Source:
         """Opened again after it was dropped, a member must be the same file."""

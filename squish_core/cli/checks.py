@@ -142,6 +142,10 @@ def convert(
         str | None,
         typer.Option("--names", metavar="hf|gguf:ARCH", help="Write the names of Hugging Face, or of GGUF: hf:qwen2."),
     ] = None,
+    stats: Annotated[
+        str | None,
+        typer.Option("--stats", metavar="FILE", help="Activations, for encodings that weigh errors by them."),
+    ] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
@@ -154,7 +158,9 @@ def convert(
     from squish_core.handles import open as open_file
 
     with open_file(src, format, assets=assets) as opened, Progress("writing", quiet) as progress:
-        report = conversion.convert(opened, dst, to, encode, only=only, names=names, dry_run=dry_run, progress=progress)
+        report = conversion.convert(
+            opened, dst, to, encode, only=only, names=names, stats=stats, dry_run=dry_run, progress=progress
+        )
     return Answer(report.to_dict(), list(conversion_lines(report)))
 
 

@@ -86,6 +86,12 @@ class GgmlBlocks(Codec):
         made = repacking.blocks(self.id, codes) if self.id in repacking.PLAIN else None
         return None if made is None else ({"data": made}, Exactness("values", "f32"))
 
+    def holds(self, codes: Codes, spec: TensorSpec, params: Mapping[str, Any]) -> Exactness | None:
+        from . import repacking
+
+        held = self.id in repacking.PLAIN and repacking.holds(self.id, codes)
+        return Exactness("values", "f32") if held else None
+
     def _cannot_encode(self) -> CodecError:
         can = ", ".join(name for name, block in BLOCKS.items() if block.encode)
         return CodecError(f"{self.id} is decoded only", code="encode", hint=f"Encoders here: {can}.")
