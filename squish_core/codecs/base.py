@@ -133,6 +133,17 @@ class Codec:
         """Wrapping codecs: this codec bound to the one it wraps and its parameters."""
         raise CodecError("this codec wraps no other", code="wrap")
 
+    def reordered(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
+        """The codec of the same tensor with its columns in another order, one that compiled loops know; None: no such
+        form."""
+        return None
+
+    def reorder(
+        self, parts: Parts, spec: TensorSpec, params: Params
+    ) -> tuple[Mapping[str, PartArray], np.ndarray | None]:
+        """Parts under the `reordered` codec, and the column of this tensor that each of theirs is (None: the same)."""
+        raise NotImplementedError
+
     def error_bound(self, params: Params) -> Exactness:
         """How far decoded values may be from the encoded ones."""
         return Exactness("bounded")

@@ -56,9 +56,9 @@ def encode(scheme: Scheme, panel: Array, activations: Array | None = None) -> di
     with np.errstate(all="ignore"):
         low, high = _reduced(np.minimum, blocks, axis), _reduced(np.maximum, blocks, axis)
         check_finite(panel, low, high)
-        codes, scale, offset = _fitted(scheme, blocks, axis, low.astype(np.float64), high.astype(np.float64))
+        ranges = low.astype(np.float64) + 0, high.astype(np.float64) + 0  # no zero has a sign
+        codes, scale, offset = _fitted(scheme, blocks, axis, *ranges)
         if scheme.search != "none":
-            ranges = low.astype(np.float64), high.astype(np.float64)
             weights = _weights(scheme, panel, activations)
             codes, scale, offset = _searched(scheme, blocks, axis, ranges, (codes, scale, offset), values.size, weights)
     codes = codes.reshape(-1)[: values.size].reshape(values.shape)
