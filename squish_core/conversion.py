@@ -15,6 +15,7 @@ from squish_core import handles
 from squish_core.activations import Activations
 from squish_core.checking import check_part
 from squish_core.containers import Container
+from squish_core.deleting import deletable, delete
 from squish_core.digests import file_problems, is_known
 from squish_core.distances import Distance
 from squish_core.errors import FormatError, TensorError
@@ -37,7 +38,7 @@ Progress = Callable[[str, int, int | None], None]
 class Conversion:
     """The report of a conversion, or of a dry run: every tensor's step, sizes in bytes, what was not carried.
 
-    `unused`: patterns of `encode` that no tensor's name matches.
+    `unused`: patterns of `encode` that no tensor's name matches. `deleted`: files of the source, on request.
     """
 
     source: str
@@ -48,6 +49,7 @@ class Conversion:
     size: int | None
     dropped: tuple[str, ...]
     unused: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
     dry_run: bool
     seconds: float = 0.0
 
@@ -58,6 +60,7 @@ class Conversion:
             **{key: getattr(self, key) for key in keys},
             "dropped": list(self.dropped),
             "unused": list(self.unused),
+            "deleted": list(self.deleted),
             "tensors": [step.to_dict() for step in self.steps],
         }
 
@@ -73,6 +76,7 @@ def convert(
     assets: Any = None,
     names: str | None = None,
     stats: Any = None,
+    delete_source: bool = False,
     progress: Progress | None = None,
     limits: Limits | None = None,
     registry: Registry | None = None,
@@ -84,7 +88,8 @@ def convert(
     error. `only`: name patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
     `names`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF; all patterns are about the
     source's. `stats`: a file of activations, for encodings that weigh errors by them. Digests of what is read are
-    checked. Raises SquishError; the old `dst` stays on failure.
+    checked. `delete_source`: verify what was written and compare it with the source, then delete the files that held
+    its tensors. Raises SquishError; the old `dst` stays on failure.
     """
     file = src if isinstance(src, File) else handles.open(src, assets=assets, limits=limits, registry=registry)
     told = handles.open(stats, limits=limits, registry=registry) if stats is not None else None
@@ -93,10 +98,14 @@ def convert(
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
         plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names), told)
         report = plan.report(dry_run)
+        doomed = deletable(file, Path(dst), report.steps, report.dropped) if delete_source else ()
+        report = evolve(report, deleted=tuple(map(str, doomed)))
         if not dry_run:
             plan.write(progress, report.size)
             size = _size_of(Path(dst))
             steps = tuple(evolve(step, quality=plan.quality.get(step.name)) for step in report.steps)
+            if doomed:
+                delete(file, doomed, Path(dst), plan.format, steps)
             report = evolve(report, steps=steps, size=size, seconds=time.perf_counter() - started)
         return report
     finally:
