@@ -10,6 +10,10 @@ struct Kernels {
     // y[m][r] = x[m] . w[row0 + r], r < count; x and y are `x_pitch` and `y_pitch` floats from vector to vector.
     void (*multiply)(const Weights& w, int64_t row0, int64_t count, const float* x, int64_t x_pitch, int64_t m, float* y,
                      int64_t y_pitch);
+    // One vector in the order in which `dot` wants it, with `to` of columns * 33 / 32 + 16 floats on a cache line; and products
+    // with it. False where `multiply` does it all.
+    bool (*arrange)(const Weights& w, const float* x, float* to);
+    void (*dot)(const Weights& w, int64_t row0, int64_t count, const float* arranged, float* y);
     // Activations, `groups` times 32, as codes, scales, and scales times sums of codes; and products with those, for kinds whose
     // 32 weights have codes of a byte and one scale (false for the others). Pitches in groups and floats.
     void (*quantize)(const float* x, int64_t groups, int8_t* codes, float* scales, float* sums);

@@ -56,7 +56,7 @@ def _masks(
     density = chance.random((*shape[:-1], 1)) * 1.6 - 0.3
     some = chance.random(shape) < density
     if codec.id == "tca_tbe":
-        some[0], some[1] = False, True
+        some[:1], some[1:2] = False, True
         codes = np.zeros((*shape[:-1], -(-shape[-1] // 64) * 64), np.uint8)
         codes[..., : shape[-1]] = np.where(some, chance.integers(1, 8, shape), 0)
         planes = {

@@ -18,9 +18,11 @@ from squish_ggml.blocks import BLOCKS, LONG_TAIL, Block
 from squish_core.api import MissingPluginError
 
 NAMES = sorted(BLOCKS)
+BEYOND_GGUF_PY = ("nvfp4", "q1_0")  # encoded by ggml alone
 GOLDEN_NAMES = sorted(set(NAMES) - {"q8_1", "q8_k"})
 ENCODED_NAMES = sorted(name for name in NAMES if BLOCKS[name].encode)
-GOLDEN = np.load(Path(__file__).parent / "data" / "golden.npz")
+DATA = Path(__file__).parent / "data"
+GOLDEN = {**np.load(DATA / "golden.npz"), **np.load(DATA / "golden_ggml.npz")}
 
 
 def decode(block: Block, blocks: np.ndarray) -> np.ndarray:
@@ -134,6 +136,12 @@ def scalar_q6_k(raw: bytes) -> Iterator[float]:
         yield single(scale * factor * (level - 32))
 
 
+def scalar_q1_0(raw: bytes) -> Iterator[float]:
+    (scale,), bits = struct.unpack_from("<e", raw), int.from_bytes(raw[2:], "little")
+    for index in range(128):
+        yield scale if bits >> index & 1 else -scale
+
+
 def scalar_tq1_0(raw: bytes) -> Iterator[float]:
     packed, (scale,) = raw[:52], struct.unpack_from("<e", raw, 52)
     for start, width, count in ((0, 32, 5), (32, 16, 5), (48, 4, 4)):
@@ -198,6 +206,7 @@ SCALAR: dict[str, Callable[[bytes], Iterator[float]]] = {
     "q5_k": lambda raw: scalar_q45_k("<ee12s32s128s", raw),
     "q6_k": scalar_q6_k,
     "q8_k": lambda raw: scalar_q8("<f256s", raw[:260]),
+    "q1_0": scalar_q1_0,
     "tq1_0": scalar_tq1_0,
     "tq2_0": scalar_tq2_0,
     "mxfp4": scalar_mxfp4,
@@ -232,6 +241,7 @@ def test_golden_values(name: str) -> None:
 def test_golden_encodings(name: str) -> None:
     elements, inputs = BLOCKS[name].elements, GOLDEN["inputs"]
     rows = inputs.reshape(-1)[: inputs.size // 256 * 256].reshape(-1, 256) if elements == 256 else inputs
+    rows = inputs.reshape(-1, 128) if name in BEYOND_GGUF_PY else rows
     ours = encode(BLOCKS[name], rows)
     np.testing.assert_array_equal(ours.reshape(len(ours), -1), GOLDEN[f"{name}_encoded"])
 
@@ -315,6 +325,8 @@ def test_encoding_is_within_half_a_step_of_the_values(name: str) -> None:
         "q5_1": 2 / 31 / 2,
         "q8_0": 1 / 127 / 2,
         "mxfp4": 1 / 4,
+        "nvfp4": 1 / 6 + 1 / 16,  # half the last step, and what e4m3 rounds off the scale
+        "q1_0": 1,
         "tq1_0": 1 / 2,
         "tq2_0": 1 / 2,
     }[name]
@@ -362,7 +374,7 @@ def quantize(values: np.ndarray, kind: str) -> np.ndarray:
 
 
 @pytest.mark.oracle
-@pytest.mark.parametrize("name", GOLDEN_NAMES)
+@pytest.mark.parametrize("name", [name for name in GOLDEN_NAMES if name != "q1_0"])
 def test_decoders_agree_with_gguf_py(name: str) -> None:
     import oracles
 
@@ -380,11 +392,71 @@ def test_what_gguf_py_is_needed_for_says_so(name: str) -> None:
             decode(LONG_TAIL[name], random_blocks(LONG_TAIL[name], 1, 2))
 
 
+def table() -> dict[str, object]:
+    """Runs in the peer: elements, bytes, whether it decodes and encodes, of every type it knows."""
+    import gguf
+    from gguf import quants
+
+    def made(kind: gguf.GGMLQuantizationType, what: str) -> bool:
+        traits = quants._type_traits.get(kind)
+        return bool(traits) and what in vars(traits)
+
+    return {
+        kind.name: [*gguf.GGML_QUANT_SIZES[kind], made(kind, "dequantize_blocks"), made(kind, "quantize_blocks")]
+        for kind in gguf.GGMLQuantizationType
+    }
+
+
 @pytest.mark.oracle
-@pytest.mark.parametrize("name", ENCODED_NAMES)
+def test_every_block_type_of_gguf_py_is_here() -> None:
+    """So a type that a later gguf-py adds, or learns to encode, fails here instead of being left out."""
+    import oracles
+
+    known = {**BLOCKS, **LONG_TAIL}
+    theirs = {name.lower(): row for name, row in oracles.peer("gguf").run(table).items() if row[0] > 1}
+    assert set(theirs) == set(known)
+    # 36 bytes in ggml; gguf-py counts 40.
+    sizes = {name: (elements, nbytes) for name, (elements, nbytes, *_) in theirs.items() if name != "q8_1"}
+    assert sizes == {name: (known[name].elements, known[name].nbytes) for name in sizes}
+    assert {name for name, row in theirs.items() if row[3]} == set(ENCODED_NAMES) - set(BEYOND_GGUF_PY)
+    assert {name for name, row in theirs.items() if not row[2]} == {"q8_1", "q8_k", "q1_0"}
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", [name for name in ENCODED_NAMES if name not in BEYOND_GGUF_PY])
 def test_encoders_agree_with_gguf_py(name: str) -> None:
     import oracles
 
     for values in hard_values():
         expected = oracles.peer("gguf").run(quantize, values=values, kind=name.upper())
         np.testing.assert_array_equal(encode(BLOCKS[name], values).reshape(expected.shape), expected)
+
+
+def by_ggml(given: np.ndarray, made: np.ndarray, call: str) -> np.ndarray:
+    """Runs in the peer: what a function of libggml makes of an array, in memory like `made`."""
+    import ctypes
+    from pathlib import Path
+
+    import ggml
+
+    library = ctypes.CDLL(str(Path(ggml.__file__).parent / "lib" / "libggml-base.so"))
+    given, made = np.ascontiguousarray(given), np.array(made)
+    elements = ctypes.c_int64(next(each.size for each in (given, made) if each.dtype == np.float32))
+    getattr(library, call)(ctypes.c_void_p(given.ctypes.data), ctypes.c_void_p(made.ctypes.data), elements)
+    return made
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", BEYOND_GGUF_PY)
+def test_agreement_with_ggml_where_gguf_py_has_nothing(name: str) -> None:
+    import oracles
+
+    block, peer = BLOCKS[name], oracles.peer("ggml")
+    blocks = random_blocks(block, 37, 100)
+    ours = decode(block, blocks)
+    assert_same_bits(ours, peer.run(by_ggml, given=blocks, made=ours, call=f"dequantize_row_{name}"))
+    for values in hard_values():
+        if not np.isnan(values).any():  # what becomes of NaN is the compiler's choice
+            stored = encode(block, values)
+            theirs = peer.run(by_ggml, given=values, made=stored, call=f"quantize_row_{name}_ref")
+            np.testing.assert_array_equal(stored, theirs)

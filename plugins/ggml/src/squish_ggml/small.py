@@ -1,4 +1,4 @@
-"""Ternary blocks, and 4-bit blocks whose codes go through a table: TQ1_0, TQ2_0, MXFP4, NVFP4, IQ4_NL, IQ4_XS."""
+"""Blocks of signs and trits, and 4-bit blocks whose codes go through a table: Q1_0, TQ*, MXFP4, NVFP4, IQ4_*."""
 
 from __future__ import annotations
 
@@ -31,6 +31,23 @@ def _halved_e4m3() -> Floats:
 
 
 POWERS, E4M3 = _halved_powers(), _halved_e4m3()
+
+
+def decode_q1_0(panel: Bytes, out: Floats, scratch: Scratch) -> None:
+    """{f16 d; u8 qs[16]}: d where the bit is set, else -d."""
+    signs = np.unpackbits(panel[:, 2:], axis=1, bitorder="little").view(np.int8)
+    signs *= np.int8(2)
+    signs -= np.int8(1)
+    out[:] = signs
+    out *= half(panel, 0)
+
+
+def encode_q1_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
+    """The mean magnitude, and the signs; both zeros count as positive."""
+    # ggml adds one by one; so does accumulate, where sum() would add pairs.
+    total: Floats = np.add.accumulate(np.abs(values), axis=1)[:, -1:]
+    store_half(panel, 0, total / np.float32(128))
+    panel[:, 2:] = np.packbits(values >= 0, axis=1, bitorder="little")
 
 
 def decode_tq1_0(panel: Bytes, out: Floats, scratch: Scratch) -> None:
@@ -83,13 +100,7 @@ def encode_mxfp4(panel: Bytes, values: Floats, scratch: Scratch) -> None:
     """The power of two of the largest magnitude, less two; the nearest value, the first of equals."""
     largest = np.abs(values).max(axis=1, keepdims=True)
     exponent = np.where(largest > 0, np.floor(np.log2(largest)) - 2 + 127, 0).astype(np.uint8)
-    scale = POWERS[exponent]
-    best, codes = np.abs(scale * np.float32(0) - values), np.zeros(values.shape, np.uint8)
-    for code, value in enumerate(E2M1):
-        error = np.abs(scale * np.float32(value) - values)
-        nearer = error < best
-        codes[nearer] = code
-        np.copyto(best, error, where=nearer)
+    codes = _nearest_e2m1(values, POWERS[exponent])
     panel[:, :1] = exponent
     panel[:, 1:] = codes[:, :16] | codes[:, 16:] << 4
 
@@ -103,6 +114,17 @@ def decode_nvfp4(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     blocks = out.reshape(-1, 4, 16)
     blocks[:] = _looked_up(codes.reshape(-1, 4, 16), E2M1_TABLE)
     blocks *= E4M3[panel[:, :4]][..., None]
+
+
+def encode_nvfp4(panel: Bytes, values: Floats, scratch: Scratch) -> None:
+    """The largest magnitude of 16 elements becomes 6 steps as far as e4m3 allows; then as in MXFP4."""
+    groups = values.reshape(-1, 16)
+    # fmax: NaN is no magnitude.
+    largest: Floats = np.fmax.reduce(np.abs(groups), axis=1, keepdims=True)
+    scale = _stored_e4m3(largest / np.float32(6))
+    codes = _nearest_e2m1(groups, E4M3[scale])
+    panel[:, :4] = scale.reshape(-1, 4)
+    panel[:, 4:] = (codes[:, :8] | codes[:, 8:] << 4).reshape(-1, 32)
 
 
 def decode_iq4_nl(panel: Bytes, out: Floats, scratch: Scratch) -> None:
@@ -128,6 +150,26 @@ def decode_iq4_xs(panel: Bytes, out: Floats, scratch: Scratch) -> None:
 def _looked_up(codes: Bytes, table: bytes) -> np.ndarray:
     """Signed bytes of a table of 256 by bytes; faster than indexing, which widens each code to a pointer."""
     return np.frombuffer(codes.tobytes().translate(table), np.int8).reshape(codes.shape)
+
+
+def _nearest_e2m1(values: Floats, halves: Floats) -> Bytes:
+    """The code of the nearest value, the first of equals; `halves` are half the scales, a column."""
+    best, codes = np.abs(halves * np.float32(0) - values), np.zeros(values.shape, np.uint8)
+    for code, value in enumerate(E2M1):
+        error = np.abs(halves * np.float32(value) - values)
+        nearer = error < best
+        codes[nearer] = code
+        np.copyto(best, error, where=nearer)
+    return codes
+
+
+def _stored_e4m3(values: Floats) -> Bytes:
+    """Positive values as e4m3, halves rounded up and 448 at most; what is no positive number becomes 0."""
+    positive = np.where(values > 0, np.minimum(values, np.float32(448)), np.float32(0))
+    tiny = np.minimum(positive * np.float32(512) + np.float32(0.5), 7)
+    rounded = ((positive.view(np.uint32) >> 19) + 1 >> 1) - (120 << 3)  # the exponent's bias: 127 becomes 7
+    codes = np.where(positive < 2**-6, tiny, np.minimum(rounded.view(np.int32), 0x7E))
+    return codes.astype(np.uint8)
 
 
 def _scaled(digits: Bytes, scale: Floats, out: Floats) -> None:

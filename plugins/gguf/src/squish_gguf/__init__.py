@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from squish_core.api import ContainerInfo, Signature, hookimpl
 
-from .types import BLOCK_CODES, DECODED, DENSE_CODES
+from .types import BLOCK_CODES, DENSE_CODES
 
 
 @hookimpl
@@ -22,6 +22,6 @@ def squish_containers() -> list[ContainerInfo]:
             can_write=True,
             features={"dtype": (*dense, *blocks)},
             aliases={**{name: dense[name] for name in ("f32", "f16", "bf16")}, **blocks},
-            codecs=("dense", *(f"ggml.{name}" for name in DECODED)),
+            codecs=("dense", *BLOCK_CODES),
         )
     ]

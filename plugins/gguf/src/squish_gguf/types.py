@@ -58,9 +58,6 @@ REMOVED = {
 
 DENSE_CODES: dict[str, int] = {kind.dtype: code for code, kind in TYPES.items() if kind.dtype}
 BLOCK_CODES = {f"ggml.{kind.name.lower()}": code for code, kind in TYPES.items() if not kind.dtype}
-DECODED = tuple(code.removeprefix("ggml.") for code in BLOCK_CODES if code != "ggml.q1_0")
-"""Block types that squish-ggml decodes; the others are carried as they are."""
-
 VALUES = ("u8", "i8", "u16", "i16", "u32", "i32", "f32", "bool", "str", "array", "u64", "i64", "f64")
 """Metadata types by their code."""
 
