@@ -16,12 +16,7 @@ template <int Size> struct Sixteen {
     }
 };
 
-// Bytes as the lowest bits of lanes.
-static INLINE F bytes_as_words(B bytes) {
-    typedef uint8_t Bytes16 __attribute__((vector_size(16)));
-    const Lanes32 words = __builtin_convertvector(read<Bytes16>(&bytes), Lanes32);
-    return read<F>(&words);
-}
+typedef uint32_t Lanes32 __attribute__((vector_size(64)));
 
 // Code k of 1..7 is the exponent `zero` + k; sign and mantissa of such an element are a byte. The others are stored whole.
 struct TripleBitmap {
@@ -41,7 +36,7 @@ struct TripleBitmap {
             const Sixteen<1> high(w.data, coded, w.stored);
             const Sixteen<2> full(w.rest, whole, all_whole);
             const Lanes32 code = bit_of(a, lane) + (bit_of(b, lane) << 1) + (bit_of(d, lane) << 2);
-            const F coded_ones = expand(some, bytes_as_words(load_bytes(high.at))), whole_ones = expand(others, load_bf16(full.at));
+            const F coded_ones = expand(some, lowest(load_bytes(high.at))), whole_ones = expand(others, load_bf16(full.at));
             const Lanes32 byte = read<Lanes32>(&coded_ones);
             const Lanes32 short_value = (byte & 0x80) << 24 | (byte & 0x7f) << 16 | (code + uint32_t(w.zero)) << 23;
             const Lanes32 is_coded = -bit_of(some, lane);

@@ -88,6 +88,10 @@ static INLINE Halves to_bf16(F a) {
     if (__builtin_expect(tiny, 0)) v = _mm256_mask_mov_epi16(v, tiny, bf16_of_any(a.v));
     return {v};
 }
+// The upper halves, which is all there is to values that were bf16.
+static INLINE Halves upper(F a) { return {_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a.v), 16))}; }
+// Bytes as the lowest bits of lanes.
+static INLINE F lowest(B a) { return {_mm512_castsi512_ps(_mm512_cvtepu8_epi32(a.v))}; }
 static INLINE void store(uint16_t* at, Halves a) { _mm256_storeu_si256((__m256i*)at, a.v); }
 static INLINE void stream(uint16_t* at, Halves a) { _mm256_stream_si256((__m256i*)at, a.v); }
 

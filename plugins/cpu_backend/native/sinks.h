@@ -26,15 +26,6 @@ struct Store {
     INLINE void put(int64_t i, F v, int count) { put_first(out + i, v, count); }
 };
 
-typedef uint32_t Lanes32 __attribute__((vector_size(64)));
-typedef uint16_t Lanes16 __attribute__((vector_size(32)));
-
-// The upper halves, which is all there is to values that were bf16.
-static INLINE Halves upper(F v) {
-    const Lanes16 bits = __builtin_convertvector(read<Lanes32>(&v) >> 16, Lanes16);
-    return read<Halves>(&bits);
-}
-
 struct Store16 {
     using Value = Halves;
     uint16_t* out;
