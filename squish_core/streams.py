@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -75,8 +76,21 @@ def encoded(
     params = {"dtype": target.dtype, **encoding.codec.params} if dense else encoding.codec.params
     own = dtypes.to_numpy(codec.value_dtype(target, encoding.codec.params))
 
+    distance = Distance()
+
+    def measure(values: np.ndarray, made: dict[str, np.ndarray]) -> None:
+        spec = evolve(target, shape=values.shape)
+        distance.add(values, _decoded(codec, made, spec, encoding.codec.params))
+
     def pieces() -> Iterator[dict[str, np.ndarray]]:
+        nonlocal distance
         distance = Distance()
+        with _Behind(measure) as measured:
+            yield from panels(measured if told else None)
+        if told:
+            told(distance)
+
+    def panels(measured: _Behind | None) -> Iterator[dict[str, np.ndarray]]:
         for region in stored_panels(target.shape, codec.encode_grain(target, encoding.codec.params), 4):
             values = tensor._read(origin, region)
             # A codec of another float type gets its own values as they are: NaN payloads survive.
@@ -84,14 +98,33 @@ def encoded(
             panel = values if as_is else values.astype(np.float32, copy=False)
             stats = None if activations is None else {"activations": activations[region[-1]]}
             made = encoder.encode(panel, params, stats=stats)
-            if told:
-                spec = evolve(target, shape=values.shape)
-                distance.add(values, _decoded(codec, made, spec, encoding.codec.params))
+            if measured:
+                # what was widened is as exact, and read faster
+                measured(panel if values.itemsize <= panel.itemsize else values, made)
             yield made
-        if told:
-            told(distance)
 
     return _split(encoding, pieces)
+
+
+class _Behind:
+    """A function run in a thread of its own, one call at a time, while its caller goes on to the next."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function, self._pool = function, ThreadPoolExecutor(1)
+        self._last: Future[None] | None = None
+
+    def __call__(self, *told: Any) -> None:
+        if self._last is not None:
+            self._last.result()
+        self._last = self._pool.submit(self._function, *told)
+
+    def __enter__(self) -> _Behind:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._pool.shutdown()
+        if self._last is not None and exception[0] is None:
+            self._last.result()
 
 
 def _decoded(codec: Codec, made: dict[str, np.ndarray], spec: TensorSpec, params: Params) -> np.ndarray:
