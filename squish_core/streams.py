@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core import dtypes
-from squish_core.codecs.base import Codec, Codes, Encoder, Params
+from squish_core.codecs.base import Codec, Codes, Encoder, Params, Region
 from squish_core.distances import Distance
 from squish_core.errors import CodecError
 from squish_core.handles import File
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
-from squish_core.regions import full, read_region, sizes, stored_panels
+from squish_core.regions import panels, read_region, sizes, stored_panels
 from squish_core.stored import StoredArray
 from squish_core.writing import Stream
 
@@ -80,17 +80,18 @@ def encoded(
 
     def measure(values: np.ndarray, made: dict[str, np.ndarray]) -> None:
         spec = evolve(target, shape=values.shape)
-        distance.add(values, _decoded(codec, made, spec, encoding.codec.params))
+        for region, decoded in _decoded(codec, made, spec, encoding.codec.params):
+            distance.add(values[region], decoded)
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:
         nonlocal distance
         distance = Distance()
         with _Behind(measure) as measured:
-            yield from panels(measured if told else None)
+            yield from made_panels(measured if told else None)
         if told:
             told(distance)
 
-    def panels(measured: _Behind | None) -> Iterator[dict[str, np.ndarray]]:
+    def made_panels(measured: _Behind | None) -> Iterator[dict[str, np.ndarray]]:
         for region in stored_panels(target.shape, codec.encode_grain(target, encoding.codec.params), 4):
             values = tensor._read(origin, region)
             # A codec of another float type gets its own values as they are: NaN payloads survive.
@@ -127,11 +128,14 @@ class _Behind:
             self._last.result()
 
 
-def _decoded(codec: Codec, made: dict[str, np.ndarray], spec: TensorSpec, params: Params) -> np.ndarray:
-    """Values of a panel that was just encoded."""
+def _decoded(
+    codec: Codec, made: dict[str, np.ndarray], spec: TensorSpec, params: Params
+) -> Iterator[tuple[Region, np.ndarray]]:
+    """Values of a panel that was just encoded, in pieces that stay in the cache."""
     declared = codec.parts(spec, params)
     parts: Any = {role: made[role].reshape(shape) for role, (_, shape) in declared.items()}
-    return read_region(codec, parts, spec, params, full(spec.shape))
+    for region in panels(spec.shape, codec.grain(spec, params), 4, budget=1 << 20, whole_rows=True):
+        yield region, read_region(codec, parts, spec, params, region)
 
 
 def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict[str, Stream]:
