@@ -139,7 +139,8 @@ def loading(place: Path, source: Path) -> str:
 NOTE = """\
 Each in a process of its own that has done it once before; medians. safetensors, MLX and ours read the same bf16 values,
 ztensor a file of ours (wire 2), NumPy maps the arrays of `finalized`. safetensors.torch, ztensor and NumPy hand out
-views of a mapping, as ours do; safetensors and MLX copy. """
+views of a mapping, as ours do; safetensors and MLX copy. Anonymous memory added at most, the first time (which imports)
+included: """
 TARGET = ">= 10x safetensors, not slower than safetensors.torch, < 20 MB"
 ARRAYS = "import squish_core as squish\ndef load(path): return squish.open(path).numpy()"
 PACKED = "import squish_core as squish\ndef load(path): return [tensor.load() for tensor in squish.open(path).values()]"
