@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, expand, parse_format, parse_rules, rule_for
 from squish_core.steps import Decision, Step, weighs
 from squish_core.streams import copied, encoded, repacked, widened
-from squish_core.writing import Outgoing, atomic_file, atomic_folder
+from squish_core.writing import Outgoing, Sink, atomic_file, atomic_folder
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -136,7 +137,8 @@ class Plan:
         stats: File | None = None,
     ) -> None:
         self.file, self.target, self.known = file, target, file.registry
-        self.format, self.options = parse_format(to or format_for(target, self.known), "options", self.known)
+        content, self.packing = packed_by(target, self.known)
+        self.format, self.options = parse_format(to or format_for(content, self.known), "options", self.known)
         self.container = self._writable()
         self.rules = tuple(Rule(rule.pattern, expand(rule.spec, self.format, self.known)) for rule in rules)
         self.stats = Activations(stats) if stats is not None else None
@@ -164,7 +166,8 @@ class Plan:
                     if not is_known(digest)]  # fmt: skip
         return Conversion(
             source=self.file.name, target=str(self.target), format=self.format, steps=tuple(self.steps),
-            source_size=sum(ref.size for ref in index.files), size=layout.size, dropped=tuple(dropped), dry_run=dry_run,
+            source_size=sum(ref.size for ref in index.files), dropped=tuple(dropped), dry_run=dry_run,
+            size=None if self.packing else layout.size,
             unused=tuple(rule.pattern for rule in self.rules if rule.pattern and not any(map(rule.matches, names))),
         )  # fmt: skip
 
@@ -185,9 +188,13 @@ class Plan:
 
         assets = {name: bytes(buffer.raw) for name, buffer in self.file.assets.items()}
         tensors = self.outgoing(start)
-        atomic = atomic_folder if self.container.writes_folder(self.options) else atomic_file
-        with atomic(self.target, advance) as sink, guarded(FormatError, "writing", file=str(self.target)):
+        with self._atomic(advance) as sink, guarded(FormatError, "writing", file=str(self.target)):
             self.container.write(sink, tensors, self.file.index.meta, assets, self.options)
+
+    def _atomic(self, advance: Callable[[int], None]) -> AbstractContextManager[Sink]:
+        if self.container.writes_folder(self.options):
+            return atomic_folder(self.target, advance)
+        return atomic_file(self.target, advance, self.known.byte_codec(self.packing) if self.packing else None)
 
     def outgoing(self, start: Callable[[str], None] | None = None) -> list[Outgoing]:
         """The tensors as the target holds them, their parts as streams; `start` is told each one's name in its turn.
@@ -263,6 +270,15 @@ class Plan:
 
     def _weighed(self, step: Step) -> bool:
         return step.action == "encode" and weighs(step.spec.encodings[0].codec, self.known)
+
+
+def packed_by(target: Path, known: Registry) -> tuple[Path, str | None]:
+    """The name of the content, and the byte codec that compresses the file whole, if its suffix stands for one."""
+    for entry in known.find("codec", kind="bytes"):
+        suffix = getattr(entry.info, "suffix", "")
+        if suffix and target.name.lower().endswith(suffix):
+            return target.with_name(target.name[: -len(suffix)] or target.name), entry.info.id
+    return target, None
 
 
 def format_for(target: Path, known: Registry) -> str:

@@ -41,7 +41,7 @@ class Source:
     @cached_property
     def filename(self) -> str:
         """The name in its folder, as `FileRef` has it."""
-        return Path(self.name).name
+        return os.path.basename(self.name)
 
     def read(self, offset: int, length: int, what: str = "data") -> bytes:
         """Copy of a byte range; TruncatedError naming `what` when it runs past the end."""
@@ -224,6 +224,10 @@ class FileSource(Source):
         return FileSource(self.path.parent / name)
 
     def _read(self, offset: int, length: int) -> bytes:
+        if length <= PIECE and hasattr(os, "pread"):
+            data = os.pread(self._open().fd, length, offset)
+            if len(data) == length:
+                return data
         out = bytearray(length)
         self.read_into(offset, memoryview(out))
         return bytes(out)

@@ -67,7 +67,7 @@ def tensors(codec: CodecSpec, shape: tuple[int, int], copies: int = 1) -> list[T
             end += -(-raw.size // CACHE_LINE) * CACHE_LINE
         specs[f"w{number}"] = evolve(spec, name=f"w{number}", encodings=(Encoding(codec=codec, parts=parts),))
     index = Index(format="memory", version="", files=(FileRef("memory", end),), tensors=specs)
-    return list(File(BytesSource(memory.data), index, registry(), DEFAULT).values())
+    return list(File(BytesSource(memory.data, "memory"), index, registry(), DEFAULT).values())
 
 
 def _stored(codec: CodecSpec, shape: tuple[int, int]) -> tuple[CodecSpec, Mapping[str, np.ndarray]]:

@@ -14,7 +14,13 @@ from squish_core.api import SquishError
 from squish_core.tensors import Tensor
 
 SQUARE, TALL = (4096, 4096), (14336, 4096)
-CASES = ((TALL, 1, 1), (SQUARE, 8, 1), (TALL, 8, 1), (SQUARE, 64, 1), (TALL, 1, 2))  # shape, vectors, threads
+CASES = {  # plot -> shape, vectors, threads
+    "products-1": (TALL, 1, 1),
+    "products-8": (SQUARE, 8, 1),
+    "products-8-tall": (TALL, 8, 1),
+    "products-64": (SQUARE, 64, 1),
+    "products-1-two-threads": (TALL, 1, 2),
+}
 COLD = 96 << 20  # bytes of weights in a pass over copies: three times the caches
 ONE_VECTOR = ("mlx", "numba", "torch f32")  # no loop for more, or too slow to wait for
 FEW = 8  # vectors; more are bound by arithmetic, and one copy does
@@ -31,34 +37,37 @@ PEERS = {
     "mlx": Peer("mlx", peers.mlx_multiply),
     "numba": Peer("numba", peers.numba_multiply),
 }  # fmt: skip
-FOUR_BITS = (
-    "ggml Q4_0",
-    "ggml Q4_K",
-    "onnxruntime f32",
-    "onnxruntime int8",
-    "torch f32",
-    "torch bf16",
-    "numba",
-    "NumPy",
-)
+NIBBLES = {  # activations -> those who multiply 4-bit codes like that; bf16 is the nearest to codes that torch has
+    "f32": ("onnxruntime f32", "torch f32", "numba", "NumPy"),
+    "int8": ("ggml Q4_0", "ggml Q4_K", "onnxruntime int8", "torch bf16"),
+}
 BESIDE = {
-    "INT4 g32": FOUR_BITS, "Q4_0": FOUR_BITS, "Q4_K": FOUR_BITS, "MLX 4-bit g64": (*FOUR_BITS, "mlx"),
-    "Q8_0": ("ggml Q8_0",), "Q6_K": ("ggml Q6_K",),
-}  # fmt: skip
+    **{(codec, kind): names for codec in ("INT4 g32", "Q4_0", "Q4_K") for kind, names in NIBBLES.items()},
+    **{("MLX 4-bit g64", kind): (*names, "mlx") for kind, names in NIBBLES.items()},
+    **{(codec, kind): (f"ggml {codec}",) for codec in ("Q8_0", "Q6_K") for kind in ACTIVATIONS},
+}
 TWO_THREADS = 1.7  # two threads must read so many times faster than one to be judged by it
 
 
+NOTE = (
+    "{copies}, all calls in turns. {limit} Rates are of stored bytes. ggml takes activations as codes of 8 bits and "
+    "repacks Q4_0 and Q4_K when it loads; NumPy decodes panels of INT4 and multiplies by BLAS with all its threads."
+)
+READ = "`read` reads the stored bytes once."
+FMA = "`FMA` multiplies and adds in registers as often as f32 needs; codes may be faster."
+PASS = "A call is a pass over so many copies of the weights that none is in a cache"
+
+
 def run(quick: bool) -> Section:
-    """All cases in one table."""
-    cases = [((512, 4096), 1, 1), ((512, 4096), 8, 1)] if quick else CASES
-    rows = [row for shape, count, threads in cases for row in multiply(shape, count, threads, 3 if quick else ROUNDS)]
-    note = (
-        "y = x W^T; one turn is a pass over so many copies of the weights that none is in a cache (64 vectors: one). "
-        "`read` reads the stored bytes once; `FMA` multiplies and adds as often as f32 needs, in registers (codes of "
-        "activations may be faster). Rates are of stored bytes. ggml repacks Q4_0 and Q4_K when it loads; NumPy "
-        "decodes panels of INT4 and multiplies by BLAS with all its threads."
-    )
-    return section("products", f"Compiled products ({instructions()})", note, rows)
+    """A table for each case."""
+    cases = {"products-1": ((512, 4096), 1, 1), "products-8": ((512, 4096), 8, 1)} if quick else CASES
+    made = []
+    for name, (shape, count, threads) in cases.items():
+        title = f"y = x W^T: {shape[0]}x{shape[1]}, vectors: {count}, threads: {threads} ({instructions()})"
+        note = NOTE.format(copies=PASS if count <= FEW else "One copy", limit=READ if count == 1 else FMA)
+        made.append(section(name, title, note, multiply(shape, count, threads, 3 if quick else ROUNDS)))
+    plots = {name: svg for each in made for name, svg in each.plots.items()}
+    return Section("\n".join(each.text for each in made), plots)
 
 
 def multiply(shape: tuple[int, int], count: int, threads: int, rounds: int) -> list[Row]:
@@ -68,10 +77,10 @@ def multiply(shape: tuple[int, int], count: int, threads: int, rounds: int) -> l
     stored: dict[tuple[str, str], int] = {}  # bytes of a product
     passes: dict[Any, int] = {}  # products of a call
     for codec, spec in CODECS.items():
-        few = tensors(spec, (8, shape[1]))
+        few = tensors(spec, (8, shape[1]))[0]
         ways = {kind: f"cpu:threads={threads},activations={kind}" for kind in ACTIVATIONS}
-        ways = {kind: way for kind, way in ways.items() if passing(few, way, x)}
-        nbytes = few[0].nbytes * shape[0] // 8
+        ways = {kind: way for kind, way in ways.items() if runs(few, way)}
+        nbytes = few.nbytes * shape[0] // 8
         made = tensors(spec, shape, -(-COLD // nbytes) if count <= FEW else 1) if ways else []
         for kind, way in ways.items():
             calls[codec, kind], stored[codec, kind], passes[codec, kind] = passing(made, way, x), nbytes, len(made)
@@ -93,19 +102,18 @@ def multiply(shape: tuple[int, int], count: int, threads: int, rounds: int) -> l
         mine, limit = seconds[codec, kind], "read" if count == 1 else "FMA"
         amount = nbytes if count == 1 else 2 * shape[0] * shape[1] * count
         others = {limit: probes[limit].seconds(seconds[limit], amount)}
-        others |= {name: seconds[name] for name in BESIDE.get(codec, ()) if name in seconds}
+        others |= {name: seconds[name] for name in BESIDE.get((codec, kind), ()) if name in seconds}
         least = required(codec, kind, shape, count, threads)
         target = judged(mine, others, least)
         if threads > 1 and gain < TWO_THREADS:
             target = f"not judged: two threads read {gain:.2f}x as fast as one"
-        vectors = f"{count} vector{'s' * (count > 1)}{', two threads' * (threads > 1)}"
-        rows.append(Row(f"{codec}, {kind}, {shape[0]}x{shape[1]}, {vectors}", mine, others, nbytes, target))
+        rows.append(Row(f"{codec}, {kind}", mine, others, nbytes, target))
     return rows
 
 
 def required(codec: str, kind: str, shape: tuple[int, int], count: int, threads: int) -> dict[str, float]:
     """The least ratios to a limit and to peers."""
-    nibbles = BESIDE.get(codec, ())[:-1] and kind != "f32"
+    nibbles = "ggml Q4_0" in BESIDE.get((codec, kind), ())
     if threads > 1:
         return {"read": 0.75}
     if count == 1 and kind == "f32":
@@ -118,10 +126,16 @@ def required(codec: str, kind: str, shape: tuple[int, int], count: int, threads:
     return {"FMA": 0.55} if kind == "f32" else {"ggml Q4_0": 1.2} if kind == "bf16" else {}
 
 
-def passing(made: list[Tensor], backend: str, x: np.ndarray) -> Callable[[], object] | None:
-    """A pass over all copies; None where the backend has no kernel for it."""
-    try:
-        weights = [tensor.load(backend) for tensor in made]
-    except SquishError:
-        return None
+def passing(made: list[Tensor], backend: str, x: np.ndarray) -> Callable[[], object]:
+    """A pass over all copies."""
+    weights = [tensor.load(backend) for tensor in made]
     return lambda: [weight.linear(x) for weight in weights]
+
+
+def runs(tensor: Tensor, backend: str) -> bool:
+    """Whether the backend has a kernel for it."""
+    try:
+        tensor.chain(backend)
+    except SquishError:
+        return False
+    return True

@@ -122,28 +122,45 @@ static INLINE void edge_grid(const Affine& a, Grid& grid, uint8_t* scale, uint8_
     store_as(a.offset_type, NEAREST, grid.offset, grid.stored_offset, offset, count);
 }
 
-// Codes of `count` values (a multiple of 16) of one group. A product with 1 / scale, where it is not close to the middle between
-// two codes, is rounded as the quotient is; where it is close, the quotient decides. False for what is not finite.
-template <int Offset> static INLINE bool quantise(const Affine& a, const float* x, int64_t count, float scale, float offset,
-                                                  uint8_t* codes) {
-    const F inverse = splat(1 / scale), shift = splat(offset), step = splat(scale);
-    const float added = Offset == ZERO_POINT ? offset : Offset == BIAS ? 0 : float(a.zero);
-    for (int64_t i = 0; i < count; i += 16) {
-        F v = load(x + i);
-        if (Offset == BIAS) v = v - shift;
-        const F quotient = v * inverse;
-        F code = nearest(quotient);
-        if (__builtin_expect(!all(absolute(quotient - code) < splat(0.4999f)), 0)) {
-            if (!(sum(v - v) == 0)) return false;
-            code = nearest(within(v / step, -4096, 4096));
-        }
-        if (Offset == NO_OFFSET) code = code + splat(added);  // within the codes, since the scale is rounded up
-        else code = within(code + splat(added), float(a.low), float(a.high));
-        const B bytes = narrow(code);
-        memcpy(codes + i, &bytes, 16);
+// Values of one group to codes. A product with 1 / scale, where it is not close to the middle between two codes, is rounded as
+// the quotient is; where it is close, the quotient decides.
+template <int Offset> struct Rounding {
+    F low, high, zero;
+    INLINE explicit Rounding(const Affine& a) : low(splat(float(a.low))), high(splat(float(a.high))), zero(splat(float(a.zero))) {}
+
+    INLINE B coded(F code, F offset) const {
+        if (Offset == NO_OFFSET) return narrow(code + zero);  // within the codes, since the scale is rounded up
+        if (Offset == ZERO_POINT) code = code + offset;
+        return narrow(least(most(code, low), high));
     }
-    return true;
-}
+    static INLINE M clear(F quotient, F code) { return absolute(quotient - code) < splat(0.4999f); }
+    // `count` is a multiple of 16; false for what is not finite.
+    INLINE bool run(const float* x, int64_t count, float scale, float inverse, float offset, uint8_t* codes) const {
+        const F by = splat(inverse), shift = splat(offset);
+        int64_t i = 0;
+        for (; i + 32 <= count; i += 32) {
+            F v = load(x + i), w = load(x + i + 16);
+            if (Offset == BIAS) v = v - shift, w = w - shift;
+            const F a = v * by, b = w * by;
+            F code = nearest(a), other = nearest(b);
+            if (__builtin_expect(!all(clear(a, code) & clear(b, other)), 0)) {
+                if (!(sum((v - v) + (w - w)) == 0)) return false;
+                code = divided(v, scale), other = divided(w, scale);
+            }
+            const B bytes = coded(code, shift), more = coded(other, shift);
+            memcpy(codes + i, &bytes, 16), memcpy(codes + i + 16, &more, 16);
+        }
+        for (; i < count; i += 16) {
+            F v = load(x + i);
+            if (Offset == BIAS) v = v - shift;
+            if (!(sum(v - v) == 0)) return false;
+            const B bytes = coded(divided(v, scale), shift);
+            memcpy(codes + i, &bytes, 16);
+        }
+        return true;
+    }
+    static INLINE F divided(F v, float scale) { return nearest(within(v / splat(scale), -4096, 4096)); }
+};
 
 template <int Bits> static INLINE void pack(const uint8_t* codes, int64_t count, uint8_t* out) {
     int64_t i = 0;
@@ -186,7 +203,9 @@ template <int Offset> static bool encode_groups(const Affine& a, const float* x,
                                                 uint8_t* offset) {
     constexpr int64_t panel = 4096;
     uint8_t codes[panel];
+    float inverse[16];
     Grid grid;
+    const Rounding<Offset> rounding(a);
     const int64_t most_groups = a.size * 16 <= panel ? 16 : a.size < panel ? panel / a.size : 1;
     for (int64_t g = 0; g < groups; g += most_groups) {
         const int64_t count = groups - g < most_groups ? groups - g : most_groups, all = count * a.size;
@@ -200,11 +219,12 @@ template <int Offset> static bool encode_groups(const Affine& a, const float* x,
         const float reach = float(a.high > -a.low ? a.high : -a.low);
         if (!(sum(load(grid.stored_scale) * splat(reach) * splat(0)) == 0)) return false;
         if (Offset == BIAS && !(sum(load(grid.stored_offset) * splat(0)) == 0)) return false;
+        store(inverse, splat(1) / load(grid.scale));
         for (int64_t at = 0; at < all; at += panel) {
             const int64_t stop = at + panel < all ? at + panel : all;
             for (int64_t k = 0; k < count; k++) {
                 const int64_t low = k * a.size > at ? k * a.size : at, high = (k + 1) * a.size < stop ? (k + 1) * a.size : stop;
-                if (!quantise<Offset>(a, from + low, high - low, grid.scale[k], grid.offset[k], codes + (low - at))) return false;
+                if (!rounding.run(from + low, high - low, grid.scale[k], inverse[k], grid.offset[k], codes + (low - at))) return false;
             }
             pack_codes(a.bits, codes, stop - at, data + (g * a.size + at) / 8 * a.bits);
         }
