@@ -180,4 +180,5 @@ def _group(setting: tuple[int, int, bool], layers: Sequence[str]) -> dict[str, A
         "num_bits": bits, "type": "int", "symmetric": symmetric, "strategy": "channel" if group == -1 else "group",
         "group_size": None if group == -1 else group, "dynamic": False,
     }  # fmt: skip
-    return {"targets": list(layers), "weights": weights, "input_activations": None, "output_activations": None}
+    both = {"input_activations": None, "output_activations": None}
+    return {"format": "pack-quantized", "targets": list(layers), "weights": weights, **both}
