@@ -68,6 +68,9 @@ ENVIRONMENTS = {
     "texture2ddecoder": Environment("texture2ddecoder==1.0.6 numpy"),
     # pip, because its find-links setting may be all that offers a CPU build of torch
     "torch": Environment("torch==2.13.0 safetensors==0.8.0 numpy ml_dtypes", python="3.11", installer="pip"),
+    "torchao": Environment(
+        "torchao==0.18.0 compressed-tensors==0.20.0 torch==2.13.0 numpy", python="3.11", installer="pip"
+    ),
     "zipnn": Environment("zipnn==0.5.4 torch==2.13.0 numpy", python="3.11", installer="pip"),
     "ztensor-1.1.1": Environment("ztensor==1.1.1 numpy scipy"),
     "ztensor-1.2.3": Environment("ztensor==1.2.3 numpy scipy"),
