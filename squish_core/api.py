@@ -20,7 +20,7 @@ _NAMES = {
     ),
     "squish_core.limits": ("Limits",),
     "squish_core.source": ("Source", "check_plain_name", "open_source"),
-    "squish_core.containers": ("Container", "Layout", "Options", "Refinement"),
+    "squish_core.containers": ("Container", "Layout", "Options", "Refinement", "only"),
     "squish_core.codecs.base": (
         "ByteCodec", "Codec", "Codes", "Encoder", "Params", "PartArray", "Parts", "Policy", "Region", "Short", "Values",
     ),
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from squish_core.containers import Layout as Layout
     from squish_core.containers import Options as Options
     from squish_core.containers import Refinement as Refinement
+    from squish_core.containers import only as only
     from squish_core.conversion import convert as convert
     from squish_core.conversion import outgoing as outgoing
     from squish_core.digests import Digest as Digest

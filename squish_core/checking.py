@@ -8,6 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from squish_core import handles
+from squish_core.digests import check_digest, file_problems
 from squish_core.errors import FormatError, MissingPluginError, SquishError
 from squish_core.guard import guarded
 from squish_core.handles import File
@@ -88,6 +89,27 @@ def as_problem(error: SquishError, severity: str = "error") -> Problem:
     return Problem(code=error.code or "format", severity=severity, where=place, message=text)
 
 
+def check_part(file: File, name: str, role: str, part: Part) -> bool:
+    """Whether a tensor's part has the digest that it is stored with: False for one of an unknown kind (no digest at
+    all is fine); FormatError for another one."""
+    if part.digest is None:
+        return True
+    with guarded(FormatError, "hashing", file=file.name, tensor=name, part=role):
+        array = file.array(part)
+        over: dict[str, Any] = {"stored": array.stored_chunks, "decoded": array.chunks}
+        verdict = check_digest(part.digest, over.pop(part.digest_of)())
+        if verdict.state == "wrong":
+            hint = "The bytes are damaged, or the digest was made over other bytes."
+            [(other, chunks)] = over.items()
+            if part.filters and check_digest(part.digest, chunks()).state == "ok":
+                hint = f"It matches the {other} bytes; this format hashes the {part.digest_of} ones."
+            raise FormatError(
+                "the digest does not match", offset=part.segments[0].offset if part.segments else None,
+                expected=verdict.expected, found=verdict.found, code="digest", hint=hint,
+            )  # fmt: skip
+        return verdict.state == "ok"
+
+
 class Check:
     """One run over an open file, collecting findings."""
 
@@ -102,6 +124,7 @@ class Check:
         container = self.file.registry.container(self.file.format)
         with self._collect(), guarded(FormatError, "verifying", file=self.file.name):
             self.problems += container.verify(self.file.index, self.file.source, self.file.limits)
+            self.problems += file_problems(self.file)
         for name, spec in self.file.index.tensors.items():
             if spec.problem:
                 self.problems.append(
@@ -136,35 +159,13 @@ class Check:
     def _digest(self, tensor: Tensor, role: str, part: Part) -> None:
         if part.digest is None:
             return
-        from squish_core.digests import check_digest
-
-        with self._collect(), guarded(FormatError, "hashing", file=self.file.name, tensor=tensor.name, part=role):
-            array = self.file.array(part)
-            chunks = array.stored_chunks() if part.digest_of == "stored" else array.chunks()
-            verdict = check_digest(part.digest, chunks)
+        with self._collect():
             self.digests += 1
-            if verdict.state == "unverified":
+            if not check_part(self.file, tensor.name, role, part):
                 self.unverified += 1
-                self.problems.append(
-                    Problem(
-                        code="unverified",
-                        severity="note",
-                        where=f"{tensor.name}/{role}",
-                        message=f"the digest {part.digest[:40]!r} is of an unknown kind",
-                    )  # fmt: skip
-                )
-            elif verdict.state == "wrong":
-                hint = "The bytes are damaged, or the digest was made over other bytes."
-                over, other = "stored", "decoded"
-                if part.digest_of != "stored":
-                    over, other = other, over
-                chunks = array.chunks() if other == "decoded" else array.stored_chunks()
-                if part.filters and check_digest(part.digest, chunks).state == "ok":
-                    hint = f"It matches the {other} bytes; this format hashes the {over} ones."
-                raise FormatError(
-                    "the digest does not match", offset=part.segments[0].offset if part.segments else None,
-                    expected=verdict.expected, found=verdict.found, code="digest", hint=hint,
-                )  # fmt: skip
+                message = f"the digest {part.digest[:40]!r} is of an unknown kind"
+                where = f"{tensor.name}/{role}"
+                self.problems.append(Problem(code="unverified", severity="note", where=where, message=message))
 
     def _decode(self, tensor: Tensor) -> None:
         with tensor._guard("decoding"):

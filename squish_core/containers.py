@@ -13,6 +13,7 @@ from squish_core.model import CodecSpec, Encoding, Index, Part, Refusal, TensorS
 from squish_core.source import Source
 
 if TYPE_CHECKING:
+    from squish_core.backends.base import Refused
     from squish_core.writing import Outgoing, Sink
 
 Options = Mapping[str, str]
@@ -35,8 +36,11 @@ class Container:
         """Index of a file; reads the header only and checks everything its format demands."""
         raise NotImplementedError
 
-    def recipes(self, **features: Any) -> tuple[Encoding, ...]:
-        """What a combination of the declared `features` means, ranked; no file needed."""
+    def recipes(self, **features: Any) -> tuple[Encoding | Refused, ...]:
+        """What a combination of the declared `features` means, ranked; no file needed.
+
+        A way that one feature names and another rules out is a `Refused`, so that the chain can say why.
+        """
         raise FormatError("this format declares no recipes; ask with a file", code="recipes")
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
@@ -78,6 +82,15 @@ class Container:
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Any]:
         """Further Problems that only a look at the data shows; the core already checks bounds, digests, decoding."""
         return ()
+
+
+def only(feature: str, value: Any) -> Any:
+    """The one value of a feature of which a tensor has one; FormatError when several are given."""
+    if isinstance(value, (set, frozenset, list, tuple)):
+        if len(value) != 1:
+            raise FormatError(f"a tensor has one {feature}", found=", ".join(sorted(value)), code="feature")
+        (value,) = value
+    return value
 
 
 class Refinement(Container):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,11 @@ from typing import Any
 from attrs import evolve, frozen
 
 from squish_core import handles
+from squish_core.activations import Activations
+from squish_core.checking import check_part
 from squish_core.containers import Container
+from squish_core.deleting import deletable, delete
+from squish_core.digests import file_problems, is_known
 from squish_core.distances import Distance
 from squish_core.errors import FormatError, TensorError
 from squish_core.guard import guarded, uncollected
@@ -23,7 +27,7 @@ from squish_core.model import TensorSpec
 from squish_core.naming import parse_names
 from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, expand, parse_format, parse_rules, rule_for
-from squish_core.steps import Decision, Step
+from squish_core.steps import Decision, Step, weighs
 from squish_core.streams import copied, encoded, repacked, widened
 from squish_core.writing import Outgoing, Sink, atomic_file, atomic_folder
 
@@ -34,7 +38,7 @@ Progress = Callable[[str, int, int | None], None]
 class Conversion:
     """The report of a conversion, or of a dry run: every tensor's step, sizes in bytes, what was not carried.
 
-    `unused`: patterns of `encode` that no tensor's name matches.
+    `unused`: patterns of `encode` that no tensor's name matches. `deleted`: files of the source, on request.
     """
 
     source: str
@@ -45,6 +49,7 @@ class Conversion:
     size: int | None
     dropped: tuple[str, ...]
     unused: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
     dry_run: bool
     seconds: float = 0.0
 
@@ -55,6 +60,7 @@ class Conversion:
             **{key: getattr(self, key) for key in keys},
             "dropped": list(self.dropped),
             "unused": list(self.unused),
+            "deleted": list(self.deleted),
             "tensors": [step.to_dict() for step in self.steps],
         }
 
@@ -69,6 +75,8 @@ def convert(
     only: str | Iterable[str] | None = None,
     assets: Any = None,
     names: str | None = None,
+    stats: Any = None,
+    delete_source: bool = False,
     progress: Progress | None = None,
     limits: Limits | None = None,
     registry: Registry | None = None,
@@ -79,22 +87,30 @@ def convert(
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
     error. `only`: name patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
     `names`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF; all patterns are about the
-    source's. Raises SquishError; the old `dst` stays on failure.
+    source's. `stats`: a file of activations, for encodings that weigh errors by them. Digests of what is read are
+    checked. `delete_source`: verify what was written and compare it with the source, then delete the files that held
+    its tensors. Raises SquishError; the old `dst` stays on failure.
     """
     file = src if isinstance(src, File) else handles.open(src, assets=assets, limits=limits, registry=registry)
+    told = handles.open(stats, limits=limits, registry=registry) if stats is not None else None
     started = time.perf_counter()
     try:
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
-        plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names))
+        plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names), told)
         report = plan.report(dry_run)
+        doomed = deletable(file, Path(dst), report.steps, report.dropped) if delete_source else ()
+        report = evolve(report, deleted=tuple(map(str, doomed)))
         if not dry_run:
             plan.write(progress, report.size)
             size = _size_of(Path(dst))
-            told, steps = plan.quality, report.steps
-            steps = tuple(evolve(step, quality=told[step.name]) if step.name in told else step for step in steps)
+            steps = tuple(evolve(step, quality=plan.quality.get(step.name)) for step in report.steps)
+            if doomed:
+                delete(file, doomed, Path(dst), plan.format, steps)
             report = evolve(report, steps=steps, size=size, seconds=time.perf_counter() - started)
         return report
     finally:
+        if told is not None:
+            told.close()
         if file is not src:
             file.close()
 
@@ -118,18 +134,24 @@ class Plan:
         rules: tuple[Rule, ...],
         only: tuple[str, ...],
         rename: Callable[[str], str] = str,
+        stats: File | None = None,
     ) -> None:
         self.file, self.target, self.known = file, target, file.registry
         content, self.packing = packed_by(target, self.known)
         self.format, self.options = parse_format(to or format_for(content, self.known), "options", self.known)
         self.container = self._writable()
         self.rules = tuple(Rule(rule.pattern, expand(rule.spec, self.format, self.known)) for rule in rules)
+        self.stats = Activations(stats) if stats is not None else None
         with uncollected():
-            self.steps = Decision(file, self.container, self.options, self.rules, rename).decide(self._selected(only))
+            decision = Decision(file, self.container, self.options, self.rules, rename, self.stats)
+            self.steps = decision.decide(self._selected(only))
+        if stats is not None and not any(map(self._weighed, self.steps)):
+            raise FormatError("no encoding asks for statistics", file=stats.name, code="stats", hint="Leave them out.")
         self.specs = [step.spec for step in self.steps]
         if len({spec.name for spec in self.specs}) != len(self.specs):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
         self.quality: dict[str, Distance] = {}
+        self._checked: set[str] = set()
 
     def report(self, dry_run: bool) -> Conversion:
         """Sizes and losses as the target format predicts them."""
@@ -140,6 +162,8 @@ class Plan:
         dropped += [f"whole-model encoding {encoding.codec}" for encoding in index.whole]
         names = [step.name for step in self.steps]
         dropped += [f"{name}: {role}" for name in names for role in index.tensors[name].extras]
+        dropped += [f"{where}: digest {digest[:40]}, of an unknown kind" for where, digest in self._digests()
+                    if not is_known(digest)]  # fmt: skip
         return Conversion(
             source=self.file.name, target=str(self.target), format=self.format, steps=tuple(self.steps),
             source_size=sum(ref.size for ref in index.files), dropped=tuple(dropped), dry_run=dry_run,
@@ -173,16 +197,43 @@ class Plan:
         return atomic_file(self.target, advance, self.known.byte_codec(self.packing) if self.packing else None)
 
     def outgoing(self, start: Callable[[str], None] | None = None) -> list[Outgoing]:
-        """The tensors as the target holds them, their parts as streams; `start` is told each one's name in its turn."""
+        """The tensors as the target holds them, their parts as streams; `start` is told each one's name in its turn.
+
+        Their digests are checked on the way: what is written would vouch for wrong bytes.
+        """
+        self._check_files()
         tensors = []
         with uncollected():
             for step in self.steps:
                 streams = self._streams(step)
-                first = next(iter(streams.values()), None)
-                if start and first is not None:
-                    first.before = partial(start, step.name)
+                for stream in streams.values():
+                    stream.before = partial(self._begin, step, start)
                 tensors.append(Outgoing(step.spec, streams))
         return tensors
+
+    def _digests(self) -> Iterator[tuple[str, str]]:
+        """What the source says of the bytes that are read: of tensors' parts and of whole files."""
+        for step in self.steps:
+            for role, part in step.origin.parts.items():
+                if part.digest is not None:
+                    yield f"{step.name}/{role}", part.digest
+        yield from ((ref.name, ref.digest) for ref in self.file.index.files if ref.digest is not None)
+
+    def _check_files(self) -> None:
+        if all(ref.digest is None for ref in self.file.index.files):
+            return
+        parts = [part for step in self.steps for part in step.origin.parts.values()]
+        for problem in file_problems(self.file, sorted({segment.file for part in parts for segment in part.segments})):
+            if problem.severity == "error":
+                raise FormatError(f"{problem.where}: {problem.message}", file=self.file.name, code=problem.code)
+
+    def _begin(self, step: Step, start: Callable[[str], None] | None) -> None:
+        if start:
+            start(step.name)
+        if step.name not in self._checked:
+            self._checked.add(step.name)
+            for role, part in step.origin.parts.items():
+                check_part(self.file, step.name, role, part)
 
     def _writable(self) -> Container:
         container = self.known.container(self.format)
@@ -214,7 +265,11 @@ class Plan:
         if step.action == "repack":
             return repacked(self.file, step.name, step.spec, step.origin)
         told = partial(self.quality.__setitem__, step.name) if step.exactness.kind == "bounded" else None
-        return encoded(self.file, step.name, step.spec, step.origin, told)
+        activations = self.stats.of(step.spec) if self.stats and self._weighed(step) else None
+        return encoded(self.file, step.name, step.spec, step.origin, told, activations)
+
+    def _weighed(self, step: Step) -> bool:
+        return step.action == "encode" and weighs(step.spec.encodings[0].codec, self.known)
 
 
 def packed_by(target: Path, known: Registry) -> tuple[Path, str | None]:

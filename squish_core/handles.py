@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from squish_core.errors import FormatError
 from squish_core.guard import guarded, uncollected
 from squish_core.hookspecs import CodecInfo
 from squish_core.limits import DEFAULT, Limits
-from squish_core.model import FileRef, Index, LazyTensors, Part, Problem, Segment
+from squish_core.model import FileRef, Index, LazyTensors, Part, PlainRange, Problem, Segment, TensorSpec
 from squish_core.plugins import Registry
 from squish_core.recipes import parse_format
 from squish_core.source import READERS, Source, open_folder, open_source
@@ -43,8 +44,8 @@ def open(  # noqa: A001
     """Open a file, a folder or bytes; reads the header only.
 
     `format` is `ID[:key=value,...]`, a container and options of opening, and is obeyed or fails. `assets` is a
-    folder with the config, tokenizer and the like that do not lie beside the file. `strict` fails on warnings too.
-    Raises a `SquishError`.
+    folder with the config, tokenizer and the like that do not lie beside the file. `strict` fails on warnings too,
+    and reads the further files whose digest the header names. Raises a `SquishError`.
     """
     known = registry or plugins.registry()
     limits = limits or DEFAULT
@@ -53,9 +54,10 @@ def open(  # noqa: A001
         source = unpacked(source, known, limits)
         lent = source.lend(open_folder(assets)) if assets is not None else ()
         index = with_assets(read_index(source, known, limits, format), source, lent)
+        file = File(source, index, known, limits)
         if strict:
-            fail_on_warnings(index, source)
-        return File(source, index, known, limits)
+            fail_on_warnings(file)
+        return file
     except BaseException:
         if source is not target:
             source.close()
@@ -118,8 +120,10 @@ def refine(
     return index
 
 
-def with_assets(index: Index, source: Source, names: Iterable[str]) -> Index:
+def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
     """The Index with these files beside the source as assets, after those it has."""
+    if not names:
+        return index
     files, assets = list(index.files), dict(index.assets)
     for name in names:
         if name not in assets:
@@ -129,13 +133,15 @@ def with_assets(index: Index, source: Source, names: Iterable[str]) -> Index:
     return evolve(index, files=tuple(files), assets=assets)
 
 
-def fail_on_warnings(index: Index, source: Source) -> None:
-    """Strict mode: the first warning or error is raised."""
-    for problem in index.problems:
+def fail_on_warnings(file: File) -> None:
+    """Strict mode: the first warning or error is raised, a wrong digest of a whole file included."""
+    from squish_core.digests import file_problems
+
+    for problem in chain(file.problems, file_problems(file)):
         if problem.severity != "note":
             raise FormatError(
-                f"{problem.message} (strict)", file=source.name, tensor=problem.where or None, code=problem.code,
-                hint=f"{len(index.problems)} findings in all; `squish verify` lists them.",
+                f"{problem.message} (strict)", file=file.name, tensor=problem.where or None, code=problem.code,
+                hint="`squish verify` lists all findings.",
             )  # fmt: skip
 
 
@@ -202,8 +208,7 @@ class File(Mapping[str, "Tensor"]):
         tensors, view = self.index.tensors, Views(self).view
         arrays: dict[str, Any] = dict.fromkeys(tensors)
         with uncollected():
-            ranges = tensors.plain_ranges() if isinstance(tensors, LazyTensors) else {}
-            for name, place in ranges.items():
+            for name, place in plain_ranges(tensors).items():
                 if not copy:
                     arrays[name] = view(*place)
                 elif prod(place[1]) <= READ_FROM:
@@ -255,6 +260,13 @@ class File(Mapping[str, "Tensor"]):
 
 READ_FROM = 1 << 16
 """Elements from which a copy is read rather than copied from the mapping: faults cost more than calls there."""
+
+
+def plain_ranges(tensors: Mapping[str, TensorSpec]) -> dict[str, PlainRange]:
+    """Where each tensor lies that is one raw dense range."""
+    if isinstance(tensors, LazyTensors):
+        return tensors.plain_ranges()
+    return {name: found for name, spec in tensors.items() if (found := spec.plain_range()) is not None}
 
 
 class Views:

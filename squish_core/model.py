@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import field, frozen
 
 from squish_core import dtypes
+
+PlainRange = tuple[str, tuple[int, ...], int, int]
+"""(dtype, shape, file, offset) of an array"""
 
 
 @frozen
@@ -114,6 +117,18 @@ class TensorSpec:
         """Number of logical elements."""
         return dtypes.count(self.shape)
 
+    def plain_range(self) -> PlainRange | None:
+        """Where it lies if its first encoding is one raw dense range of whole bytes, which a view can show."""
+        encoding = self.encodings[0] if self.encodings else None
+        part = encoding.parts.get("data") if encoding is not None and encoding.codec.id == "dense" else None
+        if part is None or len(part.segments) != 1 or part.filters or part.byteorder != "<":
+            return None
+        (segment,) = part.segments
+        as_is = (part.dtype, part.shape, part.nbytes) == (self.dtype, self.shape, segment.length)
+        if not as_is or part.dtype == "bool" or dtypes.bits(part.dtype) < 8:
+            return None
+        return part.dtype, part.shape, segment.file, segment.offset
+
 
 @frozen
 class FileRef:
@@ -153,7 +168,7 @@ class Index:
 
     format: str
     version: str
-    files: tuple[FileRef, ...]
+    files: Sequence[FileRef]
     tensors: Mapping[str, TensorSpec]
     kind: str = "model"
     meta: Mapping[str, Any] = field(factory=dict)
@@ -162,9 +177,6 @@ class Index:
     children: Mapping[str, Index] = field(factory=dict)
     problems: tuple[Problem, ...] = ()
     attrs: Mapping[str, Any] = field(factory=dict)
-
-
-PlainRange = tuple[str, tuple[int, ...], int, int]
 
 
 class LazyTensors(Mapping[str, TensorSpec]):

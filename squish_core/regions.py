@@ -61,6 +61,21 @@ def panels(
             yield panel
 
 
+def stored_panels(
+    shape: tuple[int, ...], grain: tuple[int | None, ...], itemsize: int, *, budget: int = PANEL_BYTES
+) -> Iterator[Region]:
+    """Whole rows, in the order in which parts are stored; columns of each matrix where it is stored transposed.
+
+    The latter is so where `grain`, that of encoding, divides the last axis and not the one before it.
+    """
+    transposed = len(shape) > 1 and grain[-2] is None and grain[-1] is not None
+    for region in panels(shape, grain, itemsize, budget=budget, whole_rows=True):
+        if transposed and all(size == 1 for size in sizes(region)[:-2]):
+            yield from panels(shape, grain, itemsize, within=region, axis=len(shape) - 1, budget=budget)
+        else:
+            yield region
+
+
 def on_grain(region: Region, shape: tuple[int, ...], grain: tuple[int | None, ...]) -> Region:
     """The smallest region on the grain that holds `region`."""
     wide = []

@@ -68,8 +68,9 @@ class Chain:
         lines += [f"  instead  {self._path(offer)}: {_terms(offer)}" for offer in self.others]
         for refused in self.refused:
             what = f" with {refused.encoding.codec}" if refused.encoding else ""
+            who = refused.backend or "any backend"
             install = f" ({refused.install})" if refused.install else ""
-            lines.append(f"  not      {refused.backend}{what}: {refused.why}{install}")
+            lines.append(f"  not      {who}{what}: {refused.why}{install}")
         return "\n".join(map(escape, lines))
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,7 +108,7 @@ def resolve(
     registry: Registry,
     target: str,
     container: str,
-    encodings: Sequence[Encoding],
+    recipes: Sequence[Encoding | Refused],
     *,
     spec: TensorSpec | None = None,
     backend: str | None = None,
@@ -124,7 +125,8 @@ def resolve(
     if op not in OPS:
         raise SquishError("no such operation", expected=", ".join(OPS), found=repr(op), code="op")
     offers: list[Ranked] = []
-    refused: list[Refused] = []
+    refused = [item for item in recipes if isinstance(item, Refused)]
+    encodings = [item for item in recipes if isinstance(item, Encoding)]
     if wanted is not None and wanted.id not in registry.backends:
         registry.backend(wanted.id)
     for backend_id in sorted(registry.backends):
@@ -195,13 +197,13 @@ def resolve_features(
     shown = ", ".join(f"{name}={'+'.join(sorted(values))}" for name, values in asked.items())
     target = f"{container} with {shown or 'nothing given'}"
     with guarded(SquishError, f"resolving {target}"):
-        encodings = implementation.recipes(**features)
-        if not encodings and declared:
+        recipes = implementation.recipes(**features)
+        if not recipes and declared:
             raise SquishError(
                 "names no way to store a tensor", tensor=target, code="feature",
                 hint=f"Give a feature ({', '.join(declared)}); `squish formats {container}` lists the values.",
             )  # fmt: skip
-        return resolve(registry, target, container, encodings, policy=policy, op=op, backend=backend)
+        return resolve(registry, target, container, recipes, policy=policy, op=op, backend=backend)
 
 
 def _policy(policy: str | Policy) -> tuple[str, Policy]:
@@ -273,7 +275,7 @@ def _nothing(
     if not encodings:
         return TensorError("no stored encoding is known for it", tensor=target, code="unreadable")
     real = [item for item in refused if item.encoding is not None] or list(refused)
-    reasons = "; ".join(dict.fromkeys(f"{item.backend}: {item.why}" for item in real))
+    reasons = "; ".join(dict.fromkeys(f"{item.backend or 'the format'}: {item.why}" for item in real))
     install = next((item.install for item in real if item.install), None)
     kind = MissingPluginError if install else TensorError
     return kind(

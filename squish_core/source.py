@@ -41,7 +41,7 @@ class Source:
     @cached_property
     def filename(self) -> str:
         """The name in its folder, as `FileRef` has it."""
-        return Path(self.name).name
+        return os.path.basename(self.name)
 
     def read(self, offset: int, length: int, what: str = "data") -> bytes:
         """Copy of a byte range; TruncatedError naming `what` when it runs past the end."""
@@ -79,6 +79,11 @@ class Source:
         """Sorted names of the regular files in the folder (for a file: the folder it lies in) and of those lent, or
         in a folder in it."""
         return tuple(sorted({*self._names(folder), *(() if folder else self._lent)}))
+
+    def stat(self, path: str) -> tuple[int, int] | None:
+        """Size, and time of change in ns, of what lies in the folder, unopened; None where nothing does, or where
+        this is no folder on a disk. `path` is the caller's own, never a name from a file."""
+        return None
 
     def lend(self, folder: Source) -> tuple[str, ...]:
         """Let the config, tokenizer and the like of another folder be found here, where they are not; their names."""
@@ -219,6 +224,10 @@ class FileSource(Source):
         return FileSource(self.path.parent / name)
 
     def _read(self, offset: int, length: int) -> bytes:
+        if length <= PIECE and hasattr(os, "pread"):
+            data = os.pread(self._open().fd, length, offset)
+            if len(data) == length:
+                return data
         out = bytearray(length)
         self.read_into(offset, memoryview(out))
         return bytes(out)
@@ -260,6 +269,13 @@ class FolderSource(Source):
     def _names(self, folder: str = "") -> tuple[str, ...]:
         assert self.path is not None
         return regular_files(self.path / folder)
+
+    def stat(self, path: str) -> tuple[int, int] | None:
+        try:
+            info = os.stat(os.path.join(self.name, path))
+        except OSError:
+            return None
+        return info.st_size, info.st_mtime_ns
 
     def _open_member(self, name: str) -> Source:
         """Opened again after it was dropped, a member must be the same file."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core import dtypes
-from squish_core.codecs.base import Codec, Params, Region
+from squish_core.codecs.base import Codec, Codes, Encoder, Params
 from squish_core.distances import Distance
 from squish_core.errors import CodecError
 from squish_core.handles import File
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
-from squish_core.regions import full, panels, read_region, sizes
+from squish_core.regions import full, read_region, sizes, stored_panels
 from squish_core.stored import StoredArray
 from squish_core.writing import Stream
 
@@ -57,32 +57,36 @@ def _wider(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
 
 def values_of(file: File, spec: TensorSpec, origin: Encoding) -> Iterator[np.ndarray]:
     """A tensor's values in row panels, in f32 or the dtype they have."""
-    for region in _row_panels(spec, (1,) * len(spec.shape)):
+    for region in stored_panels(spec.shape, (1,) * len(spec.shape), 4):
         yield file[spec.name]._read(origin, region)
 
 
 def encoded(
-    file: File, name: str, target: TensorSpec, origin: Encoding, told: Callable[[Distance], None] | None = None
-) -> dict[str, Stream]:
+    file: File, name: str, target: TensorSpec, origin: Encoding, told: Callable[[Distance], None] | None = None,
+    activations: np.ndarray | None = None,
+) -> dict[str, Stream]:  # fmt: skip
     """The source's values, encoded panel by panel; `told` gets how far what a reader will see is from them."""
     import numpy as np
 
     encoding = target.encodings[0]
-    codec, encoder = file.registry.codec(encoding.codec), file.registry.encoder(encoding.codec)
+    codec = file.registry.codec(encoding.codec)
+    encoder: Encoder = codec if activations is not None else file.registry.encoder(encoding.codec)
     tensor, dense = file[name], encoding.codec.id == "dense"
     params = {"dtype": target.dtype, **encoding.codec.params} if dense else encoding.codec.params
     own = dtypes.to_numpy(codec.value_dtype(target, encoding.codec.params))
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:
         distance = Distance()
-        for region in _row_panels(target, codec.encode_grain(target, encoding.codec.params)):
+        for region in stored_panels(target.shape, codec.encode_grain(target, encoding.codec.params), 4):
             values = tensor._read(origin, region)
             # A codec of another float type gets its own values as they are: NaN payloads survive.
             as_is = dense or values.dtype == own
-            made = encoder.encode(values if as_is else values.astype(np.float32, copy=False), params)
+            panel = values if as_is else values.astype(np.float32, copy=False)
+            stats = None if activations is None else {"activations": activations[region[-1]]}
+            made = encoder.encode(panel, params, stats=stats)
             if told:
-                panel = evolve(target, shape=values.shape)
-                distance.add(values, _decoded(codec, made, panel, encoding.codec.params))
+                spec = evolve(target, shape=values.shape)
+                distance.add(values, _decoded(codec, made, spec, encoding.codec.params))
             yield made
         if told:
             told(distance)
@@ -101,8 +105,11 @@ def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dic
     """The source's codes in the target's packing."""
     encoding = target.encodings[0]
 
+    sink = file.registry.codec(encoding.codec)
+
     def pieces() -> Iterator[dict[str, np.ndarray]]:
-        for made in _repacked_panels(file, file.index.tensors[name], origin, encoding):
+        for codes, panel in _code_panels(file, file.index.tensors[name], origin, encoding):
+            made = None if codes is None else sink.from_codes(codes, panel, encoding.codec.params)
             if made is None:
                 raise CodecError("the codes no longer fit the target", tensor=name, code="repack")
             yield made[0]
@@ -112,25 +119,25 @@ def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dic
 
 def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Encoding) -> Exactness | None:
     """How exactly the target can hold the source's codes, decided on the data; None when it cannot."""
-    worst = SAME_BYTES
-    for made in _repacked_panels(file, spec, origin, target):
-        if made is None:
+    worst, sink = SAME_BYTES, file.registry.codec(target.codec)
+    for codes, panel in _code_panels(file, spec, origin, target):
+        held = None if codes is None else sink.holds(codes, panel, target.codec.params)
+        if held is None:
             return None
-        if made[1] != SAME_BYTES:
-            worst = made[1]
+        if held != SAME_BYTES:
+            worst = held
     return worst
 
 
-def _repacked_panels(
+def _code_panels(
     file: File, spec: TensorSpec, origin: Encoding, target: Encoding
-) -> Iterator[tuple[dict[str, np.ndarray], Exactness] | None]:
+) -> Iterator[tuple[Codes | None, TensorSpec]]:
+    """The source's codes (None: it has none), and what they are of, in the order in which the target stores them."""
     source, sink = file.registry.codec(origin.codec), file.registry.codec(target.codec)
     grain = _common(source.grain(spec, origin.codec.params), sink.encode_grain(spec, target.codec.params))
     parts = file[spec.name].arrays(origin)
-    for region in _row_panels(spec, grain):
-        codes = source.codes(parts, spec, origin.codec.params, region)
-        panel = evolve(spec, shape=sizes(region))
-        yield None if codes is None else sink.from_codes(codes, panel, target.codec.params)
+    for region in stored_panels(spec.shape, grain, 4):
+        yield source.codes(parts, spec, origin.codec.params, region), evolve(spec, shape=sizes(region))
 
 
 def _split(encoding: Encoding, pieces: Pieces) -> dict[str, Stream]:
@@ -169,11 +176,11 @@ def _bytes(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _row_panels(spec: TensorSpec, grain: tuple[int | None, ...]) -> Iterator[Region]:
-    return panels(spec.shape, grain, 4, whole_rows=True)
-
-
-def _common(one: tuple[int | None, ...], other: tuple[int | None, ...]) -> tuple[int | None, ...]:
+def _common(source: tuple[int | None, ...], sink: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """Steps for both. After an axis that the source alone cannot divide, panels would not be in the sink's order."""
     from math import lcm
 
-    return tuple(None if a is None or b is None else lcm(a, b) for a, b in zip(one, other))
+    whole = next((axis for axis, (a, b) in enumerate(zip(source, sink)) if a is None and b is not None), len(sink))
+    return tuple(
+        None if a is None or b is None or axis >= whole else lcm(a, b) for axis, (a, b) in enumerate(zip(source, sink))
+    )

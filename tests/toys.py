@@ -207,7 +207,9 @@ class Rows(api.Codec):
     def codes(self, parts: Any, spec: api.TensorSpec, params: Any, region: api.Region) -> api.Codes:
         values = (parts["codes"][region].astype(np.int16) - self.shift).astype(np.int8)
         scale = parts["scale"][region[0]][:, None]
-        return api.Codes(bits=8, signed=True, values=values, group=(1, values.shape[1]), scale=scale)
+        return api.Codes(
+            bits=8, signed=True, shape=values.shape, group=(1, values.shape[1]), scale=scale, unpack=lambda: values
+        )
 
     def from_codes(self, codes: api.Codes, spec: api.TensorSpec, params: Any) -> Any:
         stored = (codes.values.astype(np.int16) + self.shift).astype(dtypes.to_numpy(self.stored))

@@ -72,9 +72,9 @@ class Offer:
 
 @frozen(kw_only=True)
 class Refused:
-    """Why a backend does not take an encoding."""
+    """Why a backend does not take an encoding; `backend` is None where the format itself rules it out."""
 
-    backend: str
+    backend: str | None
     encoding: Encoding | None
     code: str
     why: str

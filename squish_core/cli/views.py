@@ -286,7 +286,7 @@ def grouped(found: Iterable[Chain | SquishError]) -> list[str]:
             groups.setdefault(f"  none     {escape(item.message)}", []).append(item.tensor or "")
             continue
         lacking = [refused for refused in item.refused if refused.encoding is None and refused.install]
-        absent |= {refused.backend: str(refused.install) for refused in lacking}
+        absent |= {str(refused.backend): str(refused.install) for refused in lacking}
         rest = tuple(refused for refused in item.refused if refused not in lacking)
         groups.setdefault(evolve(item, refused=rest).explain().partition("\n")[2], []).append(item.target)
     lines = []

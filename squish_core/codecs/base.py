@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
@@ -40,20 +41,35 @@ Parts = Mapping[str, PartArray]
 class Codes:
     """The stored integers of a region, for repacking without floats.
 
-    `values`: integers of the region's shape (i8 or u8); `bits`: their width. `group`: elements per scale along each
+    `values`: integers of the region's `shape` (i8 or u8); `bits`: their width. `group`: elements per scale along each
     axis. `scale` and `offset`: arrays of the region's grid of groups; `offset_kind` says how they combine:
     "none": q*scale; "zero_point": (q - offset)*scale; "bias": q*scale + offset. With a `table` (f32, the same for
-    all of the tensor), q is `table[value]`. Source: DESIGN, data model.
+    all of the tensor), q is `table[value]`. `words`: the same integers still packed, where a codec can give them so:
+    unsigned little-endian words [..., words of a row], of any strides; each row fills its words as one bit stream,
+    first code lowest. Both are given as functions, so that only what the target asks for is made. Source: DESIGN,
+    data model.
     """
 
     bits: int
     signed: bool
-    values: np.ndarray
+    shape: tuple[int, ...]
     group: tuple[int, ...]
     scale: np.ndarray
     offset: np.ndarray | None = None
     offset_kind: str = "none"
     table: np.ndarray | None = None
+    unpack: Callable[[], np.ndarray]
+    pack: Callable[[], np.ndarray | None] = lambda: None
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """The integers, one a byte."""
+        return self.unpack()
+
+    @cached_property
+    def words(self) -> np.ndarray | None:
+        """The integers as packed rows; None where they cannot be had without unpacking them."""
+        return self.pack()
 
 
 class Codec:
@@ -75,7 +91,8 @@ class Codec:
         raise NotImplementedError
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        """Smallest panel that encodes alone, and whose parts may be written one panel after the other.
+        """Smallest panel that encodes alone, and whose parts may be written one panel after the other; after axes that
+        are None the first that is not: a codec that stores matrices transposed has (None, step).
 
         Coarser than `grain` where a scale spans more than what decodes alone (one scale a tensor).
         """
@@ -102,6 +119,11 @@ class Codec:
         """Complete and check the parameters given by a user for encoding this tensor."""
         return params
 
+    def weighs(self, params: Params) -> bool:
+        """Whether encoding with these parameters needs `stats`: "activations", f32 [columns of the panel], the mean
+        magnitude of what each column is multiplied by."""
+        return False
+
     def canonical(self, params: Params) -> Params:
         """The same parameters in one form, so that those of two formats can be compared: without defaults, say."""
         return params
@@ -114,6 +136,17 @@ class Codec:
     def around(self, inner: Codec, params: Params) -> Codec:
         """Wrapping codecs: this codec bound to the one it wraps and its parameters."""
         raise CodecError("this codec wraps no other", code="wrap")
+
+    def reordered(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
+        """The codec of the same tensor with its columns in another order, one that compiled loops know; None: no such
+        form."""
+        return None
+
+    def reorder(
+        self, parts: Parts, spec: TensorSpec, params: Params
+    ) -> tuple[Mapping[str, PartArray], np.ndarray | None]:
+        """Parts under the `reordered` codec, and the column of this tensor that each of theirs is (None: the same)."""
+        raise NotImplementedError
 
     def error_bound(self, params: Params) -> Exactness:
         """How far decoded values may be from the encoded ones."""
@@ -132,6 +165,11 @@ class Codec:
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
         """Parts that hold exactly these codes, or None when this codec cannot."""
         return None
+
+    def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
+        """What `from_codes` would say, without its parts: asked of every panel before anything is written."""
+        made = self.from_codes(codes, spec, params)
+        return None if made is None else made[1]
 
 
 Values = Callable[[TensorSpec], Iterator["np.ndarray"]]

@@ -3,6 +3,7 @@
 On a Mac the conformance kit runs the same kernels on the GPU (`test_metal_conformance.py`).
 """
 
+import math
 import struct
 import subprocess
 import sys
@@ -10,12 +11,14 @@ import sys
 import mlx.core as mx
 import numpy as np
 import pytest
+from attrs import evolve
 from squish_metal import device
+from squish_metal.ggml_blocks import GGML
 from squish_metal.kernels import Kernels
-from squish_metal.layouts import GGML, HELPERS, layout_of
+from squish_metal.layouts import HELPERS, layout_of
 
 import squish_core as squish
-from squish_core.api import CodecSpec, TensorSpec
+from squish_core.api import CodecSpec, SquishError, TensorSpec
 from squish_core.testing.sources import memory_file
 
 SHAPES = [(1, 1), (5, 3), (33, 2)]
@@ -55,8 +58,18 @@ OTHERS = {
     "palette scaled": ("palette", {"bits": 4, "scale_dtype": "f16", "group_size": 8}),
     "palette scaled flat": ("palette", {"bits": 2, "axis": "flat", "scale_dtype": "f32", "group_size": 16}),
     "palette scaled rows": ("palette", {"bits": 4, "scale_dtype": "bf16"}),
+    "palette nf4": ("palette", {"bits": 4, "table": "nf4", "scale_dtype": "f32", "group_size": 8}),
+    "palette of bitsandbytes": ("palette", {
+        "bits": 4, "axis": "flat", "order": "msb", "scale_dtype": "f32", "group_size": 8, "nested": 4}),
+    "palette of vectors": ("palette", {"bits": 4, "vector": 2, "codebook_dtype": "f16"}),
+    "palette of vectors down": ("palette", {"bits": 3, "axis": "flat", "vector": 2, "vector_axis": -2}),
+    "palette of vectors by rows": ("palette", {
+        "bits": 4, "axis": "flat", "vector": 2, "vector_axis": -2, "codebook_size": "two rows"}),
     "bitmask": ("bitmask", {"dtype": "f16", "kept": "run"}),
     "bitmask bf16": ("bitmask", {"dtype": "bf16", "kept": "run"}),
+    "tca_tbe": ("tca_tbe", {}),
+    **{f"hqq {bits} axis {axis}": ("hqq", {"bits": bits, "group_size": 8, "axis": axis})
+       for bits in (1, 2, 3, 4, 8) for axis in (0, 1)},
 }  # fmt: skip
 
 
@@ -64,8 +77,9 @@ def another(name, shape, chance):
     """A random tensor of one of the other codecs; a mask agrees with its values."""
     codec_id, params = OTHERS[name]
     codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
-    if codec_id == "bitmask":
+    if codec_id in ("bitmask", "tca_tbe"):
         values = (chance.standard_normal(shape) * (chance.random(shape) > 0.6)).astype(np.float32)
+        spec = evolve(spec, dtype="bf16" if codec_id == "tca_tbe" else "f32")
         params = codec.measure(lambda: iter([values]), spec, params)
         return held(spec, CodecSpec(codec_id, params), codec.encode(values, params))
     if params.get("codebook_size") == "two rows":
@@ -73,11 +87,14 @@ def another(name, shape, chance):
     parts = {}
     for role, (dtype, size) in codec.parts(spec, params).items():
         kind = squish.api.dtypes.to_numpy(dtype)
-        parts[role] = chance.integers(0, 256, size, np.uint8) if role == "data" else chance.standard_normal(size)
-        parts[role] = parts[role].astype(kind)
+        if kind.kind in "iu":
+            parts[role] = np.frombuffer(chance.bytes(math.prod(size) * kind.itemsize), kind).reshape(size)
+        else:
+            parts[role] = chance.standard_normal(size).astype(kind)
     return held(spec, CodecSpec(codec_id, params), parts)
 
 
+TYPES = {"uint8_t": "uint8_t", "uint": "uint32_t"}  # as MLX spells them
 HALVES = {
     "ggml.q4_0": (0,), "ggml.q4_1": (0, 2), "ggml.q8_0": (0,),
     "ggml.q4_k": (0, 2), "ggml.q5_k": (0, 2), "ggml.q6_k": (208,),
@@ -120,9 +137,9 @@ class TestOnTheCpu:
         np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
         same(tensor.load("metal", op="dense").dense(), tensor.numpy())
 
-    @pytest.mark.parametrize("shape", [(6, 8), (34, 264)], ids=str)
+    @pytest.mark.parametrize("shape", [(8, 8), (40, 264)], ids=str)
     @pytest.mark.parametrize("name", OTHERS)
-    def test_palettes_and_masks(self, name, shape):
+    def test_other_codecs(self, name, shape):
         tensor = another(name, shape, np.random.default_rng(5))
         weight = tensor.load("metal")
         assert weight.chain.chosen.mode == "stream"
@@ -133,20 +150,54 @@ class TestOnTheCpu:
         wanted = x.astype(float) @ tensor.numpy().T.astype(float)
         np.testing.assert_allclose(weight.linear(x), wanted, rtol=1e-4, atol=1e-4)
 
-    @pytest.mark.parametrize("name", ["palette 3", "palette flat"])
-    def test_rows_that_end_within_eight_values(self, name):
-        tensor = another(name, (5, 13), np.random.default_rng(7))
+    @pytest.mark.parametrize("name", [
+        "palette 3", "palette flat", "palette of vectors down", "tca_tbe", "hqq 3 axis 0", "hqq 4 axis 1"])  # fmt: skip
+    @pytest.mark.parametrize("columns", [13, 65, 127])
+    def test_rows_that_end_within_eight_values(self, name, columns):
+        tensor = another(name, (16, columns), np.random.default_rng(7))
         assert tensor.load("metal").chain.chosen.mode == "stream"
         same(tensor.load("metal").dense(), tensor.numpy())
 
-    def test_experts_of_a_palette(self):
-        tensor = another("palette 4", (3, 4, 24), np.random.default_rng(8))
-        same(tensor.load("metal", op="dense").dense(), tensor.numpy())
+    @pytest.mark.parametrize("name", ["palette 4", "palette of vectors by rows", "bitmask", "tca_tbe", "hqq 4 axis 0"])
+    def test_experts_of_other_codecs(self, name):
+        tensor = another(name, (3, 4, 24), np.random.default_rng(8))
+        weight = tensor.load("metal", op="experts")
+        same(tensor.load("metal", op="dense").dense(), tensor.numpy().astype(np.float32))
+        x, ids = np.random.default_rng(4).standard_normal((4, 24), np.float32), np.array([2, 0, 2, 1])
+        wanted = np.stack([row @ tensor.numpy()[at].astype(np.float32).T for row, at in zip(x, ids)])
+        np.testing.assert_allclose(weight.experts(x, ids), wanted, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("name", ["bitmask", "tca_tbe"])
+    def test_bitmaps_that_do_not_fit_the_values_are_refused(self, name):
+        """A kernel would read beside the values."""
+        tensor = another(name, (8, 128), np.random.default_rng(1))
+        (encoding,) = tensor.spec.encodings
+        parts = {role: np.array(part[...]) for role, part in tensor.arrays(encoding).items()}
+        for role in set(parts) & {"mask", "plane0", "plane1", "plane2"}:
+            parts[role][...] = np.iinfo(parts[role].dtype).max
+        with pytest.raises(SquishError, match="does not fit the stored values"):
+            held(tensor.spec, encoding.codec, parts).load("metal")
+
+    def test_padding_of_a_bitmap_must_be_zero(self):
+        tensor = another("tca_tbe", (8, 70), np.random.default_rng(1))
+        (encoding,) = tensor.spec.encodings
+        parts = {role: np.array(part[...]) for role, part in tensor.arrays(encoding).items()}
+        parts["plane2"][3, 1] |= np.uint64(1 << 6)
+        with pytest.raises(SquishError, match="padding"):
+            held(tensor.spec, encoding.codec, parts).load("metal")
+
+    @pytest.mark.parametrize("name", OTHERS)
+    def test_what_is_held_is_what_the_offer_says(self, name):
+        """Arrays of fewer than eight elements, which are padded, apart."""
+        tensor = another(name, (16, 512), np.random.default_rng(3))
+        weight = tensor.load("metal")
+        arrays = weight._handle.weight._stored.values()
+        assert 0 <= sum(array.nbytes for array in arrays) - weight.chain.chosen.cost.resident <= 28
 
     def test_no_array_is_so_small_that_mlx_passes_it_otherwise(self):
         """Fewer than eight elements come in the address space of constants, which the kernels do not take."""
         for name in OTHERS:
-            weight = another(name, (2, 16), np.random.default_rng(9)).load("metal")
+            weight = another(name, (8, 16), np.random.default_rng(9)).load("metal")
             assert min(array.size for array in weight._handle.weight._stored.values()) >= 8
 
 
@@ -186,7 +237,7 @@ def test_the_shim_has_barriers_and_simdgroups(metal_on_cpu, tmp_path):
 
 
 @of_the_shim
-@pytest.mark.parametrize("name", [*HALVES, "palette 3", "palette by rows", "palette scaled flat", "bitmask"])
+@pytest.mark.parametrize("name", [*HALVES, *OTHERS])
 def test_generated_metal_source_is_sound(name, shim, tmp_path):
     """The text that MLX makes of each kernel (it records it without a GPU) compiles, with the shim before it."""
     chance, shape = np.random.default_rng(0), (16, 512)
@@ -196,7 +247,7 @@ def test_generated_metal_source_is_sound(name, shim, tmp_path):
     kernels, ids = Kernels(layout), mx.zeros((16,), mx.uint32)
     kinds = {"uint8_t": mx.uint8, "float": mx.float32, "uint": mx.uint32}
     given = [mx.zeros((512,), kinds[kind]) for _, kind in layout.arrays]
-    names = [each for each, _ in layout.arrays]
+    names, (_, first) = [each for each, _ in layout.arrays], layout.arrays[0]
     calls = {
         "rows": lambda ids, *arrays: kernels.rows(dict(zip(names, arrays)), ids, 512),
         "products": lambda ids, *arrays: kernels.products(dict(zip(names, arrays)), mx.zeros((16, 512)), ids, 16),
@@ -206,7 +257,7 @@ def test_generated_metal_source_is_sound(name, shim, tmp_path):
         mx.export_function(str(path), call, ids, *given)
         text = exported_source(path.read_bytes())
         assert text.startswith(layout.header)
-        assert all(f"const device {metal}" in text for metal in ("uint8_t* data", "uint32_t* ids"))
+        assert all(f"const device {metal} " in text for metal in ("uint32_t* ids", f"{TYPES[first]}* {names[0]}"))
         command = [shim.compiler, "-std=c++17", "-w", "-fsyntax-only", "-x", "c++", "-"]
         done = subprocess.run(command, input=shim.prelude + text, text=True, capture_output=True)
         assert done.returncode == 0, done.stderr[:2000]

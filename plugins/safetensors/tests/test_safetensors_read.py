@@ -184,7 +184,7 @@ def test_recipes_answer_for_every_declared_dtype_without_a_file() -> None:
     registry = squish.registry()
     for dtype in registry.containers["safetensors"].info.features["dtype"]:
         chain = registry.resolve(container="safetensors", dtype=dtype)
-        assert chain.chosen.encoding.codec.params["dtype"] == dtype
+        assert chain.chosen.encoding.parts["data"].dtype == dtype
 
 
 def test_metadata_of_null_is_none() -> None:

@@ -134,3 +134,13 @@ def test_resolve_explains_what_it_passed_over() -> None:
     assert chain.chosen.encoding.label == "INT4"
     assert str(chain.chosen.encoding.codec).startswith("masked")
     assert "ane.mlpackage" in chain.explain()
+
+
+def test_a_dtype_rules_out_what_cannot_hold_it() -> None:
+    resolve = squish.registry().resolve
+    assert resolve(container="squizd", flags={"TCA_TBE"}, dtype="bf16").chosen.encoding.label == "TCA_TBE"
+    chain = resolve(container="squizd", flags={"TCA_TBE"}, dtype="f32")
+    assert chain.chosen.encoding.label == "NumPy"
+    assert chain.chosen.encoding.parts["data"].dtype == "f32"
+    assert "not      any backend with tca_tbe: its bitmaps hold bf16 only, not f32 [P5]" in chain.explain()
+    assert {"backend": None, "codec": "tca_tbe"}.items() <= chain.to_dict()["refused"][0].items()

@@ -346,7 +346,8 @@ MALFORMED: dict[int, tuple[str, ...]] = {
     35: ("b39", "csr indptr falls", "csr last", "csr narrow", "coo out of range", "coo twice", "coords of another"),
     36: ("b35", "f4 odd nibble"), 46: ("b34", "empty name", "name over 1024 bytes", "look_the_same"),
     47: ("many_tensors",), 48: ("cut_while_it_is_open",),
-    50: ("shard named", "shard without digest", "shard not in the table", "parts_lie_in_shards"),
+    50: ("shard named", "shard without digest", "shard not in the table", "parts_lie_in_shards",
+         "another_file_is_refused_by_name", "shard_with_another_digest"),
 }  # fmt: skip
 """Case of the project's checklist of malformed inputs -> the rows and tests here that show its outcome."""
 
@@ -414,22 +415,73 @@ def test_an_appended_v2_file_is_read_from_its_last_manifest() -> None:
     assert squish.verify(body + manifest + footer, deep=True).problems == ()
 
 
+SHARD = pack({})[:4096] + FOUR + bytes(4080) + struct.pack("<QQQII8s", 0, 0, 0, 2, 0, MAGIC)
+SHARD_DIGEST = "sha256:" + hashlib.sha256(SHARD).hexdigest()
+
+
+def sharded(folder: Path, shard: bytes | None = SHARD, *, size: int = len(SHARD), digest: str = SHARD_DIGEST) -> Path:
+    """A file whose one tensor lies in a shard beside it."""
+    root = {"objects": {"w": item(shard="00")}, "shards": {"00": {"size": size, "digest": digest}}}
+    (folder / "model.zt").write_bytes(pack(root=root, blobs=b""))
+    if shard is not None:
+        (folder / "model-00.zt").write_bytes(shard)
+    return folder / "model.zt"
+
+
 def test_parts_lie_in_shards_beside_the_file(tmp_path: Path) -> None:
-    shard = pack({})[:4096] + FOUR + bytes(4080) + struct.pack("<QQQII8s", 0, 0, 0, 2, 0, MAGIC)
-    digest = "sha256:" + hashlib.sha256(shard).hexdigest()
-    root = {"objects": {"w": item(shard="00")}, "shards": {"00": {"size": len(shard), "digest": digest}}}
-    (tmp_path / "model.zt").write_bytes(pack(root=root, blobs=b""))
-    with pytest.raises(FormatError, match="shard '00' cannot be used"):
-        squish.open(tmp_path / "model.zt")
-    (tmp_path / "model-00.zt").write_bytes(shard)
-    with squish.open(tmp_path / "model.zt") as file:
+    path = sharded(tmp_path)
+    with squish.open(path, strict=True) as file:
         assert file["w"].numpy().tolist() == [0, 1, 2, 3]
-    assert squish.verify(tmp_path / "model.zt").problems == ()
-    (tmp_path / "model-00.zt").write_bytes(shard[:4096] + b"\1" + shard[4097:])
-    assert [problem.code for problem in squish.verify(tmp_path / "model.zt").problems] == ["digest"]
-    (tmp_path / "model-00.zt").write_bytes(shard[:-40] + bytes(40) + shard[-40:])
-    with pytest.raises(FormatError, match="another size"):
-        squish.open(tmp_path / "model.zt")
+    assert squish.verify(path, deep=True).problems == ()
+    squish.convert(path, tmp_path / "one.zt", to="ztensor:wire=2")
+    assert squish.open(tmp_path / "one.zt")["w"].numpy().tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [({"shard": None}, "shard '00' cannot be used"), ({"size": len(SHARD) + 1}, "shard '00' has another size"),
+     ({"shard": SHARD[:-40] + bytes(40) + SHARD[-40:]}, "shard '00' has another size"),
+     ({"shard": SHARD[:-1] + b"\1"}, "shard '00' cannot be used: footer magic"),
+     ({"shard": b"\1" + SHARD[1:]}, "shard '00' is no zTensor v2 file")],
+)  # fmt: skip
+def test_a_shard_that_is_another_file_is_refused_by_name(tmp_path: Path, changes: Any, text: str) -> None:
+    with pytest.raises(FormatError, match=text):
+        squish.open(sharded(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"shard": SHARD[:4096] + b"\1" + SHARD[4097:]}, {"digest": "sha256:" + 64 * "0"}, {"digest": "xxh3:" + 16 * "0"}],
+    ids=["damaged", "sha256", "xxh3"],
+)  # fmt: skip
+def test_a_shard_with_another_digest_is_named_by_all_that_read_it_whole(tmp_path: Path, changes: Any) -> None:
+    path = sharded(tmp_path, **changes)
+    [problem] = squish.verify(path).problems
+    assert (problem.code, problem.severity, problem.where) == ("digest", "error", "model-00.zt")
+    with pytest.raises(FormatError, match=r"model-00\.zt: the file's digest does not match"):
+        squish.open(path, strict=True)
+    with pytest.raises(FormatError, match=r"model-00\.zt: the file's digest does not match"):
+        squish.convert(path, tmp_path / "one.zt")
+    assert not (tmp_path / "one.zt").exists()
+
+
+def test_a_shards_digest_of_an_unknown_kind_is_told(tmp_path: Path) -> None:
+    path = sharded(tmp_path, digest="md5:00")
+    assert [(problem.code, problem.where) for problem in squish.verify(path).problems] == [
+        ("unverified", "model-00.zt")
+    ]
+    assert squish.convert(path, tmp_path / "one.zt").dropped == ("model-00.zt: digest md5:00, of an unknown kind",)
+
+
+@pytest.mark.parametrize("to", ["ztensor:wire=2", "ztensor:wire=2,encoding=zstd", "ztensor", "ztensor:digest=sha256"])
+def test_wrong_digests_are_not_converted_into_right_ones(tmp_path: Path, to: str) -> None:
+    (tmp_path / "old.zt").write_bytes(one(digest="xxh3:" + 16 * "0")())
+    with pytest.raises(FormatError, match="w/data: the digest does not match"):
+        squish.convert(tmp_path / "old.zt", tmp_path / "new.zt", to=to)
+    assert not (tmp_path / "new.zt").exists()
+    (tmp_path / "old.zt").write_bytes(one(digest="md5:00")())
+    report = squish.convert(tmp_path / "old.zt", tmp_path / "new.zt", to=to)
+    assert report.dropped == ("w/data: digest md5:00, of an unknown kind",)
 
 
 def test_a_region_decodes_its_frames_only() -> None:

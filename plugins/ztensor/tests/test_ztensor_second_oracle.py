@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import oracles
 import pytest
+from squish_ztensor import deterministic, footer
 
 import squish_core as squish
+from squish_core.errors import FormatError
 
 pytestmark = pytest.mark.oracle
 
@@ -107,3 +111,55 @@ def test_the_reference_opens_and_verifies_what_is_migrated(
     checked, undigested, _ = reference.run(check, path=str(tmp_path / "new.zt"))
     assert checked > 0
     assert undigested == 0
+
+
+def shard_outcomes(path):  # type: ignore[no-untyped-def] # runs in the peer
+    import ztensor
+
+    def outcome(action):
+        try:
+            return action()
+        except (ValueError, OSError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    deep = outcome(lambda: tuple(ztensor.verify(path, deep=True)))
+    return [outcome(lambda: ztensor.open(path)["w"].tobytes()), deep]
+
+
+@pytest.mark.parametrize(
+    ("damage", "opens", "named"),
+    [("", True, ""), ("digest", True, "digest mismatch"), ("size", False, "bytes, the root expects"),
+     ("footer", False, "FooterMagic"), ("missing", False, "No such file")],
+)  # fmt: skip
+def test_shards_are_judged_as_the_reference_judges_them(
+    tmp_path: Path, reference: Any, damage: str, opens: bool, named: str
+) -> None:
+    """It, too, hashes no shard when it opens one, but when it verifies."""
+    path, shard = tmp_path / "model.zt", tmp_path / "model-00.zt"
+    data = np.arange(4, dtype="<f4").tobytes()
+    body = footer.MAGIC.ljust(4096, b"\0") + data
+    whole = body + struct.pack("<QQQII8s", 0, 0, 0, 2, 0, footer.MAGIC)
+    digest = "sha256:" + hashlib.sha256(whole).hexdigest()
+    part = {"dtype": "f32", "blob": [4096, 16], "shard": "00"}
+    root = {
+        "objects": {"w": {"shape": [4], "layout": "dense", "parts": {"data": part}}},
+        "shards": {"00": {"size": len(whole), "digest": digest}},
+    }  # fmt: skip
+    packed = deterministic.encode(root)
+    path.write_bytes(footer.MAGIC.ljust(4096, b"\0") + packed + footer.pack(4096, packed))
+    stored = {
+        "": whole, "digest": whole[:4096] + b"\1" + whole[4097:], "size": whole[:8] + whole[7:],
+        "footer": whole[:-1] + b"\1",
+    }  # fmt: skip
+    if damage in stored:
+        shard.write_bytes(stored[damage])
+    read, verified = reference.run(shard_outcomes, path=str(path))
+    assert isinstance(read, bytes) == opens
+    assert named in str(verified)
+    report = squish.verify(path, deep=True)
+    assert report.ok == (not named)
+    if opens:
+        assert squish.open(path)["w"].numpy().tobytes() == read
+    else:
+        with pytest.raises(FormatError, match="shard '00'"):
+            squish.open(path)

@@ -32,6 +32,11 @@ class Packing:
         return int(self.word[1:])
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """Stored dtype of a word."""
+        return np.dtype(f"<{self.word[0]}{self.width // 8}")
+
+    @property
     def unit(self) -> int:
         """Codes in the smallest whole number of words that holds whole codes."""
         if self.order == "padded":
@@ -56,7 +61,7 @@ class Packing:
             return self._whole(words)[..., :count]
         if self.order == "planes":
             return self._from_planes(words)[..., :count]
-        stream = np.ascontiguousarray(words, f"<{self.word[0]}{self.width // 8}").view(np.uint8)
+        stream = np.ascontiguousarray(words, self.dtype).view(np.uint8)
         codes = stream if self.bits == 8 else _spread(stream, self.bits, self._padded(count))
         codes = self._reorder(codes, reading=True)
         return codes[..., :count]
@@ -65,12 +70,12 @@ class Packing:
         """Words of lines of codes along `axis`; only the low `bits` bits of a code are taken, spare bits are zero."""
         if axis != -1:
             return np.moveaxis(self.pack(np.moveaxis(codes, axis, -1)), -1, axis)
-        codes, count = _in_rows(codes), codes.shape[-1]
+        codes, count = in_rows(codes), codes.shape[-1]
         if self.order == "padded":
             lines = np.zeros((*codes.shape[:-1], self.words(count) * self.unit), f"<u{self.width // 8}")
             lines[..., :count] = codes.view(np.uint8) & np.uint8((1 << self.bits) - 1)
             lines = lines.reshape(*codes.shape[:-1], -1, self.unit) << self._shifts(lines.dtype)
-            return np.bitwise_or.reduce(lines, axis=-1).view(f"<{self.word[0]}{self.width // 8}")
+            return np.bitwise_or.reduce(lines, axis=-1).view(self.dtype)
         if self.order == "planes":
             return self._to_planes(codes)
         size = self.words(count) * self.width // 8
@@ -81,7 +86,7 @@ class Packing:
         whole = np.zeros((*codes.shape[:-1], size), np.uint8)
         length = min(size, stream.shape[-1])
         whole[..., :length] = stream[..., :length]
-        return whole.view(f"<{self.word[0]}{self.width // 8}")
+        return whole.view(self.dtype)
 
     def _whole(self, words: Array) -> Array:
         """The codes of words that hold whole ones and spare bits."""
@@ -129,7 +134,7 @@ class Packing:
 TILE = 64
 
 
-def _in_rows(codes: Array) -> Array:
+def in_rows(codes: Array) -> Array:
     """The same codes row by row in memory; a transposed matrix is copied by tiles, which stay in the cache."""
     if codes.ndim < 2 or abs(codes.strides[-1]) <= abs(codes.strides[-2]):
         return np.ascontiguousarray(codes)

@@ -140,24 +140,18 @@ class Scheme:
     def grain(self, shape: Shape, *, encoding: bool = False) -> Grain:
         """Smallest step along each logical axis that decodes alone, or that encodes alone."""
         if self.flat:
-            grain = self._flat_grain(shape, encoding)
-        else:
-            steps: list[int | None] = [1] * len(shape)
-            factors = [(self.group_axis, self.group_size or 1), (self.pack_axis, self.packing.unit)]
-            if self.packed_zeros:
-                factors.append((self.zero_axis, self.packing.unit))
-            for axis, factor in factors:
-                steps[axis] = math.lcm(steps[axis] or 1, factor)
-            if encoding and not self.group_size:
-                steps[self.group_axis] = None
-            grain = self.stored(tuple(steps))
-            if encoding and self.transposed:
-                grain = (*grain[:-2], None, None)
-        if not encoding:
-            return grain
-        # Parts of consecutive panels are written one after the other: only the outermost axis that is cut may be.
-        cut = next((axis for axis, step in enumerate(grain) if step != 1), len(grain))
-        return (*grain[: cut + 1], *(None for _ in grain[cut + 1 :]))
+            return _outermost(self._flat_grain(shape, encoding)) if encoding else self._flat_grain(shape, encoding)
+        steps: list[int | None] = [1] * len(shape)
+        factors = [(self.group_axis, self.group_size or 1), (self.pack_axis, self.packing.unit)]
+        if self.packed_zeros:
+            factors.append((self.zero_axis, self.packing.unit))
+        for axis, factor in factors:
+            steps[axis] = math.lcm(steps[axis] or 1, factor)
+        if encoding and not self.group_size:
+            steps[self.group_axis] = None
+        if encoding and self.transposed:
+            steps[-1] = None
+        return self.stored(_outermost(tuple(steps)) if encoding else tuple(steps))
 
     @property
     def flat_step(self) -> int:
@@ -206,6 +200,12 @@ def _replace(shape: Shape, axis: int, size: int) -> Shape:
     return (*shape[:axis], size, *shape[axis + 1 :])
 
 
+def _outermost(grain: Grain) -> Grain:
+    """Parts of consecutive panels are written one after the other: only the outermost axis that is cut may be."""
+    cut = next((axis for axis, step in enumerate(grain) if step != 1), len(grain))
+    return (*grain[: cut + 1], *(None for _ in grain[cut + 1 :]))
+
+
 def _flag(name: str, value: Any) -> bool:
     given = {"true": True, "false": False, "1": True, "0": False}.get(str(value).lower())
     if given is None:
@@ -228,7 +228,7 @@ _CHECKS: dict[str, Any] = {
     "transposed": _flag, "signed": _flag, "word": choice(*WORDS), "order": _order,
     "offset": choice("none", "zero_point", "bias"), "zero": integer(-(1 << 20), 1 << 20),
     "scale_dtype": choice(*SCALES), "offset_dtype": choice(*dict.fromkeys(ZEROS + SCALES)),
-    "search": choice("none", "mse"),
+    "search": choice("none", "mse", "activations"),
 }  # fmt: skip
 
 # Each default may look at the values before it.

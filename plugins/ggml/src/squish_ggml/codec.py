@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from squish_core.api import Codec, CodecError, Codes, Exactness, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecError, CodecSpec, Codes, Exactness, Parts, Region, TensorSpec
 
 from .blocks import BLOCKS, LONG_TAIL, Block
 
@@ -78,6 +78,15 @@ class GgmlBlocks(Codec):
         blocks = slice(region[-1].start // repacking.ELEMENTS * nbytes, region[-1].stop // repacking.ELEMENTS * nbytes)
         return repacking.codes(self.id, parts["data"][(*region[:-1], blocks)])
 
+    def restated(self, spec: TensorSpec, params: Mapping[str, Any]) -> CodecSpec | None:
+        """As integers with scales along rows; those with a zero in the middle as signed ones."""
+        from squish_codecs.families import GGML
+
+        form = dict(GGML.get(self.id, {}))
+        if form.pop("zero", 0):
+            form["signed"] = True
+        return CodecSpec("affine", form) if form else None
+
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Mapping[str, Any]
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
@@ -85,6 +94,12 @@ class GgmlBlocks(Codec):
 
         made = repacking.blocks(self.id, codes) if self.id in repacking.PLAIN else None
         return None if made is None else ({"data": made}, Exactness("values", "f32"))
+
+    def holds(self, codes: Codes, spec: TensorSpec, params: Mapping[str, Any]) -> Exactness | None:
+        from . import repacking
+
+        held = self.id in repacking.PLAIN and repacking.holds(self.id, codes)
+        return Exactness("values", "f32") if held else None
 
     def _cannot_encode(self) -> CodecError:
         can = ", ".join(name for name, block in BLOCKS.items() if block.encode)

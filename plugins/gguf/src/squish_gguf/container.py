@@ -11,7 +11,6 @@ from squish_core.api import (
     Container,
     Encoding,
     FileRef,
-    FormatError,
     Index,
     Layout,
     LazyTensors,
@@ -25,6 +24,7 @@ from squish_core.api import (
     Source,
     TensorSpec,
     check_extents,
+    only,
 )
 
 from . import writer
@@ -69,11 +69,10 @@ class Gguf(Container):
         """Padding that is not zero."""
         return [problem for head in read_set(source, limits) for problem in _dirty_padding(head, source)]
 
-    def recipes(self, *, dtype: str | None = None, **features: Any) -> tuple[Encoding, ...]:
+    def recipes(self, *, dtype: Any = None, **features: Any) -> tuple[Encoding, ...]:
+        dtype = only("dtype", dtype)
         if dtype is None:
             return ()
-        if not isinstance(dtype, str):
-            raise FormatError("a tensor has one dtype", found=", ".join(sorted(dtype)), code="feature")
         if dtype in DENSE_CODES:
             return (Encoding(codec=DENSE, parts={"data": Part(dtype=dtype, shape=())}),)
         return (Encoding(codec=CodecSpec(f"ggml.{dtype}"), parts={"data": Part(dtype="u8", shape=())}),)

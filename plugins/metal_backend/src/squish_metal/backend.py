@@ -85,7 +85,7 @@ class Metal(Backend):
         codec = registry.codec(encoding.codec)
         layout = kernel_layout(encoding, spec)
         if layout is not None:
-            return _Loaded(spec, Blocks(_kernels(layout), layouts.arrays_of(encoding, parts, spec), spec.shape))
+            return _Loaded(spec, Blocks(_kernels(layout), layouts.arrays_of(layout, encoding, parts, spec), spec.shape))
         form = form_of(codec, encoding, spec)
         if form is None:
             return _Loaded(spec, Plain(_folded(codec, encoding, spec, parts)))

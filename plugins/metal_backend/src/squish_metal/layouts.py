@@ -12,7 +12,9 @@ import numpy as np
 from attrs import frozen
 from squish_codecs.tables import Tables
 
-from squish_core.api import Encoding, Parts, TensorSpec, dtypes
+from squish_core.api import CodecError, Encoding, Parts, TensorSpec, dtypes
+
+from .ggml_blocks import GGML
 
 Arrays = dict[str, np.ndarray]
 BLOCK = 64
@@ -56,66 +58,77 @@ def layout_of(encoding: Encoding, spec: TensorSpec) -> Layout | None:
     return made(encoding, spec) if made else None
 
 
-def arrays_of(encoding: Encoding, parts: Parts, spec: TensorSpec) -> Arrays:
-    """The arrays of a layout: stored bytes as they are, tables and scales in float32."""
-    made = {
-        role: part[...].astype(np.float32) if role in ("codebook", "scale") else np.asarray(part[...])
-        for role, part in parts.items()
-    }
-    if encoding.codec.id == "bitmask":
-        made["starts"] = _starts(made["mask"], spec.shape[-1])
-    return {name: _flat(array) for name, array in made.items()}
+def arrays_of(layout: Layout, encoding: Encoding, parts: Parts, spec: TensorSpec) -> Arrays:
+    """The arrays of a layout: stored bytes as they are, tables, scales and zero points in float32.
+
+    CodecError where bitmaps do not fit the number of values: a kernel would read beside them.
+    """
+    made = {role: np.asarray(part[...]) for role, part in parts.items()}
+    added = _ADDED.get(encoding.codec.id)
+    made |= added(encoding, parts, spec) if added else {}
+    return {name: _flat(made[name], kind) for name, kind in layout.arrays}
 
 
-def _starts(mask: np.ndarray, columns: int) -> np.ndarray:
-    """How many values come before each block of a row."""
-    ones = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1)[mask]
-    before = np.cumsum(ones, dtype=np.int64) - ones
-    return before.reshape(-1, columns // 8)[:, :: BLOCK // 8].astype(np.uint32)
-
-
-def _flat(array: np.ndarray) -> np.ndarray:
-    """One dimension, bytes unless numbers were made of them, and eight elements or more: MLX hands smaller arrays to
-    kernels in another address space."""
+def _flat(array: np.ndarray, kind: str) -> np.ndarray:
+    """One dimension of a Metal type, and eight elements or more: MLX hands smaller arrays to kernels in another
+    address space."""
     flat = np.ascontiguousarray(array).reshape(-1)
-    flat = flat if flat.dtype in (np.float32, np.uint32) else flat.view(np.uint8)
+    flat = flat.astype(np.float32, copy=False) if kind == "float" else flat.view(_WORDS[kind])
     return np.pad(flat, (0, max(0, 8 - len(flat))))
+
+
+_WORDS = {"uint8_t": np.uint8, "uint": np.uint32}
 
 
 def _palette(encoding: Encoding, spec: TensorSpec) -> Layout | None:
     tables = Tables.of(encoding.codec.params)
-    scheme = tables.scheme
-    if tables.table is not None or tables.vector > 1 or tables.nested or scheme.offset != "none":
+    scheme, columns, size = tables.scheme, spec.shape[-1], tables.vector
+    bits, whole = scheme.bits, 8 % scheme.bits == 0
+    if scheme.offset != "none" or scheme.word != "u8" or tables.place(spec.shape) < len(spec.shape) - 2:
         return None
-    if scheme.order != "lsb" or scheme.word != "u8":
+    if scheme.order != "lsb" and not (scheme.order == "msb" and whole):
         return None
-    columns, bits = spec.shape[-1], scheme.bits
-    place = "size_t(row) * columns + at + j" if scheme.flat else "at + j"
-    line = "data" if scheme.flat else f"data + size_t(row) * {scheme.packing.words(columns)}"
-    book = f"(size_t(row) * columns + at + j) / {tables.codebook_size} * {1 << bits} + " if tables.codebook_size else ""
+    # An index stands for `size` neighbours in its row, or in its column: where it is, and which of them this is.
+    across = tables.vector_axis == -1
+    wide = columns // size if across else columns
+    line, place, lane = ("row", f"(at + j) / {size}", f"(at + j) % {size}")
+    if not across:
+        line, place, lane = (f"row / {size}", "at + j", f"row % {size}")
+    index = f"(size_t({line}) * {wide} + {place})"
+    start = "data" if scheme.flat else f"data + size_t({line}) * {scheme.packing.words(wide)}"
+    book = f"{index} / {tables.codebook_size // size} * {1 << bits} + " if tables.codebook_size else ""
     group = scheme.group_size or (spec.elements if scheme.flat else columns)
-    cell = f"({place}) / {group}" if scheme.flat else f"size_t(row) * {columns // group} + (at + j) / {group}"
-    times = f" * scale[{cell}]" if tables.scaled else ""
+    value = f"(size_t(row) * columns + at + j) / {group}"
+    cell = value if scheme.flat else f"size_t(row) * {columns // group} + (at + j) / {group}"
     body = f"""
-    const device uint8_t* line = {line};
+    const device uint8_t* line = {start};
     for (uint j = 0; j < 8 && at + j < columns; ++j) {{
-        size_t bit = ({place}) * {bits};
-        uint code = line[bit / 8] >> (bit % 8);
-        if (bit % 8 + {bits} > 8) code |= uint(line[bit / 8 + 1]) << (8 - bit % 8);
-        out[j] = codebook[{book}(code & {(1 << bits) - 1})]{times};
+        size_t bit = size_t({index if scheme.flat else place}) * {bits};
+        uint code = line[bit / 8] >> ({f"{8 - bits} - bit % 8" if scheme.order == "msb" else "bit % 8"});
+        {"" if whole else f"if (bit % 8 + {bits} > 8) code |= uint(line[bit / 8 + 1]) << (8 - bit % 8);"}
+        out[j] = codebook[({book}(code & {(1 << bits) - 1})) * {size} + {lane}]{f" * scale[{cell}]" * tables.scaled};
     }}
     """
     arrays = [("data", "uint8_t"), ("codebook", "float")] + [("scale", "float")] * tables.scaled
-    nbytes = sum(
-        part.nbytes if role == "data" else 4 * dtypes.count(part.shape) for role, part in encoding.parts.items()
-    )
-    return Layout(f"palette{bits}", tuple(arrays), body, nbytes)
+    numbers = dtypes.count(encoding.parts["codebook"].shape) if tables.table is None else 1 << bits
+    numbers += dtypes.count(encoding.parts["scale"].shape) if tables.scaled else 0
+    return Layout(f"palette{bits}", tuple(arrays), body, encoding.parts["data"].nbytes + 4 * numbers)
+
+
+def _palette_arrays(encoding: Encoding, parts: Parts, spec: TensorSpec) -> Arrays:
+    """A constant table, and scales that are indices themselves, as numbers."""
+    tables = Tables.of(encoding.codec.params)
+    made = {} if tables.table is None else {"codebook": tables.constant}
+    if tables.nested:
+        made["scale"] = tables.scales(parts, spec.shape)[slice(0, parts["scale"].shape[0]),]
+    return made
 
 
 def _bitmask(encoding: Encoding, spec: TensorSpec) -> Layout | None:
     params, columns = encoding.codec.params, spec.shape[-1]
     read = {"f16": "half_at", "bf16": "bfloat_at"}.get(params["dtype"])
-    if params.get("kept") != "run" or params.get("scale", "none") != "none" or read is None or columns % 8:
+    plain = params.get("kept") == "run" and params.get("scale", "none") == "none"
+    if not plain or read is None or columns % 8 or not _countable(spec):
         return None
     blocks = -(-columns // BLOCK)
     body = f"""
@@ -133,60 +146,96 @@ def _bitmask(encoding: Encoding, spec: TensorSpec) -> Layout | None:
     return Layout("bitmask", arrays, body, encoding.stored + 4 * blocks * (spec.elements // columns))
 
 
-_OTHERS: Mapping[str, Callable[[Encoding, TensorSpec], Layout | None]] = {"palette": _palette, "bitmask": _bitmask}
+def _bitmask_arrays(encoding: Encoding, parts: Parts, spec: TensorSpec) -> Arrays:
+    return {"starts": _starts(parts["mask"][...].reshape(-1, spec.shape[-1] // 8), parts["data"].shape[0], spec)}
 
 
-def _blocks(elements: int, nbytes: int, body: str) -> str:
-    """GGML blocks: `b` is the block of the first value, `i` that value's place in it."""
-    place = f"""
-    const device uint8_t* b = data + (size_t(row) * (columns / {elements}) + at / {elements}) * {nbytes};
-    uint i = at % {elements};
+def _tca_tbe(encoding: Encoding, spec: TensorSpec) -> Layout | None:
+    """Three bitmaps of codes: the exponent of a short value, or 0 for a full one (squish-squizd, profile P5)."""
+    if not _countable(spec):
+        return None
+    words, rows = encoding.parts["plane0"].shape[1], spec.elements // spec.shape[-1]
+    body = f"""
+    size_t line = size_t(row) * {8 * words}, here = line + at / 8;
+    uint value = starts[size_t(row) * {words} + at / {BLOCK}];
+    for (size_t byte = line + at / {BLOCK} * 8; byte < here; ++byte)
+        value += popcount(uint(plane0[byte] | plane1[byte] | plane2[byte]));
+    for (uint j = 0; j < 8 && at + j < columns; ++j) {{
+        uint code = ((plane0[here] >> j) & 1) | ((plane1[here] >> j) & 1) << 1 | ((plane2[here] >> j) & 1) << 2;
+        if (code) {{
+            uint rest = high[value++];
+            uint bits = (({encoding.codec.params["base_exponent"]} + code) << 7) | (rest & 127) | ((rest & 128) << 8);
+            out[j] = as_type<float>(bits << 16);
+        }} else {{
+            out[j] = bfloat_at(full + (size_t(row) * columns + at + j - value) * 2);
+        }}
+    }}
     """
-    return place + body
+    arrays = (*((role, "uint8_t") for role in (*_PLANES, "high", "full")), ("starts", "uint"))
+    return Layout("tca_tbe", arrays, body, encoding.stored + 4 * words * rows)
 
 
-_SIX_BITS = """
-    uint g = i / 32;
-    const device uint8_t* s = b + 4;
-    uint scale = g < 4 ? s[g] & 63 : (s[g + 4] & 15) | ((s[g - 4] >> 6) << 4);
-    uint least = g < 4 ? s[g + 4] & 63 : (s[g + 4] >> 4) | ((s[g] >> 6) << 4);
-    float d = half_at(b) * float(scale), m = half_at(b + 2) * float(least);
-"""
+_PLANES = ("plane0", "plane1", "plane2")
 
-# Source of the layouts: ggml-common.h; the arithmetic is that of squish-ggml's decoders, step for step.
-GGML: Mapping[str, str] = {
-    "ggml.q4_0": _blocks(32, 18, """
-    float d = half_at(b);
-    for (uint j = 0; j < 8; ++j) out[j] = d * (float((b[2 + i % 16 + j] >> (i / 16 * 4)) & 15) - 8.0f);
-    """),
-    "ggml.q4_1": _blocks(32, 20, """
-    float d = half_at(b), m = half_at(b + 2);
-    for (uint j = 0; j < 8; ++j) out[j] = d * float((b[4 + i % 16 + j] >> (i / 16 * 4)) & 15) + m;
-    """),
-    "ggml.q8_0": _blocks(32, 34, """
-    float d = half_at(b);
-    for (uint j = 0; j < 8; ++j) out[j] = d * float(as_type<int8_t>(b[2 + i + j]));
-    """),
-    "ggml.q4_k": _blocks(256, 144, _SIX_BITS + """
-    for (uint j = 0; j < 8; ++j) {
-        uint q = (b[16 + g / 2 * 32 + i % 32 + j] >> (g % 2 * 4)) & 15;
-        out[j] = d * float(q) - m;
-    }
-    """),
-    "ggml.q5_k": _blocks(256, 176, _SIX_BITS + """
-    for (uint j = 0; j < 8; ++j) {
-        uint low = (b[48 + g / 2 * 32 + i % 32 + j] >> (g % 2 * 4)) & 15;
-        uint q = low | (((b[16 + i % 32 + j] >> g) & 1) << 4);
-        out[j] = d * float(q) - m;
-    }
-    """),
-    "ggml.q6_k": _blocks(256, 210, """
-    uint h = i / 128, quarter = i / 32 % 4;
-    float d = half_at(b + 208) * float(as_type<int8_t>(b[192 + i / 16]));
-    for (uint j = 0; j < 8; ++j) {
-        uint low = (b[h * 64 + quarter % 2 * 32 + i % 32 + j] >> (quarter / 2 * 4)) & 15;
-        uint high = (b[128 + h * 32 + i % 32 + j] >> (quarter * 2)) & 3;
-        out[j] = d * (float(low | (high << 4)) - 32.0f);
-    }
-    """),
+
+def _tca_tbe_arrays(encoding: Encoding, parts: Parts, spec: TensorSpec) -> Arrays:
+    one, two, three = (np.ascontiguousarray(parts[role][...]).view(np.uint8) for role in _PLANES)
+    coded = one | two | three
+    columns = spec.shape[-1]
+    if np.unpackbits(coded[:, columns // 8 :], axis=1, bitorder="little")[:, columns % 8 :].any():
+        raise CodecError("padding bits of a bitmap are set [P5]", tensor=spec.name, part="plane0", code="P5")
+    return {"starts": _starts(coded, parts["high"].shape[0], spec)}
+
+
+def _countable(spec: TensorSpec) -> bool:
+    """Whether places of values fit 32 bits."""
+    return spec.elements < 1 << 32
+
+
+def _starts(mask: np.ndarray, count: int, spec: TensorSpec) -> np.ndarray:
+    """How many values come before each block of a row, for a mask u8 [rows, bytes] of `count` ones."""
+    ones = _ONES[mask]
+    before = np.cumsum(ones.reshape(-1), dtype=np.int64).reshape(mask.shape)
+    if before.size and int(before[-1, -1]) != count:
+        raise CodecError(
+            "the mask does not fit the stored values", tensor=spec.name, part="mask", expected=f"{count} values",
+            found=f"{int(before[-1, -1])} bits set", code="mask",
+        )  # fmt: skip
+    return (before - ones)[:, :: BLOCK // 8].astype(np.uint32)
+
+
+_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
+"""Bits that are set, by byte."""
+
+
+def _hqq(encoding: Encoding, spec: TensorSpec) -> Layout | None:
+    """A matrix of groups, `axis` 0: columns, 1: rows, that has the tensor's order of values; a word holds codes of
+    rows that lie `stored` apart, the first in the highest bits (squish-uqff, half-quadratic quantisation)."""
+    params = encoding.codec.params
+    bits, by_row, data = params["bits"], params["axis"] == 1, encoding.parts["data"]
+    stored, wide = data.shape
+    first, step = (27, 3) if bits == 3 else (8 - bits, bits)
+    cell = "line" if by_row else "column"
+    body = f"""
+    size_t place = size_t(row) * columns + at;
+    size_t line = place / {wide}, column = place % {wide};
+    for (uint j = 0; j < 8 && at + j < columns; ++j) {{
+        uint word = data[line % {stored} * {wide} + column];
+        uint code = (word >> ({first} - uint(line / {stored}) * {step})) & {(1 << bits) - 1};
+        out[j] = (float(code) - zero[{cell}]) * scale[{cell}];
+        if (++column == {wide}) {{
+            column = 0;
+            ++line;
+        }}
+    }}
+    """
+    word = "uint" if bits == 3 else "uint8_t"
+    return Layout(f"hqq{bits}", (("data", word), ("scale", "float"), ("zero", "float")), body, encoding.stored)
+
+
+_OTHERS: Mapping[str, Callable[[Encoding, TensorSpec], Layout | None]] = {
+    "palette": _palette, "bitmask": _bitmask, "tca_tbe": _tca_tbe, "hqq": _hqq,
+}  # fmt: skip
+_ADDED: Mapping[str, Callable[[Encoding, Parts, TensorSpec], Arrays]] = {
+    "palette": _palette_arrays, "bitmask": _bitmask_arrays, "tca_tbe": _tca_tbe_arrays,
 }  # fmt: skip

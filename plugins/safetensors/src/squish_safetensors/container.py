@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from squish_core.api import (
-    CodecSpec,
+    DENSE,
     Container,
     Encoding,
     FileRef,
@@ -23,6 +23,7 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
+    only,
 )
 from squish_safetensors import writer
 from squish_safetensors.folder import ASSETS, INDEX_SUFFIX, STANDARD, Shard, choose, part_of_set, read_set
@@ -61,8 +62,8 @@ class Safetensors(Container):
             ),
         )  # fmt: skip
 
-    def recipes(self, **features: Any) -> tuple[Encoding, ...]:
-        return (Encoding(codec=CodecSpec("dense", {"dtype": features.get("dtype", "f32")})),)
+    def recipes(self, *, dtype: Any = "f32", **features: Any) -> tuple[Encoding, ...]:
+        return (Encoding(codec=DENSE, parts={"data": Part(dtype=only("dtype", dtype), shape=())}),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)

@@ -19,12 +19,14 @@ from squish_core.api import (
     Part,
     Problem,
     Refusal,
+    Refused,
     Segment,
     Sink,
     Source,
     SquishError,
     TensorSpec,
     load_meta,
+    only,
 )  # fmt: skip
 
 from . import sections, verifying, writer
@@ -53,15 +55,22 @@ class Squizd(Container):
         anatomy = sections.read(source, limits, found)
         return _Builder(anatomy, source, limits, found).index()
 
-    def recipes(self, **features: Any) -> tuple[Encoding, ...]:
-        flags = features.get("flags", ())
+    def recipes(self, *, flags: Any = (), dtype: Any = None, **features: Any) -> tuple[Encoding | Refused, ...]:
         flags = {flags} if isinstance(flags, str) else set(flags)
-        recipes = []
+        dtype = only("dtype", dtype)
+        recipes: list[Encoding | Refused] = []
         for label, codec in PRIORITY:
-            if label in flags or label == "NumPy":
-                masked = "SPARSE" in flags and label != "ANE_COREML"
-                spec = CodecSpec("masked", {"block_size": 64}, inner=codec) if masked else codec
-                recipes.append(Encoding(codec=spec, label=label))
+            if label not in flags and label != "NumPy":
+                continue
+            if "SPARSE" in flags and label != "ANE_COREML":
+                codec = CodecSpec("masked", {"block_size": 64}, inner=codec)
+            parts = {"data": Part(dtype=dtype, shape=())} if dtype and label == "NumPy" else {}
+            encoding = Encoding(codec=codec, parts=parts, label=label)
+            if label == "TCA_TBE" and dtype not in (None, "bf16"):
+                why = f"its bitmaps hold bf16 only, not {dtype} [P5]"
+                recipes.append(Refused(backend=None, encoding=encoding, code="dtype", why=why))
+            else:
+                recipes.append(encoding)
         return tuple(recipes)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:

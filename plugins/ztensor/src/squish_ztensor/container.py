@@ -22,13 +22,13 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
+    only,
 )
 
 from . import layouts, second_writer, sidecar, writer
 from .manifest import read_manifest
 from .options import Wanted
 from .records import Manifest, digest_problems
-from .shards import wrong_digests
 
 _WRITERS: dict[str, Any] = {"1.1": writer, "2": second_writer}
 
@@ -61,10 +61,11 @@ class Ztensor(Container):
         manifest = read_manifest(source, limits)
         # Dead bytes are how v2 appends.
         gaps = () if manifest.version == "2" else _dirty_gaps(manifest, source)
-        return [*gaps, *_sidecar_digest(manifest, source), *wrong_digests(source, manifest.files)]
+        return [*gaps, *_sidecar_digest(manifest, source)]
 
-    def recipes(self, *, dtype: str = "f32", encoding: str = "raw", **features: Any) -> tuple[Encoding, ...]:
-        filters = (Filter("zstd"),) if encoding == "zstd" else ()
+    def recipes(self, *, dtype: Any = "f32", encoding: Any = "raw", **features: Any) -> tuple[Encoding, ...]:
+        dtype = only("dtype", dtype)
+        filters = (Filter("zstd"),) if only("encoding", encoding) == "zstd" else ()
         block = layouts.block_of(dtype)
         codec = CodecSpec(f"ggml.{block}") if block else DENSE
         return (Encoding(codec=codec, parts={"data": Part(dtype="u8" if block else dtype, shape=(), filters=filters)}),)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
-from squish_core.api import FileRef, FormatError, Problem, Source, SquishError
+from squish_core.api import FileRef, FormatError, Source, SquishError
 
 from . import footer
-from .records import digest_problems
 
 _NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,64}")
 
@@ -34,14 +32,6 @@ def open_shards(source: Source, table: Any, objects: dict[str, Any], offset: int
         name: _open(source, str(name), table[name]) if name in table else _unknown(name, offset)
         for name in _used(objects)
     }
-
-
-def wrong_digests(source: Source, files: tuple[FileRef, ...]) -> Iterator[Problem]:
-    """Findings for shards whose bytes are not those that the manifest names."""
-    for ref in files[1:]:
-        shard = source.member(ref.name)
-        chunks = (shard.view(start, min(1 << 22, shard.size - start)) for start in range(0, shard.size, 1 << 22))
-        yield from digest_problems(ref.digest or "", chunks, f"shard {ref.name}")
 
 
 def _used(objects: dict[str, Any]) -> dict[Any, None]:

@@ -1,0 +1,61 @@
+"""How our kernels read GGML's blocks: the body of `unpack` for each type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def _blocks(elements: int, nbytes: int, body: str) -> str:
+    """GGML blocks: `b` is the block of the first value, `i` that value's place in it."""
+    place = f"""
+    const device uint8_t* b = data + (size_t(row) * (columns / {elements}) + at / {elements}) * {nbytes};
+    uint i = at % {elements};
+    """
+    return place + body
+
+
+_SIX_BITS = """
+    uint g = i / 32;
+    const device uint8_t* s = b + 4;
+    uint scale = g < 4 ? s[g] & 63 : (s[g + 4] & 15) | ((s[g - 4] >> 6) << 4);
+    uint least = g < 4 ? s[g + 4] & 63 : (s[g + 4] >> 4) | ((s[g] >> 6) << 4);
+    float d = half_at(b) * float(scale), m = half_at(b + 2) * float(least);
+"""
+
+# Source of the layouts: ggml-common.h; the arithmetic is that of squish-ggml's decoders, step for step.
+GGML: Mapping[str, str] = {
+    "ggml.q4_0": _blocks(32, 18, """
+    float d = half_at(b);
+    for (uint j = 0; j < 8; ++j) out[j] = d * (float((b[2 + i % 16 + j] >> (i / 16 * 4)) & 15) - 8.0f);
+    """),
+    "ggml.q4_1": _blocks(32, 20, """
+    float d = half_at(b), m = half_at(b + 2);
+    for (uint j = 0; j < 8; ++j) out[j] = d * float((b[4 + i % 16 + j] >> (i / 16 * 4)) & 15) + m;
+    """),
+    "ggml.q8_0": _blocks(32, 34, """
+    float d = half_at(b);
+    for (uint j = 0; j < 8; ++j) out[j] = d * float(as_type<int8_t>(b[2 + i + j]));
+    """),
+    "ggml.q4_k": _blocks(256, 144, _SIX_BITS + """
+    for (uint j = 0; j < 8; ++j) {
+        uint q = (b[16 + g / 2 * 32 + i % 32 + j] >> (g % 2 * 4)) & 15;
+        out[j] = d * float(q) - m;
+    }
+    """),
+    "ggml.q5_k": _blocks(256, 176, _SIX_BITS + """
+    for (uint j = 0; j < 8; ++j) {
+        uint low = (b[48 + g / 2 * 32 + i % 32 + j] >> (g % 2 * 4)) & 15;
+        uint q = low | (((b[16 + i % 32 + j] >> g) & 1) << 4);
+        out[j] = d * float(q) - m;
+    }
+    """),
+    "ggml.q6_k": _blocks(256, 210, """
+    uint h = i / 128, quarter = i / 32 % 4;
+    float d = half_at(b + 208) * float(as_type<int8_t>(b[192 + i / 16]));
+    for (uint j = 0; j < 8; ++j) {
+        uint low = (b[h * 64 + quarter % 2 * 32 + i % 32 + j] >> (quarter / 2 * 4)) & 15;
+        uint high = (b[128 + h * 32 + i % 32 + j] >> (quarter * 2)) & 3;
+        out[j] = d * (float(low | (high << 4)) - 32.0f);
+    }
+    """),
+}  # fmt: skip
