@@ -74,6 +74,9 @@ ENVIRONMENTS = {
     "texture2ddecoder": Environment("texture2ddecoder==1.0.6 numpy"),
     # pip, because its find-links setting may be all that offers a CPU build of torch
     "torch": Environment("torch==2.13.0 safetensors==0.8.0 numpy ml_dtypes", python="3.11", installer="pip"),
+    "torchao": Environment(
+        "torchao==0.18.0 compressed-tensors==0.20.0 torch==2.13.0 numpy", python="3.11", installer="pip"
+    ),
     # loads GPTQ, AWQ and compressed-tensors; gptqmodel and its helpers ask for a later torch than there is
     "transformers": Environment(
         "transformers==5.23.0 compressed-tensors==0.20.0 optimum==2.3.0 accelerate==1.15.0 torch==2.13.0 numpy "
