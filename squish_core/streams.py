@@ -81,8 +81,7 @@ def encoded(
             as_is = dense or values.dtype == own
             made = encoder.encode(values if as_is else values.astype(np.float32, copy=False), params)
             if told:
-                panel = evolve(target, shape=values.shape)
-                distance.add(values, _decoded(codec, made, panel, encoding.codec.params))
+                _compare(distance, values, codec, made, evolve(target, shape=values.shape), encoding.codec.params)
             yield made
         if told:
             told(distance)
@@ -90,11 +89,15 @@ def encoded(
     return _split(encoding, pieces)
 
 
-def _decoded(codec: Codec, made: dict[str, np.ndarray], spec: TensorSpec, params: Params) -> np.ndarray:
-    """Values of a panel that was just encoded."""
+def _compare(
+    distance: Distance, values: np.ndarray, codec: Codec, made: dict[str, np.ndarray], spec: TensorSpec, params: Params
+) -> None:
+    """Take in a panel that was just encoded, decoded again by smaller ones."""
+    params = codec.panel_params(made, params)
     declared = codec.parts(spec, params)
     parts: Any = {role: made[role].reshape(shape) for role, (_, shape) in declared.items()}
-    return read_region(codec, parts, spec, params, full(spec.shape))
+    for region in stored_panels(spec.shape, codec.grain(spec, params), 4):
+        distance.add(values[region], read_region(codec, parts, spec, params, region))
 
 
 def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict[str, Stream]:

@@ -128,6 +128,10 @@ class Codec:
         """Wrapping codecs: this codec bound to the one it wraps and its parameters."""
         raise CodecError("this codec wraps no other", code="wrap")
 
+    def panel_params(self, made: Mapping[str, np.ndarray], params: Params) -> Params:
+        """The parameters of an encoded panel alone: others where one counts what the whole tensor holds."""
+        return params
+
     def error_bound(self, params: Params) -> Exactness:
         """How far decoded values may be from the encoded ones."""
         return Exactness("bounded")
