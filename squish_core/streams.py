@@ -16,7 +16,7 @@ from squish_core.distances import Distance
 from squish_core.errors import CodecError
 from squish_core.handles import File
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
-from squish_core.regions import full, read_region, sizes, stored_panels
+from squish_core.regions import read_region, sizes, stored_panels
 from squish_core.stored import StoredArray
 from squish_core.writing import Stream
 
