@@ -5,6 +5,7 @@
 #include "codecs_grouped.h"
 #include "codecs_others.h"
 #include "columns.h"
+#include "encode_affine.h"
 #include "encoders.h"
 #include "gemv.h"
 #include "int8.h"
@@ -261,6 +262,6 @@ float read_all(const uint8_t* at, int64_t bytes) {
 
 }  // namespace
 
-extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, quantize_activations, multiply8, encode, fill, read_all};
+extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, quantize_activations, multiply8, encode, encode_affine, fill, read_all};
 
 }  // namespace ISA

@@ -21,6 +21,8 @@ struct Kernels {
                       const float* sums, int64_t m, float* y, int64_t y_pitch);
     // Blocks of `kind` (Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K) from 32 or 256 values each; false where a value is not finite.
     bool (*encode)(int32_t kind, const float* x, uint8_t* out, int64_t blocks);
+    // Codes in bit streams, scales and offsets of `groups` groups; false where a value, a scale or a bias is not finite.
+    bool (*encode_affine)(const Affine& a, const float* x, int64_t groups, uint8_t* data, uint8_t* scale, uint8_t* offset);
     // The machine's limits: fill memory past the caches, and read it. `bytes` is a multiple of 1024.
     void (*fill)(uint8_t* at, int64_t bytes);
     float (*read)(const uint8_t* at, int64_t bytes);

@@ -179,5 +179,35 @@ API int squish_encode(int32_t kind, const float* x, uint8_t* out, int64_t blocks
     return !a.bad;
 }
 
+namespace {
+
+struct Groups {
+    const Affine* how;
+    const float* x;
+    uint8_t *data, *scale, *offset;
+    int64_t scale_size, offset_size;
+    std::atomic<int> bad{0};
+};
+
+void encode_affine_some(void* context, int64_t begin, int64_t end) {
+    Groups& a = *(Groups*)context;
+    if (!chosen->kernels->encode_affine(*a.how, a.x + begin * a.how->size, end - begin,
+                                        a.data + begin * a.how->size / 8 * a.how->bits, a.scale + begin * a.scale_size,
+                                        a.offset + begin * a.offset_size))
+        a.bad = 1;
+}
+
+}  // namespace
+
+// Parts of `groups` groups of values; 0 when a value, a scale or a bias is not finite.
+API int squish_encode_affine(const Affine* how, const float* x, int64_t groups, uint8_t* data, uint8_t* scale, uint8_t* offset,
+                             int32_t threads) {
+    Groups a;
+    a.how = how, a.x = x, a.data = data, a.scale = scale, a.offset = offset;
+    a.scale_size = size_of(how->scale_type), a.offset_size = size_of(how->offset_type);
+    share(threads, groups, threads > 1 ? (1 << 16) / how->size + 16 : groups + 1, encode_affine_some, &a);
+    return !a.bad;
+}
+
 API void squish_fill(void* at, int64_t bytes) { chosen->kernels->fill((uint8_t*)at, bytes); }
 API float squish_read(const void* at, int64_t bytes) { return chosen->kernels->read((const uint8_t*)at, bytes); }

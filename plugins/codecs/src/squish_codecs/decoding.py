@@ -38,22 +38,30 @@ def decode(scheme: Scheme, parts: Parts, shape: Shape, region: Region, out: Arra
             _decode_matrix(scheme, words[index], scale[index], offset if offset is None else offset[index], out[index])
 
 
-def read(scheme: Scheme, parts: Parts, region: Region) -> tuple[Array, Array, Array | None]:
-    """Words, and scales and offsets as float32, of a region, with axes as in the tensor."""
+def read(scheme: Scheme, parts: Parts, region: Region, *, widened: bool = True) -> tuple[Array, Array, Array | None]:
+    """Words, and scales and offsets (float32 if `widened`, else as stored) of a region, with axes as in the tensor."""
     if scheme.transposed:
-        words, scale, offset = read(evolve(scheme, transposed=False), parts, scheme.stored(region))
+        words, scale, offset = read(
+            evolve(scheme, transposed=False), parts, scheme.stored(region), widened=widened
+        )  # fmt: skip
         return words.swapaxes(-1, -2), scale.swapaxes(-1, -2), offset if offset is None else offset.swapaxes(-1, -2)
     group, axis = scheme.group_size, scheme.group_axis
     along = region[axis]
     grid = _replaced(region, axis, slice(along.start // group, -(-along.stop // group)) if group else slice(0, 1))
     words = parts["data"][_in_words(scheme, region, scheme.pack_axis)]
-    scale = parts["scale"][grid].astype(np.float32, copy=False)
-    if scheme.offset == "none":
-        return words, scale, None
-    if not scheme.packed_zeros:
-        return words, scale, parts["offset"][grid].astype(np.float32, copy=False)
-    zeros = parts["offset"][_in_words(scheme, grid, scheme.zero_axis)]
-    return words, scale, integers(scheme, zeros, scale.shape, scheme.zero_axis).astype(np.float32)
+    scale, offset = parts["scale"][grid], None
+    if scheme.packed_zeros:
+        zeros = parts["offset"][_in_words(scheme, grid, scheme.zero_axis)]
+        offset = integers(scheme, zeros, scale.shape, scheme.zero_axis)
+    elif scheme.offset != "none":
+        offset = parts["offset"][grid]
+    if not widened:
+        return words, scale, offset
+    return (
+        words,
+        scale.astype(np.float32, copy=False),
+        None if offset is None else offset.astype(np.float32, copy=False),
+    )
 
 
 def integers(scheme: Scheme, words: Array, shape: Shape, axis: int) -> Array:

@@ -23,7 +23,7 @@ def codes(scheme: Scheme, parts: Parts, shape: Shape, region: Region) -> Codes |
     if scheme.flat:
         stored, group, scale, offset = _flat_codes(scheme, parts, shape, region, sizes)
     else:
-        words, scale, offset = read(scheme, parts, region)
+        words, scale, offset = read(scheme, parts, region, widened=False)
         stored, group = _Stored(scheme, words, sizes), _group(scheme.upright, sizes)
     kind = scheme.offset
     if scheme.zero:
@@ -117,20 +117,22 @@ def _keeps_bits(scheme: Scheme, codes: Codes, shift: int) -> bool:
 
 
 def _restated(scheme: Scheme, codes: Codes) -> tuple[int, Array | None] | None:
-    """What is added to codes, and offsets (f64, on the source's grid) in the target's terms; exact arithmetic."""
-    scale = codes.scale.astype(np.float64)
-    offset = np.zeros(scale.shape) if codes.offset is None else codes.offset.astype(np.float64)
-    shift = _shift(scheme, codes)
+    """What is added to codes, and offsets (on the source's grid) in the target's terms; exact arithmetic in f64."""
+    shift, biased = _shift(scheme, codes), codes.offset_kind == "bias"
+    if scheme.offset == "bias" and biased and not shift:
+        return 0, codes.offset
+    offset = np.zeros(codes.scale.shape) if codes.offset is None else codes.offset.astype(np.float64)
     with np.errstate(all="ignore"):
+        if scheme.offset == "bias" or biased:
+            scale = codes.scale.astype(np.float64)
         if scheme.offset == "bias":
-            bias = offset if codes.offset_kind == "bias" else -offset * scale
-            return shift, bias - shift * scale
-        if codes.offset_kind == "bias":
+            return shift, (offset if biased else -offset * scale) - shift * scale
+        if biased:
             bias, offset = offset, np.where(offset == 0, 0, -offset / scale)
             if not _same(-offset * scale, bias):
                 return None
         if scheme.offset == "zero_point":
-            return shift, offset + shift - scheme.zero
+            return shift, offset + (shift - scheme.zero)
         first = offset.flat[0] if offset.size else 0.0
         if not (abs(scheme.zero - first) < 512 and first == int(first) and (offset == first).all()):
             return None
@@ -178,6 +180,8 @@ def _exact_products(scheme: Scheme, codes: Codes, shift: int, offset: Array | No
     zeros = [grid for grid, kind in ((codes.offset, codes.offset_kind), (offset, scheme.offset)) if kind != "bias"]
     if not all(grid is None or ((np.abs(grid) < 1 << 16).all() and (np.rint(grid) == grid).all()) for grid in zeros):
         return False
+    if codes.scale.dtype == np.float16:
+        return bool(np.isfinite(codes.scale).all())
     bits = max(codes.bits, scheme.bits)
     short = np.asarray(codes.scale, np.float32).view(np.uint32) & np.uint32((1 << bits) - 1)
     return not short.any() and bool((np.abs(codes.scale) < 2.0 ** (127 - bits)).all())
@@ -224,7 +228,7 @@ def _flat_codes(
     cell = math.gcd(scheme.group_size or max(width, 1), max(width, 1))
     pieces: dict[str, list[Array]] = {"words": [], "scale": [], "offset": []}
     for start, stop in runs(shape, region):
-        words, scale, offset = read(scheme, parts, (slice(start, stop),))
+        words, scale, offset = read(scheme, parts, (slice(start, stop),), widened=False)
         pieces["words"].append(words)
         repeat = (scheme.group_size or max(stop - start, 1)) // cell
         for role, grid in (("scale", scale), ("offset", offset)):
@@ -274,10 +278,13 @@ def _held(scheme: Scheme, role: str, grid: Array) -> Array | None:
             return None
         return scheme.packing.pack(grid.astype(np.int16).astype(np.uint8), scheme.zero_axis)
     dtype = dtypes.to_numpy(scheme.scale_dtype if role == "scale" else scheme.offset_dtype)
+    if np.can_cast(grid.dtype, dtype):
+        return grid.astype(dtype, copy=False)
     with np.errstate(all="ignore"):
         held = grid.astype(dtype)
-    return held if _same(held.astype(np.float64), grid) else None
+    return held if _same(held.astype(grid.dtype), grid) else None
 
 
 def _same(one: Array, other: Array) -> bool:
-    return bool(((one == other) | ((one != one) & (other != other))).all())
+    equal = one == other
+    return bool(equal.all() or (equal | ((one != one) & (other != other))).all())

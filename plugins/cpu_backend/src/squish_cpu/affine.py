@@ -34,6 +34,8 @@ Pointer = Callable[[Arrays], Array]
 def affine_layout(params: Mapping[str, Any], spec: TensorSpec) -> Layout:
     """The layout of `squish_codecs.affine` codes; UncoveredError where rows share a byte or a stack is transposed."""
     scheme = Scheme.of(params)
+    if scheme.order in ("padded", "planes"):
+        raise UncoveredError(f"words in the order {scheme.order}", code="order")
     declared = scheme.parts(spec.shape)
     rows, columns = dtypes.count(spec.shape[:-1]), spec.shape[-1]
     across = scheme.transposed or -2 in (scheme.group_axis, scheme.pack_axis)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from squish_core.api import (
     Availability,
@@ -41,7 +41,8 @@ CACHE_LINE = 64
 
 @frozen(kw_only=True, eq=False)
 class Handle:
-    """A tensor that the loops can read; `arrays` keeps alive what `weights` points to."""
+    """A tensor that the loops can read; `arrays` keeps alive what `weights` points to. `columns`: where the loops have
+    the tensor's columns in another order, which one each of theirs is."""
 
     spec: TensorSpec
     layout: Layout
@@ -50,6 +51,7 @@ class Handle:
     weights: Weights
     threads: int
     int8: bool
+    columns: Array | None = None
 
 
 class CpuBackend(Backend):
@@ -88,14 +90,15 @@ class CpuBackend(Backend):
             )
         shown = spec or TensorSpec(name="", shape=(256, 256), dtype="f32")
         try:
-            layout = layout_of(encoding.codec, shown)
+            held = request.registry.codec(encoding.codec).reordered(shown, encoding.codec.params)
+            layout = layout_of(held or encoding.codec, shown)
             if self.int8:
                 layout.check_int8()
         except UncoveredError as error:
             return Refused(backend=self.id, encoding=encoding, code="uncovered", why=error.message)
         cost = None
         if spec is not None:
-            own = layout.resident + sum(part.nbytes for part in encoding.parts.values() if part.filters)
+            own = layout.resident + sum(part.nbytes for part in encoding.parts.values() if part.filters or held)
             cost = Cost(stored=encoding.stored, resident=own, moved=encoding.stored)
         ops = ("dense", *{2: ("linear", "embed"), 3: ("experts",)}.get(len(shown.shape), ()))
         return Offer(
@@ -107,21 +110,24 @@ class CpuBackend(Backend):
     def load(self, chain: Chain, parts: Parts, registry: Registry) -> Handle:
         spec, encoding = chain.spec, chain.chosen.encoding
         assert spec is not None
-        codec = registry.codec(encoding.codec)
+        codec, held, columns = registry.codec(encoding.codec), encoding.codec, None
+        dtype = codec.value_dtype(spec, held.params)
+        if (plain := codec.reordered(spec, held.params)) is not None:
+            parts, columns = codec.reorder(parts, spec, held.params)
+            codec, held = registry.codec(plain), plain
         stored = {role: _whole(role, parts[role], shape, spec)
-                  for role, (_, shape) in codec.parts(spec, encoding.codec.params).items()}  # fmt: skip
-        layout = layout_of(encoding.codec, spec)
+                  for role, (_, shape) in codec.parts(spec, held.params).items()}  # fmt: skip
+        layout = layout_of(held, spec)
         arrays = {name: np.ascontiguousarray(make(stored)) for name, make in layout.pointers.items()}
         weights = Weights(rows=layout.rows, columns=layout.columns)
         for name, value in layout.fields.items():
             setattr(weights, name, (ctypes.c_uint8 * 64)(*value) if name == "order" else int(value))
         for name, array in arrays.items():
             setattr(weights, name, array.ctypes.data)
-        dtype = codec.value_dtype(spec, encoding.codec.params)
-        count = threads(self.threads)
         return Handle(
-            spec=spec, layout=layout, dtype=dtype, arrays=arrays, weights=weights, threads=count, int8=self.int8
-        )
+            spec=spec, layout=layout, dtype=dtype, arrays=arrays, weights=weights, threads=threads(self.threads),
+            int8=self.int8, columns=columns,
+        )  # fmt: skip
 
     def dense(
         self, handle: Handle, *, region: Region | None = None, dtype: str | None = None, out: Array | None = None
@@ -190,6 +196,11 @@ def _whole(role: str, stored: Any, shape: tuple[int, ...], spec: TensorSpec) -> 
 
 def _decode(handle: Handle, rows: Array, columns: slice, dtype: str, out: Array) -> None:
     """Rows by number, some of their columns, into `out` in order."""
+    if handle.columns is not None:
+        whole = aligned((len(rows), handle.layout.columns), dtype)
+        _decode(evolve(handle, columns=None), rows, slice(0, handle.layout.columns), dtype, whole)
+        out[...] = whole[:, np.argsort(handle.columns)[columns]].reshape(out.shape)
+        return
     grain, end = math.lcm(handle.layout.grain, 16), handle.layout.columns
     low, high = columns.start // grain * grain, min(-(-columns.stop // grain) * grain, end)
     width = columns.stop - columns.start
@@ -206,6 +217,8 @@ def _decode(handle: Handle, rows: Array, columns: slice, dtype: str, out: Array)
 
 
 def _multiply(handle: Handle, x: Array, first: int, rows: int) -> Array:
+    if handle.columns is not None:
+        x = x.take(handle.columns, axis=1)
     x = np.require(x, requirements=["C", "A"])
     count, columns = x.shape
     out = np.empty((count, rows), np.float32)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from squish_codecs.affine import Affine
 from squish_codecs.decoding import integers, read
+from squish_codecs.packing import in_rows
 from squish_codecs.scheme import Scheme
 
-from squish_core.api import Codec, CodecError, Codes, Exactness, Params, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecError, CodecSpec, Codes, Params, PartArray, Parts, Region, TensorSpec
 
 ROLE = "g_idx"
 PANEL = 1 << 20
@@ -68,18 +72,37 @@ class _Bound(Codec):
             )  # fmt: skip
         return self.inner.codes(parts, spec, self.own, region)
 
-    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return (None,) * len(spec.shape)
+    def reordered(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
+        return CodecSpec("affine", self.own) if len(spec.shape) == 2 else None
 
-    def from_codes(
-        self, codes: Codes, spec: TensorSpec, params: Params
-    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
-        made = self.inner.from_codes(codes, spec, self.own)
-        if made is None:
-            return None
-        columns = spec.shape[-1]
-        order = np.arange(columns, dtype=np.int32) // (self.scheme.group_size or max(columns, 1))
-        return {**made[0], ROLE: order.astype(np.int32)}, made[1]
+    def reorder(
+        self, parts: Parts, spec: TensorSpec, params: Params
+    ) -> tuple[Mapping[str, PartArray], np.ndarray | None]:
+        """Columns of a group side by side; CodecError where groups differ in size."""
+        order = self._order(parts, spec)
+        held: dict[str, PartArray] = {role: parts[role] for role in parts if role != ROLE}
+        if order is None:
+            return held, None
+        counts = np.bincount(order, minlength=spec.shape[-1] // self.scheme.group_size)
+        if (counts != self.scheme.group_size).any():
+            raise CodecError(
+                "groups have different numbers of columns, which no compiled loop takes", part=ROLE, code="g_idx",
+                expected=f"{self.scheme.group_size} each", found=f"{counts.min()} to {counts.max()}",
+                hint="The NumPy backend runs this tensor.",
+            )  # fmt: skip
+        columns = np.argsort(order, kind="stable")
+        moved: Any = self._moved(parts["data"][...], columns, spec)
+        return {**held, "data": moved}, columns
+
+    def _moved(self, stored: np.ndarray, columns: np.ndarray, spec: TensorSpec) -> np.ndarray:
+        """The codes with columns in another order, in the same words."""
+        scheme, out = self.scheme, np.empty_like(stored)
+        words, target = (array.swapaxes(0, 1) if scheme.transposed else array for array in (stored, out))
+        step = max(1, PANEL // max(len(columns), 1))
+        for low in range(0, spec.shape[0], step):
+            codes = scheme.packing.unpack(in_rows(words[low : low + step]), len(columns))
+            target[low : low + step] = scheme.packing.pack(codes.take(columns, axis=-1))
+        return out
 
     def _order(self, parts: Parts, spec: TensorSpec) -> np.ndarray | None:
         """The group of each column, None where they follow one another; CodecError where one does not exist."""

@@ -6,11 +6,12 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from squish_codecs.affine import Affine
 from squish_codecs.families import affine_form
 from squish_safetensors import writer
 from squish_safetensors.folder import ASSETS
-from squish_safetensors.layers import lowered, with_config
+from squish_safetensors.layers import bare, lowered, with_config
 
 from squish_core.api import (
     CodecSpec,
@@ -25,7 +26,6 @@ from squish_core.api import (
     SquishError,
     TensorSpec,
 )
-from squish_hf.act_order import ActOrder
 from squish_hf.awq import ORDER
 from squish_hf.declaration import BESIDE
 
@@ -50,10 +50,11 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
         return Refusal(why=f"{method} holds matrices of integer codes called <layer>.weight, not {encoding.codec.id}")
     if form["bits"] not in BITS[method]:
         return Refusal(why=f"{method} has {BITS[method]} bits, not {form['bits']}", code="bits")
-    codec = _codec(method, form, encoding.codec)
-    bound = ActOrder().around(Affine(), codec.inner.params) if codec.inner else Affine()
+    codec = _codec(method, form)
+    if encoding.codec.inner == codec:  # in activation order, for what the data show
+        return Encoding(codec=encoding.codec, parts=bare(encoding.parts))
     try:
-        made = bound.parts(spec, codec.params)
+        made = Affine().parts(spec, codec.params)
     except SquishError as error:
         return Refusal(why=error.message, code="affine")
     return Encoding(
@@ -72,7 +73,7 @@ def chosen(options: Options) -> str:
     return method
 
 
-def _codec(method: str, form: Form, origin: CodecSpec) -> CodecSpec:
+def _codec(method: str, form: Form) -> CodecSpec:
     """The affine parameters of a method for codes of this form."""
     kept = {"bits": form["bits"], "group_size": form.get("group_size", 0), "word": "i32"}
     scale = form.get("scale_dtype", "f32")
@@ -82,17 +83,14 @@ def _codec(method: str, form: Form, origin: CodecSpec) -> CodecSpec:
         middle = 1 << form["bits"] - 1
         signed = form.get("signed", form.get("offset", "none") == "none" and not form.get("zero", 0))
         if form.get("offset", "none") == "none" and (signed or form.get("zero", 0) == middle):
-            made = CodecSpec("affine", {**kept, "zero": middle})
-        else:
-            made = CodecSpec("affine", {**kept, "offset": "zero_point", "offset_dtype": "packed"})
-        return CodecSpec(origin.id, origin.params, made) if origin.inner == made else made
+            return CodecSpec("affine", {**kept, "zero": middle})
+        return CodecSpec("affine", {**kept, "offset": "zero_point", "offset_dtype": "packed"})
     kept.update(axis=-2, transposed=True, offset="zero_point", offset_dtype="packed")
     if method == AWQ:
         return CodecSpec("affine", {**kept, "pack_axis": -1, "order": ORDER})
     if method == GPTQ:
         kept["zero"] = 1
-    made = CodecSpec("affine", kept)
-    return made if origin == made else CodecSpec("hf.act_order", {}, made)  # with g_idx, for old readers
+    return CodecSpec("affine", kept)
 
 
 def layout(
@@ -130,6 +128,10 @@ def _lower(tensor: Outgoing, method: str) -> list[Outgoing]:
         (f"{layer}.{name}", encoding.parts[role].dtype, encoding.parts[role].shape, role)
         for role, name in names.items() if role in encoding.parts
     ]  # fmt: skip
+    if method in (GPTQ, GPTQ_V2) and "g_idx" not in encoding.parts:  # for readers that do without none
+        group = encoding.codec.params["group_size"] or max(spec.shape[1], 1)
+        order = np.arange(spec.shape[1], dtype="<i4") // group
+        fields.append((f"{layer}.g_idx", "i32", order.shape, order.astype("<i4").tobytes()))
     if method == PACKED:
         fields.append((f"{layer}.weight_shape", "i64", (2,), struct.pack("<2q", *spec.shape)))
     return lowered(tensor, fields)

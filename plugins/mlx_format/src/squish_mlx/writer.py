@@ -11,7 +11,7 @@ from squish_codecs.affine import Affine
 from squish_codecs.families import affine_form
 from squish_safetensors import writer
 from squish_safetensors.folder import ASSETS
-from squish_safetensors.layers import lowered, with_config
+from squish_safetensors.layers import bare, lowered, with_config
 
 from squish_core.api import CodecSpec, Encoding, Layout, Options, Outgoing, Part, Refusal, Sink, SquishError, TensorSpec
 from squish_mlx.modes import (
@@ -41,7 +41,7 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     if codec.id == "mx":
         if dict(codec.params) not in [dict(params) for *_, params in FLOATS.values()]:
             return Refusal(why=f"MLX has mxfp4, mxfp8 and nvfp4 without a global scale, not {codec}", code="codec")
-        return Encoding(codec=codec, parts=_bare(encoding.parts))
+        return Encoding(codec=codec, parts=bare(encoding.parts))
     form = affine_form(codec)
     if form is None:
         return Refusal(why=f"MLX has no layout for {codec.id}; ask for one with --encode", code="codec")
@@ -106,10 +106,6 @@ def _floats(form: Mapping[str, Any]) -> tuple[str, str]:
     if scale not in ("f32", "f16", "bf16") or kind == "zero_point":
         return "f32", "f32"
     return scale, str(form.get("offset_dtype", scale)) if kind == "bias" else scale
-
-
-def _bare(parts: Mapping[str, Part]) -> dict[str, Part]:
-    return {role: Part(dtype=part.dtype, shape=part.shape) for role, part in parts.items()}
 
 
 def _mode(spec: TensorSpec) -> Mode:

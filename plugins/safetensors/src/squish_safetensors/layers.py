@@ -192,6 +192,11 @@ def stored_part(spec: TensorSpec) -> Part:
     return next(iter(spec.extras.values()))
 
 
+def bare(parts: Parts) -> dict[str, Part]:
+    """Parts as a target's encoding declares them: without where they lie."""
+    return {role: Part(dtype=part.dtype, shape=part.shape) for role, part in parts.items()}
+
+
 def lowered(tensor: Outgoing, fields: Iterable[tuple[str, str, tuple[int, ...], str | bytes]]) -> list[Outgoing]:
     """A layer on its way out as the tensors that are stored of it: (name, dtype, shape, role or bytes) of each."""
     made = []

@@ -1,0 +1,65 @@
+"""Checkpoints written by the packages themselves, run by the compiled backend: NumPy's values, whatever the layout."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.api import SquishError
+
+pytest.importorskip("squish_cpu")
+
+PLUGINS = Path(__file__).resolve().parents[1] / "plugins"
+SAMPLES = sorted(
+    folder.parent
+    for plugin in ("hf", "mlx_format") for folder in (PLUGINS / plugin / "tests" / "data").glob("*/config.json")
+)  # fmt: skip
+LAYER = "model.layers.0.self_attn.k_proj.weight"
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda folder: folder.name)
+def test_what_the_loops_take_has_the_values_of_the_codec(sample: Path) -> None:
+    with squish.open(sample) as file:
+        for tensor in file.values():
+            if len(tensor.shape) != 2 or min(tensor.shape) < 100 or tensor.chain().chosen.backend != "cpu":
+                continue
+            values, weight = tensor.numpy(), tensor.load("cpu")
+            ids = np.array([5, 1, 5])
+            np.testing.assert_array_equal(weight.dense(), values)
+            np.testing.assert_array_equal(weight.dense(region=(slice(3, 9), slice(40, 99))), values[3:9, 40:99])
+            np.testing.assert_array_equal(weight.embed(ids), values[ids].astype(np.float32))
+            x = np.random.default_rng(0).normal(size=(3, tensor.shape[1])).astype(np.float32)
+            wanted = x @ values.astype(np.float32).T
+            np.testing.assert_allclose(weight.linear(x), wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("sample", ["gptq-v1_w4_g128_sym", "gptq-v2_w4_g64_asym_actorder"])
+def test_groups_in_any_order_are_compiled(sample: str) -> None:
+    with squish.open(PLUGINS / "hf" / "tests" / "data" / sample) as file:
+        assert file[LAYER].codec == "hf.act_order"
+        assert file[LAYER].chain().chosen.backend == "cpu"
+
+
+def test_groups_of_several_sizes_are_left_to_numpy(tmp_path: Path) -> None:
+    source = PLUGINS / "hf" / "tests" / "data" / "gptq-v1_w4_g64_asym"
+    with squish.open(source, "safetensors") as file:
+        stored = {name: tensor.numpy() for name, tensor in file.items() if "k_proj" in name}
+    order = stored["model.layers.0.self_attn.k_proj.g_idx"] = np.zeros(256, np.int32)
+    order[200:] = 3
+    header, data = {}, b""
+    for name, array in stored.items():
+        kind = {"int32": "I32", "float16": "F16"}[array.dtype.name]
+        offsets = [len(data), len(data) + array.nbytes]
+        header[name] = {"dtype": kind, "shape": array.shape, "data_offsets": offsets}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
+    with squish.open(tmp_path) as file:
+        with pytest.raises(SquishError, match="different numbers of columns"):
+            file[LAYER].load("cpu")
+        np.testing.assert_array_equal(file[LAYER].load("numpy").dense(), file[LAYER].numpy())
