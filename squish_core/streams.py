@@ -76,33 +76,27 @@ def encoded(
     params = {"dtype": target.dtype, **encoding.codec.params} if dense else encoding.codec.params
     own = dtypes.to_numpy(codec.value_dtype(target, encoding.codec.params))
 
-    distance = Distance()
-
-    def measure(values: np.ndarray, made: dict[str, np.ndarray]) -> None:
-        spec = evolve(target, shape=values.shape)
-        for region, decoded in _decoded(codec, made, spec, encoding.codec.params):
-            distance.add(values[region], decoded)
-
     def pieces() -> Iterator[dict[str, np.ndarray]]:
-        nonlocal distance
         distance = Distance()
+
+        def measure(values: np.ndarray, made: dict[str, np.ndarray]) -> None:
+            for region, seen in _decoded(codec, made, evolve(target, shape=values.shape), encoding.codec.params):
+                distance.add(values[region], seen)
+
         with _Behind(measure) as measured:
-            yield from made_panels(measured if told else None)
+            for region in stored_panels(target.shape, codec.encode_grain(target, encoding.codec.params), 4):
+                values = tensor._read(origin, region)
+                # A codec of another float type gets its own values as they are: NaN payloads survive.
+                as_is = dense or values.dtype == own
+                panel = values if as_is else values.astype(np.float32, copy=False)
+                stats = None if activations is None else {"activations": activations[region[-1]]}
+                made = encoder.encode(panel, params, stats=stats)
+                if told:
+                    # what was widened is as exact, and read faster
+                    measured(panel if values.itemsize <= panel.itemsize else values, made)
+                yield made
         if told:
             told(distance)
-
-    def made_panels(measured: _Behind | None) -> Iterator[dict[str, np.ndarray]]:
-        for region in stored_panels(target.shape, codec.encode_grain(target, encoding.codec.params), 4):
-            values = tensor._read(origin, region)
-            # A codec of another float type gets its own values as they are: NaN payloads survive.
-            as_is = dense or values.dtype == own
-            panel = values if as_is else values.astype(np.float32, copy=False)
-            stats = None if activations is None else {"activations": activations[region[-1]]}
-            made = encoder.encode(panel, params, stats=stats)
-            if measured:
-                # what was widened is as exact, and read faster
-                measured(panel if values.itemsize <= panel.itemsize else values, made)
-            yield made
 
     return _split(encoding, pieces)
 
@@ -132,6 +126,7 @@ def _decoded(
     codec: Codec, made: dict[str, np.ndarray], spec: TensorSpec, params: Params
 ) -> Iterator[tuple[Region, np.ndarray]]:
     """Values of a panel that was just encoded, in pieces that stay in the cache."""
+    params = codec.panel_params(made, params)
     declared = codec.parts(spec, params)
     parts: Any = {role: made[role].reshape(shape) for role, (_, shape) in declared.items()}
     for region in panels(spec.shape, codec.grain(spec, params), 4, budget=1 << 20, whole_rows=True):

@@ -137,6 +137,10 @@ class Codec:
         """Wrapping codecs: this codec bound to the one it wraps and its parameters."""
         raise CodecError("this codec wraps no other", code="wrap")
 
+    def panel_params(self, made: Mapping[str, np.ndarray], params: Params) -> Params:
+        """The parameters of an encoded panel alone: others where one counts what the whole tensor holds."""
+        return params
+
     def reordered(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
         """The codec of the same tensor with its columns in another order, one that compiled loops know; None: no such
         form."""

@@ -14,7 +14,10 @@ HERE = sys.platform == "darwin" and importlib.util.find_spec("coremltools") is n
 pytestmark = pytest.mark.skipif(not HERE, reason="needs macOS and coremltools")
 
 
-@pytest.mark.parametrize("name", ["int4 blocks", "int8 channel", "palette", "sparse", "dense"])
+NAMES = ["int4 blocks", "int8 channel", "palette", "sparse", "sparse palette", "sparse int8", "dense"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_core_ml_computes_with_our_packages(file_of, tmp_path, name):
     file, path = file_of(w=(*FORMS[name], (64, 64))), tmp_path / "made.mlpackage"
     squish.convert(file, path)

@@ -1,12 +1,15 @@
 """Packages made by coremltools, decoded bit for bit as coremltools decodes them."""
 
 import json
+import math
 import shutil
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from squish_ane import blobs, constexpr
+from squish_ane.program import Kind, Operation, Value
 
 import squish_core as squish
 from squish_core.api import FormatError, SquishError
@@ -152,3 +155,41 @@ def test_weights_elsewhere_are_refused(package):
     )
     with pytest.raises(FormatError, match="another file than the weights"):
         squish.open(package)
+
+
+def constant(dtype, shape):
+    return Value(kind=Kind(dtype, shape), data=bytes(blobs.nbytes(dtype, math.prod(shape))))
+
+
+TABLES = {
+    "fewer entries than indices name": ("constexpr_lut_to_dense", {
+        "indices": constant("u4", (4, 4)), "lut": constant("f16", (1, 1, 15, 1))}),
+    "more entries": ("constexpr_lut_to_dense", {
+        "indices": constant("u2", (4, 4)), "lut": constant("f16", (1, 1, 16, 1))}),
+    "iOS16, no power of two": ("constexpr_lut_to_dense", {
+        "indices": constant("u8", (8,)), "lut": constant("f16", (10,)),
+        "shape": constant("u32", (2,))}),
+    "under a mask": ("constexpr_lut_to_sparse", {
+        "indices_nonzero_data": constant("u4", (9,)), "indices_mask": constant("u1", (4, 4)),
+        "lut": constant("f16", (1, 1, 8, 1))}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_no_index_can_lie_outside_its_table(name):
+    """A table has an entry for every index of its width, or the package is refused before an index is read."""
+    kind, values = TABLES[name]
+    made = Operation(type=kind, values=values, inputs={}, outputs=(("w", Kind("f16", (4, 4))),))
+    with pytest.raises(FormatError, match=r"(lut|indices) does not fit"):
+        constexpr.read(made)
+
+
+@pytest.mark.parametrize("name", ["old_sparse", "sparse", "joint", "sparse_int8"])
+def test_a_mask_with_another_number_of_bits_than_values(packages, tmp_path, name):
+    package = Path(shutil.copytree(packages / f"{name}.mlpackage", tmp_path / "p.mlpackage"))
+    with squish.open(package) as file:
+        (segment,) = matrix(file).spec.encodings[0].parts["mask"].segments
+    raw = weights_of(package).read_bytes()[segment.offset]
+    patched(weights_of(package), segment.offset, bytes([raw ^ 1]))
+    with squish.open(package) as file, pytest.raises(SquishError, match="does not fit the stored values"):
+        matrix(file).numpy()

@@ -82,6 +82,18 @@ def test_short_names_of_sparse_forms(file_of, tmp_path, name, worst):
     assert (np.abs(found - wanted)[kept] <= worst * wanted[kept]).all()
 
 
+def test_masks_of_several_panels(tmp_path):
+    """The report's distance is taken panel by panel, the count of values is the whole tensor's."""
+    values = np.random.default_rng(0).standard_normal((1200, 2048), np.float32)
+    spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
+    file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec("dense"), {"data": values})})
+    report, path = written(file, tmp_path, encode="sparse")
+    with squish.open(path) as again:
+        found = again["w"].numpy().astype(float)
+    error = np.square(found - values).sum() / np.square(values.astype(float)).sum()
+    assert report.steps[0].quality.nmse == pytest.approx(error, rel=1e-3)
+
+
 def test_names_and_layers(file_of, tmp_path):
     """Tensors keep their names; matrices become layers, and those of one width share an input."""
     matrix = ("affine", {"bits": 8, "scale_dtype": "f16"})

@@ -68,6 +68,14 @@ def test_the_smallest_values_of_each_row_go(sparsity):
     np.testing.assert_array_equal(found[kept], values.astype(np.float16)[kept])
 
 
+def test_of_equal_values_the_first_go():
+    values = np.float32([[1, -1, 1, 2, -1, 3], [5, 5, 5, 5, 5, 5], [3, 2, 1, 1, 2, 3]])
+    spec, params, parts = made(values, {"sparsity": 0.5})
+    np.testing.assert_array_equal(
+        decoded(spec, params, parts), [[0, 0, 0, 2, -1, 3], [0, 0, 0, 5, 5, 5], [3, 0, 0, 0, 2, 3]]
+    )
+
+
 def test_scales_of_rows():
     chance = np.random.default_rng(4)
     values = chance.integers(-9, 10, (5, 7)).astype(np.int8)

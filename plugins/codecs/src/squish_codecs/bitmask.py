@@ -10,6 +10,7 @@ import numpy as np
 
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
 
+from .decoding import PANEL
 from .encoding import check_finite, step_of
 from .fitting import FITS, codebook
 from .packing import Packing
@@ -113,6 +114,9 @@ class Bitmask(Codec):
         """How many values are left."""
         return {**params, "count": sum(int(np.count_nonzero(_pruned(panel, params))) for panel in panels())}
 
+    def panel_params(self, made: Mapping[str, np.ndarray], params: Params) -> Params:
+        return {**params, "count": int(_ONES[made["mask"]].sum(dtype=np.int64))}
+
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         """Whole bytes of the mask, so that panels join."""
         if params.get("bits"):  # one codebook
@@ -197,9 +201,22 @@ def _pruned(panel: np.ndarray, params: Params) -> np.ndarray:
     values: np.ndarray = panel.astype(dtypes.to_numpy(dtype))
     dropped = round(params.get("sparsity", 0) * panel.shape[-1]) if panel.ndim else 0
     if dropped:
-        places = np.argsort(np.abs(panel), axis=-1, kind="stable")[..., :dropped]
-        np.put_along_axis(values, places, values.dtype.type(0), axis=-1)
+        rows, given = values.reshape(-1, panel.shape[-1]), panel.reshape(-1, panel.shape[-1])
+        step = max(1, PANEL // panel.shape[-1])
+        for start in range(0, len(rows), step):
+            rows[start : start + step][_smallest(np.abs(given[start : start + step]), dropped)] = 0
     return values
+
+
+def _smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
+    """Where the smallest values of each row are; of equals the first."""
+    bound = np.partition(magnitudes, count - 1, axis=1)[:, count - 1 : count]
+    found: np.ndarray = magnitudes < bound
+    equal = magnitudes == bound
+    left = count - found.sum(axis=1, keepdims=True)
+    if (equal.sum(axis=1, keepdims=True) > left).any():
+        equal &= np.cumsum(equal, axis=1) <= left
+    return found | equal
 
 
 _ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1).astype(np.uint8)

@@ -148,21 +148,21 @@ class Palette(Codec):
 
 def _fitted(tables: Tables, panel: Array) -> dict[str, Array]:
     """Codebooks of runs of values, and the nearest entry of each; the entries are rounded first."""
-    check_finite(panel, np.abs(panel).max(initial=0))
+    check_finite(panel, panel.min(initial=0), panel.max(initial=0))
     step, place, dtype = tables.vector, tables.place(panel.shape), dtypes.to_numpy(tables.codebook_dtype)
     shape = tables.index_shape(panel.shape)
     split = panel.reshape(*panel.shape[:place], -1, step, *panel.shape[place + 1 :]) if step > 1 else panel[..., None]
     vectors = np.ascontiguousarray(np.moveaxis(split, place + 1, -1) if step > 1 else split, np.float32)
     runs_of = vectors.reshape(-1, (tables.codebook_size or max(panel.size, 1)) // step, step)
-    books, codes = [], []
-    for run in runs_of:
+    books, codes = [], np.empty(runs_of.shape[:2], np.uint8)
+    for row, run in zip(codes, runs_of):
         book = codebook(run, 1 << tables.scheme.bits, tables.fit).astype(dtype)
         entries = book.astype(np.float32)
         look_up = partial(nearest, entries[:, 0]) if step == 1 else partial(nearest_vectors, entries)
-        pieces = range(0, len(run), PANEL)
-        codes += [look_up(run[at : at + PANEL, 0] if step == 1 else run[at : at + PANEL]) for at in pieces]
+        for at in range(0, len(run), PANEL):
+            row[at : at + PANEL] = look_up(run[at : at + PANEL, 0] if step == 1 else run[at : at + PANEL])
         books.append(book)
-    lines = np.concatenate(codes).reshape(-1 if tables.scheme.flat else shape)
+    lines = codes.reshape(-1 if tables.scheme.flat else shape)
     _, size = tables.parts(panel.shape)["codebook"]
     return {"data": tables.scheme.packing.pack(lines), "codebook": np.stack(books).reshape(size)}
 
@@ -265,7 +265,9 @@ def _look_up(tables: Tables, book: Array, lines: Array, out: Array) -> None:
     each = packing.unit
     if packing.width == 8 and tables.vector == 1 and each > 1 and lines.size * each == len(out):
         every = packing.unpack(np.arange(256, dtype=np.uint8)[:, None], each)
-        np.take(book[every, 0], lines.reshape(-1).view(np.uint8), axis=0, out=out.reshape(-1, each), mode="clip")
+        entries, found, flat = book[every, 0], out.reshape(-1, each), lines.reshape(-1).view(np.uint8)
+        for at in range(0, len(flat), PANEL):  # NumPy widens indices to eight bytes
+            np.take(entries, flat[at : at + PANEL], axis=0, out=found[at : at + PANEL], mode="clip")
     else:
         np.take(book, packing.unpack(lines, count).reshape(-1), axis=0, out=out, mode="clip")
 
