@@ -282,6 +282,7 @@ ACCEPTED: dict[str, Make] = {
 
 PROBLEMS: dict[str, tuple[Make, str]] = {
     "a68 empty name": (lambda zt: zt.pack({"w": zt.item(), "": zt.item()}), "name"),
+    "a tensor called __metadata__": (lambda zt: zt.pack({"w": zt.item(), "__metadata__": zt.item()}), "name"),
     "NFC and NFD": (
         lambda zt: zt.pack({"w": zt.item(), "\u00e9": zt.item(), "e\u0301": zt.item()}), "name",
     ),
@@ -351,7 +352,8 @@ MALFORMED: dict[int, tuple[str, ...]] = {
     31: ("a71", "a85", "a86"), 32: ("a24",), 33: ("a41", "a44", "a45", "a46", "a47", "upper-case sha256"),
     34: ("a50", "a51", "a52", "a53", "a54", "a55", "a56", "a57", "a58", "a59", "a83", "zstd dictionary"),
     35: ("a88", "a89", "a90", "a cell twice", "signed", "coords of another number"), 36: ("a87",),
-    46: ("a67", "a68", "NFC and NFD", "name over 1024 bytes"), 47: ("many_tensors",), 48: ("cut_while_it_is_open",),
+    46: ("a67", "a68", "a tensor called __metadata__", "NFC and NFD", "name over 1024 bytes"),
+    47: ("many_tensors",), 48: ("cut_while_it_is_open",),
 }  # fmt: skip
 """Case of the project's checklist of malformed inputs -> the rows and tests here that show its outcome."""
 

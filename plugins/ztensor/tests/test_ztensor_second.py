@@ -344,7 +344,7 @@ MALFORMED: dict[int, tuple[str, ...]] = {
     33: ("b17", "b18", "upper-case digest", "digest of encoded bytes"),
     34: ("b19", "b20", "b21", "b22", "b23", "b24", "zstd dictionary", "table of another size", "1.x encoding"),
     35: ("b39", "csr indptr falls", "csr last", "csr narrow", "coo out of range", "coo twice", "coords of another"),
-    36: ("b35", "f4 odd nibble"), 46: ("b34", "empty name", "name over 1024 bytes", "look_the_same"),
+    36: ("b35", "f4 odd nibble"), 46: ("b34", "empty name", "name over 1024 bytes", "look_the_same", "called_metadata"),
     47: ("many_tensors",), 48: ("cut_while_it_is_open",),
     50: ("shard named", "shard without digest", "shard not in the table", "parts_lie_in_shards",
          "another_file_is_refused_by_name", "shard_with_another_digest"),
@@ -413,6 +413,15 @@ def test_an_appended_v2_file_is_read_from_its_last_manifest() -> None:
     with squish.open(body + manifest + footer) as file:
         assert list(file) == ["w", "v"]
     assert squish.verify(body + manifest + footer, deep=True).problems == ()
+
+
+def test_a_tensor_called_metadata_is_read_and_not_written(tmp_path: Path) -> None:
+    (tmp_path / "old.zt").write_bytes(pack({"__metadata__": item()}))
+    with squish.open(tmp_path / "old.zt") as file:
+        assert list(file) == ["__metadata__"]
+        assert [(problem.code, problem.severity) for problem in file.problems] == [("name", "warning")]
+        with pytest.raises(TensorError, match="never a tensor"):
+            squish.convert(file, tmp_path / "new.zt", to="ztensor:wire=2")
 
 
 SHARD = pack({})[:4096] + FOUR + bytes(4080) + struct.pack("<QQQII8s", 0, 0, 0, 2, 0, MAGIC)

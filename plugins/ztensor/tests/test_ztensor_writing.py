@@ -172,6 +172,7 @@ def test_an_attribute_that_cbor_cannot_hold_is_reported_as_dropped() -> None:
         ),
         (lambda: accepts(codec=CodecSpec("ggml.q4_0"), data=Part(dtype="u8", shape=(72,))), "whole rows"),
         (lambda: accepts(name=""), "the name cannot be stored"),
+        (lambda: accepts(name="__metadata__"), "never a tensor"),
         (lambda: accepts(name="a\0b"), "the name cannot be stored"),
         (lambda: accepts(name="\ud800"), "the name cannot be stored"),
         (lambda: accepts(name="squish.meta"), "taken for metadata"),

@@ -19,7 +19,7 @@ from squish_core.api import DENSE, Encoding, Limits, Part, Segment, SquishError,
 
 from . import cbor, deterministic
 from .names import ELEMENTS
-from .records import Extent, PlainRange, Record
+from .records import METADATA, Extent, PlainRange, Record
 
 Entry = tuple[str, tuple[int, ...], int, int, int, bytes]
 """Element type, shape, file, offset, length, and the digest as it stands in the manifest, or nothing."""
@@ -94,7 +94,7 @@ def _read(data: bytes, generation: int, limits: Limits, alignment: int, end: int
     _demand(min(offsets) >= alignment and not reduce(or_, offsets) % alignment)
     _demand(max(map(add, offsets, lengths)) <= end)
     entries = dict(zip(names, zip(elements, shapes, repeat(0), offsets, lengths, column["digest"])))
-    _demand(len(entries) == len(names))
+    _demand(len(entries) == len(names) and METADATA not in entries)
     extents = sorted(zip(repeat(0), offsets, lengths, names))
     records = {name: entries[name] for _, _, _, name in extents}
     return Columns(others, records, extents)

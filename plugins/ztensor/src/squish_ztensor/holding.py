@@ -26,6 +26,7 @@ from squish_core.api import (
 from . import layouts, sidecar
 from .names import BLOCKS
 from .options import Wanted, zstd_codec
+from .records import METADATA
 
 INDICES = ("indices", "indptr", "coords")
 SPARSE = ("zt.sparse_csr", "zt.sparse_coo")
@@ -37,6 +38,8 @@ def name_refusal(name: str) -> Refusal | None:
         check_name(name, Limits()).encode()
     except (SquishError, UnicodeError) as error:
         return Refusal(why=f"the name cannot be stored: {error}", code="name")
+    if name == METADATA:
+        return Refusal(why=f"the name {name!r} is never a tensor's: other formats take it for metadata", code="name")
     if name == sidecar.NAME:
         return Refusal(why=f"the name {sidecar.NAME!r} is taken for metadata", code="name")
     return None

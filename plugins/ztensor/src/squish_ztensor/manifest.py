@@ -22,7 +22,7 @@ from squish_core.api import (
 
 from . import cbor, columns, early, layouts, second
 from .components import element
-from .records import Extent, Manifest, Record, attributes_of, warning
+from .records import Extent, Manifest, Record, attributes_of, name_problem, warning
 from .wire import Located, locate, no_footer
 
 ALIGNMENT = 64
@@ -77,10 +77,10 @@ def _check_objects(root: Record, limits: Limits, start: int, problems: list[Prob
     if len(objects) > limits.tensors:
         raise LimitError("too many tensors", expected=f"at most {limits.tensors}", found=len(objects), code="count")
     for name, record in objects.items():
-        if name == "":
-            problems.append(warning("name", "", "a tensor has an empty name"))
-        else:
+        if name != "":
             check_name(name, limits, offset=start)
+        if problem := name_problem(name):
+            problems.append(problem)
         _check_object(name, record, limits, start, extents, problems)
     extents.sort()
     return extents

@@ -11,6 +11,7 @@ from squish_core.api import FileRef, FormatError, Problem, TensorSpec, check_dig
 
 from . import cbor
 
+METADATA = "__metadata__"
 Extent = tuple[int, int, int, str]
 Record = dict[str, Any]
 PlainRange = tuple[str, tuple[int, ...], int, int]
@@ -53,6 +54,15 @@ def attributes_of(owner: Record, name: str | None, offset: int) -> dict[str, Any
             found=type(attributes).__name__, code="schema",
         )  # fmt: skip
     return {key: cbor.plain(value) for key, value in attributes.items()}
+
+
+def name_problem(name: str) -> Problem | None:
+    """The finding for a name that is read, since dropping a tensor is worse, but never written."""
+    if not name:
+        return warning("name", "", "a tensor has an empty name")
+    if name == METADATA:
+        return warning("name", name, f"a tensor is called {METADATA!r}, which other formats take for their metadata")
+    return None
 
 
 def warning(code: str, where: str, message: str) -> Problem:

@@ -10,7 +10,7 @@ from squish_core.api import FileRef, FormatError, LimitError, Limits, Source, Te
 
 from . import columns, deterministic, footer, layouts
 from .names import ELEMENTS
-from .records import Extent, Manifest, PlainRange, Record, attributes_of, warning
+from .records import Extent, Manifest, PlainRange, Record, attributes_of, name_problem, warning
 from .shards import open_shards
 from .wire import Located
 
@@ -70,6 +70,7 @@ def _read(source: Source, data: bytes, found: Located, limits: Limits) -> Manife
         offset=start, version="2", attributes=attributes_of(root, None, start), records=records, extents=extents,
         files=(FileRef(source.filename, source.size), *shards.values()), build=partial(build, numbers=numbers),
         plain=partial(plain, numbers=numbers), as_first=partial(translate, numbers=numbers),
+        problems=[problem for name in objects if (problem := name_problem(name))],
     )  # fmt: skip
 
 
