@@ -18,7 +18,7 @@ from squish_core.dtypes import to_numpy
 from squish_core.errors import FormatError
 from squish_core.guard import guarded, uncollected
 from squish_core.hookspecs import CodecInfo
-from squish_core.limits import DEFAULT, Limits
+from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, LazyTensors, Part, PlainRange, Problem, Segment, TensorSpec
 from squish_core.plugins import Registry
 from squish_core.recipes import parse_format
@@ -48,7 +48,7 @@ def open(  # noqa: A001
     and reads the further files whose digest the header names. Raises a `SquishError`.
     """
     known = registry or plugins.registry()
-    limits = limits or DEFAULT
+    limits = limits or default()
     source = open_source(target)
     try:
         source = unpacked(source, known, limits)

@@ -1,7 +1,14 @@
 """Limits that bound what a hostile file can cost."""
 
-from attrs import frozen
+from __future__ import annotations
 
+import os
+
+from attrs import fields, frozen
+
+from squish_core.errors import SquishError
+
+VARIABLE = "SQUISH_LIMITS"
 MIB = 1 << 20
 GIB = 1 << 30
 
@@ -25,3 +32,18 @@ class Limits:
 
 
 DEFAULT = Limits()
+
+
+def default() -> Limits:
+    """The limits where a call names none: those of the variable SQUISH_LIMITS (`tensors=2000000,header=...`) over the
+    usual ones. SquishError for a value that cannot be read."""
+    names, raised = [field.name for field in fields(Limits)], {}
+    for item in filter(None, os.environ.get(VARIABLE, "").split(",")):
+        name, _, value = (word.strip() for word in item.partition("="))
+        if name not in names or not (value.isdecimal() and len(value) < 20):
+            raise SquishError(
+                f"{VARIABLE} cannot be read", expected=f"NAME=NUMBER[,...] of {', '.join(names)}", found=repr(item),
+                code="usage",
+            )  # fmt: skip
+        raised[name] = int(value)
+    return Limits(**raised) if raised else DEFAULT

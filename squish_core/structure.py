@@ -124,7 +124,11 @@ def check_index(index: Index, limits: Limits) -> None:
     """What the core checks of every Index, whoever made it: count, names, shapes, sizes, bounds."""
     if len(index.tensors) > limits.tensors:
         raise LimitError(
-            "too many tensors", expected=f"at most {limits.tensors}", found=len(index.tensors), code="count"
+            "too many tensors",
+            expected=f"at most {limits.tensors}",
+            found=len(index.tensors),
+            code="count",
+            hint="If you trust the file, set SQUISH_LIMITS=tensors=... (or give Limits).",
         )
     if isinstance(index.tensors, LazyTensors):
         check_extents(index.tensors.extents, index.files)

@@ -71,11 +71,17 @@ class TestMx(CodecSuite):
         for shape in ((8, 96), (2, 3, 64), (32,)):
             spec = TensorSpec(name="w", shape=shape, dtype="f32")
             found[str(shape)] = spec, {}, np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        values, spec = np.random.default_rng(1).normal(size=(8, 96)).astype(np.float32), found["(8, 96)"][0]
+        for element in ("f8_e4m3", "f8_e5m2"):
+            found[element] = spec, {"element": element}, values
+        for factor in ("none", "multiply", "divide"):
+            params = {"block_size": 16, "scale_dtype": "f8_e4m3", "global_scale": factor}
+            found[f"nvfp4 {factor}"] = spec, params, values
         return found
 
 
 class TestMxForms(CodecSuite):
-    """The forms of MLX, compressed-tensors and ModelOpt: decoded only."""
+    """Any parts in the forms of MLX, compressed-tensors and ModelOpt."""
 
     codec = "mx"
 

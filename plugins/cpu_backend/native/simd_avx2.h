@@ -102,6 +102,16 @@ static INLINE __m128i narrow_bf16(__m256 x) {
     return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
 }
 static INLINE Halves to_bf16(F x) { return {narrow_bf16(x.a), narrow_bf16(x.b)}; }
+// The upper halves, which is all there is to values that were bf16.
+static INLINE __m128i upper8(__m256 x) {
+    const __m256i wide = _mm256_srli_epi32(_mm256_castps_si256(x), 16);
+    return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+}
+static INLINE Halves upper(F x) { return {upper8(x.a), upper8(x.b)}; }
+// Bytes as the lowest bits of lanes.
+static INLINE F lowest(B x) {
+    return {_mm256_castsi256_ps(_mm256_cvtepu8_epi32(x.v)), _mm256_castsi256_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x.v, 8)))};
+}
 static INLINE void store(uint16_t* at, Halves x) {
     _mm_storeu_si128((__m128i*)at, x.a), _mm_storeu_si128((__m128i*)at + 1, x.b);
 }

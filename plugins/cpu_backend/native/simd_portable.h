@@ -102,6 +102,10 @@ static INLINE Halves to_bf16(F a) {
     const Words up = (bits + 0x7fff + (high & 1)) >> 16;
     return {__builtin_convertvector((nan & ((high & 0x8000) | 0x7fc0)) | (~nan & up), Shorts)};
 }
+// The upper halves, which is all there is to values that were bf16.
+static INLINE Halves upper(F a) { return {__builtin_convertvector((Words)a.v >> 16, Shorts)}; }
+// Bytes as the lowest bits of lanes.
+static INLINE F lowest(B a) { return {(Floats)__builtin_convertvector(a.v, Words)}; }
 static INLINE void store(uint16_t* at, Halves a) { memcpy(at, &a, sizeof a); }
 static INLINE void stream(uint16_t* at, Halves a) { store(at, a); }
 

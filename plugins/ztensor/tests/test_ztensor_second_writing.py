@@ -220,3 +220,16 @@ def test_without_digests_there_is_no_content_digest(zt: Any, tmp_path: Path, opt
     zt.written(tmp_path / "new.zt", {"w": ARRAYS["weight"]}, options)
     with pytest.raises(FormatError, match="digest"):
         content_digest(open_source(tmp_path / "new.zt"))
+
+
+@pytest.mark.parametrize(("asked", "dtype"), [("mxfp4", "f4_e2m1"), ("mxfp8", "f8_e4m3")])
+def test_values_are_encoded_as_zt_mx(zt: Any, tmp_path: Path, asked: str, dtype: str) -> None:
+    values = np.random.default_rng(0).standard_normal((3, 64), np.float32)
+    source = tmp_path / "plain.zt"
+    zt.written(source, {"w": values}, SECOND)
+    squish.convert(source, tmp_path / "w.zt", "ztensor:wire=2", encode=asked)
+    with squish.open(tmp_path / "w.zt") as file:
+        assert (file["w"].codec, file["w"].spec.encodings[0].codec.params["dtype"]) == ("zt.mx", dtype)
+        assert np.mean((file["w"].numpy() - values) ** 2) < 0.02
+    with pytest.raises(SquishError, match="no global scale"):
+        squish.convert(source, tmp_path / "x.zt", "ztensor:wire=2", encode="nvfp4")

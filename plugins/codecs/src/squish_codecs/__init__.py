@@ -33,5 +33,14 @@ def squish_codecs() -> list[CodecInfo]:
         CodecInfo(id="lowrank", title="low-rank correction of another codec", factory="squish_codecs.lowrank:LowRank"),
         CodecInfo(id="float8", title="float8 with one scale, or one a block", factory="squish_codecs.float8:Float8"),
         CodecInfo(id="bitmask", title="values and a bit for each place", factory="squish_codecs.bitmask:Bitmask"),
-        CodecInfo(id="mx", title="microscaling: float4 or float8 in blocks", factory="squish_codecs.mx:Mx"),
+        CodecInfo(
+            id="mx",
+            title="microscaling: float4 or float8 in blocks",
+            factory="squish_codecs.mx:Mx",
+            aliases={
+                "mxfp4": "mx",
+                "mxfp8": "mx:element=f8_e4m3",
+                "nvfp4": "mx:block_size=16,scale_dtype=f8_e4m3,global_scale=divide",
+            },
+        ),
     ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
 
 from .float8 import table_of
 
@@ -17,7 +17,11 @@ _LEGAL: dict[str, tuple[Any, ...]] = {
     "block_size": (32, 16),
     "scale_dtype": ("f8_e8m0", "f8_e4m3"),
     "global_scale": ("none", "multiply", "divide"),
+    "scaling": ("ocp", "saturating"),
 }
+_TINY = 2**-10
+"""Up to this, the nearest f8_e4m3 is 0."""
+_MOST = {"f4_e2m1": 6.0, "f8_e4m3": 448.0, "f8_e5m2": 57344.0}
 
 
 class Mx(Codec):
@@ -30,12 +34,15 @@ class Mx(Codec):
     block_size    32       32 16
     scale_dtype   f8_e8m0  f8_e8m0 (a power of two; 255 is NaN), f8_e4m3
     global_scale  none     none; multiply (ModelOpt's NVFP4); divide (that of compressed-tensors)
+    scaling       ocp      for encoding powers of two. ocp: that of the largest magnitude over that of the element
+                           type's largest value; saturating, for f4_e2m1: half of that where the magnitude lies below
+                           1.5 times its power of two, and halves away from zero (mistral.rs)
 
-    Sources: OCP Microscaling Formats 1.0; uqff-formats, section 4; MLX, compressed-tensors and ModelOpt checkpoints.
+    Sources: OCP Microscaling Formats 1.0, section 6.3; uqff-formats, section 4; MLX, compressed-tensors and ModelOpt.
     """
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        element, block, scale, factor = _checked(params)
+        element, block, scale, factor, _ = _checked(params)
         if not spec.shape or spec.shape[-1] % block:
             raise CodecError(
                 "the blocks do not divide the rows", code="shape",
@@ -52,7 +59,7 @@ class Mx(Codec):
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         import numpy as np
 
-        element, block, _, factor = _checked(params)
+        element, block, _, factor, _ = _checked(params)
         table = _pairs() if element == "f4_e2m1" else table_of(element)
         width = table.ndim  # elements of a byte
         *lead, last = region
@@ -66,35 +73,103 @@ class Mx(Codec):
                 scale = scale * whole if factor == "multiply" else scale / whole
             blocks *= scale[..., None]
 
+    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        if _checked(params)[3] == "none":
+            return self.grain(spec, params)
+        return (None,) * len(spec.shape)  # one scale for all
+
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        """The nearest codes under the largest power of two that keeps a block's maximum below 2 * 6: saturating."""
+        """The nearest codes, ties to even, saturating. Powers of two by `scaling`; scales of f8_e4m3 are the nearest
+        to the block's maximum over the largest element, a global scale takes the largest of them to 448."""
         import numpy as np
 
-        block = _checked(params)[1]
-        blocks = np.ascontiguousarray(panel, np.float32).reshape(*panel.shape[:-1], -1, block)
-        largest = np.abs(blocks).max(axis=-1)
+        element, block, dtype, factor, scaling = _checked(params)
+        blocks = np.ascontiguousarray(panel, np.float32).reshape(*panel.shape[:-1], panel.shape[-1] // block, block)
+        largest = np.abs(np.maximum(blocks.max(axis=-1), -blocks.min(axis=-1)))  # abs: no -0
         if not np.isfinite(largest).all():
             raise CodecError("infinities and NaN have no microscaled form", code="values")
-        exponent = np.frexp(largest / np.float32(6))[1] - 1
-        scale = np.where(largest > 0, np.clip(exponent + 127, 0, 254), 127).astype(np.uint8)
-        powers = scale.view(_e8m0()).astype(np.float32)[..., None]
-        # Between two values lies the bound from which on the upper one is taken.
-        codes = np.searchsorted(_BOUNDS, np.abs(blocks) / powers, side="right").astype(np.uint8)
-        codes |= np.signbit(blocks).astype(np.uint8) << 3
-        pairs = codes.reshape(*panel.shape[:-1], -1, 2)
-        return {"data": pairs[..., 0] | pairs[..., 1] << 4, "scale": scale.view(_e8m0())}
+        made = {}
+        if dtype == "f8_e8m0":
+            made["scale"], steps = _powers(largest, element, scaling)
+        else:
+            made["scale"], steps, whole = _fractions(largest, element, factor)
+            if factor != "none":
+                made["global_scale"] = whole
+        with np.errstate(divide="ignore", invalid="ignore"):
+            levels = np.where(steps[..., None] > 0, blocks / steps[..., None], np.float32(0)).reshape(panel.shape)
+        return {"data": _nearest(levels, element, away=scaling == "saturating"), **made}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        if params:
-            raise CodecError("mx is encoded without parameters (MXFP4)", found=", ".join(params), code="params")
+        element, _, dtype, factor, scaling = _checked(params)
+        if dtype == "f8_e8m0" and factor != "none":
+            raise CodecError("a global scale goes with scales of f8_e4m3", found=factor, code="params")
+        if scaling != "ocp" and (element, dtype) != ("f4_e2m1", "f8_e8m0"):
+            raise CodecError("this scaling is for f4_e2m1 under f8_e8m0", found=f"{element}, {dtype}", code="params")
         self.parts(spec, params)
-        return params
+        return {name: value for name, value in params.items() if value != _LEGAL[name][0]}
+
+    def canonical(self, params: Params) -> Params:
+        return {name: value for name, value in params.items() if name != "scaling" and value != _LEGAL[name][0]}
+
+
+def _powers(largest: np.ndarray, element: str, scaling: str) -> tuple[np.ndarray, np.ndarray]:
+    """Scales as stored, and in float32."""
+    import numpy as np
+
+    if scaling == "ocp":
+        top = np.frexp(_MOST[element])[1]
+        exponent = np.where(largest > 0, np.frexp(largest)[1] - top, -127)
+    else:
+        exponent = np.where(largest > 0, np.frexp(largest / np.float32(_MOST[element]))[1] - 1, 0)
+    stored = np.clip(exponent + 127, 0, 254).astype(np.uint8).view(dtypes.to_numpy("f8_e8m0"))
+    return stored, stored.astype(np.float32)
+
+
+def _fractions(largest: np.ndarray, element: str, factor: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Scales of f8_e4m3 as stored, what they are with the global scale in float32, and that one.
+
+    Each step is in the order in which the package does it whose form it is: its bytes depend on that.
+    """
+    import numpy as np
+
+    most, finest = np.float32(_MOST["f8_e4m3"]), np.float32(2**-9)
+    top = np.float32(_MOST[element])
+    # Numbers so small that a factor for them would be none stay what they are.
+    peak = np.float32(max(largest.max(initial=0), 2**-100)) if largest.any() else most * top
+    whole = np.float32(1)
+    if factor == "multiply":
+        whole = peak / (most * top)
+        scale = np.maximum(largest / (top * whole), finest)
+    elif factor == "divide":
+        whole = most * top * (np.float32(1) / peak)
+        scale = whole * (largest / top)
+        scale = np.where(scale <= _TINY, np.float32(0.125), scale)
+    else:
+        scale = largest / top
+    stored = np.minimum(scale, most).astype(dtypes.to_numpy("f8_e4m3"))
+    wide = stored.astype(np.float32)
+    return stored, wide / whole if factor == "divide" else wide * whole, np.array(whole, np.float32)
+
+
+def _nearest(levels: np.ndarray, element: str, *, away: bool) -> np.ndarray:
+    """Levels as elements; float4 as pairs in bytes. Halves go to even codes, or `away` from zero."""
+    import numpy as np
+
+    if element != "f4_e2m1":
+        most = np.float32(_MOST[element])
+        return np.clip(levels, -most, most).astype(dtypes.to_numpy(element))
+    codes = np.signbit(levels).astype(np.uint8) << 3
+    sizes = np.abs(levels, out=levels)
+    for code, bound in enumerate(_BOUNDS):
+        # The bound lies between `code` and the next one, which is even where `code` is odd.
+        codes += sizes >= bound if away or code % 2 else sizes > bound
+    return codes[..., 0::2] | codes[..., 1::2] << 4
 
 
 def _checked(params: Params) -> tuple[Any, ...]:
-    """Element, block size, scale dtype, global scale; CodecError where a parameter is none of the legal ones."""
+    """The parameters in the order of `_LEGAL`; CodecError where one is none of the legal ones."""
     chosen = {name: legal[0] for name, legal in _LEGAL.items()} | dict(params)
     for name, value in chosen.items():
         if value not in _LEGAL.get(name, ()):
@@ -104,13 +179,6 @@ def _checked(params: Params) -> tuple[Any, ...]:
 
 
 _BOUNDS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
-
-
-def _e8m0() -> np.dtype:
-    import ml_dtypes
-    import numpy as np
-
-    return np.dtype(ml_dtypes.float8_e8m0fnu)
 
 
 def _pairs() -> np.ndarray:

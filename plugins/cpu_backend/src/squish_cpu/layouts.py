@@ -15,7 +15,7 @@ Arrays = Mapping[str, Array]
 Fields = dict[str, Any]
 
 DENSE = {"f32": 0, "f16": 1, "bf16": 2}
-GGML_FIRST, AFFINE_FIRST, TABLE_FIRST, F8Q8, HQQ = 3, 15, 23, 31, 32
+GGML_FIRST, AFFINE_FIRST, TABLE_FIRST, F8Q8, HQQ, TRIPLE, BITMASK = 3, 15, 23, 31, 32, 33, 34
 # name -> (elements, bytes) of a block, in the order of native/weights.h
 GGML = {
     "q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24), "q8_0": (32, 34), "q8_1": (32, 36),
@@ -210,7 +210,14 @@ def _grouped(codec: CodecSpec, spec: TensorSpec) -> Layout:
     return affine.LAYOUTS[codec.id](codec.params, spec)
 
 
+def _apart(codec: CodecSpec, spec: TensorSpec) -> Layout:
+    from . import sparse
+
+    return sparse.LAYOUTS[codec.id](codec.params, spec)
+
+
 _CODECS: dict[str, Callable[[CodecSpec, TensorSpec], Layout]] = {
     "dense": _dense, "ggml": _ggml, "affine": _grouped, "mx": _mx, "float8": _float8, "uqff.f8q8": _f8q8, "hqq": _hqq,
-    "masked": _masked, "squizd.int4": _grouped, "squizd.int2": _grouped, "palette": _grouped,
+    "masked": _masked, "squizd.int4": _grouped, "squizd.int2": _grouped, "palette": _grouped, "tca_tbe": _apart,
+    "bitmask": _apart,
 }  # fmt: skip

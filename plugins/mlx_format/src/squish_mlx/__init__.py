@@ -20,6 +20,8 @@ def squish_containers() -> list[ContainerInfo]:
                 **{f"q{bits}": f"affine:bits={bits},group_size=64,word=u32,offset=bias,scale_dtype=f16"
                    for bits in (2, 3, 4, 5, 6, 8)},
                 "mxfp4": "mx",
+                "mxfp8": "mx:element=f8_e4m3",
+                "nvfp4": "mx:block_size=16,scale_dtype=f8_e4m3",
             },
             codecs=("dense", "affine", "mx"),
         )

@@ -12,7 +12,7 @@ ALIASES = {
     **{f"q{kind}": f"ggml.q{kind}" for kind in ("4_0", "4_1", "5_0", "5_1", "8_0", "8_1")},
     "fp8": "float8",
     "f8q8": "uqff.f8q8",
-    "mxfp4": "mx",
+    "mxfp4": "mx:scaling=saturating",
 }
 """What mistral.rs calls the types, as encodings."""
 

@@ -58,7 +58,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Re
         return Refusal(why="UQFF quantises tensors called <layer>.weight only", code="name")
     if codec.id in ("hqq", "float8", "uqff.f8q8") and len(spec.shape) != 2:
         return Refusal(why=f"UQFF has matrices only as {codec.id}, not {list(spec.shape)}", code="shape")
-    if codec.id in ("float8", "mx") and codec.params:
+    if codec.id in ("float8", "mx") and set(codec.params) - {"scaling"}:
         return Refusal(why=f"UQFF has only the plain form of {codec.id}, not {codec}", code="codec")
     made = _afq(spec, codec) if codec.id == "affine" else encoding
     if isinstance(made, Refusal):

@@ -53,7 +53,8 @@ class Unpacked(Source):
         if self.size > allowed:
             raise LimitError(
                 "would decode to more than the limits allow", expected=f"at most {allowed} bytes",
-                found=f"{self.size} bytes", code="ratio", hint="Raise Limits(ratio=...) if you trust the file.",
+                found=f"{self.size} bytes", code="ratio",
+                hint="If you trust the file, set SQUISH_LIMITS=ratio=... (or give Limits).",
             )  # fmt: skip
         if largest > LARGEST:
             raise _unpack_first(f"in frames of up to {largest} bytes")
@@ -190,7 +191,7 @@ def _table(packed: Source, limits: Limits) -> np.ndarray:
     if size > limits.header:
         raise LimitError(
             "the seek table is too long", expected=f"at most {limits.header} bytes", found=f"{size} bytes",
-            code="header", hint="Raise Limits(header=...) if you trust the file.",
+            code="header", hint="If you trust the file, set SQUISH_LIMITS=header=... (or give Limits).",
         )  # fmt: skip
     header = _HEADER.unpack(packed.read(start, _HEADER.size))
     if header != (_SKIPPABLE, size + _FOOTER.size):

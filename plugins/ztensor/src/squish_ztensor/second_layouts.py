@@ -10,8 +10,10 @@ from squish_core.api import DENSE, Encoding, FormatError, Part, Refusal, TensorS
 from . import groups, holding
 from .names import BLOCKS, STORAGE, TYPES
 
-_LAYOUTS = {"zt.sparse_csr": "zt.sparse_csr/1", "zt.sparse_coo": "zt.sparse_coo/1", "zt.mx": "zt.mx/1"}
-_AFFINE_ROLES = {"scale": "scales", "offset": "zeros"}
+_LAYOUTS = {
+    "zt.sparse_csr": "zt.sparse_csr/1", "zt.sparse_coo": "zt.sparse_coo/1", "zt.mx": "zt.mx/1", "mx": "zt.mx/1",
+}  # fmt: skip
+_ROLES = {"affine": {"scale": "scales", "offset": "zeros"}, "mx": {"scale": "scales"}}
 
 
 def held(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
@@ -24,7 +26,11 @@ def held(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     if codec.id in holding.SPARSE:
         kinds = {part.dtype for role, part in encoding.parts.items() if role in holding.INDICES}
         return holding.sparse(encoding, "u64" if kinds & {"u64", "i64"} else "u32")
-    if codec.id == "zt.mx":
+    if codec.id == "mx" and set(encoding.parts) != {"data", "scale"}:
+        return Refusal(why="zTensor's microscaling has no global scale")
+    if codec.id == "mx" and encoding.parts["scale"].dtype != "f8_e8m0":
+        return Refusal(why="zTensor's microscaling has powers of two as scales (mxfp4, mxfp8)")
+    if codec.id in ("zt.mx", "mx"):
         parts = {role: holding.bare(part) for role, part in encoding.parts.items()}
         return Encoding(codec=codec, parts=parts)
     if codec.id == "affine":
@@ -45,7 +51,7 @@ def layout_of(encoding: Encoding) -> str:
 
 def role_of(encoding: Encoding, role: str) -> str:
     """The name of a part in the file."""
-    return _AFFINE_ROLES.get(role, role) if encoding.codec.id == "affine" else role
+    return _ROLES.get(encoding.codec.id, {}).get(role, role)
 
 
 def element_of(spec: TensorSpec, role: str, part: Part) -> str:
@@ -55,6 +61,8 @@ def element_of(spec: TensorSpec, role: str, part: Part) -> str:
         return spec.dtype
     if role == "data" and encoding.codec.id == "zt.mx":
         return str(encoding.codec.params["dtype"])
+    if role == "data" and encoding.codec.id == "mx" and part.dtype == "u8":
+        return "f4_e2m1"
     return part.dtype
 
 
@@ -64,6 +72,9 @@ def attributes(spec: TensorSpec, encoding: Encoding) -> dict[str, Any]:
     if kind.startswith("ggml."):
         elements, nbytes = BLOCKS[kind.removeprefix("ggml.")]
         return {"elems_per_block": elements, "block_bytes": nbytes}
+    if kind == "mx":
+        block = spec.shape[-1] // encoding.parts["scale"].shape[-1]
+        return {"block_size": block, "axis": len(spec.shape) - 1, "scale_form": "e8m0_exponent"}
     if kind == "zt.mx":
         return {"block_size": params["block_size"], "axis": params["axis"], "scale_form": "e8m0_exponent"}
     return groups.attributes_second(spec.shape, params) if kind == "affine" else {}

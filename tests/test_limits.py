@@ -1,0 +1,29 @@
+"""Limits that a user raises without Python: the variable SQUISH_LIMITS."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import squish_core as squish
+from squish_core.errors import LimitError, SquishError
+from squish_core.limits import DEFAULT, Limits, default
+
+SAMPLE = Path(__file__).parent / "data" / "sample.gguf"
+
+
+def test_the_variable_sets_what_calls_do_not(monkeypatch):
+    assert default() is DEFAULT
+    monkeypatch.setenv("SQUISH_LIMITS", "tensors=1, header=200000000")
+    assert default() == Limits(tensors=1, header=200_000_000)
+    with pytest.raises(LimitError, match=r"set SQUISH_LIMITS=tensors="):
+        squish.open(SAMPLE)
+    squish.open(SAMPLE, limits=Limits()).close()
+
+
+@pytest.mark.parametrize("text", ["tensors", "nonsense=1", "tensors=-1", "tensors=1e6", "ratio=" + "9" * 30])
+def test_what_is_no_limit_is_refused(monkeypatch, text):
+    monkeypatch.setenv("SQUISH_LIMITS", text)
+    with pytest.raises(SquishError, match=r"SQUISH_LIMITS cannot be read.*NAME=NUMBER"):
+        squish.open(SAMPLE)
