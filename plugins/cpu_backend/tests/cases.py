@@ -49,7 +49,13 @@ def every() -> Iterator[Case]:
         words = {"bits": bits, "order": "msb", "group_size": 32}
         yield CodecSpec("affine", {**words, "word": "u32", "scale_dtype": "f8_e4m3"}), (4, 128), "f32"
         yield CodecSpec("affine", {**words, "word": "u64", "axis": "flat"}), (4, 128), "f32"
-    yield CodecSpec("affine", {"bits": 4, "group_size": 32, **AWQ, **PACKED_ZEROS}), (64, 96), "f32"
+    for rows in (64, 200):  # a panel of rows is 64 or 128
+        yield CodecSpec("affine", {"bits": 4, "group_size": 32, **AWQ, **PACKED_ZEROS}), (rows, 96), "f32"
+        yield (
+            CodecSpec("affine", {"bits": 2, "group_size": 48, "axis": -2, "transposed": True, "word": "u32"}),
+            (rows, 96),
+            "f32",
+        )
     yield CodecSpec("affine", {"bits": 4, "group_size": 32, "word": "i32", **PACKED_ZEROS}), (64, 96), "f32"
     yield CodecSpec("affine", {"bits": 8, "group_size": 32, "signed": False, "zero": -70000}), (4, 96), "f32"
     nf4 = {"bits": 4, "table": "nf4", "scale_dtype": "f32", "group_size": 64}

@@ -7,9 +7,11 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
+from cases import AWQ
 from random_parts import random_tensor, same
 from squish_cpu import library
 
@@ -81,8 +83,9 @@ def test_settings_that_cannot_be_followed_are_refused(variable: str, value: str)
     assert value in done.stdout
 
 
-def test_threads_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    tensor = random_tensor(CodecSpec("affine", {"bits": 4, "group_size": 32}), (1000, 256))
+@pytest.mark.parametrize("layout", [{}, {"axis": -2, "transposed": True, "word": "i32"}, AWQ])
+def test_threads_give_the_same_bits(layout: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = random_tensor(CodecSpec("affine", {"bits": 4, "group_size": 32, **layout}), (1000, 256))
     x = np.random.default_rng(0).standard_normal((3, 256), np.float32)
     results = []
     for count in ("1", "2", "7"):
