@@ -180,45 +180,6 @@ void dot_one(const Weights& w, int64_t row0, int64_t count, const float* arrange
     for (int64_t i = 0; i < count; i++) y[i] = product.dot(w, row0 + i, arranged);
 }
 
-// ---- products with activations in 8 bits
-
-template <int Kind> float multiply8_row(const Weights& w, int64_t row, const int8_t* codes, const float* scales, const float* sums) {
-    DotInt8 sink = {codes, scales, sums};
-    Integers32<Kind>::run(w, row, sink);
-    return sink.result();
-}
-
-using Multiply8 = float (*)(const Weights&, int64_t, const int8_t*, const float*, const float*);
-Multiply8 multiply8_of(int32_t kind) {
-    switch (kind) {
-        case Q4_0: return multiply8_row<Q4_0>;
-        case Q4_1: return multiply8_row<Q4_1>;
-        case Q5_0: return multiply8_row<Q5_0>;
-        case Q5_1: return multiply8_row<Q5_1>;
-        case Q8_0: return multiply8_row<Q8_0>;
-        case Q4_K: return multiply8_row<Q4_K>;
-        case Q5_K: return multiply8_row<Q5_K>;
-        case AFFINE_2: return multiply8_row<AFFINE_2>;
-        case AFFINE_3: return multiply8_row<AFFINE_3>;
-        case AFFINE_4: return multiply8_row<AFFINE_4>;
-        case AFFINE_5: return multiply8_row<AFFINE_5>;
-        case AFFINE_6: return multiply8_row<AFFINE_6>;
-        case AFFINE_8: return multiply8_row<AFFINE_8>;
-        default: return nullptr;
-    }
-}
-
-bool multiply8(const Weights& w, int64_t row0, int64_t count, const int8_t* codes, const float* scales, const float* sums,
-               int64_t m, float* y, int64_t y_pitch) {
-    const Multiply8 row = multiply8_of(w.kind);
-    if (!row) return false;
-    const int64_t groups = w.columns / 32;
-    for (int64_t i = 0; i < count; i++)  // a row stays in the cache for all vectors
-        for (int64_t v = 0; v < m; v++)
-            y[v * y_pitch + i] = row(w, row0 + i, codes + v * w.columns, scales + v * groups, sums + v * groups);
-    return true;
-}
-
 // ---- what decoding and products are measured against
 
 void fill(uint8_t* at, int64_t bytes) {

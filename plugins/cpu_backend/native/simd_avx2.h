@@ -140,6 +140,11 @@ static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum
     const __m256i sums = _mm256_add_epi32(products16(low, x), products16(high, x + 16));
     return {_mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(scale), to.v)};
 }
+static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale_low, float scale_high, Sum8 to) {
+    to.v = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products16(low, x)), _mm256_set1_ps(scale_low), to.v);
+    return {_mm256_fmadd_ps(_mm256_cvtepi32_ps(products16(high, x + 16)), _mm256_set1_ps(scale_high), to.v)};
+}
+static INLINE Sum8 fma(Sum8 a, float b, Sum8 c) { return {_mm256_fmadd_ps(a.v, _mm256_set1_ps(b), c.v)}; }
 static INLINE float sum(Sum8 a, Sum8 b) { return sum(F{a.v, b.v}); }
 
 static INLINE void fence() { _mm_sfence(); }

@@ -113,6 +113,13 @@ static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum
     const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), codes, _mm256_loadu_si256((const __m256i*)x));
     return {_mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(scale), to.v)};
 }
+static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale_low, float scale_high, Sum8 to) {
+    const __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(low.v), high.v, 1);
+    const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), codes, _mm256_loadu_si256((const __m256i*)x));
+    const __m256 scales = _mm256_insertf128_ps(_mm256_set1_ps(scale_low), _mm_set1_ps(scale_high), 1);
+    return {_mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), scales, to.v)};
+}
+static INLINE Sum8 fma(Sum8 a, float b, Sum8 c) { return {_mm256_fmadd_ps(a.v, _mm256_set1_ps(b), c.v)}; }
 static INLINE float sum(Sum8 a, Sum8 b) { return sum(F{_mm512_zextps256_ps512(_mm256_add_ps(a.v, b.v))}); }
 
 static INLINE void fence() { _mm_sfence(); }

@@ -126,6 +126,11 @@ static INLINE Integers products16(B codes, const int8_t* x) {
 static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum8 to) {
     return {__builtin_convertvector(products16(low, x) + products16(high, x + 16), Floats) * scale + to.v};
 }
+static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale_low, float scale_high, Sum8 to) {
+    to.v += __builtin_convertvector(products16(low, x), Floats) * scale_low;
+    return {to.v + __builtin_convertvector(products16(high, x + 16), Floats) * scale_high};
+}
+static INLINE Sum8 fma(Sum8 a, float b, Sum8 c) { return {a.v * b + c.v}; }
 static INLINE float sum(Sum8 a, Sum8 b) { return sum(a + b); }
 
 static INLINE void fence() {}

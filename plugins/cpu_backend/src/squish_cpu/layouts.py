@@ -22,8 +22,8 @@ GGML = {
     "q2_k": (256, 84), "q3_k": (256, 110), "q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210),
     "q8_k": (256, 292),
 }  # fmt: skip
-# Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K, and affine codes of 2 3 4 5 6 8 bits
-INT8_KINDS = (3, 4, 5, 6, 7, 11, 12, 16, 17, 18, 19, 20, 22)
+# Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K, and affine codes of 2 3 4 5 6 8 bits
+INT8_KINDS = (3, 4, 5, 6, 7, 11, 12, 13, 16, 17, 18, 19, 20, 22)
 TYPES = {"f32": 0, "f16": 1, "bf16": 2, "u8": 3, "i8": 4}
 LISTED = 5
 BYTE_FLOATS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz", "f8_e8m0")
