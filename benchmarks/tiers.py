@@ -196,7 +196,7 @@ def both(python: Path, code: str, path: Path) -> dict[str, tuple[float, int]]:
     """Seconds and added anonymous bytes of loading, warm and cold, in a fresh process of a Python."""
     found = {}
     for state in ("warm", "cold"):
-        command = [python, "-I", "-c", ROUND.format(code=code, rounds=ROUNDS), str(path), state]
+        command: list[str | Path] = [python, "-I", "-c", ROUND.format(code=code, rounds=ROUNDS), str(path), state]
         told = subprocess.run(command, check=True, capture_output=True, text=True)
         rounds = json.loads(told.stdout.splitlines()[-1])
         found[state] = statistics.median(seconds for seconds, _ in rounds[1:]), max(held for _, held in rounds)

@@ -73,7 +73,7 @@ def decode(name: str, tensor: Tensor, rounds: int) -> Iterator[Row]:
         **{dtype: into(dtype) for dtype in outs},
         "set": limit.call,
         **theirs,
-        "NumPy": lambda: tensor.numpy(out=values),
+        "NumPy": lambda: tensor.numpy(dtype="f32", out=values),
     }
     seconds = oracles.interleave(calls, rounds)
     for dtype, out in outs.items():
