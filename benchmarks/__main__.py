@@ -9,11 +9,14 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from benchmarks.table import Section
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
+PLOTS = PAGE.with_suffix("")
 sys.path.insert(0, str(ROOT / "tests"))  # the oracles are a test helper
 
-# group -> the plugin that it needs; a module of this package with `run(quick) -> markdown`
+# group -> the plugin that it needs; a module of this package with `run(quick) -> markdown` or a Section
 GROUPS = {
     "loading": "squish_ztensor",
     "decoding": "squish_ggml",
@@ -21,7 +24,10 @@ GROUPS = {
     "wires": "squish_ztensor",
     "uqff": "squish_uqff",
     "tiers": "squish_npydir",
-    "kernels": "squish_cpu",
+    "kernels.limits": "squish_cpu",
+    "kernels.decode": "squish_cpu",
+    "kernels.products": "squish_cpu",
+    "kernels.encode": "squish_cpu",
     "packages": "squish_ane",
     "squizd": "squish_squizd",
 }
@@ -37,31 +43,40 @@ count; absolute times vary from machine to machine and minute to minute.
 def main() -> None:
     """Run the groups and print (or write) their sections."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)}; all by default")
+    parser.add_argument(
+        "groups", nargs="*", metavar="GROUP", help=f"of {', '.join(GROUPS)} (`kernels`: all of its own); all by default"
+    )
     parser.add_argument("--quick", action="store_true", help="small files and few rounds, to try it out")
     parser.add_argument("--write", action="store_true", help=f"write the sections of docs/{PAGE.name}")
     options = parser.parse_args()
-    if unknown := set(options.groups) - set(GROUPS):
-        parser.error(f"no such group: {', '.join(sorted(unknown))}")
-    for name in options.groups or GROUPS:
+    chosen = {wanted: [name for name in GROUPS if f"{name}.".startswith(f"{wanted}.")] for wanted in options.groups}
+    if unknown := [wanted for wanted, names in chosen.items() if not names]:
+        parser.error(f"no such group: {', '.join(unknown)}")
+    for name in [name for names in chosen.values() for name in names] or GROUPS:
         if not find_spec(GROUPS[name]):
             print(f"{name}: left out, {GROUPS[name]} is not installed", file=sys.stderr)
             continue
-        text = f"{machine()}\n{importlib.import_module(f'benchmarks.{name}').run(options.quick)}"
-        print(text, flush=True)
+        made = importlib.import_module(f"benchmarks.{name}").run(options.quick)
+        made = made if isinstance(made, Section) else Section(made, {})
+        made = made._replace(text=f"{machine()}\n{made.text}")
+        print(made.text, flush=True)
         if options.write:
-            write(name, text)
+            write(name, made)
 
 
-def write(group: str, text: str) -> None:
-    """Put a group's section in its place on the page."""
+def write(group: str, made: Section) -> None:
+    """Put a group's section in its place on the page, and its plots beside the page."""
     sections = dict.fromkeys(GROUPS, "")
     for piece in PAGE.read_text().split("<!-- group ")[1:] if PAGE.exists() else []:
         name, _, body = piece.partition(" -->\n")
-        sections[name] = body
-    sections[group] = f"{text.rstrip()}\n\n"
+        if name in GROUPS:
+            sections[name] = body
+    sections[group] = f"{made.text.rstrip()}\n\n"
     held = (f"<!-- group {name} -->\n{body}" for name, body in sections.items() if body)
     PAGE.write_text(f"{INTRO}\n{''.join(held).rstrip()}\n")
+    for name, svg in made.plots.items():
+        PLOTS.mkdir(exist_ok=True)
+        (PLOTS / name).write_text(svg)
 
 
 def machine() -> str:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from attrs import frozen
+
+
+class Section(NamedTuple):
+    """A section of docs/benchmarks.md, and the plots (SVG by file name, in docs/benchmarks/) that it shows."""
+
+    text: str
+    plots: Mapping[str, str]
 
 
 @frozen

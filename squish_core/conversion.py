@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 from attrs import evolve, frozen
 
 from squish_core import handles
+from squish_core.activations import Activations
 from squish_core.checking import check_part
 from squish_core.containers import Container
+from squish_core.deleting import deletable, delete
 from squish_core.digests import file_problems, is_known
 from squish_core.distances import Distance
 from squish_core.errors import FormatError, TensorError
@@ -24,9 +27,9 @@ from squish_core.model import TensorSpec
 from squish_core.naming import parse_names
 from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, expand, parse_format, parse_rules, rule_for
-from squish_core.steps import Decision, Step
+from squish_core.steps import Decision, Step, weighs
 from squish_core.streams import copied, encoded, repacked, widened
-from squish_core.writing import Outgoing, atomic_file, atomic_folder
+from squish_core.writing import Outgoing, Sink, atomic_file, atomic_folder
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -35,7 +38,7 @@ Progress = Callable[[str, int, int | None], None]
 class Conversion:
     """The report of a conversion, or of a dry run: every tensor's step, sizes in bytes, what was not carried.
 
-    `unused`: patterns of `encode` that no tensor's name matches.
+    `unused`: patterns of `encode` that no tensor's name matches. `deleted`: files of the source, on request.
     """
 
     source: str
@@ -46,6 +49,7 @@ class Conversion:
     size: int | None
     dropped: tuple[str, ...]
     unused: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
     dry_run: bool
     seconds: float = 0.0
 
@@ -56,6 +60,7 @@ class Conversion:
             **{key: getattr(self, key) for key in keys},
             "dropped": list(self.dropped),
             "unused": list(self.unused),
+            "deleted": list(self.deleted),
             "tensors": [step.to_dict() for step in self.steps],
         }
 
@@ -70,6 +75,8 @@ def convert(
     only: str | Iterable[str] | None = None,
     assets: Any = None,
     names: str | None = None,
+    stats: Any = None,
+    delete_source: bool = False,
     progress: Progress | None = None,
     limits: Limits | None = None,
     registry: Registry | None = None,
@@ -80,22 +87,30 @@ def convert(
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
     error. `only`: name patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
     `names`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF; all patterns are about the
-    source's. Digests of what is read are checked. Raises SquishError; the old `dst` stays on failure.
+    source's. `stats`: a file of activations, for encodings that weigh errors by them. Digests of what is read are
+    checked. `delete_source`: verify what was written and compare it with the source, then delete the files that held
+    its tensors. Raises SquishError; the old `dst` stays on failure.
     """
     file = src if isinstance(src, File) else handles.open(src, assets=assets, limits=limits, registry=registry)
+    told = handles.open(stats, limits=limits, registry=registry) if stats is not None else None
     started = time.perf_counter()
     try:
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
-        plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names))
+        plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names), told)
         report = plan.report(dry_run)
+        doomed = deletable(file, Path(dst), report.steps, report.dropped) if delete_source else ()
+        report = evolve(report, deleted=tuple(map(str, doomed)))
         if not dry_run:
             plan.write(progress, report.size)
             size = _size_of(Path(dst))
-            told, steps = plan.quality, report.steps
-            steps = tuple(evolve(step, quality=told[step.name]) if step.name in told else step for step in steps)
+            steps = tuple(evolve(step, quality=plan.quality.get(step.name)) for step in report.steps)
+            if doomed:
+                delete(file, doomed, Path(dst), plan.format, steps)
             report = evolve(report, steps=steps, size=size, seconds=time.perf_counter() - started)
         return report
     finally:
+        if told is not None:
+            told.close()
         if file is not src:
             file.close()
 
@@ -119,13 +134,19 @@ class Plan:
         rules: tuple[Rule, ...],
         only: tuple[str, ...],
         rename: Callable[[str], str] = str,
+        stats: File | None = None,
     ) -> None:
         self.file, self.target, self.known = file, target, file.registry
-        self.format, self.options = parse_format(to or format_for(target, self.known), "options", self.known)
+        content, self.packing = packed_by(target, self.known)
+        self.format, self.options = parse_format(to or format_for(content, self.known), "options", self.known)
         self.container = self._writable()
         self.rules = tuple(Rule(rule.pattern, expand(rule.spec, self.format, self.known)) for rule in rules)
+        self.stats = Activations(stats) if stats is not None else None
         with uncollected():
-            self.steps = Decision(file, self.container, self.options, self.rules, rename).decide(self._selected(only))
+            decision = Decision(file, self.container, self.options, self.rules, rename, self.stats)
+            self.steps = decision.decide(self._selected(only))
+        if stats is not None and not any(map(self._weighed, self.steps)):
+            raise FormatError("no encoding asks for statistics", file=stats.name, code="stats", hint="Leave them out.")
         self.specs = [step.spec for step in self.steps]
         if len({spec.name for spec in self.specs}) != len(self.specs):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
@@ -145,7 +166,8 @@ class Plan:
                     if not is_known(digest)]  # fmt: skip
         return Conversion(
             source=self.file.name, target=str(self.target), format=self.format, steps=tuple(self.steps),
-            source_size=sum(ref.size for ref in index.files), size=layout.size, dropped=tuple(dropped), dry_run=dry_run,
+            source_size=sum(ref.size for ref in index.files), dropped=tuple(dropped), dry_run=dry_run,
+            size=None if self.packing else layout.size,
             unused=tuple(rule.pattern for rule in self.rules if rule.pattern and not any(map(rule.matches, names))),
         )  # fmt: skip
 
@@ -166,9 +188,13 @@ class Plan:
 
         assets = {name: bytes(buffer.raw) for name, buffer in self.file.assets.items()}
         tensors = self.outgoing(start)
-        atomic = atomic_folder if self.container.writes_folder(self.options) else atomic_file
-        with atomic(self.target, advance) as sink, guarded(FormatError, "writing", file=str(self.target)):
+        with self._atomic(advance) as sink, guarded(FormatError, "writing", file=str(self.target)):
             self.container.write(sink, tensors, self.file.index.meta, assets, self.options)
+
+    def _atomic(self, advance: Callable[[int], None]) -> AbstractContextManager[Sink]:
+        if self.container.writes_folder(self.options):
+            return atomic_folder(self.target, advance)
+        return atomic_file(self.target, advance, self.known.byte_codec(self.packing) if self.packing else None)
 
     def outgoing(self, start: Callable[[str], None] | None = None) -> list[Outgoing]:
         """The tensors as the target holds them, their parts as streams; `start` is told each one's name in its turn.
@@ -239,7 +265,20 @@ class Plan:
         if step.action == "repack":
             return repacked(self.file, step.name, step.spec, step.origin)
         told = partial(self.quality.__setitem__, step.name) if step.exactness.kind == "bounded" else None
-        return encoded(self.file, step.name, step.spec, step.origin, told)
+        activations = self.stats.of(step.spec) if self.stats and self._weighed(step) else None
+        return encoded(self.file, step.name, step.spec, step.origin, told, activations)
+
+    def _weighed(self, step: Step) -> bool:
+        return step.action == "encode" and weighs(step.spec.encodings[0].codec, self.known)
+
+
+def packed_by(target: Path, known: Registry) -> tuple[Path, str | None]:
+    """The name of the content, and the byte codec that compresses the file whole, if its suffix stands for one."""
+    for entry in known.find("codec", kind="bytes"):
+        suffix = getattr(entry.info, "suffix", "")
+        if suffix and target.name.lower().endswith(suffix):
+            return target.with_name(target.name[: -len(suffix)] or target.name), entry.info.id
+    return target, None
 
 
 def format_for(target: Path, known: Registry) -> str:

@@ -35,7 +35,7 @@ def detect(source: Source, registry: Registry) -> str:
     probe = Probe.of(source)
     infos = [entry.info for entry in registry.containers.values() if isinstance(entry.info, ContainerInfo)]
     base = [info for info in infos if not info.refines]
-    begin = [info for info in base if any(s.where != "tail" and matches(s, probe) for s in info.signatures)]
+    begin = [info for info in base for s in info.signatures if s.where != "tail" and matches(s, probe)]
     # The end of a file alone speaks only where no start does: data may end in anything.
     scores = {info.id: score(info, probe) for info in begin or base}
     best = max(scores.values(), default=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from squish_core.detection import detect
 from squish_core.dtypes import to_numpy
 from squish_core.errors import FormatError
 from squish_core.guard import guarded, uncollected
+from squish_core.hookspecs import CodecInfo
 from squish_core.limits import DEFAULT, Limits
 from squish_core.model import FileRef, Index, LazyTensors, Part, PlainRange, Problem, Segment, TensorSpec
 from squish_core.plugins import Registry
@@ -50,6 +51,7 @@ def open(  # noqa: A001
     limits = limits or DEFAULT
     source = open_source(target)
     try:
+        source = unpacked(source, known, limits)
         lent = source.lend(open_folder(assets)) if assets is not None else ()
         index = with_assets(read_index(source, known, limits, format), source, lent)
         file = File(source, index, known, limits)
@@ -60,6 +62,18 @@ def open(  # noqa: A001
         if source is not target:
             source.close()
         raise
+
+
+def unpacked(source: Source, known: Registry, limits: Limits) -> Source:
+    """The source, or what is in it where a byte codec compressed the whole file."""
+    found = known.find("codec", kind="bytes") if source.size else []
+    for codec in (entry.info for entry in found):
+        assert isinstance(codec, CodecInfo)
+        length = len(codec.signature)
+        if 0 < length <= source.size and source.read(0, length) == codec.signature:
+            with guarded(FormatError, f"reading it through {codec.id}", file=source.name):
+                return known.byte_codec(codec.id).unpacked(source, limits)
+    return source
 
 
 def read_index(source: Source, known: Registry, limits: Limits, wanted: str | None = None) -> Index:
@@ -106,8 +120,10 @@ def refine(
     return index
 
 
-def with_assets(index: Index, source: Source, names: Iterable[str]) -> Index:
+def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
     """The Index with these files beside the source as assets, after those it has."""
+    if not names:
+        return index
     files, assets = list(index.files), dict(index.assets)
     for name in names:
         if name not in assets:

@@ -51,7 +51,9 @@ class ContainerInfo:
 @frozen(kw_only=True)
 class CodecInfo:
     """A codec. `kind` is "tensor", "bytes", "whole" (a model for another runtime, which nothing decodes) or
-    "policy" (it chooses among others). `lossless` says whether encoding keeps every value."""
+    "policy" (it chooses among others). `lossless` says whether encoding keeps every value.
+
+    `signature` and `suffix`: how files that are compressed whole by a byte codec begin, and end in name."""
 
     id: str
     title: str
@@ -59,6 +61,8 @@ class CodecInfo:
     kind: str = "tensor"
     lossless: bool = False
     aliases: Mapping[str, str] = field(factory=dict)
+    signature: bytes = b""
+    suffix: str = ""
 
 
 @frozen(kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from attrs import field, frozen
@@ -168,7 +168,7 @@ class Index:
 
     format: str
     version: str
-    files: tuple[FileRef, ...]
+    files: Sequence[FileRef]
     tensors: Mapping[str, TensorSpec]
     kind: str = "model"
     meta: Mapping[str, Any] = field(factory=dict)

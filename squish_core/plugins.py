@@ -36,7 +36,7 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        data = {key: value for key, value in asdict(self.info).items() if key != "signatures"}
+        data = {key: value for key, value in asdict(self.info).items() if key not in ("signatures", "signature")}
         return {**data, "dist": self.dist, "version": self.version}
 
 

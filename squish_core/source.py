@@ -7,7 +7,6 @@ import mmap
 import os
 import stat
 import threading
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,7 @@ class Source:
     @cached_property
     def filename(self) -> str:
         """The name in its folder, as `FileRef` has it."""
-        return Path(self.name).name
+        return os.path.basename(self.name)
 
     def read(self, offset: int, length: int, what: str = "data") -> bytes:
         """Copy of a byte range; TruncatedError naming `what` when it runs past the end."""
@@ -81,12 +80,10 @@ class Source:
         in a folder in it."""
         return tuple(sorted({*self._names(folder), *(() if folder else self._lent)}))
 
-    def listing(self, folder: str = "") -> Mapping[str, tuple[int, int]]:
-        """Size, and time of change in ns, of the regular files in the folder or in a folder in it, unopened.
-
-        Empty for what is no folder on a disk.
-        """
-        return {}
+    def stat(self, path: str) -> tuple[int, int] | None:
+        """Size, and time of change in ns, of what lies in the folder, unopened; None where nothing does, or where
+        this is no folder on a disk. `path` is the caller's own, never a name from a file."""
+        return None
 
     def lend(self, folder: Source) -> tuple[str, ...]:
         """Let the config, tokenizer and the like of another folder be found here, where they are not; their names."""
@@ -227,6 +224,10 @@ class FileSource(Source):
         return FileSource(self.path.parent / name)
 
     def _read(self, offset: int, length: int) -> bytes:
+        if length <= PIECE and hasattr(os, "pread"):
+            data = os.pread(self._open().fd, length, offset)
+            if len(data) == length:
+                return data
         out = bytearray(length)
         self.read_into(offset, memoryview(out))
         return bytes(out)
@@ -269,10 +270,12 @@ class FolderSource(Source):
         assert self.path is not None
         return regular_files(self.path / folder)
 
-    def listing(self, folder: str = "") -> Mapping[str, tuple[int, int]]:
-        assert self.path is not None
-        stats = {entry.name: entry.stat() for entry in _regular(self.path / folder)}
-        return {name: (info.st_size, info.st_mtime_ns) for name, info in stats.items()}
+    def stat(self, path: str) -> tuple[int, int] | None:
+        try:
+            info = os.stat(os.path.join(self.name, path))
+        except OSError:
+            return None
+        return info.st_size, info.st_mtime_ns
 
     def _open_member(self, name: str) -> Source:
         """Opened again after it was dropped, a member must be the same file."""
@@ -345,12 +348,8 @@ def check_plain_name(name: str, file: str) -> None:
 
 def regular_files(folder: Path) -> tuple[str, ...]:
     """Names of the regular files (or links to such) of a folder; none of one that is not there."""
-    return tuple(entry.name for entry in _regular(folder))
-
-
-def _regular(folder: Path) -> tuple[os.DirEntry[str], ...]:
     try:
-        return tuple(entry for entry in os.scandir(folder) if entry.is_file())
+        return tuple(entry.name for entry in os.scandir(folder) if entry.is_file())
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:

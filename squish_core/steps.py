@@ -10,6 +10,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from squish_core import dtypes
+from squish_core.activations import Activations
 from squish_core.containers import Container
 from squish_core.distances import Distance
 from squish_core.errors import MissingPluginError, SquishError, TensorError
@@ -60,8 +61,9 @@ class Decision:
 
     def __init__(
         self, file: File, container: Container, options: Mapping[str, str], rules: tuple[Rule, ...],
-        rename: Callable[[str], str],
+        rename: Callable[[str], str], stats: Activations | None = None,
     ) -> None:  # fmt: skip
+        self.stats = stats
         self.file, self.known, self.container, self.format = file, file.registry, container, container.id
         self.options, self.rules, self.rename = options, rules, rename
         self.chosen: Mapping[str, CodecSpec | str] = {}
@@ -193,6 +195,7 @@ class Decision:
         if wanted.id != "dense" and len(spec.shape) < 2:
             raise TensorError("a vector is not quantised", found=f"shape {list(spec.shape)}", code="rank")
         params = self.known.encoder(wanted).params_for(spec, wanted.params)
+        self._check_stats(spec, wanted)
         params = codec.measure(partial(values_of, self.file, spec, origin), spec, params)
         dtype = params["dtype"] if wanted.id == "dense" else codec.value_dtype(spec, params)
         made = evolve(spec, dtype=dtype, encodings=(), problem=None)
@@ -211,6 +214,17 @@ class Decision:
             exactness = Exactness("values", dtype) if _holds(value_dtype, dtype) else Exactness("bounded")
         return self._made(made, "encode", origin, answer, exactness)
 
+    def _check_stats(self, spec: TensorSpec, wanted: CodecSpec) -> None:
+        if not weighs(wanted, self.known):
+            return
+        if self.stats is None:
+            raise TensorError(
+                "this encoding needs statistics of activations", found=str(wanted), code="encode",
+                hint="Give a file of them: stats= (--stats FILE).",
+            )  # fmt: skip
+        if self.stats.of(spec) is None:
+            raise TensorError("there are no statistics of its activations", tensor=spec.name, code="stats")
+
     def _made(self, spec: TensorSpec, action: str, origin: Encoding, target: Encoding, exactness: Exactness) -> Step:
         held = TensorSpec(
             name=self.rename(spec.name), shape=spec.shape, dtype=spec.dtype, encodings=(target,),
@@ -221,6 +235,12 @@ class Decision:
             name=spec.name, action=action, source=_shown(self.file.index.tensors[spec.name], origin),
             target=_shown(held, target), stored=origin.stored, size=size, exactness=exactness, spec=held, origin=origin,
         )  # fmt: skip
+
+
+def weighs(codec: CodecSpec, known: Registry) -> bool:
+    """Whether encoding with a codec, or with the one it wraps, needs statistics of activations."""
+    own = known.codec(codec).weighs(codec.params)
+    return own or (codec.inner is not None and weighs(codec.inner, known))
 
 
 def _same(answer: Encoding, encoding: Encoding, known: Registry) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core import dtypes
-from squish_core.codecs.base import Codec, Codes, Params
+from squish_core.codecs.base import Codec, Codes, Encoder, Params
 from squish_core.distances import Distance
 from squish_core.errors import CodecError
 from squish_core.handles import File
@@ -62,13 +62,15 @@ def values_of(file: File, spec: TensorSpec, origin: Encoding) -> Iterator[np.nda
 
 
 def encoded(
-    file: File, name: str, target: TensorSpec, origin: Encoding, told: Callable[[Distance], None] | None = None
-) -> dict[str, Stream]:
+    file: File, name: str, target: TensorSpec, origin: Encoding, told: Callable[[Distance], None] | None = None,
+    activations: np.ndarray | None = None,
+) -> dict[str, Stream]:  # fmt: skip
     """The source's values, encoded panel by panel; `told` gets how far what a reader will see is from them."""
     import numpy as np
 
     encoding = target.encodings[0]
-    codec, encoder = file.registry.codec(encoding.codec), file.registry.encoder(encoding.codec)
+    codec = file.registry.codec(encoding.codec)
+    encoder: Encoder = codec if activations is not None else file.registry.encoder(encoding.codec)
     tensor, dense = file[name], encoding.codec.id == "dense"
     params = {"dtype": target.dtype, **encoding.codec.params} if dense else encoding.codec.params
     own = dtypes.to_numpy(codec.value_dtype(target, encoding.codec.params))
@@ -79,10 +81,12 @@ def encoded(
             values = tensor._read(origin, region)
             # A codec of another float type gets its own values as they are: NaN payloads survive.
             as_is = dense or values.dtype == own
-            made = encoder.encode(values if as_is else values.astype(np.float32, copy=False), params)
+            panel = values if as_is else values.astype(np.float32, copy=False)
+            stats = None if activations is None else {"activations": activations[region[-1]]}
+            made = encoder.encode(panel, params, stats=stats)
             if told:
-                panel = evolve(target, shape=values.shape)
-                distance.add(values, _decoded(codec, made, panel, encoding.codec.params))
+                spec = evolve(target, shape=values.shape)
+                distance.add(values, _decoded(codec, made, spec, encoding.codec.params))
             yield made
         if told:
             told(distance)

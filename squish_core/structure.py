@@ -83,7 +83,7 @@ def check_extents(
     whether the ranges of each file tile it in order (for formats that forbid holes). Empty ranges never overlap.
     """
     problems: list[Problem] = []
-    sizes = [ref.size for ref in files]
+    sizes = {file: files[file].size for file in {extent[0] for extent in extents}}
     for file, offset, length, name in extents:
         if offset + length > sizes[file] or offset < 0 or length < 0:
             raise TruncatedError(

@@ -8,12 +8,15 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from squish_core.errors import FormatError
 from squish_core.model import Part, TensorSpec
 from squish_core.source import check_plain_name
 from squish_core.stored import StoredArray
+
+if TYPE_CHECKING:
+    from squish_core.codecs.base import ByteCodec
 
 _ZEROS = bytes(4096)
 
@@ -134,6 +137,35 @@ class Sink:
             self._progress(count)
 
 
+class PackedSink(Sink):
+    """A Sink into a file that is compressed whole: what was written cannot be looked at or changed again."""
+
+    def __init__(self, write: Callable[[Any], object], progress: Callable[[int], None] | None) -> None:
+        super().__init__(None, None, progress)
+        self._write, self.kernel_copy = write, False
+
+    def write(self, data: Any) -> None:
+        view = memoryview(data)
+        if view.nbytes:
+            self._write(view.cast("B"))
+            self._advance(view.nbytes)
+
+    def patch(self, offset: int, data: bytes) -> None:
+        raise self._written()
+
+    def reread(self, offset: int, length: int) -> bytes:
+        raise self._written()
+
+    def take_back(self, offset: int) -> None:
+        raise self._written()
+
+    def _written(self) -> FormatError:
+        return FormatError(
+            "this format looks back at what it wrote, and cannot be written compressed whole", code="compressed",
+            hint="Leave the suffix of the compression off the name.",
+        )  # fmt: skip
+
+
 class Outgoing:
     """A tensor on its way into a file: its spec as the target will hold it, and streams of its parts."""
 
@@ -170,8 +202,10 @@ class Stream:
 
 
 @contextmanager
-def atomic_file(target: Path, progress: Callable[[int], None] | None = None) -> Iterator[Sink]:
-    """A Sink whose file takes the target's place only when the block ends well."""
+def atomic_file(
+    target: Path, progress: Callable[[int], None] | None = None, packing: ByteCodec | None = None
+) -> Iterator[Sink]:
+    """A Sink whose file takes the target's place only when the block ends well; `packing` compresses it whole."""
     _check_plain(target)
     if not target.parent.is_dir():
         raise FormatError("the folder does not exist", file=str(target.parent), code="missing", hint="Create it first.")
@@ -182,7 +216,11 @@ def atomic_file(target: Path, progress: Callable[[int], None] | None = None) -> 
         raise unwritable(target, error) from None
     try:
         with opened as file:
-            yield Sink(file, None, progress)
+            if packing is None:
+                yield Sink(file, None, progress)
+            else:
+                with packing.packing(file.write) as write:
+                    yield PackedSink(write, progress)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)

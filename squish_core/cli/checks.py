@@ -142,6 +142,14 @@ def convert(
         str | None,
         typer.Option("--names", metavar="hf|gguf:ARCH", help="Write the names of Hugging Face, or of GGUF: hf:qwen2."),
     ] = None,
+    stats: Annotated[
+        str | None,
+        typer.Option("--stats", metavar="FILE", help="Activations, for encodings that weigh errors by them."),
+    ] = None,
+    delete_source: Annotated[
+        bool,
+        typer.Option("--delete-source", help="Verify and compare what was written, then delete SRC's weights."),
+    ] = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
@@ -154,7 +162,10 @@ def convert(
     from squish_core.handles import open as open_file
 
     with open_file(src, format, assets=assets) as opened, Progress("writing", quiet) as progress:
-        report = conversion.convert(opened, dst, to, encode, only=only, names=names, dry_run=dry_run, progress=progress)
+        report = conversion.convert(
+            opened, dst, to, encode, only=only, names=names, stats=stats, delete_source=delete_source,
+            dry_run=dry_run, progress=progress,
+        )  # fmt: skip
     return Answer(report.to_dict(), list(conversion_lines(report)))
 
 
@@ -210,5 +221,7 @@ def conversion_lines(report: Conversion) -> Iterable[str]:
     for note, names in notes.items():
         yield f"note: {counted(len(names), 'tensor')} {note} ({names[0]}{', ...' if len(names) > 1 else ''})"
     yield from (f"warning: no tensor matches the pattern {pattern!r}" for pattern in report.unused)
+    if report.deleted:
+        yield from ("would delete:" if report.dry_run else "deleted:", *(f"  {path}" for path in report.deleted))
     if report.dropped:
         yield from ("not carried over:", *(f"  {what}" for what in report.dropped))

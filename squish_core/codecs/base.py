@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +14,9 @@ from squish_core.model import CodecSpec, Exactness, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from squish_core.limits import Limits
+    from squish_core.source import Source
 
 Params = Mapping[str, Any]
 Region = tuple[slice, ...]
@@ -115,6 +119,11 @@ class Codec:
         """Complete and check the parameters given by a user for encoding this tensor."""
         return params
 
+    def weighs(self, params: Params) -> bool:
+        """Whether encoding with these parameters needs `stats`: "activations", f32 [columns of the panel], the mean
+        magnitude of what each column is multiplied by."""
+        return False
+
     def canonical(self, params: Params) -> Params:
         """The same parameters in one form, so that those of two formats can be compared: without defaults, say."""
         return params
@@ -194,7 +203,7 @@ class Encoder(Protocol):
 
 
 class ByteCodec:
-    """A byte codec (zstd): used only in `Part.filters`."""
+    """A byte codec (zstd): used in `Part.filters`, and for files that are compressed whole."""
 
     id: str = ""
 
@@ -216,4 +225,12 @@ class ByteCodec:
 
     def encode(self, chunks: Any, params: Params) -> Any:
         """Stored bytes, as an iterable of chunks, of an iterable of chunks."""
+        raise NotImplementedError
+
+    def unpacked(self, source: Source, limits: Limits) -> Source:
+        """The content of a file that was compressed whole; for a codec that declares a `signature`."""
+        raise NotImplementedError
+
+    def packing(self, write: Callable[[bytes], object]) -> AbstractContextManager[Callable[[Any], object]]:
+        """What takes the content of a file piece by piece and hands on its compressed bytes, the last on leaving."""
         raise NotImplementedError

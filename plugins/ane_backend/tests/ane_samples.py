@@ -23,6 +23,8 @@ FORMS = {
         "bits": 4, "axis": "flat", "codebook_dtype": "f16", "vector": 2, "vector_axis": -2}),
     "one bit": ("palette", {"bits": 1, "codebook_dtype": "f16"}),
     "sparse": ("bitmask", {"dtype": "f16", "kept": "run"}),
+    "sparse palette": ("bitmask", {"dtype": "f16", "kept": "run", "bits": 4}),
+    "sparse int8": ("bitmask", {"dtype": "i8", "kept": "run", "scale": "f16"}),
     "sparse float32": ("bitmask", {"dtype": "f32", "kept": "run"}),
     "dense": ("dense", {}),
 }  # fmt: skip

@@ -44,6 +44,12 @@ def tensor(codec_id, **params):
         ("palette", {"bits": 5}, "M1", "fold", 16384, "decoded first"),
         ("dense", {"dtype": "f32"}, "M1", "fold", 16384, "float16"),
         ("bitmask", {"dtype": "f16", "kept": "run", "sparsity": 0.63}, "M1", "stream", 1024 + 2 * 64 * 47, "1.55"),
+        ("bitmask", {"dtype": "f16", "kept": "run", "bits": 4, "sparsity": 0.5}, "M3", "stream", 1024 + 2048 + 32,
+         "stated"),
+        ("bitmask", {"dtype": "i8", "scale": "f16", "kept": "run"}, "M5", "fold", 16384, "no statement"),
+        ("ggml.q8_0", {}, "M1", "fold", 16384, "measured"),
+        ("ggml.q8_0", {}, "M3", "stream", 8192 + 512, "predicted"),
+        ("ggml.q4_0", {}, "M5", "fold", 16384, "no affine path"),
         ("mx", {}, "M1", "fold", 16384, "decoded first"),
     ],
 )  # fmt: skip

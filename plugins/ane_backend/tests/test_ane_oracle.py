@@ -4,6 +4,7 @@ import numpy as np
 import oracles
 import pytest
 from ane_samples import FORMS, OLD, stored
+from squish_codecs.palette import Palette, nearest
 
 import squish_core as squish
 from squish_core.testing.sources import memory_file
@@ -106,3 +107,24 @@ def test_we_decode_what_coremltools_compresses(tmp_path):
             (tensor,) = (each for each in file.values() if len(each.shape) == 2)
             assert tensor.codec in ("affine", "palette")
             assert tensor.numpy().astype(np.float16).astype(np.float32).tobytes() == values.tobytes(), name
+
+
+def fitted(values, bits):
+    """Runs in the peer: the table of coremltools, whose k-means is exact in one dimension."""
+    import logging
+
+    logging.disable(logging.CRITICAL)
+    from coremltools.optimize.coreml._quantization_passes import palettize_weights
+
+    made = palettize_weights.blockwise_compress(values.astype(np.float16), "KMEANS", bits, block_sizes=[0, 0])
+    return np.sort(np.asarray(made.lut, np.float32).reshape(-1))
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("kind", ["standard_normal", "laplace"])
+def test_palettes_are_near_the_best(kind, bits):
+    values = getattr(np.random.default_rng(0), kind)(size=(512, 512)).astype(np.float32)
+    ours = Palette().encode(values, {"bits": bits, "axis": "flat", "codebook_dtype": "f16"})["codebook"]
+    theirs = oracles.peer("coremltools").run(fitted, values=values, bits=bits)
+    error = [np.square(values - book[nearest(book, values)].astype(float)).mean() for book in (ours, theirs)]
+    assert error[0] <= 1.03 * error[1]

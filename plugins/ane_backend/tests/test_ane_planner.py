@@ -40,6 +40,7 @@ def test_a_folded_weight_is_cut_at_64_kib_and_a_streamed_one_at_16_mib():
         ("dense", "dense"), ("int8", "fold stream"), ("int8_asymmetric", "illegal stream"), ("palette4", "stream"),
         ("palette8", "stream"), ("palette_many", "illegal stream"), ("palette3_6", "illegal stream"),
         ("palette1_2", "fold"), ("sparse", "stream"), ("sparse_palette", "illegal fold stream"),
+        ("sparse_int8", "fold"),
         ("blockwise", "fold fold stream"), ("affine4", "fold"),
         ("f8_e4m3", "illegal illegal illegal illegal illegal stream"), ("f8_e5m2", "fold"),
     ],
@@ -161,6 +162,56 @@ def test_registers_of_the_four_streams_are_evenly_spaced():
 def test_fields_of_the_activation_table_make_42_entries_though_it_is_called_43():
     assert sum(structures.ACTIVATION_TABLE.values()) == 42
     assert structures.ACTIVATION_BYTES == 2 * 43
+
+
+def test_an_activation_table_is_a_line_between_knots():
+    """Chapter 25, per-output-channel-group packing: 33 knots, 32 segments, the end knots beyond the clamps."""
+    table = structures.ActivationTable(clamps=(-4, 4), knots=tuple(np.tanh(np.linspace(-4, 4, 33))))
+    xs = np.linspace(-5, 5, 101)
+    wanted = np.interp(xs, np.linspace(-4, 4, 33), table.knots)
+    np.testing.assert_allclose([table(x) for x in xs], wanted, atol=5e-4)
+    assert table(-9) == np.float16(table.knots[0])
+    packed = table.pack()
+    assert len(packed) == structures.ACTIVATION_BYTES
+    np.testing.assert_array_equal(np.frombuffer(packed, "<f2")[4:37], np.float16(table.knots))
+    with pytest.raises(ValueError, match="33"):
+        structures.ActivationTable(clamps=(0, 1), knots=(0.0,) * 32)
+
+
+def test_helpers_and_codegen_versions_are_those_of_the_tables():
+    assert len(structures.HELPERS) == 5
+    assert [kind for kind, (five, _) in facts.CODEGEN.items() if "unsupported" in five] == [
+        "sparse-binary index packing", "multi-codebook palette", "asymmetric quantization",
+    ]  # fmt: skip
+    for form in ("sparse_palette", "palette_many", "int8_asymmetric", "palette3_6"):
+        assert facts.cell(form, "H13").mode == "illegal"
+
+
+def test_type_numbers_and_element_codes():
+    """Chapter 25: the numbers a descriptor writes; the float8 forms' element codes."""
+    wanted = {"i8": 2, "u8": 3, "f16": 5, "lut": 8, "u4": 9, "f8_e4m3": 16, "i4": 23}
+    assert wanted.items() <= structures.TYPE_NUMBERS.items()
+    assert not structures.converts_to_half(structures.ELEMENT_CODES["f8_e4m3"])
+    assert structures.converts_to_half(structures.ELEMENT_CODES["f8_e5m2"])
+
+
+def test_palettes_of_integers_have_fewer_than_256_entries():
+    assert [entries for entries in (0, 1, 16, 255, 256) if structures.is_quantised_palette(entries)] == [1, 16, 255]
+
+
+def test_a_dense_weight_of_64_kib_is_whole_and_one_more_byte_is_cut():
+    """The dense cap (field 0x200) is 64 KiB on the M1; a streamed weight has the relaxed one (0x210)."""
+    whole = (64 << 10) // 2
+    assert [plan(Weights(form="dense", elements=count), "H13").pieces for count in (whole, whole + 1)] == [1, 2]
+    assert plan(Weights(form="palette4", elements=whole + 1, bits=4), "H13").pieces == 1
+    assert (facts.CAP_DENSE, facts.CAP_STREAMED) == (64 << 10, 16 << 20)
+
+
+def test_sparse_bytes_are_a_sixteenth_plus_the_density_of_dense():
+    """Listing 25.3, over densities."""
+    for kept in range(0, 4097, 64):
+        found = Weights(form="sparse", elements=4096, nonzero=kept)
+        assert found.nbytes / 8192 == 1 / 16 + kept / 4096
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,33 @@ def test_squizd_int4_bytes_are_the_blob(tmp_path):
         np.testing.assert_array_equal(again[spec.name].numpy(), file[spec.name].numpy())
 
 
+@pytest.mark.parametrize(("name", "nbytes"), [("q4_0", 18), ("q5_0", 22), ("q8_0", 34)])
+def test_codes_of_ggml_blocks_are_kept(tmp_path, name, nbytes):
+    """One scale for 32 codes is a block of Core ML; zeros in the middle become signs."""
+    chance, codec = np.random.default_rng(1), CodecSpec(f"ggml.{name}")
+    blocks = chance.integers(0, 256, (16, 4, nbytes), np.uint8)
+    blocks[..., :2] = chance.random((16, 4, 1)).astype("<f2").view(np.uint8)
+    spec = TensorSpec(name="blk.0.ffn_up.weight", shape=(16, 128), dtype="f32")
+    file, _ = memory_file(squish.registry(), {spec.name: (spec, codec, {"data": blocks.reshape(16, -1)})})
+    report, path = written(file, tmp_path)
+    assert report.steps[0].action == "repack"
+    with squish.open(path) as again:
+        assert again[spec.name].spec.encodings[0].codec.params["bits"] == (4 if name == "q4_0" else 8)
+        np.testing.assert_array_equal(again[spec.name].numpy(), file[spec.name].numpy())
+
+
+@pytest.mark.parametrize(("name", "worst"), [("sparse", 0), ("sparse_lut4", 0.06), ("sparse_int8", 0.008)])
+def test_short_names_of_sparse_forms(file_of, tmp_path, name, worst):
+    file = file_of(w=("dense", {}, (64, 64)))
+    _, path = written(file, tmp_path, encode=name)
+    wanted = file["w"].numpy()
+    with squish.open(path) as again:
+        found = again["w"].numpy()
+    kept = found != 0
+    assert (kept.sum(axis=1) == 32).all()
+    assert (np.abs(found - wanted)[kept] <= worst * wanted[kept]).all()
+
+
 def test_names_and_layers(file_of, tmp_path):
     """Tensors keep their names; matrices become layers, and those of one width share an input."""
     matrix = ("affine", {"bits": 8, "scale_dtype": "f16"})

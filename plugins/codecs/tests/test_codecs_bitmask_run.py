@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_codecs.bitmask import Bitmask
 
-from squish_core.api import CodecError, TensorSpec, full
+from squish_core.api import CodecError, TensorSpec, dtypes, full
 from squish_core.testing import CodecSuite
 
 quick = settings(max_examples=40, deadline=None, derandomize=True, database=None)
@@ -21,14 +21,14 @@ def made(values, params):
 
 def decoded(spec, params, parts, region=None):
     region = region or full(spec.shape)
-    out = np.empty([part.stop - part.start for part in region], CODEC.encode(np.zeros((1, 1)), params)["data"].dtype)
+    out = np.empty([part.stop - part.start for part in region], dtypes.to_numpy(CODEC.value_dtype(spec, params)))
     CODEC.decode(parts, spec, params, region=region, out=out)
     return out
 
 
 class TestBitmask(CodecSuite):
     codec = "bitmask"
-    tolerance = 1e-3
+    tolerance = 1e-2  # int8
 
     def cases(self):
         found = {}
@@ -37,6 +37,9 @@ class TestBitmask(CodecSuite):
             values[values < 0] = 0
             _, params, _ = made(values, {})
             found[str(shape)] = TensorSpec(name="w", shape=shape, dtype="f32"), params, values
+        for wanted in ({"bits": 8}, {"dtype": "i8", "scale": "f16"}):
+            _, params, _ = made(values, wanted)
+            found[str(wanted)] = TensorSpec(name="w", shape=values.shape, dtype="f32"), params, values
         return found
 
 
@@ -81,6 +84,46 @@ def test_scales_of_rows():
     np.testing.assert_array_equal(out, (values * parts["scale"].astype(np.float32))[1:4])
 
 
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_indices_under_a_mask(bits):
+    chance = np.random.default_rng(bits)
+    mask, codes = chance.random((7, 9)) > 0.5, chance.integers(0, 1 << bits, 63)
+    kept, book = codes[mask.reshape(-1)], chance.standard_normal(1 << bits).astype(np.float16)
+    stream = (kept[:, None] >> np.arange(bits) & 1).astype(np.uint8)
+    parts = {"data": np.packbits(stream, bitorder="little"), "codebook": book,
+             "mask": np.packbits(mask, bitorder="little")}  # fmt: skip
+    spec = TensorSpec(name="w", shape=mask.shape, dtype="f32")
+    params = {"dtype": "f16", "kept": "run", "count": len(kept), "bits": bits}
+    assert {role: part.shape for role, part in parts.items()} == {
+        role: shape for role, (_, shape) in CODEC.parts(spec, params).items()
+    }
+    wanted = np.where(mask, book[codes].reshape(mask.shape), np.float16(0))
+    for low, high in ((0, 7), (2, 5), (6, 7)):
+        found = decoded(spec, params, parts, (slice(low, high), slice(0, 9)))
+        np.testing.assert_array_equal(found, wanted[low:high])
+
+
+def test_pruned_values_are_fitted_alone():
+    """Zeros take no entry of the codebook; few different values come back exactly."""
+    values = np.random.default_rng(0).choice([-3, -1, 1, 2], (8, 16)).astype(np.float32)
+    values[::2, ::3] = 0
+    spec, params, parts = made(values, {"bits": 2})
+    np.testing.assert_array_equal(decoded(spec, params, parts), values)
+    assert parts["data"].nbytes == -(-np.count_nonzero(values) * 2 // 8)
+
+
+def test_int8_under_a_mask():
+    values = np.random.default_rng(0).standard_normal((6, 40)).astype(np.float32)
+    spec, params, parts = made(values, {"dtype": "i8", "scale": "f16", "sparsity": 0.5})
+    out = np.empty(values.shape, np.float32)
+    CODEC.decode(parts, spec, params, region=full(spec.shape), out=out)
+    kept = np.unpackbits(parts["mask"], bitorder="little").reshape(values.shape).astype(bool)
+    assert (kept.sum(axis=1) == 20).all()
+    assert not out[~kept].any()
+    step = parts["scale"].astype(np.float32)
+    assert (np.abs(out - values)[kept] <= np.broadcast_to(0.501 * step, values.shape)[kept]).all()
+
+
 @pytest.mark.parametrize("change", [1, -1])
 def test_a_mask_that_disagrees_with_the_values_is_refused(change):
     values = np.ones((4, 8), np.float32)
@@ -89,7 +132,13 @@ def test_a_mask_that_disagrees_with_the_values_is_refused(change):
         decoded(spec, {**params, "count": params["count"] + change}, parts)
 
 
-@pytest.mark.parametrize("params", [{"kept": "any"}, {"kept": 4}, {"sparsity": 1.0}, {"dtype": "i8"}, {"scale": "f32"}])
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"kept": "any"}, {"kept": 4}, {"sparsity": 1.0}, {"dtype": "i8"}, {"scale": "f32"}, {"bits": 9},
+        {"bits": 4, "dtype": "i8"}, {"bits": 4, "scale": "f16"},
+    ],
+)  # fmt: skip
 def test_what_is_not_encoded(params):
     with pytest.raises(CodecError):
         CODEC.params_for(TensorSpec(name="w", shape=(4, 8), dtype="f32"), params)

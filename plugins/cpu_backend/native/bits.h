@@ -64,6 +64,22 @@ template <int Bits> static INLINE uint64_t spread8(uint64_t codes) {
 #endif
 }
 
+// The inverse: the low `Bits` bits of eight bytes.
+template <int Bits> static INLINE uint64_t gather8(uint64_t bytes) {
+    constexpr uint64_t every = 0x0101010101010101u * ((1u << Bits) - 1);
+#ifdef __BMI2__
+    return _pext_u64(bytes, every);
+#else
+    constexpr int up = 8 - Bits;
+    constexpr uint64_t one = ((uint64_t(1) << Bits) - 1) * 0x0001000100010001u;
+    constexpr uint64_t two = ((uint64_t(1) << 2 * Bits) - 1) * 0x100000001u, four = (uint64_t(1) << 4 * Bits) - 1;
+    bytes &= every;
+    bytes = (bytes & one) | (bytes >> up & one << Bits);
+    bytes = (bytes & two) | (bytes >> 2 * up & two << 2 * Bits);
+    return (bytes & four) | (bytes >> 4 * up & four << 4 * Bits);
+#endif
+}
+
 // The six-bit scales and minima of Q4_K and Q5_K: 12 bytes to 8 + 8.
 static INLINE void six_bits(const uint8_t* packed, uint8_t scale[8], uint8_t minimum[8]) {
     const uint32_t a = read<uint32_t>(packed), b = read<uint32_t>(packed + 4), c = read<uint32_t>(packed + 8);

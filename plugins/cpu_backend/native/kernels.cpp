@@ -4,7 +4,10 @@
 #include "codecs_ggml.h"
 #include "codecs_grouped.h"
 #include "codecs_others.h"
+#include "columns.h"
+#include "encode_affine.h"
 #include "encoders.h"
+#include "gemv.h"
 #include "int8.h"
 
 namespace ISA {
@@ -182,8 +185,23 @@ void multiply_tiles(const Weights& w, int64_t row0, int64_t count, const float* 
 
 void multiply(const Weights& w, int64_t row0, int64_t count, const float* x, int64_t x_pitch, int64_t m, float* y,
               int64_t y_pitch) {
+    if (const SumColumns sums = sum_columns_of(w)) {
+        for (int64_t v = 0; v < m; v++) sums(w, row0, count, x + v * x_pitch, y + v * y_pitch);
+        return;
+    }
     if (m > 1 || w.mask) return multiply_tiles(w, row0, count, x, x_pitch, m, y, y_pitch);
     for (int64_t i = 0; i < count; i++) y[i] = table[w.kind].multiply(w, row0 + i, x);
+}
+
+bool arrange_one(const Weights& w, const float* x, float* to) {
+    const Product product = product_of(w);
+    if (product.arrange) product.arrange(w, x, to);
+    return product.arrange;
+}
+
+void dot_one(const Weights& w, int64_t row0, int64_t count, const float* arranged, float* y) {
+    const Product product = product_of(w);
+    for (int64_t i = 0; i < count; i++) y[i] = product.dot(w, row0 + i, arranged);
 }
 
 // ---- products with activations in 8 bits
@@ -244,6 +262,6 @@ float read_all(const uint8_t* at, int64_t bytes) {
 
 }  // namespace
 
-extern const Kernels kernels = {decode, multiply, quantize_activations, multiply8, encode, fill, read_all};
+extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, quantize_activations, multiply8, encode, encode_affine, fill, read_all};
 
 }  // namespace ISA

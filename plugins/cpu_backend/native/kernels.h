@@ -10,6 +10,10 @@ struct Kernels {
     // y[m][r] = x[m] . w[row0 + r], r < count; x and y are `x_pitch` and `y_pitch` floats from vector to vector.
     void (*multiply)(const Weights& w, int64_t row0, int64_t count, const float* x, int64_t x_pitch, int64_t m, float* y,
                      int64_t y_pitch);
+    // One vector in the order in which `dot` wants it, with `to` of columns * 33 / 32 + 16 floats on a cache line; and products
+    // with it. False where `multiply` does it all.
+    bool (*arrange)(const Weights& w, const float* x, float* to);
+    void (*dot)(const Weights& w, int64_t row0, int64_t count, const float* arranged, float* y);
     // Activations, `groups` times 32, as codes, scales, and scales times sums of codes; and products with those, for kinds whose
     // 32 weights have codes of a byte and one scale (false for the others). Pitches in groups and floats.
     void (*quantize)(const float* x, int64_t groups, int8_t* codes, float* scales, float* sums);
@@ -17,6 +21,8 @@ struct Kernels {
                       const float* sums, int64_t m, float* y, int64_t y_pitch);
     // Blocks of `kind` (Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K) from 32 or 256 values each; false where a value is not finite.
     bool (*encode)(int32_t kind, const float* x, uint8_t* out, int64_t blocks);
+    // Codes in bit streams, scales and offsets of `groups` groups; false where a value, a scale or a bias is not finite.
+    bool (*encode_affine)(const Affine& a, const float* x, int64_t groups, uint8_t* data, uint8_t* scale, uint8_t* offset);
     // The machine's limits: fill memory past the caches, and read it. `bytes` is a multiple of 1024.
     void (*fill)(uint8_t* at, int64_t bytes);
     float (*read)(const uint8_t* at, int64_t bytes);

@@ -1,6 +1,8 @@
 // The C ABI that Python loads: which instruction set runs, and how rows are shared between threads.
 #include <atomic>
 #include <cstring>
+#include <memory>
+#include <new>
 
 #include "kernels.h"
 #include "pool.h"
@@ -67,15 +69,30 @@ void multiply_some(void* context, int64_t begin, int64_t end) {
     chosen->kernels->multiply(*a.w, a.row0 + begin, end - begin, a.x, a.x_pitch, a.m, a.y + begin, a.y_pitch);
 }
 
+void dot_some(void* context, int64_t begin, int64_t end) {
+    const Rows& a = *(const Rows*)context;
+    chosen->kernels->dot(*a.w, a.row0 + begin, end - begin, a.x, a.y + begin);
+}
+
 void multiply8_some(void* context, int64_t begin, int64_t end) {
     const Rows& a = *(const Rows*)context;
     chosen->kernels->multiply8(*a.w, a.row0 + begin, end - begin, a.codes, a.scales, a.sums, a.m, a.y + begin, a.y_pitch);
 }
 
-// Rows at a time: small enough to level out threads, a multiple of a tile, large enough to be worth the asking.
+// Floats on a cache line; null where none are asked for, or there is no memory.
+struct Freed {
+    void operator()(float* at) const { operator delete(at, std::align_val_t(64)); }
+};
+struct Room : std::unique_ptr<float, Freed> {
+    explicit Room(int64_t count)
+        : unique_ptr(count ? (float*)operator new(size_t(count) * sizeof(float), std::align_val_t(64), std::nothrow) : nullptr) {}
+};
+
+// Rows at a time: small enough to level out threads, a multiple of a tile and of the rows of any word, large enough to be
+// worth the asking.
 int64_t step_for(int64_t rows, int64_t row_cost, int threads) {
     if (threads <= 1) return rows > 0 ? rows : 1;
-    int64_t least = (1 << 16) / (row_cost > 0 ? row_cost : 1) / 8 * 8 + 8, even = rows / (threads * 8) / 8 * 8;
+    int64_t least = (1 << 16) / (row_cost > 0 ? row_cost : 1) / 32 * 32 + 32, even = rows / (threads * 8) / 32 * 32;
     return even > least ? even : least;
 }
 
@@ -115,6 +132,11 @@ API void squish_multiply(const Weights* w, int64_t row0, int64_t rows, const flo
                          int64_t y_pitch, int32_t threads) {
     Rows a = {};
     a.w = w, a.row0 = row0, a.x = x, a.x_pitch = x_pitch, a.m = m, a.y = y, a.y_pitch = y_pitch;
+    const Room room(m == 1 ? w->columns + w->columns / 32 + 16 : 0);
+    if (room && chosen->kernels->arrange(*w, x, room.get())) {
+        a.x = room.get();
+        return share(threads, rows, step_for(rows, w->columns, threads), dot_some, &a);
+    }
     share(threads, rows, step_for(rows, w->columns * m, threads), multiply_some, &a);
 }
 
@@ -154,6 +176,36 @@ API int squish_encode(int32_t kind, const float* x, uint8_t* out, int64_t blocks
     Blocks a;
     a.kind = kind, a.x = x, a.out = out, a.elements = elements, a.bytes = bytes;
     share(threads, blocks, threads > 1 ? (1 << 14) / elements : blocks + 1, encode_some, &a);
+    return !a.bad;
+}
+
+namespace {
+
+struct Groups {
+    const Affine* how;
+    const float* x;
+    uint8_t *data, *scale, *offset;
+    int64_t scale_size, offset_size;
+    std::atomic<int> bad{0};
+};
+
+void encode_affine_some(void* context, int64_t begin, int64_t end) {
+    Groups& a = *(Groups*)context;
+    if (!chosen->kernels->encode_affine(*a.how, a.x + begin * a.how->size, end - begin,
+                                        a.data + begin * a.how->size / 8 * a.how->bits, a.scale + begin * a.scale_size,
+                                        a.offset + begin * a.offset_size))
+        a.bad = 1;
+}
+
+}  // namespace
+
+// Parts of `groups` groups of values; 0 when a value, a scale or a bias is not finite.
+API int squish_encode_affine(const Affine* how, const float* x, int64_t groups, uint8_t* data, uint8_t* scale, uint8_t* offset,
+                             int32_t threads) {
+    Groups a;
+    a.how = how, a.x = x, a.data = data, a.scale = scale, a.offset = offset;
+    a.scale_size = size_of(how->scale_type), a.offset_size = size_of(how->offset_type);
+    share(threads, groups, threads > 1 ? (1 << 16) / how->size + 16 : groups + 1, encode_affine_some, &a);
     return !a.bad;
 }
 

@@ -14,6 +14,14 @@
 
 namespace ISA {
 
+#ifndef __AVX512BW__
+static INLINE F peaks(const F a[16]) {  // lane k: the largest of the lanes of a[k]
+    float made[16];
+    for (int k = 0; k < 16; k++) made[k] = peak(a[k]);
+    return load(made);
+}
+#endif
+
 // Sixteen codes of a bit stream, lowest first; reads 2 * Bits bytes and none more. (Pieces of a word are joined in registers: a
 // copy of three bytes through memory would stall the load that follows.)
 template <int Bits> static INLINE B load_codes16(const uint8_t* at) {

@@ -33,10 +33,12 @@ static INLINE F whole(F x) {
 static INLINE M operator<(F x, F y) { return {_mm256_cmp_ps(x.a, y.a, _CMP_LT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_LT_OQ)}; }
 static INLINE M operator&(M x, M y) { return {_mm256_and_ps(x.a, y.a), _mm256_and_ps(x.b, y.b)}; }
 static INLINE F choose(M where, F x, F y) { return {_mm256_blendv_ps(y.a, x.a, where.a), _mm256_blendv_ps(y.b, x.b, where.b)}; }
+static INLINE bool all(M x) { return (_mm256_movemask_ps(x.a) & _mm256_movemask_ps(x.b)) == 0xff; }
 static INLINE B narrow(F x) {
-    const __m256i pairs = _mm256_packs_epi32(_mm256_cvttps_epi32(x.a), _mm256_cvttps_epi32(x.b));
+    const __m256i byte = _mm256_set1_epi32(255), a = _mm256_cvttps_epi32(x.a), b = _mm256_cvttps_epi32(x.b);
+    const __m256i pairs = _mm256_packus_epi32(_mm256_and_si256(a, byte), _mm256_and_si256(b, byte));
     const __m256i ordered = _mm256_permute4x64_epi64(pairs, 0xd8);
-    return {_mm_packs_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1))};
+    return {_mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1))};
 }
 static INLINE float peak(F x) {
     const __m256 eight = _mm256_max_ps(x.a, x.b);
@@ -61,6 +63,12 @@ static INLINE B operator^(B x, B y) { return {_mm_xor_si128(x.v, y.v)}; }
 template <int By> static INLINE B right(B x) { return {_mm_srli_epi16(x.v, By)}; }
 static INLINE B right(B x, int by) { return {_mm_srl_epi16(x.v, _mm_cvtsi32_si128(by))}; }
 template <int By> static INLINE B left(B x) { return {_mm_slli_epi16(x.v, By)}; }
+
+// 32 codes of 4 bits, side by side.
+static INLINE B join_nibbles(B low, B high) {
+    const __m128i nibble = _mm_set1_epi8(15), by = _mm_set1_epi16(0x1001);
+    return {_mm_packus_epi16(_mm_maddubs_epi16(_mm_and_si128(low.v, nibble), by), _mm_maddubs_epi16(_mm_and_si128(high.v, nibble), by))};
+}
 
 static INLINE B interleave_low(B x, B y) { return {_mm_unpacklo_epi8(x.v, y.v)}; }
 static INLINE B interleave_high(B x, B y) { return {_mm_unpackhi_epi8(x.v, y.v)}; }

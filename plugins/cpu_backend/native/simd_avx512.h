@@ -27,8 +27,22 @@ static INLINE F whole(F a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_ZER
 static INLINE M operator<(F a, F b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
 static INLINE M operator&(M a, M b) { return {__mmask16(a.v & b.v)}; }
 static INLINE F choose(M where, F a, F b) { return {_mm512_mask_mov_ps(b.v, where.v, a.v)}; }
+static INLINE bool all(M a) { return a.v == 0xffff; }
 static INLINE B narrow(F a) { return {_mm512_cvtepi32_epi8(_mm512_cvttps_epi32(a.v))}; }
 static INLINE float peak(F a) { return _mm512_reduce_max_ps(a.v); }
+// Lane k: the largest of the lanes of a[k].
+static INLINE F peaks(const F a[16]) {
+    __m512 two[8], four[4], eight[2];
+    UNROLL for (int k = 0; k < 8; k++) {
+        const __m512 x = a[k + (k & 4)].v, y = a[k + (k & 4) + 4].v;
+        two[k] = _mm512_max_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+    }
+    UNROLL for (int k = 0; k < 4; k++)
+        four[k] = _mm512_max_ps(_mm512_shuffle_f32x4(two[k], two[k + 4], 0x88), _mm512_shuffle_f32x4(two[k], two[k + 4], 0xdd));
+    UNROLL for (int k = 0; k < 2; k++)
+        eight[k] = _mm512_max_ps(_mm512_unpacklo_ps(four[k], four[k + 2]), _mm512_unpackhi_ps(four[k], four[k + 2]));
+    return {_mm512_max_ps(_mm512_unpacklo_ps(eight[0], eight[1]), _mm512_unpackhi_ps(eight[0], eight[1]))};
+}
 static INLINE float sum(F a) { return _mm512_reduce_add_ps(a.v); }
 
 static INLINE B load_bytes(const void* at) { return {_mm_loadu_si128((const __m128i*)at)}; }
@@ -42,6 +56,12 @@ static INLINE B operator^(B a, B b) { return {_mm_xor_si128(a.v, b.v)}; }
 template <int By> static INLINE B right(B a) { return {_mm_srli_epi16(a.v, By)}; }
 static INLINE B right(B a, int by) { return {_mm_srl_epi16(a.v, _mm_cvtsi32_si128(by))}; }
 template <int By> static INLINE B left(B a) { return {_mm_slli_epi16(a.v, By)}; }
+
+// 32 codes of 4 bits, side by side.
+static INLINE B join_nibbles(B low, B high) {
+    const __m128i nibble = _mm_set1_epi8(15), by = _mm_set1_epi16(0x1001);
+    return {_mm_packus_epi16(_mm_maddubs_epi16(_mm_and_si128(low.v, nibble), by), _mm_maddubs_epi16(_mm_and_si128(high.v, nibble), by))};
+}
 
 static INLINE B interleave_low(B a, B b) { return {_mm_unpacklo_epi8(a.v, b.v)}; }
 static INLINE B interleave_high(B a, B b) { return {_mm_unpackhi_epi8(a.v, b.v)}; }

@@ -36,6 +36,11 @@ static INLINE F root(F a) {
     return a;
 }
 static INLINE F whole(F a) { return {__builtin_convertvector(__builtin_convertvector(a.v, Integers), Floats)}; }
+static INLINE bool all(M a) {
+    int32_t every = -1;
+    for (int i = 0; i < 16; i++) every &= a.v[i];
+    return every;
+}
 static INLINE B narrow(F a) { return {(Bytes)__builtin_convertvector(__builtin_convertvector(a.v, Integers), Signed)}; }
 static INLINE float peak(F a) {
     float most = a.v[0];
@@ -61,6 +66,12 @@ static INLINE B operator^(B a, B b) { return {a.v ^ b.v}; }
 template <int By> static INLINE B right(B a) { return {a.v >> By}; }
 static INLINE B right(B a, int by) { return {a.v >> uint8_t(by)}; }
 template <int By> static INLINE B left(B a) { return {a.v << By}; }
+
+// 32 codes of 4 bits, side by side.
+static INLINE B join_nibbles(B low, B high) {
+    return pair(gather8<4>(read<uint64_t>(&low)) | gather8<4>(read<uint64_t>((uint8_t*)&low + 8)) << 32,
+                gather8<4>(read<uint64_t>(&high)) | gather8<4>(read<uint64_t>((uint8_t*)&high + 8)) << 32);
+}
 
 static INLINE B interleave_low(B a, B b) {
     return {__builtin_shufflevector(a.v, b.v, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)};

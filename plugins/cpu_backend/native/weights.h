@@ -12,6 +12,17 @@ enum Kind : int32_t {
 };
 
 enum Type : int32_t { F32, F16, BF16, U8, I8, LISTED };  // LISTED: a byte that is a place in `listed`
+constexpr int64_t size_of(int32_t type) { return type == F32 ? 4 : type == F16 || type == BF16 ? 2 : 1; }
+
+enum Offset : int32_t { NO_OFFSET, ZERO_POINT, BIAS };
+
+struct Affine {  // how values become codes in groups that lie one after the other; mirrored in squish_cpu/library.py
+    int64_t size;                     // values of a group, a multiple of 16
+    int32_t bits, low, high, zero;    // codes are low..high; `zero` stands for 0 where there is no offset
+    int32_t offset;                   // zero points are stored in a byte
+    int32_t edges;                    // a bias as MLX finds it
+    int32_t scale_type, offset_type;
+};
 
 struct Weights {
     int64_t rows, columns;

@@ -33,12 +33,14 @@ AFFINE: list[tuple[dict[str, Any], tuple[int, ...]]] = [
     ({"group_size": 64, "word": "u32", "offset": "bias", "scale_dtype": "f16"}, (4, 128)),
     ({"group_size": 32, "axis": -2, "transposed": True, "word": "i32", "zero": 1, **PACKED_ZEROS}, (64, 96)),
     ({"group_size": 32}, (3, 4, 64)),
+    ({"group_size": 32, "offset": "bias", "scale_dtype": "f16"}, (3, 2144)),
+    ({"group_size": 96, "offset": "zero_point", "scale_dtype": "bf16"}, (3, 6240)),
 ]
 
 
 def every() -> Iterator[Case]:
     """All cases: codec, shape, dtype of the tensor."""
-    yield from ((CodecSpec(f"ggml.{name}"), (5, 512), "f32") for name in GGML)
+    yield from ((CodecSpec(f"ggml.{name}"), shape, "f32") for name in GGML for shape in ((5, 512), (2, 2304)))
     for bits in range(1, 9):
         yield from ((CodecSpec("affine", {"bits": bits, **params}), shape, "f32") for params, shape in AFFINE)
         yield CodecSpec("palette", {"bits": bits}), (3, 80), "f32"

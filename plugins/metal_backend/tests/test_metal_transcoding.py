@@ -171,6 +171,7 @@ def test_a_block_without_a_scale_is_refused():
 def test_an_offer_says_whether_biases_may_round(params, exact):
     chosen = loaded("affine", {**params, "group_size": 32}, (4, 64)).chain("metal").chosen
     assert (chosen.mode, chosen.exact) == ("stream", exact)
+    assert "copied once" in chosen.layout  # MLX has no arrays over foreign memory
     assert chosen.cost.resident == chosen.cost.moved == 4 * 64 // 2 + 4 * 2 * 8
 
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import pytest
 from npydir_samples import int8, make
+from squish_npydir import cache, sealing
+from squish_npydir.sealing import SEALS, Sealed
 from squish_safetensors.header import dump_header
 
 import squish_core as squish
-from squish_core.api import dtypes
+from squish_core.api import FormatError, dtypes
 
 RNG = np.random.default_rng(2)
 
@@ -157,3 +162,70 @@ def test_a_finalized_cache_may_be_compressed(tmp_path: Path) -> None:
     path.with_suffix(".npy.zst").write_bytes(zstandard.compress(path.read_bytes()))
     path.unlink()
     assert (squish.open(folder)["a.weight"].numpy() == 3).all()
+
+
+def sealed(tmp_path: Path) -> Path:
+    """A directory with a tier of one file that was built here."""
+    folder = directory(tmp_path)
+    cache.build(folder, "finalized")
+    cache.build(folder, "mlx")
+    return folder
+
+
+def test_a_sealed_tier_opens_without_a_look_at_the_arrays_behind_it(tmp_path: Path) -> None:
+    folder = sealed(tmp_path)
+    with squish.open(folder) as file:
+        assert isinstance(file.index.tensors, Sealed)
+        arrays = file.numpy()
+        assert {ref.name for ref in file.index.files[:1]} == {"squish_weights.safetensors"}
+        assert not file.index.tensors._built
+        assert labels(folder) == ["squish_weights", "finalized", "int8"]
+        assert pickle.loads(pickle.dumps(file.index)).tensors == dict(file.index.tensors)
+        np.testing.assert_array_equal(file["a.weight"].numpy(), arrays["a.weight"])
+    (folder / SEALS).unlink()
+    with squish.open(folder) as file:
+        assert isinstance(file.index.tensors, dict)
+        for name, tensor in file.items():
+            np.testing.assert_array_equal(tensor.numpy(), arrays[name])
+    assert cache.build(folder, "mlx").made == 0  # which seals it again
+    assert isinstance(squish.open(folder).index.tensors, Sealed)
+
+
+@pytest.mark.parametrize("what", ["an array replaced", "an array more", "the manifest", "the tier", "finished anew"])
+def test_a_change_breaks_the_seal(tmp_path: Path, what: str) -> None:
+    folder = sealed(tmp_path)
+    shape = folder / "tensors" / "norm__shape.npy"
+    tier = folder / "squish_weights.safetensors"
+    if what == "an array replaced":
+        np.save(tmp_path / "new.npy", np.array([2, 4]))
+        (tmp_path / "new.npy").replace(shape)
+    elif what == "an array more":
+        np.save(folder / "tensors" / "norm__q.npy", np.zeros((1, 8), np.int8))
+    else:
+        path = {"the manifest": folder / "manifest.json", "the tier": tier}.get(what, folder / sealing.READY)
+        os.utime(path, ns=(0, 0))
+    assert not isinstance(squish.open(folder).index.tensors, Sealed)
+
+
+def test_what_contradicts_a_seal_is_an_error_when_it_is_met(tmp_path: Path) -> None:
+    folder = sealed(tmp_path)
+    np.save(folder / "tensors" / "norm__shape.npy", np.array([2, 4]))  # in place: no sign of it but in the file
+    with squish.open(folder) as file:
+        assert isinstance(file.index.tensors, Sealed)
+        with pytest.raises(FormatError, match="disagree with it, though it is sealed"):
+            file["norm"].numpy()
+
+
+def test_a_tier_that_disagrees_is_not_sealed(tmp_path: Path) -> None:
+    folder = sealed(tmp_path)
+    np.save(folder / "tensors" / "a__weight__shape.npy", np.array([2, 2, 64]))
+    (folder / SEALS).unlink()
+    cache.build(folder, "mlx")
+    assert not (folder / SEALS).exists()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"squish_weights": 3}', '{"squish_weights": ""}'])
+def test_a_seal_that_says_nothing_is_none(tmp_path: Path, text: str) -> None:
+    folder = sealed(tmp_path)
+    (folder / SEALS).write_text(text)
+    assert not isinstance(squish.open(folder).index.tensors, Sealed)

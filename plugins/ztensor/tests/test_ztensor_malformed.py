@@ -181,10 +181,13 @@ OPEN_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
         lambda zt: zt.pack(manifest=START + OBJECTS + b"\xa1\xf9\x7e\x00" + ENTRY), FormatError, "not text",
     ),
     "a NaN among the keys": (raw(b"\xa3" + START[1:] + OBJECTS + b"\xa0\xf9\x7e\x00\x01"), FormatError, "not text"),
-    "a million empty maps": (
-        raw(START + OBJECTS + b"\xa1\x61w\x9a\x00\x0f\x42\x40" + b"\xa0" * 1_000_000), LimitError,
-        "too many maps and arrays",
-    ),
+    **{f"half a million {what}": (
+        raw(START + OBJECTS + b"\xa1\x61w\x9a" + (500_000).to_bytes(4, "big") + item * 500_000), LimitError,
+        "too many items for its size",
+    ) for what, item in {
+        "empty maps": b"\xa0", "empty arrays": b"\x80", "maps": b"\xa1\x01\x01", "negative numbers": b"\x30",
+        "simple values": b"\xf8\x34", "texts of two letters": b"\x62ab", "texts of one sign": "\x62\u0100".encode(),
+    }.items()},
     "map of 2^60": (raw(START + OBJECTS + b"\xbb\x10" + bytes(7)), FormatError, "not valid CBOR"),
     "name over 1024 bytes": (lambda zt: zt.pack({"x" * 1025: zt.item()}), LimitError, "too long"),
     "rank 65": (one(shape=(1,) * 65, length=4), LimitError, "too many dimensions"),

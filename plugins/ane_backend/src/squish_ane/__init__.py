@@ -29,6 +29,8 @@ def squish_containers() -> list[ContainerInfo]:
                 "int4": "affine:bits=4,group_size=32,scale_dtype=f16",
                 "f16": "dense:dtype=f16",
                 "sparse": "bitmask:dtype=f16,sparsity=0.5",
+                "sparse_lut4": "bitmask:dtype=f16,bits=4,sparsity=0.5",
+                "sparse_int8": "bitmask:dtype=i8,scale=f16,sparsity=0.5",
                 **{f"lut{bits}": f"palette:bits={bits},axis=flat,codebook_dtype=f16" for bits in (1, 2, 3, 4, 6, 8)},
             },
             codecs=("affine", "bitmask", "palette"),

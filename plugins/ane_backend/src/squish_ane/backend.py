@@ -68,13 +68,13 @@ class Planned(Backend):
         if spec is None or encoding.codec.id == WHOLE:
             return Refused(backend=self.id, encoding=encoding, code="file", why="a plan needs a file's tensors")
         try:
-            return self._planned(encoding, spec)
+            return self._planned(request, encoding, spec)
         except SquishError as error:
             why = f"{error.message} ({error.found}). {error.hint}"
             return Refused(backend=self.id, encoding=encoding, code=error.code or "illegal", why=why)
 
-    def _planned(self, encoding: Encoding, spec: TensorSpec) -> Offer:
-        weights = weights_of(encoding, spec)
+    def _planned(self, request: Request, encoding: Encoding, spec: TensorSpec) -> Offer:
+        weights = weights_of(encoding, spec, request.registry.codec(encoding.codec))
         verdict = planner.plan(weights or planner.Weights(form="dense", elements=spec.elements), self.generation)
         dense = encoding.codec.id == "dense"
         first = "rounded to float16 first" if dense else f"Core ML has no form of {encoding.codec.id}: decoded first"

@@ -212,6 +212,28 @@ def _sparse_scaled(operation: Operation) -> Stored:
     )  # fmt: skip
 
 
+def _sparse_palette(operation: Operation) -> Stored:
+    """Indices under a mask into one table."""
+    indices, mask, lut = (_value(operation, name) for name in ("indices_nonzero_data", "indices_mask", "lut"))
+    shape, dtype = mask.kind.shape, _result(operation)
+    bits = TYPES[indices.kind.dtype].bits if indices.kind.dtype in TYPES else 0
+    _expect(operation, "indices_mask", mask.kind, Kind("u1", shape))
+    if len(lut.kind.shape) != len(shape) + 2 or lut.kind.shape[-2] != 1 << bits:
+        raise _wrong(operation, "lut", f"[{len(shape)} groups, {1 << bits}, vector]", lut.kind)
+    if lut.kind.count != 1 << bits or lut.kind.dtype != dtype:
+        raise UnsupportedError("several codebooks, vectors or tables of integers under a mask")
+    count = indices.kind.count
+    params = {"dtype": dtype, "kept": "run", "count": count, "bits": bits}
+    return Stored(
+        shape=shape, dtype=dtype, codec=CodecSpec("bitmask", params),
+        values={"data": indices, "mask": mask, "codebook": lut},
+        shapes={
+            "data": ("u8", (-(-count * bits // 8),)), "mask": ("u8", (-(-dtypes.count(shape) // 8),)),
+            "codebook": (dtype, (1 << bits,)),
+        },
+    )  # fmt: skip
+
+
 def _value(operation: Operation, name: str) -> Value:
     found = operation.values.get(name)
     if found is None:
@@ -258,4 +280,5 @@ _OPERATIONS: Mapping[str, Callable[[Operation], Stored | None]] = {
     "constexpr_lut_to_dense": _lut,
     "constexpr_sparse_to_dense": _sparse,
     "constexpr_sparse_blockwise_shift_scale": _sparse_scaled,
+    "constexpr_lut_to_sparse": _sparse_palette,
 }

@@ -90,6 +90,10 @@ ROWS: Mapping[str, Row] = {
         "mask and palette codes", "the sparse index plane is a flag of a later descriptor", "table 25.5",
         Cell("illegal", _STATED, _NO_ENCODER), Cell("fold", "unstated"), Cell("stream", _STATED),
     ),
+    "sparse_int8": _row(
+        "mask and int8 values with scales", "the book has no statement on scales under a mask", "table 25.2",
+        Cell("fold", "unstated"),
+    ),
     "blockwise": _row(
         "int8 with a scale for each block", "streams where byte 0x520 is set", "table 25.2",
         Cell("fold", _MEASURED), Cell("fold", _MEASURED, "0.985x"), Cell("stream", _PREDICTED),
@@ -118,6 +122,15 @@ GATES: Mapping[int, str | None] = {
     0x52D: "H18", 0x288: None,
 }  # fmt: skip
 MASTER, PALETTE_GATE = 0x48F, 0x529
+
+# Capability -> version five (H13), later descriptors (table 25.5).
+CODEGEN: Mapping[str, tuple[str, str]] = {
+    "sparse-binary index packing": ("asserts unsupported", "a packed flag at descriptor offset 0x424"),
+    "multi-codebook palette": ("asserts unsupported", "implemented"),
+    "asymmetric quantization": ("asserts unsupported", "implemented"),
+    "zero-skip detect": ("implemented", "implemented"),
+    "palette enable and bit width": ("implemented, 4 and 8 bit", "implemented, plus 3 and 6 bit"),
+}
 
 CAP_DENSE, CAP_STREAMED = 64 << 10, 16 << 20
 """Most bytes of a weight before it is split: folded or dense (field 0x200), streamed (field 0x210)."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from attrs import evolve
 from squish_codecs.scheme import Scheme
 from squish_codecs.tables import Tables
 
-from squish_core.api import Encoding, TensorSpec, dtypes
+from squish_core.api import Codec, Encoding, TensorSpec, dtypes
 
 from .planner import Weights
 
@@ -15,8 +16,10 @@ PALETTES = {1: "palette1_2", 2: "palette1_2", 3: "palette3_6", 4: "palette4", 6:
 FLOATS = {"f16": "dense", "f8_e4m3": "f8_e4m3", "f8_e5m2": "f8_e5m2"}
 
 
-def weights_of(encoding: Encoding, spec: TensorSpec) -> Weights | None:
+def weights_of(encoding: Encoding, spec: TensorSpec, codec: Codec) -> Weights | None:
     """The weights as the compiler would be given them; None where Core ML has no such form and they are decoded."""
+    if encoding.codec.id not in _FORMS and (restated := codec.restated(spec, encoding.codec.params)):
+        encoding = evolve(encoding, codec=restated)
     known = _FORMS.get(encoding.codec.id)
     return known(encoding, spec) if known else None
 
@@ -46,9 +49,13 @@ def _palette(encoding: Encoding, spec: TensorSpec) -> Weights | None:
 
 
 def _bitmask(encoding: Encoding, spec: TensorSpec) -> Weights | None:
-    data = encoding.parts["data"]
-    plain = data.dtype == "f16" and "scale" not in encoding.parts
-    return _weights(spec, "sparse", nonzero=dtypes.count(data.shape)) if plain else None
+    params = encoding.codec.params
+    count, bits = dtypes.count(encoding.parts["data"].shape), params.get("bits", 0)
+    if bits:
+        return _weights(spec, "sparse_palette", bits=bits, nonzero=params.get("count", 0))
+    if params["dtype"] == "i8":
+        return _weights(spec, "sparse_int8", nonzero=count)
+    return _weights(spec, "sparse", nonzero=count) if params["dtype"] == "f16" else None
 
 
 def _dense(encoding: Encoding, spec: TensorSpec) -> Weights | None:
@@ -66,6 +73,4 @@ def _weights(spec: TensorSpec, form: str, **more: int) -> Weights:
 
 _FORMS: Mapping[str, Callable[[Encoding, TensorSpec], Weights | None]] = {
     "affine": _affine, "palette": _palette, "bitmask": _bitmask, "dense": _dense, "float8": _float8,
-    "squizd.int4": lambda encoding, spec: _weights(spec, "affine4", bits=4),
-    "squizd.int2": lambda encoding, spec: _weights(spec, "affine4", bits=2),
 }  # fmt: skip

@@ -136,9 +136,18 @@ _ORDER = ("axis", "word", "order", "group_size")  # there is one order here, and
 
 def _bitmask(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
     params = encoding.codec.params
-    if params.get("kept") != "run" or params["dtype"] not in FLOATS or params.get("scale", "none") != "none":
-        return "Core ML's masks are of float16 or float32 values, one after the other (bitmask with kept=run)"
-    return encoding.codec
+    joint = "bits" in params or params["dtype"] == "i8"
+    scale = params.get("scale", "none")
+    rules = (
+        (params.get("kept") == "run", "masks whose values are not one after the other (kept=run)"),
+        (params["dtype"] in (*FLOATS, "i8"), f"masked {params['dtype']}"),
+        ((scale in FLOATS) == (params["dtype"] == "i8") and params.get("scales", "row") == "row",
+         "masked floats with scales, or int8 without one for each row"),
+        (params.get("bits", 1) in (1, 2, 3, 4, 6, 8), f"{params.get('bits')}-bit indices"),
+        (not joint or target == "iOS18", "indices or int8 under a mask before iOS18"),
+    )  # fmt: skip
+    failed = next((what for holds, what in rules if not holds), None)
+    return f"Core ML has no form of {failed}" if failed else encoding.codec
 
 
 _HELD: Mapping[str, Callable[[TensorSpec, Encoding, str], CodecSpec | str]] = {
@@ -178,10 +187,20 @@ def _affine_op(scheme: Scheme, spec: TensorSpec, target: str) -> Op:
 
 
 def _bitmask_op(spec: TensorSpec, target: str) -> Op:
-    data = spec.encodings[0].parts["data"]
-    mask = ("u8", (-(-spec.elements // 8),)) if target == "iOS16" else ("u1", spec.shape)
-    params = {"nonzero_data": ("data", data.dtype, data.shape), "mask": ("mask", *mask)}
-    return Op(type="constexpr_sparse_to_dense", dtype=data.dtype, params=params)
+    (encoding,) = spec.encodings
+    params, data, rank = encoding.codec.params, encoding.parts["data"], len(spec.shape)
+    mask = ("mask", "u8", (-(-spec.elements // 8),)) if target == "iOS16" else ("mask", "u1", spec.shape)
+    if bits := params.get("bits"):
+        table = ("codebook", params["dtype"], (*(1,) * rank, 1 << bits, 1))
+        indices = ("data", f"u{bits}", (params["count"],))
+        return Op(type="constexpr_lut_to_sparse", dtype=params["dtype"],
+                  params={"indices_mask": mask, "indices_nonzero_data": indices, "lut": table})  # fmt: skip
+    values = ("data", data.dtype, data.shape)
+    if data.dtype == "i8":
+        scale = ("scale", params["scale"], (*spec.shape[:1], *(1,) * (rank - 1)))
+        return Op(type="constexpr_sparse_blockwise_shift_scale", dtype=params["scale"],
+                  params={"data_mask": mask, "nonzero_data": values, "scale": scale})  # fmt: skip
+    return Op(type="constexpr_sparse_to_dense", dtype=data.dtype, params={"nonzero_data": values, "mask": mask})
 
 
 def _palette_op(tables: Tables, spec: TensorSpec, target: str) -> Op:

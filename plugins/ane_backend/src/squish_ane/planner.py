@@ -35,6 +35,7 @@ class Weights:
             "int8": count + 2 * self.channels,
             "int8_asymmetric": count + 3 * self.channels,
             "sparse": -(-count // 8) + 2 * self.nonzero,
+            "sparse_int8": -(-count // 8) + self.nonzero + 2 * self.channels,
             "sparse_palette": -(-count // 8) + -(-self.nonzero * self.bits // 8) + palette,
             "blockwise": count + 2 * -(-count // max(self.block, 1)),
             "f8_e4m3": count,

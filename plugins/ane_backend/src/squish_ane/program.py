@@ -248,20 +248,18 @@ def kind_of(tag: int, type_number: int, shape: tuple[int, ...]) -> bytes:
 
 def operation(
     kind: str,
-    output: tuple[str, str, tuple[int, ...]],
-    *,
+    *outputs: Feature,
     inputs: Mapping[str, bytes | str],
     attributes: Mapping[str, bytes],
 ) -> bytes:
-    """An operation with one result; an input is a value, or the name of another result."""
-    name, dtype, shape = output
+    """An operation; an input is a value, or the name of another result."""
     arguments = {
         key: message(1, given) if isinstance(given, str) else message(2, given) for key, given in inputs.items()
     }
     bound = [message(2, message(1, key), message(2, message(1, each))) for key, each in arguments.items()]
-    result = message(3, message(1, name), kind_of(2, TYPES[dtype].number, shape))
+    results = [message(3, message(1, name), kind_of(2, TYPES[dtype].number, shape)) for name, dtype, shape in outputs]
     named = [message(5, message(1, key), message(2, value)) for key, value in attributes.items()]
-    return message(3, message(1, kind), *bound, result, *named)
+    return message(3, message(1, kind), *bound, *results, *named)
 
 
 _ARRAY_TYPES = {"f16": 65552, "f32": 65568}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from attrs import field, frozen
+import numpy as np
+from attrs import field, frozen, validators
 
 from squish_core.api import SquishError
 
@@ -19,6 +20,19 @@ TYPE_NUMBERS = {"i8": 2, "u8": 3, "i16": 4, "f16": 5, "f32": 6, "lut": 8, "u4": 
 
 VECTOR_MASK = 0x36
 """Bit v is set where a codebook may hold vectors of v consecutive output channels."""
+
+HELPERS: Mapping[str, str] = {
+    "_ZinKernelFormatGetBitDepth(f)": "the index bit-width per element",
+    "_ZinKernelFormatGetPaletteFormat(f)": "the palette sub-format, valid for f in 7 through 27",
+    "_ZinKernelFormatGetUnderlyingType(f)": "the underlying scalar type: int8, uint8, e4m3 or half",
+    "_ZinKernelGetPaletteLUTSize(f, n)": "the per-codebook byte stride times the codebook count",
+    "ZinKernelFormatGetTypeno(f)": "the type number written into the descriptor",
+}
+"""The five helpers keyed on the kernel format (table 25.1). Which number is which width is not stated; the ranges are
+below, the sizes in `codebook_bytes`, the type numbers above."""
+
+ELEMENT_CODES = {"f8_e4m3": 0xC, "f8_e5m2": 0xD}
+"""Tensor formats of the float8 datapath: E4M3 is gated, E5M2 is converted to float16."""
 
 CONVERTIBLE = 0x2FF0
 """Bit f is set where the memory engine converts tensor format f (below 14) to float16; 13 is E5M2, 12 is E4M3."""
@@ -47,6 +61,11 @@ def converts_to_half(tensor_format: int) -> bool:
 def codebook_bytes(bits: int, vector_size: int = 1, count: int = 1) -> int:
     """Bytes of float16 codebooks: 32 for one of four bits, 512 for one of eight."""
     return (1 << bits) * vector_size * 2 * count
+
+
+def is_quantised_palette(entries: int) -> bool:
+    """Whether a palette of integers may have so many entries: fewer than 256."""
+    return 0 < entries < 256
 
 
 @frozen(kw_only=True)
@@ -125,10 +144,39 @@ STREAMS: Mapping[str, Stream] = {
     "activation": Stream(0x5578, 0x557C, 0x1560),
 }
 
-ACTIVATION_TABLE = {"clamps": 2, "mode": 1, "scale": 1, "knots": 33, "tails": 4, "packed mode": 1}
-"""Fields of an activation table with their half-precision entries."""
+ACTIVATION_TABLE = {"clamps": 2, "mode": 1, "scale": 1, "knots": 33, "tails": 4, "packed_mode": 1}
+"""Fields of an activation table with their half-precision entries, in the chapter's order."""
 ACTIVATION_BYTES = 86
 """43 entries, as the chapter counts them; its fields make 42."""
+
+
+@frozen(kw_only=True)
+class ActivationTable:
+    """A function of one variable as 33 even knots between two clamps, with straight lines between them.
+
+    The meaning of `mode`, `tails` and `packed_mode` is not stated; `pack` leaves the entry that is not named zero.
+    """
+
+    clamps: tuple[float, float]
+    knots: tuple[float, ...] = field(validator=[validators.min_len(33), validators.max_len(33)])
+    scale: float = 1.0
+    mode: int = 0
+    tails: tuple[float, ...] = (0.0,) * 4
+    packed_mode: int = 0
+
+    def __call__(self, x: float) -> float:
+        """The segment's line; the last knot on either side beyond the clamps. In Python's floats, rounded to half."""
+        low, high = self.clamps
+        place = min(max((x - low) / (high - low) * 32, 0.0), 32.0)
+        segment = min(int(place), 31)
+        one, two = self.knots[segment : segment + 2]
+        return float(np.float16(one + (two - one) * (place - segment)))
+
+    def pack(self) -> bytes:
+        """The record, 86 bytes."""
+        halves = struct.pack("<2eHe33e4eH", *self.clamps, self.mode, self.scale, *self.knots, *self.tails,
+                             self.packed_mode)  # fmt: skip
+        return halves.ljust(ACTIVATION_BYTES, b"\0")
 
 
 def winograd(

@@ -14,6 +14,7 @@ from squish_codecs.tables import Tables
 from squish_core.api import FormatError, Options, Outgoing, Sink, TensorSpec, dtypes
 
 from . import blobs, program
+from .constexpr import JOINT
 from .holding import FLOATS, TARGETS, Op, operation
 
 ROOT, ITEM = (str(uuid.uuid5(uuid.NAMESPACE_URL, f"squish:{name}")) for name in ("model.mlmodel", "weights"))
@@ -99,6 +100,8 @@ class _Program:
         values |= _settings(spec, op, self.target)
         if op.type == "const" or self.target == "iOS16":
             self.operations.append(program.operation(op.type, result, inputs={}, attributes={**values, **named}))
+        elif op.type in JOINT:
+            self._joint(spec, op, values, result)
         else:
             self.operations.append(program.operation(op.type, result, inputs=values, attributes=named))
         if len(spec.shape) == 2 and op.dtype in FLOATS:
@@ -107,6 +110,18 @@ class _Program:
     def written(self, meta: Mapping[str, str]) -> bytes:
         """The specification."""
         return program.specification(self.target, self.operations, list(self.inputs.values()), self.outputs, meta)
+
+    def _joint(self, spec: TensorSpec, op: Op, values: Mapping[str, bytes], result: program.Feature) -> None:
+        """Compressed values under a mask: an operation for the values, and one that puts them in their places."""
+        mask = (self._identifier(f"{result[0]}_mask"), "u1", spec.shape)
+        kept = (self._identifier(f"{result[0]}_kept"), op.dtype, (spec.encodings[0].codec.params["count"],))
+        named = {"name": program.text(spec.name)}
+        self.operations.append(program.operation(op.type, mask, kept, inputs=values, attributes=named))
+        given = {"nonzero_data": kept[0], "mask": mask[0]}
+        named = {"name": program.text(result[0])}
+        self.operations.append(
+            program.operation("constexpr_sparse_to_dense", result, inputs=given, attributes=named)
+        )  # fmt: skip
 
     def _linear(self, weight: program.Feature) -> None:
         """`y = x @ W.T + 0`: the bias is not optional everywhere, so there is one for each size."""

@@ -41,7 +41,8 @@ class Affine(Codec):
     offset_dtype   see right  integer or float; for zero points "packed": like the codes, across the groups (for axis
                               "flat": along them). Default: the scale's for a bias, u8 or i8 for zero points
     search         none       for encoding. none: a group's range is from its smallest to its largest value; mse: of
-                              that one and narrower ones the one with the least squared error
+                              that one and narrower ones the one with the least squared error; activations: the same
+                              with errors multiplied by the activations of their columns (AWQ's measure)
 
     Sources: SQUIZD P3; MLX quantize; zTensor zt.quant_group/1; GPTQ, AWQ, compressed-tensors checkpoints.
     """
@@ -71,7 +72,10 @@ class Affine(Codec):
         decoding.decode(Scheme.of(params), parts, spec.shape, region, out)
 
     def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        return encoding.encode(Scheme.of(params), panel)
+        return encoding.encode(Scheme.of(params), panel, (stats or {}).get("activations"))
+
+    def weighs(self, params: Params) -> bool:
+        return Scheme.of(params).search == "activations"
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         return repacking.codes(Scheme.of(params), parts, spec.shape, region)

@@ -10,6 +10,11 @@ import numpy as np
 
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
 
+from .encoding import check_finite, step_of
+from .fitting import FITS, codebook
+from .packing import Packing
+from .palette import nearest
+
 SCALES = ("none", "f32", "f16", "bf16")
 RUN = "run"
 TYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8")
@@ -28,13 +33,16 @@ class Bitmask(Codec):
                      But with kept=run zeros are multiplied, too, as compressed-tensors has it: -0.0 where a scale is
                      negative, NaN where it is infinite
     scales   row     row; all: one `scale` [1, 1] for all rows
+    bits     none    1..8, with kept=run and no scale: `data` u8 [count * bits / 8] are indices of this width, the first
+                     in the lowest bits, into `codebook` [2**bits] of `dtype`
 
-    Encoding takes kept=run without a scale. `sparsity` drops this share of every row's values, the smallest ones;
-    without it only zeros are dropped.
-    Sources: compressed-tensors 0.11, sparse-bitmask and sparse-24-bitmask; Core ML constexpr_sparse_to_dense.
+    Encoding takes kept=run: floats, indices into a codebook fitted to the kept values, or dtype=i8 with a scale.
+    `sparsity` drops this share of every row's values, the smallest ones; without it only zeros are dropped.
+    Sources: compressed-tensors 0.11, sparse-bitmask and sparse-24-bitmask; Core ML constexpr_sparse_to_dense,
+    constexpr_lut_to_sparse and constexpr_sparse_blockwise_shift_scale.
     """
 
-    scanned = ("starts", "mask")  # without `starts` the bits before a row say where its values begin
+    scanned = ("starts", "mask", "codebook")  # without `starts` the bits before a row say where its values begin
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         dtype, kept, scale = _checked(params)
@@ -43,6 +51,9 @@ class Bitmask(Codec):
                 "data": (dtype, (params.get("count", 0),)),
                 "mask": ("u8", (-(-spec.elements // 8),)),
             }
+            if bits := params.get("bits"):
+                indices = ("u8", (_indices(bits).words(params.get("count", 0)),))
+                return {"data": indices, "mask": run["mask"], "codebook": (dtype, (1 << bits,))}
             return run if scale == "none" else {**run, "scale": (scale, (*spec.shape[:1], 1))}
         if len(spec.shape) != 2:
             raise CodecError("a bitmask needs a matrix", found=f"shape {list(spec.shape)}", code="shape")
@@ -90,10 +101,11 @@ class Bitmask(Codec):
         given = {"kept": RUN, "dtype": "f16", **params}
         sparsity = given.get("sparsity", 0)
         _, kept, scale = _checked(given)
-        if kept != RUN or scale != "none" or given["dtype"] not in SCALES[1:] or not 0 <= sparsity < 1:
+        held = given["dtype"] in SCALES[1:] if scale == "none" else given["dtype"] == "i8" and "scales" not in given
+        if kept != RUN or not held or not 0 <= sparsity < 1:
             raise CodecError(
-                "masks are encoded for floats, one after the other, without a scale", found=repr(dict(params))[:120],
-                expected="for example bitmask:sparsity=0.5", code="params",
+                "masks are encoded for floats without a scale or i8 with one, one after the other", code="params",
+                expected="for example bitmask:sparsity=0.5", found=repr(dict(params))[:120],
             )  # fmt: skip
         return given
 
@@ -103,6 +115,8 @@ class Bitmask(Codec):
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         """Whole bytes of the mask, so that panels join."""
+        if params.get("bits"):  # one codebook
+            return (None,) * len(spec.shape)
         grain = self.grain(spec, params)
         return (8 // gcd(8, max(dtypes.count(spec.shape[1:]), 1)), *grain[1:]) if grain else grain
 
@@ -111,7 +125,18 @@ class Bitmask(Codec):
     ) -> dict[str, np.ndarray]:
         values = _pruned(panel, params)
         mask = values.reshape(-1) != 0
-        return {"data": values.reshape(-1)[mask], "mask": np.packbits(mask, bitorder="little")}
+        kept, packed = values.reshape(-1)[mask], np.packbits(mask, bitorder="little")
+        if bits := params.get("bits"):
+            book = codebook(kept[:, None].astype(np.float32), 1 << bits, FITS[0]).astype(kept.dtype)
+            codes = nearest(book[:, 0].astype(np.float32), kept.astype(np.float32))
+            return {"data": _indices(bits).pack(codes), "mask": packed, "codebook": book[:, 0]}
+        if params["dtype"] != "i8":
+            return {"data": kept, "mask": packed}
+        rows = values.reshape(len(values), -1) if values.ndim else values.reshape(1, 1)
+        check_finite(panel, np.abs(rows).max(axis=1, initial=0))
+        scale = step_of(np.abs(rows).max(axis=1, initial=0).astype(np.float64) / 127, params["scale"])
+        codes = np.rint(rows / scale.astype(np.float32)[:, None]).astype(np.int8)
+        return {"data": codes.reshape(-1)[mask], "mask": packed, "scale": scale[:, None]}
 
     def _between(self, parts: Parts, params: Params, rows: slice, counts: np.ndarray) -> np.ndarray:
         """The values of rows that lie one after the other, from where the first begins."""
@@ -139,7 +164,7 @@ def _decode_run(parts: Parts, spec: TensorSpec, params: Params, region: Region, 
     count, total = int(mask.sum()), params.get("count", 0)
     whole = last == spec.elements
     _check(start + count == total if whole else start + count <= total, f"{total} values", f"{start + count} bits set")
-    values = parts["data"][start : start + count]
+    values = _kept(parts, params, start, count)
     if params.get("scale", "none") != "none":
         scale = parts["scale"][region[0]].astype(np.float32).reshape(-1)
         with np.errstate(all="ignore"):
@@ -149,9 +174,27 @@ def _decode_run(parts: Parts, spec: TensorSpec, params: Params, region: Region, 
     flat[mask] = values
 
 
+def _kept(parts: Parts, params: Params, start: int, count: int) -> np.ndarray:
+    """Stored values by their place."""
+    bits = params.get("bits")
+    if not bits:
+        values: np.ndarray = parts["data"][start : start + count]
+        return values
+    first = start // 8 * 8  # indices begin with a byte here
+    packing = _indices(bits)
+    words = parts["data"][packing.words(first) : packing.words(start + count)]
+    codes = packing.unpack(words, start + count - first)[start - first :]
+    return np.asarray(parts["codebook"][...][codes])
+
+
+def _indices(bits: int) -> Packing:
+    return Packing(bits, "u8", "lsb")
+
+
 def _pruned(panel: np.ndarray, params: Params) -> np.ndarray:
-    """Values in their dtype, the smallest of each row dropped."""
-    values: np.ndarray = panel.astype(dtypes.to_numpy(params["dtype"]))
+    """Values in their dtype (before they become int8: float32), the smallest of each row dropped."""
+    dtype = params["dtype"] if params["dtype"] != "i8" else "f32"
+    values: np.ndarray = panel.astype(dtypes.to_numpy(dtype))
     dropped = round(params.get("sparsity", 0) * panel.shape[-1]) if panel.ndim else 0
     if dropped:
         places = np.argsort(np.abs(panel), axis=-1, kind="stable")[..., :dropped]
@@ -171,8 +214,10 @@ def _check(holds: bool, expected: str, found: str) -> None:
 def _checked(params: Params) -> tuple[Any, Any, Any]:
     """dtype, values kept in a row (None: any number; RUN) and dtype of the scale."""
     dtype, kept, scale = params.get("dtype"), params.get("kept", "any"), params.get("scale", "none")
-    count = params.get("count", 0)
+    count, bits = params.get("count", 0), params.get("bits")
     legal = params.get("scales", "row") in ("row", "all")
+    if bits is not None:
+        legal = legal and type(bits) is int and 1 <= bits <= 8 and kept == RUN and scale == "none" and dtype != "i8"
     legal = legal and dtype in TYPES and scale in SCALES and type(count) is int and count >= 0
     if not legal or not (kept in ("any", RUN) or (type(kept) is int and kept >= 0)):
         raise CodecError("bitmask cannot take these parameters", found=repr(dict(params))[:120], code="params")

@@ -2,7 +2,8 @@
 
 Scales are rounded up to their stored dtype, and biases down, so that no value lies outside the codes: a value comes
 back within half a scale step of its group. A group whose scale would be 0 gets the scale 1. With `search=mse` a group
-takes a narrower range where that lowers its squared error; values outside it get the outermost codes.
+takes a narrower range where that lowers its squared error; values outside it get the outermost codes. With
+`search=activations` errors are multiplied by the activations that their columns see first.
 
 The layout of MLX gets the codes, scales and biases of its `quantize`.
 """
@@ -44,21 +45,22 @@ def check(scheme: Scheme) -> None:
             )  # fmt: skip
 
 
-def encode(scheme: Scheme, panel: Array) -> dict[str, Array]:
-    """Parts of a panel of float32 values."""
+def encode(scheme: Scheme, panel: Array, activations: Array | None = None) -> dict[str, Array]:
+    """Parts of a panel of float32 values; `activations` [columns] for `search=activations`."""
     check(scheme)
     declared = scheme.parts(panel.shape)
     if scheme.transposed:
-        return {role: part.swapaxes(-1, -2) for role, part in encode(scheme.upright, panel).items()}
+        return {role: part.swapaxes(-1, -2) for role, part in encode(scheme.upright, panel, activations).items()}
     values = panel.reshape(-1) if scheme.flat else panel
     blocks, axis = blocks_of(scheme, np.ascontiguousarray(values, np.float32))
     with np.errstate(all="ignore"):
         low, high = _reduced(np.minimum, blocks, axis), _reduced(np.maximum, blocks, axis)
         check_finite(panel, low, high)
-        codes, scale, offset = _fitted(scheme, blocks, axis, low.astype(np.float64), high.astype(np.float64))
-        if scheme.search == "mse":
-            ranges = low.astype(np.float64), high.astype(np.float64)
-            codes, scale, offset = _searched(scheme, blocks, axis, ranges, (codes, scale, offset), values.size)
+        ranges = low.astype(np.float64) + 0, high.astype(np.float64) + 0  # no zero has a sign
+        codes, scale, offset = _fitted(scheme, blocks, axis, *ranges)
+        if scheme.search != "none":
+            weights = _weights(scheme, panel, activations)
+            codes, scale, offset = _searched(scheme, blocks, axis, ranges, (codes, scale, offset), values.size, weights)
     codes = codes.reshape(-1)[: values.size].reshape(values.shape)
     parts = {"data": scheme.packing.pack(codes, scheme.pack_axis), "scale": scale}
     if offset is not None and scheme.packed_zeros:
@@ -80,14 +82,26 @@ def _fitted(scheme: Scheme, blocks: Array, axis: int, low: Array, high: Array) -
     return codes, scale, offset
 
 
-def _searched(scheme: Scheme, blocks: Array, axis: int, ranges: tuple[Array, Array], best: Fit, count: int) -> Fit:
+def _weights(scheme: Scheme, panel: Array, activations: Array | None) -> Array | None:
+    """What each value's error is multiplied by, split into groups; None where all count the same."""
+    if scheme.search == "mse":
+        return None
+    if activations is None:
+        raise CodecError("search=activations needs statistics of activations", code="encode")
+    spread = np.broadcast_to(activations.astype(np.float32), panel.shape)
+    return blocks_of(scheme, spread.reshape(-1) if scheme.flat else spread)[0]
+
+
+def _searched(
+    scheme: Scheme, blocks: Array, axis: int, ranges: tuple[Array, Array], best: Fit, count: int, weights: Array | None
+) -> Fit:
     """For each group the best of its whole range and narrower ones with the same middle."""
     middle, half = (ranges[0] + ranges[1]) / 2, (ranges[1] - ranges[0]) / 2
     codes, scale, offset = best
-    least = _squared(scheme, blocks, axis, best, count)
+    least = _squared(scheme, blocks, axis, best, count, weights)
     for share in SHARES:
         other = _fitted(scheme, blocks, axis, middle - share * half, middle + share * half)
-        error = _squared(scheme, blocks, axis, other, count)
+        error = _squared(scheme, blocks, axis, other, count, weights)
         better = error < least
         least = np.where(better, error, least)
         codes = np.where(np.expand_dims(better, axis), other[0], codes)
@@ -96,7 +110,7 @@ def _searched(scheme: Scheme, blocks: Array, axis: int, ranges: tuple[Array, Arr
     return codes, scale, offset
 
 
-def _squared(scheme: Scheme, blocks: Array, axis: int, made: Fit, count: int) -> Array:
+def _squared(scheme: Scheme, blocks: Array, axis: int, made: Fit, count: int, weights: Array | None) -> Array:
     """Squared error of each group; what follows the first `count` values is padding."""
     codes, scale, offset = made
     gap = codes.view(np.int8 if scheme.signed else np.uint8).astype(np.float32)
@@ -107,6 +121,8 @@ def _squared(scheme: Scheme, blocks: Array, axis: int, made: Fit, count: int) ->
         gap += _wide(offset, axis)
     gap -= blocks
     gap.reshape(-1)[count:] = 0
+    if weights is not None:
+        gap *= weights
     return _reduced(np.add, np.square(gap, out=gap), axis)
 
 

@@ -228,7 +228,7 @@ _CHECKS: dict[str, Any] = {
     "transposed": _flag, "signed": _flag, "word": choice(*WORDS), "order": _order,
     "offset": choice("none", "zero_point", "bias"), "zero": integer(-(1 << 20), 1 << 20),
     "scale_dtype": choice(*SCALES), "offset_dtype": choice(*dict.fromkeys(ZEROS + SCALES)),
-    "search": choice("none", "mse"),
+    "search": choice("none", "mse", "activations"),
 }  # fmt: skip
 
 # Each default may look at the values before it.

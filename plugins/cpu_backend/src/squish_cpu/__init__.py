@@ -28,4 +28,9 @@ def squish_encoders() -> list[EncoderInfo]:
             aliases={name: f"ggml.{name}"},
         )
         for name in ENCODED
-    ]
+    ] + [
+        EncoderInfo(id=name, title=f"{name}, compiled", factory=f"squish_cpu.encoders:{made}")
+        for name, made in (
+            ("affine", "AffineEncoder"), ("squizd.int4", "squizd_int4"), ("squizd.int2", "squizd_int2"),
+        )
+    ]  # fmt: skip

@@ -34,6 +34,15 @@ class Weights(ctypes.Structure):
     )  # fmt: skip
 
 
+class Affine(ctypes.Structure):
+    """`struct Affine` of native/weights.h."""
+
+    _fields_ = (
+        ("size", c_int64), ("bits", c_int32), ("low", c_int32), ("high", c_int32), ("zero", c_int32),
+        ("offset", c_int32), ("edges", c_int32), ("scale_type", c_int32), ("offset_type", c_int32),
+    )  # fmt: skip
+
+
 class Library(NamedTuple):
     """The functions of the library, and the instruction sets that run here, best first."""
 
@@ -41,6 +50,7 @@ class Library(NamedTuple):
     multiply: Function
     multiply8: Function
     encode: Function
+    encode_affine: Function
     fill: Function
     read: Function
     instructions: tuple[str, ...]
@@ -75,11 +85,13 @@ def library() -> Library:
     products = (weights, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int32)
     products8 = (weights, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int32)
     blocks = (c_int32, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int32)
+    groups = (ctypes.POINTER(Affine), c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int32)
     return Library(
         _declared(loaded.squish_decode, *rows),
         _declared(loaded.squish_multiply, *products),
         _declared(loaded.squish_multiply8, *products8, result=c_int),
         _declared(loaded.squish_encode, *blocks, result=c_int),
+        _declared(loaded.squish_encode_affine, *groups, result=c_int),
         _declared(loaded.squish_fill, c_void_p, c_int64),
         _declared(loaded.squish_read, c_void_p, c_int64, result=c_float),
         found,

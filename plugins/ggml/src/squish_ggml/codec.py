@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from squish_core.api import Codec, CodecError, Codes, Exactness, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecError, CodecSpec, Codes, Exactness, Parts, Region, TensorSpec
 
 from .blocks import BLOCKS, LONG_TAIL, Block
 
@@ -77,6 +77,15 @@ class GgmlBlocks(Codec):
         nbytes = self.block.nbytes
         blocks = slice(region[-1].start // repacking.ELEMENTS * nbytes, region[-1].stop // repacking.ELEMENTS * nbytes)
         return repacking.codes(self.id, parts["data"][(*region[:-1], blocks)])
+
+    def restated(self, spec: TensorSpec, params: Mapping[str, Any]) -> CodecSpec | None:
+        """As integers with scales along rows; those with a zero in the middle as signed ones."""
+        from squish_codecs.families import GGML
+
+        form = dict(GGML.get(self.id, {}))
+        if form.pop("zero", 0):
+            form["signed"] = True
+        return CodecSpec("affine", form) if form else None
 
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Mapping[str, Any]

@@ -15,7 +15,8 @@ from attrs import evolve, frozen
 from squish_core.api import DENSE, File, FormatError, LimitError, TensorSpec, convert
 from squish_core.api import open as open_model
 
-from .tiers import TIERS
+from . import sealing
+from .tiers import SUFFIX, TIERS
 
 MIB = 1 << 20
 MEMORY = 256 * MIB
@@ -49,10 +50,12 @@ def build(path: str | Path, tier: str, progress: Progress | None = None) -> Buil
     with open_model(folder, "npydir") as file:
         own = _own(file)
         if (folder / sentinel).exists():
+            _seal(folder)
             return Built(tier=tier, made=0, kept=len(own), size=0)
         _check_room(folder, sum(spec.elements for spec in own.index.tensors.values()) * share // 8)
         built = make(own, folder, progress)
     _touch(folder / sentinel)
+    _seal(folder)
     return evolve(built, tier=tier)
 
 
@@ -205,6 +208,13 @@ def available() -> int | None:
     except OSError:
         pass
     return None
+
+
+def _seal(folder: Path) -> None:
+    """Tiers of one file open without a look at the others while nothing changes."""
+    for tier in TIERS:
+        if tier.needs.endswith(SUFFIX) and (folder / tier.sentinel).exists():
+            sealing.seal(folder, tier.label, tier.needs)
 
 
 def _touch(sentinel: Path) -> None:

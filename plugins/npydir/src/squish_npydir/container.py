@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from attrs import evolve
 from squish_safetensors.folder import ASSETS
+from squish_safetensors.header import Record, plain
 
 from squish_core.api import (
     DENSE,
@@ -14,6 +16,7 @@ from squish_core.api import (
     CodecSpec,
     Container,
     Encoding,
+    FileRef,
     FormatError,
     Index,
     Layout,
@@ -33,10 +36,11 @@ from squish_core.api import (
     check_shape,
 )
 
-from . import awq, dialects, manifest, placing, tiers, writer
+from . import awq, dialects, manifest, placing, sealing, tiers, writer
 from .folder import Folder, Stored
+from .sealing import PLACE, READY
 
-PLACE, READY, STATS = "tensors", "tensors/.manifest_ready", "stats.json"
+STATS = "stats.json"
 UNREADABLE = (TensorError, CodecError, MissingPluginError)
 """What leaves one tensor unread; anything else is wrong with the directory."""
 Shape = tuple[int, ...]
@@ -83,22 +87,58 @@ class Directory:
         self.problems: list[Problem] = []
         self.missing: dict[str, int] = {}
         self.names = manifest.read(folder)
-        self.suffixes = _suffixes(folder)
+        self.tiers = list(tiers.read(folder, self.problems))
+
+    @cached_property
+    def suffixes(self) -> dict[str, frozenset[str]]:
+        """Safe key -> the suffixes of its files."""
+        return _suffixes(self.folder)
 
     def index(self) -> Index:
         """All tensors of the manifest; those that cannot be read say why."""
-        found = list(tiers.read(self.folder, self.problems))
-        tensors = {name: self.tensor(name, key, found) for name, key in self.names.items()}
-        self._state(tensors)
+        files: Sequence[FileRef] = self.folder.refs
+        tensors: Mapping[str, TensorSpec]
+        best = self.sealed()
+        if best is not None:
+            tensors, files = best
+        else:
+            tensors = {name: self.tensor(name, key) for name, key in self.names.items()}
+            self._state(tensors)
         folder, children = self.folder, {}
         if folder.has(awq.INDEX):
             children["awq"] = awq.read(Folder(source=folder.source, limits=folder.limits))
         return Index(
             format="npydir", version="", tensors=tensors, meta=_meta(folder), assets=_assets(folder),
-            files=tuple(folder.refs), children=children, problems=tuple(self.problems),
+            files=files if best else tuple(files), children=children, problems=tuple(self.problems),
         )  # fmt: skip
 
-    def tensor(self, name: str, key: str, found: list[tuple[str, tiers.Found]]) -> TensorSpec:
+    def sealed(self) -> tuple[sealing.Sealed, sealing.Files] | None:
+        """The tensors of the best tier, where it has all of them in one file and is sealed: no other file is read."""
+        best = self.tiers[0] if self.tiers else None
+        if best is None or not self.names.keys() <= best.records.keys():
+            return None
+        if not sealing.holds(self.folder, best.tier.label, best.tier.needs):
+            return None
+        folders = (found.tier.needs[:-1] for found in self.tiers if found.tier.needs.endswith("/"))
+        files = sealing.Files(self.folder, (PLACE, *folders))
+        records = {name: best.records[name] for name in self.names}
+        extents = [(file, offset, length, name) for name, (file, _, _, offset, length) in records.items()]
+
+        def behind(name: str, record: Record) -> TensorSpec:
+            """A tensor with all its other encodings."""
+            files.complete()
+            return self.agreeing(name)
+
+        return sealing.Sealed(records, behind, extents, plain), files
+
+    def agreeing(self, name: str) -> TensorSpec:
+        """A tensor of a sealed tier, which the other files must not contradict."""
+        spec = self.tensor(name, self.names[name])
+        if not spec.encodings or spec.encodings[0].label != self.tiers[0].tier.label:
+            raise sealing.changed(spec)
+        return spec
+
+    def tensor(self, name: str, key: str) -> TensorSpec:
         """One tensor with all of its encodings, best first."""
         files: dict[str, Stored] = {}
         stored, shape, problem = list[Encoding](), None, ""
@@ -109,7 +149,7 @@ class Directory:
             problem = str(error)
         if problem:
             self._refuse_irregular(key, files)
-        encodings = [*self.cached(name, shape, found), *stored]
+        encodings = [*self.cached(name, shape), *stored]
         if encodings and problem:
             self.report("files", "warning", name, problem)
         if encodings and shape is None:
@@ -149,11 +189,12 @@ class Directory:
             problems += [why for suffix, why in dialects.REFUSED.items() if suffix in there] or ["has no files"]
         return encodings, shape, "; ".join(problems)
 
-    def cached(self, name: str, shape: Shape | None, found: list[tuple[str, tiers.Found]]) -> Iterator[Encoding]:
+    def cached(self, name: str, shape: Shape | None) -> Iterator[Encoding]:
         """The encodings of the tiers; one of another shape than the tensor's own files is reported and left out."""
-        for label, find in found:
+        for found in self.tiers:
+            label = found.tier.label
             try:
-                encoding = find(name)
+                encoding = found.find(name)
             except SquishError as error:
                 self.report("tier", "warning", name, f"is not read from the tier {label}: {error}")
                 continue

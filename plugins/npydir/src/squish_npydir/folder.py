@@ -103,7 +103,13 @@ class Folder:
         if path not in self._numbers:
             self._numbers[path] = len(self.refs)
             self.refs.append(FileRef(path, size))
-        return self._numbers[path]
+        number = self._numbers[path]
+        if self.refs[number].size != size:
+            raise FormatError(
+                "has another size than when the folder was opened", file=path, expected=self.refs[number].size,
+                found=size, code="changed", hint="Open the folder again once it is complete.",
+            )  # fmt: skip
+        return number
 
     def find(self, path: str) -> Stored | None:
         """The array `path.npy`, or compressed `path.npy.zst`; None where there is none. Reads its header."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 from squish_codecs.affine import Affine
-from squish_safetensors.header import build, read_header
+from squish_safetensors.header import Record, build, read_header
 
 from squish_core.api import (
     DENSE,
@@ -28,8 +28,16 @@ from squish_core.api import (
 from .folder import Folder
 
 SUFFIX = ".safetensors"
-Found = Callable[[str], Encoding | None]
-"""The encoding of a tensor by its name."""
+
+
+@frozen(kw_only=True)
+class Found:
+    """A tier that is there: `find` gives the encoding of a tensor by its name; `records`: all of them, where they lie
+    in one file of dense tensors."""
+
+    tier: Tier
+    find: Callable[[str], Encoding | None]
+    records: Mapping[str, Record] = field(factory=dict)
 
 
 @frozen(kw_only=True)
@@ -42,13 +50,13 @@ class Tier:
     open: Callable[[Folder, Tier], Found]
 
 
-def read(folder: Folder, problems: list[Problem]) -> Iterator[tuple[str, Found]]:
-    """Label and tensors of each tier that is complete, best first."""
+def read(folder: Folder, problems: list[Problem]) -> Iterator[Found]:
+    """Each tier that is complete, best first."""
     for tier in TIERS:
         ready, there = folder.has(tier.sentinel), _there(folder, tier)
         if ready and there:
             try:
-                yield tier.label, tier.open(folder, tier)
+                yield tier.open(folder, tier)
             except SquishError as error:
                 problems.append(_problem(tier, "error", f"cannot be read and is ignored: {error}"))
         elif ready:
@@ -74,7 +82,8 @@ def _mlx(folder: Folder, tier: Tier) -> Found:
     shards = [f"{place}/{name}" for name in sorted(folder.names(place)) if name.endswith(SUFFIX)]
     if not shards:
         raise FormatError("has no safetensors file", file=place, code="tier")
-    specs = {name: spec for shard in shards for name, spec in _tensors(folder, shard).items()}
+    records = {name: record for shard in shards for name, record in _records(folder, shard).items()}
+    specs = {name: build(name, record) for name, record in records.items()}
 
     def find(name: str) -> Encoding | None:
         base = name.removesuffix(".weight")
@@ -82,7 +91,7 @@ def _mlx(folder: Folder, tier: Tier) -> Found:
             return _quantised(tier.label, name, base, specs, settings)
         return _dense(tier.label, specs.get(name))
 
-    return find
+    return Found(tier=tier, find=find)
 
 
 def _quantised(label: str, name: str, base: str, specs: Mapping[str, TensorSpec], settings: Any) -> Encoding:
@@ -115,8 +124,12 @@ def shape_of(encoding: Encoding) -> tuple[int, ...]:
 
 def _weights(folder: Folder, tier: Tier) -> Found:
     """One safetensors file of dense tensors."""
-    specs = _tensors(folder, tier.needs)
-    return lambda name: _dense(tier.label, specs.get(name))
+    records = _records(folder, tier.needs)
+
+    def find(name: str) -> Encoding | None:
+        return _dense(tier.label, build(name, records[name])) if name in records else None
+
+    return Found(tier=tier, find=find, records=records)
 
 
 def _finalized(folder: Folder, tier: Tier) -> Found:
@@ -129,16 +142,15 @@ def _finalized(folder: Folder, tier: Tier) -> Found:
             return None
         return Encoding(codec=DENSE, parts={"data": stored.raw()}, label=tier.label)
 
-    return find
+    return Found(tier=tier, find=find)
 
 
-def _tensors(folder: Folder, path: str) -> dict[str, TensorSpec]:
+def _records(folder: Folder, path: str) -> Mapping[str, Record]:
     source = folder.open(path)
     try:
-        records = read_header(source, folder.limits, folder.number(path, source.size)).records
+        return read_header(source, folder.limits, folder.number(path, source.size)).records
     except SquishError as error:
         raise error.within(file=source.name) from None
-    return {name: build(name, record) for name, record in records.items()}
 
 
 def _dense(label: str, spec: TensorSpec | None) -> Encoding | None:

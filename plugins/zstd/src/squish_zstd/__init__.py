@@ -8,4 +8,14 @@ from squish_core.api import CodecInfo, hookimpl
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
     """The codecs of this plugin."""
-    return [CodecInfo(id="zstd", title="Zstandard", factory="squish_zstd.codec:Zstd", kind="bytes", lossless=True)]
+    return [
+        CodecInfo(
+            id="zstd",
+            title="Zstandard",
+            factory="squish_zstd.codec:Zstd",
+            kind="bytes",
+            lossless=True,
+            signature=b"\x28\xb5\x2f\xfd",
+            suffix=".zst",
+        )
+    ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import zstandard
 
-from squish_core.api import ByteCodec, CodecError, Params
+from squish_core.api import ByteCodec, CodecError, Limits, Params, Source
 
 LEVEL = 3
 WINDOW = 128 << 20
@@ -69,6 +70,18 @@ class Zstd(ByteCodec):
             if compressed := compressor.compress(chunk):
                 yield compressed
         yield compressor.flush()
+
+    def unpacked(self, source: Source, limits: Limits) -> Source:
+        """The content of a `.zst` file, frame by frame; FormatError where frames are too large to open one alone."""
+        from .files import Unpacked
+
+        return Unpacked(source, limits)
+
+    def packing(self, write: Callable[[bytes], object]) -> AbstractContextManager[Callable[[Any], object]]:
+        """Frames of a mebibyte with checksums, at level 3, and a seek table; the same bytes for the same content."""
+        from .files import packing
+
+        return packing(write)
 
 
 def head(data: memoryview, size: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any
@@ -10,9 +11,12 @@ import cbor2
 
 from squish_core.api import FormatError, LimitError, Limits
 
-_SPARE, _APART = 1 << 17, 8
-"""Maps and arrays allowed whatever the size, and bytes for each further one; usual manifests have one in 25."""
-_HEADS = bytes(range(0x80, 0xC0))
+_SPARE, _EACH = 4 << 20, 20
+"""Bytes of memory that decoding may take whatever the size, and for each byte of it; usual manifests take 11."""
+_SMALL = 1 << 18
+"""Bytes up to which a manifest may be anything."""
+_BLOCKS, _APART = 1 << 16, 4
+"""Python objects that are no reason to look closer, and bytes for each further one; usual manifests have one in 5."""
 
 
 def decode(data: bytes, offset: int, limits: Limits, *, tags: bool = True) -> Any:
@@ -20,12 +24,14 @@ def decode(data: bytes, offset: int, limits: Limits, *, tags: bool = True) -> An
 
     They may stand in attributes; with `tags=False` nowhere.
     """
-    _check_density(data, offset)
-    stream, seen = BytesIO(data), _Tags()
+    stream = _Watched(data, offset) if len(data) > _SMALL else BytesIO(data)
+    seen = _Tags()
     try:
         decoder = cbor2.CBORDecoder(stream, max_depth=limits.depth, allow_duplicate_keys=False, semantic_decoders=seen)
         root = decoder.decode()
     except (cbor2.CBORError, ValueError, TypeError, OverflowError, RecursionError, MemoryError) as error:
+        if isinstance(error.__cause__, LimitError):  # of our stream
+            raise error.__cause__ from None
         raise FormatError(
             f"the manifest is not valid CBOR: {error}", offset=offset + min(stream.tell(), len(data)), code="cbor"
         ) from None
@@ -39,25 +45,49 @@ def decode(data: bytes, offset: int, limits: Limits, *, tags: bool = True) -> An
     return root
 
 
-def _check_density(data: bytes, offset: int) -> None:
-    """Few maps and arrays for so many bytes: an empty one is a byte here and seventy in memory."""
-    allowed = _SPARE + len(data) // _APART
-    if len(data) - len(data.translate(None, _HEADS)) <= allowed:
-        return
-    # Text that is not ASCII has such bytes, too, so look at the items themselves.
-    count = at = 0
+class _Watched(BytesIO):
+    """Weighs the items one by one as soon as the decoder makes more objects than it does of a usual manifest."""
+
+    def __init__(self, data: bytes, offset: int) -> None:
+        super().__init__(data)
+        self._data, self._offset, self._before = data, offset, sys.getallocatedblocks()
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self._data and sys.getallocatedblocks() - self._before > _BLOCKS + self.tell() // _APART:
+            _weigh(self._data, self._offset)
+            self._data = b""  # once: other threads make objects, too
+        return super().read(size)
+
+
+def _weigh(data: bytes, offset: int) -> None:
+    """LimitError where items are so small that they take far more memory than bytes: an empty map is a byte here."""
+    at = weight = 0
     while at < len(data):
-        major, low = data[at] >> 5, data[at] & 31
-        width = 1 << low - 24 if 24 <= low < 28 else 0
-        if major in (2, 3):
-            at += int.from_bytes(data[at + 1 : at + 1 + width], "big") if width else low if low < 24 else 0
-        count += major in (4, 5)
-        at += 1 + width
-        if count > _SPARE + at // _APART:
+        head = data[at]
+        weight += _WEIGHTS[head]
+        if weight > _SPARE + _EACH * at:
             raise LimitError(
-                "the manifest has too many maps and arrays for its size", offset=offset + min(at, len(data)),
-                expected=f"at most {_SPARE} and one in {_APART} bytes", found=count, code="count",
+                "the manifest has too many items for its size", offset=offset + at,
+                expected=f"at most {_SPARE} bytes in memory and {_EACH} for each byte", found=weight, code="count",
             )  # fmt: skip
+        at += _SIZES[head] + (int.from_bytes(data[at + 1 : at + _SIZES[head]], "big") if head in _LONG else 0)
+
+
+def _size(head: int) -> int:
+    """Bytes of an item that begins so, without those of its items or of a text whose length follows."""
+    major, low = head >> 5, head & 31
+    return 1 + (1 << low - 24 if 24 <= low < 28 else low if major in (2, 3) and low < 24 else 0)
+
+
+def _weight(head: int) -> int:
+    """Bytes of memory of an item that begins so, its place in a list or map included."""
+    major, low = head >> 5, head & 31
+    shared = (major == 0 and low < 25) or 0x20 <= head < 0x25 or (major in (2, 3) and low < 2) or 0xF4 <= head < 0xF8
+    return 8 if shared else (40, 40, 48, 72, 96, 232, 64, 56)[major]
+
+
+_SIZES, _WEIGHTS = [_size(head) for head in range(256)], [_weight(head) for head in range(256)]
+_LONG = frozenset(head for head in range(256) if head >> 5 in (2, 3) and 24 <= head & 31 < 28)
 
 
 def plain(value: Any) -> Any:

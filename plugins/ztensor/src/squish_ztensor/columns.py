@@ -26,6 +26,7 @@ Entry = tuple[str, tuple[int, ...], int, int, int, bytes]
 
 _UINT = rb"(?:[\x00-\x17]|\x18[\x18-\xff]|\x19(?!\0)..|\x1a(?!\0\0).{4}|\x1b(?!\0{4}).{8})"
 _MAP = re.compile(rb"[\xa0-\xb7]|\xb8[\x18-\xff]|\xb9(?!\0)..|\xba(?!\0\0).{4}", re.DOTALL)
+_NUMBERS = re.compile(_UINT, re.DOTALL)
 _OBJECTS = b"\x67objects"
 _NOT_PLAIN = ("bool", "f4_e2m1")
 
@@ -124,7 +125,7 @@ def _sizes(column: dict[str, Any], generation: int, limits: Limits) -> tuple[lis
     places, kinds = (2 if generation == 1 else 1), _KINDS[generation]
     for head, kind, digest in set(zip(column["keys"], column["kind"], map(bool, column["digest"]))):
         _demand(head[0] - 0xA0 == places + kind.count(b"type") + digest)
-    shapes = {stored: check_shape(cbor.decode(stored, 0, limits), limits, tensor="") for stored in set(column["shape"])}
+    shapes = {stored: check_shape(_array(stored), limits, tensor="") for stored in set(column["shape"])}
     lengths = {stored: _uint(stored) for stored in set(column["length"])}
     for kind, shape, length in set(zip(column["kind"], column["shape"], column["length"])):
         _demand(dtypes.nbytes(kinds[kind], shapes[shape]) == lengths[length])
@@ -140,6 +141,13 @@ def _demand(holds: bool) -> None:
 
 def _uint(item: bytes) -> int:
     return item[0] if len(item) == 1 else int.from_bytes(item[1:], "big")
+
+
+def _array(stored: bytes) -> list[int]:
+    """The numbers of an array of fewer than 24, which has as many as its head says."""
+    found = list(map(_uint, _NUMBERS.findall(stored, 1)))
+    _demand(len(found) == stored[0] - 0x80)
+    return found
 
 
 def _digest(item: bytes) -> str | None:

@@ -1,0 +1,69 @@
+"""Encoding float32, one thread, against reading it and against everybody who encodes the same codec."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import oracles
+from squish_cpu.library import THREADS
+
+from benchmarks.kernels import CODECS, NUMBERS, ROUNDS, Peer, instructions, judged, limits, peers, section
+from benchmarks.table import Row, Section
+from squish_core.api import CodecSpec, TensorSpec
+from squish_core.plugins import registry
+
+SHAPE = (2048, 4096)
+Q4_0 = {
+    "ggml Q4_0": Peer("ggml", peers.ggml_encode, {"kind": 2}),
+    "gguf-py Q4_0": Peer("gguf", peers.gguf_encode, {"kind": "Q4_0"}),
+}
+PEERS = {
+    "INT4 g32": {
+        **Q4_0, "mlx": Peer("mlx", peers.mlx_encode, {"group": 32}), "numba": Peer("numba", peers.numba_encode)
+    },
+    "MLX 4-bit g64": {"mlx": Peer("mlx", peers.mlx_encode, {"group": 64})},
+    **{name: {"ggml": Peer("ggml", peers.ggml_encode, {"kind": NUMBERS[name]})} for name in NUMBERS},
+    "Q4_0": Q4_0,
+    "Q8_0": {
+        "ggml": Peer("ggml", peers.ggml_encode, {"kind": 8}),
+        "gguf-py": Peer("gguf", peers.gguf_encode, {"kind": "Q8_0"}),
+    },
+}  # fmt: skip
+LEAST = {
+    "INT4 g32": {"ggml": 5, "gguf-py": 15, "mlx": 15},
+    **{name: {"ggml": 10} for name in ("Q4_K", "Q5_K", "Q6_K")},
+}
+
+
+def run(quick: bool) -> Section:
+    """Each codec with an encoder."""
+    shape = (256, 4096) if quick else SHAPE
+    with patch.dict(os.environ, {THREADS: "1"}):
+        rows = [encode(name, shape, 3 if quick else ROUNDS) for name in PEERS]
+    note = (
+        f"{shape[0]}x{shape[1]} f32. `read` reads them once; rates are of bytes in. GGML blocks are those of libggml, "
+        "byte for byte. INT4 is compared with encoders of Q4_0, too: as many bits and groups, another scale; wanted of "
+        "it are 20 GB/s."
+    )
+    return section("encode", f"Compiled encoders ({instructions()}, one thread)", note, rows)
+
+
+def encode(name: str, shape: tuple[int, int], rounds: int) -> Row:
+    """One codec; NumPy's encoder too, where there is one beside the compiled one."""
+    spec = CODECS.get(name) or CodecSpec(f"ggml.{name.lower()}")
+    values = np.random.default_rng(0).standard_normal(shape, np.float32)
+    ours, codec = registry().encoder(spec), registry().codec(spec)
+    held = TensorSpec(name="w", shape=shape, dtype="f32")
+    params = codec.measure(lambda: iter((values,)), held, ours.params_for(held, spec.params))
+    limit = limits.limits()["read"]
+    theirs = {peer: way.prepared(shape=shape) for peer, way in PEERS[name].items()}
+    calls: dict[str, Any] = {"ours": lambda: ours.encode(values, params), "read": limit.call, **theirs}
+    if ours is not codec and name not in ("Q4_K", "Q5_K", "Q6_K"):
+        calls["NumPy"] = lambda: codec.encode(values, params)
+    seconds = oracles.interleave(calls, rounds)
+    mine = seconds.pop("ours")
+    others = {"read": limit.seconds(seconds.pop("read"), values.nbytes), **seconds}
+    return Row(name, mine, others, values.nbytes, judged(mine, others, LEAST.get(name, {})))

@@ -1,0 +1,212 @@
+// Codes that are integers with a scale, 32 weights (a unit) at a time: what one vector is multiplied with. A unit is two runs
+// of sixteen values, in the order in which they come out of their bytes; activations are brought into it once a call.
+//   weight = value * scale + offset, with one scale for the unit (SAME), one for each run that the next unit goes on with
+//   (PAIR), or one for each run (EACH); offsets are those of 32 columns
+#pragma once
+#include "codecs_ggml.h"
+#include "codecs_grouped.h"
+
+namespace ISA {
+
+enum class Scales { SAME, PAIR, EACH };
+
+// Low and high four bits of sixteen bytes, each less `zero`. With a lookup the low ones cost one step (it sees four bits only),
+// and the high ones become the mantissa of 2^19 + code, so that shuffles, adders and multipliers share the work.
+struct Centred {
+#ifdef __AVX512F__
+    __m512 table, less;
+    __m512i high, raise;
+    INLINE Centred(int flip, float zero) {
+        table = (widen_u8(counting() ^ splat_byte(uint8_t(flip))) - splat(zero)).v;
+        less = _mm512_set1_ps(0x1p19f + zero);
+        high = _mm512_set1_epi32(0xf0), raise = _mm512_set1_epi32(0x49000000 | flip << 4);
+    }
+    INLINE void operator()(const uint8_t* at, F& a, F& b) const {
+        const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)at));
+        a.v = _mm512_permutexvar_ps(codes, table);
+        b.v = _mm512_sub_ps(_mm512_castsi512_ps(_mm512_ternarylogic_epi32(codes, high, raise, 0x6a)), less);  // (a & b) ^ c
+    }
+#else
+    B flip;
+    F zero;
+    INLINE Centred(int flip, float zero) : flip(splat_byte(uint8_t(flip))), zero(splat(zero)) {}
+    INLINE void operator()(const uint8_t* at, F& a, F& b) const {
+        const B codes = load_bytes(at), nibble = splat_byte(15);
+        a = widen_u8((codes & nibble) ^ flip) - zero, b = widen_u8((right<4>(codes) & nibble) ^ flip) - zero;
+    }
+#endif
+};
+
+// Low and high four bits, looked up.
+struct Named {
+    F table;
+    INLINE explicit Named(const float* values) : table(load(values)) {}
+    INLINE void operator()(const uint8_t* at, F& a, F& b) const {
+        const B codes = load_bytes(at);
+        a = lookup(table, codes), b = lookup(table, right<4>(codes));
+    }
+};
+
+static constexpr int in_order(int lane) { return lane; }
+static constexpr int even_odd(int lane) { return lane < 16 ? 2 * lane : 2 * lane - 31; }
+
+// float16 numbers, `step` bytes apart
+static INLINE void halves(const uint8_t* at, int64_t step, int64_t count, float* to) {
+    int64_t i = 0;
+    for (; i + 16 <= count; i += 16) {
+        uint16_t some[16];
+        UNROLL for (int k = 0; k < 16; k++) some[k] = read<uint16_t>(at + (i + k) * step);
+        store(to + i, load_half(some));
+    }
+    for (; i < count; i++) to[i] = half_at(at + i * step);
+}
+
+// Grid cells first, first + step, ... as floats, sixteen at a time where they lie side by side.
+static INLINE void cells(const Weights& w, const uint8_t* grid, int32_t type, int64_t first, int64_t count, float* to) {
+    if (type == LISTED) {
+        for (int64_t i = 0; i < count; i++) to[i] = w.listed[grid[first + i * w.grid_column]];
+        return;
+    }
+    const int64_t some = count % 16, whole = count - some;
+    if (w.grid_column != 1 || (type != F16 && type != BF16) || !some)
+        return widen(grid, type, w.listed, first, w.grid_column, count, to);
+    if (whole) widen(grid, type, w.listed, first, 1, whole, to);
+    uint16_t last[16] = {};
+    memcpy(last, grid + 2 * (first + whole), size_t(some) * 2);
+    store(to + whole, type == F16 ? load_half(last) : load_bf16(last));
+}
+
+// Rows of codes in groups of a multiple of 32.
+struct GridUnits {
+    static constexpr int units = 1;
+    static constexpr Scales scales = Scales::SAME;
+    static INLINE int64_t group(const Weights& w) { return w.group_columns / 32; }
+    static INLINE bool offsets(const Weights& w) { return w.offset; }
+    static INLINE void factors(const Weights& w, int64_t row, const uint8_t*, int64_t first, int64_t count, float* scale,
+                               float* offset) {
+        const int64_t cell = row / w.group_rows * w.grid_row + first * w.grid_column;
+        if (w.scale) cells(w, w.scale, w.scale_type, cell, count, scale);
+        else for (int64_t i = 0; i < count; i++) scale[i] = 1;
+        if (!w.offset) return;
+        cells(w, w.offset, w.offset_type, cell, count, offset);
+        if (!w.bias) for (int64_t i = 0; i < count; i += 16) store(offset + i, load(offset + i) * (splat(0) - load(scale + i)));
+    }
+};
+template <int Bits> struct AffineUnits : GridUnits {
+    static constexpr int bytes = 4 * Bits;
+    static constexpr int order(int lane) { return lane; }
+    B flip;
+    F zero;
+    INLINE explicit AffineUnits(const Weights& w) : flip(splat_byte(uint8_t(w.flip))), zero(splat(float(w.zero))) {}
+    INLINE void values(const uint8_t* at, int, F& a, F& b) const {
+        B low, high;
+        load_codes32<Bits>(at, low, high);
+        a = widen_u8(low ^ flip) - zero, b = widen_u8(high ^ flip) - zero;
+    }
+};
+struct AffineNibbles : GridUnits {
+    static constexpr int bytes = 16;
+    static constexpr int order(int lane) { return even_odd(lane); }
+    Centred centred;
+    INLINE explicit AffineNibbles(const Weights& w) : centred(w.flip, float(w.zero)) {}
+    INLINE void values(const uint8_t* at, int, F& a, F& b) const { centred(at, a, b); }
+};
+struct NamedNibbles : GridUnits {
+    static constexpr int bytes = 16;
+    static constexpr int order(int lane) { return even_odd(lane); }
+    Named named;
+    INLINE explicit NamedNibbles(const Weights& w) : named(w.table) {}
+    INLINE void values(const uint8_t* at, int, F& a, F& b) const { named(at, a, b); }
+};
+
+// Blocks of 32 with their scale in front, and a minimum behind it (Q4_1, Q5_1).
+template <int Kind> struct BlockUnits {
+    static INLINE int64_t group(const Weights&) { return 1; }
+    static constexpr int units = 1, bytes = Block<Kind>::bytes;
+    static constexpr Scales scales = Scales::SAME;
+    static constexpr bool biased = Kind == Q4_1 || Kind == Q5_1;
+    static constexpr int order(int lane) { return lane; }
+    static INLINE bool offsets(const Weights&) { return biased; }
+    static INLINE void factors(const Weights&, int64_t, const uint8_t* at, int64_t, int64_t count, float* scale,
+                               float* offset) {
+        halves(at, bytes, count, scale);
+        if (biased) halves(at + 2, bytes, count, offset);
+    }
+};
+template <int Kind> struct NibbleUnits : BlockUnits<Kind> {  // Q4_0, Q4_1
+    static constexpr int codes = Kind == Q4_1 ? 4 : 2;
+    Centred centred;
+    INLINE explicit NibbleUnits(const Weights&) : centred(0, Kind == Q4_1 ? 0 : 8) {}
+    INLINE void values(const uint8_t* at, int, F& a, F& b) const { centred(at + codes, a, b); }
+};
+template <int Kind> struct FiveUnits : BlockUnits<Kind> {  // Q5_0, Q5_1
+    static constexpr int fifth = Kind == Q5_1 ? 4 : 2;
+    INLINE explicit FiveUnits(const Weights&) {}
+    INLINE void values(const uint8_t* at, int, F& a, F& b) const {
+        const B codes = load_bytes(at + fifth + 4), nibble = splat_byte(15);
+        a = widen_u8((codes & nibble) | fifth_bits(at + fifth)), b = widen_u8((right<4>(codes) & nibble) | fifth_bits(at + fifth + 2));
+        if (Kind == Q5_0) a = a - splat(16), b = b - splat(16);
+    }
+};
+struct ByteUnits : BlockUnits<Q8_0> {
+    INLINE explicit ByteUnits(const Weights&) {}
+    INLINE void values(const uint8_t* at, int, F& a, F& b) const {
+        a = widen_i8(load_bytes(at + 2)), b = widen_i8(load_bytes(at + 18));
+    }
+};
+
+// Q4_K, Q5_K: 64 columns are two units, of the first and of the second half of two groups.
+template <bool Five> struct SuperUnits {
+    static INLINE int64_t group(const Weights&) { return 1; }
+    static constexpr int units = 8, bytes = Five ? 176 : 144;
+    static constexpr Scales scales = Scales::PAIR;
+    static constexpr int order(int lane) { return lane / 64 * 64 + lane / 32 % 2 * 16 + lane / 16 % 2 * 32 + lane % 16; }
+    static INLINE bool offsets(const Weights&) { return true; }
+    static INLINE void factors(const Weights&, int64_t, const uint8_t* at, int64_t, int64_t count, float* scale,
+                               float* offset) {
+        for (int64_t i = 0; i < count; i += 8, at += bytes) {
+            uint8_t packed[16];
+            six_bits(at + 4, packed, packed + 8);
+            float both[16];
+            store(both, widen_u8(load_bytes(packed)));
+            const float d = half_at(at), lowest = -half_at(at + 2);
+            for (int k = 0; k < 8; k++) scale[i + k] = both[k] * d, offset[i + k] = both[8 + k] * lowest;
+        }
+    }
+    Centred centred;
+    INLINE explicit SuperUnits(const Weights&) : centred(0, 0) {}
+    INLINE void values(const uint8_t* at, int unit, F& a, F& b) const {
+        if constexpr (!Five) return centred(at + 16 + 16 * unit, a, b);
+        const B codes = load_bytes(at + 48 + 16 * unit), nibble = splat_byte(15), sixteen = splat_byte(16);
+        const B fifth = right(load_bytes(at + 16 + 16 * (unit % 2)), unit / 2 * 2);
+        a = widen_u8((codes & nibble) | (left<4>(fifth) & sixteen));
+        b = widen_u8((right<4>(codes) & nibble) | (left<3>(fifth) & sixteen));
+    }
+};
+
+struct SixUnits {  // Q6_K: a unit has the low and the high four bits of 16 bytes, 64 columns apart
+    static INLINE int64_t group(const Weights&) { return 1; }
+    static constexpr int units = 8, bytes = 210;
+    static constexpr Scales scales = Scales::EACH;
+    static constexpr int order(int lane) { return lane / 128 * 128 + lane / 32 % 4 * 16 + lane / 16 % 2 * 64 + lane % 16; }
+    static INLINE bool offsets(const Weights&) { return false; }
+    static INLINE void factors(const Weights&, int64_t, const uint8_t* at, int64_t, int64_t count, float* scale, float*) {
+        for (int64_t i = 0; i < count; i += 8, at += bytes) {
+            const uint64_t first = read<uint64_t>(at + 192), second = read<uint64_t>(at + 200);
+            const B signs = pair(first, second);
+            float each[16];
+            store(each, widen_i8(signs) * splat(half_at(at + 208)));
+            for (int k = 0; k < 16; k++) scale[2 * i + k] = each[k / 8 * 8 + k / 2 % 4 + k % 2 * 4];
+        }
+    }
+    INLINE explicit SixUnits(const Weights&) {}
+    INLINE void values(const uint8_t* at, int unit, F& a, F& b) const {
+        const int half = unit / 4, part = unit % 4;
+        const B low = load_bytes(at + 64 * half + 16 * part), nibble = splat_byte(15), top = splat_byte(0x30);
+        const B high = load_bytes(at + 128 + 32 * half + 16 * (part % 2));
+        a = widen_u8((low & nibble) | (part < 2 ? left<4>(high) & top : left<2>(high) & top)) - splat(32);
+        b = widen_u8((right<4>(low) & nibble) | (part < 2 ? high & top : right<2>(high) & top)) - splat(32);
+    }
+};
+
+}  // namespace ISA

@@ -1,0 +1,125 @@
+"""Encoded affine codes: the bytes of the NumPy encoder, which is the definition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hard_values import hard_values
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from squish_codecs.affine import Affine
+from squish_cpu import encoders, library
+
+import squish_core as squish
+from squish_core.api import CodecError, CodecSpec, TensorSpec
+
+FLOATS = ("f32", "f16", "bf16")
+SCHEMES: list[dict[str, Any]] = [
+    *({"offset": "none", "scale_dtype": dtype} for dtype in FLOATS),
+    {"offset": "none", "signed": False, "zero": 2},
+    *({"offset": "zero_point", "scale_dtype": dtype, "signed": signed} for dtype in FLOATS for signed in (True, False)),
+    {"offset": "zero_point", "scale_dtype": "f16", "offset_dtype": "packed", "word": "i32"},
+    {"offset": "zero_point", "offset_dtype": "f16"},
+    *({"offset": "bias", "scale_dtype": dtype, "signed": signed} for dtype in FLOATS for signed in (True, False)),
+    {"offset": "bias", "scale_dtype": "f16", "offset_dtype": "f32"},
+    *({"offset": "bias", "scale_dtype": dtype, "word": "u32"} for dtype in FLOATS),
+    {"axis": "flat", "offset": "bias", "signed": True},
+]
+
+
+def compare(values: np.ndarray, params: dict[str, Any], *, compiled: bool = True) -> None:
+    """Each part has the bytes of the NumPy encoder's, and the loops took it."""
+    encoder = squish.registry().encoder(CodecSpec("affine", params))
+    assert isinstance(encoder, encoders.AffineEncoder)
+    scheme = encoders.Scheme.of(params)
+    wanted = Affine().encode(values, params)
+    assert (encoders.compiled(scheme, values) is not None) == compiled
+    found = encoder.encode(values, params)
+    assert found.keys() == wanted.keys()
+    for role, part in wanted.items():
+        assert (found[role].dtype, found[role].shape) == (part.dtype, part.shape), role
+        differ = np.flatnonzero(found[role].reshape(-1).view(np.uint8) != np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+        assert not differ.size, (role, differ[:8], params)
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_parts_are_those_of_the_numpy_encoder(bits: int, instructions: str) -> None:
+    for kind, values in hard_values():
+        for scheme in SCHEMES:
+            params = {"bits": bits, "group_size": 32, **scheme}
+            try:
+                Affine().params_for(TensorSpec(name="w", shape=values.shape, dtype="f32"), params)
+            except CodecError:  # one bit has no two sides
+                continue
+            edges = kind in ("zeros", "flat", "half of each row zeros")
+            compare(values[:2] if edges else values[:4], params)
+
+
+@pytest.mark.parametrize("size", [16, 48, 64, 256, 1024, 0])
+@pytest.mark.parametrize("bits", [3, 4, 8])
+def test_groups_of_every_size(size: int, bits: int, instructions: str) -> None:
+    values = np.random.default_rng(size).standard_normal((5, 3072), np.float32)
+    for scheme in ({}, {"offset": "bias", "word": "u32", "scale_dtype": "bf16"}, {"axis": "flat", "offset": "zero_point"}):
+        compare(values, {"bits": bits, "group_size": size, **scheme})
+    compare(np.tile(values, 4), {"bits": bits, "group_size": size})
+
+
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_values_in_the_middle_between_codes(data: st.DataObject) -> None:
+    number = st.floats(-1000, 1000, width=32) | st.integers(-20, 20).map(lambda n: n / 2)
+    number |= st.sampled_from([0.0, -0.0, 1e-30, -1e-40, 1e-45, 3e38])
+    values = np.resize(np.array(data.draw(st.lists(number, min_size=8, max_size=40)), np.float32), (3, 64))
+    values[0, 0] = data.draw(st.sampled_from([7.0, 8.0, 15.0, 127.0, 0.5]))
+    params = {"group_size": 32, **data.draw(st.sampled_from(SCHEMES)), "bits": data.draw(st.sampled_from([4, 8]))}
+    try:
+        wanted = Affine().encode(values, params)
+    except CodecError:  # scales beyond their dtype
+        with pytest.raises(CodecError, match="too large"):
+            encoders.AffineEncoder().encode(values, params)
+        return
+    found = encoders.AffineEncoder().encode(values, params)
+    assert {role: part.tobytes() for role, part in found.items()} == {role: part.tobytes() for role, part in wanted.items()}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"group_size": 24}, {"group_size": 32, "axis": -2}, {"group_size": 32, "word": "u32", "order": "msb"},
+        {"group_size": 32, "search": "mse"}, {"group_size": 32, "axis": -2, "transposed": True},
+    ],
+)  # fmt: skip
+def test_what_the_loops_do_not_take_numpy_does(params: dict[str, Any]) -> None:
+    compare(np.random.default_rng(0).standard_normal((96, 192), np.float32), {"bits": 4, **params}, compiled=False)
+
+
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_values_that_are_not_finite_are_refused(odd: float, instructions: str) -> None:
+    for place in (0, 37, 40 * 512 - 1):
+        values = np.zeros((40, 512), np.float32)
+        values.reshape(-1)[place] = odd
+        for offset in ("none", "zero_point", "bias"):
+            with pytest.raises(CodecError, match="not finite"):
+                encoders.AffineEncoder().encode(values, {"bits": 4, "group_size": 32, "offset": offset})
+
+
+def test_threads_do_not_change_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).standard_normal((129, 4096), np.float32)
+    made = []
+    for count in ("1", "5"):
+        monkeypatch.setenv(library.THREADS, count)
+        parts = encoders.AffineEncoder().encode(values, {"bits": 3, "group_size": 64, "offset": "bias"})
+        made.append({role: part.tobytes() for role, part in parts.items()})
+    assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("name", ["int4", "int2"])
+def test_squizd_encodes_through_the_same_loops(name: str) -> None:
+    encoder: Any = squish.registry().encoder(CodecSpec(f"squizd.{name}"))
+    assert isinstance(encoder.affine, encoders.AffineEncoder)
+    assert encoder.id == f"squizd.{name}"
+    values = np.random.default_rng(0).standard_normal((64, 256), np.float32)
+    found, wanted = (each.encode(values, {"group_size": 64}) for each in (encoder, squish.registry().codec(f"squizd.{name}")))
+    assert all(found[role].tobytes() == wanted[role].tobytes() for role in wanted)

@@ -1,0 +1,81 @@
+"""Encoding by what activations make of errors: nearer where it matters, still the matrix, and clear refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from npydir_samples import source
+
+import squish_core as squish
+from squish_core.api import SquishError, TensorError
+from squish_core.cli import main
+
+RNG = np.random.default_rng(6)
+WEIGHT = (RNG.standard_t(6, (64, 256)) * 0.02).astype(np.float32)
+SEEN = np.exp(RNG.normal(0, 1, 256)).astype(np.float32)
+SEEN[::50] *= 20  # a few channels carry most of what a layer sees
+RULE = "int4:group_size=128,search=activations"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return source(tmp_path / "m.safetensors", up__weight=WEIGHT, norm__weight=np.ones(256, np.float16))
+
+
+def stats(tmp_path: Path, values: np.ndarray = SEEN, name: str = "up") -> Path:
+    return source(tmp_path / "stats.safetensors", **{name: values})
+
+
+def lost(path: Path) -> tuple[float, float]:
+    """Relative error of what the activations make of the matrix, and of the matrix."""
+    with squish.open(path) as file:
+        gap = file["up.weight"].numpy() - WEIGHT
+    whole = np.linalg.norm(gap) / np.linalg.norm(WEIGHT)
+    return float(np.linalg.norm(gap * SEEN) / np.linalg.norm(WEIGHT * SEEN)), float(whole)
+
+
+@pytest.mark.parametrize("name", ["up", "up__weight"])
+def test_errors_go_where_activations_are_small(tmp_path: Path, model: Path, name: str) -> None:
+    for place, search in (("plain", "none"), ("mse", "mse")):
+        squish.convert(model, tmp_path / place, "npydir", f"int4:group_size=128,search={search}")
+    report = squish.convert(model, tmp_path / "aware", "npydir", RULE, stats=stats(tmp_path, name=name))
+    aware, whole = lost(tmp_path / "aware")
+    assert aware < 0.75 * min(lost(tmp_path / "plain")[0], lost(tmp_path / "mse")[0])
+    assert whole < 0.25  # it is still the matrix
+    assert {step.name: step.action for step in report.steps} == {"up.weight": "encode", "norm.weight": "copy"}
+    assert squish.verify(tmp_path / "aware", deep=True).clean
+
+
+def test_equal_activations_are_plain_search(tmp_path: Path, model: Path) -> None:
+    squish.convert(model, tmp_path / "aware", "npydir", RULE, stats=stats(tmp_path, np.ones(256, np.float32)))
+    squish.convert(model, tmp_path / "mse", "npydir", "int4:group_size=128,search=mse")
+    assert squish.diff(tmp_path / "aware", tmp_path / "mse").same
+
+
+def test_tensors_without_statistics_are_kept_and_said_so(tmp_path: Path, model: Path) -> None:
+    two = source(tmp_path / "two.safetensors", up__weight=WEIGHT, down__weight=WEIGHT)
+    report = squish.convert(two, tmp_path / "out", "npydir", RULE, stats=stats(tmp_path))
+    assert {step.name: step.note for step in report.steps if step.action != "encode"} == {
+        "down.weight": "kept: there are no statistics of its activations"
+    }
+    with pytest.raises(TensorError, match="no statistics"):
+        squish.convert(two, tmp_path / "out2", "npydir", {"down.weight": RULE}, stats=stats(tmp_path))
+
+
+@pytest.mark.parametrize("values", [SEEN[:-1], -SEEN, np.full(256, np.nan, np.float32)])
+def test_statistics_that_cannot_be(tmp_path: Path, model: Path, values: np.ndarray) -> None:
+    with pytest.raises(TensorError, match="no magnitudes of its columns"):
+        squish.convert(model, tmp_path / "out", "npydir", {"up.weight": RULE}, stats=stats(tmp_path, values))
+    assert not (tmp_path / "out").exists()
+
+
+def test_statistics_and_encodings_need_each_other(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SquishError, match="needs statistics of activations"):
+        squish.convert(model, tmp_path / "out", "npydir", RULE)
+    with pytest.raises(SquishError, match="no encoding asks for statistics"):
+        squish.convert(model, tmp_path / "out", "npydir", "int4", stats=stats(tmp_path))
+    told = ["--encode", RULE, "--stats", str(stats(tmp_path)), "--to", "npydir"]
+    assert main(["convert", str(model), str(tmp_path / "out"), *told]) == 0
+    assert "search=activations" in capsys.readouterr().out

@@ -1,0 +1,186 @@
+"""Files that are compressed whole: any range of the content, from few frames, whoever wrote them."""
+
+from __future__ import annotations
+
+import random
+import struct
+import tracemalloc
+from contextlib import suppress
+from itertools import chain
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+from squish_zstd import files
+from squish_zstd.codec import Zstd
+from squish_zstd.files import FRAME, Unpacked
+
+from squish_core.api import CodecError, FormatError, LimitError, Limits, SquishError, open_source
+from squish_core.testing.mutations import mutants
+
+CONTENT = random.Random(1).randbytes(2000) * 1200  # 2.4 MB: two frames and a part of one
+SMALL = random.Random(2).randbytes(3000)
+
+
+def packed(content: bytes, step: int = 1 << 16) -> bytes:
+    made: list[bytes] = []
+    with Zstd().packing(made.append) as write:
+        for start in range(0, len(content), step):
+            write(content[start : start + step])
+    return b"".join(made)
+
+
+def opened(data: bytes, limits: Limits | None = None) -> Unpacked:
+    source = Zstd().unpacked(open_source(data), limits or Limits())
+    assert isinstance(source, Unpacked)
+    return source
+
+
+def seek_table(sizes: list[tuple[int, int]], checksums: bool = False) -> bytes:
+    rows = b"".join(struct.pack("<II", *row) + bytes(4 * checksums) for row in sizes)
+    return (
+        struct.pack("<II", 0x184D2A5E, len(rows) + 9)
+        + rows
+        + struct.pack("<IBI", len(sizes), checksums << 7, 0x8F92EAB1)
+    )
+
+
+def frames_of(*contents: bytes) -> list[bytes]:
+    return [zstandard.ZstdCompressor().compress(content) for content in contents]
+
+
+def test_every_zstd_unpacks_what_is_written():
+    whole = zstandard.ZstdDecompressor().stream_reader(packed(CONTENT), read_across_frames=True).read()
+    assert whole == CONTENT
+    out = bytearray(len(CONTENT))
+    Zstd().decode(memoryview(packed(CONTENT)), {}, out=memoryview(out), ratio=4096)
+    assert out == CONTENT
+
+
+def test_the_bytes_do_not_depend_on_how_the_content_comes():
+    assert packed(CONTENT, 999) == packed(CONTENT, len(CONTENT))
+    assert len(opened(packed(CONTENT))._ends) == -(-len(CONTENT) // FRAME)
+
+
+@given(data=st.data())
+def test_any_range_is_that_of_the_content(data: st.DataObject):
+    source = opened(PACKED)
+    for _ in range(4):
+        start = data.draw(st.integers(0, len(CONTENT)))
+        length = data.draw(st.integers(0, len(CONTENT) - start))
+        assert bytes(source.view(start, length)) == CONTENT[start : start + length]
+        out = bytearray(length)
+        source.read_into(start, memoryview(out))
+        assert out == CONTENT[start : start + length]
+
+
+PACKED = packed(CONTENT)
+
+
+def test_a_small_range_decodes_one_frame_and_reading_on_the_next_ones(monkeypatch):
+    decoded = []
+    monkeypatch.setattr(files, "WORKERS", 2)
+    monkeypatch.setattr(Zstd, "decode", lambda self, data, params, *, out, ratio: decoded.append(len(out)))
+    source = opened(packed(CONTENT * 3))
+    source.view(3 * FRAME + 5, 10)
+    assert decoded == [FRAME]
+    source.view(3 * FRAME + 50, 10)
+    assert decoded == [FRAME]
+    source.view(4 * FRAME, 10)  # one further: two together from here on
+    assert decoded == [FRAME] * 3
+
+
+def test_kept_frames_are_few(monkeypatch):
+    monkeypatch.setattr(files, "HELD", 2 * FRAME)
+    source = opened(PACKED)
+    for start in range(0, len(CONTENT), 1000):
+        source.view(start, min(1000, len(CONTENT) - start))
+    assert sum(map(len, source._frames.values())) <= 2 * FRAME
+
+
+@pytest.mark.parametrize("checksums", [False, True])
+def test_tables_of_others_are_read(checksums: bool):
+    made = frames_of(b"a" * 100, b"", b"b" * 7)
+    table = seek_table([(len(frame), size) for frame, size in zip(made, (100, 0, 7))], checksums)
+    assert bytes(opened(b"".join(made) + table).view(98, 9)) == b"aa" + b"b" * 7
+
+
+@pytest.mark.parametrize("between", [b"", struct.pack("<I", 0x184D2A50) + struct.pack("<I", 3) + b"xyz"])
+def test_frames_without_a_table_are_found_by_their_headers(between: bytes):
+    made = between.join(frames_of(b"a" * 100, SMALL)) + between
+    assert bytes(opened(made).view(99, 3001)) == b"a" + SMALL
+
+
+def test_what_cannot_be_opened_alone_says_what_to_do(monkeypatch):
+    compressor = zstandard.ZstdCompressor().compressobj()  # as from a pipe: the size comes too late
+    unknown = compressor.compress(SMALL) + compressor.flush()
+    with pytest.raises(FormatError, match=r"does not state the size.*zstd -d"):
+        opened(unknown)
+    monkeypatch.setattr(files, "LARGEST", 2999)
+    with pytest.raises(FormatError, match=r"in frames of up to 3000 bytes.*zstd -d"):
+        opened(frames_of(SMALL)[0])
+
+
+@pytest.mark.parametrize(
+    ("table", "what"),
+    [
+        (seek_table([(1 << 20, 3000)]), "of another file"),
+        (seek_table([])[:-9] + struct.pack("<IBI", 1 << 31, 0, 0x8F92EAB1), "damaged seek table"),
+        (seek_table([(9, 3000)])[:-5] + struct.pack("<BI", 4, 0x8F92EAB1), "damaged seek table"),
+    ],
+)
+def test_wrong_tables_are_refused(table: bytes, what: str):
+    with pytest.raises(FormatError, match=what):
+        opened(frames_of(SMALL)[0] + table)
+
+
+def test_a_table_that_promises_too_much_costs_nothing(monkeypatch):
+    frame = frames_of(SMALL)[0]
+    rows = [(len(frame), 128 << 20)] + [(0, 128 << 20)] * 9
+    with pytest.raises(LimitError, match="more than the limits allow"):
+        opened(frame + seek_table(rows))
+    source = opened(frame + seek_table([(len(frame), 3001)]))
+    with pytest.raises(CodecError, match="another size"):
+        source.view(0, 10)
+    with pytest.raises(LimitError, match="seek table is too long"):
+        opened(frame + seek_table([(len(frame), 3000)]), Limits(header=7))
+    monkeypatch.setattr(files, "_UNTABLED", 1)
+    with pytest.raises(LimitError, match="too many zstd frames"):
+        opened(frame + frame)
+
+
+def test_damage_names_its_place_in_the_file():
+    data = bytearray(PACKED)
+    second = int(opened(PACKED)._stored_ends[0])
+    data[second + 40] ^= 0xFF
+    source = opened(bytes(data))
+    assert bytes(source.view(0, 100)) == CONTENT[:100]
+    with pytest.raises(CodecError) as caught:
+        source.view(FRAME, 100)
+    assert caught.value.offset == second
+
+
+def test_damaged_files_give_typed_errors_in_bounded_memory():
+    data = b"".join(frames_of(SMALL, SMALL)) + seek_table([(len(frame), 3000) for frame in frames_of(SMALL, SMALL)])
+    tracemalloc.start()
+    for damaged in chain(mutants(data, 1500), (data[:length] for length in range(0, len(data), 7))):
+        with suppress(SquishError):
+            source = opened(damaged)
+            source.view(0, min(source.size, 10_000))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20_000_000
+
+
+def test_siblings_are_found_packed_or_not(tmp_path):
+    (tmp_path / "a.gguf.zst").write_bytes(packed(b"first"))
+    (tmp_path / "b.gguf.zst").write_bytes(packed(b"second"))
+    (tmp_path / "config.json").write_bytes(b"{}")
+    source = Zstd().unpacked(open_source(tmp_path / "a.gguf.zst"), Limits())
+    assert (source.filename, source.members()) == ("a.gguf", ("a.gguf", "b.gguf", "config.json"))
+    assert source.member("b.gguf").read(0, 6) == b"second"
+    assert source.member("config.json").read(0, 2) == b"{}"
+    source.close()
+    with pytest.raises(SquishError, match="closed"):
+        source.read(0, 1)

@@ -1,0 +1,121 @@
+"""Deleting the source of a conversion, once what was written is known to hold all of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from squish_core import checking, handles
+from squish_core.distances import Distance
+from squish_core.errors import FormatError, SquishError
+from squish_core.handles import File
+from squish_core.regions import panels
+from squish_core.source import FileSource
+from squish_core.steps import Step
+from squish_core.structure import spec_extents
+
+_SAME = 1e-6
+"""Relative difference of two error measures that were summed in another order."""
+_SAID_BY_NAME = "meta format"
+"""Metadata whose loss stops nothing: which framework a safetensors file was saved by."""
+
+
+def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence[str]) -> tuple[Path, ...]:
+    """The files that hold the source's tensors; its config, tokenizer and other neighbours are not among them.
+
+    FormatError where deleting them would lose something, or might; asked before anything is written.
+    """
+    paths = tuple(_paths(file))
+    whole = target.resolve()
+    lost = [what for what in dropped if what != _SAID_BY_NAME]
+    doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code == "shard"]
+    links = [path for path in paths if any(place.is_symlink() for place in (path, *_folders_in(file, path)))]
+    reasons = {
+        "it is not on a disk": not paths,
+        f"{len(file) - len(steps)} of its tensors are not converted": len(steps) < len(file),
+        f"not everything is carried over: {', '.join(lost[:3])}": bool(lost),
+        f"it is not as it should be: {'; '.join(doubts[:2])}": bool(doubts),
+        "the target takes its place": any(whole == path.resolve() or whole in path.resolve().parents for path in paths),
+        f"{', '.join(map(str, links[:2]))} is a link, and others may need what it leads to": bool(links),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise FormatError(
+                f"cannot be deleted: {reason}", file=file.name, code="delete",
+                hint="Convert it without deleting, and delete it yourself.",
+            )  # fmt: skip
+    return paths
+
+
+def delete(file: File, paths: Sequence[Path], target: Path, form: str, steps: Sequence[Step]) -> None:
+    """Verify the target deeply, compare it with the source, delete `paths`; FormatError, and nothing deleted, when
+    the target does not hold what the steps say."""
+    before = [_identity(file, path) for path in paths]
+    report = checking.verify(target, deep=True, format=form, registry=file.registry)
+    if not report.ok:
+        first = next(problem for problem in report.problems if problem.severity == "error")
+        raise _unsure(file, f"{target} does not verify: {first.where}: {first.message}")
+    with handles.open(target, form, registry=file.registry) as written:
+        for step in steps:
+            if step.spec.name not in written or not _agrees(file, written, step):
+                raise _unsure(file, f"{step.name} in {target} is not what was to be written")
+    for path, identity in zip(paths, before):
+        if identity != (os.stat(path).st_dev, os.stat(path).st_ino) or identity != _identity(file, path):
+            raise _unsure(file, f"{path} was replaced meanwhile")
+    for number, path in enumerate(paths):
+        try:
+            path.unlink()
+        except OSError as error:
+            raise FormatError(
+                f"could not be deleted ({number} of {len(paths)} files were): {error.strerror}", file=str(path),
+                code="delete", hint=f"{target} holds all of it; delete the rest yourself.",
+            ) from None  # fmt: skip
+
+
+def _paths(file: File) -> Iterator[Path]:
+    place = file.source.path
+    if place is None:
+        return
+    folder = place if file.source.is_dir else place.parent
+    held = {extent[0] for spec in file.index.tensors.values() for extent in spec_extents(spec)}
+    yield from (folder / file.index.files[number].name for number in sorted(held))
+
+
+def _folders_in(file: File, path: Path) -> Iterator[Path]:
+    """Folders between the source and a file of it, and the source."""
+    place = file.source.path
+    yield from (folder for folder in path.parents if place is not None and folder.is_relative_to(place))
+
+
+def _identity(file: File, path: Path) -> tuple[int, ...] | None:
+    """Device and number of what was opened as a path's file."""
+    place = file.source.path
+    assert place is not None
+    folder = place if file.source.is_dir else place.parent
+    name = path.relative_to(folder).as_posix()
+    number = next(number for number, ref in enumerate(file.index.files) if ref.name == name)
+    source = file.file(number)
+    return source.identity[:2] if isinstance(source, FileSource) else None
+
+
+def _agrees(file: File, written: File, step: Step) -> bool:
+    """Whether a tensor's values are the source's, or as far from them as was measured when they were written."""
+    import numpy as np
+
+    one, other, told = file[step.name], written[step.spec.name], Distance()
+    if one.shape != other.shape:
+        return False
+    for region in panels(one.shape, (1,) * len(one.shape), 8):
+        values, found = one._read(step.origin, region), other[region]
+        told.add(values, found)
+        if values.dtype.kind in "iub" and not np.array_equal(values, found):
+            return False
+    if step.quality is None:
+        return told.equal
+    pairs = ((told.error, step.quality.error), (told.max_error, step.quality.max_error))
+    return all(abs(now - then) <= _SAME * then for now, then in pairs)
+
+
+def _unsure(file: File, why: str) -> SquishError:
+    return FormatError(f"was not deleted: {why}", file=file.name, code="delete", hint="Convert it again.")

@@ -1,0 +1,142 @@
+"""Sources are deleted only when what was written is known to hold them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from squish_safetensors.header import dump_header
+
+import squish_core as squish
+from squish_core import deleting, writing
+from squish_core.api import SquishError
+from squish_core.cli import main
+
+RNG = np.random.default_rng(0)
+WEIGHTS = {"a.weight": RNG.normal(size=(32, 64)).astype(np.float32), "norm": np.ones(64, np.float32)}
+
+
+def shard(path: Path, names: tuple[str, ...] = ("a.weight", "norm"), meta: dict[str, str] | None = None) -> Path:
+    listing = [(name, "f32", WEIGHTS[name].shape) for name in names]
+    path.write_bytes(dump_header(listing, meta or {}) + b"".join(WEIGHTS[name].tobytes() for name in names))
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A sharded model with its papers."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    files = {"a.weight": "model-00001-of-00002.safetensors", "norm": "model-00002-of-00002.safetensors"}
+    for name, file in files.items():
+        shard(folder / file, (name,), {"format": "pt"})
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def kept(source: Path) -> bool:
+    files = list(source.glob("*.safetensors")) if source.is_dir() else [source]
+    return len(files) == (2 if source.is_dir() else 1)
+
+
+@pytest.mark.parametrize("encode", [None, "int8", "a.weight=bf16"])
+@pytest.mark.parametrize("to", ["npydir", "ztensor"])
+def test_the_weights_go_and_the_papers_stay(tmp_path: Path, model: Path, to: str, encode: str | None) -> None:
+    if to == "ztensor" and encode == "int8":
+        encode = "int4"
+    report = squish.convert(model, tmp_path / "out", to, encode, delete_source=True)
+    assert sorted(map(os.path.basename, report.deleted)) == [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
+    assert not list(model.glob("*.safetensors"))
+    assert (model / "config.json").exists()
+    with squish.open(tmp_path / "out") as file:
+        assert np.abs(file["a.weight"].numpy().astype(np.float32) - WEIGHTS["a.weight"]).max() < 0.3
+
+
+def test_nothing_is_deleted_unasked_or_on_a_dry_run(tmp_path: Path, model: Path) -> None:
+    assert squish.convert(model, tmp_path / "out", "npydir").deleted == ()
+    assert len(squish.convert(model, tmp_path / "out2", "npydir", dry_run=True, delete_source=True).deleted) == 2
+    assert kept(model)
+
+
+def flipped(target: Path) -> None:
+    """Damage that only the values show."""
+    path = next(path for path in target.rglob("*") if path.is_file() and "a__weight__" in path.name)
+    raw = bytearray(path.read_bytes())
+    raw[-200] ^= 0x40
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("encode", [None, "int8"])
+@pytest.mark.parametrize("damage", ["values", "cut", "a tensor lost"])
+def test_what_was_written_wrong_saves_the_source(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, damage: str, encode: str | None
+) -> None:
+    target = tmp_path / "out"
+    harm = {
+        "values": lambda: flipped(target),
+        "cut": lambda: os.truncate(next((target / "tensors").glob("a__weight__[qp]*.npy")), 130),
+        "a tensor lost": lambda: (target / "manifest.json").write_text('{"norm": "norm"}'),
+    }[damage]
+    delete = deleting.delete
+    monkeypatch.setattr("squish_core.conversion.delete", lambda *told: (harm(), delete(*told)))
+    with pytest.raises(SquishError, match="was not deleted"):
+        squish.convert(model, target, "npydir", encode, delete_source=True)
+    assert kept(model)
+
+
+def test_a_write_that_fails_deletes_nothing(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(sink: object, data: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(writing.Sink, "write", full)
+    with pytest.raises((SquishError, OSError)):
+        squish.convert(model, tmp_path / "out", "npydir", delete_source=True)
+    assert kept(model)
+
+
+def test_a_source_replaced_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = shard(tmp_path / "m.safetensors")
+    agrees = deleting._agrees
+
+    def replacing(*told: object) -> bool:
+        shard(tmp_path / "new").replace(source)
+        return agrees(*told)
+
+    monkeypatch.setattr(deleting, "_agrees", replacing)
+    with pytest.raises(SquishError, match="replaced"):
+        squish.convert(source, tmp_path / "out", "npydir", delete_source=True)
+    assert kept(source)
+
+
+@pytest.mark.parametrize("what", ["itself", "its folder's place", "part", "a link", "one shard", "bytes", "metadata"])
+def test_what_is_refused_before_anything_is_written(tmp_path: Path, model: Path, what: str) -> None:
+    source, target, told = model, tmp_path / "out", {}
+    if what == "itself":
+        source = target = shard(tmp_path / "m.safetensors")
+        told = {"to": "safetensors"}
+    elif what == "its folder's place":
+        target = model
+    elif what == "part":
+        told = {"only": "norm"}
+    elif what == "a link":
+        real = (model / "model-00001-of-00002.safetensors").rename(tmp_path / "blob")
+        (model / "model-00001-of-00002.safetensors").symlink_to(real)
+    elif what == "one shard":
+        source = model / "model-00001-of-00002.safetensors"
+    elif what == "metadata":
+        source = shard(tmp_path / "m.safetensors", meta={"note": "mine"})
+    given = (model / "model-00001-of-00002.safetensors").read_bytes() if what == "bytes" else source
+    with pytest.raises(SquishError, match="cannot be deleted"):
+        squish.convert(given, target, **{"to": "npydir", "delete_source": True, **told})
+    assert kept(source)
+    assert target == source or not (tmp_path / "out").exists()
+
+
+def test_the_command_says_what_it_deleted(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", str(model), str(tmp_path / "out"), "--to", "npydir", "--delete-source"]) == 0
+    assert "deleted:" in (out := capsys.readouterr().out)
+    assert "model-00002-of-00002.safetensors" in out
