@@ -96,8 +96,9 @@ def convert(
     started = time.perf_counter()
     try:
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
-        plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names), told)
-        report = plan.report(dry_run)
+        with uncollected():
+            plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names), told)
+            report = plan.report(dry_run)
         doomed = deletable(file, Path(dst), report.steps, report.dropped) if delete_source else ()
         report = evolve(report, deleted=tuple(map(str, doomed)))
         if not dry_run:
@@ -142,9 +143,8 @@ class Plan:
         self.container = self._writable()
         self.rules = tuple(Rule(rule.pattern, expand(rule.spec, self.format, self.known)) for rule in rules)
         self.stats = Activations(stats) if stats is not None else None
-        with uncollected():
-            decision = Decision(file, self.container, self.options, self.rules, rename, self.stats)
-            self.steps = decision.decide(self._selected(only))
+        decision = Decision(file, self.container, self.options, self.rules, rename, self.stats)
+        self.steps = decision.decide(self._selected(only))
         if stats is not None and not any(map(self._weighed, self.steps)):
             raise FormatError("no encoding asks for statistics", file=stats.name, code="stats", hint="Leave them out.")
         self.specs = [step.spec for step in self.steps]
@@ -156,7 +156,7 @@ class Plan:
     def report(self, dry_run: bool) -> Conversion:
         """Sizes and losses as the target format predicts them."""
         index = self.file.index
-        with uncollected(), guarded(FormatError, f"planning the {self.format} file", file=str(self.target)):
+        with guarded(FormatError, f"planning the {self.format} file", file=str(self.target)):
             layout = self.container.layout(self.specs, index.meta, index.assets, self.options)
         dropped = [*layout.dropped, *(f"child {name}" for name in index.children)]
         dropped += [f"whole-model encoding {encoding.codec}" for encoding in index.whole]

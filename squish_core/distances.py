@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, log10
+from math import inf, isfinite, log10
 from typing import TYPE_CHECKING, Any
 
 from attrs import define
@@ -34,10 +34,12 @@ class Distance:
             x, y = (np.asarray(side[start : start + _STEP], np.float64) for side in flat)
             with np.errstate(invalid="ignore"):
                 gap = x - y
-            if not np.isfinite(gap).all():
+            most = max(float(gap.max()), -float(gap.min()))
+            if not isfinite(most):
                 gap[(x == y) | (np.isnan(x) & np.isnan(y))] = 0
-            self.equal = self.equal and not gap.any()
-            self.max_error = max(self.max_error, float(gap.max()), -float(gap.min()))
+                most = max(float(gap.max()), -float(gap.min()))
+            self.equal = self.equal and most == 0
+            self.max_error = max(self.max_error, most)
             # einsum, because a BLAS would start its threads for so little
             self.error += float(np.einsum("i,i", gap, gap))
             self.power += float(np.einsum("i,i", x, x))

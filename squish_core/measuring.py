@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -25,22 +27,24 @@ SIDE = 2048
 """Rows and columns of a synthetic matrix: 16 MiB of float32."""
 LARGEST = 1 << 26
 """Elements of the largest tensor that is taken from a file."""
+SHARED = 1 << 20
+"""Bytes that are worth the handing to other threads."""
 
 
 @frozen(kw_only=True)
 class Limits:
-    """What the machine does at best, in bytes a second: copying memory, and reading a dense float32 matrix to multiply
-    it with one vector; `file`: reading the file's bytes as they are cached now (None: no file)."""
+    """What the machine does at best past its caches, in bytes a second, on all cores: `set` fills memory, `read` reads
+    it; `file` reads the file's bytes as they are cached now (None: no file)."""
 
-    copy: float
-    linear: float
+    set: float
+    read: float
     file: float | None = None
 
 
 @frozen(kw_only=True)
 class Measured:
-    """One measurement: `rate` in bytes a second of float32 values (for "open": of the file), and its ratio to the limit
-    that `of` names. `refused` says why a backend has none."""
+    """One measurement: `rate` in bytes a second, of f32 values for "decode", of stored bytes for "linear" and "open";
+    `ratio` to what `of` names done with as many bytes in the same turns. `refused` says why a backend has none."""
 
     what: str
     of: str
@@ -74,10 +78,10 @@ def bench(target: Any = None, *, registry: Registry | None = None) -> Bench:
     if target is None:
         limits = _limits(None)
         file = synthetic(known)
-        return Bench(limits=limits, rows=tuple(_tensors(file, limits)))
+        return Bench(limits=limits, rows=tuple(_tensors(file)))
     with handles.open(target, registry=known) as file:
         limits = _limits(file)
-        return Bench(limits=limits, rows=(_opening(target, file, limits, known), *_tensors(file, limits)))
+        return Bench(limits=limits, rows=(_opening(target, file, limits, known), *_tensors(file)))
 
 
 def synthetic(known: Registry, side: int = SIDE) -> File:
@@ -115,34 +119,42 @@ def _encoders(known: Registry) -> Iterator[tuple[str, CodecSpec]]:
             yield name, parse_spec(meaning)
 
 
-def _tensors(file: File, limits: Limits) -> Iterator[Measured]:
-    """Decoding and multiplying of one tensor of each codec."""
+def _tensors(file: File) -> Iterator[Measured]:
+    """Decoding and multiplying of one tensor of each codec on each backend."""
     for tensor in _chosen(file):
-        codec, size = str(tensor.spec.encodings[0].codec), 4 * tensor.spec.elements
-        common: dict[str, Any] = {"codec": codec, "tensor": tensor.name}
-        try:
-            (seconds,) = best([partial(tensor.numpy, copy=True)])
-        except SquishError as error:
-            yield Measured(what="decode", of="copy", refused=str(error), **common)
-            continue
-        rate = size / seconds
-        yield Measured(what="decode", of="copy", seconds=seconds, rate=rate, ratio=rate / limits.copy, **common)
         for backend in sorted(file.registry.backends):
-            yield _linear(tensor, backend, size, limits, common)
+            for what, prepare in (("decode", _decode), ("linear", _linear)):
+                codec = str(tensor.spec.encodings[0].codec)
+                common: dict[str, Any] = {"what": what, "backend": backend, "codec": codec, "tensor": tensor.name}
+                try:
+                    of, size, limit, call = prepare(tensor, backend)
+                    seconds, least = best([call, limit])
+                except SquishError as error:
+                    yield Measured(of="", refused=error.message, **common)
+                    continue
+                yield Measured(of=of, seconds=seconds, rate=size / seconds, ratio=least / seconds, **common)
 
 
-def _linear(tensor: Tensor, backend: str, size: int, limits: Limits, common: dict[str, Any]) -> Measured:
+Prepared = tuple[str, int, Callable[[], object], Callable[[], object]]
+"""The limit's name, bytes, the limit for as many bytes, the call."""
+
+
+def _decode(tensor: Tensor, backend: str) -> Prepared:
+    """All values as float32 into a reused array."""
+    weight = tensor.load(backend, op="dense")
+    size = 4 * tensor.spec.elements
+    out = _memory(size).reshape(tensor.shape)
+    return "set", size, _setting(size), lambda: weight.dense(dtype="f32", out=out)
+
+
+def _linear(tensor: Tensor, backend: str) -> Prepared:
+    """The product with one vector."""
     import numpy as np
 
-    try:
-        weight = tensor.load(backend)
-        x = np.random.default_rng(1).standard_normal((1, tensor.shape[-1]), np.float32)
-        (seconds,) = best([lambda: weight.linear(x)])
-    except SquishError as error:
-        return Measured(what="linear", of="linear", backend=backend, refused=error.message, **common)
-    rate = size / seconds
-    ratio = rate / limits.linear
-    return Measured(what="linear", of="linear", backend=backend, seconds=seconds, rate=rate, ratio=ratio, **common)
+    weight = tensor.load(backend)
+    x = np.random.default_rng(1).standard_normal((1, tensor.shape[-1]), np.float32)
+    size = max(tensor.spec.encodings[0].stored, 4)
+    return "read", size, _reading(size), lambda: weight.linear(x)
 
 
 def _chosen(file: File) -> Iterable[Tensor]:
@@ -168,17 +180,41 @@ def _opening(target: Any, file: File, limits: Limits, known: Registry) -> Measur
 
 
 def _limits(file: File | None) -> Limits:
+    size = 32 * SIDE * SIDE
+    calls = [_setting(size), _reading(size)]
+    length = min(file.file(0).size, 1 << 28) if file is not None else 0
+    if file is not None and length:
+        calls.append(lambda: file.file(0).read(0, length))
+    seconds = best(calls)
+    return Limits(set=size / seconds[0], read=size / seconds[1], file=length / seconds[2] if length else None)
+
+
+def _setting(size: int) -> Callable[[], object]:
+    """Filling so many bytes of memory, shared by all cores: NumPy lets go of the interpreter."""
     import numpy as np
 
-    source = np.ones((SIDE, SIDE), np.float32)
-    target, x = np.empty_like(source), np.ones(SIDE, np.float32)
-    calls: list[Callable[[], object]] = [lambda: np.copyto(target, source), lambda: source @ x]
-    if file is not None:
-        size = min(file.file(0).size, 1 << 28)
-        calls.append(lambda: file.file(0).read(0, size))
-    seconds = best(calls)
-    rate = size / seconds[2] if file is not None and size else None
-    return Limits(copy=source.nbytes / seconds[0], linear=source.nbytes / seconds[1], file=rate)
+    cores = os.cpu_count() or 1
+    if size < SHARED or cores == 1:
+        return partial(_memory(size).fill, 0)
+    pool, pieces = ThreadPoolExecutor(cores), np.array_split(_memory(size), cores)
+    return lambda: list(pool.map(lambda piece: piece.fill(0), pieces))
+
+
+def _reading(size: int) -> Callable[[], object]:
+    """Reading so many bytes of memory: BLAS does, on all its cores."""
+    memory = _memory(size)
+    return lambda: memory @ memory
+
+
+def _memory(size: int) -> Any:
+    """Float32 ones of so many bytes, that begin on a cache line."""
+    import numpy as np
+
+    room = np.empty(size + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    made = room[start : start + size // 4 * 4].view(np.float32)
+    made.fill(1)
+    return made
 
 
 def best(calls: list[Callable[[], object]], rounds: int = ROUNDS) -> list[float]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
 from squish_core import dtypes
-from squish_core.codecs.base import Codec, Codes, Encoder, Params
+from squish_core.codecs.base import Codec, Codes, Encoder, Params, Region
 from squish_core.distances import Distance
 from squish_core.errors import CodecError
 from squish_core.handles import File
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
-from squish_core.regions import full, read_region, sizes, stored_panels
+from squish_core.regions import panels, read_region, sizes, stored_panels
 from squish_core.stored import StoredArray
 from squish_core.writing import Stream
 
@@ -75,8 +76,22 @@ def encoded(
     params = {"dtype": target.dtype, **encoding.codec.params} if dense else encoding.codec.params
     own = dtypes.to_numpy(codec.value_dtype(target, encoding.codec.params))
 
+    distance = Distance()
+
+    def measure(values: np.ndarray, made: dict[str, np.ndarray]) -> None:
+        spec = evolve(target, shape=values.shape)
+        for region, decoded in _decoded(codec, made, spec, encoding.codec.params):
+            distance.add(values[region], decoded)
+
     def pieces() -> Iterator[dict[str, np.ndarray]]:
+        nonlocal distance
         distance = Distance()
+        with _Behind(measure) as measured:
+            yield from made_panels(measured if told else None)
+        if told:
+            told(distance)
+
+    def made_panels(measured: _Behind | None) -> Iterator[dict[str, np.ndarray]]:
         for region in stored_panels(target.shape, codec.encode_grain(target, encoding.codec.params), 4):
             values = tensor._read(origin, region)
             # A codec of another float type gets its own values as they are: NaN payloads survive.
@@ -84,21 +99,43 @@ def encoded(
             panel = values if as_is else values.astype(np.float32, copy=False)
             stats = None if activations is None else {"activations": activations[region[-1]]}
             made = encoder.encode(panel, params, stats=stats)
-            if told:
-                spec = evolve(target, shape=values.shape)
-                distance.add(values, _decoded(codec, made, spec, encoding.codec.params))
+            if measured:
+                # what was widened is as exact, and read faster
+                measured(panel if values.itemsize <= panel.itemsize else values, made)
             yield made
-        if told:
-            told(distance)
 
     return _split(encoding, pieces)
 
 
-def _decoded(codec: Codec, made: dict[str, np.ndarray], spec: TensorSpec, params: Params) -> np.ndarray:
-    """Values of a panel that was just encoded."""
+class _Behind:
+    """A function run in a thread of its own, one call at a time, while its caller goes on to the next."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function, self._pool = function, ThreadPoolExecutor(1)
+        self._last: Future[None] | None = None
+
+    def __call__(self, *told: Any) -> None:
+        if self._last is not None:
+            self._last.result()
+        self._last = self._pool.submit(self._function, *told)
+
+    def __enter__(self) -> _Behind:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._pool.shutdown()
+        if self._last is not None and exception[0] is None:
+            self._last.result()
+
+
+def _decoded(
+    codec: Codec, made: dict[str, np.ndarray], spec: TensorSpec, params: Params
+) -> Iterator[tuple[Region, np.ndarray]]:
+    """Values of a panel that was just encoded, in pieces that stay in the cache."""
     declared = codec.parts(spec, params)
     parts: Any = {role: made[role].reshape(shape) for role, (_, shape) in declared.items()}
-    return read_region(codec, parts, spec, params, full(spec.shape))
+    for region in panels(spec.shape, codec.grain(spec, params), 4, budget=1 << 20, whole_rows=True):
+        yield region, read_region(codec, parts, spec, params, region)
 
 
 def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict[str, Stream]:

@@ -20,18 +20,18 @@ Synthetic = Annotated[bool, typer.Option("--synthetic", help="A seeded matrix un
 def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = False) -> Answer:
     """Measure opening, decoding and multiplying on every backend, against what the machine can do.
 
-    Ratios: decode to copying as many bytes of memory, linear to a dense float32 matrix times a vector, open to reading
-    the whole file. 1 is the limit's own rate.
+    Ratios: decode (to float32, into a reused array) to filling as many bytes of memory, linear (one vector) to reading
+    as many bytes as are stored (a few MiB of either lie in caches), open to reading the whole file. 1 is the limit.
     """
     from squish_core import measuring
 
     if bool(file) == synthetic:
         raise SquishError("name a file or say --synthetic", code="usage", hint="`squish bench --help` says more.")
     found = measuring.bench(file)
-    rates = {"copy": found.limits.copy, "linear": found.limits.linear, "file": found.limits.file}
+    rates = {"set": found.limits.set, "read": found.limits.read, "file": found.limits.file}
     shown = ", ".join(f"{name} {rate / 1e9:.1f} GB/s" for name, rate in rates.items() if rate)
     rows = table(
-        ("what", "backend", "ratio", "ms", "codec"), "<<>><",
+        ("what", "backend", "ratio", "of", "ms", "codec"), "<<><><",
         [(row.what, row.backend, *_figures(row), row.codec) for row in found.rows if row.seconds is not None],
     )  # fmt: skip
     refused = sorted({f"{row.backend or row.what}: {row.refused}" for row in found.rows if row.refused})
@@ -41,6 +41,6 @@ def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = Fal
     return Answer(found.to_dict(), lines)
 
 
-def _figures(row: Measured) -> tuple[str, str]:
+def _figures(row: Measured) -> tuple[str, str, str]:
     ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
-    return ratio, f"{1e3 * (row.seconds or 0):.3g}"
+    return ratio, row.of, f"{1e3 * (row.seconds or 0):.3g}"

@@ -67,9 +67,9 @@ ENVIRONMENTS = {
     "bitsandbytes": Environment("bitsandbytes==0.50.2 torch==2.13.0 numpy", python="3.11", installer="pip"),
     "ml_dtypes": Environment("ml_dtypes numpy"),
     "mlx": Environment("mlx[cpu]==0.32.4 numpy ml_dtypes"),
-    "mlx-lm": Environment("mlx-lm==0.32.2 mlx[cpu]==0.32.4 numpy"),
     "numba": Environment("numba==0.68.1 numpy"),
     "onnxruntime": Environment("onnxruntime==1.31.1 onnx==1.23.2 numpy"),
+    "mlx-lm": Environment("mlx-lm==0.32.2 mlx[cpu]==0.32.4 numpy"),
     "safetensors": Environment("safetensors==0.8.0 numpy ml_dtypes"),
     "texture2ddecoder": Environment("texture2ddecoder==1.0.6 numpy"),
     # pip, because its find-links setting may be all that offers a CPU build of torch

@@ -27,7 +27,7 @@ static INLINE float half_at(const uint8_t* at) { return half_to_float(read<uint1
 static INLINE B fifth_bits(const uint8_t* at) { return left<4>(pair(spread8<1>(at[0]), spread8<1>(at[1]))); }
 
 template <class Map, class Sink> static INLINE void nibbles32(Map map, const uint8_t* at, int64_t i, Sink& sink) {
-    const Levels<4, Map> levels(map);
+    const Levels<4, Map, Sink> levels(map, sink);
     const B codes = load_bytes(at);
     sink.put(i, levels(codes));
     sink.put(i + 16, levels(right<4>(codes)));
@@ -35,7 +35,7 @@ template <class Map, class Sink> static INLINE void nibbles32(Map map, const uin
 
 template <class Map, class Sink>
 static INLINE void fives32(Map map, const uint8_t* high, const uint8_t* at, int64_t i, Sink& sink) {
-    const Levels<5, Map> levels(map);
+    const Levels<5, Map, Sink> levels(map, sink);
     const B codes = load_bytes(at), nibble = splat_byte(15);
     sink.put(i, levels((codes & nibble) | fifth_bits(high)));
     sink.put(i + 16, levels((right<4>(codes) & nibble) | fifth_bits(high + 2)));
@@ -103,8 +103,8 @@ template <> struct Block<Q2_K> {  // scales and minima[16], codes[64], d, dmin
             const B low = load_bytes(codes), high = load_bytes(codes + 16);
             int group = 8 * half;
             const auto two = [&](B a, B b) {
-                const Levels<2, Lowered> first(Lowered(scale[group], minimum[group]));
-                const Levels<2, Lowered> second(Lowered(scale[group + 1], minimum[group + 1]));
+                const Levels<2, Lowered, Sink> first(Lowered(scale[group], minimum[group]), sink);
+                const Levels<2, Lowered, Sink> second(Lowered(scale[group + 1], minimum[group + 1]), sink);
                 sink.put(i + 16 * group, first(a));
                 sink.put(i + 16 * group + 16, second(b));
                 group += 2;
@@ -132,7 +132,7 @@ template <> struct Block<Q3_K> {  // third bits[32], codes[64], six-bit scales[1
             const B above[2] = {half ? right<4>(third[0]) : third[0], half ? right<4>(third[1]) : third[1]};
             int group = 8 * half;
             const auto pairs = [&](B x, B y, B third_x, B third_y) {
-                const Levels<3, Scaled> first(Scaled(4, scale[group])), second(Scaled(4, scale[group + 1]));
+                const Levels<3, Scaled, Sink> first(Scaled(4, scale[group]), sink), second(Scaled(4, scale[group + 1]), sink);
                 sink.put(i + 16 * group, first((x & two) | (third_x & four)));
                 sink.put(i + 16 * group + 16, second((y & two) | (third_y & four)));
                 group += 2;
@@ -162,7 +162,7 @@ template <> struct Block<Q4_K> {  // d, dmin, six-bit scales and minima[12], cod
         prefetch(at + 1440), prefetch(at + 1504);
         const Factors factors(at);
         UNROLL for (int j = 0; j < 4; j++) {
-            const Levels<4, Lowered> first(factors[2 * j]), second(factors[2 * j + 1]);
+            const Levels<4, Lowered, Sink> first(factors[2 * j], sink), second(factors[2 * j + 1], sink);
             const B low = load_bytes(at + 16 + 32 * j), high = load_bytes(at + 32 + 32 * j);
             sink.put(i + 64 * j, first(low));
             sink.put(i + 64 * j + 16, first(high));
@@ -179,7 +179,7 @@ template <> struct Block<Q5_K> {  // d, dmin, six-bit scales and minima[12], fif
         const B nibble = splat_byte(15), sixteen = splat_byte(16);
         B low_fifth = load_bytes(at + 16), high_fifth = load_bytes(at + 32);
         UNROLL for (int j = 0; j < 4; j++) {  // the fifth bits of this j lie at bits 0 and 1
-            const Levels<5, Lowered> first(factors[2 * j]), second(factors[2 * j + 1]);
+            const Levels<5, Lowered, Sink> first(factors[2 * j], sink), second(factors[2 * j + 1], sink);
             const B low = load_bytes(at + 48 + 32 * j), high = load_bytes(at + 64 + 32 * j);
             sink.put(i + 64 * j, first((low & nibble) | (left<4>(low_fifth) & sixteen)));
             sink.put(i + 64 * j + 16, first((high & nibble) | (left<4>(high_fifth) & sixteen)));

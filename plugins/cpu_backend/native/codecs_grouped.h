@@ -129,7 +129,7 @@ template <int Bits, bool Looked> struct Grouped {
             for (int64_t k = 0; c + 16 <= c1; k++, end += group) {
                 const int64_t stop = end < c1 ? end : c1;
                 const auto map = map_of<Bias>(w, splat(scale[k]), splat(offset[k]));
-                const Levels<Bits, decltype(map)> levels(map);
+                const Levels<Bits, decltype(map), Sink> levels(map, sink);
                 if (w.strided)
                     for (; c + 16 <= stop; c += 16, i += 16) sink.put(i, levels(load_bytes(gathered + (c - c0))));
                 else {

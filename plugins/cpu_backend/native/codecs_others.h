@@ -11,14 +11,18 @@ template <int Kind> struct Plain {
         else if constexpr (Kind == DENSE_F16) return load_half(at);
         else return load_bf16(at);
     }
+    template <class Sink> static INLINE auto value(const Sink& sink, F v) {
+        if constexpr (Kind == DENSE_BF16) return sink.widened(v);
+        else return v;
+    }
     template <class Sink> static INLINE void run(const Weights& w, int64_t row, int64_t c0, int64_t c1, Sink& sink) {
         const uint8_t* at = w.data + row * w.pitch + c0 * size;
         int64_t i = 0;
-        for (; i + 16 <= c1 - c0; i += 16) sink.put(i, load16(at + i * size));
+        for (; i + 16 <= c1 - c0; i += 16) sink.put(i, value(sink, load16(at + i * size)));
         if (i == c1 - c0) return;
         uint8_t last[16 * size] = {};
         memcpy(last, at + i * size, size_t((c1 - c0 - i) * size));
-        sink.put(i, load16(last), int(c1 - c0 - i));
+        sink.put(i, value(sink, load16(last)), int(c1 - c0 - i));
     }
 };
 

@@ -1,120 +1,170 @@
 // Products with activations in 8 bits: for every 32 of them a scale, max|x| / 127, and codes rounded to nearest. A weight is
 // then code * scale + offset with a code in a byte, and a group's sum is one of integers, which is exact.
 #pragma once
-#include "codecs_ggml.h"
-#include "codecs_grouped.h"
 #include "encoders.h"
+#include "gemv.h"
 
 namespace ISA {
 
-struct DotInt8 {
+// Activations of several vectors. `scales` has `padded` numbers a vector, one for each 32 columns; `sums` twice as many, scale
+// times the sum of the codes of each group of weights that has an offset of its own.
+struct Codes8 {
+    int8_t* codes;
+    float *scales, *sums;
+    int64_t columns, padded;
+
+    Codes8(int8_t* room, int64_t columns, int64_t m) : codes(room), columns(columns), padded((columns + 511) / 512 * 16) {
+        scales = (float*)(room + m * columns), sums = scales + m * padded;
+    }
+};
+
+// Which columns a sum is of: 16 (Q6_K), 32, or a group of several 32.
+template <class Units> void quantize_all(const Weights& w, const float* x, const Codes8& to, int64_t m) {
+    constexpr bool each = Units::scales == Scales::EACH, shuffled = Units::units == 1 && Units::order(1) == 2;
+    const int64_t units = w.columns / 32, group = Units::group(w);
+    for (int64_t v = 0; v < m; v++) {
+        float *scales = to.scales + v * to.padded, *sums = to.sums + 2 * v * to.padded;
+        memset(scales, 0, size_t(to.padded) * sizeof *scales);
+        memset(sums, 0, size_t(to.padded) * 2 * sizeof *sums);
+        for (int64_t u = 0; u < units; u++, x += 32) {
+            const F a = load(x), b = load(x + 16);
+            const float scale = peak(most(absolute(a), absolute(b))) / 127.0f, inverse = scale == 0 ? 0 : 1 / scale;
+            const F low = nearest(a * splat(inverse)), high = nearest(b * splat(inverse));
+            const B bytes[2] = {narrow(low), narrow(high)};
+            int8_t codes[32], *out = to.codes + v * w.columns + 32 * u;
+            memcpy(codes, bytes, 32);
+            for (int i = 0; i < 32; i++) out[i] = codes[shuffled ? Units::order(i) : i];
+            scales[u] = scale;
+            if (each) sums[2 * u] = scale * sum(low), sums[2 * u + 1] = scale * sum(high);
+            else sums[u / group] += scale * sum(low + high);
+        }
+    }
+}
+
+// Products of one row with Count vectors.
+template <class Units, int Count> struct RowSum8 {
+    static constexpr int per = Units::scales == Scales::EACH ? 2 : 1;
+    const Units codec;
+    const uint8_t* at;
     const int8_t* x;
-    const float *scales, *sums;  // of the activations: scale, and scale times the sum of the codes, of each 32
-    Sum8 even = Sum8{}, odd = Sum8{};
-    float lifted = 0;
-    INLINE void put(int64_t group, B low, B high, float scale, float offset) {
-        const Sum8 next = add_products(low, high, x + 32 * group, scale * scales[group], even);
-        even = odd, odd = next;
-        lifted += offset * sums[group];
+    int64_t columns;
+    Sum8 even[Count] = {}, odd[Count] = {};
+
+    INLINE B codes(int unit, B& high) {
+        B low;
+        codec.codes(at, unit, low, high);
+        return low;
     }
-    INLINE float result() const { return sum(even, odd) + lifted; }
-};
-
-// The codes of each 32 weights of a row.
-template <int Kind> struct Integers32;
-
-template <int Kind> struct NibbleBlocks {  // Q4_0, Q4_1, Q5_0, Q5_1
-    static INLINE void run(const Weights& w, int64_t row, DotInt8& sink) {
-        constexpr bool five = Kind == Q5_0 || Kind == Q5_1, biased = Kind == Q4_1 || Kind == Q5_1;
-        const uint8_t* at = w.data + row * w.pitch;
-        const B nibble = splat_byte(15);
-        for (int64_t g = 0; g < w.columns / 32; g++, at += Block<Kind>::bytes) {
-            const uint8_t* fifth = at + (biased ? 4 : 2);
-            const B codes = load_bytes(fifth + (five ? 4 : 0));
-            B low = codes & nibble, high = right<4>(codes) & nibble;
-            if constexpr (five) low = low | fifth_bits(fifth), high = high | fifth_bits(fifth + 2);
-            const float scale = half_at(at), offset = biased ? half_at(at + 2) : scale * (five ? -16 : -8);
-            sink.put(g, low, high, scale, offset);
-        }
-    }
-};
-template <> struct Integers32<Q4_0> : NibbleBlocks<Q4_0> {};
-template <> struct Integers32<Q4_1> : NibbleBlocks<Q4_1> {};
-template <> struct Integers32<Q5_0> : NibbleBlocks<Q5_0> {};
-template <> struct Integers32<Q5_1> : NibbleBlocks<Q5_1> {};
-
-template <> struct Integers32<Q8_0> {
-    static INLINE void run(const Weights& w, int64_t row, DotInt8& sink) {
-        const uint8_t* at = w.data + row * w.pitch;
-        const B flip = splat_byte(0x80);
-        for (int64_t g = 0; g < w.columns / 32; g++, at += 34) {
-            const float scale = half_at(at);
-            sink.put(g, load_bytes(at + 2) ^ flip, load_bytes(at + 18) ^ flip, scale, scale * -128);
-        }
-    }
-};
-
-template <bool Five> struct SuperBlocks {
-    static INLINE void run(const Weights& w, int64_t row, DotInt8& sink) {
-        const uint8_t* at = w.data + row * w.pitch;
-        const B nibble = splat_byte(15), sixteen = splat_byte(16);
-        for (int64_t g = 0; g < w.columns / 32; g += 8, at += Five ? 176 : 144) {
-            const Factors factors(at);
-            UNROLL for (int j = 0; j < 4; j++) {
-                const uint8_t* codes = at + (Five ? 48 : 16) + 32 * j;
-                const B a = load_bytes(codes), b = load_bytes(codes + 16);
-                B low[2] = {a & nibble, b & nibble}, high[2] = {right<4>(a) & nibble, right<4>(b) & nibble};
-                if constexpr (Five)
-                    UNROLL for (int k = 0; k < 2; k++) {
-                        const B bits = right(load_bytes(at + 16 + 16 * k), 2 * j);
-                        low[k] = low[k] | (left<4>(bits) & sixteen), high[k] = high[k] | (left<3>(bits) & sixteen);
-                    }
-                sink.put(g + 2 * j, low[0], low[1], factors.scale[2 * j], -factors.minimum[2 * j]);
-                sink.put(g + 2 * j + 1, high[0], high[1], factors.scale[2 * j + 1], -factors.minimum[2 * j + 1]);
+    // `scale` is that of weights and activations, PANEL * per for each vector.
+    INLINE void add_block(const float* scale) {
+        UNROLL for (int ahead = 0; ahead < Units::bytes; ahead += 64) prefetch(at + AHEAD + ahead);
+        UNROLL for (int unit = 0; unit < Units::units; unit++, x += 32) {
+            B high;
+            const B low = codes(unit, high);
+            UNROLL for (int v = 0; v < Count; v++) {
+                const float* s = scale + v * PANEL * per + unit * per;
+                const int8_t* with = x + v * columns;
+                Sum8 next;
+                if constexpr (per == 2) next = add_products(low, high, with, s[0], s[1], even[v]);
+                else next = add_products(low, high, with, s[0], even[v]);
+                even[v] = odd[v], odd[v] = next;
             }
         }
+        at += Units::bytes;
     }
-};
-template <> struct Integers32<Q4_K> : SuperBlocks<false> {};
-template <> struct Integers32<Q5_K> : SuperBlocks<true> {};
-
-// Rows of codes in groups of a multiple of 32: (code ^ flip - zero - offset) * scale, or with a bias.
-template <int Bits> struct GroupedIntegers {
-    static INLINE void run(const Weights& w, int64_t row, DotInt8& sink) {
-        const uint8_t* at = w.data + row * w.pitch;
-        const B flip = splat_byte(uint8_t(w.flip)), mask = splat_byte((1u << Bits) - 1);
-        const int64_t cell = row / w.group_rows * w.grid_row, each = w.group_columns / 32;
-        int64_t left = 0, index = cell - w.grid_column;
-        float scale = 0, offset = 0;
-        for (int64_t g = 0; g < w.columns / 32; g++, left--, at += 4 * Bits) {
-            if (left == 0) {
-                left = each, index += w.grid_column;
-                scale = widened(w.scale, w.scale_type, w.listed, index);
-                const float stored = w.offset ? widened(w.offset, w.offset_type, w.listed, index) : 0;
-                offset = w.bias ? stored - float(w.zero) * scale : -(stored + float(w.zero)) * scale;
-            }
-            B low, high;
-            load_codes32<Bits>(at, low, high);
-            sink.put(g, (low & mask) ^ flip, (high & mask) ^ flip, scale, offset);
+    // Several units of one scale; `scales` are those of activations, `padded` for each vector.
+    INLINE void add(float scale, const float* scales, int64_t padded, int64_t each) {
+        Sum8 part[Count] = {};
+        for (int64_t u = 0; u < each; u++, at += Units::bytes, x += 32) {
+            prefetch(at + AHEAD);
+            B high;
+            const B low = codes(0, high);
+            UNROLL for (int v = 0; v < Count; v++)
+                part[v] = add_products(low, high, x + v * columns, scales[v * padded + u], part[v]);
         }
+        UNROLL for (int v = 0; v < Count; v++) even[v] = fma(part[v], scale, even[v]);
     }
 };
-template <> struct Integers32<AFFINE_2> : GroupedIntegers<2> {};
-template <> struct Integers32<AFFINE_3> : GroupedIntegers<3> {};
-template <> struct Integers32<AFFINE_4> : GroupedIntegers<4> {};
-template <> struct Integers32<AFFINE_5> : GroupedIntegers<5> {};
-template <> struct Integers32<AFFINE_6> : GroupedIntegers<6> {};
-template <> struct Integers32<AFFINE_8> : GroupedIntegers<8> {};
 
-static void quantize_activations(const float* x, int64_t groups, int8_t* codes, float* scales, float* sums) {
-    for (int64_t g = 0; g < groups; g++, x += 32, codes += 32) {
-        const F a = load(x), b = load(x + 16);
-        const float scale = peak(most(absolute(a), absolute(b))) / 127.0f, inverse = scale == 0 ? 0 : 1 / scale;
-        const F low = nearest(a * splat(inverse)), high = nearest(b * splat(inverse));
-        const B bytes[2] = {narrow(low), narrow(high)};
-        memcpy(codes, bytes, 32);
-        scales[g] = scale, sums[g] = scale * sum(low + high);
+template <class Units, int Count>
+void multiply8_row(const Weights& w, int64_t row, const Codes8& x, int64_t v0, float* y, int64_t y_pitch) {
+    constexpr int per = RowSum8<Units, Count>::per;
+    const float zero = Units::zero_code(w);
+    const bool offsets = Units::offsets(w), lifted = offsets || zero != 0;
+    const int64_t each = Units::group(w), groups = w.columns / 32 / each;
+    const float *scales = x.scales + v0 * x.padded, *sums = x.sums + 2 * v0 * x.padded;
+    alignas(64) float scale[per * PANEL], offset[per * PANEL], both[Count * per * PANEL];
+    RowSum8<Units, Count> total = {Units(w), w.data + row * w.pitch, x.codes + v0 * w.columns, w.columns};
+    F lift[Count];
+    UNROLL for (int v = 0; v < Count; v++) lift[v] = splat(0);
+    for (int64_t first = 0; first < groups; first += PANEL) {
+        const int64_t count = groups - first < PANEL ? groups - first : PANEL;
+        if constexpr (per == 2) Units::factors8(total.at, count, scale);
+        else Units::factors(w, row, total.at, first, count, scale, offset);
+        for (int64_t i = per * count; i % 16; i++) scale[i] = offset[i] = 0;
+        for (int64_t i = 0; i < per * count; i += 16) {
+            const F s = load(scale + i), fixed = s * splat(-zero), o = offsets ? load(offset + i) + fixed : fixed;
+            UNROLL for (int v = 0; v < Count; v++) {
+                if (lifted) lift[v] = fma(o, load(sums + 2 * v * x.padded + per * first + i), lift[v]);
+                if (each > 1) continue;
+                const float* with = scales + v * x.padded + first;
+                float* to = both + v * per * PANEL + i;
+                if constexpr (per == 1) store(to, s * load(with + i));
+                else UNROLL for (int k = 0; k < 16; k++) to[k] = scale[i + k] * with[(i + k) / 2];
+            }
+        }
+        if (each == 1) for (int64_t g = 0; g < count; g += Units::units) total.add_block(both + per * g);
+        else for (int64_t g = 0; g < count; g++) total.add(scale[g], scales + (first + g) * each, x.padded, each);
     }
+    UNROLL for (int v = 0; v < Count; v++) y[v * y_pitch] = sum(total.even[v], total.odd[v]) + sum(lift[v]);
+}
+
+template <class Units>
+void multiply8_rows(const Weights& w, int64_t row0, int64_t count, const Codes8& x, int64_t m, float* y, int64_t y_pitch) {
+    for (int64_t i = 0; i < count; i++)  // a row stays in the cache for all vectors
+        for (int64_t v = 0; v < m;) {
+            float* to = y + v * y_pitch + i;
+            if (m - v >= 8) multiply8_row<Units, 8>(w, row0 + i, x, v, to, y_pitch), v += 8;
+            else if (m - v >= 4) multiply8_row<Units, 4>(w, row0 + i, x, v, to, y_pitch), v += 4;
+            else multiply8_row<Units, 1>(w, row0 + i, x, v, to, y_pitch), v += 1;
+        }
+}
+
+struct Product8 {
+    void (*quantize)(const Weights& w, const float* x, const Codes8& to, int64_t m);
+    void (*multiply)(const Weights& w, int64_t row, int64_t count, const Codes8& x, int64_t m, float* y, int64_t y_pitch);
+};
+template <class Units> constexpr Product8 product8() { return {quantize_all<Units>, multiply8_rows<Units>}; }
+
+// For kinds whose 32 weights have codes of a byte and one scale, or two; nothing for the others.
+static Product8 product8_of(int32_t kind) {
+    switch (kind) {
+        case Q4_0: return product8<NibbleUnits<Q4_0>>();
+        case Q4_1: return product8<NibbleUnits<Q4_1>>();
+        case Q5_0: return product8<FiveUnits<Q5_0>>();
+        case Q5_1: return product8<FiveUnits<Q5_1>>();
+        case Q8_0: return product8<ByteUnits>();
+        case Q4_K: return product8<SuperUnits<false>>();
+        case Q5_K: return product8<SuperUnits<true>>();
+        case Q6_K: return product8<SixUnits>();
+        case AFFINE_2: return product8<AffineUnits<2>>();
+        case AFFINE_3: return product8<AffineUnits<3>>();
+        case AFFINE_4: return product8<AffineNibbles>();
+        case AFFINE_5: return product8<AffineUnits<5>>();
+        case AFFINE_6: return product8<AffineUnits<6>>();
+        case AFFINE_8: return product8<AffineUnits<8>>();
+        default: return {};
+    }
+}
+
+static bool quantize_activations(const Weights& w, const float* x, int8_t* room, int64_t m) {
+    const Product8 product = product8_of(w.kind);
+    if (product.quantize) product.quantize(w, x, Codes8(room, w.columns, m), m);
+    return product.quantize;
+}
+
+static void multiply8(const Weights& w, int64_t row0, int64_t count, const int8_t* room, int64_t m, float* y, int64_t y_pitch) {
+    product8_of(w.kind).multiply(w, row0, count, Codes8((int8_t*)room, w.columns, m), m, y, y_pitch);
 }
 
 }  // namespace ISA

@@ -4,6 +4,7 @@
 #include "codecs_ggml.h"
 #include "codecs_grouped.h"
 #include "codecs_others.h"
+#include "codecs_sparse.h"
 #include "columns.h"
 #include "encode_affine.h"
 #include "encoders.h"
@@ -21,6 +22,8 @@ template <> struct Codec<DENSE_F16> : Plain<DENSE_F16> {};
 template <> struct Codec<DENSE_BF16> : Plain<DENSE_BF16> {};
 template <> struct Codec<F8Q8> : F8Q8Blocks {};
 template <> struct Codec<HQQ> : HalfQuadratic {};
+template <> struct Codec<TRIPLE> : TripleBitmap {};
+template <> struct Codec<BITMASK> : Sparse {};
 template <bool Holds> struct When;
 template <> struct When<true> { using type = void; };
 template <int Kind> struct Codec<Kind, typename When<(Kind >= Q4_0 && Kind <= Q8_K)>::type> : Blocks<Kind> {};
@@ -31,11 +34,17 @@ struct Codec<Kind, typename When<(Kind >= TABLE_1 && Kind <= TABLE_8)>::type> : 
 
 // ---- decoding
 
-using Decode = void (*)(const Weights&, int64_t row, int64_t c0, int64_t c1, float*);
+using Decode = void (*)(const Weights&, int64_t row, int64_t c0, int64_t c1, float*, bool past);
+using Decode16 = void (*)(const Weights&, int64_t row, int64_t c0, int64_t c1, uint16_t*, bool half, bool past);
 using Multiply = float (*)(const Weights&, int64_t row, const float* x);
 
-template <int Kind> void decode_row(const Weights& w, int64_t row, int64_t c0, int64_t c1, float* out) {
-    Store sink = {out};
+template <int Kind> void decode_row(const Weights& w, int64_t row, int64_t c0, int64_t c1, float* out, bool past) {
+    Store sink = {out, past};
+    Codec<Kind>::run(w, row, c0, c1, sink);
+}
+template <int Kind>
+void decode_row16(const Weights& w, int64_t row, int64_t c0, int64_t c1, uint16_t* out, bool half, bool past) {
+    Store16 sink = {out, half, past};
     Codec<Kind>::run(w, row, c0, c1, sink);
 }
 template <int Kind> float multiply_row(const Weights& w, int64_t row, const float* x) {
@@ -46,9 +55,10 @@ template <int Kind> float multiply_row(const Weights& w, int64_t row, const floa
 
 struct Loops {
     Decode decode;
+    Decode16 decode16;
     Multiply multiply;
 };
-template <int Kind> constexpr Loops loops() { return {decode_row<Kind>, multiply_row<Kind>}; }
+template <int Kind> constexpr Loops loops() { return {decode_row<Kind>, decode_row16<Kind>, multiply_row<Kind>}; }
 const Loops table[KINDS] = {
     loops<DENSE_F32>(), loops<DENSE_F16>(), loops<DENSE_BF16>(),
     loops<Q4_0>(), loops<Q4_1>(), loops<Q5_0>(), loops<Q5_1>(), loops<Q8_0>(), loops<Q8_1>(),
@@ -57,61 +67,27 @@ const Loops table[KINDS] = {
     loops<AFFINE_5>(), loops<AFFINE_6>(), loops<AFFINE_7>(), loops<AFFINE_8>(),
     loops<TABLE_1>(), loops<TABLE_2>(), loops<TABLE_3>(), loops<TABLE_4>(),
     loops<TABLE_5>(), loops<TABLE_6>(), loops<TABLE_7>(), loops<TABLE_8>(),
-    loops<F8Q8>(), loops<HQQ>(),
+    loops<F8Q8>(), loops<HQQ>(), loops<TRIPLE>(), loops<BITMASK>(),
 };
 
 // Zeros in the tiles that a mask leaves out.
-void blank(const Weights& w, int64_t row, int64_t c0, int64_t c1, float* out) {
+void blank(const Weights& w, int64_t row, int64_t c0, int64_t c1, uint8_t* out, int64_t size) {
     const int64_t first = row / w.tile * w.tiles;
     for (int64_t tile = c0 / w.tile; tile * w.tile < c1; tile++) {
         const int64_t bit = first + tile;
         if (w.mask[bit / 8] >> bit % 8 & 1) continue;
         const int64_t low = tile * w.tile > c0 ? tile * w.tile : c0, high = (tile + 1) * w.tile < c1 ? (tile + 1) * w.tile : c1;
-        memset(out + (low - c0), 0, size_t(high - low) * sizeof *out);
+        memset(out + (low - c0) * size, 0, size_t((high - low) * size));
     }
 }
-
-void decode_floats(const Weights& w, int64_t row, int64_t c0, int64_t c1, float* out) {
-    table[w.kind].decode(w, row, c0, c1, out);
-    if (w.mask) blank(w, row, c0, c1, out);
-}
-
-// From a buffer in the nearest cache to where the values are wanted.
-void deliver(const float* from, int64_t count, uint8_t* out, int32_t type, bool past) {
-    int64_t i = 0;
-    if (type == F32) {
-        float* to = (float*)out;
-        for (; i + 16 <= count; i += 16) past ? stream(to + i, load(from + i)) : store(to + i, load(from + i));
-        memcpy(to + i, from + i, size_t(count - i) * sizeof *to);
-        return;
-    }
-    uint16_t* to = (uint16_t*)out;
-    const bool half = type == F16;
-    for (; i + 16 <= count; i += 16) {
-        const Halves v = half ? to_half(load(from + i)) : to_bf16(load(from + i));
-        past ? stream(to + i, v) : store(to + i, v);
-    }
-    for (; i < count; i++) to[i] = half ? float_to_half(from[i]) : float_to_bf16(from[i]);
-}
-
-constexpr int64_t PANEL = 1024;  // columns that are decoded before they are delivered; a multiple of every block
 
 void decode(const Weights& w, const int64_t* ids, int64_t row0, int64_t count, int64_t c0, int64_t c1, uint8_t* out,
             int64_t pitch, int32_t type, bool past) {
-    alignas(64) float panel[PANEL];
-    const int64_t size = type == F32 ? 4 : 2;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count; i++, out += pitch) {
         const int64_t row = ids ? ids[i] : row0 + i;
-        uint8_t* to = out + i * pitch;
-        if (type == F32 && !past) {
-            decode_floats(w, row, c0, c1, (float*)to);
-            continue;
-        }
-        for (int64_t c = c0; c < c1; c += PANEL) {
-            const int64_t stop = c + PANEL < c1 ? c + PANEL : c1;
-            decode_floats(w, row, c, stop, panel);
-            deliver(panel, stop - c, to + (c - c0) * size, type, past);
-        }
+        if (type == F32) table[w.kind].decode(w, row, c0, c1, (float*)out, past);
+        else table[w.kind].decode16(w, row, c0, c1, (uint16_t*)out, type == F16, past);
+        if (w.mask) blank(w, row, c0, c1, out, size_of(type));
     }
     if (past) fence();
 }
@@ -202,45 +178,6 @@ bool arrange_one(const Weights& w, const float* x, float* to) {
 void dot_one(const Weights& w, int64_t row0, int64_t count, const float* arranged, float* y) {
     const Product product = product_of(w);
     for (int64_t i = 0; i < count; i++) y[i] = product.dot(w, row0 + i, arranged);
-}
-
-// ---- products with activations in 8 bits
-
-template <int Kind> float multiply8_row(const Weights& w, int64_t row, const int8_t* codes, const float* scales, const float* sums) {
-    DotInt8 sink = {codes, scales, sums};
-    Integers32<Kind>::run(w, row, sink);
-    return sink.result();
-}
-
-using Multiply8 = float (*)(const Weights&, int64_t, const int8_t*, const float*, const float*);
-Multiply8 multiply8_of(int32_t kind) {
-    switch (kind) {
-        case Q4_0: return multiply8_row<Q4_0>;
-        case Q4_1: return multiply8_row<Q4_1>;
-        case Q5_0: return multiply8_row<Q5_0>;
-        case Q5_1: return multiply8_row<Q5_1>;
-        case Q8_0: return multiply8_row<Q8_0>;
-        case Q4_K: return multiply8_row<Q4_K>;
-        case Q5_K: return multiply8_row<Q5_K>;
-        case AFFINE_2: return multiply8_row<AFFINE_2>;
-        case AFFINE_3: return multiply8_row<AFFINE_3>;
-        case AFFINE_4: return multiply8_row<AFFINE_4>;
-        case AFFINE_5: return multiply8_row<AFFINE_5>;
-        case AFFINE_6: return multiply8_row<AFFINE_6>;
-        case AFFINE_8: return multiply8_row<AFFINE_8>;
-        default: return nullptr;
-    }
-}
-
-bool multiply8(const Weights& w, int64_t row0, int64_t count, const int8_t* codes, const float* scales, const float* sums,
-               int64_t m, float* y, int64_t y_pitch) {
-    const Multiply8 row = multiply8_of(w.kind);
-    if (!row) return false;
-    const int64_t groups = w.columns / 32;
-    for (int64_t i = 0; i < count; i++)  // a row stays in the cache for all vectors
-        for (int64_t v = 0; v < m; v++)
-            y[v * y_pitch + i] = row(w, row0 + i, codes + v * w.columns, scales + v * groups, sums + v * groups);
-    return true;
 }
 
 // ---- what decoding and products are measured against

@@ -14,11 +14,10 @@ struct Kernels {
     // with it. False where `multiply` does it all.
     bool (*arrange)(const Weights& w, const float* x, float* to);
     void (*dot)(const Weights& w, int64_t row0, int64_t count, const float* arranged, float* y);
-    // Activations, `groups` times 32, as codes, scales, and scales times sums of codes; and products with those, for kinds whose
-    // 32 weights have codes of a byte and one scale (false for the others). Pitches in groups and floats.
-    void (*quantize)(const float* x, int64_t groups, int8_t* codes, float* scales, float* sums);
-    bool (*multiply8)(const Weights& w, int64_t row0, int64_t count, const int8_t* codes, const float* scales,
-                      const float* sums, int64_t m, float* y, int64_t y_pitch);
+    // m vectors as codes of 8 bits, in `room` of m * (columns + 12 * padded) bytes, `padded` being columns / 32 rounded up to a
+    // multiple of 16; and products with those. False for kinds whose 32 weights do not have codes of a byte.
+    bool (*quantize)(const Weights& w, const float* x, int8_t* room, int64_t m);
+    void (*multiply8)(const Weights& w, int64_t row0, int64_t count, const int8_t* room, int64_t m, float* y, int64_t y_pitch);
     // Blocks of `kind` (Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K) from 32 or 256 values each; false where a value is not finite.
     bool (*encode)(int32_t kind, const float* x, uint8_t* out, int64_t blocks);
     // Codes in bit streams, scales and offsets of `groups` groups; false where a value, a scale or a bias is not finite.

@@ -55,7 +55,6 @@ struct Rows {  // arguments of one call, for the threads
     float* y;
     int64_t y_pitch;
     int8_t* codes;
-    float *scales, *sums;
 };
 
 void decode_some(void* context, int64_t begin, int64_t end) {
@@ -76,7 +75,7 @@ void dot_some(void* context, int64_t begin, int64_t end) {
 
 void multiply8_some(void* context, int64_t begin, int64_t end) {
     const Rows& a = *(const Rows*)context;
-    chosen->kernels->multiply8(*a.w, a.row0 + begin, end - begin, a.codes, a.scales, a.sums, a.m, a.y + begin, a.y_pitch);
+    chosen->kernels->multiply8(*a.w, a.row0 + begin, end - begin, a.codes, a.m, a.y + begin, a.y_pitch);
 }
 
 // Floats on a cache line; null where none are asked for, or there is no memory.
@@ -140,14 +139,12 @@ API void squish_multiply(const Weights* w, int64_t row0, int64_t rows, const flo
     share(threads, rows, step_for(rows, w->columns * m, threads), multiply_some, &a);
 }
 
-// As squish_multiply, with `room` of m * columns * 5 / 4 bytes on a multiple of 4: codes, then scales and sums of each 32.
-API int squish_multiply8(const Weights* w, int64_t row0, int64_t rows, const float* x, int64_t m, uint8_t* room, float* y,
+// As squish_multiply, with `room` as Kernels::quantize wants it, on a multiple of 4.
+API int squish_multiply8(const Weights* w, int64_t row0, int64_t rows, const float* x, int64_t m, int8_t* room, float* y,
                          int64_t y_pitch, int32_t threads) {
-    const int64_t groups = m * w->columns / 32;
+    if (!chosen->kernels->quantize(*w, x, room, m)) return 0;
     Rows a = {};
-    a.codes = (int8_t*)room, a.scales = (float*)(room + 32 * groups), a.sums = a.scales + groups;
-    if (!chosen->kernels->multiply8(*w, row0, 0, a.codes, a.scales, a.sums, m, y, y_pitch)) return 0;
-    chosen->kernels->quantize(x, groups, a.codes, a.scales, a.sums);
+    a.codes = room;
     a.w = w, a.row0 = row0, a.m = m, a.y = y, a.y_pitch = y_pitch;
     share(threads, rows, step_for(rows, w->columns * m, threads), multiply8_some, &a);
     return 1;

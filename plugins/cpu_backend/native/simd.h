@@ -22,6 +22,20 @@ static INLINE F peaks(const F a[16]) {  // lane k: the largest of the lanes of a
 }
 #endif
 
+#ifndef __AVX512BW__
+// The first values of `a` to the lanes whose bits are set, 0 to the others.
+static INLINE F expand(uint32_t mask, F a) {
+    float from[16], to[16];
+    store(from, a);
+    for (int i = 0, next = 0; i < 16; i++) {
+        const bool set = mask >> i & 1;
+        to[i] = set ? from[next] : 0;
+        next += set;
+    }
+    return load(to);
+}
+#endif
+
 // Sixteen codes of a bit stream, lowest first; reads 2 * Bits bytes and none more. (Pieces of a word are joined in registers: a
 // copy of three bytes through memory would stall the load that follows.)
 template <int Bits> static INLINE B load_codes16(const uint8_t* at) {
@@ -49,23 +63,28 @@ template <int Bits> static INLINE void load_codes32(const uint8_t* at, B& low, B
     }
 }
 
+template <bool First, class A, class B> struct Choose { using type = A; };
+template <class A, class B> struct Choose<false, A, B> { using type = B; };
+
 // What each code stands for. `Map` turns 16 codes into values; where the instruction set can look up 16 floats, the values
 // of all codes of up to 4 bits are made once and looked up by the low 4 bits, whatever lies above a code in its byte.
-template <int Bits, class Map> struct Levels {
+// A sink of 16-bit values has them rounded in the table, so that no value is rounded twice.
+template <int Bits, class Map, class Sink> struct Levels {
     static constexpr bool tabled = has_lookup && Bits <= 4;
+    using Value = typename Choose<tabled, typename Sink::Value, F>::type;
     static constexpr uint8_t mask = (1u << Bits) - 1;
     Map map;
-    F values;
-    INLINE explicit Levels(Map map) : map(map) {
-        if constexpr (tabled) values = map(counting() & splat_byte(mask));
+    Value values;
+    INLINE Levels(Map map, const Sink& sink) : map(map) {
+        if constexpr (tabled) values = sink.rounded(map(counting() & splat_byte(mask)));
     }
-    INLINE F operator()(B codes) const {
+    INLINE Value operator()(B codes) const {
         if constexpr (tabled) return lookup(values, codes);
         else return map(Bits == 8 ? codes : codes & splat_byte(mask));
     }
     // 16 codes of a bit stream
-    INLINE F stream(const uint8_t* at) const {
-        if constexpr (tabled && Bits == 4) return lookup_nibbles(values, at);
+    INLINE Value stream(const uint8_t* at) const {
+        if constexpr (tabled && Bits == 4 && sizeof(Value) == sizeof(F)) return lookup_nibbles(values, at);
         else if constexpr (tabled) return lookup(values, load_codes16<Bits>(at));
         else return map(load_codes16<Bits>(at));
     }

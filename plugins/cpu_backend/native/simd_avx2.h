@@ -102,6 +102,16 @@ static INLINE __m128i narrow_bf16(__m256 x) {
     return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
 }
 static INLINE Halves to_bf16(F x) { return {narrow_bf16(x.a), narrow_bf16(x.b)}; }
+// The upper halves, which is all there is to values that were bf16.
+static INLINE __m128i upper8(__m256 x) {
+    const __m256i wide = _mm256_srli_epi32(_mm256_castps_si256(x), 16);
+    return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+}
+static INLINE Halves upper(F x) { return {upper8(x.a), upper8(x.b)}; }
+// Bytes as the lowest bits of lanes.
+static INLINE F lowest(B x) {
+    return {_mm256_castsi256_ps(_mm256_cvtepu8_epi32(x.v)), _mm256_castsi256_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x.v, 8)))};
+}
 static INLINE void store(uint16_t* at, Halves x) {
     _mm_storeu_si128((__m128i*)at, x.a), _mm_storeu_si128((__m128i*)at + 1, x.b);
 }
@@ -130,6 +140,11 @@ static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum
     const __m256i sums = _mm256_add_epi32(products16(low, x), products16(high, x + 16));
     return {_mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(scale), to.v)};
 }
+static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale_low, float scale_high, Sum8 to) {
+    to.v = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products16(low, x)), _mm256_set1_ps(scale_low), to.v);
+    return {_mm256_fmadd_ps(_mm256_cvtepi32_ps(products16(high, x + 16)), _mm256_set1_ps(scale_high), to.v)};
+}
+static INLINE Sum8 fma(Sum8 a, float b, Sum8 c) { return {_mm256_fmadd_ps(a.v, _mm256_set1_ps(b), c.v)}; }
 static INLINE float sum(Sum8 a, Sum8 b) { return sum(F{a.v, b.v}); }
 
 static INLINE void fence() { _mm_sfence(); }

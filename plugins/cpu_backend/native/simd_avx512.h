@@ -29,6 +29,8 @@ static INLINE M operator&(M a, M b) { return {__mmask16(a.v & b.v)}; }
 static INLINE F choose(M where, F a, F b) { return {_mm512_mask_mov_ps(b.v, where.v, a.v)}; }
 static INLINE bool all(M a) { return a.v == 0xffff; }
 static INLINE B narrow(F a) { return {_mm512_cvtepi32_epi8(_mm512_cvttps_epi32(a.v))}; }
+// The first values of `a` to the lanes whose bits are set, 0 to the others.
+static INLINE F expand(uint32_t mask, F a) { return {_mm512_maskz_expand_ps(__mmask16(mask), a.v)}; }
 static INLINE float peak(F a) { return _mm512_reduce_max_ps(a.v); }
 // Lane k: the largest of the lanes of a[k].
 static INLINE F peaks(const F a[16]) {
@@ -86,10 +88,17 @@ static INLINE Halves to_bf16(F a) {
     if (__builtin_expect(tiny, 0)) v = _mm256_mask_mov_epi16(v, tiny, bf16_of_any(a.v));
     return {v};
 }
+// The upper halves, which is all there is to values that were bf16.
+static INLINE Halves upper(F a) { return {_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a.v), 16))}; }
+// Bytes as the lowest bits of lanes.
+static INLINE F lowest(B a) { return {_mm512_castsi512_ps(_mm512_cvtepu8_epi32(a.v))}; }
 static INLINE void store(uint16_t* at, Halves a) { _mm256_storeu_si256((__m256i*)at, a.v); }
 static INLINE void stream(uint16_t* at, Halves a) { _mm256_stream_si256((__m256i*)at, a.v); }
 
 static INLINE F lookup(F table, B index) { return {_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(index.v), table.v)}; }
+static INLINE Halves lookup(Halves table, B index) {
+    return {_mm256_permutexvar_epi16(_mm256_cvtepu8_epi16(index.v), table.v)};
+}
 static INLINE F lookup_nibbles(F table, const uint8_t* at) {
     const __m512i places = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
     const __m512i shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
@@ -104,6 +113,13 @@ static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum
     const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), codes, _mm256_loadu_si256((const __m256i*)x));
     return {_mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), _mm256_set1_ps(scale), to.v)};
 }
+static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale_low, float scale_high, Sum8 to) {
+    const __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(low.v), high.v, 1);
+    const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), codes, _mm256_loadu_si256((const __m256i*)x));
+    const __m256 scales = _mm256_insertf128_ps(_mm256_set1_ps(scale_low), _mm_set1_ps(scale_high), 1);
+    return {_mm256_fmadd_ps(_mm256_cvtepi32_ps(sums), scales, to.v)};
+}
+static INLINE Sum8 fma(Sum8 a, float b, Sum8 c) { return {_mm256_fmadd_ps(a.v, _mm256_set1_ps(b), c.v)}; }
 static INLINE float sum(Sum8 a, Sum8 b) { return sum(F{_mm512_zextps256_ps512(_mm256_add_ps(a.v, b.v))}); }
 
 static INLINE void fence() { _mm_sfence(); }

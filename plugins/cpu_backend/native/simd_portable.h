@@ -102,6 +102,10 @@ static INLINE Halves to_bf16(F a) {
     const Words up = (bits + 0x7fff + (high & 1)) >> 16;
     return {__builtin_convertvector((nan & ((high & 0x8000) | 0x7fc0)) | (~nan & up), Shorts)};
 }
+// The upper halves, which is all there is to values that were bf16.
+static INLINE Halves upper(F a) { return {__builtin_convertvector((Words)a.v >> 16, Shorts)}; }
+// Bytes as the lowest bits of lanes.
+static INLINE F lowest(B a) { return {(Floats)__builtin_convertvector(a.v, Words)}; }
 static INLINE void store(uint16_t* at, Halves a) { memcpy(at, &a, sizeof a); }
 static INLINE void stream(uint16_t* at, Halves a) { store(at, a); }
 
@@ -122,6 +126,11 @@ static INLINE Integers products16(B codes, const int8_t* x) {
 static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale, Sum8 to) {
     return {__builtin_convertvector(products16(low, x) + products16(high, x + 16), Floats) * scale + to.v};
 }
+static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale_low, float scale_high, Sum8 to) {
+    to.v += __builtin_convertvector(products16(low, x), Floats) * scale_low;
+    return {to.v + __builtin_convertvector(products16(high, x + 16), Floats) * scale_high};
+}
+static INLINE Sum8 fma(Sum8 a, float b, Sum8 c) { return {a.v * b + c.v}; }
 static INLINE float sum(Sum8 a, Sum8 b) { return sum(a + b); }
 
 static INLINE void fence() {}

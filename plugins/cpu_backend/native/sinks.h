@@ -1,30 +1,51 @@
 // Where the sixteen values of a decoder go: into memory, or straight into a sum with activations.
-// `put(i, v)` takes values i..i+15 of the range being decoded, `put(i, v, n)` only the first n of them.
+// `put(i, v)` takes values (floats, or the sink's own Value) i..i+15 of the range being decoded, `put(i, v, n)` only the first n of them.
 #pragma once
 #include "simd.h"
 
 namespace ISA {
 
-template <class Sink> static INLINE void put_some(Sink& sink, int64_t i, F v, int64_t count) {
+template <class Sink, class Value> static INLINE void put_some(Sink& sink, int64_t i, Value v, int64_t count) {
     if (count >= 16) sink.put(i, v);
     else sink.put(i, v, int(count));
 }
 
+template <class Value, class T> static INLINE void put_first(T* to, Value v, int count) {
+    T lanes[16];
+    store(lanes, v);
+    memcpy(to, lanes, size_t(count) * sizeof *to);
+}
+
 struct Store {
+    using Value = F;
     float* out;
-    INLINE void put(int64_t i, F v) { store(out + i, v); }
-    INLINE void put(int64_t i, F v, int count) {
-        float lanes[16];
-        store(lanes, v);
-        memcpy(out + i, lanes, size_t(count) * sizeof *out);
-    }
+    bool past;  // the caches
+    INLINE F rounded(F v) const { return v; }
+    INLINE F widened(F v) const { return v; }  // of values that were bf16
+    INLINE void put(int64_t i, F v) { past ? stream(out + i, v) : store(out + i, v); }
+    INLINE void put(int64_t i, F v, int count) { put_first(out + i, v, count); }
+};
+
+struct Store16 {
+    using Value = Halves;
+    uint16_t* out;
+    bool half, past;  // f16, not bf16
+    INLINE Halves rounded(F v) const { return half ? to_half(v) : to_bf16(v); }
+    INLINE Halves widened(F v) const { return half ? to_half(v) : upper(v); }
+    INLINE void put(int64_t i, Halves v) { past ? stream(out + i, v) : store(out + i, v); }
+    INLINE void put(int64_t i, F v) { put(i, rounded(v)); }
+    INLINE void put(int64_t i, Halves v, int count) { put_first(out + i, v, count); }
+    INLINE void put(int64_t i, F v, int count) { put(i, rounded(v), count); }
 };
 
 // Four sums that take turns, because each fma waits for the one before it.
 struct Dot {
+    using Value = F;
     const float* x;
     F a = splat(0), b = a, c = a, d = a;
     INLINE explicit Dot(const float* x) : x(x) {}
+    INLINE F rounded(F v) const { return v; }
+    INLINE F widened(F v) const { return v; }
     INLINE void put(int64_t i, F v) {
         const F next = fma(v, load(x + i), a);
         a = b, b = c, c = d, d = next;

@@ -37,6 +37,11 @@ struct Centred {
 #endif
 };
 
+static INLINE void nibbles(const uint8_t* at, B& low, B& high) {
+    const B codes = load_bytes(at), nibble = splat_byte(15);
+    low = codes & nibble, high = right<4>(codes) & nibble;
+}
+
 // Low and high four bits, looked up.
 struct Named {
     F table;
@@ -81,6 +86,7 @@ struct GridUnits {
     static constexpr int units = 1;
     static constexpr Scales scales = Scales::SAME;
     static INLINE int64_t group(const Weights& w) { return w.group_columns / 32; }
+    static INLINE float zero_code(const Weights& w) { return float(w.zero); }
     static INLINE bool offsets(const Weights& w) { return w.offset; }
     static INLINE void factors(const Weights& w, int64_t row, const uint8_t*, int64_t first, int64_t count, float* scale,
                                float* offset) {
@@ -103,13 +109,22 @@ template <int Bits> struct AffineUnits : GridUnits {
         load_codes32<Bits>(at, low, high);
         a = widen_u8(low ^ flip) - zero, b = widen_u8(high ^ flip) - zero;
     }
+    INLINE void codes(const uint8_t* at, int, B& a, B& b) const {
+        load_codes32<Bits>(at, a, b);
+        a = a ^ flip, b = b ^ flip;
+    }
 };
 struct AffineNibbles : GridUnits {
     static constexpr int bytes = 16;
     static constexpr int order(int lane) { return even_odd(lane); }
     Centred centred;
-    INLINE explicit AffineNibbles(const Weights& w) : centred(w.flip, float(w.zero)) {}
+    B flip;
+    INLINE explicit AffineNibbles(const Weights& w) : centred(w.flip, float(w.zero)), flip(splat_byte(uint8_t(w.flip))) {}
     INLINE void values(const uint8_t* at, int, F& a, F& b) const { centred(at, a, b); }
+    INLINE void codes(const uint8_t* at, int, B& a, B& b) const {
+        nibbles(at, a, b);
+        a = a ^ flip, b = b ^ flip;
+    }
 };
 struct NamedNibbles : GridUnits {
     static constexpr int bytes = 16;
@@ -122,6 +137,7 @@ struct NamedNibbles : GridUnits {
 // Blocks of 32 with their scale in front, and a minimum behind it (Q4_1, Q5_1).
 template <int Kind> struct BlockUnits {
     static INLINE int64_t group(const Weights&) { return 1; }
+    static INLINE float zero_code(const Weights&) { return biased ? 0 : Kind == Q4_0 ? 8 : Kind == Q5_0 ? 16 : 128; }
     static constexpr int units = 1, bytes = Block<Kind>::bytes;
     static constexpr Scales scales = Scales::SAME;
     static constexpr bool biased = Kind == Q4_1 || Kind == Q5_1;
@@ -134,18 +150,24 @@ template <int Kind> struct BlockUnits {
     }
 };
 template <int Kind> struct NibbleUnits : BlockUnits<Kind> {  // Q4_0, Q4_1
-    static constexpr int codes = Kind == Q4_1 ? 4 : 2;
+    static constexpr int first = Kind == Q4_1 ? 4 : 2;
     Centred centred;
     INLINE explicit NibbleUnits(const Weights&) : centred(0, Kind == Q4_1 ? 0 : 8) {}
-    INLINE void values(const uint8_t* at, int, F& a, F& b) const { centred(at + codes, a, b); }
+    INLINE void values(const uint8_t* at, int, F& a, F& b) const { centred(at + first, a, b); }
+    INLINE void codes(const uint8_t* at, int, B& a, B& b) const { nibbles(at + first, a, b); }
 };
 template <int Kind> struct FiveUnits : BlockUnits<Kind> {  // Q5_0, Q5_1
     static constexpr int fifth = Kind == Q5_1 ? 4 : 2;
     INLINE explicit FiveUnits(const Weights&) {}
     INLINE void values(const uint8_t* at, int, F& a, F& b) const {
-        const B codes = load_bytes(at + fifth + 4), nibble = splat_byte(15);
-        a = widen_u8((codes & nibble) | fifth_bits(at + fifth)), b = widen_u8((right<4>(codes) & nibble) | fifth_bits(at + fifth + 2));
+        B low, high;
+        codes(at, 0, low, high);
+        a = widen_u8(low), b = widen_u8(high);
         if (Kind == Q5_0) a = a - splat(16), b = b - splat(16);
+    }
+    INLINE void codes(const uint8_t* at, int, B& a, B& b) const {
+        nibbles(at + fifth + 4, a, b);
+        a = a | fifth_bits(at + fifth), b = b | fifth_bits(at + fifth + 2);
     }
 };
 struct ByteUnits : BlockUnits<Q8_0> {
@@ -153,11 +175,15 @@ struct ByteUnits : BlockUnits<Q8_0> {
     INLINE void values(const uint8_t* at, int, F& a, F& b) const {
         a = widen_i8(load_bytes(at + 2)), b = widen_i8(load_bytes(at + 18));
     }
+    INLINE void codes(const uint8_t* at, int, B& a, B& b) const {
+        a = load_bytes(at + 2) ^ splat_byte(0x80), b = load_bytes(at + 18) ^ splat_byte(0x80);
+    }
 };
 
 // Q4_K, Q5_K: 64 columns are two units, of the first and of the second half of two groups.
 template <bool Five> struct SuperUnits {
     static INLINE int64_t group(const Weights&) { return 1; }
+    static INLINE float zero_code(const Weights&) { return 0; }
     static constexpr int units = 8, bytes = Five ? 176 : 144;
     static constexpr Scales scales = Scales::PAIR;
     static constexpr int order(int lane) { return lane / 64 * 64 + lane / 32 % 2 * 16 + lane / 16 % 2 * 32 + lane % 16; }
@@ -182,21 +208,37 @@ template <bool Five> struct SuperUnits {
         a = widen_u8((codes & nibble) | (left<4>(fifth) & sixteen));
         b = widen_u8((right<4>(codes) & nibble) | (left<3>(fifth) & sixteen));
     }
+    // 32 columns in their order: the low or the high four bits of 32 bytes.
+    INLINE void codes(const uint8_t* at, int group, B& a, B& b) const {
+        const uint8_t* from = at + (Five ? 48 : 16) + 32 * (group / 2);
+        const B nibble = splat_byte(15), sixteen = splat_byte(16);
+        a = load_bytes(from), b = load_bytes(from + 16);
+        if (group % 2) a = right<4>(a), b = right<4>(b);
+        a = a & nibble, b = b & nibble;
+        if constexpr (!Five) return;
+        const B fifth[2] = {load_bytes(at + 16), load_bytes(at + 32)};
+        const auto lifted = [&](B bits) { return (group < 4 ? left<4>(right(bits, group)) : right(bits, group - 4)) & sixteen; };
+        a = a | lifted(fifth[0]), b = b | lifted(fifth[1]);
+    }
 };
 
 struct SixUnits {  // Q6_K: a unit has the low and the high four bits of 16 bytes, 64 columns apart
     static INLINE int64_t group(const Weights&) { return 1; }
+    static INLINE float zero_code(const Weights&) { return 32; }
     static constexpr int units = 8, bytes = 210;
     static constexpr Scales scales = Scales::EACH;
     static constexpr int order(int lane) { return lane / 128 * 128 + lane / 32 % 4 * 16 + lane / 16 % 2 * 64 + lane % 16; }
     static INLINE bool offsets(const Weights&) { return false; }
+    static INLINE void factors8(const uint8_t* at, int64_t count, float* scale) {
+        for (int64_t i = 0; i < count; i += 8, at += bytes)
+            store(scale + 2 * i, widen_i8(load_bytes(at + 192)) * splat(half_at(at + 208)));
+    }
     static INLINE void factors(const Weights&, int64_t, const uint8_t* at, int64_t, int64_t count, float* scale, float*) {
-        for (int64_t i = 0; i < count; i += 8, at += bytes) {
-            const uint64_t first = read<uint64_t>(at + 192), second = read<uint64_t>(at + 200);
-            const B signs = pair(first, second);
+        factors8(at, count, scale);
+        for (int64_t i = 0; i < 2 * count; i += 16) {
             float each[16];
-            store(each, widen_i8(signs) * splat(half_at(at + 208)));
-            for (int k = 0; k < 16; k++) scale[2 * i + k] = each[k / 8 * 8 + k / 2 % 4 + k % 2 * 4];
+            memcpy(each, scale + i, sizeof each);
+            for (int k = 0; k < 16; k++) scale[i + k] = each[k / 8 * 8 + k / 2 % 4 + k % 2 * 4];
         }
     }
     INLINE explicit SixUnits(const Weights&) {}
@@ -206,6 +248,18 @@ struct SixUnits {  // Q6_K: a unit has the low and the high four bits of 16 byte
         const B high = load_bytes(at + 128 + 32 * half + 16 * (part % 2));
         a = widen_u8((low & nibble) | (part < 2 ? left<4>(high) & top : left<2>(high) & top)) - splat(32);
         b = widen_u8((right<4>(low) & nibble) | (part < 2 ? high & top : right<2>(high) & top)) - splat(32);
+    }
+    // 32 columns in their order: two groups.
+    INLINE void codes(const uint8_t* at, int unit, B& a, B& b) const {
+        const int part = unit % 4;
+        const uint8_t *low = at + 64 * (unit / 4) + 32 * (part % 2), *high = at + 128 + 32 * (unit / 4);
+        const B nibble = splat_byte(15), top = splat_byte(0x30);
+        const auto above = [&](B bits) {
+            return (part == 0 ? left<4>(bits) : part == 1 ? left<2>(bits) : part == 2 ? bits : right<2>(bits)) & top;
+        };
+        a = load_bytes(low), b = load_bytes(low + 16);
+        if (part > 1) a = right<4>(a), b = right<4>(b);
+        a = (a & nibble) | above(load_bytes(high)), b = (b & nibble) | above(load_bytes(high + 16));
     }
 };
 

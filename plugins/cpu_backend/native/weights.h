@@ -7,7 +7,7 @@ enum Kind : int32_t {
     Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q8_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q8_K,
     AFFINE_1, AFFINE_2, AFFINE_3, AFFINE_4, AFFINE_5, AFFINE_6, AFFINE_7, AFFINE_8,
     TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7, TABLE_8,
-    F8Q8, HQQ,
+    F8Q8, HQQ, TRIPLE, BITMASK,
     KINDS,
 };
 
@@ -48,4 +48,10 @@ struct Weights {
     uint8_t order[64];     // place in its word, in codes, of each code
     int64_t size;          // HQQ: codes in a line of the matrix of groups; `line` lines of words hold them all
     int32_t bits, shift;   // HQQ: width of a code, and how far the first one of a word lies above its lowest bit
+    const uint8_t* plane0; // TRIPLE: three bitmaps of codes in rows of `pitch` bytes, `data` for the coded elements, `rest` for the
+    const uint8_t* plane1; //         others. BITMASK: `plane0` tells the elements that `data`, of type `offset_type`, holds;
+    const uint8_t* plane2; //         `pitch` bits from row to row
+    const uint8_t* rest;
+    const int64_t* starts; // TRIPLE, BITMASK: elements of `data` before each row
+    int64_t stored;        // and all of them
 };

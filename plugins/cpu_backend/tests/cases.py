@@ -76,6 +76,14 @@ def every() -> Iterator[Case]:
     for inner in (CodecSpec("affine", {"bits": 4, "group_size": 32}), CodecSpec("ggml.q8_0"), CodecSpec("dense")):
         yield CodecSpec("masked", {"block_size": 8}, inner=inner), (20, 160), "f32"
     yield from ((CodecSpec("dense"), (5, 77), dtype) for dtype in ("f32", "f16", "bf16"))
+    for columns in (40, 64, 77, 320):
+        yield CodecSpec("tca_tbe", {"base_exponent": 120}), (9, columns), "bf16"
+        yield CodecSpec("bitmask", {"dtype": "bf16", "kept": columns // 2}), (9, columns), "bf16"
+        for dtype in ("f32", "f16", "bf16"):
+            yield CodecSpec("bitmask", {"dtype": dtype, "kept": "run"}), (9, columns), dtype
+        for dtype in ("f32", "bf16", "i8", "f8_e4m3", "f8_e5m2"):
+            for scales in ("row", "all"):
+                yield CodecSpec("bitmask", {"dtype": dtype, "scale": "f16", "scales": scales}), (9, columns), "f32"
     yield CodecSpec("dense", {"dtype": "f16"}), (5, 77), "bf16"  # an encoding beside one of the tensor's own dtype
 
 

@@ -40,7 +40,9 @@ def compare(values: np.ndarray, params: dict[str, Any], *, compiled: bool = True
     assert found.keys() == wanted.keys()
     for role, part in wanted.items():
         assert (found[role].dtype, found[role].shape) == (part.dtype, part.shape), role
-        differ = np.flatnonzero(found[role].reshape(-1).view(np.uint8) != np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+        differ = np.flatnonzero(
+            found[role].reshape(-1).view(np.uint8) != np.ascontiguousarray(part).reshape(-1).view(np.uint8)
+        )
         assert not differ.size, (role, differ[:8], params)
 
 
@@ -61,7 +63,11 @@ def test_parts_are_those_of_the_numpy_encoder(bits: int, instructions: str) -> N
 @pytest.mark.parametrize("bits", [3, 4, 8])
 def test_groups_of_every_size(size: int, bits: int, instructions: str) -> None:
     values = np.random.default_rng(size).standard_normal((5, 3072), np.float32)
-    for scheme in ({}, {"offset": "bias", "word": "u32", "scale_dtype": "bf16"}, {"axis": "flat", "offset": "zero_point"}):
+    for scheme in (
+        {},
+        {"offset": "bias", "word": "u32", "scale_dtype": "bf16"},
+        {"axis": "flat", "offset": "zero_point"},
+    ):
         compare(values, {"bits": bits, "group_size": size, **scheme})
     compare(np.tile(values, 4), {"bits": bits, "group_size": size})
 
@@ -81,7 +87,9 @@ def test_values_in_the_middle_between_codes(data: st.DataObject) -> None:
             encoders.AffineEncoder().encode(values, params)
         return
     found = encoders.AffineEncoder().encode(values, params)
-    assert {role: part.tobytes() for role, part in found.items()} == {role: part.tobytes() for role, part in wanted.items()}
+    assert {role: part.tobytes() for role, part in found.items()} == {
+        role: part.tobytes() for role, part in wanted.items()
+    }
 
 
 @pytest.mark.parametrize(
@@ -121,5 +129,7 @@ def test_squizd_encodes_through_the_same_loops(name: str) -> None:
     assert isinstance(encoder.affine, encoders.AffineEncoder)
     assert encoder.id == f"squizd.{name}"
     values = np.random.default_rng(0).standard_normal((64, 256), np.float32)
-    found, wanted = (each.encode(values, {"group_size": 64}) for each in (encoder, squish.registry().codec(f"squizd.{name}")))
+    found, wanted = (
+        each.encode(values, {"group_size": 64}) for each in (encoder, squish.registry().codec(f"squizd.{name}"))
+    )
     assert all(found[role].tobytes() == wanted[role].tobytes() for role in wanted)

@@ -47,7 +47,7 @@ def test_it_is_an_option_and_not_the_default() -> None:
     with pytest.raises(SquishError, match="no such option"):
         tensor.chain("cpu:activations=int4")
     with pytest.raises(SquishError, match="activations of 8 bits"):
-        random_tensor(CodecSpec("ggml.q6_k"), (8, 256)).chain(WISH)
+        random_tensor(CodecSpec("ggml.q3_k"), (8, 256)).chain(WISH)
 
 
 def test_threads_are_an_option() -> None:

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_parts import random_tensor, same
 
-from squish_core.api import CodecSpec, dtypes
+import squish_core as squish
+from squish_core.api import CodecSpec, SquishError, dtypes
 
 CASES = list(every())
 
@@ -32,7 +33,8 @@ def test_products_are_within_rounding(case: Case, instructions: str) -> None:
     codec, shape, dtype = case
     tensor = random_tensor(codec, shape, dtype=dtype)
     weight = tensor.load("cpu")
-    values = tensor.numpy().astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        values = tensor.numpy().astype(np.float64)
     finite = (np.abs(values) < 1e30).all(axis=1)
     values = values[finite]
     for count in (1, 3, 8, 13):
@@ -45,6 +47,7 @@ REGIONS = (
     CodecSpec("ggml.q4_k"), CodecSpec("ggml.q8_0"), CodecSpec("affine", {"bits": 3, "group_size": 8}),
     CodecSpec("affine", {"bits": 4, "group_size": 32, "offset": "bias"}),
     CodecSpec("hqq", {"bits": 4, "group_size": 64, "axis": 0}),
+    CodecSpec("tca_tbe", {"base_exponent": 120}), CodecSpec("bitmask", {"dtype": "bf16", "kept": "run"}),
     CodecSpec("mx"), CodecSpec("masked", {"block_size": 7}, inner=CodecSpec("ggml.q4_0")),
 )  # fmt: skip
 
@@ -89,3 +92,22 @@ def test_experts_and_rows(instructions: str) -> None:
     matrix = random_tensor(CodecSpec("ggml.q6_k"), (9, 512))
     rows = np.array([[8, 0], [3, 3]])
     same(matrix.load("cpu").embed(rows), matrix.numpy()[rows])
+
+
+@pytest.mark.parametrize("codec", [CodecSpec("dense"), CodecSpec("tca_tbe", {"base_exponent": 250})], ids=str)
+def test_bf16_comes_back_bit_for_bit(codec: CodecSpec, instructions: str) -> None:
+    tensor = random_tensor(codec, (37, 333), dtype="bf16")
+    assert tensor.load("cpu", op="dense").dense().tobytes() == tensor.numpy().tobytes()
+
+
+@pytest.mark.parametrize("codec", [codec for codec, *_ in CASES if codec.id in ("tca_tbe", "bitmask")][:6], ids=str)
+def test_a_bitmap_that_does_not_fit_is_refused(codec: CodecSpec) -> None:
+    tensor = random_tensor(codec, (9, 64), dtype="bf16")
+    parts = {role: part.numpy().copy() for role, part in tensor.parts().items()}
+    for role in parts.keys() & {"mask", "plane0", "plane1", "plane2"}:
+        parts[role].reshape(-1)[0] ^= parts[role].dtype.type(1)
+        for name in parts.keys() & {"plane1", "plane2"}:
+            parts[name].reshape(-1)[0] &= parts[name].dtype.type(254)
+    registry = squish.registry()
+    with pytest.raises(SquishError, match="fit"):
+        registry.backend("cpu").load(tensor.chain("cpu", op="dense"), parts, registry)

@@ -223,7 +223,8 @@ def _multiply(handle: Handle, x: Array, first: int, rows: int) -> Array:
     count, columns = x.shape
     out = np.empty((count, rows), np.float32)
     if out.size and handle.int8:
-        room = np.empty(-(-count * columns * 5 // 16), np.float32)  # codes, and a scale and a sum for each 32
+        padded = -(-columns // 512) * 16  # codes, a scale for each 32, and up to twice as many sums
+        room = np.empty(count * (columns // 4 + 3 * padded), np.float32)
         library().multiply8(
             handle.weights, first, rows, x.ctypes.data, count, room.ctypes.data, out.ctypes.data, rows, handle.threads
         )

@@ -77,9 +77,8 @@ def squizd_encoder(name: str) -> Codec:
     """SQUIZD's INT4 or INT2 over the compiled affine encoder; ImportError without squish-squizd."""
     from squish_squizd import packed
 
-    codec: Codec = getattr(packed, name.capitalize())()
-    codec.affine = AffineEncoder()
-    return codec
+    made: Codec = type(name, (getattr(packed, name.capitalize()),), {"affine": AffineEncoder()})()
+    return made
 
 
 def squizd_int4() -> Codec:

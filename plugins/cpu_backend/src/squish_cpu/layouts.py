@@ -15,15 +15,15 @@ Arrays = Mapping[str, Array]
 Fields = dict[str, Any]
 
 DENSE = {"f32": 0, "f16": 1, "bf16": 2}
-GGML_FIRST, AFFINE_FIRST, TABLE_FIRST, F8Q8, HQQ = 3, 15, 23, 31, 32
+GGML_FIRST, AFFINE_FIRST, TABLE_FIRST, F8Q8, HQQ, TRIPLE, BITMASK = 3, 15, 23, 31, 32, 33, 34
 # name -> (elements, bytes) of a block, in the order of native/weights.h
 GGML = {
     "q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24), "q8_0": (32, 34), "q8_1": (32, 36),
     "q2_k": (256, 84), "q3_k": (256, 110), "q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210),
     "q8_k": (256, 292),
 }  # fmt: skip
-# Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K, and affine codes of 2 3 4 5 6 8 bits
-INT8_KINDS = (3, 4, 5, 6, 7, 11, 12, 16, 17, 18, 19, 20, 22)
+# Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K, and affine codes of 2 3 4 5 6 8 bits
+INT8_KINDS = (3, 4, 5, 6, 7, 11, 12, 13, 16, 17, 18, 19, 20, 22)
 TYPES = {"f32": 0, "f16": 1, "bf16": 2, "u8": 3, "i8": 4}
 LISTED = 5
 BYTE_FLOATS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz", "f8_e8m0")
@@ -210,7 +210,14 @@ def _grouped(codec: CodecSpec, spec: TensorSpec) -> Layout:
     return affine.LAYOUTS[codec.id](codec.params, spec)
 
 
+def _apart(codec: CodecSpec, spec: TensorSpec) -> Layout:
+    from . import sparse
+
+    return sparse.LAYOUTS[codec.id](codec.params, spec)
+
+
 _CODECS: dict[str, Callable[[CodecSpec, TensorSpec], Layout]] = {
     "dense": _dense, "ggml": _ggml, "affine": _grouped, "mx": _mx, "float8": _float8, "uqff.f8q8": _f8q8, "hqq": _hqq,
-    "masked": _masked, "squizd.int4": _grouped, "squizd.int2": _grouped, "palette": _grouped,
+    "masked": _masked, "squizd.int4": _grouped, "squizd.int2": _grouped, "palette": _grouped, "tca_tbe": _apart,
+    "bitmask": _apart,
 }  # fmt: skip

@@ -30,7 +30,8 @@ class Weights(ctypes.Structure):
         ("line", c_int64), ("step", c_int64), ("kind", c_int32), ("scale_type", c_int32), ("offset_type", c_int32),
         ("flip", c_int32), ("zero", c_int32), ("bias", c_int32), ("strided", c_int32), ("word", c_int32),
         ("down", c_int32), ("ordered", c_int32), ("order", c_uint8 * 64), ("size", c_int64), ("bits", c_int32),
-        ("shift", c_int32),
+        ("shift", c_int32), ("plane0", c_void_p), ("plane1", c_void_p), ("plane2", c_void_p), ("rest", c_void_p),
+        ("starts", c_void_p), ("stored", c_int64),
     )  # fmt: skip
 
 

@@ -36,7 +36,8 @@ class TcaTbe(Codec):
         return {**planes, "high": ("u8", (params["n_high"],)), "full": ("u16", (rows * columns - params["n_high"],))}
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return (1, *(None,) * (len(spec.shape) - 1)) if spec.shape else ()
+        rank = len(spec.shape)
+        return (1, *(None,) * (rank - 1)) if rank > 1 else (None,) * rank  # one axis is one row
 
     def value_dtype(self, spec: TensorSpec, params: Params) -> str:
         return "bf16"

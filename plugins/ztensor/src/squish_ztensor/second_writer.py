@@ -19,7 +19,7 @@ from .seekable import ZstdSeekable
 
 _DIGITS = {"xxh3": "xxh3:" + 16 * "0", "sha256": "sha256:" + 64 * "0", "none": None}
 _PREFIX, _PIECE = 1 << 16, 1 << 20
-"""Bytes by which blobs are told apart at first, and by which they are compared."""
+"""Bytes by which blobs without digests are told apart at first, and by which they are compared."""
 
 
 @frozen
@@ -129,7 +129,7 @@ class _Blobs:
     def __init__(self, sink: Sink, manifest: Manifest, wanted: Wanted, specs: Sequence[TensorSpec]) -> None:
         self.manifest, self._sink, self._wanted = manifest, sink, wanted
         self._sizes = Counter(part.nbytes for spec in specs for part in spec.encodings[0].parts.values())
-        self._written: dict[tuple[int, bytes], list[int]] = defaultdict(list)
+        self._written: dict[tuple[int, str], list[int]] = defaultdict(list)
 
     def add(self, spec: TensorSpec, streams: Mapping[str, Any]) -> None:
         parts = {}
@@ -138,7 +138,7 @@ class _Blobs:
             digest = self._append(streams[role], part)
             length = self._sink.tell() - offset
             if length and self._sizes[part.nbytes] > 1:
-                offset = self._first(offset, length)
+                offset = self._first(offset, length, digest)
             parts[_stored_role(spec, role)] = _entry(spec, role, part, [offset, length], digest)
         self.manifest.add(spec, parts)
 
@@ -153,10 +153,11 @@ class _Blobs:
             self._sink.write(chunk)
         return str(digest) if digest else None
 
-    def _first(self, offset: int, length: int) -> int:
+    def _first(self, offset: int, length: int, digest: str | None) -> int:
         """Offset of the first blob with the same bytes as the one just written."""
-        head = self._sink.reread(offset, min(length, _PREFIX))
-        alike = self._written[length, xxhash.xxh3_128_digest(head)]
+        if digest is None:
+            digest = xxhash.xxh3_64_hexdigest(self._sink.reread(offset, min(length, _PREFIX)))
+        alike = self._written[length, digest]
         for other in alike:
             if self._same(other, offset, length):
                 self._sink.take_back(offset)

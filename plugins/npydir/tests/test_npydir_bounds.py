@@ -1,0 +1,97 @@
+"""Quantisers against the bounds that Squish's architecture document states, and memory against the model's size."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from npydir_samples import make, nibbles, source
+from squish_safetensors.header import dump_header
+
+import squish_core as squish
+
+RNG = np.random.default_rng(8)
+WEIGHT = (RNG.standard_normal((256, 512)) * 0.02).astype(np.float32)
+
+
+def encoded(tmp_path: Path, rule: str) -> tuple[squish.conversion.Step, np.ndarray, dict[str, np.ndarray]]:
+    """The report of a matrix, what a reader sees of it, and its parts."""
+    made = source(tmp_path / "m.safetensors", w=WEIGHT)
+    (step,) = squish.convert(made, tmp_path / "out", "npydir", rule).steps
+    with squish.open(tmp_path / "out") as file:
+        tensor = file["w"]
+        return step, tensor.numpy(), {role: buffer.numpy() for role, buffer in tensor.parts().items()}
+
+
+# rule -> least cosine; steps of a group's scale that an error may have
+BOUNDS = {
+    "int8": (0.99995, 0.5),
+    "int8:group_size=64": (0.99995, 0.5),
+    "int4": (0.995, 0.5),
+    "int4:group_size=128": (0.99, 0.5),
+    "int3": (0.96, 0.5),
+    "int2": (0.8, 0.5),
+    "nf4": (0.995, 0.16),  # half of the widest gap of its table, 0.304
+}
+
+
+@pytest.mark.parametrize(("rule", "cosine", "steps"), [(rule, *bounds) for rule, bounds in BOUNDS.items()])
+def test_errors_stay_within_the_bounds(tmp_path: Path, rule: str, cosine: float, steps: float) -> None:
+    step, values, parts = encoded(tmp_path, rule)
+    gap, scale = np.abs(values - WEIGHT), parts["scale"]
+    groups = gap.reshape(-1, gap.size // scale.size)
+    assert (groups <= steps * scale.reshape(-1, 1) * 1.0001).all()
+    found = float(np.sum(values * WEIGHT, dtype=np.float64) / np.linalg.norm(values) / np.linalg.norm(WEIGHT))
+    assert found >= cosine
+    assert step.quality is not None  # the report says what a reader sees
+    assert step.quality.cosine == pytest.approx(found, abs=1e-6)
+    assert step.quality.max_error == pytest.approx(float(gap.max()), rel=1e-6)
+    assert step.quality.nmse == pytest.approx(float(np.square(gap).sum() / np.square(WEIGHT).sum()), rel=1e-4)
+
+
+def test_ties_go_to_the_even_code(tmp_path: Path) -> None:
+    ties = np.array([[127, 0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 3.5]], np.float32)
+    squish.convert(source(tmp_path / "m.safetensors", w=ties), tmp_path / "out", "npydir", "int8")
+    with squish.open(tmp_path / "out") as file:
+        assert file["w"].parts()["data"].numpy().tolist() == [[127, 0, 2, 2, 0, -2, -2, 4]]
+
+
+@pytest.mark.parametrize("group", [4, 8, 16, 32, 64])
+def test_q4a_of_every_group_size_is_offset_plus_code_times_scale(tmp_path: Path, group: int) -> None:
+    packed, codes = nibbles(6, 128)
+    scale, offset = (RNG.standard_normal((6, 128 // group)).astype(np.float32) for _ in range(2))
+    folder = make(tmp_path / "m", {"w": {"q4a": packed, "s4a": scale, "z4a": offset, "shape": (2, 3, 128)}})
+    wanted = (codes * np.repeat(scale, group, 1) + np.repeat(offset, group, 1)).reshape(2, 3, 128)
+    with squish.open(folder) as file:
+        tensor = file["w"]
+        assert tensor.spec.encodings[0].codec.params["group_size"] == group
+        np.testing.assert_array_equal(tensor.numpy(), wanted)
+        np.testing.assert_array_equal(tensor[1, 1:, 64:], wanted[1, 1:, 64:])
+    squish.convert(folder, tmp_path / "copy", "npydir")
+    for suffix in ("q4a", "s4a", "z4a"):
+        name = f"tensors/w__{suffix}.npy"
+        assert (tmp_path / "copy" / name).read_bytes() == (folder / name).read_bytes()
+
+
+@pytest.mark.parametrize("encode", ["int8", "int4", None])
+def test_a_sharded_model_takes_memory_of_panels(tmp_path: Path, encode: str | None) -> None:
+    """Three shards of 48 MiB; the bound is less than one of their tensors."""
+    files, raw = {}, RNG.standard_normal((1 << 20, 12)).astype(np.float32).tobytes()
+    for number in range(3):
+        file = f"model-{number + 1:05}-of-00003.safetensors"
+        header = dump_header([(f"layers.{number}.w", "f32", (12 << 10, 1 << 10))], {})
+        (tmp_path / file).write_bytes(header + raw)
+        files[f"layers.{number}.w"] = file
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    squish.convert(source(tmp_path / "small", w=WEIGHT), tmp_path / "warm", "npydir", encode)
+    tracemalloc.start()
+    try:
+        squish.convert(tmp_path, tmp_path / "out", "npydir", encode)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 44 << 20
+    assert len(squish.open(tmp_path / "out")) == 3
