@@ -32,7 +32,7 @@ from squish_core.api import (
     routed,
 )  # fmt: skip
 
-from .layouts import DENSE, Layout, UncoveredError, layout_of
+from .layouts import DENSE, Layout, layout_of
 from .library import Weights, library, threads
 
 Array = np.ndarray
@@ -94,7 +94,7 @@ class CpuBackend(Backend):
             layout = layout_of(held or encoding.codec, shown)
             if self.int8:
                 layout.check_int8()
-        except UncoveredError as error:
+        except CodecError as error:
             return Refused(backend=self.id, encoding=encoding, code="uncovered", why=error.message)
         cost = None
         if spec is not None:
