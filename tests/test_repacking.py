@@ -8,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from squish_codecs.affine import Affine
-from squish_ggml.codec import GgmlBlocks
+from squish_codecs import repacking
 
 import squish_core as squish
-from squish_core.api import SquishError
+from squish_core.api import Codec, SquishError
 
 ROOT = Path(__file__).resolve().parents[1]
 HF, MLX = (ROOT / "plugins" / name / "tests" / "data" for name in ("hf", "mlx_format"))
@@ -101,9 +100,14 @@ def test_repacking_never_touches_values(
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("values were touched")
 
-    for codec in (Affine, GgmlBlocks):
+    known = squish.registry()
+    carrying = {name: known.codec(name) for name, entry in known.codecs.items() if entry.info.kind == "tensor"}
+    carrying = {name: codec for name, codec in carrying.items() if type(codec).from_codes is not Codec.from_codes}
+    for codec in {type(codec) for codec in carrying.values()}:
         for method in ("decode", "encode"):
             monkeypatch.setattr(codec, method, fail)
+    monkeypatch.setattr(repacking, "_values", fail)
+    seen = set()
     pairs = [
         ("GGUF Q4_0", "hf:method=gptq"), ("GPTQ 4 bit, symmetric", "gguf"), ("GPTQ 4 bit", "mlx"), ("GGUF Q8_0", "mlx"),
         ("AWQ", "hf:method=compressed-tensors"), ("compressed-tensors", "hf:method=awq"),
@@ -113,3 +117,5 @@ def test_repacking_never_touches_values(
     for number, (name, to) in enumerate(pairs):
         (step,) = squish.convert(sources[name], tmp_path / str(number), to, only=NAME).steps
         assert (step.action, str(step.exactness)) == ("repack", "values(f32)")
+        seen |= {step.origin.codec.id, step.spec.encodings[0].codec.id} & carrying.keys()
+    assert seen == {"affine", "ggml.q4_0", "ggml.q8_0", "squizd.int4", "squizd.int2"}

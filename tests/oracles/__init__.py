@@ -40,11 +40,13 @@ TIMEOUT = 120.0  # seconds for one call; a guard against hanging, not a measurem
 
 @frozen
 class Environment:
-    """What a peer needs: requirements, a Python version (None: the running one), and what installs it."""
+    """What a peer needs: requirements, a Python version (None: the running one), and what installs it. `bare`: what pip
+    installs besides without its dependencies, which ask for versions that are not to be had."""
 
     requirements: str
     python: str | None = None
     installer: str = "uv"
+    bare: str = ""
 
     @property
     def version(self) -> str:
@@ -52,7 +54,8 @@ class Environment:
 
     @property
     def stamp(self) -> str:
-        return f"{self.requirements}\nPython {self.version}, by {self.installer}\n"
+        more = f"{self.bare}, bare\n" if self.bare else ""
+        return f"{self.requirements}\n{more}Python {self.version}, by {self.installer}\n"
 
 
 ENVIRONMENTS = {
@@ -66,12 +69,21 @@ ENVIRONMENTS = {
     "mlx": Environment("mlx[cpu]==0.32.4 numpy ml_dtypes"),
     "numba": Environment("numba==0.68.1 numpy"),
     "onnxruntime": Environment("onnxruntime==1.31.1 onnx==1.23.2 numpy"),
+    "mlx-lm": Environment("mlx-lm==0.32.2 mlx[cpu]==0.32.4 numpy"),
     "safetensors": Environment("safetensors==0.8.0 numpy ml_dtypes"),
     "texture2ddecoder": Environment("texture2ddecoder==1.0.6 numpy"),
     # pip, because its find-links setting may be all that offers a CPU build of torch
     "torch": Environment("torch==2.13.0 safetensors==0.8.0 numpy ml_dtypes", python="3.11", installer="pip"),
     "torchao": Environment(
         "torchao==0.18.0 compressed-tensors==0.20.0 torch==2.13.0 numpy", python="3.11", installer="pip"
+    ),
+    # loads GPTQ, AWQ and compressed-tensors; gptqmodel and its helpers ask for a later torch than there is
+    "transformers": Environment(
+        "transformers==5.23.0 compressed-tensors==0.20.0 optimum==2.3.0 accelerate==1.15.0 torch==2.13.0 numpy "
+        "setuptools wheel datasets device-smi dill logbar pillow protobuf pypcre requests threadpoolctl",
+        python="3.11",
+        installer="pip",
+        bare="gptqmodel==7.7.0 tokenicer==0.0.14 defuser==0.0.28",
     ),
     "zipnn": Environment("zipnn==0.5.4 torch==2.13.0 numpy", python="3.11", installer="pip"),
     "ztensor-1.1.1": Environment("ztensor==1.1.1 numpy scipy"),
@@ -236,6 +248,10 @@ def _python_with(wanted: Environment, folder: Path) -> Path:
         if wanted.installer == "pip":
             _install(base, "-m", "venv", folder)
             _install(python, "-m", "pip", "install", "--quiet", *wanted.requirements.split())
+            if wanted.bare:
+                _install(
+                    python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", *wanted.bare.split()
+                )
         else:
             _install(_uv(), "venv", "--quiet", "--python", base, folder)
             _install(_uv(), "pip", "install", "--quiet", "--python", python, *wanted.requirements.split())

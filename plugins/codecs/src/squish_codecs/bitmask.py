@@ -29,7 +29,9 @@ class Bitmask(Codec):
     dtype    f32 f16 bf16 f8_e4m3 f8_e5m2 i8: that of `data`; required
     kept     any, run: `data` [count]; a number: so many values in every row, `data` [rows, kept] (2:4: half of them)
     count    with kept=any and kept=run: values in all
-    scale    none    f32 f16 bf16: values times `scale` [rows, 1], in float32; none: values as they are, in their dtype
+    scale    none    f32 f16 bf16: values times `scale` [rows, 1], in float32; none: values as they are, in their dtype.
+                     But with kept=run zeros are multiplied, too, as compressed-tensors has it: -0.0 where a scale is
+                     negative, NaN where it is infinite
     scales   row     row; all: one `scale` [1, 1] for all rows
     bits     none    1..8, with kept=run and no scale: `data` u8 [count * bits / 8] are indices of this width, the first
                      in the lowest bits, into `codebook` [2**bits] of `dtype`

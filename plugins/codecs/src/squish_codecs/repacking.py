@@ -158,7 +158,9 @@ def _shift(scheme: Scheme, codes: Codes) -> int:
 
 def _same_values(scheme: Scheme, codes: Codes, shift: int, offset: Array | None) -> bool:
     """Whether both forms round to the same float32; only a bias can make a difference."""
-    if "bias" not in (codes.offset_kind, scheme.offset) or _exact_products(scheme, codes, shift, offset):
+    if "bias" not in (codes.offset_kind, scheme.offset) or (codes.offset_kind == scheme.offset and not shift):
+        return True
+    if _exact_products(scheme, codes, shift, offset):
         return True
     kind = scheme.offset if scheme.offset != "none" or not scheme.zero else "zero_point"
     if kind == "zero_point":

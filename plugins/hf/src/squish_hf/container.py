@@ -7,20 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
+from squish_safetensors.checkpoint import Checkpoint
 from squish_safetensors.layers import Files, Make, Parts, collect, refine
 
 from squish_core.api import (
     Encoding,
     Index,
-    Layout,
     Limits,
     Options,
     Outgoing,
-    Part,
     Problem,
-    Refinement,
     Refusal,
-    Sink,
     Source,
     SquishError,
     TensorSpec,
@@ -43,8 +40,10 @@ METHODS = {
 }
 
 
-class HuggingFace(Refinement):
+class HuggingFace(Checkpoint):
     """A checkpoint that declares a quantisation: in config.json, or in a file of the method's own."""
+
+    framework = "pt"
 
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
         files = Files(index, source)
@@ -65,19 +64,11 @@ class HuggingFace(Refinement):
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding, options)
 
-    def writes_folder(self, options: Options) -> bool:
-        return True
+    def lower(self, tensor: Outgoing, options: Options) -> list[Outgoing]:
+        return writer.lower(tensor, writer.chosen(options))
 
-    def layout(
-        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-    ) -> Layout:
-        return writer.layout(specs, meta, assets, options)
-
-    def write(
-        self, sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes],
-        options: Options,
-    ) -> None:  # fmt: skip
-        writer.write(sink, tensors, meta, assets, options)
+    def declare(self, config: Mapping[str, Any], specs: Sequence[TensorSpec], options: Options) -> dict[str, Any]:
+        return writer.declare(config, specs, writer.chosen(options))
 
 
 def _refusing(error: SquishError) -> Make:

@@ -10,26 +10,22 @@ import numpy as np
 from squish_codecs.affine import Affine
 from squish_codecs.families import affine_form
 from squish_safetensors import writer
-from squish_safetensors.folder import ASSETS
-from squish_safetensors.layers import bare, lowered, with_config
+from squish_safetensors.layers import bare, lowered
 
 from squish_core.api import (
     CodecSpec,
     Encoding,
     FormatError,
-    Layout,
     Options,
     Outgoing,
     Part,
     Refusal,
-    Sink,
     SquishError,
     TensorSpec,
 )
 from squish_hf.awq import ORDER
-from squish_hf.declaration import BESIDE
 
-METHOD, MAX_SHARD_SIZE, WEIGHT = "method", "max_shard_size", ".weight"
+METHOD, WEIGHT = "method", ".weight"
 GPTQ, GPTQ_V2, AWQ, PACKED = "gptq", "gptq_v2", "awq", "compressed-tensors"
 METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED)
 BITS = {GPTQ: (2, 3, 4, 8), GPTQ_V2: (2, 3, 4, 8), AWQ: (4,), PACKED: (2, 3, 4, 5, 6, 7, 8)}
@@ -93,31 +89,7 @@ def _codec(method: str, form: Form) -> CodecSpec:
     return CodecSpec("affine", kept)
 
 
-def layout(
-    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-) -> Layout:
-    """What is left behind; FormatError where one declaration cannot state all layers. The size is open until
-    config.json is made."""
-    declare({}, specs, chosen(options))
-    return Layout(
-        size=None, dropped=tuple(f"asset {name}" for name in assets if name in BESIDE or name not in ASSETS)
-    )  # fmt: skip
-
-
-def write(
-    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], options: Options
-) -> None:
-    """Write the shards, the assets and the index."""
-    method = chosen(options)
-    stored = [made for tensor in tensors for made in _lower(tensor, method)]
-    specs = [tensor.spec for tensor in tensors]
-    kept = {name: data for name, data in assets.items() if name not in BESIDE}
-    declared = with_config(kept, lambda config: declare(config, specs, method))
-    size = {MAX_SHARD_SIZE: options.get(MAX_SHARD_SIZE, "5GB")}
-    writer.write(sink, stored, {**meta, "format": "pt"}, declared, size, in_order=True)
-
-
-def _lower(tensor: Outgoing, method: str) -> list[Outgoing]:
+def lower(tensor: Outgoing, method: str) -> list[Outgoing]:
     """What is stored of a tensor."""
     spec, (encoding,) = tensor.spec, tensor.spec.encodings
     if encoding.codec.id == "dense":
@@ -180,4 +152,5 @@ def _group(setting: tuple[int, int, bool], layers: Sequence[str]) -> dict[str, A
         "num_bits": bits, "type": "int", "symmetric": symmetric, "strategy": "channel" if group == -1 else "group",
         "group_size": None if group == -1 else group, "dynamic": False,
     }  # fmt: skip
-    return {"targets": list(layers), "weights": weights, "input_activations": None, "output_activations": None}
+    both = {"input_activations": None, "output_activations": None}
+    return {"format": "pack-quantized", "targets": list(layers), "weights": weights, **both}

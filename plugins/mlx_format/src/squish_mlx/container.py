@@ -5,21 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from squish_safetensors.checkpoint import Checkpoint
 from squish_safetensors.layers import CONFIG, Files, Parts, collect, refine
 
 from squish_core.api import (
     Encoding,
     FormatError,
     Index,
-    Layout,
     Limits,
     Options,
     Outgoing,
-    Part,
     Problem,
-    Refinement,
     Refusal,
-    Sink,
     Source,
     TensorSpec,
 )
@@ -30,8 +27,10 @@ KEY = "quantization"
 NUMBERS = ("group_size", "bits", "mode")
 
 
-class Mlx(Refinement):
+class Mlx(Checkpoint):
     """A checkpoint whose config.json has `quantization`, as mlx-lm writes it."""
+
+    framework = "mlx"
 
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
         config, problems = Files(index, source).json(CONFIG)
@@ -60,16 +59,8 @@ class Mlx(Refinement):
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)
 
-    def writes_folder(self, options: Options) -> bool:
-        return True
+    def lower(self, tensor: Outgoing, options: Options) -> list[Outgoing]:
+        return writer.lower(tensor)
 
-    def layout(
-        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-    ) -> Layout:
-        return writer.layout(specs, meta, assets, options)
-
-    def write(
-        self, sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes],
-        options: Options,
-    ) -> None:  # fmt: skip
-        writer.write(sink, tensors, meta, assets, options)
+    def declare(self, config: Mapping[str, Any], specs: Sequence[TensorSpec], options: Options) -> dict[str, Any]:
+        return writer.declare(config, specs)

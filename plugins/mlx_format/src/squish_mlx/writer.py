@@ -10,10 +10,9 @@ from attrs import asdict
 from squish_codecs.affine import Affine
 from squish_codecs.families import affine_form
 from squish_safetensors import writer
-from squish_safetensors.folder import ASSETS
-from squish_safetensors.layers import bare, lowered, with_config
+from squish_safetensors.layers import bare, lowered
 
-from squish_core.api import CodecSpec, Encoding, Layout, Options, Outgoing, Part, Refusal, Sink, SquishError, TensorSpec
+from squish_core.api import CodecSpec, Encoding, Outgoing, Part, Refusal, SquishError, TensorSpec
 from squish_mlx.modes import (
     AFFINE,
     AFFINE_BITS,
@@ -25,10 +24,6 @@ from squish_mlx.modes import (
     Mode,
     affine_params,
 )  # fmt: skip
-
-MAX_SHARD_SIZE = "max_shard_size"
-FOREIGN = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
-"""Assets that declare another quantisation."""
 
 
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
@@ -60,31 +55,11 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     return Encoding(codec=CodecSpec("affine", params), parts=parts)
 
 
-def layout(
-    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-) -> Layout:
-    """What is left behind; the size is open until config.json is made."""
-    foreign = [f"asset {name}" for name in assets if name in FOREIGN or name not in ASSETS]
-    return Layout(size=None, dropped=tuple(foreign))
-
-
-def write(
-    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], options: Options
-) -> None:
-    """Write the shards, the assets and the index."""
-    stored = [made for tensor in tensors for made in _lower(tensor)]
-    modes = {
-        tensor.spec.name.removesuffix(WEIGHT): _mode(tensor.spec)
-        for tensor in tensors if tensor.spec.encodings[0].codec.id != "dense"
-    }  # fmt: skip
-    kept = {name: data for name, data in assets.items() if name not in FOREIGN}
-    with_modes = with_config(kept, lambda config: declare(config, modes))
-    options = {MAX_SHARD_SIZE: options.get(MAX_SHARD_SIZE, "5GB")}
-    writer.write(sink, stored, {**meta, "format": "mlx"}, with_modes, options, in_order=True)
-
-
-def declare(config: Mapping[str, Any], modes: Mapping[str, Mode]) -> dict[str, Any]:
+def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
     """A configuration with the layers' modes: the most common one for all, the others under the layers' names."""
+    modes = {
+        spec.name.removesuffix(WEIGHT): _mode(spec) for spec in specs if spec.encodings[0].codec.id != "dense"
+    }  # fmt: skip
     kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
     if not modes:
         return kept
@@ -117,7 +92,7 @@ def _mode(spec: TensorSpec) -> Mode:
     )
 
 
-def _lower(tensor: Outgoing) -> list[Outgoing]:
+def lower(tensor: Outgoing) -> list[Outgoing]:
     """What is stored of a tensor."""
     spec, (encoding,) = tensor.spec, tensor.spec.encodings
     if encoding.codec.id == "dense":
