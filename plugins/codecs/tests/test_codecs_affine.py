@@ -322,7 +322,7 @@ def test_completed_parameters_are_a_fixed_point_and_text_is_understood(case):
         ((32,), {"bits": 4, "axis": -2}, "rank 2"),
         ((32,), {"bits": 4, "transposed": True}, "rank 2"),
         ((4, 32), {"bits": 4, "signed": False}, "the middle"),
-        ((4, 32), {"bits": 1}, "the middle"),
+        ((4, 32), {"bits": 1}, "bias or zero_point, with one bit"),
         ((4, 32), {"bits": 4, "scale_dtype": "f8_e8m0"}, "f32 or"),
     ],
 )

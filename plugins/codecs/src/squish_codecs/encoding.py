@@ -35,6 +35,7 @@ def check(scheme: Scheme) -> None:
         (scheme.offset != "zero_point" or scheme.offset_dtype in holds_zeros, "offset_dtype", holds_zeros),
         (scheme.offset != "zero_point" or scheme.zero == 0, "zero", ("0",)),
         (scheme.offset != "bias" or scheme.high > 0, "bits", ("2 or more where codes are signed",)),
+        (scheme.offset != "none" or scheme.bits > 1, "offset", ("bias", "zero_point, with one bit a code")),
         (scheme.offset != "none" or _reach(scheme) > 0, "zero", (f"{scheme.low + scheme.high + 1 >> 1}, the middle",)),
     ]  # fmt: skip
     for holds, name, expected in rules:

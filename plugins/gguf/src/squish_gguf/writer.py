@@ -41,7 +41,8 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     if plain := _plain_block(encoding.codec):
         return _blocks(spec, plain)
     if part is None or len(encoding.parts) > 1 or encoding.codec.inner:
-        return Refusal(why=f"GGUF stores a tensor as one block of bytes, {codec} needs more", code="codec")
+        ask = "; ask for blocks with --encode mxfp4 or nvfp4" if codec == "mx" else ""
+        return Refusal(why=f"GGUF stores a tensor as one block of bytes, {codec} needs more{ask}", code="codec")
     if codec == "dense":
         if part.dtype not in DENSE_CODES:
             return Refusal(why=f"GGUF has no {part.dtype} tensors, only {', '.join(DENSE_CODES)}", code="dtype")
