@@ -118,12 +118,7 @@ class CpuBackend(Backend):
         stored = {role: _whole(role, parts[role], shape, spec)
                   for role, (_, shape) in codec.parts(spec, held.params).items()}  # fmt: skip
         layout = layout_of(held, spec)
-        arrays = {name: np.ascontiguousarray(make(stored)) for name, make in layout.pointers.items()}
-        weights = Weights(rows=layout.rows, columns=layout.columns)
-        for name, value in layout.fields.items():
-            setattr(weights, name, (ctypes.c_uint8 * 64)(*value) if name == "order" else int(value))
-        for name, array in arrays.items():
-            setattr(weights, name, array.ctypes.data)
+        weights, arrays = bound(layout, stored)
         return Handle(
             spec=spec, layout=layout, dtype=dtype, arrays=arrays, weights=weights, threads=threads(self.threads),
             int8=self.int8, columns=columns,
@@ -173,6 +168,17 @@ class CpuBackend(Backend):
             chosen = np.flatnonzero(ids == expert)
             out[chosen] = _multiply(handle, x[chosen], int(expert) * rows, rows)
         return out
+
+
+def bound(layout: Layout, stored: Mapping[str, Array]) -> tuple[Weights, dict[str, Array]]:
+    """What the loops are told about a tensor, and the arrays that it points to."""
+    arrays = {name: np.ascontiguousarray(make(stored)) for name, make in layout.pointers.items()}
+    weights = Weights(rows=layout.rows, columns=layout.columns)
+    for name, value in layout.fields.items():
+        setattr(weights, name, (ctypes.c_uint8 * 64)(*value) if name == "order" else int(value))
+    for name, array in arrays.items():
+        setattr(weights, name, array.ctypes.data)
+    return weights, arrays
 
 
 def aligned(shape: tuple[int, ...], dtype: str) -> Array:
