@@ -12,18 +12,17 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from squish_core.api import DENSE, File, FormatError, LimitError, TensorSpec, convert
+from squish_core.api import File, FormatError, LimitError, TensorSpec, convert
 from squish_core.api import open as open_model
 
 from . import sealing
-from .tiers import SUFFIX, TIERS
+from .tiers import LABELS, SUFFIX, TIERS
 
 MIB = 1 << 20
 MEMORY = 256 * MIB
 """What a build may take: panels and the encoders' temporaries, whatever the size of the model."""
 GROUPS = (32, 16, 8, 4)
 MLX_GROUPS = (32, 64, 128)
-LABELS = frozenset(tier.label for tier in TIERS)
 Progress = Callable[[str, int, int | None], None]
 
 
@@ -61,23 +60,14 @@ def build(path: str | Path, tier: str, progress: Progress | None = None) -> Buil
 
 def _own(file: File) -> File:
     """The model without its tiers: what they are made from."""
-    lost = [name for name, spec in file.index.tensors.items() if not _kept(spec).encodings]
+    own = file.originals()
+    lost = [name for name, spec in own.index.tensors.items() if not spec.encodings or spec.encodings[0].label in LABELS]
     if lost:
         raise FormatError(
             "tensors cannot be read from the directory's own files", file=file.name,
             found=", ".join(lost[:3]), code="partial", hint="A tier is built from complete directories only.",
         )  # fmt: skip
-    tensors = {name: _kept(spec) for name, spec in file.index.tensors.items()}
-    index = evolve(file.index, tensors=tensors, children={}, assets={})
-    return File(file.source, index, file.registry, file.limits)
-
-
-def _kept(spec: TensorSpec) -> TensorSpec:
-    encodings = tuple(encoding for encoding in spec.encodings if encoding.label not in LABELS)
-    if encodings and encodings[0].codec.id == "dense":
-        dtype = encodings[0].parts["data"].dtype
-        return evolve(spec, dtype=dtype, encodings=(evolve(encodings[0], codec=DENSE),))
-    return evolve(spec, dtype="f32", encodings=encodings)
+    return File(file.source, evolve(own.index, children={}, assets={}), file.registry, file.limits)
 
 
 def _finalized(own: File, folder: Path, progress: Progress | None) -> Built:
