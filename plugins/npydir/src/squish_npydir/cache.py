@@ -16,6 +16,7 @@ from squish_core.api import File, FormatError, LimitError, TensorSpec, convert
 from squish_core.api import open as open_model
 
 from . import sealing
+from .replacing import delete_eights
 from .tiers import LABELS, SUFFIX, TIERS
 
 MIB = 1 << 20
@@ -36,14 +37,30 @@ class Built:
     size: int
 
 
-def build(path: str | Path, tier: str, progress: Progress | None = None) -> Built:
+def build(
+    path: str | Path, tier: str, progress: Progress | None = None, *, delete_source: bool = False
+) -> Built:  # fmt: skip
     """Build a tier of the directory at `path`: finalized, mlx, 4bit, 3bit, or int4 (INT8 to INT4 in place).
 
     A tier that is there already is left alone, one that was interrupted is completed. LimitError when memory or disk
-    do not suffice; the directory's own files are read and never changed.
+    do not suffice; the directory's own files are read and not changed, but for `delete_source`: of int4 only, the INT8
+    arrays go once every four-bit value was compared with them.
     """
     if tier not in BUILDERS:
         raise FormatError("there is no such tier", expected=", ".join(BUILDERS), found=tier, code="tier")
+    if delete_source and tier != "int4":
+        raise FormatError(
+            f"the tier {tier} is a cache: what it was made from stays", file=str(path), code="delete",
+            hint="Only int4 replaces arrays; `squish convert --delete-source` writes another directory.",
+        )  # fmt: skip
+    built = _build(path, tier, progress)
+    if delete_source:
+        delete_eights(Path(path))
+        _seal(Path(path))
+    return built
+
+
+def _build(path: str | Path, tier: str, progress: Progress | None) -> Built:
     folder = Path(path)
     sentinel, share, make = BUILDERS[tier]
     with open_model(folder, "npydir") as file:
