@@ -125,3 +125,15 @@ def test_repacking_never_touches_values(
     assert seen == {
         "affine", "ggml.q4_0", "ggml.q8_0", "squizd.int4", "squizd.int2", "mx", "ggml.mxfp4", "ggml.nvfp4",
     }  # fmt: skip
+
+
+def test_gpt_oss_becomes_gguf_with_its_codes(tmp_path: Path) -> None:
+    source, name = HF / "mxfp4-gptoss-experts2", "model.layers.0.mlp.experts.down_proj"
+    squish.convert(source, tmp_path / "a.gguf", "gguf")
+    with squish.open(source) as old, squish.open(tmp_path / "a.gguf") as new:
+        assert {str(tensor.codec) for tensor in new.values()} == {"dense", "ggml.mxfp4"}
+        for key in old:
+            np.testing.assert_array_equal(new[key].numpy(), old[key].numpy())
+        blocks = new[name].parts()["data"].numpy().reshape(-1, 17)
+        stored = old[name].parts()
+        np.testing.assert_array_equal(blocks[:, 0], np.asarray(stored["scale"].numpy()).view(np.uint8).reshape(-1))
