@@ -21,6 +21,8 @@ SOURCES: dict[str, Path | str] = {
     "GGUF Q4_0": "gguf:q4_0",
     "GGUF Q4_1": "gguf:q4_1",
     "GGUF Q8_0": "gguf:q8_0",
+    "GGUF MXFP4": "gguf:mxfp4",
+    "GGUF NVFP4": "gguf:nvfp4",
     "SQUIZD INT4": "squizd:int4",
     "SQUIZD INT4, f16 scales": "squizd:int4:scale_dtype=f16",
     "SQUIZD INT4, from Q4_0": "gguf:q4_0 squizd",
@@ -29,6 +31,7 @@ SOURCES: dict[str, Path | str] = {
     "MLX 4 bit": MLX / "mlx-affine_b4_g64",
     "MLX 8 bit": MLX / "mlx-affine_b8_g32",
     "MLX mxfp4": MLX / "mlx-mxfp4",
+    "MLX nvfp4": MLX / "mlx-nvfp4",
     "GPTQ 4 bit, symmetric": HF / "gptq-v1_w4_g128_sym",
     "GPTQ 4 bit": HF / "gptq-v1_w4_g64_asym",
     "GPTQ 3 bit": HF / "gptq-v1_w3_g32_asym",
@@ -37,6 +40,7 @@ SOURCES: dict[str, Path | str] = {
     "compressed-tensors, symmetric": HF / "compressed-tensors-w4_g32_sym",
     "compressed-tensors": HF / "compressed-tensors-w4_g128_asym",
     "compressed-tensors mxfp4": HF / "compressed-tensors-mxfp4a16",
+    "compressed-tensors nvfp4": HF / "compressed-tensors-nvfp4a16",
 }
 TARGETS = {
     "GGUF": "gguf", "MLX": "mlx", "GPTQ": "hf:method=gptq", "GPTQ v2": "hf:method=gptq_v2", "AWQ": "hf:method=awq",
@@ -112,10 +116,24 @@ def test_repacking_never_touches_values(
         ("GGUF Q4_0", "hf:method=gptq"), ("GPTQ 4 bit, symmetric", "gguf"), ("GPTQ 4 bit", "mlx"), ("GGUF Q8_0", "mlx"),
         ("AWQ", "hf:method=compressed-tensors"), ("compressed-tensors", "hf:method=awq"),
         ("GPTQ 4 bit", "squizd"), ("SQUIZD INT4, from Q4_0", "ztensor"), ("SQUIZD INT4, f16 scales", "mlx"),
-        ("SQUIZD INT2", "uqff"),
+        ("SQUIZD INT2", "uqff"), ("compressed-tensors mxfp4", "gguf"), ("GGUF MXFP4", "mlx"), ("MLX nvfp4", "gguf"),
     ]  # fmt: skip
     for number, (name, to) in enumerate(pairs):
         (step,) = squish.convert(sources[name], tmp_path / str(number), to, only=NAME).steps
         assert (step.action, str(step.exactness)) == ("repack", "values(f32)")
         seen |= {step.origin.codec.id, step.spec.encodings[0].codec.id} & carrying.keys()
-    assert seen == {"affine", "ggml.q4_0", "ggml.q8_0", "squizd.int4", "squizd.int2"}
+    assert seen == {
+        "affine", "ggml.q4_0", "ggml.q8_0", "squizd.int4", "squizd.int2", "mx", "ggml.mxfp4", "ggml.nvfp4",
+    }  # fmt: skip
+
+
+def test_gpt_oss_becomes_gguf_with_its_codes(tmp_path: Path) -> None:
+    source, name = HF / "mxfp4-gptoss-experts2", "model.layers.0.mlp.experts.down_proj"
+    squish.convert(source, tmp_path / "a.gguf", "gguf")
+    with squish.open(source) as old, squish.open(tmp_path / "a.gguf") as new:
+        assert {str(tensor.codec) for tensor in new.values()} == {"dense", "ggml.mxfp4"}
+        for key in old:
+            np.testing.assert_array_equal(new[key].numpy(), old[key].numpy())
+        blocks = new[name].parts()["data"].numpy().reshape(-1, 17)
+        stored = old[name].parts()
+        np.testing.assert_array_equal(blocks[:, 0], np.asarray(stored["scale"].numpy()).view(np.uint8).reshape(-1))

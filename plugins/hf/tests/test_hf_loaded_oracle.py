@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,40 @@ def test_compressed_tensors_unpacks_it(bits: int, zeros: str, dense: Path, tmp_p
     found = oracles.peer("transformers").run(decompressed, parts=parts, arguments=arguments, shape=shape)
     with squish.open(source) as file:
         np.testing.assert_array_equal(found, file[f"{layer}.weight"].numpy().astype(np.float16))
+
+
+def packed_for_gemv(codes: np.ndarray, zeros: np.ndarray, scales: np.ndarray) -> Any:
+    """Runs in the peer: what GPTQModel stores of a layer for AWQ's GEMV; its kernels need another device."""
+    import torch
+    from gptqmodel.nn_modules.qlinear.gemv_awq import AwqGEMVLinear
+
+    rows, columns = codes.shape
+    group = columns // scales.shape[1]
+    wide = [torch.from_numpy(np.repeat(part, group, axis=1)).float() for part in (zeros, scales)]
+    plain = torch.nn.Linear(columns, rows, bias=False)
+    plain.weight.data = (torch.from_numpy(codes).float() - wide[0]) * wide[1]
+    asked = {"bits": 4, "group_size": group, "sym": False, "desc_act": False}
+    layer = AwqGEMVLinear(in_features=columns, out_features=rows, **asked)
+    layer.pack(plain, torch.from_numpy(scales).half(), torch.from_numpy(zeros))
+    return {name: getattr(layer, name).numpy() for name in ("qweight", "qzeros", "scales")}
+
+
+@pytest.mark.parametrize("groups", [2, 4, 9])
+def test_awq_for_gemv_as_gptqmodel_packs_it(groups: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(groups)
+    codes, zeros = rng.integers(0, 16, (64, 64 * groups)), rng.integers(0, 16, (64, groups))
+    scales = rng.uniform(0.1, 1, (64, groups)).astype(np.float16).astype(np.float32)
+    parts = oracles.peer("transformers").run(packed_for_gemv, codes=codes, zeros=zeros, scales=scales)
+    header, data = {}, b""
+    for name, part in parts.items():
+        dtype = {"int32": "I32", "float16": "F16"}[part.dtype.name]
+        offsets = [len(data), len(data) + part.nbytes]
+        header[f"a.{name}"] = {"dtype": dtype, "shape": part.shape, "data_offsets": offsets}
+        data += part.tobytes()
+    text = json.dumps(header).encode()
+    (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    config = {"quant_method": "awq", "version": "gemv", "bits": 4, "group_size": 64, "zero_point": True}
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": config}))
+    with squish.open(tmp_path) as file:
+        wanted = (codes - np.repeat(zeros, 64, axis=1)).astype(np.float32) * np.repeat(scales, 64, axis=1)
+        np.testing.assert_array_equal(file["a.weight"].numpy(), wanted)

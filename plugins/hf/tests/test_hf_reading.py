@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,3 +52,36 @@ def test_a_malformed_checkpoint_has_its_outcome(name: str) -> None:
                 assert file[key].parts()
             else:
                 assert file.problems
+
+
+@pytest.mark.parametrize(
+    ("weights", "form", "reason"),
+    [
+        ({"num_bits": 8}, None, "does not fit"),
+        ({"group_size": 48}, None, "divide"),
+        ({"symmetric": False}, None, "missing"),
+        ({"num_bits": 9}, None, "num_bits"),
+        ({}, "mxfp6-pack-quantized", "format"),
+        ({}, "marlin-24", "format"),
+    ],
+)
+def test_a_group_that_its_layer_contradicts_refuses_that_layer(
+    weights: dict[str, Any], form: str | None, reason: str, tmp_path: Path
+) -> None:
+    source, layer = DATA / "compressed-tensors-w4_g32_sym", "model.layers.0.self_attn.k_proj"
+    shutil.copytree(source, tmp_path / "model")
+    config = json.loads((source / "config.json").read_text())
+    (group,) = config["quantization_config"]["config_groups"].values()
+    own = {**group, "targets": [layer], "weights": {**group["weights"], **weights}}
+    if form:
+        own["format"] = form
+    config["quantization_config"]["config_groups"]["own"] = own
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    with squish.open(tmp_path / "model") as file:
+        with pytest.raises(SquishError, match=reason):
+            file[f"{layer}.weight"].numpy()
+        assert {problem.where for problem in file.problems} == {f"{layer}.weight"}
+        assert "weight_packed" in file[f"{layer}.weight"].parts()
+        for name, (_, wanted) in EXPECTED[source.name].items():
+            if name != f"{layer}.weight":
+                assert digest(file[name].numpy()) == wanted

@@ -217,6 +217,12 @@ def test_dynamic_settings_are_for_the_layers_that_they_match(tmp_path: Path) -> 
         file["a.y.weight"].numpy()
 
 
+def test_settings_that_name_no_layer_change_nothing(tmp_path: Path) -> None:
+    with gptq(tmp_path, dynamic={r"+:.*\.absent": {"bits": 8}, r"-:other": {}}) as file:
+        for layer in ("x", "y"):
+            assert (file[f"a.{layer}.weight"].numpy() == -1).all()
+
+
 @pytest.mark.parametrize("pattern", ["(((a+)+)+)+$", "(a|a)*b" * 20, "(", "a{1,99999}{1,99999}", "(?:" * 400])
 def test_hostile_patterns_end_soon(pattern: str, tmp_path: Path) -> None:
     started = time.monotonic()

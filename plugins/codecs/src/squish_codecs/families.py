@@ -16,6 +16,11 @@ GGML: dict[str, Mapping[str, Any]] = {
     "ggml.q8_0": {"bits": 8, "group_size": 32, "signed": True, "scale_dtype": "f16"},
 }
 
+MICROSCALED: dict[str, Mapping[str, Any]] = {
+    "ggml.mxfp4": {},
+    "ggml.nvfp4": {"block_size": 16, "scale_dtype": "f8_e4m3"},
+}
+"""GGML's blocks of float4 -> parameters of `mx` with the same codes and scales."""
 
 SQUIZD: dict[str, Mapping[str, Any]] = {
     "squizd.int4": {"bits": 4, "axis": "flat", "signed": True, "offset": "bias"},

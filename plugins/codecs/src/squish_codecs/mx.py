@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, Codes, Exactness, Params, Parts, Region, TensorSpec, dtypes
 
 from .float8 import table_of
 
@@ -110,6 +110,34 @@ class Mx(Codec):
         self.parts(spec, params)
         return {name: value for name, value in params.items() if value != _LEGAL[name][0]}
 
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        """Those of float4 without a global scale, which others have no place for."""
+        from . import float4
+
+        element, block, _, factor, _ = _checked(params)
+        if element != "f4_e2m1" or factor != "none":
+            return None
+        *lead, last = region
+        scale = parts["scale"][(*lead, slice(last.start // block, last.stop // block))]
+        packed = (*lead, slice(last.start // 2, last.stop // 2))
+        return float4.codes(scale, block, lambda: parts["data"][packed])
+
+    def from_codes(
+        self, codes: Codes, spec: TensorSpec, params: Params
+    ) -> tuple[dict[str, np.ndarray], Exactness] | None:
+        """Float4 codes in the same blocks with scales of the same kind; a global scale is 1."""
+        import numpy as np
+
+        from . import float4
+
+        element, block, dtype, factor, _ = _checked(params)
+        if element != "f4_e2m1" or not float4.has(codes, block, dtype):
+            return None
+        made = {"data": float4.pairs_of(codes), "scale": codes.scale}
+        if factor != "none":
+            made["global_scale"] = np.array(1, np.float32)
+        return made, Exactness("values", "f32")
+
     def canonical(self, params: Params) -> Params:
         return {name: value for name, value in params.items() if name != "scaling" and value != _LEGAL[name][0]}
 
@@ -185,7 +213,7 @@ def _pairs() -> np.ndarray:
     """The two values of each byte, f32 [256, 2]."""
     import numpy as np
 
-    half = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-    values = np.concatenate([half, -half])
+    from .float4 import VALUES
+
     codes = np.arange(256)
-    return np.stack([values[codes & 15], values[codes >> 4]], axis=-1)
+    return np.stack([VALUES[codes & 15], VALUES[codes >> 4]], axis=-1)

@@ -70,18 +70,21 @@ class GgmlBlocks(Codec):
         return params
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Mapping[str, Any], region: Region) -> Codes | None:
-        from . import repacking
+        from . import float4, repacking
 
-        if self.id not in repacking.PLAIN:
+        home: Any = repacking if self.id in repacking.PLAIN else float4 if self.id in float4.MICROSCALED else None
+        if home is None:
             return None
-        nbytes = self.block.nbytes
-        blocks = slice(region[-1].start // repacking.ELEMENTS * nbytes, region[-1].stop // repacking.ELEMENTS * nbytes)
-        return repacking.codes(self.id, parts["data"][(*region[:-1], blocks)])
+        size, nbytes = self.block.elements, self.block.nbytes
+        blocks = slice(region[-1].start // size * nbytes, region[-1].stop // size * nbytes)
+        return home.codes(self.id, parts["data"][(*region[:-1], blocks)])
 
     def restated(self, spec: TensorSpec, params: Mapping[str, Any]) -> CodecSpec | None:
-        """As integers with scales along rows; those with a zero in the middle as signed ones."""
-        from squish_codecs.families import GGML
+        """As integers with scales along rows, those with a zero in the middle as signed ones; float4 as `mx`."""
+        from squish_codecs.families import GGML, MICROSCALED
 
+        if self.id in MICROSCALED:
+            return CodecSpec("mx", MICROSCALED[self.id])
         form = dict(GGML.get(self.id, {}))
         if form.pop("zero", 0):
             form["signed"] = True
@@ -90,15 +93,19 @@ class GgmlBlocks(Codec):
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Mapping[str, Any]
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
-        from . import repacking
+        from . import float4, repacking
 
-        made = repacking.blocks(self.id, codes) if self.id in repacking.PLAIN else None
+        if self.id in float4.MICROSCALED:
+            made = float4.blocks(self.id, codes)
+        else:
+            made = repacking.blocks(self.id, codes) if self.id in repacking.PLAIN else None
         return None if made is None else ({"data": made}, Exactness("values", "f32"))
 
     def holds(self, codes: Codes, spec: TensorSpec, params: Mapping[str, Any]) -> Exactness | None:
-        from . import repacking
+        from . import float4, repacking
 
         held = self.id in repacking.PLAIN and repacking.holds(self.id, codes)
+        held = held or (self.id in float4.MICROSCALED and float4.holds(self.id, codes))
         return Exactness("values", "f32") if held else None
 
     def _cannot_encode(self) -> CodecError:

@@ -67,7 +67,7 @@ def blocks(name: str, codes: Codes) -> Array | None:
         out["bias"] = made["offset"]
     stored = in_rows(made["data"]).reshape(*out.shape, -1)
     if scheme.bits == 4:
-        stored = _halves(stored)
+        stored = halved(stored)
     elif scheme.bits == 5:
         values = scheme.packing.unpack(stored, ELEMENTS)
         stored = (values[..., :16] & 15) | values[..., 16:] << 4
@@ -93,21 +93,21 @@ def _rows(blocks: Array) -> Array | None:
         return None
     stored = _bytes(blocks["codes"])
     if stored.shape[-1] != ELEMENTS:
-        stored = _neighbours(stored)
+        stored = neighbours(stored)
     return stored.reshape(*blocks.shape[:-1], -1)
 
 
-def _neighbours(stored: Array) -> Array:
-    """Half bytes i and i + 16 of a byte, as bytes of the codes 2i and 2i + 1."""
-    pairs = stored.view("<u2")
+def neighbours(stored: Array) -> Array:
+    """Bytes [..., n] of the codes i and i + n, as bytes of the codes 2i and 2i + 1; n is 8 or 16."""
+    pairs, word = stored.view("<u2"), f"u{stored.shape[-1] // 2}"
     first, second = pairs & 0x0F | pairs >> 4 & 0xF0, pairs >> 4 & 0x0F | pairs >> 8 & 0xF0
-    halves = [half.astype(np.uint8).view(np.uint64) for half in (first, second)]
+    halves = [half.astype(np.uint8).view(word) for half in (first, second)]
     return np.concatenate(halves, axis=-1).view(np.uint8)
 
 
-def _halves(stored: Array) -> Array:
+def halved(stored: Array) -> Array:
     """The inverse."""
-    words = np.ascontiguousarray(stored).view(np.uint64)
+    words = np.ascontiguousarray(stored).view(f"u{stored.shape[-1] // 2}")
     first, second = (np.ascontiguousarray(words[..., half : half + 1]).view(np.uint8).astype("<u2") for half in (0, 1))
     pairs = first & 0x0F | (first & 0xF0) << 4 | (second & 0x0F) << 4 | (second & 0xF0) << 8
     return pairs.view(np.uint8)

@@ -38,7 +38,7 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         return Refusal(why=f"GGUF tensors have at most 4 dimensions, this one has {len(spec.shape)}", code="rank")
     if encoding.codec.inner and encoding.codec.inner.id in BLOCK_CODES:  # of a big-endian file
         return _blocks(spec, encoding.codec.inner.id)
-    if plain := _plain_block(encoding.codec):
+    if plain := _plain_block(encoding.codec) or _float4_block(encoding.codec):
         return _blocks(spec, plain)
     if part is None or len(encoding.parts) > 1 or encoding.codec.inner:
         ask = "; ask for blocks with --encode mxfp4 or nvfp4" if codec == "mx" else ""
@@ -83,6 +83,14 @@ def _plain_block(codec: CodecSpec) -> str | None:
     if bits == 8 and bias:  # MLX's form of 8 bits; those that came from Q8_0 go back
         bias = False
     return _PLAIN.get((bits, bias)) if held.id == "affine" else None
+
+
+def _float4_block(codec: CodecSpec) -> str | None:
+    """Blocks for microscaled float4, whose codes and scales are the same."""
+    params = {name: value for name, value in codec.params.items() if name != "scaling"}
+    if codec.id != "mx" or params not in ({}, {"block_size": 16, "scale_dtype": "f8_e4m3"}):
+        return None
+    return "ggml.nvfp4" if params else "ggml.mxfp4"
 
 
 def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Any]) -> Layout:

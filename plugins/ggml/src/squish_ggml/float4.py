@@ -1,0 +1,60 @@
+"""Exact repacking of MXFP4 and NVFP4: scales first, then float4 codes, those of a half run low, the others high."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from squish_codecs import float4
+from squish_codecs.families import MICROSCALED
+
+from squish_core.api import Codes, dtypes
+
+from .blocks import BLOCKS
+from .repacking import halved, neighbours
+
+Array = np.ndarray[Any, Any]
+MOST = {"ggml.mxfp4": 0xFE, "ggml.nvfp4": 0x7E}
+"""The last scale that means the same here and elsewhere: those after it are NaN there, or negative."""
+
+
+def codes(name: str, stored: Array) -> Codes | None:
+    """The codes of blocks u8 [..., blocks * nbytes]; None where a scale has a meaning of its own."""
+    group, dtype = _form(name)
+    block = BLOCKS[name.removeprefix("ggml.")]
+    count, lead = block.elements // group, stored.shape[:-1]
+    blocks = stored.reshape(*lead, -1, block.nbytes)
+    scale = np.ascontiguousarray(blocks[..., :count]).reshape(*lead, -1)
+    if (scale > MOST[name]).any():
+        return None
+
+    def pairs() -> Array:
+        runs = np.ascontiguousarray(blocks[..., count:]).reshape(*scale.shape, group // 2)
+        return neighbours(runs).reshape(*lead, -1)
+
+    return float4.codes(scale.view(dtypes.to_numpy(dtype)), group, pairs)
+
+
+def holds(name: str, codes: Codes) -> bool:
+    """Whether the blocks can be of these codes."""
+    return float4.has(codes, *_form(name)) and not (codes.scale.view(np.uint8) > MOST[name]).any()
+
+
+def blocks(name: str, codes: Codes) -> Array | None:
+    """Blocks u8 [..., blocks * nbytes] that hold exactly these codes, or None."""
+    if not holds(name, codes):
+        return None
+    group, _ = _form(name)
+    block = BLOCKS[name.removeprefix("ggml.")]
+    count, lead = block.elements // group, codes.shape[:-1]
+    out = np.empty((*lead, codes.shape[-1] // block.elements, block.nbytes), np.uint8)
+    out[..., :count] = np.ascontiguousarray(codes.scale).view(np.uint8).reshape(*out.shape[:-1], count)
+    runs = halved(float4.pairs_of(codes).reshape(*codes.scale.shape, group // 2))
+    out[..., count:] = runs.reshape(*out.shape[:-1], -1)
+    return out.reshape(*lead, -1)
+
+
+def _form(name: str) -> tuple[int, str]:
+    """Elements of a scale, and its dtype."""
+    params = MICROSCALED[name]
+    return params.get("block_size", 32), params.get("scale_dtype", "f8_e8m0")

@@ -1,0 +1,86 @@
+"""MXFP4 and NVFP4 blocks and the microscaled tensors of other families are the same codes under the same scales."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from squish_codecs.families import MICROSCALED
+from squish_codecs.mx import Mx
+from squish_ggml.codec import GgmlBlocks
+
+from squish_core.api import TensorSpec
+
+SPEC = TensorSpec(name="w", shape=(3, 128), dtype="f32")
+REGION = (slice(0, 3), slice(0, 128))
+LAST = {"ggml.mxfp4": 0xFE, "ggml.nvfp4": 0x7E}
+
+
+def blocks_of(name: str) -> GgmlBlocks:
+    codec = GgmlBlocks()
+    codec.id = name
+    return codec
+
+
+@pytest.mark.parametrize("name", MICROSCALED)
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_blocks_become_microscaled_tensors_and_blocks_again(name: str, data: st.DataObject) -> None:
+    codec, params = blocks_of(name), MICROSCALED[name]
+    shape = codec.parts(SPEC, {})["data"][1]
+    stored = data.draw(arrays.arrays(np.uint8, shape))
+    held = stored.reshape(3, -1, codec.block.nbytes)
+    held[..., : codec.block.nbytes - codec.block.elements // 2] %= LAST[name] + 1
+    codes = codec.codes({"data": stored}, SPEC, {}, REGION)
+    assert codes is not None
+    made = Mx().from_codes(codes, SPEC, params)
+    assert made is not None
+    parts = made[0]
+    ours, theirs = (np.empty(SPEC.shape, np.float32) for _ in range(2))
+    codec.decode({"data": stored}, SPEC, {}, region=REGION, out=ours)
+    Mx().decode(parts, SPEC, params, region=REGION, out=theirs)
+    np.testing.assert_array_equal(ours, theirs)
+    table = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(
+            table[codes.values] * np.repeat(codes.scale.astype(np.float32), codes.group[1], axis=1), ours
+        )
+    region = (slice(1, 3), slice(64, 128))
+    part = Mx().codes(parts, SPEC, params, region)
+    assert part is not None
+    np.testing.assert_array_equal(part.values, codes.values[region])
+    back = Mx().codes(parts, SPEC, params, REGION)
+    assert back is not None
+    again = codec.from_codes(back, SPEC, {})
+    assert again is not None
+    np.testing.assert_array_equal(again[0]["data"], stored)
+
+
+@pytest.mark.parametrize("name", MICROSCALED)
+def test_a_scale_that_means_something_else_there_is_no_code(name: str) -> None:
+    """ggml has no NaN: it takes 255 for a power of two, 127 for zero, and leaves the sign of others out."""
+    codec = blocks_of(name)
+    parts = {"data": np.zeros(codec.parts(SPEC, {})["data"][1], np.uint8)}
+    legal = codec.codes(parts, SPEC, {}, REGION)
+    assert legal is not None
+    made = Mx().from_codes(legal, SPEC, MICROSCALED[name])
+    assert made is not None
+    scale = made[0]["scale"].view(np.uint8).copy()
+    for code in range(LAST[name] + 1, 256):
+        parts["data"][1, 0] = scale[1, 0] = code
+        assert codec.codes(parts, SPEC, {}, REGION) is None
+        strange = {**made[0], "scale": scale.view(made[0]["scale"].dtype)}
+        codes = Mx().codes(strange, SPEC, MICROSCALED[name], REGION)
+        assert codes is not None
+        assert codec.holds(codes, SPEC, {}) is None
+        assert codec.from_codes(codes, SPEC, {}) is None
+
+
+def test_blocks_of_one_kind_do_not_hold_those_of_the_other() -> None:
+    one, other = (blocks_of(name) for name in MICROSCALED)
+    parts = {"data": np.zeros(one.parts(SPEC, {})["data"][1], np.uint8)}
+    codes = one.codes(parts, SPEC, {}, REGION)
+    assert codes is not None
+    assert other.from_codes(codes, SPEC, {}) is None
