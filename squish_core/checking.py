@@ -125,8 +125,9 @@ class Check:
         with self._collect(), guarded(FormatError, "verifying", file=self.file.name):
             self.problems += container.verify(self.file.index, self.file.source, self.file.limits)
             self.problems += file_problems(self.file)
+        told = {(problem.where, problem.message) for problem in self.problems}
         for name, spec in self.file.index.tensors.items():
-            if spec.problem:
+            if spec.problem and (name, spec.problem) not in told:
                 self.problems.append(
                     Problem(code="unreadable", severity="error", where=name, message=spec.problem)
                 )  # fmt: skip

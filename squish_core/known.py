@@ -83,6 +83,8 @@ def lookalike(head: bytes, *, text: bool = False) -> tuple[str, str] | None:
     for magic, what, hint in LOOKALIKES:
         if head.startswith(magic) or (magic.isascii() and magic.startswith(b"<") and start.startswith(magic)):
             return what, hint
+    if text and start.startswith(b"{") and start[1:].lstrip().startswith(b'"'):
+        return "JSON, not weights", "Name the file of weights, or the folder that both lie in."
     line = head[:80].split(b"\n")[0].rstrip()
     if text and line and line.isascii() and line.decode().isprintable():
         return f"text, not weights: {line.decode()!r}", "Read it: a server may have answered in place of the file."

@@ -13,6 +13,7 @@ import toys
 import squish_core as squish
 from squish_core.api import AmbiguousFormatError, FormatError, Signature, SquishError, UnknownFormatError
 from squish_core.detection import detect
+from squish_core.known import lookalike
 from squish_core.source import BytesSource
 
 EMPTY = toys.box({})
@@ -177,3 +178,9 @@ def test_a_folder_of_an_absent_format_says_what_to_install(tmp_path: Path) -> No
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(UnknownFormatError, match="pip install squish-npydir"):
         squish.open(tmp_path, registry=toys.registry())
+
+
+def test_a_json_file_is_called_by_its_name() -> None:
+    found = lookalike(b'{\n  "architectures": ["LlamaForCausalLM"]', text=True)
+    assert found is not None
+    assert found[0] == "JSON, not weights"
