@@ -6,10 +6,12 @@
 #include "codecs_others.h"
 #include "codecs_sparse.h"
 #include "columns.h"
+#include "distance.h"
 #include "encode_affine.h"
 #include "encoders.h"
 #include "gemv.h"
 #include "int8.h"
+#include "panels.h"
 
 namespace ISA {
 namespace {
@@ -90,6 +92,24 @@ void decode(const Weights& w, const int64_t* ids, int64_t row0, int64_t count, i
         if (w.mask) blank(w, row, c0, c1, out, size_of(type));
     }
     if (past) fence();
+}
+
+// ---- what encoding has lost
+
+void compare(const Weights& w, int64_t row0, int64_t count, const uint8_t* x, int32_t type, int32_t own, double* sums) {
+    constexpr int64_t piece = 1024;  // a multiple of every codec's grain
+    alignas(64) float values[piece], widened[piece];
+    alignas(64) uint8_t decoded[4 * piece];
+    for (int64_t row = row0; row < row0 + count; row++, sums += 4) {
+        Gaps gaps;
+        for (int64_t c = 0; c < w.columns; c += piece) {
+            const int64_t some = w.columns - c < piece ? w.columns - c : piece;
+            decode(w, nullptr, row, 1, c, c + some, decoded, 0, own, false);
+            gaps.add(floats(type, x, some, values), floats(own, decoded, some, widened), some);
+            x += some * size_of(type);
+        }
+        gaps.write(sums);
+    }
 }
 
 // ---- products of many vectors, through a tile of decoded rows that stays in the cache
@@ -180,6 +200,10 @@ void dot_one(const Weights& w, int64_t row0, int64_t count, const float* arrange
     for (int64_t i = 0; i < count; i++) y[i] = product.dot(w, row0 + i, arranged);
 }
 
+void multiply8_any(const Weights& w, int64_t row0, int64_t count, const int8_t* room, int64_t m, float* y, int64_t y_pitch) {
+    (w.kind == PANELS ? multiply8_panels : multiply8)(w, row0, count, room, m, y, y_pitch);
+}
+
 // ---- what decoding and products are measured against
 
 void fill(uint8_t* at, int64_t bytes) {
@@ -199,6 +223,7 @@ float read_all(const uint8_t* at, int64_t bytes) {
 
 }  // namespace
 
-extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, quantize_activations, multiply8, encode, encode_affine, fill, read_all};
+extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, quantize_activations, multiply8_any, repack,
+                                encode, encode_affine, compare, fill, read_all};
 
 }  // namespace ISA

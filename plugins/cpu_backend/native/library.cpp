@@ -152,6 +152,29 @@ API int squish_multiply8(const Weights* w, int64_t row0, int64_t rows, const flo
 
 namespace {
 
+struct Panels {
+    const Weights* w;
+    uint8_t* codes;
+    float *scale, *offset;
+};
+
+void repack_some(void* context, int64_t begin, int64_t end) {
+    const Panels& a = *(const Panels*)context;
+    chosen->kernels->repack(*a.w, begin, end - begin, a.codes, a.scale, a.offset);
+}
+
+}  // namespace
+
+// All rows into panels of sixteen; `offset` may be null. 0 for kinds that there are no panels of.
+API int squish_repack(const Weights* w, uint8_t* codes, float* scale, float* offset, int32_t threads) {
+    Panels a = {w, codes, scale, offset};
+    if (!chosen->kernels->repack(*w, 0, 0, codes, scale, offset)) return 0;
+    share(threads, w->rows, step_for(w->rows, w->columns, threads), repack_some, &a);
+    return 1;
+}
+
+namespace {
+
 struct Blocks {
     int32_t kind;
     const float* x;
@@ -204,6 +227,29 @@ API int squish_encode_affine(const Affine* how, const float* x, int64_t groups, 
     a.scale_size = size_of(how->scale_type), a.offset_size = size_of(how->offset_type);
     share(threads, groups, threads > 1 ? (1 << 16) / how->size + 16 : groups + 1, encode_affine_some, &a);
     return !a.bad;
+}
+
+namespace {
+
+struct Compared {
+    const Weights* w;
+    const uint8_t* x;
+    int32_t type, own;
+    double* sums;
+};
+
+void compare_some(void* context, int64_t begin, int64_t end) {
+    const Compared& a = *(const Compared*)context;
+    chosen->kernels->compare(*a.w, begin, end - begin, a.x + begin * a.w->columns * size_of(a.type), a.type, a.own,
+                             a.sums + 4 * begin);
+}
+
+}  // namespace
+
+// Four sums for each row, as Kernels::compare gives them.
+API void squish_compare(const Weights* w, const void* x, int32_t type, int32_t own, double* sums, int32_t threads) {
+    Compared a = {w, (const uint8_t*)x, type, own, sums};
+    share(threads, w->rows, step_for(w->rows, w->columns, threads), compare_some, &a);
 }
 
 API void squish_fill(void* at, int64_t bytes) { chosen->kernels->fill((uint8_t*)at, bytes); }
