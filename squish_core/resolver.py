@@ -152,7 +152,7 @@ def resolve(
             if isinstance(answer, Refused):
                 refused.append(answer)
             elif op not in answer.ops:
-                why = f"has no operation {op!r} for this codec"
+                why = f"has no operation {op!r} for this codec and shape"
                 refused.append(Refused(backend=backend_id, encoding=encoding, code="operation", why=why))
             else:
                 offers.append(Ranked(answer, rank, preference))

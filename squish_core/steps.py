@@ -169,7 +169,7 @@ class Decision:
         raise TensorError(
             f"{self.format} cannot hold it: {'; '.join(dict.fromkeys(refusals))}", tensor=spec.name,
             found=str(spec.encodings[0].codec), code="refused",
-            hint="Ask for its values with encode= (--encode f32, or another encoding; see `squish formats`).",
+            hint="Ask for its values with encode= (--encode f32, or another encoding; `squish codecs` lists them).",
         )  # fmt: skip
 
     def _answer(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:

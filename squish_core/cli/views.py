@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from squish_core.resolver import Chain
     from squish_core.tensors import Tensor
 
+MOST_FILES = 16
+"""Files that `info` shows to people."""
 LONG = 64
 """Longest metadata value or list that is shown whole: characters for people, items in JSON."""
 
@@ -209,7 +211,10 @@ def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
     ]
     yield from table(("file", escape(data["file"])), "<<", facts)
     if len(data["files"]) > 1:
-        yield from ("", "files", *(f"  {human(ref['size']):>8}  {ref['name']}" for ref in data["files"]))
+        shown = data["files"][:MOST_FILES]
+        yield from ("", "files", *(f"  {human(ref['size']):>8}  {ref['name']}" for ref in shown))
+        if more := len(data["files"]) - len(shown):
+            yield f"            and {more:,} more (--json lists them)"
     rows = [
         (entry["stored_as"], f"{entry['tensors']:,}", f"{entry['parameters']:,}", human(entry["nbytes"]),
          f"{entry['bits_per_weight']:.2f}", f"cannot be decoded here: {entry['lacks']}" if entry["lacks"] else "")

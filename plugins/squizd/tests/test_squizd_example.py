@@ -1,28 +1,8 @@
-"""The worked example of the documentation is a file."""
+"""The example that the specification prints."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
-import pytest
-
 import squish_core as squish
-
-PAGE = Path(__file__).parents[3] / "docs" / "formats" / "squizd.md"
-ROW = re.compile(r"^ *(\d+)  ((?:[0-9a-f]{2} )*[0-9a-f]{2})(?: {3,}|$)", re.MULTILINE)
-
-
-@pytest.mark.skipif(not PAGE.exists(), reason="the documentation is not part of this distribution")
-def test_the_example_of_the_documentation_parses_to_what_it_says() -> None:
-    file = bytearray(472)
-    for place, row in ROW.findall(PAGE.read_text()):
-        data = bytes.fromhex(row)
-        file[int(place) : int(place) + len(data)] = data
-    opened = squish.open(bytes(file), strict=True)
-    assert squish.verify(bytes(file), deep=True).clean
-    assert opened["layers.0.w0"].numpy().tolist() == [[0.5, -0.5], [3.5, -4.0]]
-    assert opened["layers.1.w0"].numpy().tolist() == [1.0, -2.0]
 
 
 def test_the_example_of_the_specification_reads_with_its_misprint() -> None:

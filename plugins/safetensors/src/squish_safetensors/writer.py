@@ -47,7 +47,7 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     """Dense values of the format's dtypes, under the codec they have; anything else is refused with what to ask for."""
     dtype = encoding.codec.params.get("dtype", spec.dtype)
     if encoding.codec.id != "dense" or set(encoding.parts) != {"data"}:
-        return _refused(f"safetensors holds plain arrays only, not {encoding.codec.id}")
+        return _refused("safetensors holds plain arrays only")
     if dtype not in TAG_OF:
         return _refused(f"safetensors has no dtype {dtype}")
     if dtypes.count(spec.shape) * dtypes.bits(dtype) % 8:
