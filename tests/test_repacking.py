@@ -27,6 +27,14 @@ SOURCES: dict[str, Path | str] = {
     "SQUIZD INT4, f16 scales": "squizd:int4:scale_dtype=f16",
     "SQUIZD INT4, from Q4_0": "gguf:q4_0 squizd",
     "SQUIZD INT2": "squizd:int2",
+    "npy INT8": "npydir:int8",
+    "npy INT8, groups of 32": "npydir:int8:group_size=32",
+    "npy INT4": "npydir:int4",
+    "npy INT4, symmetric": "npydir:affine:bits=4,zero=7,group_size=32",
+    "npy INT4, from Q4_1": "gguf:q4_1 npydir",
+    "npy INT3": "npydir:int3",
+    "npy INT2": "npydir:int2",
+    "npy NF4": "npydir:nf4",
     "MLX 4 bit, from Q4_0": "gguf:q4_0 mlx",
     "MLX 4 bit": MLX / "mlx-affine_b4_g64",
     "MLX 8 bit": MLX / "mlx-affine_b8_g32",
@@ -45,7 +53,7 @@ SOURCES: dict[str, Path | str] = {
 TARGETS = {
     "GGUF": "gguf", "MLX": "mlx", "GPTQ": "hf:method=gptq", "GPTQ v2": "hf:method=gptq_v2", "AWQ": "hf:method=awq",
     "compressed-tensors": "hf:method=compressed-tensors", "UQFF": "uqff", "zTensor 2": "ztensor:wire=2",
-    "SQUIZD": "squizd",
+    "SQUIZD": "squizd", "npy": "npydir",
 }  # fmt: skip
 
 

@@ -182,3 +182,19 @@ def test_a_search_for_scales_is_not_forgotten(tmp_path: Path, rule: str) -> None
         errors.append(quality.nmse)
     assert errors[1] < errors[0] or rule == "int8"
     assert squish.verify(tmp_path / "outsearch=mse", deep=True).clean
+
+
+@pytest.mark.parametrize("rule", [None, "f32"])
+def test_a_directory_goes_to_safetensors_shards_and_back(tmp_path: Path, rule: str | None) -> None:
+    squish.convert(model(tmp_path), tmp_path / "one", "npydir", "layers.*=int8" if rule else None)
+    to = "safetensors:max_shard_size=2KB"
+    squish.convert(tmp_path / "one", tmp_path / "shards", to, rule)
+    files = sorted(path.name for path in (tmp_path / "shards").glob("*.safetensors"))
+    assert len(files) > 1
+    index = json.loads((tmp_path / "shards" / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"].values()) == set(files)
+    squish.convert(tmp_path / "shards", tmp_path / "two", "npydir")
+    assert squish.diff(tmp_path / "shards", tmp_path / "two").same
+    before = squish.open(tmp_path / "one")
+    for name, tensor in squish.open(tmp_path / "two").items():
+        np.testing.assert_array_equal(tensor.numpy(), before[name].numpy())
