@@ -153,6 +153,7 @@ static Product8 product8_of(int32_t kind) {
         case AFFINE_5: return product8<AffineUnits<5>>();
         case AFFINE_6: return product8<AffineUnits<6>>();
         case AFFINE_8: return product8<AffineUnits<8>>();
+        case PANELS: return {quantize_all<AffineUnits<8>>, nullptr};
         default: return {};
     }
 }

@@ -11,6 +11,7 @@
 #include "encoders.h"
 #include "gemv.h"
 #include "int8.h"
+#include "panels.h"
 
 namespace ISA {
 namespace {
@@ -199,6 +200,10 @@ void dot_one(const Weights& w, int64_t row0, int64_t count, const float* arrange
     for (int64_t i = 0; i < count; i++) y[i] = product.dot(w, row0 + i, arranged);
 }
 
+void multiply8_any(const Weights& w, int64_t row0, int64_t count, const int8_t* room, int64_t m, float* y, int64_t y_pitch) {
+    (w.kind == PANELS ? multiply8_panels : multiply8)(w, row0, count, room, m, y, y_pitch);
+}
+
 // ---- what decoding and products are measured against
 
 void fill(uint8_t* at, int64_t bytes) {
@@ -218,7 +223,7 @@ float read_all(const uint8_t* at, int64_t bytes) {
 
 }  // namespace
 
-extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, quantize_activations, multiply8, encode,
-                                encode_affine, compare, fill, read_all};
+extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, quantize_activations, multiply8_any, repack,
+                                encode, encode_affine, compare, fill, read_all};
 
 }  // namespace ISA

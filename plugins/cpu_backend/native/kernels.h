@@ -18,6 +18,8 @@ struct Kernels {
     // multiple of 16; and products with those. False for kinds whose 32 weights do not have codes of a byte.
     bool (*quantize)(const Weights& w, const float* x, int8_t* room, int64_t m);
     void (*multiply8)(const Weights& w, int64_t row0, int64_t count, const int8_t* room, int64_t m, float* y, int64_t y_pitch);
+    // Rows of codes of 4 bits into the panels of panels.h; false for other kinds.
+    bool (*repack)(const Weights& w, int64_t row0, int64_t count, uint8_t* codes, float* scale, float* offset);
     // Blocks of `kind` (Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K) from 32 or 256 values each; false where a value is not finite.
     bool (*encode)(int32_t kind, const float* x, uint8_t* out, int64_t blocks);
     // Codes in bit streams, scales and offsets of `groups` groups; false where a value, a scale or a bias is not finite.

@@ -152,6 +152,29 @@ API int squish_multiply8(const Weights* w, int64_t row0, int64_t rows, const flo
 
 namespace {
 
+struct Panels {
+    const Weights* w;
+    uint8_t* codes;
+    float *scale, *offset;
+};
+
+void repack_some(void* context, int64_t begin, int64_t end) {
+    const Panels& a = *(const Panels*)context;
+    chosen->kernels->repack(*a.w, begin, end - begin, a.codes, a.scale, a.offset);
+}
+
+}  // namespace
+
+// All rows into panels of sixteen; `offset` may be null. 0 for kinds that there are no panels of.
+API int squish_repack(const Weights* w, uint8_t* codes, float* scale, float* offset, int32_t threads) {
+    Panels a = {w, codes, scale, offset};
+    if (!chosen->kernels->repack(*w, 0, 0, codes, scale, offset)) return 0;
+    share(threads, w->rows, step_for(w->rows, w->columns, threads), repack_some, &a);
+    return 1;
+}
+
+namespace {
+
 struct Blocks {
     int32_t kind;
     const float* x;

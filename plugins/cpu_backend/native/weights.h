@@ -9,6 +9,7 @@ enum Kind : int32_t {
     TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7, TABLE_8,
     F8Q8, HQQ, TRIPLE, BITMASK,
     KINDS,
+    PANELS = KINDS,  // codes of 4 bits as panels.h has them: for products, not for decoding
 };
 
 enum Type : int32_t { F32, F16, BF16, U8, I8, LISTED };  // LISTED: a byte that is a place in `listed`

@@ -32,23 +32,24 @@ from squish_core.api import (
     routed,
 )  # fmt: skip
 
-from .layouts import DENSE, Layout, layout_of
+from .layouts import DENSE, Layout, UncoveredError, aligned, layout_of
 from .library import Weights, library, threads
+from .panels import Grid, repacked
 
 Array = np.ndarray
-CACHE_LINE = 64
 
 
 @frozen(kw_only=True, eq=False)
 class Handle:
     """A tensor that the loops can read; `arrays` keeps alive what `weights` points to. `columns`: where the loops have
-    the tensor's columns in another order, which one each of theirs is."""
+    the tensor's columns in another order, which one each of theirs is. `products`: what `linear` and `experts` read."""
 
     spec: TensorSpec
     layout: Layout
     dtype: str
     arrays: Mapping[str, Array]
     weights: Weights
+    products: Weights
     threads: int
     int8: bool
     columns: Array | None = None
@@ -59,14 +60,16 @@ class CpuBackend(Backend):
 
     id = "cpu"
 
-    def __init__(self, threads: Any = None, activations: str = "f32") -> None:
-        self.threads, self.int8 = threads, activations == "int8"
+    def __init__(self, threads: Any = None, activations: str = "f32", repack: str = "none") -> None:
+        self.threads, self.int8, self.repack = threads, activations == "int8", repack == "rows"
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
-        """`threads`, a number; `activations`, f32 (the default) or int8: codes of 8 bits and a scale for each 32."""
-        if set(options) - {"threads", "activations"} or options.get("activations", "f32") not in ("f32", "int8"):
+        """`threads`, a number; `activations`, f32 (the default) or int8: codes of 8 bits and a scale for each 32;
+        `repack`, none (the default) or rows: a copy for products, sixteen rows side by side."""
+        known = {"activations": ("f32", "int8"), "repack": ("none", "rows")}
+        if any(value not in known.get(name, ()) for name, value in options.items() if name != "threads"):
             raise SquishError(
-                "cpu takes no such option", expected="threads=NUMBER, activations=f32 or int8",
+                "cpu takes no such option", expected="threads=NUMBER, activations=f32 or int8, repack=none or rows",
                 found=", ".join(f"{name}={value}" for name, value in options.items()), code="backend",
             )  # fmt: skip
         made = CpuBackend(**options)
@@ -94,16 +97,23 @@ class CpuBackend(Backend):
             layout = layout_of(held or encoding.codec, shown)
             if self.int8:
                 layout.check_int8()
+            if self.repack and not self.int8:
+                raise UncoveredError("panels are read with activations=int8 alone", code="repack")
+            copied = Grid.of(layout).nbytes if self.repack else 0
         except CodecError as error:
             return Refused(backend=self.id, encoding=encoding, code="uncovered", why=error.message)
         cost = None
         if spec is not None:
             own = layout.resident + sum(part.nbytes for part in encoding.parts.values() if part.filters or held)
-            cost = Cost(stored=encoding.stored, resident=own, moved=encoding.stored)
+            cost = Cost(stored=encoding.stored, resident=own + copied, moved=copied or encoding.stored)
         ops = ("dense", *{2: ("linear", "embed"), 3: ("experts",)}.get(len(shown.shape), ()))
+        how = (
+            "the stored codes in place",
+            *(("a copy in panels of 16 rows for products",) if copied else ()),
+            "activations in 8 bits" if self.int8 else "decoded in registers",
+        )
         return Offer(
-            backend=self.id, encoding=encoding, mode="stream", ops=ops, cost=cost,
-            layout="the stored codes in place, " + ("activations in 8 bits" if self.int8 else "decoded in registers"),
+            backend=self.id, encoding=encoding, mode="stream", ops=ops, cost=cost, layout=", ".join(how),
             exact=not self.int8,
         )  # fmt: skip
 
@@ -119,9 +129,13 @@ class CpuBackend(Backend):
                   for role, (_, shape) in codec.parts(spec, held.params).items()}  # fmt: skip
         layout = layout_of(held, spec)
         weights, arrays = bound(layout, stored)
+        products, count = weights, threads(self.threads)
+        if self.repack:
+            products, copies = repacked(layout, weights, count)
+            arrays |= {f"repacked {name}": array for name, array in copies.items()}
         return Handle(
-            spec=spec, layout=layout, dtype=dtype, arrays=arrays, weights=weights, threads=threads(self.threads),
-            int8=self.int8, columns=columns,
+            spec=spec, layout=layout, dtype=dtype, arrays=arrays, weights=weights, products=products,
+            threads=count, int8=self.int8, columns=columns,
         )  # fmt: skip
 
     def dense(
@@ -170,25 +184,11 @@ class CpuBackend(Backend):
         return out
 
 
-def bound(layout: Layout, stored: Mapping[str, Array]) -> tuple[Weights, dict[str, Array]]:
-    """What the loops are told about a tensor, and the arrays that it points to."""
-    arrays = {name: np.ascontiguousarray(make(stored)) for name, make in layout.pointers.items()}
-    weights = Weights(rows=layout.rows, columns=layout.columns)
-    for name, value in layout.fields.items():
-        setattr(weights, name, (ctypes.c_uint8 * 64)(*value) if name == "order" else int(value))
-    for name, array in arrays.items():
-        setattr(weights, name, array.ctypes.data)
-    return weights, arrays
-
-
-def aligned(shape: tuple[int, ...], dtype: str) -> Array:
-    """An empty array that begins on a cache line, as stores past the caches need it."""
-    size = dtypes.nbytes(dtype, shape)
-    room = np.empty(size + CACHE_LINE, np.uint8)
-    start = -room.ctypes.data % CACHE_LINE
-    return room[start : start + size].view(dtypes.to_numpy(dtype)).reshape(shape)
-
-
+        weights, arrays = bound(layout, stored)
+        products, count = weights, threads(self.threads)
+        if self.repack:
+            products, copies = repacked(layout, weights, count)
+            arrays |= {f"repacked {name}": array for name, array in copies.items()}
 def _whole(role: str, stored: Any, shape: tuple[int, ...], spec: TensorSpec) -> Array:
     """A part as one contiguous array of the shape that the codec declares: what the loops read is inside it."""
     array: Array = stored[...]
@@ -232,10 +232,10 @@ def _multiply(handle: Handle, x: Array, first: int, rows: int) -> Array:
         padded = -(-columns // 512) * 16  # codes, a scale for each 32, and up to twice as many sums
         room = np.empty(count * (columns // 4 + 3 * padded), np.float32)
         library().multiply8(
-            handle.weights, first, rows, x.ctypes.data, count, room.ctypes.data, out.ctypes.data, rows, handle.threads
+            handle.products, first, rows, x.ctypes.data, count, room.ctypes.data, out.ctypes.data, rows, handle.threads
         )
     elif out.size:
         library().multiply(
-            handle.weights, first, rows, x.ctypes.data, columns, count, out.ctypes.data, rows, handle.threads
+            handle.products, first, rows, x.ctypes.data, columns, count, out.ctypes.data, rows, handle.threads
         )
     return out

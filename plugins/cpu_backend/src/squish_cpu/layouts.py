@@ -26,6 +26,7 @@ GGML = {
 INT8_KINDS = (3, 4, 5, 6, 7, 11, 12, 13, 16, 17, 18, 19, 20, 22)
 TYPES = {"f32": 0, "f16": 1, "bf16": 2, "u8": 3, "i8": 4}
 LISTED = 5
+CACHE_LINE = 64
 BYTE_FLOATS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz", "f8_e8m0")
 
 
@@ -70,6 +71,14 @@ def layout_of(codec: CodecSpec, spec: TensorSpec) -> Layout:
 def part(role: str) -> Callable[[Arrays], Array]:
     """A stored part, in place where it is contiguous."""
     return lambda arrays: arrays[role]
+
+
+def aligned(shape: tuple[int, ...], dtype: str) -> Array:
+    """An empty array that begins on a cache line, as stores past the caches need it."""
+    size = dtypes.nbytes(dtype, shape)
+    room = np.empty(size + CACHE_LINE, np.uint8)
+    start = -room.ctypes.data % CACHE_LINE
+    return room[start : start + size].view(dtypes.to_numpy(dtype)).reshape(shape)
 
 
 def _rows(spec: TensorSpec) -> tuple[int, int]:

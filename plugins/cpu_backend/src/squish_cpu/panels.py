@@ -1,0 +1,98 @@
+"""Codes of 4 bits repacked when a tensor is loaded: panels of sixteen rows, one a lane, as native/panels.h has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from attrs import frozen
+
+from squish_core.api import dtypes
+
+from .layouts import BITMASK, GGML_FIRST, TYPES, Array, Layout, UncoveredError, aligned
+from .library import Weights, library
+
+ROWS = 16
+PANELS = BITMASK + 1
+Q4_0, Q4_1, Q4_K, AFFINE_4 = GGML_FIRST, GGML_FIRST + 1, 11, 18
+NAMES = {number: name for name, number in TYPES.items()}
+
+
+@frozen(kw_only=True)
+class Grid:
+    """What panels are made of: the groups of a row, and the dtypes in which scales and offsets are exact."""
+
+    panels: int
+    columns: int
+    group: int
+    zero: int
+    scale: str
+    offset: str | None
+
+    @classmethod
+    def of(cls, layout: Layout) -> Grid:
+        """UncoveredError where codes are not of 4 bits, in rows, with groups of a multiple of 32."""
+        kind, fields = layout.fields["kind"], layout.fields
+        if kind not in (Q4_0, Q4_1, Q4_K, AFFINE_4):
+            raise UncoveredError("only codes of 4 bits in rows are repacked", code="repack")
+        layout.check_int8()
+        group, zero, offset = 32, 8 if kind == Q4_0 else 0, {Q4_1: "f16", Q4_K: "f32"}.get(kind)
+        scale = "f32" if kind == Q4_K else "f16"
+        if kind == AFFINE_4:
+            group, zero = fields["group_columns"], fields["zero"]
+            scale = _exact(fields["scale_type"])
+            if "offset" in layout.pointers:  # a zero point becomes one of float32, less its product with the scale
+                offset = _exact(fields["offset_type"]) if fields["bias"] else "f32"
+        return cls(
+            panels=-(-layout.rows // ROWS), columns=layout.columns, group=group, zero=zero, scale=scale, offset=offset
+        )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.panels, self.columns // self.group, ROWS
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory."""
+        cells = sum(dtypes.nbytes(dtype, self.shape) for dtype in (self.scale, self.offset) if dtype)
+        return self.panels * ROWS * self.columns // 2 + cells
+
+
+def repacked(layout: Layout, weights: Weights, threads: int) -> tuple[Weights, Mapping[str, Array]]:
+    """The same matrix in panels, and the arrays that it points to."""
+    grid = Grid.of(layout)
+    codes, scale = _zeros((grid.panels, grid.columns * ROWS // 2), "u8"), _zeros(grid.shape, "f32")
+    offset = _zeros(grid.shape, "f32") if grid.offset else None
+    library().repack(
+        weights, codes.ctypes.data, scale.ctypes.data, None if offset is None else offset.ctypes.data, threads
+    )
+    arrays = {"data": codes, "scale": _cells(scale, grid.scale)}
+    made = Weights(
+        rows=layout.rows, columns=grid.columns, kind=PANELS, group_rows=1, group_columns=grid.group, zero=grid.zero,
+        scale_type=TYPES[grid.scale],
+    )  # fmt: skip
+    if offset is not None and grid.offset:
+        arrays["offset"], made.offset_type = _cells(offset, grid.offset), TYPES[grid.offset]
+    for name, array in arrays.items():
+        setattr(made, name, array.ctypes.data)
+    return made, arrays
+
+
+def _exact(kind: int) -> str:
+    name = NAMES.get(kind, "f32")
+    return name if name in ("f16", "bf16") else "f32"
+
+
+def _cells(values: Array, dtype: str) -> Array:
+    if dtype == "f32":
+        return values
+    made = aligned(values.shape, dtype)
+    with np.errstate(all="ignore"):  # they came from this dtype, NaNs too
+        made[...] = values.astype(dtypes.to_numpy(dtype))
+    return made
+
+
+def _zeros(shape: tuple[int, ...], dtype: str) -> Array:
+    made = aligned(shape, dtype)
+    made[...] = 0
+    return made
