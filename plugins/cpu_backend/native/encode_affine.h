@@ -126,7 +126,11 @@ static INLINE void edge_grid(const Affine& a, Grid& grid, uint8_t* scale, uint8_
 // the quotient is; where it is close, the quotient decides.
 template <int Offset> struct Rounding {
     F low, high, zero;
-    INLINE explicit Rounding(const Affine& a) : low(splat(float(a.low))), high(splat(float(a.high))), zero(splat(float(a.zero))) {}
+    int low_code, high_code, added;
+    bool bytes;  // sums of a code and an offset that saturate as signed bytes are as good as exact ones
+    INLINE explicit Rounding(const Affine& a)
+        : low(splat(float(a.low))), high(splat(float(a.high))), zero(splat(float(a.zero))), low_code(a.low), high_code(a.high),
+          added(Offset == NO_OFFSET ? a.zero : 0), bytes(a.high <= 127 && (a.bits < 8 || Offset != ZERO_POINT)) {}
 
     INLINE B coded(F code, F offset) const {
         if (Offset == NO_OFFSET) return narrow(code + zero);  // within the codes, since the scale is rounded up
@@ -138,6 +142,13 @@ template <int Offset> struct Rounding {
     INLINE bool run(const float* x, int64_t count, float scale, float inverse, float offset, uint8_t* codes) const {
         const F by = splat(inverse), shift = splat(offset);
         int64_t i = 0;
+#ifdef __AVX512BW__
+        if (bytes)
+            for (; i + 64 <= count; i += 64)
+                if (!round64<Offset == BIAS>(x + i, by, shift, 0.4999f, Offset == ZERO_POINT ? int(offset) : added, low_code,
+                                             high_code, codes + i))
+                    break;
+#endif
         for (; i + 32 <= count; i += 32) {
             F v = load(x + i), w = load(x + i + 16);
             if (Offset == BIAS) v = v - shift, w = w - shift;
@@ -164,6 +175,10 @@ template <int Offset> struct Rounding {
 
 template <int Bits> static INLINE void pack(const uint8_t* codes, int64_t count, uint8_t* out) {
     int64_t i = 0;
+#ifdef __AVX512BW__
+    if constexpr (Bits == 4)
+        for (; i + 128 <= count; i += 128, out += 64) join_nibbles(codes + i, out);
+#endif
     if constexpr (Bits == 4)
         for (; i + 32 <= count; i += 32, out += 16) {
             const B packed = join_nibbles(load_bytes(codes + i), load_bytes(codes + i + 16));
@@ -186,6 +201,17 @@ static void pack_codes(int bits, const uint8_t* codes, int64_t count, uint8_t* o
         case 7: return pack<7>(codes, count, out);
         default: memcpy(out, codes, size_t(count));
     }
+}
+
+static INLINE void magnitudes(const float* x, int64_t size, int64_t count, Grid& grid) {
+    F high[16];
+    for (int64_t k = 0; k < count; k++, x += size) {
+        high[k] = absolute(load(x));
+        for (int64_t i = 16; i < size; i += 16) high[k] = most(high[k], absolute(load(x + i)));
+    }
+    for (int64_t k = count; k < 16; k++) high[k] = high[0];
+    const F most_of = peaks(high);
+    store(grid.low, splat(0) - most_of), store(grid.high, most_of);
 }
 
 static INLINE void extremes(const float* x, int64_t size, int64_t count, Grid& grid) {
@@ -211,7 +237,8 @@ template <int Offset> static bool encode_groups(const Affine& a, const float* x,
         const int64_t count = groups - g < most_groups ? groups - g : most_groups, all = count * a.size;
         const float* from = x + g * a.size;
         uint8_t *scales = scale + g * size_of(a.scale_type), *offsets = offset + g * size_of(a.offset_type);
-        extremes(from, a.size, count, grid);
+        if constexpr (Offset == NO_OFFSET) magnitudes(from, a.size, count, grid);
+        else extremes(from, a.size, count, grid);
         if constexpr (Offset == NO_OFFSET) symmetric_grid(a, grid, scales, count);
         else if constexpr (Offset == ZERO_POINT) zero_point_grid(a, grid, scales, offsets, count);
         else if (a.edges) edge_grid(a, grid, scales, offsets, count);

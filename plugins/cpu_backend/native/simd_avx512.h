@@ -65,6 +65,38 @@ static INLINE B join_nibbles(B low, B high) {
     return {_mm_packus_epi16(_mm_maddubs_epi16(_mm_and_si128(low.v, nibble), by), _mm_maddubs_epi16(_mm_and_si128(high.v, nibble), by))};
 }
 
+// 128 codes.
+static INLINE void join_nibbles(const uint8_t* codes, uint8_t* out) {
+    const __m512i nibble = _mm512_set1_epi8(15), by = _mm512_set1_epi16(0x1001);
+    UNROLL for (int k = 0; k < 2; k++) {
+        const __m512i pairs = _mm512_maddubs_epi16(_mm512_and_si512(_mm512_loadu_si512(codes + 64 * k), nibble), by);
+        _mm256_storeu_si256((__m256i*)(out + 32 * k), _mm512_cvtepi16_epi8(pairs));
+    }
+}
+
+// 64 values, less `shift` where it is asked for, times `by`, rounded, plus `offset`, within low..high: codes of a byte. False,
+// and no codes, where a product is not within `clear` of a whole number.
+template <bool Shifted>
+static INLINE bool round64(const float* x, F by, F shift, float clear, int offset, int low, int high, uint8_t* codes) {
+    const __m512 near = _mm512_set1_ps(clear);
+    __m512i whole[4];
+    __mmask16 all = 0xffff;
+    UNROLL for (int k = 0; k < 4; k++) {
+        const __m512 v = _mm512_loadu_ps(x + 16 * k), product = _mm512_mul_ps(Shifted ? _mm512_sub_ps(v, shift.v) : v, by.v);
+        whole[k] = _mm512_cvtps_epi32(product);
+        const __m512 gap = _mm512_abs_ps(_mm512_sub_ps(product, _mm512_cvtepi32_ps(whole[k])));
+        all = _mm512_mask_cmp_ps_mask(all, gap, near, _CMP_LT_OQ);
+    }
+    if (__builtin_expect(all != 0xffff, 0)) return false;
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    const __m512i pairs = _mm512_packs_epi32(whole[0], whole[1]), others = _mm512_packs_epi32(whole[2], whole[3]);
+    __m512i bytes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(pairs, others));
+    bytes = _mm512_adds_epi8(bytes, _mm512_set1_epi8(char(offset)));
+    bytes = _mm512_min_epi8(_mm512_max_epi8(bytes, _mm512_set1_epi8(char(low))), _mm512_set1_epi8(char(high)));
+    _mm512_storeu_si512(codes, bytes);
+    return true;
+}
+
 static INLINE B interleave_low(B a, B b) { return {_mm_unpacklo_epi8(a.v, b.v)}; }
 static INLINE B interleave_high(B a, B b) { return {_mm_unpackhi_epi8(a.v, b.v)}; }
 

@@ -46,11 +46,11 @@ def compare(values: np.ndarray, params: dict[str, Any], *, compiled: bool = True
         assert not differ.size, (role, differ[:8], params)
 
 
-@pytest.mark.parametrize("bits", range(1, 9))
-def test_parts_are_those_of_the_numpy_encoder(bits: int, instructions: str) -> None:
+@pytest.mark.parametrize(("bits", "size"), [*((bits, 32) for bits in range(1, 9)), (4, 64), (7, 64), (8, 64)])
+def test_parts_are_those_of_the_numpy_encoder(bits: int, size: int, instructions: str) -> None:
     for kind, values in hard_values():
         for scheme in SCHEMES:
-            params = {"bits": bits, "group_size": 32, **scheme}
+            params = {"bits": bits, "group_size": size, **scheme}
             try:
                 Affine().params_for(TensorSpec(name="w", shape=values.shape, dtype="f32"), params)
             except CodecError:  # one bit has no two sides
