@@ -85,7 +85,8 @@ def convert(
 
     `to` is `ID[:key=value,...]` (default: from dst's suffix). `encode` holds `SPEC` or `PATTERN=SPEC` rules, the
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
-    error. `only`: name patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
+    error. Caches are not read (`File.originals`): they are less exact than what they were made from. `only`: name
+    patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
     `names`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF; all patterns are about the
     source's. `stats`: a file of activations, for encodings that weigh errors by them. Digests of what is read are
     checked. `delete_source`: verify what was written and compare it with the source, then delete the files that held
@@ -106,7 +107,7 @@ def convert(
             size = _size_of(Path(dst))
             steps = tuple(evolve(step, quality=plan.quality.get(step.name)) for step in report.steps)
             if doomed:
-                delete(file, doomed, Path(dst), plan.format, steps)
+                delete(plan.file, doomed, Path(dst), plan.format, steps)
             report = evolve(report, steps=steps, size=size, seconds=time.perf_counter() - started)
         return report
     finally:
@@ -137,13 +138,13 @@ class Plan:
         rename: Callable[[str], str] = str,
         stats: File | None = None,
     ) -> None:
-        self.file, self.target, self.known = file, target, file.registry
+        self.file, self.target, self.known = file.originals(), target, file.registry
         content, self.packing = packed_by(target, self.known)
         self.format, self.options = parse_format(to or format_for(content, self.known), "options", self.known)
         self.container = self._writable()
         self.rules = tuple(Rule(rule.pattern, expand(rule.spec, self.format, self.known)) for rule in rules)
         self.stats = Activations(stats) if stats is not None else None
-        decision = Decision(file, self.container, self.options, self.rules, rename, self.stats)
+        decision = Decision(self.file, self.container, self.options, self.rules, rename, self.stats)
         self.steps = decision.decide(self._selected(only))
         if stats is not None and not any(map(self._weighed, self.steps)):
             raise FormatError("no encoding asks for statistics", file=stats.name, code="stats", hint="Leave them out.")

@@ -38,12 +38,16 @@ class Distance:
             if not isfinite(most):
                 gap[(x == y) | (np.isnan(x) & np.isnan(y))] = 0
                 most = max(float(gap.max()), -float(gap.min()))
-            self.equal = self.equal and most == 0
-            self.max_error = max(self.max_error, most)
             # einsum, because a BLAS would start its threads for so little
-            self.error += float(np.einsum("i,i", gap, gap))
-            self.power += float(np.einsum("i,i", x, x))
-            self.norm += float(np.einsum("i,i", y, y))
+            self.take(most, *(float(np.einsum("i,i", each, each)) for each in (gap, x, y)))
+
+    def take(self, most: float, error: float, power: float, norm: float) -> None:
+        """Take in what was found for a panel of both: the largest error, and the sums."""
+        self.equal = self.equal and most == 0
+        self.max_error = max(self.max_error, most)
+        self.error += error
+        self.power += power
+        self.norm += norm
 
     @property
     def nmse(self) -> float:

@@ -184,6 +184,13 @@ class File(Mapping[str, "Tensor"]):
             for name, child in self.index.children.items()
         }
 
+    def originals(self) -> File:
+        """The same file as it is without its caches: what conversions start from."""
+        if not self.index.caches:
+            return self
+        tensors = {name: spec.without(self.index.caches) for name, spec in self.index.tensors.items()}
+        return File(self.source, evolve(self.index, tensors=tensors, caches=()), self.registry, self.limits)
+
     def __getitem__(self, name: str) -> Tensor:
         try:
             return Tensor(self, self.index.tensors[name])

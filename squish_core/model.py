@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from squish_core import dtypes
 
@@ -117,6 +117,20 @@ class TensorSpec:
         """Number of logical elements."""
         return dtypes.count(self.shape)
 
+    def without(self, labels: Collection[str]) -> TensorSpec:
+        """The tensor without the encodings of these labels, if it has others; its dtype is that of the first left."""
+        left = tuple(encoding for encoding in self.encodings if encoding.label not in labels)
+        if not left or len(left) == len(self.encodings):
+            return self
+        codecs = [encoding.codec for encoding in left]
+        own = [codec.params.get("dtype", self.dtype) if codec.id == "dense" else "f32" for codec in codecs]
+        ranked = (
+            encoding if encoding.codec.id != "dense"
+            else evolve(encoding, codec=DENSE if kind == own[0] else CodecSpec("dense", {"dtype": kind}))
+            for encoding, kind in zip(left, own)
+        )  # fmt: skip
+        return evolve(self, dtype=own[0], encodings=tuple(ranked))
+
     def plain_range(self) -> PlainRange | None:
         """Where it lies if its first encoding is one raw dense range of whole bytes, which a view can show."""
         encoding = self.encodings[0] if self.encodings else None
@@ -163,7 +177,8 @@ class Index:
     """What a file holds, decoded from its header alone. Pickles; holds no open file.
 
     `meta` keeps order and stored types (`Typed`); `assets` are whole files (config, tokenizer) as parts;
-    `whole` are encodings of the entire model; `children` are indexes inside this one (a draft head).
+    `whole` are encodings of the entire model; `children` are indexes inside this one (a draft head). `caches` are the
+    labels of encodings that were made from others of the same tensor: read first, but never the source of a conversion.
     """
 
     format: str
@@ -175,6 +190,7 @@ class Index:
     assets: Mapping[str, Part] = field(factory=dict)
     whole: tuple[Encoding, ...] = ()
     children: Mapping[str, Index] = field(factory=dict)
+    caches: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
     attrs: Mapping[str, Any] = field(factory=dict)
 

@@ -162,7 +162,8 @@ def resolve(
         raise _nothing(target, encodings, refused, spec)
     offers.sort(key=lambda ranked: (*key(ranked), *ranked.tie))
     return Chain(
-        target=target, container=container, chosen=offers[0].offer, because=_because(offers, name, key),
+        target=target, container=container, chosen=offers[0].offer,
+        because=_because(offers, name, key, asked=wanted is not None),
         others=tuple(r.offer for r in offers[1:]), refused=tuple(refused), policy=name, spec=spec,
         options={} if wanted is None else wanted.params,
     )  # fmt: skip
@@ -214,10 +215,10 @@ def _policy(policy: str | Policy) -> tuple[str, Policy]:
     return policy, POLICIES[policy][0]
 
 
-def _because(offers: Sequence[Ranked], policy: str, key: Policy) -> str:
-    """What decided between the first offer and the next."""
+def _because(offers: Sequence[Ranked], policy: str, key: Policy, *, asked: bool) -> str:
+    """What decided between the first offer and the next; `asked`: one backend alone was."""
     if len(offers) == 1:
-        return "nothing else here can run it"
+        return "it is the backend that was asked" if asked else "nothing else here can run it"
     first, second = offers[:2]
     if key(first) != key(second):
         return POLICIES[policy][1] if policy in POLICIES else f"the caller's policy ({policy})"

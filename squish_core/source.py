@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from squish_core.errors import ClosedError, FormatError, TruncatedError
+from squish_core.mapping import mapped
 
 HEAD, TAIL = 4096, 64
 PIECE = 4 << 20
@@ -172,7 +173,7 @@ class FileSource(Source):
         self.path = path
         self.identity = _identity(info)
         self._handle: _Handle | None = handle
-        self._map: mmap.mmap | None = None
+        self._map: memoryview | None = None
         if not stat.S_ISREG(info.st_mode):
             raise FormatError(
                 "is not a regular file", file=str(path), found=kind_of(info.st_mode), code="file-kind",
@@ -240,10 +241,10 @@ class FileSource(Source):
                 raise self._shrunk(handle)
             if self._map is None:
                 try:
-                    self._map = mmap.mmap(handle.fd, self.size, access=mmap.ACCESS_READ)
+                    self._map = mapped(handle.fd, self.size)
                 except OSError as error:
                     raise missing(Path(self.name), error) from None
-            return memoryview(self._map)[offset : offset + length]
+            return self._map[offset : offset + length]
 
     def _shrunk(self, handle: _Handle) -> TruncatedError:
         return TruncatedError(

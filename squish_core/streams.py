@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core import dtypes
-from squish_core.codecs.base import Codec, Codes, Encoder, Params, Region
+from squish_core.codecs.base import Codes, Encoder
 from squish_core.distances import Distance
 from squish_core.errors import CodecError
 from squish_core.handles import File
@@ -80,8 +80,16 @@ def encoded(
         distance = Distance()
 
         def measure(values: np.ndarray, made: dict[str, np.ndarray]) -> None:
-            for region, seen in _decoded(codec, made, evolve(target, shape=values.shape), encoding.codec.params):
-                distance.add(values[region], seen)
+            panel = evolve(target, shape=values.shape)
+            params = codec.panel_params(made, encoding.codec.params)
+            declared = codec.parts(panel, params)
+            parts: Any = {role: made[role].reshape(shape) for role, (_, shape) in declared.items()}
+            if sums := encoder.compare(codec, values, parts, panel, params):
+                distance.take(*sums)
+                return
+            # pieces that stay in the cache
+            for region in panels(panel.shape, codec.grain(panel, params), 4, budget=1 << 20, whole_rows=True):
+                distance.add(values[region], read_region(codec, parts, panel, params, region))
 
         with _Behind(measure) as measured:
             for region in stored_panels(target.shape, codec.encode_grain(target, encoding.codec.params), 4):
@@ -120,17 +128,6 @@ class _Behind:
         self._pool.shutdown()
         if self._last is not None and exception[0] is None:
             self._last.result()
-
-
-def _decoded(
-    codec: Codec, made: dict[str, np.ndarray], spec: TensorSpec, params: Params
-) -> Iterator[tuple[Region, np.ndarray]]:
-    """Values of a panel that was just encoded, in pieces that stay in the cache."""
-    params = codec.panel_params(made, params)
-    declared = codec.parts(spec, params)
-    parts: Any = {role: made[role].reshape(shape) for role, (_, shape) in declared.items()}
-    for region in panels(spec.shape, codec.grain(spec, params), 4, budget=1 << 20, whole_rows=True):
-        yield region, read_region(codec, parts, spec, params, region)
 
 
 def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict[str, Stream]:

@@ -115,6 +115,12 @@ class Codec:
         """Parts of a panel (f32, a region on the grain that spans the undivided axes)."""
         raise CodecError("this codec does not encode", code="encode", hint="`squish codecs` shows which codecs do.")
 
+    def compare(
+        self, codec: Codec, values: np.ndarray, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params
+    ) -> tuple[float, float, float, float] | None:
+        """As `Encoder.compare` says; None: the core decodes and compares."""
+        return None
+
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         """Complete and check the parameters given by a user for encoding this tensor."""
         return params
@@ -204,6 +210,13 @@ class Encoder(Protocol):
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]: ...
+
+    def compare(
+        self, codec: Codec, values: np.ndarray, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params
+    ) -> tuple[float, float, float, float] | None:
+        """How far what `codec` decodes from these parts is from the values they were made of: the largest error, and
+        the sums in f64 of squared errors, values and decoded values. None where only decoding can tell."""
+        ...
 
 
 class ByteCodec:

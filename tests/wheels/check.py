@@ -35,7 +35,7 @@ GGML = (
 BRINGS = {
     "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"})),
     "squish-codecs": Brings(
-        codecs=frozenset({"affine", "bitmask", "float8", "lowrank", "masked", "mixed", "mx", "palette"})
+        codecs=frozenset({"affine", "awq", "bitmask", "float8", "lowrank", "masked", "mixed", "mx", "palette"})
     ),
     "squish-astc": Brings(codecs=frozenset({"astc"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from squish_codecs.affine import Affine
-from squish_codecs.awq import apply, scales
+from squish_codecs.awq import Awq, apply, scales
 
 from squish_core.api import CodecError, TensorSpec
 from squish_core.regions import full, read_region
@@ -46,3 +46,22 @@ def test_even_activations_ask_for_nothing() -> None:
 def test_activations_that_cannot_be(activations: np.ndarray) -> None:
     with pytest.raises(CodecError, match="activations"):
         scales(WEIGHT, activations, PARAMS)
+
+
+@pytest.mark.parametrize("search", ["none", "mse", "activations"])
+@pytest.mark.parametrize("shape", [(48, 128), (3, 16, 128)])
+def test_the_codec_divides_columns_again_by_regions_too(shape: tuple[int, ...], search: str) -> None:
+    own = {**PARAMS, "search": search}
+    codec, spec = Awq().around(Affine(), own), TensorSpec(name="w", shape=shape, dtype="f32")
+    seen = np.exp(np.random.default_rng(1).normal(0, 2, 128)).astype(np.float32)
+    parts = codec.encode(WEIGHT.reshape(shape), {}, stats={"activations": seen})
+    whole = read_region(codec, parts, spec, {}, full(shape))
+    inner = read_region(Affine(), parts, spec, own, full(shape))
+    np.testing.assert_array_equal(whole, inner / parts["factor"])
+    some = tuple(slice(size // 3, size // 2 + 1) for size in shape)
+    np.testing.assert_array_equal(read_region(codec, parts, spec, {}, some), whole[some])
+    plain = (rounded(WEIGHT) - WEIGHT) * seen
+    assert np.linalg.norm((whole.reshape(WEIGHT.shape) - WEIGHT) * seen) < 0.7 * np.linalg.norm(plain)
+    assert codec.weighs({})
+    with pytest.raises(CodecError, match="no parameters"):
+        codec.params_for(spec, {"bits": 4})

@@ -6,6 +6,7 @@
 #include "codecs_others.h"
 #include "codecs_sparse.h"
 #include "columns.h"
+#include "distance.h"
 #include "encode_affine.h"
 #include "encoders.h"
 #include "gemv.h"
@@ -91,6 +92,24 @@ void decode(const Weights& w, const int64_t* ids, int64_t row0, int64_t count, i
         if (w.mask) blank(w, row, c0, c1, out, size_of(type));
     }
     if (past) fence();
+}
+
+// ---- what encoding has lost
+
+void compare(const Weights& w, int64_t row0, int64_t count, const uint8_t* x, int32_t type, int32_t own, double* sums) {
+    constexpr int64_t piece = 1024;  // a multiple of every codec's grain
+    alignas(64) float values[piece], widened[piece];
+    alignas(64) uint8_t decoded[4 * piece];
+    for (int64_t row = row0; row < row0 + count; row++, sums += 4) {
+        Gaps gaps;
+        for (int64_t c = 0; c < w.columns; c += piece) {
+            const int64_t some = w.columns - c < piece ? w.columns - c : piece;
+            decode(w, nullptr, row, 1, c, c + some, decoded, 0, own, false);
+            gaps.add(floats(type, x, some, values), floats(own, decoded, some, widened), some);
+            x += some * size_of(type);
+        }
+        gaps.write(sums);
+    }
 }
 
 // ---- products of many vectors, through a tile of decoded rows that stays in the cache
@@ -205,6 +224,6 @@ float read_all(const uint8_t* at, int64_t bytes) {
 }  // namespace
 
 extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, quantize_activations, multiply8_any, repack,
-                                encode, encode_affine, fill, read_all};
+                                encode, encode_affine, compare, fill, read_all};
 
 }  // namespace ISA

@@ -24,6 +24,9 @@ struct Kernels {
     bool (*encode)(int32_t kind, const float* x, uint8_t* out, int64_t blocks);
     // Codes in bit streams, scales and offsets of `groups` groups; false where a value, a scale or a bias is not finite.
     bool (*encode_affine)(const Affine& a, const float* x, int64_t groups, uint8_t* data, uint8_t* scale, uint8_t* offset);
+    // Of each row its largest error, and the sums of squared errors, squared values `x` (of `type`, rows without gaps) and
+    // squared decoded ones (rounded to `own`).
+    void (*compare)(const Weights& w, int64_t row0, int64_t count, const uint8_t* x, int32_t type, int32_t own, double* sums);
     // The machine's limits: fill memory past the caches, and read it. `bytes` is a multiple of 1024.
     void (*fill)(uint8_t* at, int64_t bytes);
     float (*read)(const uint8_t* at, int64_t bytes);

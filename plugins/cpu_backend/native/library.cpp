@@ -229,5 +229,28 @@ API int squish_encode_affine(const Affine* how, const float* x, int64_t groups, 
     return !a.bad;
 }
 
+namespace {
+
+struct Compared {
+    const Weights* w;
+    const uint8_t* x;
+    int32_t type, own;
+    double* sums;
+};
+
+void compare_some(void* context, int64_t begin, int64_t end) {
+    const Compared& a = *(const Compared*)context;
+    chosen->kernels->compare(*a.w, begin, end - begin, a.x + begin * a.w->columns * size_of(a.type), a.type, a.own,
+                             a.sums + 4 * begin);
+}
+
+}  // namespace
+
+// Four sums for each row, as Kernels::compare gives them.
+API void squish_compare(const Weights* w, const void* x, int32_t type, int32_t own, double* sums, int32_t threads) {
+    Compared a = {w, (const uint8_t*)x, type, own, sums};
+    share(threads, w->rows, step_for(w->rows, w->columns, threads), compare_some, &a);
+}
+
 API void squish_fill(void* at, int64_t bytes) { chosen->kernels->fill((uint8_t*)at, bytes); }
 API float squish_read(const void* at, int64_t bytes) { return chosen->kernels->read((const uint8_t*)at, bytes); }

@@ -79,3 +79,49 @@ def test_statistics_and_encodings_need_each_other(tmp_path: Path, model: Path, c
     told = ["--encode", RULE, "--stats", str(stats(tmp_path)), "--to", "npydir"]
     assert main(["convert", str(model), str(tmp_path / "out"), *told]) == 0
     assert "search=activations" in capsys.readouterr().out
+
+
+AWQ = "awq(int4:group_size=128)"
+
+
+def test_awq_scales_columns_and_reads_the_matrix(tmp_path: Path, model: Path) -> None:
+    report = squish.convert(model, tmp_path / "awq", "npydir", AWQ, stats=stats(tmp_path))
+    squish.convert(model, tmp_path / "plain", "npydir", "int4:group_size=128")
+    aware, whole = lost(tmp_path / "awq")
+    assert aware < 0.7 * lost(tmp_path / "plain")[0]
+    assert whole < 0.25
+    assert report.steps[0].quality is not None
+    assert report.steps[0].quality.nmse == pytest.approx(whole**2, rel=1e-3)
+    place = tmp_path / "awq" / "tensors"
+    factor = np.load(place / "up__weight__awq_s.npy").reshape(-1)
+    assert np.corrcoef(np.log(factor), np.log(SEEN))[0, 1] > 0.99  # a power of the activations
+    codes, scale, offset = (np.load(place / f"up__weight__awq_{part}4.npy") for part in "qsz")
+    spread = np.stack([codes & 15, codes >> 4], -1).reshape(64, 256) * scale.repeat(128, 1) + offset.repeat(128, 1)
+    with squish.open(tmp_path / "awq") as file:
+        tensor = file["up.weight"]
+        np.testing.assert_array_equal(tensor.numpy(), spread / factor)
+        np.testing.assert_array_equal(tensor[5:9, 100:200], (spread / factor)[5:9, 100:200])
+        x = RNG.normal(size=(3, 256)).astype(np.float32)
+        np.testing.assert_allclose(tensor.load().linear(x), x @ (spread / factor).T, rtol=1e-3, atol=1e-3)
+    assert squish.verify(tmp_path / "awq", deep=True).clean
+    squish.convert(tmp_path / "awq", tmp_path / "again", "npydir")
+    assert squish.diff(tmp_path / "awq", tmp_path / "again").same
+
+
+@pytest.mark.parametrize(("rule", "to", "why"), [
+    (AWQ, "mlx", "no place for awq"), (AWQ, "safetensors", "cannot hold it"), (AWQ, "ztensor", "no layout for awq"),
+    (AWQ, "squizd", "no place for awq"), ("awq(int8)", "npydir", "around int4 only"),
+    ("awq(nf4)", "npydir", "around int4 only"), ("awq:bits=4(int4)", "npydir", "no parameters"),
+])  # fmt: skip
+def test_awq_where_it_has_no_place(tmp_path: Path, model: Path, rule: str, to: str, why: str) -> None:
+    with pytest.raises(SquishError, match=why):
+        squish.convert(model, tmp_path / "out", to, {"up.weight": rule}, stats=stats(tmp_path))
+
+
+def test_awq_leaves_the_directory_with_its_values_only(tmp_path: Path, model: Path) -> None:
+    squish.convert(model, tmp_path / "awq", "npydir", AWQ, stats=stats(tmp_path))
+    for to in ("mlx", "uqff", "squizd", "ztensor"):
+        with pytest.raises(SquishError, match="cannot hold it"):
+            squish.convert(tmp_path / "awq", tmp_path / to, to, only="up.weight")
+    squish.convert(tmp_path / "awq", tmp_path / "values.safetensors", "safetensors", "f32")
+    assert lost(tmp_path / "values.safetensors") == lost(tmp_path / "awq")

@@ -19,6 +19,7 @@ WEIGHT = (RNG.standard_normal((256, 512)) * 0.02).astype(np.float32)
 
 def encoded(tmp_path: Path, rule: str) -> tuple[squish.conversion.Step, np.ndarray, dict[str, np.ndarray]]:
     """The report of a matrix, what a reader sees of it, and its parts."""
+    tmp_path.mkdir(exist_ok=True)
     made = source(tmp_path / "m.safetensors", w=WEIGHT)
     (step,) = squish.convert(made, tmp_path / "out", "npydir", rule).steps
     with squish.open(tmp_path / "out") as file:
@@ -95,3 +96,77 @@ def test_a_sharded_model_takes_memory_of_panels(tmp_path: Path, encode: str | No
         tracemalloc.stop()
     assert peak < 44 << 20
     assert len(squish.open(tmp_path / "out")) == 3
+
+
+def whole(found: np.ndarray) -> tuple[float, float]:
+    """Cosine, and squared error over squared values."""
+    cosine = np.sum(found * WEIGHT, dtype=np.float64) / np.linalg.norm(found) / np.linalg.norm(WEIGHT)
+    return float(cosine), float(np.square(found - WEIGHT).sum() / np.square(WEIGHT).sum())
+
+
+@pytest.mark.parametrize("rank", [1, 8, 64, 256])
+def test_a_correction_leaves_no_more_than_the_other_singular_values(tmp_path: Path, rank: int) -> None:
+    _, plain, _ = encoded(tmp_path / "plain", "int3")
+    step, found, _ = encoded(tmp_path / "lowrank", f"lowrank:rank={rank}(int3)")
+    singular = np.linalg.svd(WEIGHT.astype(np.float64) - plain, compute_uv=False)
+    least = float(np.square(singular[rank:]).sum() / np.square(WEIGHT, dtype=np.float64).sum())
+    cosine, nmse = whole(found)
+    assert nmse == pytest.approx(least, rel=1e-3, abs=1e-11)
+    assert cosine >= 0.96
+    assert step.quality is not None
+    assert step.quality.nmse == pytest.approx(nmse, rel=1e-3, abs=1e-11)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_one_width_for_all_has_the_bounds_of_that_width(tmp_path: Path, bits: int) -> None:
+    step, found, _ = encoded(tmp_path, f"mixed:bits={bits}")
+    assert step.target == encoded(tmp_path / "alone", f"int{bits}")[0].target
+    assert whole(found)[0] >= BOUNDS[f"int{bits}"][0]
+
+
+def test_a_budget_is_kept_and_more_of_it_is_nearer(tmp_path: Path) -> None:
+    weights = {f"layers__{place}__w": (WEIGHT * 4.0**-place)[:, : 512 >> place] for place in range(3)}
+    made, last = source(tmp_path / "m.safetensors", **weights), np.inf
+    for budget in (3.5, 4.5, 6, 8.5):
+        steps = squish.convert(made, tmp_path / str(budget), "npydir", f"mixed:bpw={budget}").steps
+        weighted = sum(step.bits * step.spec.elements for step in steps)
+        assert weighted <= budget * sum(step.spec.elements for step in steps)
+        error = sum(step.quality.nmse * step.spec.elements for step in steps if step.quality)
+        assert error < last
+        last = error
+
+
+@pytest.mark.parametrize("rank", [0, 8])
+def test_rotated_two_bit_weights_are_half_a_step_away_where_they_were_rounded(tmp_path: Path, rank: int) -> None:
+    rows, columns, group, start = 256, 512, 32, 42
+    turns = [hadamard(size) * np.random.default_rng(start + place).choice([-1, 1], size)
+             for place, size in enumerate((rows, columns))]  # fmt: skip
+    turned = turns[0] @ WEIGHT.astype(np.float64) @ turns[1].T
+    scale = np.abs(turned.reshape(rows, -1, group)).max(-1).astype(np.float32) / np.float32(1.5)
+    codes = np.rint(turned / scale.repeat(group, 1) + 1.5).clip(0, 3).astype(np.uint8)
+    packed = sum(codes[:, place::4] << 2 * place for place in range(4))
+    meta = np.zeros(16)
+    meta[:9] = 1, columns, rows, group, start, 0, 1, 1, rank
+    files = {"sqint2_idx": packed, "sqint2_scales": scale, "sqint2_zp": np.zeros_like(scale), "sqint2_meta": meta}
+    rest = turned - (codes - 1.5) * scale.repeat(group, 1)
+    if rank:
+        left, values, right = np.linalg.svd(rest)
+        files |= {"sqint2_L": left[:, :rank].astype(np.float16)}
+        files |= {"sqint2_R": (values[:rank, None] * right[:rank]).astype(np.float16)}
+    with squish.open(make(tmp_path / "m", {"w": {**files, "shape": WEIGHT.shape}})) as file:
+        found = file["w"].numpy()
+    gap = turns[0] @ (found.astype(np.float64) - WEIGHT) @ turns[1].T
+    if not rank:
+        assert (np.abs(gap) <= scale.repeat(group, 1) * 0.5001).all()
+        assert np.linalg.norm(gap) == pytest.approx(np.linalg.norm(rest), rel=1e-4)
+    else:
+        assert np.linalg.norm(gap) == pytest.approx(np.linalg.norm(values[rank:]), rel=1e-3)
+    assert whole(found)[0] >= 0.85
+
+
+def hadamard(size: int) -> np.ndarray:
+    """Sylvester's matrix by its definition, over the root of its size."""
+    made = np.ones((1, 1))
+    while len(made) < size:
+        made = np.block([[made, made], [made, -made]])
+    return made / np.sqrt(size)

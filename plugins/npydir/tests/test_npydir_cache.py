@@ -150,3 +150,24 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["cache", "build", str(folder), "--tier", "finalized", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["made"] == 0
     assert main(["cache", "build", str(folder), "--tier", "none"]) == 2
+
+
+def test_int8_arrays_go_on_request_once_the_four_bit_ones_agree(tmp_path: Path) -> None:
+    folder = directory(tmp_path, "int8")
+    cache.build(folder, "int4")
+    packed = folder / "tensors" / "layers__1__up__weight__q4a.npy"
+    right = packed.read_bytes()
+    packed.write_bytes(right[:-64] + b"\xff" * 64)
+    with pytest.raises(FormatError, match="not deleted"):
+        cache.build(folder, "int4", delete_source=True)
+    assert len(list(folder.rglob("*__q.npy"))) == 3
+    packed.write_bytes(right)
+    values = opened(folder)
+    assert main(["cache", "build", str(folder), "--tier", "int4", "--delete-source"]) == 0
+    assert not list(folder.rglob("*__[qs].npy"))
+    assert squish.verify(folder, deep=True).clean
+    for name, (label, after) in opened(folder).items():
+        assert label == values[name][0]
+        np.testing.assert_array_equal(after, values[name][1])
+    with pytest.raises(FormatError, match="is a cache"):
+        cache.build(folder, "finalized", delete_source=True)

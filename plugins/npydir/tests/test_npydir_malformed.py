@@ -24,6 +24,7 @@ from squish_core.api import (
     TruncatedError,
     UnknownFormatError,
 )
+from squish_core.cli import main
 from squish_core.source import open_source
 from squish_core.testing.mutations import mutant
 from squish_core.testing.sources import DamagedFolder
@@ -94,7 +95,7 @@ def test_row_02_other_files_in_the_place_of_the_manifest(folder: Path) -> None:
         squish.open(folder)
 
 
-@pytest.mark.parametrize("version", [(0, 0), (4, 0), (1, 1), (255, 255)])
+@pytest.mark.parametrize("version", [(0, 0), (0, 1), (4, 0), (1, 1), (255, 255)])
 def test_row_03_versions_that_do_not_exist(folder: Path, version: tuple[int, int]) -> None:
     raw = codes(folder).read_bytes()
     codes(folder).write_bytes(raw[:6] + bytes(version) + raw[8:])
@@ -106,6 +107,30 @@ def test_row_09_arrays_that_run_past_the_end(folder: Path) -> None:
     error = refused(folder, "is cut", TruncatedError)
     assert error.expected == "160 bytes"
     assert error.found == "159 bytes"
+
+
+@pytest.mark.parametrize("damage", ["row 10: overlap", "row 11: a hole with data"])
+def test_rows_10_11_a_tier_whose_tensors_overlap_or_leave_holes(folder: Path, damage: str) -> None:
+    """Arrays of a directory are files of their own; only in the tiers of one file ranges can lie wrong."""
+    starts = (0, 32) if damage.startswith("row 10") else (0, 128)
+    ranges = {name: [start, start + 64] for name, start in zip(("w", "good"), starts)}
+    header = {name: {"dtype": "F16", "shape": [4, 8], "data_offsets": found} for name, found in ranges.items()}
+    text = json.dumps(header).encode()
+    (folder / "squish_weights.safetensors").write_bytes(
+        len(text).to_bytes(8, "little") + text + b"\1" * (starts[1] + 64)
+    )
+    (folder / ".squish_ready").touch()
+    with squish.open(folder) as file:
+        assert [problem.severity for problem in file.problems] == ["error"]
+        assert [encoding.label for encoding in file["w"].spec.encodings] == ["int8"]
+    assert not squish.verify(folder).ok
+
+
+@pytest.mark.parametrize("padding", [b"\0", b"x", b"PK\x03\x04", b"#"])
+def test_row_11_header_padding_that_holds_data(folder: Path, padding: bytes) -> None:
+    header = b"{'descr': '|i1', 'fortran_order': False, 'shape': (4, 8), }"
+    codes(folder).write_bytes(npy(header + b"   " + padding + b"  \n", bytes(32)))
+    refused(folder, "plain array")
 
 
 def test_row_12_trailing_bytes(folder: Path) -> None:
@@ -262,6 +287,13 @@ def test_row_45_a_link_to_a_file_is_followed(folder: Path) -> None:
     np.testing.assert_array_equal(squish.open(folder)["w"].numpy(), values)
 
 
+def test_row_45_a_hard_link_is_a_file(folder: Path) -> None:
+    codes(folder).unlink()
+    os.link(folder / "tensors" / "good__q.npy", codes(folder))
+    with squish.open(folder) as file:
+        np.testing.assert_array_equal(file["w"].parts()["data"].numpy(), file["good"].parts()["data"].numpy())
+
+
 @pytest.mark.parametrize("missing", ["q", "s"])
 def test_row_45_one_half_of_a_pair(folder: Path, missing: str) -> None:
     (folder / "tensors" / f"w__{missing}.npy").unlink()
@@ -308,6 +340,24 @@ def test_row_46_names(folder: Path) -> None:
         with pytest.raises(TensorError) as error:
             file["\x1b[31m"].numpy()
         assert "\x1b" not in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a\0b", FormatError), ("n" * (10 << 20), LimitError)])
+def test_row_46_names_with_nul_and_of_ten_megabytes(folder: Path, name: str, kind: type[SquishError]) -> None:
+    (folder / "manifest.json").write_text(json.dumps({name: "w"}))
+    with pytest.raises(kind) as error:
+        squish.open(folder)
+    assert len(str(error.value)) < 1000
+
+
+def test_row_46_names_are_printed_harmless(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = {"\x1b[31mred": "w", "\u202egnp.exe": "good"}
+    (folder / "manifest.json").write_text(json.dumps(names))
+    for command in ("ls", "info", "plan", "verify"):
+        main([command, str(folder)])
+        shown = "".join(capsys.readouterr())
+        assert shown
+        assert not {"\x1b", "\u202e"} & set(shown)
 
 
 def test_row_47_many_tensors_are_capped(folder: Path) -> None:

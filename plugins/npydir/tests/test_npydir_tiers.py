@@ -229,3 +229,38 @@ def test_a_seal_that_says_nothing_is_none(tmp_path: Path, text: str) -> None:
     folder = sealed(tmp_path)
     (folder / SEALS).write_text(text)
     assert not isinstance(squish.open(folder).index.tensors, Sealed)
+
+
+@pytest.mark.parametrize("tier", ["finalized", "mlx", "4bit"])
+def test_converting_takes_the_stored_codes_and_not_a_tier(tmp_path: Path, tier: str) -> None:
+    """A tier is rounded, or encoded anew: what is read first is not what is carried on."""
+    folder = directory(tmp_path)
+    cache.build(folder, tier)
+    assert labels(folder)[0] != "int8"
+    codes, norm = squish.convert(folder, tmp_path / "kept", "npydir").steps
+    assert (codes.action, codes.origin.label) == ("copy", "int8")
+    assert norm.action == "copy"
+    squish.convert(folder, tmp_path / "values.safetensors", "safetensors", "f32")
+    exact = {name: tensor.numpy() for name, tensor in squish.open(directory(tmp_path / "again")).items()}
+    for made in ("kept", "values.safetensors"):
+        with squish.open(tmp_path / made) as file:
+            for name, values in exact.items():
+                np.testing.assert_array_equal(file[name].numpy(), values)
+
+
+def test_a_tensor_that_only_a_tier_holds_is_converted_from_it(tmp_path: Path) -> None:
+    folder = directory(tmp_path)
+    finalize(folder, "a.weight", "norm")
+    for path in (folder / "tensors").glob("a__weight__[qs].npy"):
+        path.unlink()
+    squish.convert(folder, tmp_path / "out", "npydir", "keep")
+    assert (squish.open(tmp_path / "out")["a.weight"].numpy() == 3).all()
+    assert (squish.open(tmp_path / "out")["norm"].numpy() == 1).all()
+
+
+def test_a_source_with_a_tier_is_deleted_once_its_own_values_are_written(tmp_path: Path) -> None:
+    folder = make(tmp_path / "m", {"w": {"pt": np.full((4, 8), 1 / 3, np.float32), "shape": (4, 8)}})
+    cache.build(folder, "finalized")
+    squish.convert(folder, tmp_path / "out", "npydir", delete_source=True)
+    assert (squish.open(tmp_path / "out")["w"].numpy() == np.float32(1 / 3)).all()
+    assert not list(folder.rglob("w__pt.npy"))

@@ -80,11 +80,10 @@ class Planned(Backend):
         first = "rounded to float16 first" if dense else f"Core ML has no form of {encoding.codec.id}: decoded first"
         told = verdict.why if weights else first
         cut = f", in {verdict.pieces} pieces" if verdict.pieces > 1 else ""
-        held = verdict.mode if weights else "decoded"
         title = facts.ROWS[weights.form].title if weights else "dense float16"
         return Offer(
             backend=self.id, encoding=encoding, mode="stream" if verdict.mode == "stream" else "fold", ops=("linear",),
-            layout=f"{title} on {self.generation}: {held}{cut}; {verdict.evidence}: {told}",
+            layout=f"{title} on {self.generation}{cut} ({verdict.evidence}): {told}",
             cost=Cost(stored=encoding.stored, resident=verdict.nbytes, moved=verdict.nbytes),
         )  # fmt: skip
 

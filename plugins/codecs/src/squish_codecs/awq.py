@@ -1,4 +1,8 @@
-"""Activation-aware scaling: columns that see large activations are made larger before quantising; on arrays."""
+"""Activation-aware scaling: columns that see large activations are made larger before quantising.
+
+A codec around another one, which keeps the factors and divides by them again; and, on arrays, what folds them into the
+layer before.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,77 @@ from typing import Any, cast
 
 import numpy as np
 
-from squish_core.api import CodecError, Parts, TensorSpec, full
+from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec, full
 
 from .affine import Affine
+from .masked import rows_of
+from .scheme import Shape
 
 Array = np.ndarray
 STEPS = 20
 """Exponents that are tried, from 0 (no scaling) on."""
+ROWS = 512
+"""Rows of a matrix, evenly spread, on which the codec tries them."""
+FACTOR = "factor"
+
+
+class Awq(Codec):
+    """Bound to the codec it wraps by `around`; without one it can say nothing.
+
+    Values of the inner codec, each column divided by its number in the part `factor` f32 [columns], in float32.
+    Encoding needs statistics of activations, from which `scales` finds the factors, and takes a tensor whole. No
+    parameters.
+    Source: AWQ (2023), section 3.2.
+    """
+
+    def around(self, inner: Codec, params: Params) -> Codec:
+        return _Bound(inner, params)
+
+
+class _Bound(Codec):
+    """`Awq` around one codec."""
+
+    id = "awq"
+
+    def __init__(self, inner: Codec, params: Params) -> None:
+        self.inner, self.own = inner, params
+        self.scanned = (*inner.scanned, FACTOR)
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
+        return {**self.inner.parts(spec, self.own), FACTOR: ("f32", spec.shape[-1:])}
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        grain = self.inner.grain(spec, self.own)
+        return grain if len(grain) < 3 else (grain[0], *(None,) * (len(grain) - 2), grain[-1])
+
+    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        """The factors are of the whole matrix."""
+        return (None,) * len(spec.shape)
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
+        self.inner.decode(parts, spec, self.own, region=region, out=out)
+        columns = rows_of(region, spec.shape)[2]
+        with np.errstate(all="ignore"):
+            out /= parts[FACTOR][...][columns]
+
+    def weighs(self, params: Params) -> bool:
+        return True
+
+    def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        seen = np.asarray((stats or {})["activations"], np.float32)
+        matrix = panel.reshape(-1, panel.shape[-1])
+        tried = {key: value for key, value in self.own.items() if key != "search"}
+        factors = scales(matrix[:: -(-len(matrix) // ROWS)], seen, tried)
+        made = self.inner.encode(panel * factors, self.own, stats={"activations": seen / factors})
+        return {**made, FACTOR: factors}
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        if params:
+            raise CodecError("awq takes no parameters but those of the codec it wraps", code="params")
+        return params
+
+    def error_bound(self, params: Params) -> Exactness:
+        return Exactness("bounded")
 
 
 def scales(weight: Array, activations: Array, params: Mapping[str, Any]) -> Array:

@@ -14,13 +14,14 @@ from squish_core.api import Codec, CodecError, Params, TensorSpec, dtypes
 from . import library as native
 from .layouts import GGML, GGML_FIRST, TYPES, Array
 from .library import library, threads
+from .measuring import Measuring
 
 OFFSETS = {"none": 0, "zero_point": 1, "bias": 2}
 RUN = 16
 """Values that the loops take at a time: groups are so many, or several times that."""
 
 
-class GgmlEncoder:
+class GgmlEncoder(Measuring):
     """Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K from float32, as `ggml_quantize_chunk` gives them without importance weights.
 
     Equal bytes wherever ggml's own arithmetic is defined: scales that fit float16, steps below 2**22 of them.
@@ -62,7 +63,7 @@ class GgmlEncoder:
         return {"data": out}
 
 
-class AffineEncoder(Affine):
+class AffineEncoder(Measuring, Affine):
     """Compiled where groups and words run along rows and groups are multiples of 16; else, and for errors, NumPy's."""
 
     def __init__(self) -> None:
@@ -77,7 +78,7 @@ def squizd_encoder(name: str) -> Codec:
     """SQUIZD's INT4 or INT2 over the compiled affine encoder; ImportError without squish-squizd."""
     from squish_squizd import packed
 
-    made: Codec = type(name, (getattr(packed, name.capitalize()),), {"affine": AffineEncoder()})()
+    made: Codec = type(name, (Measuring, getattr(packed, name.capitalize())), {"affine": AffineEncoder()})()
     return made
 
 

@@ -53,6 +53,7 @@ class Library(NamedTuple):
     repack: Function
     encode: Function
     encode_affine: Function
+    compare: Function
     fill: Function
     read: Function
     instructions: tuple[str, ...]
@@ -96,6 +97,7 @@ def library() -> Library:
         _declared(loaded.squish_repack, *panels, result=c_int),
         _declared(loaded.squish_encode, *blocks, result=c_int),
         _declared(loaded.squish_encode_affine, *groups, result=c_int),
+        _declared(loaded.squish_compare, weights, c_void_p, c_int32, c_int32, c_void_p, c_int32),
         _declared(loaded.squish_fill, c_void_p, c_int64),
         _declared(loaded.squish_read, c_void_p, c_int64, result=c_float),
         found,

@@ -32,7 +32,7 @@ def squish_containers() -> list[ContainerInfo]:
                 "f16": "dense:dtype=f16",
                 "f32": "dense:dtype=f32",
             },
-            codecs=("affine", "palette", "lowrank", "dense", "npydir.sqint2"),
+            codecs=("affine", "palette", "lowrank", "awq", "dense", "npydir.sqint2"),
         )
     ]
 

@@ -12,18 +12,18 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from squish_core.api import DENSE, File, FormatError, LimitError, TensorSpec, convert
+from squish_core.api import File, FormatError, LimitError, TensorSpec, convert
 from squish_core.api import open as open_model
 
 from . import sealing
-from .tiers import SUFFIX, TIERS
+from .replacing import delete_eights
+from .tiers import LABELS, SUFFIX, TIERS
 
 MIB = 1 << 20
 MEMORY = 256 * MIB
 """What a build may take: panels and the encoders' temporaries, whatever the size of the model."""
 GROUPS = (32, 16, 8, 4)
 MLX_GROUPS = (32, 64, 128)
-LABELS = frozenset(tier.label for tier in TIERS)
 Progress = Callable[[str, int, int | None], None]
 
 
@@ -37,14 +37,30 @@ class Built:
     size: int
 
 
-def build(path: str | Path, tier: str, progress: Progress | None = None) -> Built:
+def build(
+    path: str | Path, tier: str, progress: Progress | None = None, *, delete_source: bool = False
+) -> Built:  # fmt: skip
     """Build a tier of the directory at `path`: finalized, mlx, 4bit, 3bit, or int4 (INT8 to INT4 in place).
 
     A tier that is there already is left alone, one that was interrupted is completed. LimitError when memory or disk
-    do not suffice; the directory's own files are read and never changed.
+    do not suffice; the directory's own files are read and not changed, but for `delete_source`: of int4 only, the INT8
+    arrays go once every four-bit value was compared with them.
     """
     if tier not in BUILDERS:
         raise FormatError("there is no such tier", expected=", ".join(BUILDERS), found=tier, code="tier")
+    if delete_source and tier != "int4":
+        raise FormatError(
+            f"the tier {tier} is a cache: what it was made from stays", file=str(path), code="delete",
+            hint="Only int4 replaces arrays; `squish convert --delete-source` writes another directory.",
+        )  # fmt: skip
+    built = _build(path, tier, progress)
+    if delete_source:
+        delete_eights(Path(path))
+        _seal(Path(path))
+    return built
+
+
+def _build(path: str | Path, tier: str, progress: Progress | None) -> Built:
     folder = Path(path)
     sentinel, share, make = BUILDERS[tier]
     with open_model(folder, "npydir") as file:
@@ -61,23 +77,14 @@ def build(path: str | Path, tier: str, progress: Progress | None = None) -> Buil
 
 def _own(file: File) -> File:
     """The model without its tiers: what they are made from."""
-    lost = [name for name, spec in file.index.tensors.items() if not _kept(spec).encodings]
+    own = file.originals()
+    lost = [name for name, spec in own.index.tensors.items() if not spec.encodings or spec.encodings[0].label in LABELS]
     if lost:
         raise FormatError(
             "tensors cannot be read from the directory's own files", file=file.name,
             found=", ".join(lost[:3]), code="partial", hint="A tier is built from complete directories only.",
         )  # fmt: skip
-    tensors = {name: _kept(spec) for name, spec in file.index.tensors.items()}
-    index = evolve(file.index, tensors=tensors, children={}, assets={})
-    return File(file.source, index, file.registry, file.limits)
-
-
-def _kept(spec: TensorSpec) -> TensorSpec:
-    encodings = tuple(encoding for encoding in spec.encodings if encoding.label not in LABELS)
-    if encodings and encodings[0].codec.id == "dense":
-        dtype = encodings[0].parts["data"].dtype
-        return evolve(spec, dtype=dtype, encodings=(evolve(encodings[0], codec=DENSE),))
-    return evolve(spec, dtype="f32", encodings=encodings)
+    return File(file.source, evolve(own.index, children={}, assets={}), file.registry, file.limits)
 
 
 def _finalized(own: File, folder: Path, progress: Progress | None) -> Built:

@@ -23,13 +23,16 @@ def group() -> None:
 def build(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A Squish npy directory.")],
     tier: Annotated[str, typer.Option("--tier", help=f"{', '.join(cache.BUILDERS)}.")],
+    delete_source: Annotated[
+        bool, typer.Option("--delete-source", help="int4: delete the INT8 arrays once all values were compared.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
     """Build a tier from the directory's own files; the next open takes the best one that is there.
 
     An interrupted build is completed when it is started again; the sentinel is written last.
     """
-    built = cache.build(model, tier)
+    built = cache.build(model, tier, delete_source=delete_source)
     data = {"model": model, "tier": tier, "made": built.made, "kept": built.kept, "size": built.size}
     if not built.made:
         return Answer(data, [f"{model}: the tier {tier} is there already"])

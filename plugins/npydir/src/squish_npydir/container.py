@@ -110,6 +110,7 @@ class Directory:
         return Index(
             format="npydir", version="", tensors=tensors, meta=_meta(folder), assets=_assets(folder),
             files=files if best else tuple(files), children=children, problems=tuple(self.problems),
+            caches=tuple(found.tier.label for found in self.tiers),
         )  # fmt: skip
 
     def sealed(self) -> tuple[sealing.Sealed, sealing.Files] | None:

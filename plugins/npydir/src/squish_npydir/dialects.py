@@ -1,7 +1,9 @@
 """How tensors are stored: which files make an encoding, and what their arrays mean.
 
-In the order in which Squish's loader prefers them; those it does not know stand where their kin are. Parameters come
-from the shapes of the files, never from statistics. Source: behaviour of squish-ai 9.34.15; docs/formats/npydir.md.
+In the order in which Squish's loader prefers them; those it does not know stand where their kin are, and one is ours:
+codes of scaled columns get suffixes of their own, so that Squish misses them and does not take them for the matrix.
+Parameters come from the shapes of the files, never from statistics. Source: behaviour of squish-ai 9.34.15;
+docs/formats/npydir.md.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from typing import Any
 
 from attrs import frozen
 from squish_codecs.affine import Affine
+from squish_codecs.awq import Awq
 from squish_codecs.lowrank import LowRank
 from squish_codecs.palette import Palette
 
@@ -73,9 +76,13 @@ def shape_of(dialect: Dialect, files: Files) -> Shape:
 
 def implementation(codec: CodecSpec) -> Codec:
     """The codec of an encoding that this module makes."""
-    if codec.inner is not None:
-        return LowRank().around(implementation(codec.inner), codec.inner.params)
-    return {"affine": Affine, "palette": Palette, "npydir.sqint2": Sqint2}[codec.id]()
+    made: Codec = CODECS[codec.id]()
+    return made if codec.inner is None else made.around(implementation(codec.inner), codec.inner.params)
+
+
+CODECS: dict[str, type[Codec]] = {
+    "affine": Affine, "palette": Palette, "npydir.sqint2": Sqint2, "lowrank": LowRank, "awq": Awq,
+}  # fmt: skip
 
 
 def _group(shape: Shape, scale: Stored) -> int:
@@ -121,6 +128,10 @@ def _sqint2(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
     return CodecSpec("npydir.sqint2", sqint2_params(meta, nonzero, shape))
 
 
+def _awq(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
+    return CodecSpec("awq", inner=_rows(bits=4, offset="bias")(shape, files, folder))
+
+
 def _dense(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
     return DENSE
 
@@ -133,6 +144,7 @@ DIALECTS = (
     Dialect(label="int4", files=_pair("q4a", "s4a", offset="z4a"), codec=_rows(bits=4, offset="bias"), each=2),
     Dialect(label="int4 q4", files=_pair("q4", "s4", offset="z4"), codec=_rows(bits=4, offset="bias"), each=2,
             applies=lambda suffixes, rank: "z4" in suffixes),
+    Dialect(label="int4 awq", files=_pair("awq_q4", "awq_s4", offset="awq_z4", factor="awq_s"), codec=_awq, each=2),
     Dialect(label="int4 symmetric", files=_pair("q4", "s4"), codec=_rows(bits=4, zero=7), each=2,
             applies=lambda suffixes, rank: "z4" not in suffixes),
     Dialect(label="nf4", files=_pair("nf4", "s_nf4"), each=2,

@@ -22,6 +22,8 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         return Encoding(codec=codec, parts=_declared(spec, codec), label="sqint2")
     if codec.id == "lowrank" and codec.inner is not None and _is_milo(codec.inner) and set(codec.params) == {"rank"}:
         return Encoding(codec=codec, parts=_declared(spec, codec), label="int3 milo")
+    if codec.id == "awq" and codec.inner is not None:
+        return _awq(spec, codec.inner)
     form = affine_form(codec) if codec.id != "lowrank" else None
     if form is not None:
         codec = CodecSpec("affine", form)
@@ -81,6 +83,15 @@ def _affine(spec: TensorSpec, codec: CodecSpec) -> tuple[str, CodecSpec] | Refus
     else:
         label, each, params = "int4", 2, {"bits": 4, "offset": "bias"}
     return _placed(spec, label, each, "affine", {**params, "group_size": group, **_searched(codec)})
+
+
+def _awq(spec: TensorSpec, inner: CodecSpec) -> Encoding | Refusal:
+    """Factors of columns over four-bit codes with offsets; these factors have no other place."""
+    found = _affine(spec, inner) if inner.id == "affine" else Refusal(why=str(inner))
+    if isinstance(found, Refusal) or found[0] != "int4" or not spec.shape:
+        return Refusal(why=f"a npy directory has awq around int4 only, not around {inner}")
+    codec = CodecSpec("awq", inner=found[1])
+    return Encoding(codec=codec, parts=_declared(spec, codec), label="int4 awq")
 
 
 def _palette(spec: TensorSpec, codec: CodecSpec) -> tuple[str, CodecSpec] | Refusal:

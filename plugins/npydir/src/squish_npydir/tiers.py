@@ -166,3 +166,4 @@ TIERS = (
     Tier(label="squish_weights", sentinel=".squish_ready", needs="squish_weights.safetensors", open=_weights),
     Tier(label="finalized", sentinel="finalized/.ready", needs="finalized/", open=_finalized),
 )
+LABELS = tuple(tier.label for tier in TIERS)

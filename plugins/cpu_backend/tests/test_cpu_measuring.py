@@ -1,0 +1,66 @@
+"""What an encoding has lost: the core's own sums, on every instruction set and whatever the number of threads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from squish_cpu import library
+
+import squish_core as squish
+from squish_core.api import CodecSpec, TensorSpec, dtypes
+
+CASES = [
+    ("affine", {"bits": 4, "group_size": 32}, (5, 96)),
+    ("affine", {"bits": 8, "group_size": 0, "axis": -1}, (300, 1104)),
+    ("affine", {"bits": 3, "group_size": 48, "offset": "bias", "scale_dtype": "f16"}, (2, 3, 48)),
+    *((f"ggml.{name}", {}, (7, 2304)) for name in ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k")),
+]
+
+
+def measured(wanted: CodecSpec, values: np.ndarray, scale: float = 1) -> tuple[Any, np.ndarray]:
+    """Sums by the loops; and the values that the codec itself decodes."""
+    registry = squish.registry()
+    codec, encoder = registry.codec(wanted), registry.encoder(wanted)
+    spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
+    made = encoder.encode(values.astype(np.float32), wanted.params)
+    parts = {role: made[role].reshape(shape) for role, (_, shape) in codec.parts(spec, wanted.params).items()}
+    out = np.empty(values.shape, np.float32)
+    codec.decode(parts, spec, wanted.params, region=tuple(slice(0, size) for size in values.shape), out=out)
+    return encoder.compare(codec, values, parts, spec, wanted.params), out
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize(("codec", "params", "shape"), CASES)
+def test_sums_are_those_of_decoded_values(codec: str, params: Any, shape: Any, dtype: str, instructions: str) -> None:
+    values = np.random.default_rng(0).standard_normal(shape, np.float32).astype(dtypes.to_numpy(dtype))
+    sums, decoded = measured(CodecSpec(codec, params), values)
+    x, y = values.astype(np.float64), decoded.astype(np.float64)
+    assert sums[0] == np.abs(x - y).max()
+    assert sums[1:] == pytest.approx([np.square(each).sum() for each in (x - y, x, y)], rel=1e-13)
+
+
+def test_sums_depend_on_neither_threads_nor_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).standard_normal((999, 512), np.float32)
+    found = set()
+    for threads in ("1", "2", "5"):
+        for instructions in library.library().instructions:
+            monkeypatch.setenv(library.THREADS, threads)
+            monkeypatch.setenv(library.INSTRUCTIONS, instructions)
+            library.library.cache_clear()
+            found.add(measured(CodecSpec("ggml.q4_0"), values)[0])
+    monkeypatch.undo()
+    library.library.cache_clear()
+    assert len(found) == 1
+
+
+def test_what_the_loops_leave_to_the_core() -> None:
+    registry, wanted = squish.registry(), CodecSpec("ggml.q8_0")
+    codec, encoder = registry.codec(wanted), registry.encoder(wanted)
+    spec, values = TensorSpec(name="w", shape=(1, 32), dtype="f32"), np.ones((1, 32), np.float32)
+    parts = encoder.encode(values, {})
+    assert encoder.compare(codec, values, parts, spec, {}) is not None
+    assert encoder.compare(codec, values.astype(np.float64), parts, spec, {}) is None
+    values[0, 3] = np.inf
+    assert encoder.compare(codec, values, parts, spec, {}) is None
