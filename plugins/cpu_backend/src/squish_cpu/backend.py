@@ -184,11 +184,17 @@ class CpuBackend(Backend):
         return out
 
 
-        weights, arrays = bound(layout, stored)
-        products, count = weights, threads(self.threads)
-        if self.repack:
-            products, copies = repacked(layout, weights, count)
-            arrays |= {f"repacked {name}": array for name, array in copies.items()}
+def bound(layout: Layout, stored: Mapping[str, Array]) -> tuple[Weights, dict[str, Array]]:
+    """What the loops are told about a tensor, and the arrays that it points to."""
+    arrays = {name: np.ascontiguousarray(make(stored)) for name, make in layout.pointers.items()}
+    weights = Weights(rows=layout.rows, columns=layout.columns)
+    for name, value in layout.fields.items():
+        setattr(weights, name, (ctypes.c_uint8 * 64)(*value) if name == "order" else int(value))
+    for name, array in arrays.items():
+        setattr(weights, name, array.ctypes.data)
+    return weights, arrays
+
+
 def _whole(role: str, stored: Any, shape: tuple[int, ...], spec: TensorSpec) -> Array:
     """A part as one contiguous array of the shape that the codec declares: what the loops read is inside it."""
     array: Array = stored[...]
