@@ -18,11 +18,17 @@ struct Codes8 {
     }
 };
 
-// Which columns a sum is of: 16 (Q6_K), 32, or a group of several 32.
-template <class Units> void quantize_all(const Weights& w, const float* x, const Codes8& to, int64_t m) {
+// Vectors that are multiplied together: 8, then 4, then single ones.
+static INLINE int64_t together(int64_t left) { return left >= 8 ? 8 : left >= 4 ? 4 : 1; }
+
+// Which columns a sum is of: 16 (Q6_K), 32, or a group of several 32. Mixed: codes of vectors that are multiplied together lie
+// by four columns, those of one vector after the other's.
+template <class Units, bool Mixed = false> void quantize_all(const Weights& w, const float* x, const Codes8& to, int64_t m) {
     constexpr bool each = Units::scales == Scales::EACH, shuffled = Units::units == 1 && Units::order(1) == 2;
     const int64_t units = w.columns / 32, group = Units::group(w);
-    for (int64_t v = 0; v < m; v++) {
+    for (int64_t v = 0, first = 0; v < m; v++) {
+        const int64_t run = Mixed ? together(m - first) : 1;
+        int8_t* out = to.codes + first * w.columns + 4 * (v - first);
         float *scales = to.scales + v * to.padded, *sums = to.sums + 2 * v * to.padded;
         memset(scales, 0, size_t(to.padded) * sizeof *scales);
         memset(sums, 0, size_t(to.padded) * 2 * sizeof *sums);
@@ -31,13 +37,15 @@ template <class Units> void quantize_all(const Weights& w, const float* x, const
             const float scale = peak(most(absolute(a), absolute(b))) / 127.0f, inverse = scale == 0 ? 0 : 1 / scale;
             const F low = nearest(a * splat(inverse)), high = nearest(b * splat(inverse));
             const B bytes[2] = {narrow(low), narrow(high)};
-            int8_t codes[32], *out = to.codes + v * w.columns + 32 * u;
+            int8_t codes[32];
             memcpy(codes, bytes, 32);
-            for (int i = 0; i < 32; i++) out[i] = codes[shuffled ? Units::order(i) : i];
+            for (int i = 0; i < 32; i++) out[i / 4 * 4 * run + i % 4] = codes[shuffled ? Units::order(i) : i];
+            out += 32 * run;
             scales[u] = scale;
             if (each) sums[2 * u] = scale * sum(low), sums[2 * u + 1] = scale * sum(high);
             else sums[u / group] += scale * sum(low + high);
         }
+        if (v + 1 == first + run) first = v + 1;
     }
 }
 
@@ -124,8 +132,8 @@ void multiply8_rows(const Weights& w, int64_t row0, int64_t count, const Codes8&
     for (int64_t i = 0; i < count; i++)  // a row stays in the cache for all vectors
         for (int64_t v = 0; v < m;) {
             float* to = y + v * y_pitch + i;
-            if (m - v >= 8) multiply8_row<Units, 8>(w, row0 + i, x, v, to, y_pitch), v += 8;
-            else if (m - v >= 4) multiply8_row<Units, 4>(w, row0 + i, x, v, to, y_pitch), v += 4;
+            if (together(m - v) == 8) multiply8_row<Units, 8>(w, row0 + i, x, v, to, y_pitch), v += 8;
+            else if (together(m - v) == 4) multiply8_row<Units, 4>(w, row0 + i, x, v, to, y_pitch), v += 4;
             else multiply8_row<Units, 1>(w, row0 + i, x, v, to, y_pitch), v += 1;
         }
 }
@@ -153,7 +161,7 @@ static Product8 product8_of(int32_t kind) {
         case AFFINE_5: return product8<AffineUnits<5>>();
         case AFFINE_6: return product8<AffineUnits<6>>();
         case AFFINE_8: return product8<AffineUnits<8>>();
-        case PANELS: return {quantize_all<AffineUnits<8>>, nullptr};
+        case PANELS: return {quantize_all<AffineUnits<8>, true>, nullptr};
         default: return {};
     }
 }

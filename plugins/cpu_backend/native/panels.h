@@ -56,7 +56,7 @@ static bool repack(const Weights& w, int64_t row0, int64_t count, uint8_t* codes
 
 // sums + the products of each lane's four codes with four activations
 static INLINE Whole16 dot4(Whole16 sums, Word16 codes, const int8_t* x) {
-    const int32_t four = read<int32_t>(x);
+    [[maybe_unused]] const int32_t four = read<int32_t>(x);
 #if defined(__AVX512VNNI__)
     return (Whole16)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, _mm512_set1_epi32(four));
 #elif defined(__AVX2__)
@@ -88,14 +88,14 @@ template <int Count> void multiply8_panel(const Weights& w, int64_t panel, const
     for (int64_t g = 0; g < groups; g++) {
         F part[Count];
         UNROLL for (int v = 0; v < Count; v++) part[v] = splat(-zero * sums[2 * v * x.padded + g]);
-        for (int64_t u = 0; u < each; u++, at += 256, codes += 32, scales++) {
+        for (int64_t u = 0; u < each; u++, at += 256, codes += 32 * Count, scales++) {
             Whole16 dots[Count] = {};
             UNROLL for (int k = 0; k < 4; k++) {
                 prefetch(at + AHEAD + 64 * k);
                 const Word16 both = read<Word16>(at + 64 * k), low = both & 0x0f0f0f0f, high = both >> 4 & 0x0f0f0f0f;
                 UNROLL for (int v = 0; v < Count; v++) {
-                    const int8_t* with = codes + v * w.columns + 8 * k;
-                    dots[v] = dot4(dot4(dots[v], low, with), high, with + 4);
+                    const int8_t* with = codes + 8 * k * Count + 4 * v;
+                    dots[v] = dot4(dot4(dots[v], low, with), high, with + 4 * Count);
                 }
             }
             UNROLL for (int v = 0; v < Count; v++) {
@@ -128,7 +128,7 @@ static void multiply8_panels(const Weights& w, int64_t row0, int64_t count, cons
     for (int64_t panel = row0 / PANEL_ROWS; panel * PANEL_ROWS < row0 + count; panel++)
         for (int64_t v = 0, step; v < m; v += step) {
             F sums[8];
-            step = m - v >= 8 ? 8 : m - v >= 4 ? 4 : 1;
+            step = together(m - v);
             if (step == 8) multiply8_panel<8>(w, panel, x, v, sums);
             else if (step == 4) multiply8_panel<4>(w, panel, x, v, sums);
             else multiply8_panel<1>(w, panel, x, v, sums);
