@@ -221,7 +221,7 @@ def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
         for entry in data["codecs"]
     ]  # fmt: skip
     yield from section("", table(("stored as", "tensors", "parameters", "size", "bits", ""), "<>>>><", rows))
-    meta = [(key, shortened(value)) for key, value in file.meta.items()]
+    meta = [(key, shortened(fewest_digits(file.index.meta[key], value))) for key, value in file.meta.items()]
     yield from section("metadata", table(("", ""), "<<", meta, "  ")[1:])
     places = [(part["offset"], part["size"], part["kind"], part["holds"]) for part in data["sections"]]
     yield from section("", table(("offset", "bytes", "section", "holds"), ">><<", places))
@@ -260,8 +260,19 @@ def brief(value: Any) -> Any:
     return {"length": size} if size > LONG else value
 
 
+def fewest_digits(stored: Any, value: Any) -> Any:
+    """A metadata value, an f32 as text of the fewest digits that mean it."""
+    if getattr(stored, "type", None) != "f32":
+        return value
+    import numpy as np
+
+    return str(np.float32(value))
+
+
 def shortened(value: Any) -> str:
     """A metadata value in a line."""
+    if hasattr(value, "__len__") and not isinstance(value, (str, bytes, dict)) and len(value) <= LONG:
+        value = list(value)
     value = plain_data(value) if not isinstance(value, list) else plain_data(value[:LONG]) + value[LONG:]
     if isinstance(value, list):
         text = ", ".join(str(item) for item in value[:LONG])

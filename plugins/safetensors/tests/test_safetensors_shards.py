@@ -105,7 +105,7 @@ CASES: dict[str, tuple[Callable[[dict[str, Any]], object], str, str | None]] = {
     "row-72 no file name": (lambda listing: listing["weight_map"].update(b=3), "names no file", "b"),
     "row-72 no weight_map": (lambda listing: listing.pop("weight_map"), "weight_map", None),
     "row-72 weight_map a list": (lambda listing: listing.update(weight_map=[]), "weight_map", None),
-    "row-72 the index as its own shard": (lambda listing: listing["weight_map"].update(d=INDEX), "is text, not", None),
+    "row-72 the index as its own shard": (lambda listing: listing["weight_map"].update(d=INDEX), "is JSON, not", None),
 }
 
 

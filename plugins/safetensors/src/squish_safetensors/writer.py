@@ -47,11 +47,12 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     """Dense values of the format's dtypes, under the codec they have; anything else is refused with what to ask for."""
     dtype = encoding.codec.params.get("dtype", spec.dtype)
     if encoding.codec.id != "dense" or set(encoding.parts) != {"data"}:
-        return _refused("safetensors holds plain arrays only")
+        return Refusal(why="safetensors holds plain arrays only", code="dense-only")
     if dtype not in TAG_OF:
-        return _refused(f"safetensors has no dtype {dtype}")
+        return Refusal(why=f"safetensors has no dtype {dtype}", code="dense-only")
     if dtypes.count(spec.shape) * dtypes.bits(dtype) % 8:
-        return _refused(f"{dtypes.count(spec.shape)} packed elements of {dtype} end inside a byte")
+        why = f"{dtypes.count(spec.shape)} packed elements of {dtype} end inside a byte"
+        return Refusal(why=why, code="dense-only")
     if spec.name == METADATA or not _encodable(spec.name):
         return Refusal(why=f"safetensors cannot hold a tensor of the name {spec.name!a}", code="name")
     packed = dtypes.bits(dtype) < 8
@@ -172,10 +173,6 @@ def _texts(meta: Mapping[str, Any]) -> dict[str, str]:
 def _kept_assets(assets: Mapping[str, Any], options: Options) -> list[str]:
     """The assets that a folder of this format holds; a single file holds none."""
     return [name for name in assets if MAX_SHARD_SIZE in options and name in ASSETS]
-
-
-def _refused(why: str) -> Refusal:
-    return Refusal(why=f"{why}; ask for its values with --encode bf16 or --encode f32", code="dense-only")
 
 
 def _encodable(text: str) -> bool:
