@@ -185,8 +185,15 @@ OPEN_ERRORS: dict[str, tuple[Make, type[SquishError], str]] = {
         raw(START + OBJECTS + b"\xa1\x61w\x9a" + (500_000).to_bytes(4, "big") + item * 500_000), LimitError,
         "too many items for its size",
     ) for what, item in {
-        "empty maps": b"\xa0", "empty arrays": b"\x80", "maps": b"\xa1\x01\x01", "negative numbers": b"\x30",
-        "simple values": b"\xf8\x34", "texts of two letters": b"\x62ab", "texts of one sign": "\x62\u0100".encode(),
+        "empty maps": b"\xa0", "empty arrays": b"\x80", "maps": b"\xa1\x01\x01",
+    }.items()},
+    # items no lighter than those of an honest manifest are decoded
+    **{f"half a million {what}": (
+        raw(START + OBJECTS + b"\xa1\x61w\x9a" + (500_000).to_bytes(4, "big") + item * 500_000), FormatError,
+        "not a map",
+    ) for what, item in {
+        "negative numbers": b"\x30", "simple values": b"\xf8\x34", "texts of two letters": b"\x62ab",
+        "texts of one sign": "\x62\u0100".encode(),
     }.items()},
     "map of 2^60": (raw(START + OBJECTS + b"\xbb\x10" + bytes(7)), FormatError, "not valid CBOR"),
     "name over 1024 bytes": (lambda zt: zt.pack({"x" * 1025: zt.item()}), LimitError, "too long"),

@@ -17,6 +17,7 @@ import xxhash
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from squish_ztensor.cbor import _weigh
 from squish_ztensor.sparse import to_scipy
 
 import squish_core as squish
@@ -380,6 +381,11 @@ def test_many_tensors_are_opened_in_linear_time_up_to_the_limit() -> None:
     assert len(squish.open(data)) == 20_000
     with pytest.raises(LimitError, match="too many tensors"):
         squish.open(data, limits=squish.Limits(tensors=19_999))
+
+
+def test_the_shortest_honest_manifests_are_light_enough() -> None:
+    short = {"layout": "dense", "shape": [], "parts": {"d": {"dtype": "u8", "blob": [0, 1]}}}
+    _weigh(cbor2.dumps({"objects": {f"{number:05x}": short for number in range(20_000)}}), 0)
 
 
 def test_a_v2_file_that_is_cut_while_it_is_open_is_an_error(tmp_path: Path) -> None:

@@ -180,7 +180,8 @@ def _exact_products(scheme: Scheme, codes: Codes, shift: int, offset: Array | No
     if codes.offset_kind == scheme.offset == "bias" and shift and not _differs_exactly(codes, shift):
         return False
     zeros = [grid for grid, kind in ((codes.offset, codes.offset_kind), (offset, scheme.offset)) if kind != "bias"]
-    if not all(grid is None or ((np.abs(grid) < 1 << 16).all() and (np.rint(grid) == grid).all()) for grid in zeros):
+    whole = (grid is None or ((np.abs(grid) < 32768.0).all() and (np.rint(grid) == grid).all()) for grid in zeros)
+    if not all(whole):
         return False
     if codes.scale.dtype == np.float16:
         return bool(np.isfinite(codes.scale).all())
