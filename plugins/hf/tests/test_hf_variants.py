@@ -221,6 +221,42 @@ def test_settings_that_name_no_layer_change_nothing(tmp_path: Path) -> None:
     with gptq(tmp_path, dynamic={r"+:.*\.absent": {"bits": 8}, r"-:other": {}}) as file:
         for layer in ("x", "y"):
             assert (file[f"a.{layer}.weight"].numpy() == -1).all()
+        assert [(each.severity, each.code, each.where) for each in file.problems] == [
+            ("note", "override", r"+:.*\.absent")
+        ]
+
+
+def test_names_of_layers_that_are_not_there_are_noted_in_every_method(tmp_path: Path) -> None:
+    weights = {"num_bits": 8, "type": "float", "strategy": "tensor"}
+    groups = {
+        "g": {"targets": ["Linear", "m.absent", "re:.*gone", "re:.*a$"], "weights": weights},
+        "cache": {"targets": ["re:.*attn"], "weights": None},
+    }
+    named = {"a": {"quant_algo": "FP8"}, "m.absent": {"quant_algo": "FP8"}}
+    declared = {
+        "compressed-tensors": ({"format": "float-quantized", "config_groups": groups}, ["m.absent", "re:.*gone"]),
+        "modelopt": ({"quant_algo": "MIXED_PRECISION", "quantized_layers": named}, ["m.absent"]),
+    }
+    tensors = {"a__weight": np.ones((8, 8), E4M3), "a__weight_scale": np.ones(1, np.float32)}
+    for method, (config, idle) in declared.items():
+        with checkpoint(tmp_path / method, {"quant_method": method, **config}, **tensors) as file:
+            assert [(each.code, each.where) for each in file.problems] == [("override", name) for name in idle]
+            assert (file["a.weight"].numpy() == 1).all()
+
+
+def test_a_group_for_each_of_thousands_of_layers_opens_fast(tmp_path: Path) -> None:
+    """Names are looked up; comparing each layer with each target would take a minute."""
+    weights = {"num_bits": 8, "type": "float", "strategy": "tensor"}
+    names = [f"m.{number}.w" for number in range(4000)]
+    groups = {name: {"targets": [name], "weights": weights} for name in names}
+    config = {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": groups}
+    tensors = {}
+    for name in names:
+        tensors |= {f"{name}.weight": np.ones((1, 1), E4M3), f"{name}.weight_scale": np.ones(1, np.float32)}
+    started = time.monotonic()
+    with checkpoint(tmp_path, {**config, "ignore": [f"{name}.absent" for name in names]}, **tensors) as file:
+        assert (len(file), file.problems) == (len(names), ())
+    assert time.monotonic() - started < 30  # a guard against hanging
 
 
 @pytest.mark.parametrize("pattern", ["(((a+)+)+)+$", "(a|a)*b" * 20, "(", "a{1,99999}{1,99999}", "(?:" * 400])

@@ -16,6 +16,7 @@ from squish_hf.method import Method
 
 SUFFIXES = (".qweight", ".qzeros", ".scales", ".g_idx")
 BITS, FLOATS = (2, 3, 4, 8), ("f16", "bf16", "f32")
+EXCLUDED = "-:"
 WORDS = {"int32": "i32", "int16": "i16", "int8": "i8", "int64": "i64"}
 FORMATS = {"gptq": (1, BITS), "gptq_v2": (0, BITS), "gptq_p": (0, range(2, 9))}
 """`checkpoint_format` -> what was subtracted from the stored zero points, and the legal bits."""
@@ -31,7 +32,7 @@ def read(declared: Declared, files: Files) -> Method:
     def make(layer: str, parts: Parts) -> TensorSpec:
         return _make(layer, parts, settings.of(layer), *FORMATS[dialect], dialect == "gptq_p")
 
-    return Method(dialect=dialect, suffixes=SUFFIXES, make=make)
+    return Method(dialect=dialect, suffixes=SUFFIXES, make=make, idle=settings.idle)
 
 
 class Settings:
@@ -45,9 +46,8 @@ class Settings:
     def of(self, layer: str) -> Declared:
         """The settings of a layer: the first pattern that matches it counts."""
         for key, changes in self.dynamic.items():
-            excluded = key.startswith("-:")
-            if self.patterns.matches(key.removeprefix("-:" if excluded else "+:"), layer):
-                if excluded:
+            if self._names(key, layer):
+                if key.startswith(EXCLUDED):
                     raise FormatError(
                         f"is quantised, and {key[:80]!r} excludes it", part=self.declared.where, code="contradiction"
                     )
@@ -55,6 +55,14 @@ class Settings:
                     raise refuse(f"dynamic {key[:80]!r}", "an object", changes, part=self.declared.where)
                 return evolve(self.declared, fields={**self.declared.fields, **changes})
         return self.declared
+
+    def idle(self, layers: Iterable[str]) -> list[str]:
+        """Patterns that match none of the layers; those that exclude need not match one that is quantised."""
+        changing = (key for key in self.dynamic if not key.startswith(EXCLUDED))
+        return [key for key in changing if not any(self._names(key, layer) for layer in layers)]
+
+    def _names(self, key: str, layer: str) -> bool:
+        return self.patterns.matches(key.removeprefix(EXCLUDED if key.startswith(EXCLUDED) else "+:"), layer)
 
 
 def _make(

@@ -34,7 +34,10 @@ def read(declared: Declared, files: Files) -> Method:
             raise refuse("quant_algo", " or ".join(makers), wanted, part=declared.where)
         return makers[wanted](layer, parts)
 
-    return Method(dialect=f"modelopt {algorithm}", suffixes=SUFFIXES, beside=BESIDE, make=make, packed=ELEMENTS)
+    return Method(
+        dialect=f"modelopt {algorithm}".strip(), suffixes=SUFFIXES, beside=BESIDE, make=make, packed=ELEMENTS,
+        idle=lambda found: layers.keys() - found,
+    )  # fmt: skip
 
 
 def _nvfp4(layer: str, parts: Parts) -> TensorSpec:
