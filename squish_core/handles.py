@@ -16,13 +16,14 @@ from squish_core.containers import Options
 from squish_core.detection import detect
 from squish_core.dtypes import to_numpy
 from squish_core.errors import FormatError
+from squish_core.files import READERS, open_folder, open_source
 from squish_core.guard import guarded, uncollected
 from squish_core.hookspecs import CodecInfo
 from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, LazyTensors, Part, PlainRange, Problem, Segment, TensorSpec
 from squish_core.plugins import Registry
 from squish_core.recipes import parse_format
-from squish_core.source import READERS, Source, open_folder, open_source
+from squish_core.source import Source
 from squish_core.stored import StoredArray
 from squish_core.structure import check_index, lookalike_names
 from squish_core.tensors import Tensor

@@ -114,7 +114,7 @@ def test_a_folder_is_recognised_by_its_members(tmp_path: Path) -> None:
     with pytest.raises(UnknownFormatError, match="folder that no installed format"):
         squish.open(tmp_path, registry=known)
     (tmp_path / "weights.idx").write_bytes(b"x")
-    from squish_core.source import open_source
+    from squish_core.files import open_source
 
     assert detect(open_source(tmp_path), known) == "folder"
 
