@@ -12,8 +12,10 @@ EVERY = 32
 
 
 def within(memory: int, number: int, what: str) -> AbstractContextManager[None]:
-    """Block `number` of many may allocate `memory` bytes: on Linux one in `EVERY` is measured and the others are limited,
-    elsewhere all are measured, which makes most code five times slower."""
+    """Block `number` of many may allocate `memory` bytes.
+
+    On Linux one in `EVERY` is measured and the others are limited; elsewhere all are measured, five times slower.
+    """
     return _limited(memory) if sys.platform == "linux" and number % EVERY else _measured(memory, what)
 
 
