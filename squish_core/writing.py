@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -301,7 +300,7 @@ def unwritable(target: Path, error: OSError) -> FormatError:
 
 def _beside(target: Path) -> Path:
     """A new hidden name in the target's folder; what is made there gets the permissions of any new file."""
-    return target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    return target.with_name(f".{target.name}.{os.urandom(8).hex()}.part")
 
 
 def _sync_folder(folder: Path) -> None:
