@@ -11,7 +11,7 @@
 #include "encoders.h"
 #include "gemv.h"
 #include "int8.h"
-#include "panels.h"
+#include "panel_products.h"
 
 namespace ISA {
 namespace {
@@ -202,8 +202,15 @@ void dot_one(const Weights& w, int64_t row0, int64_t count, const float* arrange
     for (int64_t i = 0; i < count; i++) y[i] = product.dot(w, row0 + i, arranged);
 }
 
-void multiply8_any(const Weights& w, int64_t row0, int64_t count, const int8_t* room, int64_t m, float* y, int64_t y_pitch) {
-    (w.kind == PANELS ? multiply8_panels : multiply8)(w, row0, count, room, m, y, y_pitch);
+bool prepare(const Weights& w, int32_t type, const float* x, void* room, int64_t m) {
+    const Vectors vectors = vectors_of(w, type);
+    if (vectors.prepare) vectors.prepare(w, x, room, m);
+    return vectors.prepare;
+}
+
+void multiply_prepared(const Weights& w, int32_t type, int64_t row0, int64_t count, const void* room, int64_t m, float* y,
+                       int64_t y_pitch) {
+    vectors_of(w, type).multiply(w, row0, count, room, m, y, y_pitch);
 }
 
 // ---- what decoding and products are measured against
@@ -225,7 +232,7 @@ float read_all(const uint8_t* at, int64_t bytes) {
 
 }  // namespace
 
-extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, quantize_activations, multiply8_any, repack,
+extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, prepare, multiply_prepared, repack,
                                 encode, encode_affine, compare, fill, read_all};
 
 }  // namespace ISA

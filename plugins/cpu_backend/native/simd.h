@@ -15,7 +15,8 @@
 namespace ISA {
 
 #ifndef __AVX512BW__
-static INLINE F peaks(const F a[16]) {  // lane k: the largest of the lanes of a[k]
+static INLINE F most_magnitude(F a, F b) { return most(a, b); }
+template <class Larger> static INLINE F peaks(const F a[16], Larger) {  // lane k: the largest of the lanes of a[k]
     float made[16];
     for (int k = 0; k < 16; k++) made[k] = peak(a[k]);
     return load(made);
