@@ -43,7 +43,7 @@ class Measuring:
         weights, arrays = bound(layout, parts)
         handle = Handle(
             spec=spec, layout=layout, dtype="f32", arrays=arrays, weights=weights, products=weights, threads=threads(),
-            int8=False,
+            activations=None,
         )  # fmt: skip
         return partial(_fill, handle)
 
