@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Params = Mapping[str, Any]
 Region = tuple[slice, ...]
+Decoder = Callable[[Region, "np.ndarray"], None]
+"""Fills an array with a region of a tensor."""
 """One slice with explicit start and stop, step 1, per logical axis."""
 
 
@@ -121,6 +123,12 @@ class Codec:
         """As `Encoder.compare` says; None: the core decodes and compares."""
         return None
 
+    def decoder(
+        self, codec: Codec, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params
+    ) -> Decoder | None:
+        """As `Encoder.decoder` says; None: the codec decodes."""
+        return None
+
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         """Complete and check the parameters given by a user for encoding this tensor."""
         return params
@@ -217,6 +225,13 @@ class Encoder(Protocol):
     ) -> tuple[float, float, float, float] | None:
         """How far what `codec` decodes from these parts is from the values they were made of: the largest error, and
         the sums in f64 of squared errors, values and decoded values. None where only decoding can tell."""
+        ...
+
+    def decoder(
+        self, codec: Codec, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params
+    ) -> Decoder | None:
+        """What fills an array of f32, f16 or bf16 with the values of a region, those of `codec` rounded once, sooner
+        than it does. None where only the codec can."""
         ...
 
 
