@@ -80,6 +80,8 @@ class Unpacked(Source):
         self._packed.close()
 
     def _view(self, offset: int, length: int) -> memoryview:
+        if not length:  # perhaps at the end, where no frame is
+            return memoryview(b"")
         number = self._number(offset)
         start, end = self._range(number)
         if offset + length <= end:
