@@ -47,6 +47,7 @@ class Unpacked(Source):
         self._frames: OrderedDict[int, memoryview] = OrderedDict()
         self._next = 0
         super().__init__(packed.name, int(self._ends[-1]) if len(table) else 0)
+        self.packed = ("zstd", packed.size)
         name = packed.filename
         self.filename = name[: -len(SUFFIX)] if name.lower().endswith(SUFFIX) else name
         largest, allowed = int(table[:, 1].max(initial=0)), max(_SMALL, packed.size * limits.ratio)
@@ -80,8 +81,6 @@ class Unpacked(Source):
         self._packed.close()
 
     def _view(self, offset: int, length: int) -> memoryview:
-        if not length:  # perhaps at the end, where no frame is
-            return memoryview(b"")
         number = self._number(offset)
         start, end = self._range(number)
         if offset + length <= end:
