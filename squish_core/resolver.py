@@ -73,7 +73,8 @@ class Chain:
 
     def explain(self) -> str:
         """The decision in a few lines for people."""
-        codecs = _brief(item.encoding.codec for item in (self.chosen, *self.others, *self.refused) if item.encoding)
+        answers: list[Offer | Refused] = [self.chosen, *self.others, *self.refused]
+        codecs = _brief(item.encoding.codec for item in answers if item.encoding)
         lines = [self.target, f"  chosen   {self._path(self.chosen, codecs)}", f"           {_terms(self.chosen)}"]
         lines.append(f"  because  {self.because}")
         lines += [f"  instead  {self._path(offer, codecs)}: {_terms(offer)}" for offer in self.others]

@@ -150,7 +150,10 @@ def test_long_parameters_are_told_once() -> None:
     inner = api.CodecSpec("wrapping", {}, long)
     short = api.CodecSpec("short", {"bits": 4})
     assert resolver._brief([inner, short, inner]) == {str(inner): "wrapping(dense)", str(short): "short:bits=4"}
-    assert resolver._brief([long, rows]) == {str(long): str(long), str(rows): str(rows)}  # nothing else tells them apart
+    assert resolver._brief([long, rows]) == {
+        str(long): str(long),
+        str(rows): str(rows),
+    }  # nothing else tells them apart
 
     known = backends(toys.backend("toy.a", 9))
     lines = resolve(known, "w", "toy.box", (api.Encoding(codec=long),)).explain().splitlines()

@@ -317,7 +317,9 @@ def grouped(found: Iterable[Chain | SquishError]) -> list[str]:
             continue
         lacking = [refused for refused in item.refused if refused.encoding is None and refused.backend]
         absent |= {
-            str(refused.backend): f"is not installed ({refused.install})" if refused.install else f"cannot run here: {refused.why}"
+            str(refused.backend): f"is not installed ({refused.install})"
+            if refused.install
+            else f"cannot run here: {refused.why}"
             for refused in lacking
         }
         rest = tuple(refused for refused in item.refused if refused not in lacking)
