@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import repeat
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,12 +36,10 @@ ENOUGH = 1.0
 """Seconds of measuring after which no further round begins."""
 ROWS, COLUMNS = 384, 4096
 """The panel that synthetic matrices repeat; any block of up to 12 rows divides it."""
-PAST = 2
+PAST = 1.25
 """Last-level caches that the stored bytes of a synthetic matrix would fill."""
-MOST = 1 << 27
-"""Elements of the largest synthetic matrix: 512 MiB of float32."""
-LARGEST = 1 << 26
-"""Elements of the largest tensor that is taken from a file."""
+LARGEST = 1 << 27
+"""Elements of the largest matrix that is measured: 512 MiB of float32."""
 SHARED = 1 << 20
 """Bytes that are worth the handing to other threads."""
 
@@ -106,7 +105,7 @@ def bench(target: Any = None, *, registry: Registry | None = None) -> Bench:
         return Bench(limits=limits, rows=(_opening(target, file, limits, known), *_tensors(file)))
 
 
-def synthetic(known: Registry, columns: int = COLUMNS, most: int = MOST) -> Iterator[File]:
+def synthetic(known: Registry, columns: int = COLUMNS, most: int = LARGEST) -> Iterator[File]:
     """A file in memory for each short name of each codec that encodes: one matrix past the last-level cache.
 
     It is a seeded panel over and over, until that many bytes are stored or it has `most` elements.
@@ -134,7 +133,7 @@ def _repeated(panel: np.ndarray, name: str, spec: CodecSpec, codec: Codec, most:
         return held, params, dict(codec.parts(held, params))
 
     small = {role: nbytes(*part) for role, part in declared(1)[2].items()}
-    times = max(1, min(-(-PAST * last_level() // sum(small.values())), most // panel.size))
+    times = max(1, min(ceil(PAST * last_level() / sum(small.values())), most // panel.size))
     held, params, parts = declared(times)
     repeats = {role: nbytes(*part) // (small[role] or 1) for role, part in parts.items()}
     if all(nbytes(*parts[role]) in (size, times * size) for role, size in small.items()):

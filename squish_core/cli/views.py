@@ -316,12 +316,9 @@ def grouped(found: Iterable[Chain | SquishError]) -> list[str]:
             groups.setdefault(f"  none     {escape(item.message)}", []).append(item.tensor or "")
             continue
         lacking = [refused for refused in item.refused if refused.encoding is None and refused.backend]
-        absent |= {
-            str(refused.backend): f"is not installed ({refused.install})"
-            if refused.install
-            else f"cannot run here: {refused.why}"
-            for refused in lacking
-        }
+        for refused in lacking:
+            why = f"is not installed ({refused.install})" if refused.install else f"cannot run here: {refused.why}"
+            absent[str(refused.backend)] = why
         rest = tuple(refused for refused in item.refused if refused not in lacking)
         groups.setdefault(evolve(item, refused=rest).explain().partition("\n")[2], []).append(item.target)
     lines = []
