@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from squish_core.plugins import Registry
 
 MODES = ("delegate", "stream", "fold")
+LONG = 40
+"""Characters of a codec and its parameters that are told on a line of their own."""
 
 
 @frozen
@@ -70,11 +73,14 @@ class Chain:
 
     def explain(self) -> str:
         """The decision in a few lines for people."""
-        lines = [self.target, f"  chosen   {self._path(self.chosen)}", f"           {_terms(self.chosen)}"]
+        answers: list[Offer | Refused] = [self.chosen, *self.others, *self.refused]
+        codecs = _brief(item.encoding.codec for item in answers if item.encoding)
+        lines = [self.target, f"  chosen   {self._path(self.chosen, codecs)}", f"           {_terms(self.chosen)}"]
         lines.append(f"  because  {self.because}")
-        lines += [f"  instead  {self._path(offer)}: {_terms(offer)}" for offer in self.others]
+        lines += [f"  instead  {self._path(offer, codecs)}: {_terms(offer)}" for offer in self.others]
+        lines += [f"  codec    {text}" for text, name in codecs.items() if name != text]
         for refused in self.refused:
-            what = f" with {refused.encoding.codec}" if refused.encoding else ""
+            what = f" with {codecs[str(refused.encoding.codec)]}" if refused.encoding else ""
             who = refused.backend or "any backend"
             install = f" ({refused.install})" if refused.install else ""
             lines.append(f"  not      {who}{what}: {refused.why}{install}")
@@ -104,11 +110,11 @@ class Chain:
             ],
         }  # fmt: skip
 
-    def _path(self, offer: Offer) -> str:
+    def _path(self, offer: Offer, codecs: Mapping[str, str]) -> str:
         filters = sorted({item.codec for part in offer.encoding.parts.values() for item in part.filters})
         label = offer.encoding.label
         container = self.container if label == "stored" else f"{self.container} ({label})"
-        return " -> ".join([container, *filters, str(offer.encoding.codec), offer.backend])
+        return " -> ".join([container, *filters, codecs[str(offer.encoding.codec)], offer.backend])
 
 
 def resolve(
@@ -287,6 +293,17 @@ def _nothing(
         f"nothing installed can run it ({reasons})", tensor=target, code="no-chain",
         hint=f"Run `{install}`." if install else None,
     )  # fmt: skip
+
+
+def _brief(codecs: Iterable[CodecSpec]) -> dict[str, str]:
+    """Each codec as text, and its name in a line: a long one's ids alone, where no other has the same."""
+    names = {str(codec): _ids(codec) for codec in codecs}
+    count = Counter(names.values())
+    return {text: text if len(text) <= LONG or count[name] > 1 else name for text, name in names.items()}
+
+
+def _ids(codec: CodecSpec) -> str:
+    return f"{codec.id}({_ids(codec.inner)})" if codec.inner else codec.id
 
 
 def _terms(offer: Offer) -> str:

@@ -32,6 +32,7 @@ from squish_core.api import (
     hookimpl,
 )
 from squish_core.cli import main
+from squish_core.cli.listings import listed
 from squish_core.containers import Layout
 
 NAMES = {"a.weight": [[1.0, 2.0], [3.0, 4.0]], "a.bias": [5.0, 6.0], "b.weight": [[7.0, 8.0], [9.0, 1.0]]}
@@ -452,6 +453,13 @@ def test_doctor_finds_an_implementation_that_cannot_be_imported(squish: Any, mon
     ran = squish("doctor", "--json")
     assert ran.code == 1
     assert any("toy_format" in reason for plugin in ran.json["plugins"] for reason in plugin["reasons"])
+
+
+def test_of_a_large_family_only_the_number_is_listed() -> None:
+    family = [f"ggml.q{number}_0" for number in range(7)]
+    assert listed({"codecs": [*family, "affine"]}) == "codecs affine ggml.* (7)"
+    assert listed({"codecs": family[:2]}) == "codecs ggml.q0_0 ggml.q1_0"
+    assert listed({"codecs": [f"codec{number}" for number in range(9)]}).count("codec") == 10
 
 
 def test_doctor_survives_plugins_in_conflict(squish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
