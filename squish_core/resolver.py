@@ -61,6 +61,9 @@ class Chain:
     spec: TensorSpec | None = field(default=None, repr=False)
     options: Mapping[str, Any] = field(factory=dict)
 
+    def __str__(self) -> str:
+        return self.explain()
+
     def explain(self) -> str:
         """The decision in a few lines for people."""
         lines = [self.target, f"  chosen   {self._path(self.chosen)}", f"           {_terms(self.chosen)}"]

@@ -33,6 +33,7 @@ from squish_core.api import (
 )
 from squish_core.cli import main
 from squish_core.containers import Layout
+from squish_core.errors import SquishError
 
 NAMES = {"a.weight": [[1.0, 2.0], [3.0, 4.0]], "a.bias": [5.0, 6.0], "b.weight": [[7.0, 8.0], [9.0, 1.0]]}
 META = {"name": "toy\nsecond line", "vocabulary": [f"w{i}" for i in range(100)]}
@@ -264,6 +265,21 @@ def test_a_warning_is_a_fault_only_with_strict(squish: Any, write: Any) -> None:
     assert squish("verify", path).code == 0
     ran = squish("verify", path, "--strict", "--json")
     assert (ran.code, ran.json["ok"]) == (1, False)
+
+
+def test_verify_tells_what_many_tensors_share_once(squish: Any, write: Any) -> None:
+    path = write(odd=[f"w{number}" for number in range(20)])
+    ran = squish("verify", path)
+    assert "w0, w1, w2, w3 and 16 more (odd)" in ran.out
+    assert ran.out.count("is odd") == 1
+    assert "20 warnings" in ran.out
+    assert len(squish("verify", path, "--json").json["problems"]) == 20
+
+
+def test_a_question_is_not_ended_twice() -> None:
+    assert str(SquishError("no command 'verfy'. Did you mean 'verify'?", hint="See --help.")).endswith(
+        "'verify'? See --help."
+    )
 
 
 def test_verify_of_a_git_lfs_pointer_says_what_it_is(squish: Any, tmp_path: Path) -> None:

@@ -142,6 +142,7 @@ def test_explain_reads_as_text() -> None:
     known = backends(toys.backend("toy.a", mode="fold", moved=1_500_000))
     file = squish.open(toys.box({"w": FLOATS}), registry=known)
     assert file["w"].chain().explain() == EXPLAINED
+    assert str(file["w"].chain()) == EXPLAINED
 
 
 def test_filters_are_part_of_the_path() -> None:
