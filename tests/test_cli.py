@@ -525,7 +525,8 @@ def test_an_interrupt_gives_130(squish: Any, write: Any, monkeypatch: pytest.Mon
         raise KeyboardInterrupt
 
     monkeypatch.setattr("squish_core.checking.verify", interrupted)
-    assert squish("verify", write()).code == 130
+    ran = squish("verify", write())
+    assert (ran.code, ran.out, ran.err) == (130, "", "interrupted\n")
 
 
 def test_no_arguments_print_the_help(squish: Any) -> None:
