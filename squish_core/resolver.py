@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from squish_core import known
-from squish_core.backends.base import OPS, Availability, Backend, Cost, Offer, Refused, Request, Use
+from squish_core.backends.base import OPS, UNCOVERED, Availability, Backend, Cost, Offer, Refused, Request, Use
 from squish_core.errors import SquishError, escape
 from squish_core.model import CodecSpec, Encoding, TensorSpec, to_json
 from squish_core.recipes import parse_spec
@@ -63,6 +63,13 @@ class Chain:
 
     def __str__(self) -> str:
         return self.explain()
+
+    def without_chosen(self, why: str) -> Chain:
+        """The chain when loading showed that the data do not suit the chosen backend: the next offer is taken."""
+        lost, (first, *rest) = self.chosen, self.others
+        refused = Refused(backend=lost.backend, encoding=lost.encoding, code=UNCOVERED, why=why)
+        because = f"the data do not suit {lost.backend}, which went before it"
+        return evolve(self, chosen=first, others=tuple(rest), refused=(*self.refused, refused), because=because)
 
     def explain(self) -> str:
         """The decision in a few lines for people."""

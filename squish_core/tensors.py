@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
+from squish_core.backends.base import UNCOVERED
 from squish_core.buffers import Buffer
-from squish_core.errors import CodecError, MissingPluginError, TensorError
+from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import guarded
 from squish_core.model import Encoding, TensorSpec
 from squish_core.regions import Region, full, normalise, read_region, sizes
@@ -153,15 +154,25 @@ class Tensor:
             )  # fmt: skip
 
     def load(self, backend: str | None = None, *, policy: str | Policy = "spec", op: str = "linear") -> Weight:
-        """The tensor ready to use on a backend, still compressed where the backend can."""
+        """The tensor ready to use on a backend, still compressed where the backend can. Where its data turn out not to
+        suit one that was not asked for by name, the next in the chain's order is taken."""
         chain = self.chain(backend, policy=policy, op=op)
         with self._guard("loading"):
-            known = self.file.registry
-            implementation = known.backend(chain.chosen.backend)
-            if chain.options:
-                implementation = implementation.configured(chain.options)
-            handle = implementation.load(chain, self.arrays(chain.chosen.encoding), known)
-            return Weight(self, chain, implementation, handle)
+            while True:
+                try:
+                    return self._loaded(chain)
+                except SquishError as error:
+                    if error.code != UNCOVERED or backend is not None or not chain.others:
+                        raise
+                    chain = chain.without_chosen(error.message)
+
+    def _loaded(self, chain: Chain) -> Weight:
+        known = self.file.registry
+        implementation = known.backend(chain.chosen.backend)
+        if chain.options:
+            implementation = implementation.configured(chain.options)
+        handle = implementation.load(chain, self.arrays(chain.chosen.encoding), known)
+        return Weight(self, chain, implementation, handle)
 
     def readable(self) -> Encoding:
         """The first encoding whose codec and filters are installed; a typed error when there is none."""

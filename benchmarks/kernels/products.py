@@ -27,7 +27,7 @@ FEW = 8  # vectors; more are bound by arithmetic, and one copy does
 WAYS = {
     "f32": "activations=f32",
     "int8": "activations=int8",
-    "int8 repacked": "activations=int8,repack=rows",
+    **{f"{kind} repacked": f"activations={kind},repack=rows" for kind in ("f32", "bf16", "int8")},
 }
 PEERS = {
     **{
@@ -42,11 +42,8 @@ PEERS = {
     "numba": Peer("numba", peers.numba_multiply),
 }  # fmt: skip
 CODES = ("ggml Q4_0", "ggml Q4_K", "onnxruntime int8", "torch bf16")  # bf16 is the nearest to codes that torch has
-NIBBLES = {  # way -> those who multiply 4-bit codes like that
-    "f32": ("onnxruntime f32", "torch f32", "numba", "NumPy"),
-    "int8": CODES,
-    "int8 repacked": CODES,
-}
+VALUES = ("onnxruntime f32", "torch f32", "numba", "NumPy")
+NIBBLES = {kind: VALUES if kind.startswith("f32") else CODES for kind in WAYS}  # way -> those who multiply like that
 BESIDE = {
     **{(codec, kind): names for codec in ("INT4 g32", "Q4_0", "Q4_K") for kind, names in NIBBLES.items()},
     **{("MLX 4-bit g64", kind): (*names, "mlx") for kind, names in NIBBLES.items()},
@@ -122,17 +119,19 @@ def multiply(shape: tuple[int, int], count: int, threads: int, rounds: int) -> l
 
 def required(codec: str, kind: str, shape: tuple[int, int], count: int, threads: int) -> dict[str, float]:
     """The least ratios to a limit and to peers."""
-    nibbles = kind.endswith("repacked")
+    nibbles = kind == "int8 repacked"
     if threads > 1:
         return {"read": 0.75}
-    if count == 1 and kind == "f32":
+    if count == 1 and kind.startswith("f32"):
         return {"read": 0.25 if instructions() == "avx2" else 0.62}
+    if kind == "bf16 repacked":
+        return {"ggml Q4_0": 1.2} if count > FEW else {}
     if count == 1:
         return {"read": 0.8, **({"ggml": 1.2, "torch bf16": 1.5} if nibbles else {})}
     if count == FEW:
         ratio = 1.25 if shape == SQUARE else 1.0
         return {"ggml": ratio, "onnxruntime": ratio} if nibbles else {}
-    return {"FMA": 0.55} if kind == "f32" else {}
+    return {"FMA": 0.55} if kind.startswith("f32") else {}
 
 
 def passing(made: list[Tensor], backend: str, x: np.ndarray) -> Callable[[], object]:

@@ -270,10 +270,11 @@ static void encode_q4_1(const float* x, uint8_t* out, int64_t blocks) {
     }
 }
 
+static INLINE bool finite(F a) { return all(absolute(a) < splat(__builtin_inff())); }
 static INLINE bool finite(const float* x, int64_t count) {
     F rest = splat(0);  // a value less itself is 0, or NaN for what is not finite
     for (int64_t i = 0; i < count; i += 16) rest = rest + (load(x + i) - load(x + i));
-    return sum(rest) == 0;
+    return finite(rest);
 }
 
 // By number of the block type in weights.h; false where a value is not finite (its block is then of no use).

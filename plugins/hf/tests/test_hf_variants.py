@@ -305,6 +305,41 @@ def test_an_ignored_layer_that_is_quantised_is_a_contradiction(tmp_path: Path) -
         assert set(file["a.weight"].parts()) == {"weight", "weight_scale"}
 
 
+E4M3_LAYER = {"a__weight": np.ones((8, 8), E4M3), "a__weight_scale": np.ones(1, np.float32)}
+FOUR_BIT_LAYER = {
+    "a__qweight": np.zeros((4, 8), np.int32), "a__qzeros": np.zeros((1, 1), np.int32),
+    "a__scales": np.ones((1, 8), np.float16),
+}  # fmt: skip
+AWQ_LAYER = {**FOUR_BIT_LAYER, "a__qweight": np.zeros((8, 1), np.int32)}
+FP8_GROUP = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "tensor"}}
+CACHE_SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors"),
+    [
+        ({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"g": FP8_GROUP},
+          "kv_cache_scheme": CACHE_SCHEME}, E4M3_LAYER),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": CACHE_SCHEME}, E4M3_LAYER),
+        ({"quant_method": "fp8"}, E4M3_LAYER),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, FOUR_BIT_LAYER),
+        ({"quant_method": "awq", "bits": 4, "group_size": 8}, AWQ_LAYER),
+    ],
+    ids=["compressed-tensors", "modelopt", "fp8", "gptq", "awq"],
+)  # fmt: skip
+def test_cache_scales_beside_a_layer_are_its_extras(
+    config: dict[str, Any], tensors: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    cached = {"a__k_scale": np.float32(0.5), "a__v_scale": np.full(1, 0.25, np.float32)}
+    with checkpoint(tmp_path / "in", config, **tensors, **cached) as file:
+        assert (set(file), file.problems) == ({"a.weight"}, ())
+        assert set(file["a.weight"].spec.extras) == {"k_scale", "v_scale"}
+        assert file["a.weight"].parts()["k_scale"].numpy() == 0.5
+        assert json.loads(bytes(file.assets["config.json"].raw))["quantization_config"] == config
+        made = squish.convert(file, tmp_path / "out.zt", "ztensor", encode="f32")
+        assert set(made.dropped) >= {"a.weight: k_scale", "a.weight: v_scale"}
+
+
 def test_cache_scales_alone_are_plain_tensors(tmp_path: Path) -> None:
     tensors = {"attn__k_scale": np.ones(1, np.float32), "a__weight": np.zeros((8, 8), np.float16)}
     with checkpoint(tmp_path, {"quant_method": "fp8"}, **tensors) as file:

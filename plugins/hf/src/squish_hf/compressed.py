@@ -12,7 +12,7 @@ from squish_safetensors.layers import Files, Parts
 from squish_core.api import FormatError, TensorSpec
 from squish_hf import compressed_formats as formats
 from squish_hf.declaration import Declared, Patterns, refuse
-from squish_hf.method import Method
+from squish_hf.method import CACHE, Method
 from squish_hf.sparse import SPARSE, SPARSE_24, SPARSE_SUFFIXES, read_sparse
 
 SUFFIXES = (
@@ -20,8 +20,7 @@ SUFFIXES = (
     *SPARSE_SUFFIXES,
 )  # fmt: skip
 BESIDE = (
-    ".input_global_scale", ".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point",
-    ".k_scale", ".v_scale",
+    *CACHE, ".input_global_scale", ".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point",
 )  # fmt: skip
 UNNAMED, PATTERN = ("dense", "mixed-precision"), "re:"
 

@@ -12,7 +12,8 @@ from squish_safetensors.layers import Files, Parts, encoded, need
 from squish_core.api import CodecSpec, FormatError, TensorSpec
 from squish_hf.act_order import ActOrder
 from squish_hf.declaration import Declared, Patterns, refuse
-from squish_hf.method import Method
+from squish_hf.fp8 import left
+from squish_hf.method import CACHE, Method
 
 SUFFIXES = (".qweight", ".qzeros", ".scales", ".g_idx")
 BITS, FLOATS = (2, 3, 4, 8), ("f16", "bf16", "f32")
@@ -32,7 +33,7 @@ def read(declared: Declared, files: Files) -> Method:
     def make(layer: str, parts: Parts) -> TensorSpec:
         return _make(layer, parts, settings.of(layer), *FORMATS[dialect], dialect == "gptq_p")
 
-    return Method(dialect=dialect, suffixes=SUFFIXES, make=make, idle=settings.idle)
+    return Method(dialect=dialect, suffixes=SUFFIXES, beside=CACHE, make=make, idle=settings.idle)
 
 
 class Settings:
@@ -91,13 +92,14 @@ def _make(
         inner["order"] = "planes"
     spec = CodecSpec("affine", inner)
     fields = {"data": ("qweight", codes), "scale": ("scales", scales), "offset": ("qzeros", zeros)}
+    extras = left(parts, *(suffix.lstrip(".") for suffix in SUFFIXES))
     if ".g_idx" not in parts:
         if declared.get("desc_act", bool, False):
             need(parts, ".g_idx", ("i32",))
-        return encoded(f"{layer}.weight", (rows, columns), spec, Affine(), fields)
+        return encoded(f"{layer}.weight", (rows, columns), spec, Affine(), fields, extras)
     fields["g_idx"] = ("g_idx", need(parts, ".g_idx", ("i32",), rank=1))
     wrapped = ActOrder().around(Affine(), inner)
-    return encoded(f"{layer}.weight", (rows, columns), CodecSpec("hf.act_order", {}, spec), wrapped, fields)
+    return encoded(f"{layer}.weight", (rows, columns), CodecSpec("hf.act_order", {}, spec), wrapped, fields, extras)
 
 
 def group_size(declared: Declared) -> int:

@@ -7,6 +7,9 @@ from collections.abc import Callable, Collection, Iterable
 from attrs import frozen
 from squish_safetensors.layers import Make
 
+CACHE = (".k_scale", ".v_scale", ".k_bias", ".v_bias")
+"""What a quantised cache of keys and values leaves beside the layers that fill it; no weight needs it."""
+
 
 @frozen(kw_only=True)
 class Method:
