@@ -440,6 +440,19 @@ class Commands:
             print("hello")
 
 
+class Group:
+    """A plugin with a command that has commands."""
+
+    @hookimpl
+    def squish_commands(self, app: Any) -> None:
+        import typer
+
+        group = typer.Typer(no_args_is_help=True)
+        group.command()(lambda: None)
+        group.command("other")(lambda: None)
+        app.add_typer(group, name="group")
+
+
 class BadCommands:
     @hookimpl
     def squish_commands(self, app: Any) -> None:
@@ -510,6 +523,15 @@ def test_a_wrong_command_line_gives_2_and_one_line(squish: Any, wrong: list[str]
     ran = squish(*wrong)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
     assert ran.err.startswith("error: ")
+
+
+def test_a_group_without_a_command_says_so(squish: Any, install: Any) -> None:
+    install(Group())
+    ran = squish("group")
+    assert (ran.code, ran.err) == (
+        2,
+        "error: squish group: a command is missing. `squish group --help` says how it is used.\n",
+    )
 
 
 def test_errors_are_json_documents_too(squish: Any, tmp_path: Path) -> None:

@@ -70,10 +70,12 @@ def run(argv: Sequence[str]) -> int:
 
 def usage(error: Any) -> SquishError:
     """A command line that cannot be parsed, as an error like all others."""
-    command = getattr(getattr(error, "ctx", None), "command_path", "squish")
-    return SquishError(
-        error.format_message().rstrip("."), code="usage", hint=f"`{command} --help` says how it is used."
-    )
+    context = getattr(error, "ctx", None)
+    command = getattr(context, "command_path", "squish")
+    message = error.format_message().rstrip(".")
+    if context is not None and message == context.get_help().rstrip("."):  # of a group, named alone
+        message = f"{command}: a command is missing"
+    return SquishError(message, code="usage", hint=f"`{command} --help` says how it is used.")
 
 
 def build(argv: Sequence[str]) -> typer.Typer:
