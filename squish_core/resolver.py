@@ -39,7 +39,7 @@ class Ranked:
         return (mode, self.cost.moved, -self.preference, self.offer.backend, self.rank)
 
 
-Policy = Callable[[Ranked], tuple[Any, ...]]
+Policy = Callable[[Ranked], Any]
 POLICIES: dict[str, tuple[Policy, str]] = {
     "spec": (lambda ranked: (ranked.rank,), "the format ranks this encoding first"),
     "smallest": (lambda ranked: (ranked.cost.resident, ranked.rank), "it takes the least memory while it is loaded"),
@@ -149,7 +149,7 @@ def resolve(
         refused += _absent_backends(registry)
     if not offers:
         raise _nothing(target, encodings, refused, spec)
-    offers.sort(key=lambda ranked: (*key(ranked), *ranked.tie))
+    offers.sort(key=lambda ranked: (key(ranked), *ranked.tie))
     return Chain(
         target=target, container=container, chosen=offers[0].offer,
         because=_because(offers, name, key, asked=wanted is not None),

@@ -54,6 +54,7 @@ def test_exact_prefers_exact_results() -> None:
     known = backends(toys.backend("toy.rough", 9, exact=False), toys.backend("toy.exact", mode="fold"))
     assert chosen(known)[0] == "toy.rough"
     assert chosen(known, policy="exact")[0] != "toy.rough"
+    assert chosen(known, policy=lambda ranked: ranked.preference) == chosen(known, policy=lambda r: (r.preference,))
 
 
 def test_any_function_is_a_policy() -> None:
