@@ -13,8 +13,8 @@ STEP = 64 << 20
 """Bytes of a file after which the disk is told to begin with it."""
 THREADS = 4
 """Files synced at once: a journal takes them together."""
-MOST = 64
-"""Files that wait for the disk, open."""
+MOST = 16
+"""Files that wait for the disk, open: a process may not have many."""
 
 
 class Syncer:
