@@ -319,3 +319,6 @@ class Assets(Mapping[str, Buffer]):
 
     def __len__(self) -> int:
         return len(self._file.index.assets)
+
+    def __repr__(self) -> str:
+        return f"<Assets {', '.join(self) or 'none'}>"

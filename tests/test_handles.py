@@ -47,6 +47,7 @@ def test_an_unknown_name_gives_the_nearest(file: Any) -> None:
     with pytest.raises(KeyError):
         file.assets["nothing"]
     assert file.assets.get("nothing") is None
+    assert repr(file.assets) == "<Assets config.json>"
     assert "nothing" not in file.assets
 
 
