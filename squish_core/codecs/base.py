@@ -48,8 +48,7 @@ class Codes:
     "none": q*scale; "zero_point": (q - offset)*scale; "bias": q*scale + offset. With a `table` (f32, the same for
     all of the tensor), q is `table[value]`. `words`: the same integers still packed, where a codec can give them so:
     unsigned little-endian words [..., words of a row], of any strides; each row fills its words as one bit stream,
-    first code lowest. Both are given as functions, so that only what the target asks for is made. Source: DESIGN,
-    data model.
+    first code lowest. Both are given as functions, so that only what the target asks for is made.
     """
 
     bits: int
