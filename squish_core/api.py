@@ -37,6 +37,7 @@ _NAMES = {
     "squish_core.writing": ("Outgoing", "Sink", "Stream", "appended_file", "atomic_file", "atomic_folder"),
     "squish_core.conversion": ("convert", "outgoing"),
     "squish_core.cli.output": ("Answer",),
+    "squish_core.cli.progress": ("Progress",),
     "squish_core.handles": ("File", "open"),
     "squish_core.typed": ("dump_meta", "load_meta"),
     "squish_core.digests": ("Digest", "check_digest"),
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from squish_core.backends.operands import operand as operand
     from squish_core.backends.operands import routed as routed
     from squish_core.cli.output import Answer as Answer
+    from squish_core.cli.progress import Progress as Progress
     from squish_core.codecs.base import ByteCodec as ByteCodec
     from squish_core.codecs.base import Codec as Codec
     from squish_core.codecs.base import Codes as Codes

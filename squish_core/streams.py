@@ -101,10 +101,10 @@ def encoded(
     source = file.registry.codec(origin.codec)
     # Values of the target's dtype are taken as they are: NaN payloads survive.
     as_is = source.value_dtype(tensor.spec, origin.codec.params) == own
-    read = partial(tensor._read, origin) if as_is else _reader(file, name, origin)
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:
         distance = Distance()
+        read = partial(tensor._read, origin) if as_is else _reader(file, name, origin)
 
         def measure(values: np.ndarray, made: dict[str, np.ndarray]) -> None:
             panel = evolve(target, shape=values.shape)
