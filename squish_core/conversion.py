@@ -189,7 +189,8 @@ class Plan:
 
         assets = {name: bytes(buffer.raw) for name, buffer in self.file.assets.items()}
         tensors = self.outgoing(start)
-        with self._atomic(advance) as sink, guarded(FormatError, "writing", file=str(self.target)):
+        # A full disk may show only when the file is closed, so that the guard is around that, too.
+        with guarded(FormatError, "writing", file=str(self.target)), self._atomic(advance) as sink:
             self.container.write(sink, tensors, self.file.index.meta, assets, self.options)
 
     def _atomic(self, advance: Callable[[int], None]) -> AbstractContextManager[Sink]:

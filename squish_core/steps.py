@@ -193,7 +193,10 @@ class Decision:
             wanted = evolve(wanted, inner=evolve(wanted.inner, params=inner))
         codec = self.known.codec(wanted)
         if wanted.id != "dense" and len(spec.shape) < 2:
-            raise TensorError("a vector is not quantised", found=f"shape {list(spec.shape)}", code="rank")
+            raise TensorError(
+                "a vector is not quantised", found=f"shape {list(spec.shape)}", code="rank",
+                hint="A rule without a pattern leaves vectors as they are; after one with, add NAME=keep for them.",
+            )  # fmt: skip
         params = self.known.encoder(wanted).params_for(spec, wanted.params)
         self._check_stats(spec, wanted)
         params = codec.measure(partial(values_of, self.file, spec, origin), spec, params)

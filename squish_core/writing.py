@@ -292,9 +292,10 @@ def atomic_folder(target: Path, progress: Callable[[int], None] | None = None) -
 
 def _check_plain(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_file()):
+        kind = "a link" if target.is_symlink() else "a folder" if target.is_dir() else "no regular file"
         raise FormatError(
-            "will not be written through", file=str(target), found="a link" if target.is_symlink() else "not a file",
-            code="file-kind", hint="Name a plain file.",
+            f"is {kind}, and is not written through", file=str(target), code="file-kind",
+            hint="Name a file in it." if kind == "a folder" else "Name a plain file.",
         )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -334,3 +335,19 @@ def test_diff_sees_equal_bytes_behind_a_filter_and_a_single_one_that_differs() -
     assert [
         item.state for item in squish.diff(plain, toys.box({"w": values, "none": values[:0]}), registry=known).tensors
     ] == ["differs", "bytes"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="file sizes are limited by rlimits elsewhere")
+def test_a_disk_that_fills_up_at_the_last_byte_is_a_typed_error(tmp_path: Path) -> None:
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    source = squish.open(toys.box({"w": VALUES}), registry=toys.registry())
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(FormatError, match="the system failed while writing") as caught:
+            squish.convert(source, tmp_path / "out.box", "toy.box")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.file == str(tmp_path / "out.box")
+    assert not list(tmp_path.iterdir())

@@ -116,7 +116,7 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
 
 def test_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(FormatError, match="not a file"), atomic_file(tmp_path / "out"):
+    with pytest.raises(FormatError, match="is a folder"), atomic_file(tmp_path / "out"):
         pass
 
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 Params = Mapping[str, Any]
 Region = tuple[slice, ...]
+"""One slice with explicit start and stop, step 1, per logical axis."""
 Decoder = Callable[[Region, "np.ndarray"], None]
 """Fills an array with a region of a tensor."""
-"""One slice with explicit start and stop, step 1, per logical axis."""
 
 
 class PartArray(Protocol):
