@@ -87,7 +87,8 @@ struct SixBits {
 static INLINE SixBits six_bits(const uint8_t* packed) {
     const uint32_t a = read<uint32_t>(packed), b = read<uint32_t>(packed + 4), c = read<uint32_t>(packed + 8);
     const uint32_t low = 0x3f3f3f3f, nibble = 0x0f0f0f0f, top = 0x30303030;
-    return {(a & low) | uint64_t((c & nibble) | (a >> 2 & top)) << 32, (b & low) | uint64_t((c >> 4 & nibble) | (b >> 2 & top)) << 32};
+    return {(a & low) | uint64_t((c & nibble) | (a >> 2 & top)) << 32,
+            (b & low) | uint64_t((c >> 4 & nibble) | (b >> 2 & top)) << 32};
 }
 static INLINE void six_bits(const uint8_t* packed, uint8_t scale[8], uint8_t minimum[8]) {
     const SixBits made = six_bits(packed);

@@ -145,7 +145,7 @@ template <int Bits, bool Looked> struct Grouped {
             for (int64_t left = group - into; c + 16 <= end; left = group, k++) {
                 const auto levels = scaled(k);
                 for (const int64_t stop = c + left < end ? c + left : end; c + 16 <= stop; c += 16, codes += 2 * Bits)
-                    sink.put(i + c, strided ? levels(load_bytes(gathered + c)) : levels.stream(codes));
+                    sink.put(i + c, levels(strided ? load_bytes(gathered + c) : load_codes16<Bits>(codes)));
             }
         }
         for (int64_t count; c < end; c += count, codes += 2 * Bits) {

@@ -26,7 +26,8 @@ struct TripleBitmap {
         const Lanes32 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
         const uint8_t *one = w.plane0 + row * w.pitch, *two = w.plane1 + row * w.pitch, *three = w.plane2 + row * w.pitch;
         int64_t coded = w.starts[row];
-        for (int64_t c = 0; c < c0; c += 16) coded += __builtin_popcount(read<uint16_t>(one + c / 8) | read<uint16_t>(two + c / 8) | read<uint16_t>(three + c / 8));
+        for (int64_t c = 0; c < c0; c += 16)
+            coded += __builtin_popcount(read<uint16_t>(one + c / 8) | read<uint16_t>(two + c / 8) | read<uint16_t>(three + c / 8));
         int64_t whole = row * w.columns + c0 - coded;
         const int64_t all_whole = w.rows * w.columns - w.stored;
         for (int64_t c = c0; c < c1; c += 16) {

@@ -1,4 +1,6 @@
 // The loops over rows, for every codec. Compiled once for each instruction set, with ISA as the namespace.
+#include <utility>
+
 #include "kernels.h"
 
 #include "codecs_ggml.h"
@@ -18,21 +20,17 @@ namespace {
 
 // ---- which codec a kind is
 
-template <int Kind, class = void> struct Codec;
-template <> struct Codec<DENSE_F32> : Plain<DENSE_F32> {};
-template <> struct Codec<DENSE_F16> : Plain<DENSE_F16> {};
-template <> struct Codec<DENSE_BF16> : Plain<DENSE_BF16> {};
-template <> struct Codec<F8Q8> : F8Q8Blocks {};
-template <> struct Codec<HQQ> : HalfQuadratic {};
-template <> struct Codec<TRIPLE> : TripleBitmap {};
-template <> struct Codec<BITMASK> : Sparse {};
-template <bool Holds> struct When;
-template <> struct When<true> { using type = void; };
-template <int Kind> struct Codec<Kind, typename When<(Kind >= Q4_0 && Kind <= Q8_K)>::type> : Blocks<Kind> {};
-template <int Kind>
-struct Codec<Kind, typename When<(Kind >= AFFINE_1 && Kind <= AFFINE_8)>::type> : Grouped<Kind - AFFINE_1 + 1, false> {};
-template <int Kind>
-struct Codec<Kind, typename When<(Kind >= TABLE_1 && Kind <= TABLE_8)>::type> : Grouped<Kind - TABLE_1 + 1, true> {};
+template <int Kind> constexpr auto codec_of() {
+    if constexpr (Kind <= DENSE_BF16) return Plain<Kind>();
+    else if constexpr (Kind <= Q8_K) return Blocks<Kind>();
+    else if constexpr (Kind <= AFFINE_8) return Grouped<Kind - AFFINE_1 + 1, false>();
+    else if constexpr (Kind <= TABLE_8) return Grouped<Kind - TABLE_1 + 1, true>();
+    else if constexpr (Kind == F8Q8) return F8Q8Blocks();
+    else if constexpr (Kind == HQQ) return HalfQuadratic();
+    else if constexpr (Kind == TRIPLE) return TripleBitmap();
+    else return Sparse();
+}
+template <int Kind> using Codec = decltype(codec_of<Kind>());
 
 // ---- decoding
 
@@ -61,17 +59,13 @@ struct Loops {
     Decode16 to_half, to_bf16;
     Multiply multiply;
 };
-template <int Kind> constexpr Loops loops() { return {decode_row<Kind>, decode_row16<Kind, true>, decode_row16<Kind, false>, multiply_row<Kind>}; }
-const Loops table[KINDS] = {
-    loops<DENSE_F32>(), loops<DENSE_F16>(), loops<DENSE_BF16>(),
-    loops<Q4_0>(), loops<Q4_1>(), loops<Q5_0>(), loops<Q5_1>(), loops<Q8_0>(), loops<Q8_1>(),
-    loops<Q2_K>(), loops<Q3_K>(), loops<Q4_K>(), loops<Q5_K>(), loops<Q6_K>(), loops<Q8_K>(),
-    loops<AFFINE_1>(), loops<AFFINE_2>(), loops<AFFINE_3>(), loops<AFFINE_4>(),
-    loops<AFFINE_5>(), loops<AFFINE_6>(), loops<AFFINE_7>(), loops<AFFINE_8>(),
-    loops<TABLE_1>(), loops<TABLE_2>(), loops<TABLE_3>(), loops<TABLE_4>(),
-    loops<TABLE_5>(), loops<TABLE_6>(), loops<TABLE_7>(), loops<TABLE_8>(),
-    loops<F8Q8>(), loops<HQQ>(), loops<TRIPLE>(), loops<BITMASK>(),
+struct Table {
+    Loops of[KINDS];
 };
+template <int... Kind> constexpr Table every(std::integer_sequence<int, Kind...>) {
+    return {{{decode_row<Kind>, decode_row16<Kind, true>, decode_row16<Kind, false>, multiply_row<Kind>}...}};
+}
+constexpr Table table = every(std::make_integer_sequence<int, KINDS>());
 
 // Zeros in the tiles that a mask leaves out.
 void blank(const Weights& w, int64_t row, int64_t c0, int64_t c1, uint8_t* out, int64_t size) {
@@ -86,7 +80,7 @@ void blank(const Weights& w, int64_t row, int64_t c0, int64_t c1, uint8_t* out, 
 
 void decode(const Weights& w, const int64_t* ids, int64_t row0, int64_t count, int64_t c0, int64_t c1, uint8_t* out,
             int64_t pitch, int32_t type, bool past) {
-    const Loops& loops = table[w.kind];
+    const Loops& loops = table.of[w.kind];
     for (int64_t i = 0; i < count; i++, out += pitch) {
         const int64_t row = ids ? ids[i] : row0 + i;
         if (type == F32) loops.decode(w, row, c0, c1, (float*)out, past);
@@ -188,7 +182,7 @@ void multiply(const Weights& w, int64_t row0, int64_t count, const float* x, int
         return;
     }
     if (m > 1 || w.mask) return multiply_tiles(w, row0, count, x, x_pitch, m, y, y_pitch);
-    for (int64_t i = 0; i < count; i++) y[i] = table[w.kind].multiply(w, row0 + i, x);
+    for (int64_t i = 0; i < count; i++) y[i] = table.of[w.kind].multiply(w, row0 + i, x);
 }
 
 bool arrange_one(const Weights& w, const float* x, float* to) {

@@ -2,6 +2,8 @@
 //   F: 16 floats      B: 16 bytes
 // All arithmetic rounds once a step (-ffp-contract=off), as the NumPy reference does; only `fma` fuses, for sums.
 #pragma once
+#include <type_traits>
+
 #include "bits.h"
 
 #if defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && defined(__AVX512BF16__) && defined(__AVX512VBMI2__)
@@ -76,16 +78,13 @@ template <int Bits> static INLINE void load_codes32(const uint8_t* at, B& low, B
     }
 }
 
-template <bool First, class A, class B> struct Choose { using type = A; };
-template <class A, class B> struct Choose<false, A, B> { using type = B; };
-
 // What each code stands for. `Map` turns 16 codes into values; where the instruction set can look up 16 floats, the values
 // of all codes of up to 4 bits are made once and looked up by the low 4 bits, whatever lies above a code in its byte.
 // A sink of 16-bit values has them rounded in the table, so that no value is rounded twice.
 template <int Bits, class Map, class Sink> struct Levels {
     static constexpr bool tabled = has_lookup && Bits <= 4;
     static constexpr bool halves = tabled && sizeof(typename Sink::Value) < sizeof(F);
-    using Value = typename Choose<tabled, typename Sink::Value, F>::type;
+    using Value = std::conditional_t<tabled, typename Sink::Value, F>;
     static constexpr uint8_t mask = (1u << Bits) - 1;
     Map map;
     Value values;
@@ -102,12 +101,6 @@ template <int Bits, class Map, class Sink> struct Levels {
         B low, high;
         load_codes32<Bits>(at, low, high);
         sink.put(i, (*this)(low), (*this)(high));
-    }
-    // 16 codes of a bit stream
-    INLINE Value stream(const uint8_t* at) const {
-        if constexpr (tabled && Bits == 4 && sizeof(Value) == sizeof(F)) return lookup_nibbles(values, at);
-        else if constexpr (tabled) return lookup(values, load_codes16<Bits>(at));
-        else return map(load_codes16<Bits>(at));
     }
 };
 

@@ -131,9 +131,6 @@ static INLINE __m256 lookup8(F table, __m256i index) {
 static INLINE F lookup(F table, B index) {
     return {lookup8(table, _mm256_cvtepu8_epi32(index.v)), lookup8(table, _mm256_cvtepu8_epi32(_mm_srli_si128(index.v, 8)))};
 }
-static INLINE F lookup_nibbles(F table, const uint8_t* at) {
-    return lookup(table, pair(spread8<4>(read<uint32_t>(at)), spread8<4>(read<uint32_t>(at + 4))));
-}
 
 // Products of 32 bytes without sign and 32 with, times a scale, onto sums in eight lanes.
 struct Sum8 { __m256 v; };

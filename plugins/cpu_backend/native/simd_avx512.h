@@ -194,12 +194,6 @@ static INLINE void lookup64(Halves low, Halves high, const uint8_t* at, Halves32
     first.v = _mm512_permutexvar_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(15)), _mm512_castsi256_si512(low.v));
     second.v = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), _mm512_castsi256_si512(high.v));
 }
-static INLINE F lookup_nibbles(F table, const uint8_t* at) {
-    const __m512i places = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-    const __m512i shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
-    const __m512i words = _mm512_castsi128_si512(_mm_loadl_epi64((const __m128i*)at));
-    return {_mm512_permutexvar_ps(_mm512_srlv_epi32(_mm512_permutexvar_epi32(places, words), shifts), table.v)};
-}
 
 // Products of 32 bytes without sign and 32 with, times a scale, onto sums in eight lanes.
 struct Sum8 { __m256 v; };

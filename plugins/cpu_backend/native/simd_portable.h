@@ -115,9 +115,6 @@ static INLINE F lookup(F table, B index) {
     for (int i = 0; i < 16; i++) made.v[i] = table.v[index.v[i] & 15];
     return made;
 }
-static INLINE F lookup_nibbles(F table, const uint8_t* at) {
-    return lookup(table, pair(spread8<4>(read<uint32_t>(at)), spread8<4>(read<uint32_t>(at + 4))));
-}
 
 // Products of 32 bytes without sign and 32 with, times a scale, onto sums in as many lanes as there are.
 typedef F Sum8;

@@ -64,7 +64,7 @@ struct Dot {
         const F next = fma(v, load(x + i), a);
         a = b, b = c, c = d, d = next;
     }
-    INLINE void put(int64_t i, F v, F next) { put(i, v), put(i + 16, next); }
+    INLINE void put(int64_t i, F first, F second) { put(i, first), put(i + 16, second); }
     // Lanes after the last may hold anything, NaN too, so they are made zero and not multiplied by it.
     INLINE void put(int64_t i, F v, int count) {
         float lanes[16], some[16] = {};
