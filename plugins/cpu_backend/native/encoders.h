@@ -1,4 +1,5 @@
-// Encoders of GGML blocks, with the bytes of ggml's reference encoders (ggml_quantize_chunk without importance weights).
+// Encoders of GGML blocks, with the bytes of ggml's reference encoders (ggml_quantize_chunk), for the K types with importance
+// weights too.
 // The searches of the K types run on sixteen groups at a time, one in each lane: every lane adds in the order in which the
 // reference adds, so the sums are the same to the last bit.
 #pragma once
@@ -8,6 +9,8 @@ namespace ISA {
 
 static INLINE F within(F a, float low, float high) { return least(most(a, splat(low)), splat(high)); }
 static INLINE float nearest(float a) { return (a + 12582912.0f) - 12582912.0f; }
+
+constexpr float nothing = 1e-15f;  // groups of smaller magnitudes are zeros
 
 // Thirty-two lanes: sums in one half are done while those in the other wait for each other.
 struct W {
@@ -54,35 +57,34 @@ template <int Size> static void back(const W group[Size], uint8_t* codes) {
 }
 
 struct Fit {  // of thirty-two groups
-    W scale, low;
+    W scale, low, weights;     // the sum of weights
     W best_inverse, best_low;  // what the best codes are found with
     WM wide;                   // lanes whose values are not all alike
 };
 
-// Scale and minimum of 32 values of each lane: the first guess, then Steps + 1 others, each solved for the least weighted
-// squares. A better one also moves the minimum that the next guesses start from, as in the reference.
-template <int Most, int Steps> static INLINE void fit_with_minimum(const W x[32], float first, Fit& fit) {
-    W squares = splat(0);
-    for (int i = 0; i < 32; i++) squares = squares + x[i] * x[i];
-    const W average = root(squares / splat(32));
-    W weight[32];
-    for (int i = 0; i < 32; i++) weight[i] = average + absolute(x[i]);
+struct Guesses {  // at how many steps a group is wide: `most` + first, + delta more each time
+    float first, delta;
+    int count;
+};
 
+// Scale and minimum of 32 values of each lane: the plain guess, then others, each solved for the least weighted squares. A
+// better one also moves the minimum that the next guesses start from, as in the reference.
+template <int Most> static INLINE void fit_with_minimum(const W x[32], const W weight[32], const Guesses& guesses, Fit& fit) {
     W low = x[0], high = x[0], sum_w = weight[0], sum_x = sum_w * x[0];
     for (int i = 1; i < 32; i++) {
         low = least(x[i], low), high = most(x[i], high);
         sum_w = sum_w + weight[i], sum_x = sum_x + weight[i] * x[i];
     }
     low = least(low, splat(0));
-    fit.wide = low < high;
+    fit.wide = low < high, fit.weights = sum_w;
     W inverse = splat(Most) / (high - low), scale = splat(1) / inverse, best = splat(0);
     W best_inverse = inverse, best_low = low;
     for (int i = 0; i < 32; i++) {
         const W miss = scale * within(nearest(inverse * (x[i] - low)), 0, Most) + low - x[i];
         best = best + weight[i] * (miss * miss);
     }
-    for (int step = 0; step <= Steps; step++) {
-        inverse = splat(first + 0.1f * float(step) + Most) / (high - low);
+    for (int step = 0; step < guesses.count; step++) {
+        inverse = splat(guesses.first + guesses.delta * float(step) + Most) / (high - low);
         W codes[32], sum_l = splat(0), sum_l2 = splat(0), sum_xl = splat(0);
         for (int i = 0; i < 32; i++) {
             codes[i] = within(nearest(inverse * (x[i] - low)), 0, Most);
@@ -119,29 +121,75 @@ static INLINE void store_half(uint8_t* at, float value) {
     memcpy(at, &half, 2);
 }
 
+// Codes 0..63 of the eight scales (or minima) of a block, and the step between them.
+static INLINE float six_bit_codes(const float* values, const float*, uint8_t codes[8]) {
+    float largest = 0;
+    for (int j = 0; j < 8; j++) largest = values[j] > largest ? values[j] : largest;
+    const float inverse = largest > 0 ? 63.0f / largest : 0;
+    for (int j = 0; j < 8; j++) {
+        const uint8_t code = uint8_t(int(nearest(inverse * values[j])));
+        codes[j] = code < 63 ? code : 63;
+    }
+    return largest / 63.0f;
+}
+
+// The same for the least weighted squares: the best of nine guesses, then codes that are moved one by one while that helps.
+static float six_bit_codes_weighted(const float* values, const float* weights, uint8_t codes[8]) {
+    float largest = 0, inverse = 0, least_error = 0;
+    for (int j = 0; j < 8; j++) largest = values[j] > largest ? values[j] : largest;
+    memset(codes, 0, 8);
+    if (largest < nothing) return 0;
+    const auto code_of = [&](float value) {
+        const int code = int(nearest(value));
+        return code < 63 ? code : 63;
+    };
+    for (int guess = 0; guess < 9; guess++) {  // the plain one, then up to 0.4 of a step off it
+        const int tenths = guess == 0 ? 0 : guess <= 4 ? guess - 5 : guess - 4;
+        const float this_inverse = (0.1f * float(tenths) + 63.0f) / largest, step = 1 / this_inverse;
+        float error = 0;
+        for (int j = 0; j < 8; j++) {
+            const int code = code_of(this_inverse * values[j]);
+            const float miss = values[j] - step * float(guess ? code : uint8_t(code));
+            error += weights[j] * miss * miss;
+        }
+        if (guess == 0 || error < least_error) least_error = error, inverse = this_inverse;
+    }
+    float sum_xl = 0, sum_l2 = 0;
+    for (int j = 0; j < 8; j++) {
+        const int code = code_of(inverse * values[j]);
+        codes[j] = uint8_t(code);
+        sum_xl += weights[j] * values[j] * float(code), sum_l2 += weights[j] * float(code) * float(code);
+    }
+    bool moved = true;
+    for (int round = 0; round < 5 && moved; round++) {
+        moved = false;
+        for (int j = 0; j < 8; j++) {
+            const float weight = weights[j], weighted = weight * values[j];
+            float xl = sum_xl - weighted * float(codes[j]), l2 = sum_l2 - weight * float(codes[j]) * float(codes[j]);
+            if (!(xl > 0 && l2 > 0)) continue;
+            const int code = code_of(values[j] * l2 / xl);
+            if (code == codes[j]) continue;
+            xl += weighted * float(code), l2 += weight * float(code) * float(code);
+            if (!(xl * xl * sum_l2 > sum_xl * sum_xl * l2)) continue;
+            codes[j] = uint8_t(code), sum_xl = xl, sum_l2 = l2, moved = true;
+        }
+    }
+    return sum_l2 > 0 ? sum_xl / sum_l2 : 0;
+}
+
 // The header of a Q4_K or Q5_K block, and its codes under the scales that the header holds; where one of those is 0, the codes
 // of the search stay.
 template <int Most, class Searched>
-static INLINE void finish_block(const float* x, const float* scale, const float* minimum, uint8_t* out, uint8_t* codes,
-                                Searched searched) {
-    float max_scale = 0, max_minimum = 0;
-    for (int j = 0; j < 8; j++) {
-        if (scale[j] > max_scale) max_scale = scale[j];
-        if (minimum[j] > max_minimum) max_minimum = minimum[j];
-    }
-    const float inverse_scale = max_scale > 0 ? 63.0f / max_scale : 0, inverse_minimum = max_minimum > 0 ? 63.0f / max_minimum : 0;
-    store_half(out, max_scale / 63.0f), store_half(out + 2, max_minimum / 63.0f);
-    uint8_t scales[8], minima[8], *packed = out + 4;
-    for (int j = 0; j < 8; j++) {
-        const uint8_t s = uint8_t(int(nearest(inverse_scale * scale[j]))), m = uint8_t(int(nearest(inverse_minimum * minimum[j])));
-        scales[j] = s < 63 ? s : 63, minima[j] = m < 63 ? m : 63;
-    }
+static INLINE void finish_block(const float* x, float d, float dmin, const uint8_t scales[8], const uint8_t minima[8], uint8_t* out,
+                                uint8_t* codes, Searched searched) {
+    uint8_t* packed = out + 4;
+    store_half(out, d), store_half(out + 2, dmin);
     for (int j = 0; j < 4; j++) {
         packed[j] = uint8_t(scales[j] | scales[j + 4] >> 4 << 6);
         packed[j + 4] = uint8_t(minima[j] | minima[j + 4] >> 4 << 6);
         packed[j + 8] = uint8_t((scales[j + 4] & 15) | (minima[j + 4] & 15) << 4);
     }
-    const float d = half_to_float(read<uint16_t>(out)), dmin = half_to_float(read<uint16_t>(out + 2));
+    d = half_to_float(read<uint16_t>(out)), dmin = half_to_float(read<uint16_t>(out + 2));
     if (d == 0 || memchr(scales, 0, 8)) searched(codes);
     for (int j = 0; j < 8; j++) {
         const float step = d * float(scales[j]), lift = dmin * float(minima[j]);
@@ -169,28 +217,62 @@ static INLINE void pack_block(const uint8_t* codes, uint8_t* out, bool five) {
         for (int i = 0; i < 32; i += 16, out += 16) pack_nibbles(codes + at + i, codes + at + 32 + i, out);
 }
 
-// `Count` blocks of 256 values at a time; of a last panel that is not whole, the rest is what the one before held.
-template <int Count, class Function> static INLINE void panels(const float* x, int64_t blocks, Function function) {
-    float rest[256 * Count] = {};
+struct Importance {  // of the columns of a matrix, whose rows are whole blocks; or null
+    const float* weights;
+    int64_t columns, at;  // the column at which the next block begins
+};
+
+// `Count` blocks of 256 values at a time, and their weights; of a last panel that is not whole, the rest is of no use.
+template <int Count, class Function>
+static INLINE void panels(const float* x, Importance importance, int64_t blocks, Function function) {
+    float rest[256 * Count] = {}, weights[256 * Count];
     for (; blocks > 0; blocks -= Count, x += 256 * Count) {
         const int count = blocks < Count ? int(blocks) : Count;
         if (count < Count) memcpy(rest, x, size_t(count) * 1024);
-        function(count < Count ? rest : x, count);
+        for (int k = 0; importance.weights && k < Count; k++) {
+            memcpy(weights + 256 * k, importance.weights + importance.at, 1024);
+            importance.at = (importance.at + 256) % importance.columns;
+        }
+        function(count < Count ? rest : x, weights, count);
     }
 }
 
-template <int Most, int Steps> static void encode_with_minima(const float* x, uint8_t* out, int64_t blocks, float first) {
+// The reference's weights: what columns are worth, times what a value is worth beside its block; without importance the latter
+// beside its group.
+static INLINE void weights_of(const float* x, const float* columns, W weight[32]) {
+    float squares[4] = {}, mean[32];
+    for (int i = 0; i < 256; i++)
+        for (int k = 0; k < 4; k++) squares[k] += x[256 * k + i] * x[256 * k + i];
+    for (int k = 0; k < 32; k++) mean[k] = 2 * squares[k / 8] / 256;
+    W value[32];
+    across<32>(x, value), across<32>(columns, weight);
+    for (int i = 0; i < 32; i++) weight[i] = weight[i] * root(W{load(mean), load(mean + 16)} + value[i] * value[i]);
+}
+static INLINE void weights_of(const W x[32], W weight[32]) {
+    W squares = splat(0);
+    for (int i = 0; i < 32; i++) squares = squares + x[i] * x[i];
+    const W average = root(squares / splat(32));
+    for (int i = 0; i < 32; i++) weight[i] = average + absolute(x[i]);
+}
+
+template <int Most>
+static void encode_with_minima(const float* x, const Importance& importance, uint8_t* out, int64_t blocks, Guesses guesses) {
     constexpr int size = Most == 31 ? 176 : 144;
-    panels<4>(x, blocks, [&](const float* x, int count) {
-        W group[32];
+    const auto six_bits = importance.weights ? six_bit_codes_weighted : six_bit_codes;
+    if (importance.weights) guesses = {-0.9f, 0.05f, 37};
+    panels<4>(x, importance, blocks, [&](const float* x, const float* columns, int count) {
+        W group[32], weight[32];
         Fit fit;
         across<32>(x, group);
-        fit_with_minimum<Most, Steps>(group, first, fit);
-        float scale[32], minimum[32];
-        store(scale, fit.scale), store(minimum, splat(0) - fit.low);
+        if (importance.weights) weights_of(x, columns, weight);
+        else weights_of(group, weight);
+        fit_with_minimum<Most>(group, weight, guesses, fit);
+        float scale[32], minimum[32], worth[32];
+        store(scale, fit.scale), store(minimum, splat(0) - fit.low), store(worth, fit.weights);
         for (int k = 0; k < count; k++, out += size) {
-            uint8_t codes[256];
-            finish_block<Most>(x + 256 * k, scale + 8 * k, minimum + 8 * k, out, codes, [&](uint8_t* to) {
+            uint8_t codes[256], scales[8], minima[8];
+            const float d = six_bits(scale + 8 * k, worth + 8 * k, scales), dmin = six_bits(minimum + 8 * k, worth + 8 * k, minima);
+            finish_block<Most>(x + 256 * k, d, dmin, scales, minima, out, codes, [&](uint8_t* to) {
                 uint8_t all[1024];
                 searched_codes<Most>(group, fit, all);
                 memcpy(to, all + 256 * k, 256);
@@ -199,8 +281,6 @@ template <int Most, int Steps> static void encode_with_minima(const float* x, ui
         }
     });
 }
-
-constexpr float nothing = 1e-15f;  // groups of smaller magnitudes are zeros
 
 struct FitAround {  // of thirty-two groups
     W scale = splat(0), best = splat(-1), best_inverse;
@@ -227,14 +307,15 @@ template <bool Below> static INLINE void attempt(const Around& v, int tenths, Fi
 }
 
 // The plain guess of scales for codes -32..31 around zero, and others up to 0.9 of a step off it.
-static INLINE void fit_around_zero(Around& v, FitAround& fit) {
+static INLINE void fit_around_zero(Around& v, bool weighted, FitAround& fit) {
     W peak = splat(0);
     v.largest = splat(0);
     for (int i = 0; i < 16; i++) {
         const W value = v.value[i];
         const WM larger = peak < absolute(value);
         peak = choose(larger, absolute(value), peak), v.largest = choose(larger, value, v.largest);
-        v.weight[i] = value * value, v.weighted[i] = v.weight[i] * value;
+        if (!weighted) v.weight[i] = value * value;
+        v.weighted[i] = v.weight[i] * value;
     }
     fit.best_inverse = splat(-32) / v.largest;
     attempt<false>(v, 0, fit);
@@ -256,12 +337,13 @@ static INLINE void pack_q6_k(const uint8_t* codes, uint8_t* out) {
         }
 }
 
-static void encode_q6_k(const float* x, uint8_t* out, int64_t blocks) {
-    panels<2>(x, blocks, [&](const float* x, int count) {
+static void encode_q6_k(const float* x, const Importance& importance, uint8_t* out, int64_t blocks) {
+    panels<2>(x, importance, blocks, [&](const float* x, const float* columns, int count) {
         Around v;
         FitAround fit;
         across<16>(x, v.value);
-        fit_around_zero(v, fit);
+        if (importance.weights) across<16>(columns, v.weight);
+        fit_around_zero(v, importance.weights, fit);
         float all_scales[32];
         store(all_scales, fit.scale);
         for (int k = 0; k < count; k++, out += 210) {
@@ -353,7 +435,8 @@ static INLINE bool finite(const float* x, int64_t count) {
 }
 
 // By number of the block type in weights.h; false where a value is not finite (its block is then of no use).
-static bool encode(int32_t kind, const float* x, uint8_t* out, int64_t blocks) {
+static bool encode(int32_t kind, const float* x, const float* importance, int64_t first, int64_t columns, uint8_t* out,
+                   int64_t blocks) {
     constexpr int64_t panel = 16;  // blocks that stay in the nearest cache between the check and the search
     const bool wide = kind >= Q2_K;
     const int64_t elements = wide ? 256 : 32;
@@ -361,15 +444,16 @@ static bool encode(int32_t kind, const float* x, uint8_t* out, int64_t blocks) {
     for (int64_t at = 0; at < blocks; at += panel) {
         const int64_t count = blocks - at < panel ? blocks - at : panel;
         const float* from = x + at * elements;
+        const Importance weights = {importance, columns, importance ? (first + at) * elements % columns : 0};
         uint8_t* to = out + at * bytes;
         if (!finite(from, count * elements)) return false;
         switch (kind) {
             case Q4_0: encode_q4_0(from, to, count); break;
             case Q4_1: encode_q4_1(from, to, count); break;
             case Q8_0: encode_q8_0(from, to, count); break;
-            case Q4_K: encode_with_minima<15, 20>(from, to, count, -1.0f); break;
-            case Q5_K: encode_with_minima<31, 15>(from, to, count, -0.5f); break;
-            default: encode_q6_k(from, to, count);
+            case Q4_K: encode_with_minima<15>(from, weights, to, count, {-1.0f, 0.1f, 21}); break;
+            case Q5_K: encode_with_minima<31>(from, weights, to, count, {-0.5f, 0.1f, 16}); break;
+            default: encode_q6_k(from, weights, to, count);
         }
     }
     return true;

@@ -177,7 +177,8 @@ namespace {
 
 struct Blocks {
     int32_t kind;
-    const float* x;
+    const float *x, *importance;
+    int64_t columns;
     uint8_t* out;
     int64_t elements, bytes;
     std::atomic<int> bad{0};
@@ -185,16 +186,18 @@ struct Blocks {
 
 void encode_some(void* context, int64_t begin, int64_t end) {
     Blocks& a = *(Blocks*)context;
-    if (!chosen->kernels->encode(a.kind, a.x + begin * a.elements, a.out + begin * a.bytes, end - begin)) a.bad = 1;
+    if (!chosen->kernels->encode(a.kind, a.x + begin * a.elements, a.importance, begin, a.columns, a.out + begin * a.bytes,
+                                 end - begin))
+        a.bad = 1;
 }
 
 }  // namespace
 
-// Blocks of `elements` values and `bytes` bytes; 0 when a value is not finite.
-API int squish_encode(int32_t kind, const float* x, uint8_t* out, int64_t blocks, int64_t elements, int64_t bytes,
-                      int32_t threads) {
+// Blocks of `elements` values and `bytes` bytes, with `importance` as Kernels::encode has it; 0 when a value is not finite.
+API int squish_encode(int32_t kind, const float* x, const float* importance, int64_t columns, uint8_t* out, int64_t blocks,
+                      int64_t elements, int64_t bytes, int32_t threads) {
     Blocks a;
-    a.kind = kind, a.x = x, a.out = out, a.elements = elements, a.bytes = bytes;
+    a.kind = kind, a.x = x, a.importance = importance, a.columns = columns, a.out = out, a.elements = elements, a.bytes = bytes;
     share(threads, blocks, threads > 1 ? (1 << 14) / elements : blocks + 1, encode_some, &a);
     return !a.bad;
 }

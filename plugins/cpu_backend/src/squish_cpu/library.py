@@ -88,7 +88,7 @@ def library() -> Library:
     products = (weights, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int32)
     products8 = (weights, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int32)
     panels = (weights, c_void_p, c_void_p, c_void_p, c_int32)
-    blocks = (c_int32, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int32)
+    blocks = (c_int32, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_int64, c_int32)
     groups = (ctypes.POINTER(Affine), c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int32)
     return Library(
         _declared(loaded.squish_decode, *rows),
