@@ -19,11 +19,14 @@ _NAMES = {
         "UnsupportedVersionError",
     ),
     "squish_core.limits": ("Limits",),
-    "squish_core.source": ("Source", "check_plain_name", "open_source"),
+    "squish_core.source": ("Source", "check_plain_name"),
+    "squish_core.files": ("open_source",),
     "squish_core.containers": ("Container", "Layout", "Options", "Refinement", "only"),
     "squish_core.codecs.base": (
-        "ByteCodec", "Codec", "Codes", "Encoder", "Params", "PartArray", "Parts", "Policy", "Region", "Short", "Values",
+        "ByteCodec", "Codec", "Codes", "Decoder", "Encoder", "Params", "PartArray", "Parts", "Policy", "Region",
+        "Short", "Values",
     ),
+    "squish_core.codecs.dense": ("Dense",),
     "squish_core.backends.base": (
         "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
     ),
@@ -63,6 +66,7 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import ByteCodec as ByteCodec
     from squish_core.codecs.base import Codec as Codec
     from squish_core.codecs.base import Codes as Codes
+    from squish_core.codecs.base import Decoder as Decoder
     from squish_core.codecs.base import Encoder as Encoder
     from squish_core.codecs.base import Params as Params
     from squish_core.codecs.base import PartArray as PartArray
@@ -71,6 +75,7 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Region as Region
     from squish_core.codecs.base import Short as Short
     from squish_core.codecs.base import Values as Values
+    from squish_core.codecs.dense import Dense as Dense
     from squish_core.containers import Container as Container
     from squish_core.containers import Layout as Layout
     from squish_core.containers import Options as Options
@@ -92,6 +97,7 @@ if TYPE_CHECKING:
     from squish_core.errors import TruncatedError as TruncatedError
     from squish_core.errors import UnknownFormatError as UnknownFormatError
     from squish_core.errors import UnsupportedVersionError as UnsupportedVersionError
+    from squish_core.files import open_source as open_source
     from squish_core.handles import File as File
     from squish_core.handles import open as open  # noqa: A004
     from squish_core.hookspecs import SQUISH_API as SQUISH_API
@@ -124,7 +130,6 @@ if TYPE_CHECKING:
     from squish_core.resolver import Chain as Chain
     from squish_core.source import Source as Source
     from squish_core.source import check_plain_name as check_plain_name
-    from squish_core.source import open_source as open_source
     from squish_core.structure import check_extents as check_extents
     from squish_core.structure import check_name as check_name
     from squish_core.structure import check_shape as check_shape

@@ -13,16 +13,17 @@ from attrs import evolve
 from squish_core import plugins
 from squish_core.buffers import Buffer
 from squish_core.containers import Options
-from squish_core.detection import detect
+from squish_core.detection import detect, unrefined
 from squish_core.dtypes import to_numpy
 from squish_core.errors import FormatError
+from squish_core.files import READERS, open_folder, open_source
 from squish_core.guard import guarded, uncollected
 from squish_core.hookspecs import CodecInfo
 from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, LazyTensors, Part, PlainRange, Problem, Segment, TensorSpec
 from squish_core.plugins import Registry
 from squish_core.recipes import parse_format
-from squish_core.source import READERS, Source, open_folder, open_source
+from squish_core.source import Source
 from squish_core.stored import StoredArray
 from squish_core.structure import check_index, lookalike_names
 from squish_core.tensors import Tensor
@@ -117,7 +118,8 @@ def refine(
                     return refine(refined, source, known, limits, None, {})
     if wanted is not None:
         raise FormatError(f"does not declare itself as {wanted}", file=source.name, code="format")
-    return index
+    unread = unrefined(index, source, known)
+    return evolve(index, problems=(*index.problems, *unread)) if unread else index
 
 
 def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
@@ -206,6 +208,9 @@ class File(Mapping[str, "Tensor"]):
 
     def __contains__(self, name: object) -> bool:
         return name in self.index.tensors
+
+    # A file is the same as itself alone: a mapping's equality would compare tensors, which are made at each look.
+    __eq__, __hash__ = object.__eq__, object.__hash__
 
     def numpy(self, *, copy: bool = False) -> dict[str, np.ndarray]:
         """Every tensor as an array: read-only views of the file where values lie there as they are, else decoded.

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from squish_core import known
-from squish_core.backends.base import OPS, Availability, Backend, Cost, Offer, Refused, Request, Use
+from squish_core.backends.base import OPS, UNCOVERED, Availability, Backend, Cost, Offer, Refused, Request, Use
 from squish_core.errors import SquishError, escape
-from squish_core.model import Encoding, TensorSpec, to_json
+from squish_core.model import CodecSpec, Encoding, TensorSpec, to_json
 from squish_core.recipes import parse_spec
 
 if TYPE_CHECKING:
     from squish_core.plugins import Registry
 
 MODES = ("delegate", "stream", "fold")
+LONG = 40
+"""Characters of a codec and its parameters that are told on a line of their own."""
 
 
 @frozen
@@ -39,7 +42,7 @@ class Ranked:
         return (mode, self.cost.moved, -self.preference, self.offer.backend, self.rank)
 
 
-Policy = Callable[[Ranked], tuple[Any, ...]]
+Policy = Callable[[Ranked], Any]
 POLICIES: dict[str, tuple[Policy, str]] = {
     "spec": (lambda ranked: (ranked.rank,), "the format ranks this encoding first"),
     "smallest": (lambda ranked: (ranked.cost.resident, ranked.rank), "it takes the least memory while it is loaded"),
@@ -61,13 +64,26 @@ class Chain:
     spec: TensorSpec | None = field(default=None, repr=False)
     options: Mapping[str, Any] = field(factory=dict)
 
+    def __str__(self) -> str:
+        return self.explain()
+
+    def without_chosen(self, why: str) -> Chain:
+        """The chain when loading showed that the data do not suit the chosen backend: the next offer is taken."""
+        lost, (first, *rest) = self.chosen, self.others
+        refused = Refused(backend=lost.backend, encoding=lost.encoding, code=UNCOVERED, why=why)
+        because = f"the data do not suit {lost.backend}, which went before it"
+        return evolve(self, chosen=first, others=tuple(rest), refused=(*self.refused, refused), because=because)
+
     def explain(self) -> str:
         """The decision in a few lines for people."""
-        lines = [self.target, f"  chosen   {self._path(self.chosen)}", f"           {_terms(self.chosen)}"]
+        answers: list[Offer | Refused] = [self.chosen, *self.others, *self.refused]
+        codecs = _brief(item.encoding.codec for item in answers if item.encoding)
+        lines = [self.target, f"  chosen   {self._path(self.chosen, codecs)}", f"           {_terms(self.chosen)}"]
         lines.append(f"  because  {self.because}")
-        lines += [f"  instead  {self._path(offer)}: {_terms(offer)}" for offer in self.others]
+        lines += [f"  instead  {self._path(offer, codecs)}: {_terms(offer)}" for offer in self.others]
+        lines += [f"  codec    {text}" for text, name in codecs.items() if name != text]
         for refused in self.refused:
-            what = f" with {refused.encoding.codec}" if refused.encoding else ""
+            what = f" with {codecs[str(refused.encoding.codec)]}" if refused.encoding else ""
             who = refused.backend or "any backend"
             install = f" ({refused.install})" if refused.install else ""
             lines.append(f"  not      {who}{what}: {refused.why}{install}")
@@ -97,11 +113,11 @@ class Chain:
             ],
         }  # fmt: skip
 
-    def _path(self, offer: Offer) -> str:
+    def _path(self, offer: Offer, codecs: Mapping[str, str]) -> str:
         filters = sorted({item.codec for part in offer.encoding.parts.values() for item in part.filters})
         label = offer.encoding.label
         container = self.container if label == "stored" else f"{self.container} ({label})"
-        return " -> ".join([container, *filters, str(offer.encoding.codec), offer.backend])
+        return " -> ".join([container, *filters, codecs[str(offer.encoding.codec)], offer.backend])
 
 
 def resolve(
@@ -124,43 +140,22 @@ def resolve(
     wanted = None if backend is None else parse_spec(backend)
     if op not in OPS:
         raise SquishError("no such operation", expected=", ".join(OPS), found=repr(op), code="op")
-    offers: list[Ranked] = []
     refused = [item for item in recipes if isinstance(item, Refused)]
     encodings = [item for item in recipes if isinstance(item, Encoding)]
-    if wanted is not None and wanted.id not in registry.backends:
-        registry.backend(wanted.id)
-    for backend_id in sorted(registry.backends):
-        if wanted is not None and backend_id != wanted.id:
-            continue
-        try:
-            implementation = registry.backend(backend_id)
-        except SquishError as error:  # it is installed and cannot be imported; the others still answer
-            if wanted is not None:
-                raise
-            refused.append(Refused(backend=backend_id, encoding=None, code="import", why=error.message))
-            continue
-        if wanted is not None and wanted.params:
-            implementation = implementation.configured(wanted.params)
-        available = _probe(implementation)
-        if not available.ok:
-            refused.append(Refused(backend=backend_id, encoding=None, code="unavailable", why=available.reason))
-            continue
-        preference = getattr(registry.backends[backend_id].info, "preference", 0)
+    offers: list[Ranked] = []
+    for implementation, preference in _available(registry, wanted, refused):
         for rank, encoding in enumerate(encodings):
             request = Request(spec=spec, encoding=encoding, use=Use(op=op), registry=registry)
-            answer = _offer(backend_id, implementation, request)
+            answer = _offer(implementation, request)
             if isinstance(answer, Refused):
                 refused.append(answer)
-            elif op not in answer.ops:
-                why = f"has no operation {op!r} for this codec and shape"
-                refused.append(Refused(backend=backend_id, encoding=encoding, code="operation", why=why))
             else:
                 offers.append(Ranked(answer, rank, preference))
     if backend is None:
         refused += _absent_backends(registry)
     if not offers:
         raise _nothing(target, encodings, refused, spec)
-    offers.sort(key=lambda ranked: (*key(ranked), *ranked.tie))
+    offers.sort(key=lambda ranked: (key(ranked), *ranked.tie))
     return Chain(
         target=target, container=container, chosen=offers[0].offer,
         because=_because(offers, name, key, asked=wanted is not None),
@@ -233,37 +228,55 @@ def _because(offers: Sequence[Ranked], policy: str, key: Policy, *, asked: bool)
     return next(reason for reason, a, b in zip(reasons, first.tie, second.tie) if a != b)
 
 
-def _probe(implementation: Any) -> Availability:
+def _available(registry: Registry, wanted: CodecSpec | None, refused: list[Refused]) -> Iterator[tuple[Backend, int]]:
+    """The backends that can run here, or the wanted one with its options, and their preference; others are refused."""
+    if wanted is not None and wanted.id not in registry.backends:
+        registry.backend(wanted.id)  # which says what to install
+    for name in sorted(registry.backends) if wanted is None else [wanted.id]:
+        try:
+            backend = registry.backend(name)
+        except SquishError as error:  # it is installed and cannot be imported; the others still answer
+            if wanted is not None:
+                raise
+            refused.append(Refused(backend=name, encoding=None, code="import", why=error.message))
+            continue
+        if wanted is not None and wanted.params:
+            backend = backend.configured(wanted.params)
+        available = _probe(backend)
+        if available.ok:
+            yield backend, getattr(registry.backends[name].info, "preference", 0)
+        else:
+            refused.append(Refused(backend=name, encoding=None, code="unavailable", why=available.reason))
+
+
+def _probe(backend: Backend) -> Availability:
     try:
-        available: Availability = implementation.probe()
-        return available
+        return backend.probe()
     except Exception as error:  # a probe must never stop the others
         return Availability(ok=False, reason=f"its probe failed: {type(error).__name__}: {error}")
 
 
-def _offer(backend: str, implementation: Backend, request: Request) -> Offer | Refused:
+def _offer(backend: Backend, request: Request) -> Offer | Refused:
+    """What a backend answers; an offer without the operation that is asked for is a refusal."""
     try:
-        return implementation.offer(request)
+        answer = backend.offer(request)
     except Exception as error:  # one backend's bug must not take the others away
-        why = f"its offer failed: {type(error).__name__}: {error}"
-        return Refused(backend=backend, encoding=request.encoding, code="plugin-bug", why=why)
+        code, why = "plugin-bug", f"its offer failed: {type(error).__name__}: {error}"
+    else:
+        if isinstance(answer, Refused) or request.use.op in answer.ops:
+            return answer
+        code, why = "operation", f"has no operation {request.use.op!r} for this codec and shape"
+    return Refused(backend=backend.id, encoding=request.encoding, code=code, why=why)
 
 
 def _absent_backends(registry: Registry) -> list[Refused]:
-    absent = []
-    for wanted in known.PACKAGES["backend"]:
-        if wanted not in registry.backends:
-            refusal = known.absent("backend", wanted)
-            absent.append(
-                Refused(
-                    backend=wanted,
-                    encoding=None,
-                    code=refusal.code,
-                    why="not installed",
-                    install=refusal.install,
-                )
-            )
-    return absent
+    absent = [
+        (name, known.absent("backend", name)) for name in known.PACKAGES["backend"] if name not in registry.backends
+    ]
+    return [
+        Refused(backend=name, encoding=None, code=refusal.code, why="not installed", install=refusal.install)
+        for name, refusal in absent
+    ]
 
 
 def _nothing(
@@ -283,6 +296,17 @@ def _nothing(
         f"nothing installed can run it ({reasons})", tensor=target, code="no-chain",
         hint=f"Run `{install}`." if install else None,
     )  # fmt: skip
+
+
+def _brief(codecs: Iterable[CodecSpec]) -> dict[str, str]:
+    """Each codec as text, and its name in a line: a long one's ids alone, where no other has the same."""
+    names = {str(codec): _ids(codec) for codec in codecs}
+    count = Counter(names.values())
+    return {text: text if len(text) <= LONG or count[name] > 1 else name for text, name in names.items()}
+
+
+def _ids(codec: CodecSpec) -> str:
+    return f"{codec.id}({_ids(codec.inner)})" if codec.inner else codec.id
 
 
 def _terms(offer: Offer) -> str:

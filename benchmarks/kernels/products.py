@@ -24,7 +24,11 @@ CASES = {  # plot -> shape, vectors, threads
 COLD = 96 << 20  # bytes of weights in a pass over copies: three times the caches
 ONE_VECTOR = ("mlx", "numba", "torch f32")  # no loop for more, or too slow to wait for
 FEW = 8  # vectors; more are bound by arithmetic, and one copy does
-ACTIVATIONS = ("f32", "int8")
+WAYS = {
+    "f32": "activations=f32",
+    "int8": "activations=int8",
+    **{f"{kind} repacked": f"activations={kind},repack=rows" for kind in ("f32", "bf16", "int8")},
+}
 PEERS = {
     **{
         f"ggml {name}": Peer("ggml", peers.ggml_multiply, {"kind": NUMBERS[name]})
@@ -37,23 +41,24 @@ PEERS = {
     "mlx": Peer("mlx", peers.mlx_multiply),
     "numba": Peer("numba", peers.numba_multiply),
 }  # fmt: skip
-NIBBLES = {  # activations -> those who multiply 4-bit codes like that; bf16 is the nearest to codes that torch has
-    "f32": ("onnxruntime f32", "torch f32", "numba", "NumPy"),
-    "int8": ("ggml Q4_0", "ggml Q4_K", "onnxruntime int8", "torch bf16"),
-}
+CODES = ("ggml Q4_0", "ggml Q4_K", "onnxruntime int8", "torch bf16")  # bf16 is the nearest to codes that torch has
+VALUES = ("onnxruntime f32", "torch f32", "numba", "NumPy")
+NIBBLES = {kind: VALUES if kind.startswith("f32") else CODES for kind in WAYS}  # way -> those who multiply like that
 BESIDE = {
     **{(codec, kind): names for codec in ("INT4 g32", "Q4_0", "Q4_K") for kind, names in NIBBLES.items()},
     **{("MLX 4-bit g64", kind): (*names, "mlx") for kind, names in NIBBLES.items()},
-    **{(codec, kind): (f"ggml {codec}",) for codec in ("Q8_0", "Q6_K") for kind in ACTIVATIONS},
+    **{(codec, kind): (f"ggml {codec}",) for codec in ("Q8_0", "Q6_K") for kind in ("f32", "int8")},
 }
 TWO_THREADS = 1.7  # two threads must read so many times faster than one to be judged by it
 
 
 NOTE = (
-    "{copies}, all calls in turns. {limit} Rates are of stored bytes. ggml takes activations as codes of 8 bits and "
-    "repacks Q4_0 and Q4_K when it loads; NumPy decodes panels of INT4 and multiplies by BLAS with all its threads."
+    "{copies}, all calls in turns. {limit} Rates are of the bytes that a product reads: the stored ones, or those of "
+    "the copy. ggml (Q4_0, Q4_K), onnxruntime and torch repack weights when they load them, so what is wanted against "
+    "them is judged where ours are `repacked` too; the others multiply a file's bytes in place. ggml takes activations "
+    "as codes of 8 bits; NumPy decodes panels of INT4 and multiplies by BLAS with all its threads."
 )
-READ = "`read` reads the stored bytes once."
+READ = "`read` reads those bytes once."
 FMA = "`FMA` multiplies and adds in registers as often as f32 needs; codes may be faster."
 PASS = "A call is a pass over so many copies of the weights that none is in a cache"
 
@@ -74,16 +79,17 @@ def multiply(shape: tuple[int, int], count: int, threads: int, rounds: int) -> l
     """Every codec, peer and limit in turns, for one shape and number of vectors."""
     x = np.random.default_rng(1).standard_normal((count, shape[1]), np.float32)
     calls: dict[Any, Any] = {}
-    stored: dict[tuple[str, str], int] = {}  # bytes of a product
+    read: dict[tuple[str, str], int] = {}  # bytes of a product
     passes: dict[Any, int] = {}  # products of a call
     for codec, spec in CODECS.items():
         few = tensors(spec, (8, shape[1]))[0]
-        ways = {kind: f"cpu:threads={threads},activations={kind}" for kind in ACTIVATIONS}
+        ways = {kind: f"cpu:threads={threads},{way}" for kind, way in WAYS.items()}
         ways = {kind: way for kind, way in ways.items() if runs(few, way)}
-        nbytes = few.nbytes * shape[0] // 8
-        made = tensors(spec, shape, -(-COLD // nbytes) if count <= FEW else 1) if ways else []
+        made = tensors(spec, shape, -(-COLD // (few.nbytes * shape[0] // 8)) if count <= FEW else 1) if ways else []
         for kind, way in ways.items():
-            calls[codec, kind], stored[codec, kind], passes[codec, kind] = passing(made, way, x), nbytes, len(made)
+            cost = made[0].chain(way).chosen.cost
+            assert cost is not None
+            calls[codec, kind], read[codec, kind], passes[codec, kind] = passing(made, way, x), cost.moved, len(made)
     copies = passes["INT4 g32", "f32"]
     for name, peer in PEERS.items():
         if count == 1 or name not in ONE_VECTOR:
@@ -98,7 +104,7 @@ def multiply(shape: tuple[int, int], count: int, threads: int, rounds: int) -> l
     gain = seconds["read on one"] / seconds["read"]
 
     rows = []
-    for (codec, kind), nbytes in stored.items():
+    for (codec, kind), nbytes in read.items():
         mine, limit = seconds[codec, kind], "read" if count == 1 else "FMA"
         amount = nbytes if count == 1 else 2 * shape[0] * shape[1] * count
         others = {limit: probes[limit].seconds(seconds[limit], amount)}
@@ -113,17 +119,19 @@ def multiply(shape: tuple[int, int], count: int, threads: int, rounds: int) -> l
 
 def required(codec: str, kind: str, shape: tuple[int, int], count: int, threads: int) -> dict[str, float]:
     """The least ratios to a limit and to peers."""
-    nibbles = "ggml Q4_0" in BESIDE.get((codec, kind), ())
+    nibbles = kind == "int8 repacked"
     if threads > 1:
         return {"read": 0.75}
-    if count == 1 and kind == "f32":
+    if count == 1 and kind.startswith("f32"):
         return {"read": 0.25 if instructions() == "avx2" else 0.62}
+    if kind == "bf16 repacked":
+        return {"ggml Q4_0": 1.2} if count > FEW else {}
     if count == 1:
         return {"read": 0.8, **({"ggml": 1.2, "torch bf16": 1.5} if nibbles else {})}
     if count == FEW:
         ratio = 1.25 if shape == SQUARE else 1.0
         return {"ggml": ratio, "onnxruntime": ratio} if nibbles else {}
-    return {"FMA": 0.55} if kind == "f32" else {"ggml Q4_0": 1.2} if kind == "bf16" else {}
+    return {"FMA": 0.55} if kind.startswith("f32") else {}
 
 
 def passing(made: list[Tensor], backend: str, x: np.ndarray) -> Callable[[], object]:

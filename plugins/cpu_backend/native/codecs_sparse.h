@@ -77,7 +77,14 @@ struct Sparse {
         const uint8_t* bits = w.plane0;
         int64_t at = w.starts[row];
         for (int64_t c = 0; c < c0; c += 16) at += __builtin_popcount(mask16(bits, begin + c, end));
-        for (int64_t c = c0; c < c1; c += 16) {
+        int64_t c = c0;
+        if constexpr (has_expand && Sink::type != F32)  // rounded side by side, and only then sent to their places
+            for (; !w.scale && c + 32 <= c1 && at + 32 <= w.stored && (begin + c) / 8 + 8 <= end; c += 32) {
+                const uint32_t mask = uint32_t(read<uint64_t>(bits + (begin + c) / 8) >> (begin + c) % 8);
+                sink.put(c - c0, expand(mask, rounded32<Type>(w, at, sink)));
+                at += __builtin_popcount(mask);
+            }
+        for (; c < c1; c += 16) {
             const int64_t count = c1 - c < 16 ? c1 - c : 16;
             const uint32_t mask = mask16(bits, begin + c, end) & ((1u << count) - 1);
             const F v = expand(mask, load16<Type>(w, at));
@@ -86,6 +93,12 @@ struct Sparse {
             else put_some(sink, c - c0, v, count);
             at += __builtin_popcount(mask);
         }
+    }
+
+    template <int Type, class Sink> static INLINE auto rounded32(const Weights& w, int64_t first, const Sink& sink) {
+        if constexpr (Type == Sink::type) return read<Halves32>(w.data + first * 2);
+        else if constexpr (Type == BF16) return sink.widened(load16<Type>(w, first), load16<Type>(w, first + 16));
+        else return sink.rounded(load16<Type>(w, first), load16<Type>(w, first + 16));
     }
 
     // Sixteen bits from any bit on; no byte from `end` on is read.

@@ -6,24 +6,27 @@
 
 namespace ISA {
 
-// Activations of several vectors. `scales` has `padded` numbers a vector, one for each 32 columns; `sums` twice as many, scale
-// times the sum of the codes of each group of weights that has an offset of its own.
-struct Codes8 {
-    int8_t* codes;
+// Activations of several vectors as numbers of one kind. `scales` has `padded` numbers a vector, one for each 32 columns; `sums`
+// twice as many, those of each group of weights that has an offset of its own.
+template <class Number> struct Prepared {
+    Number* codes;
     float *scales, *sums;
     int64_t columns, padded;
 
-    Codes8(int8_t* room, int64_t columns, int64_t m) : codes(room), columns(columns), padded((columns + 511) / 512 * 16) {
-        scales = (float*)(room + m * columns), sums = scales + m * padded;
+    Prepared(const void* room, int64_t columns, int64_t m)
+        : codes((Number*)room), columns(columns), padded((columns + 511) / 512 * 16) {
+        scales = (float*)(codes + m * columns), sums = scales + m * padded;
     }
 };
+using Codes8 = Prepared<int8_t>;
 
 // Vectors that are multiplied together: 8, then 4, then single ones.
 static INLINE int64_t together(int64_t left) { return left >= 8 ? 8 : left >= 4 ? 4 : 1; }
 
 // Which columns a sum is of: 16 (Q6_K), 32, or a group of several 32. Mixed: codes of vectors that are multiplied together lie
 // by four columns, those of one vector after the other's.
-template <class Units, bool Mixed = false> void quantize_all(const Weights& w, const float* x, const Codes8& to, int64_t m) {
+template <class Units, bool Mixed = false> void quantize_all(const Weights& w, const float* x, void* room, int64_t m) {
+    const Codes8 to(room, w.columns, m);
     constexpr bool each = Units::scales == Scales::EACH, shuffled = Units::units == 1 && Units::order(1) == 2;
     const int64_t units = w.columns / 32, group = Units::group(w);
     for (int64_t v = 0, first = 0; v < m; v++) {
@@ -128,7 +131,8 @@ void multiply8_row(const Weights& w, int64_t row, const Codes8& x, int64_t v0, f
 }
 
 template <class Units>
-void multiply8_rows(const Weights& w, int64_t row0, int64_t count, const Codes8& x, int64_t m, float* y, int64_t y_pitch) {
+void multiply8_rows(const Weights& w, int64_t row0, int64_t count, const void* room, int64_t m, float* y, int64_t y_pitch) {
+    const Codes8 x(room, w.columns, m);
     for (int64_t i = 0; i < count; i++)  // a row stays in the cache for all vectors
         for (int64_t v = 0; v < m;) {
             float* to = y + v * y_pitch + i;
@@ -138,42 +142,32 @@ void multiply8_rows(const Weights& w, int64_t row0, int64_t count, const Codes8&
         }
 }
 
-struct Product8 {
-    void (*quantize)(const Weights& w, const float* x, const Codes8& to, int64_t m);
-    void (*multiply)(const Weights& w, int64_t row, int64_t count, const Codes8& x, int64_t m, float* y, int64_t y_pitch);
+// What prepares activations once a call, and multiplies rows with them.
+struct Vectors {
+    void (*prepare)(const Weights& w, const float* x, void* room, int64_t m);
+    void (*multiply)(const Weights& w, int64_t row, int64_t count, const void* room, int64_t m, float* y, int64_t y_pitch);
 };
-template <class Units> constexpr Product8 product8() { return {quantize_all<Units>, multiply8_rows<Units>}; }
+template <class Units> constexpr Vectors vectors8() { return {quantize_all<Units>, multiply8_rows<Units>}; }
 
 // For kinds whose 32 weights have codes of a byte and one scale, or two; nothing for the others.
-static Product8 product8_of(int32_t kind) {
+static Vectors vectors8_of(int32_t kind) {
     switch (kind) {
-        case Q4_0: return product8<NibbleUnits<Q4_0>>();
-        case Q4_1: return product8<NibbleUnits<Q4_1>>();
-        case Q5_0: return product8<FiveUnits<Q5_0>>();
-        case Q5_1: return product8<FiveUnits<Q5_1>>();
-        case Q8_0: return product8<ByteUnits>();
-        case Q4_K: return product8<SuperUnits<false>>();
-        case Q5_K: return product8<SuperUnits<true>>();
-        case Q6_K: return product8<SixUnits>();
-        case AFFINE_2: return product8<AffineUnits<2>>();
-        case AFFINE_3: return product8<AffineUnits<3>>();
-        case AFFINE_4: return product8<AffineNibbles>();
-        case AFFINE_5: return product8<AffineUnits<5>>();
-        case AFFINE_6: return product8<AffineUnits<6>>();
-        case AFFINE_8: return product8<AffineUnits<8>>();
-        case PANELS: return {quantize_all<AffineUnits<8>, true>, nullptr};
+        case Q4_0: return vectors8<NibbleUnits<Q4_0>>();
+        case Q4_1: return vectors8<NibbleUnits<Q4_1>>();
+        case Q5_0: return vectors8<FiveUnits<Q5_0>>();
+        case Q5_1: return vectors8<FiveUnits<Q5_1>>();
+        case Q8_0: return vectors8<ByteUnits>();
+        case Q4_K: return vectors8<SuperUnits<false>>();
+        case Q5_K: return vectors8<SuperUnits<true>>();
+        case Q6_K: return vectors8<SixUnits>();
+        case AFFINE_2: return vectors8<AffineUnits<2>>();
+        case AFFINE_3: return vectors8<AffineUnits<3>>();
+        case AFFINE_4: return vectors8<AffineNibbles>();
+        case AFFINE_5: return vectors8<AffineUnits<5>>();
+        case AFFINE_6: return vectors8<AffineUnits<6>>();
+        case AFFINE_8: return vectors8<AffineUnits<8>>();
         default: return {};
     }
-}
-
-static bool quantize_activations(const Weights& w, const float* x, int8_t* room, int64_t m) {
-    const Product8 product = product8_of(w.kind);
-    if (product.quantize) product.quantize(w, x, Codes8(room, w.columns, m), m);
-    return product.quantize;
-}
-
-static void multiply8(const Weights& w, int64_t row0, int64_t count, const int8_t* room, int64_t m, float* y, int64_t y_pitch) {
-    product8_of(w.kind).multiply(w, row0, count, Codes8((int8_t*)room, w.columns, m), m, y, y_pitch);
 }
 
 }  // namespace ISA

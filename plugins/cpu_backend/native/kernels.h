@@ -14,10 +14,12 @@ struct Kernels {
     // with it. False where `multiply` does it all.
     bool (*arrange)(const Weights& w, const float* x, float* to);
     void (*dot)(const Weights& w, int64_t row0, int64_t count, const float* arranged, float* y);
-    // m vectors as codes of 8 bits, in `room` of m * (columns + 12 * padded) bytes, `padded` being columns / 32 rounded up to a
-    // multiple of 16; and products with those. False for kinds whose 32 weights do not have codes of a byte.
-    bool (*quantize)(const Weights& w, const float* x, int8_t* room, int64_t m);
-    void (*multiply8)(const Weights& w, int64_t row0, int64_t count, const int8_t* room, int64_t m, float* y, int64_t y_pitch);
+    // m vectors as numbers of `type` (I8; of panels F32 and BF16 too), in `room` of m * (columns * size + 12 * padded) bytes,
+    // `size` being 1 or 4, and `padded` columns / 32 rounded up to a multiple of 16; and products with those. False for kinds
+    // that have none.
+    bool (*prepare)(const Weights& w, int32_t type, const float* x, void* room, int64_t m);
+    void (*multiply_prepared)(const Weights& w, int32_t type, int64_t row0, int64_t count, const void* room, int64_t m, float* y,
+                              int64_t y_pitch);
     // Rows of codes of 4 bits into the panels of panels.h; false for other kinds.
     bool (*repack)(const Weights& w, int64_t row0, int64_t count, uint8_t* codes, float* scale, float* offset);
     // Blocks of `kind` (Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K) from 32 or 256 values each; false where a value is not finite. K types

@@ -25,7 +25,7 @@ bool has_avx2() {
 bool has_avx512() {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni") &&
-           __builtin_cpu_supports("avx512bf16");
+           __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi2");
 }
 #endif
 bool always() { return true; }
@@ -54,7 +54,7 @@ struct Rows {  // arguments of one call, for the threads
     int64_t x_pitch, m;
     float* y;
     int64_t y_pitch;
-    int8_t* codes;
+    const void* room;
 };
 
 void decode_some(void* context, int64_t begin, int64_t end) {
@@ -73,9 +73,9 @@ void dot_some(void* context, int64_t begin, int64_t end) {
     chosen->kernels->dot(*a.w, a.row0 + begin, end - begin, a.x, a.y + begin);
 }
 
-void multiply8_some(void* context, int64_t begin, int64_t end) {
+void multiply_prepared_some(void* context, int64_t begin, int64_t end) {
     const Rows& a = *(const Rows*)context;
-    chosen->kernels->multiply8(*a.w, a.row0 + begin, end - begin, a.codes, a.m, a.y + begin, a.y_pitch);
+    chosen->kernels->multiply_prepared(*a.w, a.type, a.row0 + begin, end - begin, a.room, a.m, a.y + begin, a.y_pitch);
 }
 
 // Floats on a cache line; null where none are asked for, or there is no memory.
@@ -139,14 +139,13 @@ API void squish_multiply(const Weights* w, int64_t row0, int64_t rows, const flo
     share(threads, rows, step_for(rows, w->columns * m, threads), multiply_some, &a);
 }
 
-// As squish_multiply, with `room` as Kernels::quantize wants it, on a multiple of 4.
-API int squish_multiply8(const Weights* w, int64_t row0, int64_t rows, const float* x, int64_t m, int8_t* room, float* y,
-                         int64_t y_pitch, int32_t threads) {
-    if (!chosen->kernels->quantize(*w, x, room, m)) return 0;
+// As squish_multiply, with activations as `type` in `room`, which is as Kernels::prepare wants it, on a multiple of 4.
+API int squish_multiply_as(const Weights* w, int32_t type, int64_t row0, int64_t rows, const float* x, int64_t m, void* room,
+                           float* y, int64_t y_pitch, int32_t threads) {
+    if (!chosen->kernels->prepare(*w, type, x, room, m)) return 0;
     Rows a = {};
-    a.codes = room;
-    a.w = w, a.row0 = row0, a.m = m, a.y = y, a.y_pitch = y_pitch;
-    share(threads, rows, step_for(rows, w->columns * m, threads), multiply8_some, &a);
+    a.w = w, a.type = type, a.row0 = row0, a.room = room, a.m = m, a.y = y, a.y_pitch = y_pitch;
+    share(threads, rows, step_for(rows, w->columns * m, threads), multiply_prepared_some, &a);
     return 1;
 }
 

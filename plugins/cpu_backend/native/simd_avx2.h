@@ -4,7 +4,7 @@
 
 namespace ISA {
 
-static constexpr bool has_lookup = false;
+static constexpr bool has_lookup = false, has_expand = false;
 
 struct F { __m256 a, b; };
 struct B { __m128i v; };
@@ -105,7 +105,7 @@ static INLINE __m128i narrow_bf16(__m256 x) {
     const __m256i wide = _mm256_blendv_epi8(up, nan, is_nan);
     return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
 }
-static INLINE Halves to_bf16(F x) { return {narrow_bf16(x.a), narrow_bf16(x.b)}; }
+template <bool Subnormals = true> static INLINE Halves to_bf16(F x) { return {narrow_bf16(x.a), narrow_bf16(x.b)}; }
 // The upper halves, which is all there is to values that were bf16.
 static INLINE __m128i upper8(__m256 x) {
     const __m256i wide = _mm256_srli_epi32(_mm256_castps_si256(x), 16);

@@ -1,10 +1,10 @@
-// Sixteen lanes with AVX-512 (F, BW, VL, DQ, BF16).
+// Sixteen lanes with AVX-512 (F, BW, VL, DQ, BF16, VBMI2).
 #pragma once
 #include <immintrin.h>
 
 namespace ISA {
 
-static constexpr bool has_lookup = true;
+static constexpr bool has_lookup = true, has_expand = true;
 
 struct F { __m512 v; };
 struct B { __m128i v; };
@@ -146,15 +146,33 @@ static INLINE __m256i bf16_of_any(__m512 v) {
     const __m512i bits = _mm512_castps_si512(v), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff)), 16));
 }
-// The instruction makes subnormals zero, so vectors with one of those take the way in integers (there is no NaN in most of them).
-static INLINE Halves to_bf16(F a) {
-    const __mmask16 tiny = _mm512_fpclass_ps_mask(a.v, 0x20);
+// The instruction makes subnormals zero, so where there may be some, vectors with one take the way in integers (there is no NaN
+// in most of them).
+template <bool Subnormals = true> static INLINE Halves to_bf16(F a) {
     __m256i v = (__m256i)_mm512_cvtneps_pbh(a.v);
+    if constexpr (!Subnormals) return {v};
+    const __mmask16 tiny = _mm512_fpclass_ps_mask(a.v, 0x20);
     if (__builtin_expect(tiny, 0)) v = _mm256_mask_mov_epi16(v, tiny, bf16_of_any(a.v));
     return {v};
 }
 // The upper halves, which is all there is to values that were bf16.
 static INLINE Halves upper(F a) { return {_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a.v), 16))}; }
+
+struct Halves32 { __m512i v; };
+static INLINE Halves32 both(Halves a, Halves b) { return {_mm512_inserti64x4(_mm512_castsi256_si512(a.v), b.v, 1)}; }
+static INLINE Halves32 to_half(F a, F b) { return both(to_half(a), to_half(b)); }
+static INLINE Halves32 upper(F a, F b) { return both(upper(a), upper(b)); }
+template <bool Subnormals> static INLINE Halves32 to_bf16(F a, F b) {
+    __m512i v = (__m512i)_mm512_cvtne2ps_pbh(b.v, a.v);
+    if constexpr (!Subnormals) return {v};
+    const __mmask16 low = _mm512_fpclass_ps_mask(a.v, 0x20), high = _mm512_fpclass_ps_mask(b.v, 0x20);
+    if (__builtin_expect(!_kortestz_mask16_u8(low, high), 0)) return both(to_bf16<true>(a), to_bf16<true>(b));
+    return {v};
+}
+static INLINE Halves32 expand(uint32_t mask, Halves32 a) { return {_mm512_maskz_expand_epi16(mask, a.v)}; }
+static INLINE void store(uint16_t* at, Halves32 a) { _mm512_storeu_si512(at, a.v); }
+static INLINE void stream(uint16_t* at, Halves32 a) { _mm512_stream_si512((__m512i*)at, a.v); }
+
 // Bytes as the lowest bits of lanes.
 static INLINE F lowest(B a) { return {_mm512_castsi512_ps(_mm512_cvtepu8_epi32(a.v))}; }
 static INLINE void store(uint16_t* at, Halves a) { _mm256_storeu_si256((__m256i*)at, a.v); }
@@ -163,6 +181,18 @@ static INLINE void stream(uint16_t* at, Halves a) { _mm256_stream_si256((__m256i
 static INLINE F lookup(F table, B index) { return {_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(index.v), table.v)}; }
 static INLINE Halves lookup(Halves table, B index) {
     return {_mm256_permutexvar_epi16(_mm256_cvtepu8_epi16(index.v), table.v)};
+}
+// What 32 codes of 4 bits stand for: those of 16 bytes, one byte after the other; or the low and the high ones of 32 bytes.
+// (Of a place, the instruction looks at five bits; there are 16 values.)
+static INLINE Halves32 lookup32(Halves table, const uint8_t* at) {
+    const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)at)), fifth = _mm512_set1_epi16(16);
+    const __m512i places = _mm512_ternarylogic_epi32(codes, _mm512_slli_epi32(codes, 12), fifth, 0x54);  // (a | b) & ~c
+    return {_mm512_permutexvar_epi16(places, _mm512_castsi256_si512(table.v))};
+}
+static INLINE void lookup64(Halves low, Halves high, const uint8_t* at, Halves32& first, Halves32& second) {
+    const __m512i codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)at));
+    first.v = _mm512_permutexvar_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(15)), _mm512_castsi256_si512(low.v));
+    second.v = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), _mm512_castsi256_si512(high.v));
 }
 static INLINE F lookup_nibbles(F table, const uint8_t* at) {
     const __m512i places = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);

@@ -39,6 +39,15 @@ def copied(array: np.ndarray, *, at_end: bool) -> np.ndarray:
     return room
 
 
+def has_panels(tensor: Any) -> bool:
+    """Whether its codes can be repacked."""
+    try:
+        tensor.chain("cpu:repack=rows")
+    except squish.SquishError:
+        return False
+    return True
+
+
 def main() -> None:
     registry = squish.registry()
     backend: Any = registry.backend("cpu")
@@ -49,6 +58,9 @@ def main() -> None:
         for at_end in (True, False):
             parts = {role: copied(part.numpy(), at_end=at_end) for role, part in tensor.parts().items()}
             handle = backend.load(chain, parts, registry)
+            if len(shape) == 2 and has_panels(tensor):
+                panels = backend.configured({"repack": "rows"})
+                panels.linear(panels.load(chain, parts, registry), np.ones((3, shape[-1]), np.float32))
             out = copied(np.zeros_like(tensor.numpy()), at_end=at_end)
             same(backend.dense(handle, out=out), tensor.numpy())
             for count in (1, 2, 9) if len(shape) == 2 else ():

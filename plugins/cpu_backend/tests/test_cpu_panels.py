@@ -7,9 +7,9 @@ import pytest
 from cases import AWQ, Case, name_of
 from random_parts import random_tensor, same
 
-from squish_core.api import CodecSpec, SquishError
+from squish_core.api import CodecSpec, SquishError, dtypes
 
-INT8 = "cpu:activations=int8,repack=rows"
+INT8, BF16, F32 = (f"cpu:activations={kind},repack=rows" for kind in ("int8", "bf16", "f32"))
 SHAPES = ((37, 512), (16, 2304))
 CASES = [
     (codec, shape, "f32")
@@ -25,9 +25,19 @@ CASES = [
 ]  # fmt: skip
 
 
+def steps_of(wish: str, x: np.ndarray) -> np.ndarray:
+    """What rounding an activation may cost: half a step of its 32 codes, half a unit of bf16's 8 bits, or nothing."""
+    if wish == F32:
+        return np.zeros(x.shape)
+    if wish == BF16:
+        return np.abs(x).astype(np.float64) / 256
+    return np.repeat(np.abs(x).reshape(len(x), -1, 32).max(axis=2) / 254, 32, axis=1).astype(np.float64)
+
+
+@pytest.mark.parametrize("wish", [INT8, BF16, F32])
 @pytest.mark.parametrize("case", CASES, ids=name_of)
-def test_the_error_is_that_of_rounding_activations(case: Case, instructions: str) -> None:
-    """As for codes in place: half a step of each activation times its weight, and the rounding of sums in float32."""
+def test_the_error_is_that_of_rounding_activations(case: Case, wish: str, instructions: str) -> None:
+    """What each activation lost times its weight, and the rounding of sums in float32."""
     codec, shape, dtype = case
     tensor = random_tensor(codec, shape, dtype=dtype)
     values = tensor.numpy().astype(np.float64)
@@ -36,20 +46,33 @@ def test_the_error_is_that_of_rounding_activations(case: Case, instructions: str
     x = np.random.default_rng(0).standard_normal((13, shape[1]), np.float32)
     x[:, :32] *= 40
     x[1, 32:64] = 0
-    steps = np.repeat(np.abs(x).reshape(13, -1, 32).max(axis=2) / 254, 32, axis=1).astype(np.float64)
     room = 1e-4 * np.abs(values).max(axis=1, initial=0) * np.abs(x).sum(axis=1, dtype=np.float64)[:, None]
-    weight = tensor.load(INT8)
+    weight = tensor.load(wish)
     error = np.abs(weight.linear(x)[:, finite] - x.astype(np.float64) @ values.T)
-    assert (error <= steps @ np.abs(values).T * 1.001 + room).all()
+    assert (error <= steps_of(wish, x) @ np.abs(values).T * 1.001 + room).all()
     same(weight.dense(), tensor.load("numpy").dense())
 
 
-def test_vectors_and_threads_do_not_change_bits(instructions: str) -> None:
+@pytest.mark.parametrize("wish", [INT8, BF16, F32])
+def test_threads_do_not_change_bits_nor_vectors_of_codes(wish: str, instructions: str) -> None:
     tensor = random_tensor(CodecSpec("ggml.q4_1"), (1000, 256))
     x = np.random.default_rng(0).standard_normal((14, 256), np.float32)
-    one, many = (tensor.load(f"{INT8},threads={count}") for count in (1, 5))
+    one, many = (tensor.load(f"{wish},threads={count}") for count in (1, 5))
     same(one.linear(x), many.linear(x))
-    same(one.linear(x), np.stack([one.linear(row) for row in x]))
+    if wish == INT8:
+        same(one.linear(x), np.stack([one.linear(row) for row in x]))
+
+
+def test_bf16_is_rounded_to_nearest_and_multiplied_exactly(instructions: str) -> None:
+    """One activation at a time: the product of a code, a rounded activation and a scale, nothing else."""
+    tensor = random_tensor(CodecSpec("affine", {"bits": 4, "group_size": 32}), (16, 64))
+    parts = {role: part.numpy() for role, part in tensor.parts().items()}
+    assert np.isfinite(parts["scale"]).all()
+    numbers = np.random.default_rng(1).standard_normal(64, np.float32)
+    rounded = numbers.astype(dtypes.to_numpy("bf16")).astype(np.float32)
+    codes = tensor.numpy() / np.repeat(parts["scale"], 32, axis=1)
+    wanted = np.rint(codes).T * rounded[:, None] * np.repeat(parts["scale"], 32, axis=1).T
+    np.testing.assert_array_equal(tensor.load(BF16).linear(np.diag(numbers)), wanted)
 
 
 def test_experts_need_not_fill_panels(instructions: str) -> None:
@@ -57,6 +80,8 @@ def test_experts_need_not_fill_panels(instructions: str) -> None:
     x, ids = np.random.default_rng(0).standard_normal((5, 64), np.float32), np.array([2, 0, 2, 1, 1])
     in_place = tensor.load("cpu:activations=int8", op="experts").experts(x, ids)
     np.testing.assert_allclose(tensor.load(INT8, op="experts").experts(x, ids), in_place, rtol=1e-4, atol=1e-3)
+    exact = tensor.load("cpu", op="experts").experts(x, ids)
+    np.testing.assert_allclose(tensor.load(F32, op="experts").experts(x, ids), exact, rtol=1e-4, atol=1e-3)
 
 
 def test_it_is_an_option_that_says_its_memory() -> None:
@@ -66,12 +91,22 @@ def test_it_is_an_option_that_says_its_memory() -> None:
     assert chosen.cost is not None
     assert chosen.cost.resident == 48 * 64 // 2 + 48 * 2 * 2
     assert "panels of 16 rows" in chosen.layout
+    exact = {wish: tensor.chain(wish).chosen.exact for wish in (INT8, BF16, F32)}
+    assert exact == {INT8: False, BF16: False, F32: True}
+    with pytest.raises(SquishError, match="panels alone"):
+        tensor.chain("cpu:activations=bf16")
     with pytest.raises(SquishError, match="no such option"):
         tensor.chain("cpu:repack=columns")
 
 
 @pytest.mark.parametrize(
-    "codec", [CodecSpec("ggml.q8_0"), CodecSpec("affine", {"bits": 4, "group_size": 32, **AWQ})], ids=str
+    "codec",
+    [
+        CodecSpec("ggml.q8_0"),
+        CodecSpec("affine", {"bits": 4, "group_size": 32, **AWQ}),
+        CodecSpec("affine", {"bits": 4, "group_size": 32, "signed": False, "zero": 129}),
+    ],
+    ids=str,
 )
 def test_what_has_no_panels_is_refused(codec: CodecSpec) -> None:
     with pytest.raises(SquishError):

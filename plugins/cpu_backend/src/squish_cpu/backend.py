@@ -32,17 +32,20 @@ from squish_core.api import (
     routed,
 )  # fmt: skip
 
-from .layouts import DENSE, Layout, UncoveredError, aligned, layout_of
+from .layouts import DENSE, TYPES, Layout, UncoveredError, aligned, layout_of
 from .library import Weights, library, threads
 from .panels import Grid, repacked
 
 Array = np.ndarray
+ROUNDED = {"f32": "", "bf16": "activations in bf16", "int8": "activations in 8 bits"}
+NUMBERS = {"f32": TYPES["f32"], "bf16": TYPES["bf16"], "int8": TYPES["i8"]}
 
 
 @frozen(kw_only=True, eq=False)
 class Handle:
     """A tensor that the loops can read; `arrays` keeps alive what `weights` points to. `columns`: where the loops have
-    the tensor's columns in another order, which one each of theirs is. `products`: what `linear` and `experts` read."""
+    the tensor's columns in another order, which one each of theirs is. `products`: what `linear` and `experts` read,
+    with `activations` prepared once a call, unless they are None."""
 
     spec: TensorSpec
     layout: Layout
@@ -51,7 +54,7 @@ class Handle:
     weights: Weights
     products: Weights
     threads: int
-    int8: bool
+    activations: str | None
     columns: Array | None = None
 
 
@@ -61,15 +64,16 @@ class CpuBackend(Backend):
     id = "cpu"
 
     def __init__(self, threads: Any = None, activations: str = "f32", repack: str = "none") -> None:
-        self.threads, self.int8, self.repack = threads, activations == "int8", repack == "rows"
+        self.threads, self.activations, self.repack = threads, activations, repack == "rows"
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
-        """`threads`, a number; `activations`, f32 (the default) or int8: codes of 8 bits and a scale for each 32;
-        `repack`, none (the default) or rows: a copy for products, sixteen rows side by side."""
-        known = {"activations": ("f32", "int8"), "repack": ("none", "rows")}
+        """`threads`, a number; `activations`, f32 (the default), int8: codes of 8 bits and a scale for each 32, or,
+        with a repack, bf16; `repack`, none (the default) or rows: a copy for products, sixteen rows side by side."""
+        known = {"activations": tuple(ROUNDED), "repack": ("none", "rows")}
         if any(value not in known.get(name, ()) for name, value in options.items() if name != "threads"):
             raise SquishError(
-                "cpu takes no such option", expected="threads=NUMBER, activations=f32 or int8, repack=none or rows",
+                "cpu takes no such option",
+                expected="threads=NUMBER, activations=f32, bf16 or int8, repack=none or rows",
                 found=", ".join(f"{name}={value}" for name, value in options.items()), code="backend",
             )  # fmt: skip
         made = CpuBackend(**options)
@@ -95,10 +99,10 @@ class CpuBackend(Backend):
         try:
             held = request.registry.codec(encoding.codec).reordered(shown, encoding.codec.params)
             layout = layout_of(held or encoding.codec, shown)
-            if self.int8:
+            if self.activations == "int8":
                 layout.check_int8()
-            if self.repack and not self.int8:
-                raise UncoveredError("panels are read with activations=int8 alone", code="repack")
+            if self.activations == "bf16" and not self.repack:
+                raise UncoveredError("panels alone (repack=rows) take activations in bf16", code="activations")
             copied = Grid.of(layout).nbytes if self.repack else 0
         except CodecError as error:
             return Refused(backend=self.id, encoding=encoding, code="uncovered", why=error.message)
@@ -110,11 +114,11 @@ class CpuBackend(Backend):
         how = (
             "the stored codes in place",
             *(("a copy in panels of 16 rows for products",) if copied else ()),
-            "activations in 8 bits" if self.int8 else "decoded in registers",
+            ROUNDED[self.activations] or "decoded in registers",
         )
         return Offer(
             backend=self.id, encoding=encoding, mode="stream", ops=ops, cost=cost, layout=", ".join(how),
-            exact=not self.int8,
+            exact=not ROUNDED[self.activations],
         )  # fmt: skip
 
     def load(self, chain: Chain, parts: Parts, registry: Registry) -> Handle:
@@ -135,7 +139,8 @@ class CpuBackend(Backend):
             arrays |= {f"repacked {name}": array for name, array in copies.items()}
         return Handle(
             spec=spec, layout=layout, dtype=dtype, arrays=arrays, weights=weights, products=products,
-            threads=count, int8=self.int8, columns=columns,
+            threads=count, columns=columns,
+            activations=self.activations if self.repack or ROUNDED[self.activations] else None,
         )  # fmt: skip
 
     def dense(
@@ -234,12 +239,14 @@ def _multiply(handle: Handle, x: Array, first: int, rows: int) -> Array:
     x = np.require(x, requirements=["C", "A"])
     count, columns = x.shape
     out = np.empty((count, rows), np.float32)
-    if out.size and handle.int8:
-        padded = -(-columns // 512) * 16  # codes, a scale for each 32, and up to twice as many sums
-        room = np.empty(count * (columns // 4 + 3 * padded), np.float32)
-        library().multiply8(
-            handle.products, first, rows, x.ctypes.data, count, room.ctypes.data, out.ctypes.data, rows, handle.threads
-        )
+    if out.size and handle.activations:
+        kind = NUMBERS[handle.activations]
+        padded = -(-columns // 512) * 16  # numbers, a scale for each 32 columns, and up to twice as many sums
+        room = np.empty(count * (columns // (4 if kind == NUMBERS["int8"] else 1) + 3 * padded), np.float32)
+        library().multiply_as(
+            handle.products, kind, first, rows, x.ctypes.data, count, room.ctypes.data, out.ctypes.data, rows,
+            handle.threads,
+        )  # fmt: skip
     elif out.size:
         library().multiply(
             handle.products, first, rows, x.ctypes.data, columns, count, out.ctypes.data, rows, handle.threads

@@ -49,7 +49,7 @@ class Library(NamedTuple):
 
     decode: Function
     multiply: Function
-    multiply8: Function
+    multiply_as: Function
     repack: Function
     encode: Function
     encode_affine: Function
@@ -86,14 +86,14 @@ def library() -> Library:
     weights = ctypes.POINTER(Weights)
     rows = (weights, c_void_p, c_int64, c_int64, c_int64, c_int64, c_void_p, c_int64, c_int32, c_int32)
     products = (weights, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int32)
-    products8 = (weights, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int32)
+    prepared = (weights, c_int32, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int32)
     panels = (weights, c_void_p, c_void_p, c_void_p, c_int32)
     blocks = (c_int32, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_int64, c_int32)
     groups = (ctypes.POINTER(Affine), c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int32)
     return Library(
         _declared(loaded.squish_decode, *rows),
         _declared(loaded.squish_multiply, *products),
-        _declared(loaded.squish_multiply8, *products8, result=c_int),
+        _declared(loaded.squish_multiply_as, *prepared, result=c_int),
         _declared(loaded.squish_repack, *panels, result=c_int),
         _declared(loaded.squish_encode, *blocks, result=c_int),
         _declared(loaded.squish_encode_affine, *groups, result=c_int),

@@ -13,6 +13,7 @@ from .layouts import BITMASK, GGML_FIRST, TYPES, Array, Layout, UncoveredError, 
 from .library import Weights, library
 
 ROWS = 16
+MOST_ZERO = 128
 PANELS = BITMASK + 1
 Q4_0, Q4_1, Q4_K, AFFINE_4 = GGML_FIRST, GGML_FIRST + 1, 11, 18
 NAMES = {number: name for name, number in TYPES.items()}
@@ -36,6 +37,8 @@ class Grid:
         if kind not in (Q4_0, Q4_1, Q4_K, AFFINE_4):
             raise UncoveredError("only codes of 4 bits in rows are repacked", code="repack")
         layout.check_int8()
+        if not -MOST_ZERO <= fields.get("zero", 0) <= MOST_ZERO:
+            raise UncoveredError("a zero that codes are not exact in bf16 beside", code="repack")
         group, zero, offset = 32, 8 if kind == Q4_0 else 0, {Q4_1: "f16", Q4_K: "f32"}.get(kind)
         scale = "f32" if kind == Q4_K else "f16"
         if kind == AFFINE_4:

@@ -1,0 +1,220 @@
+// Products with panels. Activations of vectors that are multiplied together lie side by side, so that one broadcast follows
+// the other.
+#pragma once
+#include "columns.h"
+#include "int8.h"
+#include "panels.h"
+
+namespace ISA {
+
+// sums + the products of each lane's four codes with four activations
+static INLINE Whole16 dot4(Whole16 sums, Word16 codes, const int8_t* x) {
+    [[maybe_unused]] const int32_t four = read<int32_t>(x);
+#if defined(__AVX512VNNI__)
+    return (Whole16)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)codes, _mm512_set1_epi32(four));
+#elif defined(__AVX2__)
+    const __m256i with = _mm256_set1_epi32(four), ones = _mm256_set1_epi16(1);
+    __m256i half[2];
+    memcpy(half, &codes, sizeof half);
+    for (__m256i& each : half) each = _mm256_madd_epi16(_mm256_maddubs_epi16(each, with), ones);
+    return sums + read<Whole16>(half);
+#else
+    for (int k = 0; k < 4; k++) sums += (Whole16)(codes >> 8 * k & 0xff) * int32_t(x[k]);
+    return sums;
+#endif
+}
+
+// Activations as X wants them, and the sums of each group where weights have offsets.
+template <class X> void arrange_panels(const Weights& w, const float* x, void* room, int64_t m) {
+    const Prepared<typename X::Number> to(room, w.columns, m);
+    for (int64_t v = 0, first = 0; v < m; v++) {
+        const int64_t run = together(m - first);
+        typename X::Number* out = to.codes + first * w.columns + X::step * (v - first);
+        float* sums = to.sums + 2 * v * to.padded;
+        memset(sums, 0, size_t(to.padded) * sizeof *sums);
+        for (int64_t c = 0; c < w.columns; c += 16, out += 16 * run) {
+            alignas(64) typename X::Number some[16];
+            const F values = load(x + v * w.columns + c);
+            X::put(values, some);
+            sums[c / w.group_columns] += sum(values);
+            for (int i = 0; i < 16; i++) out[i / X::step * X::step * run + i % X::step] = some[i / 8 * 8 + X::order(i % 8)];
+        }
+        if (v + 1 == first + run) first = v + 1;
+    }
+}
+
+// What activations are, and how 32 columns of sixteen rows are added to `part`: `step` of them lie side by side for each vector.
+struct AsInt8 {
+    using Number = int8_t;
+    static constexpr auto prepare = quantize_all<AffineUnits<8>, true>;
+    template <int Count> static constexpr int ways = 1;
+    float zero;
+    INLINE explicit AsInt8(const Weights& w) : zero(float(w.zero)) {}
+    template <int Count>
+    INLINE void add(const uint8_t* at, const int8_t* x, const float* scales, int64_t padded, F (&part)[Count][ways<Count>]) const {
+        Whole16 dots[Count] = {};
+        UNROLL for (int k = 0; k < 4; k++) {
+            prefetch(at + AHEAD + 64 * k);
+            const Word16 both = read<Word16>(at + 64 * k), low = both & 0x0f0f0f0f, high = both >> 4 & 0x0f0f0f0f;
+            UNROLL for (int v = 0; v < Count; v++) {
+                const int8_t* with = x + 8 * k * Count + 4 * v;
+                dots[v] = dot4(dot4(dots[v], low, with), high, with + 4 * Count);
+            }
+        }
+        UNROLL for (int v = 0; v < Count; v++) {
+            const Float16 dot = __builtin_convertvector(dots[v], Float16);
+            part[v][0] = fma(read<F>(&dot), splat(scales[v * padded]), part[v][0]);
+        }
+    }
+};
+
+// The values of the codes in the lowest four bits of each lane.
+struct Values {
+#ifdef __AVX512F__
+    F table;
+    INLINE explicit Values(float zero) : table(widen_u8(counting()) - splat(zero)) {}
+    INLINE F operator()(Word16 codes) const { return {_mm512_permutexvar_ps((__m512i)codes, table.v)}; }
+#else
+    F zero;
+    INLINE explicit Values(float zero) : zero(splat(zero)) {}
+    INLINE F operator()(Word16 codes) const {
+        const Float16 value = __builtin_convertvector((Whole16)(codes & 15), Float16);
+        return read<F>(&value) - zero;
+    }
+#endif
+};
+
+struct AsF32 {
+    using Number = float;
+    static constexpr auto prepare = arrange_panels<AsF32>;
+    static constexpr int step = 1;
+    template <int Count> static constexpr int ways = Count == 1 ? 4 : Count == 4 ? 2 : 1;  // each sum waits for its last one
+    static constexpr float zero = 0;  // it is in the values
+    static constexpr int order(int i) { return i % 2 * 4 + i / 2; }
+    static INLINE void put(F x, float* to) { store(to, x); }
+    Values values;
+    INLINE explicit AsF32(const Weights& w) : values(float(w.zero)) {}
+    template <int Count>
+    INLINE void add(const uint8_t* at, const float* x, const float*, int64_t, F (&part)[Count][ways<Count>]) const {
+        UNROLL for (int k = 0; k < 4; k++) {
+            prefetch(at + AHEAD + 64 * k);
+            const Word16 codes = read<Word16>(at + 64 * k);
+            UNROLL for (int i = 0; i < 8; i++, x += Count) {
+                const F value = values(codes >> 4 * i);
+                UNROLL for (int v = 0; v < Count; v++) part[v][i % ways<Count>] = fma(value, splat(x[v]), part[v][i % ways<Count>]);
+            }
+        }
+    }
+};
+
+#ifdef __AVX512BF16__
+struct AsBf16 {  // bf16, two at a time; codes less `zero` are exact in it, and products in float
+    using Number = uint16_t;
+    static constexpr auto prepare = arrange_panels<AsBf16>;
+    static constexpr int step = 2;
+    template <int Count> static constexpr int ways = AsF32::ways<Count>;
+    static constexpr float zero = 0;
+    static constexpr int order(int i) { return i / 2 % 2 * 4 + i / 4 + i % 2 * 2; }
+    static INLINE void put(F x, uint16_t* to) { store(to, to_bf16(x)); }
+    __m512i table;  // of either half of a lane: a place has five bits, and the fifth is of another code
+    INLINE explicit AsBf16(const Weights& w) {
+        const __m256i values = to_bf16(widen_u8(counting()) - splat(float(w.zero))).v;
+        table = _mm512_inserti64x4(_mm512_castsi256_si512(values), values, 1);
+    }
+    template <int Count>
+    INLINE void add(const uint8_t* at, const uint16_t* x, const float*, int64_t, F (&part)[Count][ways<Count>]) const {
+        UNROLL for (int k = 0; k < 4; k++) {
+            prefetch(at + AHEAD + 64 * k);
+            const __m512i codes = _mm512_loadu_si512(at + 64 * k);
+            UNROLL for (int i = 0; i < 4; i++, x += 2 * Count) {
+                const __m512bh two = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4 * i), table);
+                UNROLL for (int v = 0; v < Count; v++) {
+                    const __m512bh with = (__m512bh)_mm512_set1_epi32(read<int32_t>(x + 2 * v));
+                    part[v][i % ways<Count>].v = _mm512_dpbf16_ps(part[v][i % ways<Count>].v, two, with);
+                }
+            }
+        }
+    }
+};
+#else
+struct AsBf16 : AsF32 {  // bf16 as floats
+    using AsF32::AsF32;
+    static constexpr auto prepare = arrange_panels<AsBf16>;
+    static INLINE void put(F x, float* to) {
+        uint16_t some[16];
+        store(some, to_bf16(x));
+        store(to, load_bf16(some));
+    }
+};
+#endif
+
+static INLINE F cells_at(const uint8_t* grid, int32_t type, int64_t first) {
+    if (type == F16) return load_half(grid + 2 * first);
+    return type == BF16 ? load_bf16(grid + 2 * first) : load(grid + 4 * first);
+}
+
+// Sixteen rows with Count vectors: y[v] has a lane for each row.
+template <class X, int Count>
+void multiply_panel(const Weights& w, int64_t panel, const Prepared<typename X::Number>& x, int64_t v0, F* y) {
+    const X with(w);
+    const int64_t each = w.group_columns / 32, groups = w.columns / w.group_columns;
+    const uint8_t* at = w.data + panel * w.columns * (PANEL_ROWS / 2);
+    const typename X::Number* codes = x.codes + v0 * w.columns;
+    const float *scales = x.scales + v0 * x.padded, *sums = x.sums + 2 * v0 * x.padded;
+    F total[Count];
+    UNROLL for (int v = 0; v < Count; v++) total[v] = splat(0);
+    for (int64_t g = 0; g < groups; g++) {
+        constexpr int ways = X::template ways<Count>;
+        F part[Count][ways];
+        UNROLL for (int v = 0; v < Count; v++) {
+            UNROLL for (int k = 0; k < ways; k++) part[v][k] = splat(0);
+            if (with.zero != 0) part[v][0] = splat(-with.zero * sums[2 * v * x.padded + g]);
+        }
+        for (int64_t u = 0; u < each; u++, at += 256, codes += 32 * Count, scales++)
+            with.template add<Count>(at, codes, scales, x.padded, part);
+        const int64_t cell = (panel * groups + g) * PANEL_ROWS;
+        const F scale = cells_at(w.scale, w.scale_type, cell);
+        UNROLL for (int v = 0; v < Count; v++) {
+            for (int k = 1; k < ways; k++) part[v][0] = part[v][0] + part[v][k];
+            total[v] = fma(part[v][0], scale, total[v]);
+        }
+        if (!w.offset) continue;
+        const F offset = cells_at(w.offset, w.offset_type, cell);
+        UNROLL for (int v = 0; v < Count; v++) total[v] = fma(offset, splat(sums[2 * v * x.padded + g]), total[v]);
+    }
+    UNROLL for (int v = 0; v < Count; v++) y[v] = total[v];
+}
+
+// The lanes of a panel that are rows asked for.
+static void keep(F sums, int64_t panel, int64_t row0, int64_t count, float* y) {
+    float lanes[PANEL_ROWS];
+    store(lanes, sums);
+    for (int64_t i = 0; i < PANEL_ROWS; i++) {
+        const int64_t row = panel * PANEL_ROWS + i - row0;
+        if (row >= 0 && row < count) y[row] = lanes[i];
+    }
+}
+
+template <class X>
+void multiply_panels(const Weights& w, int64_t row0, int64_t count, const void* room, int64_t m, float* y, int64_t y_pitch) {
+    const Prepared<typename X::Number> x(room, w.columns, m);
+    for (int64_t panel = row0 / PANEL_ROWS; panel * PANEL_ROWS < row0 + count; panel++)
+        for (int64_t v = 0, step; v < m; v += step) {
+            F sums[8];
+            step = together(m - v);
+            if (step == 8) multiply_panel<X, 8>(w, panel, x, v, sums);
+            else if (step == 4) multiply_panel<X, 4>(w, panel, x, v, sums);
+            else multiply_panel<X, 1>(w, panel, x, v, sums);
+            for (int64_t k = 0; k < step; k++) keep(sums[k], panel, row0, count, y + (v + k) * y_pitch);
+        }
+}
+
+template <class X> constexpr Vectors vectors() { return {X::prepare, multiply_panels<X>}; }
+
+// For activations as `type`; nothing where the rows of `w` have no loop for those.
+static Vectors vectors_of(const Weights& w, int32_t type) {
+    if (w.kind != PANELS) return type == I8 ? vectors8_of(w.kind) : Vectors{};
+    return type == I8 ? vectors<AsInt8>() : type == BF16 ? vectors<AsBf16>() : vectors<AsF32>();
+}
+
+}  // namespace ISA
