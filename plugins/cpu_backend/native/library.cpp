@@ -231,6 +231,12 @@ API int squish_encode_affine(const Affine* how, const float* x, int64_t groups, 
     return !a.bad;
 }
 
+// As Kernels::encode_triple.
+API int64_t squish_encode_triple(const uint16_t* bits, int64_t rows, int64_t columns, int32_t base, uint64_t* planes, uint8_t* high,
+                                 uint16_t* full) {
+    return chosen->kernels->encode_triple(bits, rows, columns, base, planes, high, full);
+}
+
 namespace {
 
 struct Compared {
