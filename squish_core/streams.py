@@ -94,7 +94,7 @@ def encoded(
 
     encoding = target.encodings[0]
     codec = file.registry.codec(encoding.codec)
-    encoder: Encoder = codec if activations is not None else file.registry.encoder(encoding.codec)
+    encoder: Encoder = file.registry.encoder(encoding.codec)
     tensor, dense = file[name], encoding.codec.id == "dense"
     params = {"dtype": target.dtype, **encoding.codec.params} if dense else encoding.codec.params
     own = codec.value_dtype(target, encoding.codec.params)

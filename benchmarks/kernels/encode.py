@@ -26,6 +26,10 @@ PEERS = {
     },
     "MLX 4-bit g64": {"mlx": Peer("mlx", peers.mlx_encode, {"group": 64})},
     **{name: {"ggml": Peer("ggml", peers.ggml_encode, {"kind": NUMBERS[name]})} for name in NUMBERS},
+    **{
+        f"{name}, weighed": {"ggml": Peer("ggml", peers.ggml_encode, {"kind": NUMBERS[name], "weighed": True})}
+        for name in ("Q4_K", "Q5_K", "Q6_K")
+    },
     "Q4_0": Q4_0,
     "Q8_0": {
         "ggml": Peer("ggml", peers.ggml_encode, {"kind": 8}),
@@ -34,7 +38,7 @@ PEERS = {
 }  # fmt: skip
 LEAST = {
     "INT4 g32": {"ggml": 5, "gguf-py": 15, "mlx": 15},
-    **{name: {"ggml": 10} for name in ("Q4_K", "Q5_K", "Q6_K")},
+    **{name + how: {"ggml": 10} for name in ("Q4_K", "Q5_K", "Q6_K") for how in ("", ", weighed")},
 }
 
 
@@ -45,23 +49,25 @@ def run(quick: bool) -> Section:
         rows = [encode(name, shape, 3 if quick else ROUNDS) for name in PEERS]
     note = (
         f"{shape[0]}x{shape[1]} f32. `read` reads them once; rates are of bytes in. GGML blocks are those of libggml, "
-        "byte for byte. INT4 is compared with encoders of Q4_0, too: as many bits and groups, another scale; wanted of "
-        "it are 20 GB/s."
+        "byte for byte, and those weighed have ggml's for an importance matrix. INT4 is compared with encoders of "
+        "Q4_0, too: as many bits and groups, another scale; wanted of it are 20 GB/s."
     )
     return section("encode", f"Compiled encoders ({instructions()}, one thread)", note, rows)
 
 
 def encode(name: str, shape: tuple[int, int], rounds: int) -> Row:
     """One codec; NumPy's encoder too, where there is one beside the compiled one."""
-    spec = CODECS.get(name) or CodecSpec(f"ggml.{name.lower()}")
+    kind, _, weighed = name.partition(", ")
+    spec = CODECS.get(name) or CodecSpec(f"ggml.{kind.lower()}", {"search": "activations"} if weighed else {})
+    stats = {"activations": np.random.default_rng(1).random(shape[1], np.float32)}
     values = np.random.default_rng(0).standard_normal(shape, np.float32)
     ours, codec = registry().encoder(spec), registry().codec(spec)
     held = TensorSpec(name="w", shape=shape, dtype="f32")
     params = codec.measure(lambda: iter((values,)), held, ours.params_for(held, spec.params))
     limit = limits.limits()["read"]
     theirs = {peer: way.prepared(shape=shape) for peer, way in PEERS[name].items()}
-    calls: dict[str, Any] = {"ours": lambda: ours.encode(values, params), "read": limit.call, **theirs}
-    if ours is not codec and name not in ("Q4_K", "Q5_K", "Q6_K"):
+    calls: dict[str, Any] = {"ours": lambda: ours.encode(values, params, stats=stats), "read": limit.call, **theirs}
+    if ours is not codec and kind not in ("Q4_K", "Q5_K", "Q6_K"):
         calls["NumPy"] = lambda: codec.encode(values, params)
     seconds = oracles.interleave(calls, rounds)
     mine = seconds.pop("ours")

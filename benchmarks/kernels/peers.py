@@ -222,8 +222,8 @@ def numba_decode(shape: list[int]) -> object:
     return lambda: decode(codes, scales, out)
 
 
-def ggml_encode(kind: int, shape: list[int]) -> object:
-    """ggml_quantize_chunk without importances, into a reused array."""
+def ggml_encode(kind: int, shape: list[int], weighed: bool = False) -> object:
+    """ggml_quantize_chunk, with an importance matrix where asked for, into a reused array."""
     import ctypes
     import os
 
@@ -234,7 +234,8 @@ def ggml_encode(kind: int, shape: list[int]) -> object:
     call.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3, ctypes.c_void_p]
     values = np.random.default_rng(0).standard_normal(shape, np.float32)
     out = np.zeros(values.nbytes, np.uint8)
-    return lambda: call(kind, values.ctypes.data, out.ctypes.data, 0, *shape, None)
+    weights = np.square(np.random.default_rng(1).random(shape[1], np.float32)).ctypes if weighed else None
+    return lambda: call(kind, values.ctypes.data, out.ctypes.data, 0, *shape, weights)
 
 
 def gguf_encode(kind: str, shape: list[int]) -> object:

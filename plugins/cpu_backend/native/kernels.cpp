@@ -10,6 +10,7 @@
 #include "columns.h"
 #include "distance.h"
 #include "encode_affine.h"
+#include "encode_triple.h"
 #include "encoders.h"
 #include "gemv.h"
 #include "int8.h"
@@ -227,6 +228,6 @@ float read_all(const uint8_t* at, int64_t bytes) {
 }  // namespace
 
 extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, prepare, multiply_prepared, repack,
-                                encode, encode_affine, compare, fill, read_all};
+                                encode, encode_affine, encode_triple, compare, fill, read_all};
 
 }  // namespace ISA

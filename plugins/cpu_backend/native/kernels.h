@@ -22,10 +22,15 @@ struct Kernels {
                               int64_t y_pitch);
     // Rows of codes of 4 bits into the panels of panels.h; false for other kinds.
     bool (*repack)(const Weights& w, int64_t row0, int64_t count, uint8_t* codes, float* scale, float* offset);
-    // Blocks of `kind` (Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K) from 32 or 256 values each; false where a value is not finite.
-    bool (*encode)(int32_t kind, const float* x, uint8_t* out, int64_t blocks);
+    // Blocks of `kind` (Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K) from 32 or 256 values each; false where a value is not finite. K types
+    // take what errors in each of `columns` columns are worth, or null; `first` is the number of the first block.
+    bool (*encode)(int32_t kind, const float* x, const float* importance, int64_t first, int64_t columns, uint8_t* out,
+                   int64_t blocks);
     // Codes in bit streams, scales and offsets of `groups` groups; false where a value, a scale or a bias is not finite.
     bool (*encode_affine)(const Affine& a, const float* x, int64_t groups, uint8_t* data, uint8_t* scale, uint8_t* offset);
+    // Rows of bf16 as TCA-TBE: three bitmaps one after the other, bytes of the coded elements (how many is the result), the others.
+    int64_t (*encode_triple)(const uint16_t* bits, int64_t rows, int64_t columns, int32_t base, uint64_t* planes, uint8_t* high,
+                             uint16_t* full);
     // Of each row its largest error, and the sums of squared errors, squared values `x` (of `type`, rows without gaps) and
     // squared decoded ones (rounded to `own`).
     void (*compare)(const Weights& w, int64_t row0, int64_t count, const uint8_t* x, int32_t type, int32_t own, double* sums);

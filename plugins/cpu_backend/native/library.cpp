@@ -127,12 +127,13 @@ API int squish_repack(const Weights* w, uint8_t* codes, float* scale, float* off
     return 1;
 }
 
-// Blocks of `elements` values and `bytes` bytes; 0 when a value is not finite.
-API int squish_encode(int32_t kind, const float* x, uint8_t* out, int64_t blocks, int64_t elements, int64_t bytes,
-                      int32_t threads) {
+// Blocks of `elements` values and `bytes` bytes, with `importance` as Kernels::encode has it; 0 when a value is not finite.
+API int squish_encode(int32_t kind, const float* x, const float* importance, int64_t columns, uint8_t* out, int64_t blocks,
+                      int64_t elements, int64_t bytes, int32_t threads) {
     std::atomic<int> good{1};
     share_rows(threads, blocks, threads > 1 ? (1 << 14) / elements : blocks + 1, [&](int64_t begin, int64_t end) {
-        if (!chosen->kernels->encode(kind, x + begin * elements, out + begin * bytes, end - begin)) good = 0;
+        if (!chosen->kernels->encode(kind, x + begin * elements, importance, begin, columns, out + begin * bytes, end - begin))
+            good = 0;
     });
     return good;
 }
@@ -147,6 +148,12 @@ API int squish_encode_affine(const Affine* how, const float* x, int64_t groups, 
             good = 0;
     });
     return good;
+}
+
+// As Kernels::encode_triple.
+API int64_t squish_encode_triple(const uint16_t* bits, int64_t rows, int64_t columns, int32_t base, uint64_t* planes, uint8_t* high,
+                                 uint16_t* full) {
+    return chosen->kernels->encode_triple(bits, rows, columns, base, planes, high, full);
 }
 
 // Four sums for each row, as Kernels::compare gives them.

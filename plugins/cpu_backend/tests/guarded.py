@@ -14,6 +14,7 @@ from cases import every, name_of
 from random_parts import random_tensor, same
 
 import squish_core as squish
+from squish_core.api import CodecSpec, dtypes
 
 PAGE = mmap.PAGESIZE
 NO_ACCESS = 0
@@ -48,8 +49,28 @@ def has_panels(tensor: Any) -> bool:
     return True
 
 
+ENCODINGS = (
+    *(CodecSpec(f"ggml.{name}") for name in ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k")),
+    *(CodecSpec(f"ggml.{name}", {"search": "activations"}) for name in ("q4_k", "q5_k", "q6_k")),
+    *(CodecSpec("affine", {"bits": 4, "group_size": size, "offset": "bias"}) for size in (16, 32, 48, 256)),
+    *(CodecSpec("affine", {"bits": bits, "group_size": 32}) for bits in (3, 4, 8)),
+    CodecSpec("tca_tbe", {"base_exponent": 120, "n_high": 0}),
+)
+
+
+def encode(registry: Any) -> None:
+    """What encoders read is guarded, too."""
+    values, seen = np.random.default_rng(0).standard_normal((5, 768), np.float32), np.ones(768, np.float32)
+    for codec in ENCODINGS:
+        given = values.astype(dtypes.to_numpy("bf16" if codec.id == "tca_tbe" else "f32"))
+        for at_end in (True, False):
+            stats = {"activations": copied(seen, at_end=at_end)}
+            registry.encoder(codec).encode(copied(given, at_end=at_end), codec.params, stats=stats)
+
+
 def main() -> None:
     registry = squish.registry()
+    encode(registry)
     backend: Any = registry.backend("cpu")
     for case in every():
         codec, shape, dtype = case

@@ -26,3 +26,13 @@ def hard_values() -> Iterator[tuple[str, np.ndarray]]:
     outliers[:, ::32] *= 50
     yield "outliers", outliers
     yield "long tails", chance.standard_t(2, plain.shape).astype(np.float32) * np.float32(0.02)
+
+
+def activations() -> np.ndarray:
+    """Of the 1024 columns: f32 over a wide range, some 0, and 0 for a whole group and a whole block."""
+    chance = np.random.default_rng(8)
+    seen = chance.random(1024, np.float32) ** 4 * 100
+    seen[::13] = 0
+    seen[64:96] = 0
+    seen[256:512] = 0
+    return np.ascontiguousarray(seen, np.float32)

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hard_values import hard_values
+from hard_values import activations, hard_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_cpu import ENCODED, library
+from squish_cpu.encoders import WEIGHED
 
 import squish_core as squish
 from squish_core.api import CodecError, CodecSpec, TensorSpec
@@ -19,17 +20,66 @@ from squish_core.api import CodecError, CodecSpec, TensorSpec
 GOLDEN = json.loads((Path(__file__).parent / "data" / "encodings.json").read_text())
 
 
-def encode(name: str, values: np.ndarray) -> np.ndarray:
-    """Blocks by the encoder that the registry chooses."""
+def encode(name: str, values: np.ndarray, seen: np.ndarray | None = None) -> np.ndarray:
+    """Blocks by the encoder that the registry chooses; `seen`: the activations by which it weighs errors."""
     encoder = squish.registry().encoder(CodecSpec(f"ggml.{name}"))
     assert type(encoder).__name__ == "GgmlEncoder"
-    return encoder.encode(values, {})["data"]
+    if seen is None:
+        return encoder.encode(values, {})["data"]
+    return encoder.encode(values, {"search": "activations"}, stats={"activations": seen})["data"]
 
 
 @pytest.mark.parametrize("name", ENCODED)
 def test_blocks_are_those_of_libggml(name: str, instructions: str) -> None:
     for kind, values in hard_values():
         assert hashlib.sha256(encode(name, values).tobytes()).hexdigest() == GOLDEN[name][kind], kind
+
+
+@pytest.mark.parametrize("name", WEIGHED)
+def test_weighed_blocks_are_those_of_libggml_with_an_importance_matrix(name: str, instructions: str) -> None:
+    for kind, values in hard_values():
+        blocks = encode(name, values, activations())
+        assert hashlib.sha256(blocks.tobytes()).hexdigest() == GOLDEN[f"{name} activations"][kind], kind
+
+
+@pytest.mark.parametrize("name", WEIGHED)
+@settings(deadline=None, max_examples=20)
+@given(data=st.data())
+def test_weights_belong_to_columns_however_rows_are_cut(name: str, data: st.DataObject) -> None:
+    chance = np.random.default_rng(data.draw(st.integers(0, 9)))
+    rows, blocks = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 5))
+    values, seen = chance.standard_normal((rows, 256 * blocks), np.float32), chance.random(256 * blocks, np.float32)
+    whole = encode(name, values, seen).reshape(rows, blocks, -1)
+    row, column = data.draw(st.integers(0, rows - 1)), data.draw(st.integers(0, blocks - 1))
+    piece = slice(256 * column, 256 * column + 256)
+    np.testing.assert_array_equal(encode(name, values[row, piece][None], seen[piece])[0], whole[row, column])
+
+
+@pytest.mark.parametrize("name", WEIGHED)
+def test_weighed_errors_are_smaller(name: str) -> None:
+    values, seen = np.random.default_rng(1).standard_normal((64, 1024), np.float32), activations()
+    codec, spec = squish.registry().codec(f"ggml.{name}"), TensorSpec(name="w", shape=values.shape, dtype="f32")
+
+    def error(blocks: np.ndarray) -> float:
+        out = np.empty_like(values)
+        codec.decode({"data": blocks}, spec, {}, region=(slice(0, 64), slice(0, 1024)), out=out)
+        return float(np.linalg.norm((out - values) * seen))
+
+    assert error(encode(name, values, seen)) < 0.95 * error(encode(name, values))
+
+
+def test_what_weighing_needs_is_said() -> None:
+    encoder = squish.registry().encoder(CodecSpec("ggml.q4_k"))
+    spec = TensorSpec(name="w", shape=(2, 256), dtype="f32")
+    assert encoder.params_for(spec, {"search": "none"}) == {}
+    assert squish.registry().codec("ggml.q4_k").weighs(encoder.params_for(spec, {"search": "activations"}))
+    with pytest.raises(CodecError, match="no such parameters"):
+        encoder.params_for(spec, {"search": "mse"})
+    with pytest.raises(CodecError, match="no such parameters"):
+        squish.registry().encoder(CodecSpec("ggml.q8_0")).params_for(spec, {"search": "activations"})
+    for stats in (None, {"activations": np.ones(255, np.float32)}, {"activations": np.full(256, 1e30, np.float32)}):
+        with pytest.raises(CodecError, match="needs statistics"):
+            encoder.encode(np.ones((2, 256), np.float32), {"search": "activations"}, stats=stats)
 
 
 @pytest.mark.parametrize("name", ["q4_0", "q4_1", "q8_0"])
@@ -90,11 +140,13 @@ def test_blocks_are_those_of_the_libggml_installed_here(name: str) -> None:
 
     for kind, values in hard_values():
         values = np.ascontiguousarray(values, np.float32)
-        theirs = oracles.peer("ggml").run(quantize, values=values, kind=name)
-        np.testing.assert_array_equal(encode(name, values).reshape(-1), theirs, err_msg=kind)
+        for seen in (None, activations()) if name in WEIGHED else (None,):
+            importance = None if seen is None else np.square(seen)
+            theirs = oracles.peer("ggml").run(quantize, values=values, kind=name, importance=importance)
+            np.testing.assert_array_equal(encode(name, values, seen).reshape(-1), theirs, err_msg=kind)
 
 
-def quantize(values: np.ndarray, kind: str) -> np.ndarray:
+def quantize(values: np.ndarray, kind: str, importance: np.ndarray | None) -> np.ndarray:
     """Runs in the peer."""
     import ctypes
     import os
@@ -110,5 +162,6 @@ def quantize(values: np.ndarray, kind: str) -> np.ndarray:
     call = base.ggml_quantize_chunk
     call.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3, ctypes.c_void_p]
     out = np.zeros(values.size // elements * nbytes, np.uint8)
-    call(number, values.ctypes.data, out.ctypes.data, 0, *values.shape, None)
+    weights = None if importance is None else importance.ctypes.data
+    call(number, values.ctypes.data, out.ctypes.data, 0, *values.shape, weights)
     return out

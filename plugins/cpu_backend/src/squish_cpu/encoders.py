@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 from squish_codecs import encoding
@@ -21,10 +22,14 @@ RUN = 16
 """Values that the loops take at a time: groups are so many, or several times that."""
 
 
-class GgmlEncoder(Measuring):
-    """Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K from float32, as `ggml_quantize_chunk` gives them without importance weights.
+WEIGHED = ("q4_k", "q5_k", "q6_k")
 
-    Equal bytes wherever ggml's own arithmetic is defined: scales that fit float16, steps below 2**22 of them.
+
+class GgmlEncoder(Measuring):
+    """Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K from float32, as `ggml_quantize_chunk` gives them.
+
+    With `search=activations`, which the K types take, as it gives them with the squared activations for an importance
+    matrix. Equal bytes wherever ggml's own arithmetic is defined: scales that fit float16, steps below 2**22 of them.
     """
 
     id = ""
@@ -38,12 +43,19 @@ class GgmlEncoder(Measuring):
         return self.id.removeprefix("ggml.")
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        if params:
-            raise CodecError(f"{self.id} takes no parameters", found=", ".join(params), code="params")
-        return params
+        weighed = {"search": "activations"}
+        if params and (self.name not in WEIGHED or params not in (weighed, {"search": "none"})):
+            raise CodecError(
+                f"{self.id} takes no such parameters", found=", ".join(f"{key}={params[key]}" for key in params),
+                expected="search=none or search=activations" if self.name in WEIGHED else "none", code="params",
+            )  # fmt: skip
+        return params if params == weighed else {}
 
     def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """Part `data`, u8 [..., blocks per row * bytes], of values whose last axis blocks divide."""
+        """Part `data`, u8 [..., blocks per row * bytes], of values whose last axis blocks divide.
+
+        `stats`: the `activations` of the columns, f32, for `search=activations`.
+        """
         elements, nbytes = GGML[self.name]
         if not panel.ndim or panel.shape[-1] % elements:
             raise CodecError(
@@ -53,14 +65,31 @@ class GgmlEncoder(Measuring):
         values = np.require(panel, np.float32, ["C", "A"])
         blocks = values.size // elements
         out = np.empty((*panel.shape[:-1], panel.shape[-1] // elements * nbytes), np.uint8)
-        kind = GGML_FIRST + list(GGML).index(self.name)
-        if not library().encode(kind, values.ctypes.data, out.ctypes.data, blocks, elements, nbytes, threads()):
+        importance = _importance(panel, stats) if params.get("search") == "activations" else None
+        kind, weights = GGML_FIRST + list(GGML).index(self.name), None if importance is None else importance.ctypes.data
+        if not library().encode(
+            kind, values.ctypes.data, weights, panel.shape[-1], out.ctypes.data, blocks, elements, nbytes, threads()
+        ):
             raise CodecError(
                 "values that are not finite cannot be encoded", expected="finite values",
                 found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code="not-finite",
                 hint="Keep this tensor, or repair it first.",
             )  # fmt: skip
         return {"data": out}
+
+
+def _importance(panel: Array, stats: Mapping[str, Array] | None) -> Array:
+    """What squared errors in each column are worth: the squares of its activations."""
+    seen = (stats or {}).get("activations")
+    with np.errstate(over="ignore"):
+        found = None if seen is None else np.square(np.asarray(seen, np.float32, order="C"))
+    if found is None or found.shape != panel.shape[-1:] or not np.isfinite(found).all():
+        raise CodecError(
+            "search=activations needs statistics of activations", code="encode",
+            expected=f"[{panel.shape[-1]}], with squares that are finite",
+            found="none" if found is None else f"shape {list(found.shape)}",
+        )  # fmt: skip
+    return found
 
 
 class AffineEncoder(Measuring, Affine):
@@ -98,6 +127,30 @@ def squizd_encoder(name: str) -> Codec:
     from squish_squizd import packed
 
     made: Codec = type(name, (Measuring, getattr(packed, name.capitalize())), {"affine": AffineEncoder()})()
+    return made
+
+
+class TripleEncoder:
+    """The `encode` of TCA-TBE, in one pass over the elements."""
+
+    def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        """The parts that `squish_squizd.tca_tbe` declares; `high` and `full` of a panel lie in larger arrays."""
+        bits = np.ascontiguousarray(panel.astype(dtypes.to_numpy("bf16"), copy=False)).view(np.uint16)
+        rows, columns = (prod(panel.shape[:-1]), panel.shape[-1]) if panel.ndim else (1, 1)
+        planes = np.empty((3, rows, -(-columns // 64)), np.uint64)
+        high, others = np.empty(bits.size, np.uint8), np.empty(bits.size, np.uint16)
+        places = (array.ctypes.data for array in (planes, high, others))
+        count = library().encode_triple(bits.ctypes.data, rows, columns, params["base_exponent"], *places)
+        made = {f"plane{place}": plane for place, plane in enumerate(planes)}
+        return {**made, "high": high[:count], "full": others[: bits.size - count]}
+
+
+def tca_tbe() -> Codec:
+    """The encoder of tca_tbe; ImportError without squish-squizd."""
+    from squish_squizd.tca_tbe import TcaTbe
+
+    library()
+    made: Codec = type("TcaTbe", (TripleEncoder, TcaTbe), {})()
     return made
 
 

@@ -53,6 +53,7 @@ class Library(NamedTuple):
     repack: Function
     encode: Function
     encode_affine: Function
+    encode_triple: Function
     compare: Function
     fill: Function
     read: Function
@@ -88,7 +89,8 @@ def library() -> Library:
     products = (weights, c_int64, c_int64, c_void_p, c_int64, c_int64, c_void_p, c_int64, c_int32)
     prepared = (weights, c_int32, c_int64, c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_int64, c_int32)
     panels = (weights, c_void_p, c_void_p, c_void_p, c_int32)
-    blocks = (c_int32, c_void_p, c_void_p, c_int64, c_int64, c_int64, c_int32)
+    blocks = (c_int32, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_int64, c_int64, c_int32)
+    triple = (c_void_p, c_int64, c_int64, c_int32, c_void_p, c_void_p, c_void_p)
     groups = (ctypes.POINTER(Affine), c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_int32)
     return Library(
         _declared(loaded.squish_decode, *rows),
@@ -97,6 +99,7 @@ def library() -> Library:
         _declared(loaded.squish_repack, *panels, result=c_int),
         _declared(loaded.squish_encode, *blocks, result=c_int),
         _declared(loaded.squish_encode_affine, *groups, result=c_int),
+        _declared(loaded.squish_encode_triple, *triple, result=c_int64),
         _declared(loaded.squish_compare, weights, c_void_p, c_int32, c_int32, c_void_p, c_int32),
         _declared(loaded.squish_fill, c_void_p, c_int64),
         _declared(loaded.squish_read, c_void_p, c_int64, result=c_float),

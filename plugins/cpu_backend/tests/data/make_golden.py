@@ -1,4 +1,5 @@
-"""Writes encodings.json beside it: SHA-256 of the blocks that libggml makes of the tests' hard values.
+"""Writes encodings.json beside it: SHA-256 of the blocks that libggml makes of the tests' hard values,
+those of K types with an importance matrix too.
 
 pip install ggml-python==0.0.45 numpy; python make_golden.py
 """
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from hard_values import hard_values
+from hard_values import activations, hard_values
 
 TYPES = {
     "q4_0": (2, 32, 18), "q4_1": (3, 32, 20), "q8_0": (8, 32, 34), "q4_k": (12, 256, 144), "q5_k": (13, 256, 176),
@@ -28,14 +29,17 @@ def main() -> None:
     base = ctypes.CDLL(str(Path(spec.origin).parent / "lib" / "libggml-base.so"))
     quantize = base.ggml_quantize_chunk
     quantize.argtypes = [ctypes.c_int, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 3, ctypes.c_void_p]
+    importance = np.square(activations())
     golden: dict[str, dict[str, str]] = {}
     for name, (number, elements, nbytes) in TYPES.items():
-        golden[name] = {}
-        for kind, values in hard_values():
-            values = np.ascontiguousarray(values, np.float32)
-            out = np.zeros(values.size // elements * nbytes, np.uint8)
-            quantize(number, values.ctypes.data, out.ctypes.data, 0, *values.shape, None)
-            golden[name][kind] = hashlib.sha256(out.tobytes()).hexdigest()
+        for weights in (None, importance) if elements == 256 else (None,):
+            golden[name if weights is None else f"{name} activations"] = found = {}
+            for kind, values in hard_values():
+                values = np.ascontiguousarray(values, np.float32)
+                out = np.zeros(values.size // elements * nbytes, np.uint8)
+                pointer = None if weights is None else weights.ctypes.data
+                quantize(number, values.ctypes.data, out.ctypes.data, 0, *values.shape, pointer)
+                found[kind] = hashlib.sha256(out.tobytes()).hexdigest()
     Path(__file__).with_name("encodings.json").write_text(json.dumps(golden, indent=1) + "\n")
 
 

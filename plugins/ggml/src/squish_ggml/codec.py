@@ -69,6 +69,12 @@ class GgmlBlocks(Codec):
         self.parts(spec, params)
         return params
 
+    def weighs(self, params: Mapping[str, Any]) -> bool:
+        return params.get("search") == "activations"  # which encoders of other plugins take
+
+    def canonical(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {}  # how values were encoded does not show
+
     def codes(self, parts: Parts, spec: TensorSpec, params: Mapping[str, Any], region: Region) -> Codes | None:
         from . import float4, repacking
 

@@ -57,7 +57,7 @@ def blocks(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
 
 def is_blocks(codec: CodecSpec) -> bool:
     """Whether a codec is GGML blocks of a type that zTensor names."""
-    return codec.id.startswith("ggml.") and codec.id[5:] in BLOCKS and not codec.params
+    return codec.id.startswith("ggml.") and codec.id[5:] in BLOCKS
 
 
 def sparse(encoding: Encoding, kind: str | None) -> Encoding:

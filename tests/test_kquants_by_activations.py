@@ -1,0 +1,49 @@
+"""K-quants by what activations make of errors: through `convert`, into the formats that hold the blocks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.api import CodecSpec, TensorError
+
+for needed in ("squish_cpu", "squish_ggml", "squish_gguf", "squish_safetensors", "squish_ztensor"):
+    pytest.importorskip(needed)
+
+CHANCE = np.random.default_rng(3)
+WEIGHT = CHANCE.standard_normal((64, 512), np.float32)
+SEEN = CHANCE.random(512, np.float32) ** 4
+
+
+def source(path: Path, name: str, values: np.ndarray) -> Path:
+    """One f32 tensor in a safetensors file."""
+    told = {"dtype": "F32", "shape": values.shape, "data_offsets": (0, values.nbytes)}
+    head = json.dumps({name: told}).encode()
+    path.write_bytes(len(head).to_bytes(8, "little") + head + values.tobytes())
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["gguf", "zt"])
+def test_blocks_in_a_file_are_those_of_the_encoder(tmp_path: Path, suffix: str) -> None:
+    model, out = source(tmp_path / "m.safetensors", "up.weight", WEIGHT), tmp_path / f"out.{suffix}"
+    stats = source(tmp_path / "stats.safetensors", "up", SEEN)
+    report = squish.convert(model, out, encode="ggml.q4_k:search=activations", stats=stats)
+    assert [step.action for step in report.steps] == ["encode"]
+    encoder = squish.registry().encoder(CodecSpec("ggml.q4_k"))
+    wanted = encoder.encode(WEIGHT, {"search": "activations"}, stats={"activations": SEEN})["data"]
+    with squish.open(out) as file:
+        np.testing.assert_array_equal(np.asarray(file["up.weight"].parts()["data"].numpy()), wanted)
+        assert file["up.weight"].spec.encodings[0].codec.id == "ggml.q4_k"
+    assert squish.verify(out, deep=True).clean
+    squish.convert(out, tmp_path / "again.gguf")
+    assert squish.diff(out, tmp_path / "again.gguf").same
+
+
+def test_statistics_that_are_missing_are_asked_for(tmp_path: Path) -> None:
+    model = source(tmp_path / "m.safetensors", "up.weight", WEIGHT)
+    with pytest.raises(TensorError, match="--stats FILE"):
+        squish.convert(model, tmp_path / "out.gguf", encode="q4_k:search=activations")
