@@ -42,7 +42,7 @@ class Ranked:
         return (mode, self.cost.moved, -self.preference, self.offer.backend, self.rank)
 
 
-Policy = Callable[[Ranked], tuple[Any, ...]]
+Policy = Callable[[Ranked], Any]
 POLICIES: dict[str, tuple[Policy, str]] = {
     "spec": (lambda ranked: (ranked.rank,), "the format ranks this encoding first"),
     "smallest": (lambda ranked: (ranked.cost.resident, ranked.rank), "it takes the least memory while it is loaded"),
@@ -63,6 +63,9 @@ class Chain:
     policy: str = "spec"
     spec: TensorSpec | None = field(default=None, repr=False)
     options: Mapping[str, Any] = field(factory=dict)
+
+    def __str__(self) -> str:
+        return self.explain()
 
     def without_chosen(self, why: str) -> Chain:
         """The chain when loading showed that the data do not suit the chosen backend: the next offer is taken."""
@@ -152,7 +155,7 @@ def resolve(
         refused += _absent_backends(registry)
     if not offers:
         raise _nothing(target, encodings, refused, spec)
-    offers.sort(key=lambda ranked: (*key(ranked), *ranked.tie))
+    offers.sort(key=lambda ranked: (key(ranked), *ranked.tie))
     return Chain(
         target=target, container=container, chosen=offers[0].offer,
         because=_because(offers, name, key, asked=wanted is not None),

@@ -71,6 +71,9 @@ class Source:
                 self._members[path] = opened
             return self._members[path]
 
+    def __reduce__(self) -> Any:
+        raise TypeError("an open file does not pickle; give the other process its name, and open it there")
+
     def members(self, folder: str = "") -> tuple[str, ...]:
         """Sorted names of the regular files in the folder (for a file: the folder it lies in) and of those lent, or
         in a folder in it."""

@@ -13,7 +13,7 @@ STEP = 64 << 20
 """Bytes of a file after which the disk is told to begin with it."""
 THREADS = 4
 """Files synced at once: a journal takes them together."""
-MOST = 64
+MOST = 16
 """Files that wait for the disk, open."""
 
 

@@ -45,6 +45,12 @@ def test_without_typer_it_says_what_to_install(tmp_path: Path) -> None:
     assert ran.stderr == "error: the command line needs typer. Run `pip install 'squish-core[cli]'`.\n"
 
 
+def test_an_interrupt_while_modules_load_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    ran = run("-m", "squish_core", "formats", PYTHONPATH=str(tmp_path))
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "interrupted\n")
+
+
 def test_a_reader_that_goes_away_is_no_error() -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "squish_core", "codecs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -54,6 +54,7 @@ def test_exact_prefers_exact_results() -> None:
     known = backends(toys.backend("toy.rough", 9, exact=False), toys.backend("toy.exact", mode="fold"))
     assert chosen(known)[0] == "toy.rough"
     assert chosen(known, policy="exact")[0] != "toy.rough"
+    assert chosen(known, policy=lambda ranked: ranked.preference) == chosen(known, policy=lambda r: (r.preference,))
 
 
 def test_any_function_is_a_policy() -> None:
@@ -142,6 +143,7 @@ def test_explain_reads_as_text() -> None:
     known = backends(toys.backend("toy.a", mode="fold", moved=1_500_000))
     file = squish.open(toys.box({"w": FLOATS}), registry=known)
     assert file["w"].chain().explain() == EXPLAINED
+    assert str(file["w"].chain()) == EXPLAINED
 
 
 def test_long_parameters_are_told_once() -> None:

@@ -21,6 +21,16 @@ struct Raised {  // code * scale + bias
     INLINE F operator()(B codes) const { return widen_u8(codes) * scale + bias; }
 };
 
+// Sixteen floats that stay in memory: a load hands one of them to all lanes for nothing, a shuffle takes its turn.
+struct Lanes {
+    float lane[16];
+    INLINE explicit Lanes(F v) {
+        store(lane, v);
+        asm("" : "+m"(lane));
+    }
+    INLINE float operator[](int k) const { return lane[k]; }
+};
+
 static INLINE float half_at(const uint8_t* at) { return half_to_float(read<uint16_t>(at)); }
 
 // 16 fifth bits to 0x10 or 0 in each byte
@@ -107,10 +117,9 @@ template <> struct Block<Q8_K> {
 template <> struct Block<Q2_K> {  // scales and minima[16], codes[64], d, dmin
     static constexpr int elements = 256, bytes = 84;
     template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
-        float scale[16], minimum[16];
         const B packed = load_bytes(at), nibble = splat_byte(15);
-        store(scale, widen_u8(packed & nibble) * splat(half_at(at + 80)));
-        store(minimum, widen_u8(right<4>(packed) & nibble) * splat(half_at(at + 82)));
+        const Lanes scale(widen_u8(packed & nibble) * splat(half_at(at + 80)));
+        const Lanes minimum(widen_u8(right<4>(packed) & nibble) * splat(half_at(at + 82)));
         UNROLL for (int half = 0; half < 2; half++) {
             const uint8_t* codes = at + 16 + 32 * half;
             const B low = load_bytes(codes), high = load_bytes(codes + 16);
@@ -134,8 +143,7 @@ template <> struct Block<Q3_K> {  // third bits[32], codes[64], six-bit scales[1
         const uint32_t nibble = 0x0f0f0f0f, top = 0x30303030;
         const uint32_t packed[4] = {(a & nibble) | (c << 4 & top), (b & nibble) | (c << 2 & top),
                                     (a >> 4 & nibble) | (c & top), (b >> 4 & nibble) | (c >> 2 & top)};
-        float scale[16];
-        store(scale, (widen_u8(load_bytes(packed)) - splat(32)) * splat(half_at(at + 108)));
+        const Lanes scale((widen_u8(load_bytes(packed)) - splat(32)) * splat(half_at(at + 108)));
         const B third[2] = {load_bytes(at), load_bytes(at + 16)}, two = splat_byte(3), four = splat_byte(4);
         UNROLL for (int half = 0; half < 2; half++) {
             const uint8_t* codes = at + 32 + 32 * half;
@@ -157,13 +165,10 @@ template <> struct Block<Q3_K> {  // third bits[32], codes[64], six-bit scales[1
 };
 
 struct Factors {  // of the 8 groups of Q4_K and Q5_K: the first half of `scale`, the second of `minimum`
-    float scale[16], minimum[16];
-    INLINE explicit Factors(const uint8_t* at) {
-        const SixBits packed = six_bits(at + 4);
-        const F both = widen_u8(pair(packed.scale, packed.minimum));
-        store(scale, both * splat(half_at(at)));
-        store(minimum, both * splat(half_at(at + 2)));
-    }
+    Lanes scale, minimum;
+    INLINE explicit Factors(const uint8_t* at) : Factors(at, six_bits(at + 4)) {}
+    INLINE Factors(const uint8_t* at, SixBits packed) : Factors(at, widen_u8(pair(packed.scale, packed.minimum))) {}
+    INLINE Factors(const uint8_t* at, F both) : scale(both * splat(half_at(at))), minimum(both * splat(half_at(at + 2))) {}
     INLINE Lowered operator[](int group) const { return Lowered(scale[group], minimum[8 + group]); }
 };
 
@@ -200,8 +205,7 @@ template <> struct Block<Q5_K> {  // d, dmin, six-bit scales and minima[12], fif
 template <> struct Block<Q6_K> {  // low four bits[128], high two[64], scales[16], d
     static constexpr int elements = 256, bytes = 210;
     template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
-        float scale[16];
-        store(scale, widen_i8(load_bytes(at + 192)) * splat(half_at(at + 208)));
+        const Lanes scale(widen_i8(load_bytes(at + 192)) * splat(half_at(at + 208)));
         const B nibble = splat_byte(15), top = splat_byte(0x30);
         UNROLL for (int half = 0; half < 2; half++) {
             const uint8_t* low = at + 64 * half;

@@ -57,7 +57,7 @@ static INLINE void widen(const uint8_t* at, int32_t type, const float* listed, i
         memcpy(to, at + 4 * first, size_t(count) * 4);
         return;
     } else if (type == LISTED) {
-        for (; done < count; done++) to[done] = listed[at[first + done * step]];
+        for (at += first; done < count; done++, at += step) to[done] = listed[*at];
         return;
     }
     for (; done < count; done++) to[done] = widened(at, type, listed, first + done * step);
@@ -68,7 +68,7 @@ template <class Word>
 static void gather_words(const Weights& w, int bits, int64_t row, int64_t column, int64_t count, uint8_t* codes) {
     const int width = 8 * int(sizeof(Word)), unit = width / bits;
     const uint64_t mask = (uint64_t(1) << bits) - 1;
-    const bool whole = width % bits == 0;
+    const bool whole = w.ordered || width % bits == 0;  // words of whole codes, and perhaps spare bits above them
     const auto shift_of = [&](int64_t place) { return w.ordered ? w.order[place] * bits : int(place) * bits; };
     if (w.down && whole) {  // one place in the words of many lines
         const uint8_t* at = w.data + column * w.line + row / unit * w.step;

@@ -222,7 +222,8 @@ static INLINE void extremes(const float* x, int64_t size, int64_t count, Grid& g
         low[k] = splat(0) - down, high[k] = up;
     }
     for (int64_t k = count; k < 16; k++) low[k] = low[0], high[k] = high[0];
-    store(grid.low, splat(0) - peaks(low, most)), store(grid.high, peaks(high, most));
+    const auto larger = [](F a, F b) { return most(a, b); };
+    store(grid.low, splat(0) - peaks(low, larger)), store(grid.high, peaks(high, larger));
 }
 
 #ifdef __AVX512BW__

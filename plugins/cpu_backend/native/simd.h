@@ -21,9 +21,14 @@ template <class Larger> static INLINE F peaks(const F a[16], Larger) {  // lane 
     for (int k = 0; k < 16; k++) made[k] = peak(a[k]);
     return load(made);
 }
-#endif
+static INLINE void transpose(F a[16]) {  // lane k of a[i] to lane i of a[k]
+    float from[16][16], to[16][16];
+    for (int i = 0; i < 16; i++) store(from[i], a[i]);
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 16; k++) to[k][i] = from[i][k];
+    for (int i = 0; i < 16; i++) a[i] = load(to[i]);
+}
 
-#ifndef __AVX512BW__
 struct Halves32 { Halves a, b; };
 static INLINE Halves32 to_half(F a, F b) { return {to_half(a), to_half(b)}; }
 static INLINE Halves32 upper(F a, F b) { return {upper(a), upper(b)}; }

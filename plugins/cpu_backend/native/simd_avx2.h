@@ -26,6 +26,10 @@ static INLINE F absolute(F x) {
     return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
 }
 static INLINE F root(F x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
+static INLINE F nearest(F x) {
+    constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(x.a, mode), _mm256_round_ps(x.b, mode)};
+}
 static INLINE F whole(F x) {
     constexpr int mode = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
     return {_mm256_round_ps(x.a, mode), _mm256_round_ps(x.b, mode)};

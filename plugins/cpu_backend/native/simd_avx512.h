@@ -23,6 +23,7 @@ static INLINE F least(F a, F b) { return {_mm512_min_ps(a.v, b.v)}; }
 static INLINE F most(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }
 static INLINE F absolute(F a) { return {_mm512_abs_ps(a.v)}; }
 static INLINE F root(F a) { return {_mm512_sqrt_ps(a.v)}; }
+static INLINE F nearest(F a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 static INLINE F whole(F a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC)}; }
 static INLINE M operator<(F a, F b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
 static INLINE M operator&(M a, M b) { return {__mmask16(a.v & b.v)}; }
@@ -32,10 +33,22 @@ static INLINE B narrow(F a) { return {_mm512_cvtepi32_epi8(_mm512_cvttps_epi32(a
 // The first values of `a` to the lanes whose bits are set, 0 to the others.
 static INLINE F expand(uint32_t mask, F a) { return {_mm512_maskz_expand_ps(__mmask16(mask), a.v)}; }
 static INLINE float peak(F a) { return _mm512_reduce_max_ps(a.v); }
-// The larger of magnitudes; a NaN is larger than any number.
+// The larger of magnitudes; a NaN is above all.
 static INLINE F most_magnitude(F a, F b) {
     return {_mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a.v), _mm512_castps_si512(b.v)))};
 }
+// Lane k of a[i] to lane i of a[k]: halves, quarters and so on change places.
+template <int By> static INLINE void exchange(F a[16]) {
+    int32_t lower[16], upper[16];
+    for (int i = 0; i < 16; i++) lower[i] = i & By ? i - By + 16 : i, upper[i] = i & By ? i + 16 : i + By;
+    const __m512i low = _mm512_loadu_si512(lower), high = _mm512_loadu_si512(upper);
+    UNROLL for (int k = 0; k < 16; k++) {
+        if (k & By) continue;
+        const __m512 x = a[k].v, y = a[k + By].v;
+        a[k].v = _mm512_permutex2var_ps(x, low, y), a[k + By].v = _mm512_permutex2var_ps(x, high, y);
+    }
+}
+static INLINE void transpose(F a[16]) { exchange<8>(a), exchange<4>(a), exchange<2>(a), exchange<1>(a); }
 // Lane k: the largest of the lanes of a[k], as `larger` has it. Halves, quarters and so on of two vectors change places; the
 // larger of what then lies in one place stays.
 template <class Larger> static INLINE F peaks(const F a[16], Larger larger) {

@@ -35,6 +35,7 @@ static INLINE F root(F a) {
     for (int i = 0; i < 16; i++) a.v[i] = __builtin_sqrtf(a.v[i]);
     return a;
 }
+static INLINE F nearest(F a) { return {(a.v + 12582912.0f) - 12582912.0f}; }  // ties to even, of magnitudes below 2^22
 static INLINE F whole(F a) { return {__builtin_convertvector(__builtin_convertvector(a.v, Integers), Floats)}; }
 static INLINE bool all(M a) {
     int32_t every = -1;
