@@ -51,7 +51,7 @@ demo: $(installed)  ## run the example on a small model (MODEL=smollm2 or gemma)
 test: $(installed)  ## run the tests that need nothing else
 	$(pytest) -m "not oracle and not fuzz"
 
-oracles: $(installed)  ## compare with the peer packages, each in an environment of its own
+oracles: $(installed)  ## compare with the peer packages, each in a process of its own
 	$(pytest) -m oracle
 
 fuzz: $(installed)  ## run the long mutation tests, and atheris on every format (FUZZ_SECONDS=60 each)

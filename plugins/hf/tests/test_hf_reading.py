@@ -62,7 +62,7 @@ def test_a_malformed_checkpoint_has_its_outcome(name: str) -> None:
         ({"symmetric": False}, None, "missing"),
         ({"num_bits": 9}, None, "num_bits"),
         ({}, "mxfp6-pack-quantized", "format"),
-        ({}, "marlin-24", "format"),
+        ({}, "marlin-24", "Marlin"),
     ],
 )
 def test_a_group_that_its_layer_contradicts_refuses_that_layer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -272,7 +273,9 @@ def test_hostile_patterns_end_soon(pattern: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
-        ({"checkpoint_format": "marlin"}, "checkpoint_format"),
+        ({"checkpoint_format": "marlin"}, "Marlin.*Take the checkpoint"),
+        ({"is_marlin_format": True}, "Marlin.*Take the checkpoint"),
+        ({"checkpoint_format": "gptq_v3"}, "checkpoint_format"),
         ({"bits": True}, "bits"),
         ({"bits": 5}, "bits"),
         ({"group_size": 0}, "group_size"),
@@ -285,6 +288,38 @@ def test_hostile_patterns_end_soon(pattern: str, tmp_path: Path) -> None:
 def test_a_declaration_that_cannot_be_is_a_reason(config: dict[str, Any], reason: str, tmp_path: Path) -> None:
     with gptq(tmp_path, **config) as file, pytest.raises(SquishError, match=reason):
         file["a.x.weight"].numpy()
+
+
+def test_marlin_is_refused_by_name_in_awq_too(tmp_path: Path) -> None:
+    config = {"quant_method": "awq", "version": "marlin", "bits": 4, "group_size": 8}
+    with checkpoint(tmp_path, config, **AWQ_LAYER) as file:
+        with pytest.raises(SquishError, match="Marlin"):
+            file["a.weight"].numpy()
+        assert set(file["a.weight"].parts()) == {"qweight", "qzeros", "scales"}
+
+
+def test_marlin_under_names_of_its_own_is_a_finding(tmp_path: Path) -> None:
+    config = {"quant_method": "gptq", "bits": 4, "group_size": 128, "is_marlin_format": True}
+    with checkpoint(tmp_path, config, a__B=np.ones((2, 8), np.int32), a__s=np.ones((1, 8), np.float16)) as file:
+        assert [(each.code, each.severity) for each in file.problems] == [("marlin", "error")]
+        assert file["a.B"].numpy().all()
+
+
+@pytest.mark.parametrize(
+    ("method", "said"), [("hqq", "half-quadratic.*hqq, save"), ("intel/auto-round", "auto_gptq"), ("", "no method"),
+                         ("marlin", "Marlin"), ("quip", "'quip', which is not known")],
+)  # fmt: skip
+def test_a_method_that_is_not_read_is_named_and_its_tensors_are_there(method: str, said: str, tmp_path: Path) -> None:
+    codes = RNG.integers(0, 256, (4, 8), np.uint8)
+    stored = {"a__W_q": codes, "a__scale": np.ones((8, 1), np.float16), "a__nbits": np.array([4])}
+    config = {"quant_method": method, "skip_modules": []}
+    with checkpoint(tmp_path, config, **stored) as file:
+        (problem,) = file.problems
+        assert (problem.code, problem.severity) == ("quant-method", "error")
+        assert re.search(said, problem.message)
+        np.testing.assert_array_equal(file["a.W_q"].numpy(), codes)
+    with pytest.raises(SquishError, match=said):
+        squish.open(tmp_path, strict=True)
 
 
 def test_a_second_file_that_states_something_else_is_a_finding(tmp_path: Path) -> None:

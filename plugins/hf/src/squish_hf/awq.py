@@ -11,6 +11,7 @@ from squish_hf.fp8 import left
 from squish_hf.gemv import AwqGemv
 from squish_hf.gptq import FLOATS, group_size
 from squish_hf.method import CACHE, Method
+from squish_hf.unread import refuse_marlin
 
 SUFFIXES = (".qweight", ".qzeros", ".scales")
 ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
@@ -21,6 +22,8 @@ def read(declared: Declared, files: Files) -> Method:
     """AWQ as AutoAWQ writes it."""
     version = declared.get("version", str, "gemm").lower()
     makers = {"gemm": _gemm, "gemv": _gemv}
+    if version == "marlin":
+        raise refuse_marlin(declared.where)
     if version not in makers:
         raise refuse("version", " or ".join(makers), version, part=declared.where)
     declared.number("bits" if "bits" in declared.fields else "w_bit", (4,))

@@ -14,6 +14,7 @@ from squish_hf import compressed_formats as formats
 from squish_hf.declaration import Declared, Patterns, refuse
 from squish_hf.method import CACHE, Method
 from squish_hf.sparse import SPARSE, SPARSE_24, SPARSE_SUFFIXES, read_sparse
+from squish_hf.unread import refuse_marlin
 
 SUFFIXES = (
     ".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx", ".weight_global_scale",
@@ -79,6 +80,8 @@ def read(declared: Declared, files: Files) -> Method:
         if group is None or group.weights is None:
             raise FormatError("is quantised, and no group names it", part=declared.where, code="contradiction")
         maker = FORMATS.get(group.format or "")
+        if group.format == "marlin-24":
+            raise refuse_marlin(declared.where)
         if maker is None:
             raise refuse("format", " or ".join(FORMATS), group.format, part=declared.where)
         return maker(layer, parts, formats.Weights.of(group.weights, declared.where), files)

@@ -26,6 +26,7 @@ from squish_core.api import (
 from squish_hf import writer
 from squish_hf.declaration import Declared, read_declaration
 from squish_hf.method import Method
+from squish_hf.unread import reason
 
 Read = Callable[[Declared, Files], Method]
 METHODS = {
@@ -55,11 +56,15 @@ class HuggingFace(Checkpoint):
             return _unread(index, declared, problems)
         home = importlib.import_module(METHODS[declared.method])
         read: Read = home.read
+        refused = None
         try:
             method = read(declared, files)
         except SquishError as error:
-            method = Method(dialect=declared.method, suffixes=home.SUFFIXES, make=_refusing(error))
+            refused, method = error, Method(dialect=declared.method, suffixes=home.SUFFIXES, make=_refusing(error))
         layers = collect(index.tensors, method.suffixes, base=method.base, beside=method.beside, packed=method.packed)
+        if refused and not layers:  # its layers have other names, too
+            code, said = refused.code or "config", str(refused)
+            problems.append(Problem(code=code, severity="error", where=declared.where, message=said))
         made = refine(index, self.id, method.dialect, layers, method.make, problems, base=method.base)
         with contextlib.suppress(SquishError):  # a bad pattern, which the layers were refused for
             made = evolve(made, problems=(*made.problems, *map(names_nothing, method.idle(layers))))
@@ -86,7 +91,6 @@ def _refusing(error: SquishError) -> Make:
 
 def _unread(index: Index, declared: Declared, problems: list[Problem]) -> Index:
     """The stored tensors as they are, and a Problem that says why no layer could be made of them."""
-    shown = repr(declared.method[:40]) if declared.method else "no method"
-    message = f"declares {shown}, which is not known here ({', '.join(METHODS)}): the tensors are those that are stored"
+    message = reason(declared, ", ".join(METHODS))
     problem = Problem(code="quant-method", severity="error", where=declared.where, message=message)
     return evolve(index, format="hf", version=declared.method, problems=(*index.problems, *problems, problem))

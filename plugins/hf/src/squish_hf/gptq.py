@@ -14,6 +14,7 @@ from squish_hf.act_order import ActOrder
 from squish_hf.declaration import Declared, Patterns, refuse
 from squish_hf.fp8 import left
 from squish_hf.method import CACHE, Method
+from squish_hf.unread import refuse_marlin
 
 SUFFIXES = (".qweight", ".qzeros", ".scales", ".g_idx")
 BITS, FLOATS = (2, 3, 4, 8), ("f16", "bf16", "f32")
@@ -26,6 +27,8 @@ FORMATS = {"gptq": (1, BITS), "gptq_v2": (0, BITS), "gptq_p": (0, range(2, 9))}
 def read(declared: Declared, files: Files) -> Method:
     """GPTQ as AutoGPTQ and GPTQModel write it; without `checkpoint_format` it is the first version."""
     dialect = declared.get("checkpoint_format", str, "gptq")
+    if "marlin" in dialect or declared.get("is_marlin_format", bool, False):
+        raise refuse_marlin(declared.where)
     if dialect not in FORMATS:
         raise refuse("checkpoint_format", " or ".join(FORMATS), dialect, part=declared.where)
     settings = Settings(declared)

@@ -1,0 +1,46 @@
+"""Methods that are declared by real checkpoints and not read here: what they are, and what to do."""
+
+from __future__ import annotations
+
+from squish_core.api import FormatError
+from squish_hf.declaration import Declared
+
+SAVE = "Load it with Transformers and {}, save the weights unquantised, and convert those."
+MARLIN = "4-bit codes in an order of one CUDA kernel (Marlin)"
+REPACK = "Take the checkpoint that it was made from: Marlin's order is made again when a runtime loads that one."
+METHODS = {
+    "aqlm": ("sums of entries of learned codebooks (AQLM)", SAVE.format("aqlm")),
+    "auto-round": (
+        "codes rounded by AutoRound, in one of several packings", "Export it again with AutoRound's format auto_gptq.",
+    ),
+    "bitnet": ("ternary weights, four in a byte (BitNet)", SAVE.format("accelerate")),
+    "eetq": ("8-bit rows in an order of CUDA kernels (EETQ)", SAVE.format("eetq")),
+    "fp_quant": ("rotated MXFP4 or NVFP4 (FP-Quant)", SAVE.format("fp_quant")),
+    "higgs": ("rotated vectors on a grid (HIGGS)", SAVE.format("flute")),
+    "hqq": (
+        "half-quadratic quantisation (HQQ): W_q, scale and zero of a layer, and its settings as tensors",
+        SAVE.format("hqq"),
+    ),
+    "marlin": (MARLIN, REPACK),
+    "quanto": ("codes and scales of optimum-quanto", SAVE.format("optimum-quanto")),
+    "quark": ("codes and scales of AMD's Quark", SAVE.format("amd-quark")),
+    "spqr": ("sparse outliers beside codes of few bits (SpQR)", SAVE.format("spqr_quant")),
+    "torchao": ("tensor classes of torchao", SAVE.format("torchao")),
+    "vptq": ("entries of learned codebooks of vectors (VPTQ)", SAVE.format("vptq")),
+}  # fmt: skip
+"""`quant_method` -> what it is, and the next step."""
+
+
+def refuse_marlin(part: str) -> FormatError:
+    """The error for codes of GPTQ, AWQ or compressed-tensors that are stored for Marlin."""
+    return FormatError(f"is stored as {MARLIN}", part=part, code="marlin", hint=REPACK)
+
+
+def reason(declared: Declared, known: str) -> str:
+    """Why no layer is made of a checkpoint of this method; `known`: the methods that are read."""
+    name = declared.method.lower().removeprefix("intel/")
+    if name not in METHODS:
+        shown = repr(declared.method[:40]) if name else "no method"
+        return f"declares {shown}, which is not known here ({known}): the tensors are those that are stored"
+    what, step = METHODS[name]
+    return f"declares {name}: {what}. It is not read here, so the tensors are those that are stored. {step}"
