@@ -20,19 +20,11 @@ static INLINE F peaks(const F a[16]) {  // lane k: the largest of the lanes of a
     for (int k = 0; k < 16; k++) made[k] = peak(a[k]);
     return load(made);
 }
-#endif
 
-#ifndef __AVX512BW__
-// The first values of `a` to the lanes whose bits are set, 0 to the others.
-static INLINE F expand(uint32_t mask, F a) {
-    float from[16], to[16];
-    store(from, a);
-    for (int i = 0, next = 0; i < 16; i++) {
-        const bool set = mask >> i & 1;
-        to[i] = set ? from[next] : 0;
-        next += set;
-    }
-    return load(to);
+static INLINE F doubled(const float* at) {  // eight values, each twice
+    float both[16];
+    for (int i = 0; i < 16; i++) both[i] = at[i / 2];
+    return load(both);
 }
 #endif
 
