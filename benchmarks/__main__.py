@@ -26,6 +26,7 @@ GROUPS = {
     "tiers": "squish_npydir",
     "kernels.limits": "squish_cpu",
     "kernels.decode": "squish_cpu",
+    "kernels.levels": "squish_cpu",
     "kernels.products": "squish_cpu",
     "kernels.encode": "squish_cpu",
     "packages": "squish_ane",

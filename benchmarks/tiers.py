@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import oracles
@@ -71,21 +72,51 @@ def model(path: Path, layers: int) -> Path:
 
 
 def converting(place: Path, source: Path) -> str:
-    """To INT8 by rows and INT4, then each tier; seconds, and peak memory that is not the file's own pages."""
+    """To INT8 by rows and INT4, then each tier; seconds, and peak memory that is not the file's own pages.
+
+    Beside the limits: reading the source once, and writing and syncing as many bytes.
+    """
     lines = ["## A npy directory and its tiers", "", f"{source.stat().st_size / 1e9:.3g} GB of bf16.", ""]
-    lines += ["| step | time | input per second | peak memory |", "|---|---|---|---|"]
-    steps = {"read the source once": f"for c in iter(lambda f=open({str(source)!r}, 'rb'): f.read(1 << 22), b''): pass"}
+    lines += ["| step | time | input per second | output per second | peak memory |", "|---|---|---|---|---|"]
+    for step, (code, read, written) in steps(place, source).items():
+        before = size_of(read)
+        seconds, _, peak = timed(code)
+        rates = (f"{size / seconds / 1e9:.2f} GB/s" if size else "" for size in (before, size_of(written)))
+        lines.append(f"| {step} | {shown(seconds)} | {' | '.join(rates)} | {peak / 1e6:.0f} MB |")
+    (place / "limit").unlink()
+    return "\n".join([*lines, ""])
+
+
+def steps(place: Path, source: Path) -> dict[str, tuple[str, Path | None, Path | None]]:
+    """Step -> code, what it reads, what it writes."""
+    read = f"for piece in iter(lambda file=open({str(source)!r}, 'rb'): file.read(1 << 22), b''): pass"
+    write = f"""
+import os
+with open({str(place / "limit")!r}, "wb") as file:
+    for _ in range({source.stat().st_size >> 22}):
+        file.write(piece)
+    os.fsync(file.fileno())"""
+    made: dict[str, tuple[str, Path | None, Path | None]] = {
+        "limit: read the source once": (read, source, None),
+        "limit: write as much, and sync": (f"piece = bytes(1 << 22){write}", None, place / "limit"),
+    }
     for name in ("int8", "int4"):
         call = f"squish.convert({str(source)!r}, {str(place / name)!r}, 'npydir', 'mixed:bits={name[3:]},outliers=0')"
-        steps[f"convert to {name}"] = f"import squish_core as squish; {call}"
-    for tier in TIERS:
+        made[f"convert to {name}"] = f"import squish_core as squish; {call}", source, place / name
+    for tier, label in TIERS.items():
         folder = place / ("int4" if tier == "4bit" else "int8")
-        steps[f"cache build {tier}"] = f"from squish_npydir import cache; cache.build({str(folder)!r}, {tier!r})"
-    for step, code in steps.items():
-        seconds, _, peak = timed(code)
-        rate = source.stat().st_size / seconds / 1e9
-        lines.append(f"| {step} | {shown(seconds)} | {rate:.2f} GB/s | {peak / 1e6:.0f} MB |")
-    return "\n".join([*lines, ""])
+        written = folder / (f"{label}.safetensors" if tier == "mlx" else label)
+        code = f"from squish_npydir import cache; cache.build({str(folder)!r}, {tier!r})"
+        made[f"cache build {tier}"] = code, folder / "tensors", written
+    return made
+
+
+def size_of(path: Path | None) -> int:
+    """Bytes of a file, or of the files in a folder."""
+    if path is None:
+        return 0
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def timed(code: str) -> tuple[float, int, int]:
@@ -119,29 +150,31 @@ def loading(place: Path, source: Path) -> str:
     squish.convert(source, place / "model.zt", "ztensor:wire=2,digest=none")
     paths = {"source": source, "zt": place / "model.zt", "finalized": place / "int8" / "finalized"}
     peers = {name: both(oracles.peer(env).python, code, paths[of]) for name, (env, of, code) in PEERS.items()}
-    rows, notes = [], []
+    rows, ours = [], {}
     for way, (folder, code, sentinel) in OURS.items():
-        found = both(Path(sys.executable), code, place / folder)
-        for state in ("warm", "cold"):
+        ours[way] = both(Path(sys.executable), f"{code}\nload({str(SAMPLE)!r})", place / folder)
+        for state in STATES:
             target = TARGET if (way, state) == ("squish_weights", "warm") else ""
-            others = {name: told[state][0] for name, told in peers.items()}
-            rows.append(Row(f"{way}, {state}", found[state][0], others, target=target))
-        notes.append(f"{way} {max(held for _, held in found.values()) / 1e6:.1f} MB")
+            others = {name: told.seconds[state] for name, told in peers.items()}
+            rows.append(Row(f"{way}, {state}", ours[way].seconds[state], others, target=target))
         if sentinel:
             (place / folder / sentinel).unlink()  # what comes next is a tier further down
-    held = [f"{name} {max(held for _, held in told.values()) / 1e6:.1f} MB" for name, told in peers.items()]
-    return markdown(
-        "Load every tensor",
-        NOTE + f"Added anonymous memory, of the first load too, which imports: {'; '.join([*notes, *held])}.",
-        rows,
-    )
+    return f"{markdown('Load every tensor', NOTE, rows)}\n{memory({**ours, **peers})}"
+
+
+def memory(loads: dict[str, Load]) -> str:
+    """A table of what importing and loading add."""
+    lines = ["Anonymous memory that is added, by the imports (NumPy takes 8 MB of them) and by the first load:", ""]
+    lines += ["| | imports | load |", "|---|---|---|"]
+    lines += [f"| {name} | {told.imported / 1e6:.1f} MB | {told.held / 1e6:.1f} MB |" for name, told in loads.items()]
+    return "\n".join([*lines, ""])
 
 
 NOTE = """\
 Each in a process of its own that has done it once before; medians. safetensors, MLX and ours read the same bf16 values,
 ztensor a file of ours (wire 2), NumPy maps the arrays of `finalized`. safetensors.torch, ztensor and NumPy hand out
-views of a mapping, as ours do; safetensors and MLX copy. Anonymous memory added at most, the first time (which imports)
-included: """
+views of a mapping, as ours do; safetensors and MLX copy."""
+STATES = tuple(ROUNDS)
 TARGET = ">= 10x safetensors, not slower than safetensors.torch, < 20 MB"
 ARRAYS = "import squish_core as squish\ndef load(path): return squish.open(path).numpy()"
 PACKED = "import squish_core as squish\ndef load(path): return [tensor.load() for tensor in squish.open(path).values()]"
@@ -169,7 +202,6 @@ ROUND = """
 import gc, json, os, sys, time
 from functools import partial
 path, cold = sys.argv[1], sys.argv[2] == "cold"
-{code}
 def anonymous():
     words = open("/proc/self/status").read().split()
     return 1024 * int(words[words.index("RssAnon:") + 1])
@@ -180,7 +212,9 @@ def evict():
             fd = os.open(os.path.join(root, name), os.O_RDONLY)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(fd)
-found = []
+bare = anonymous()
+{code}
+imported, found = anonymous() - bare, []
 for _ in range({rounds} + 1):
     keep = None
     gc.collect()
@@ -189,23 +223,27 @@ for _ in range({rounds} + 1):
     before, started = anonymous(), time.perf_counter()
     keep = load(path)
     found.append((time.perf_counter() - started, anonymous() - before))
-print(json.dumps(found))
+print(json.dumps((imported, found)))
 """
 
 
-def both(python: Path, code: str, path: Path) -> dict[str, tuple[float, int]]:
-    """Seconds and added anonymous bytes of loading, warm and cold, in a fresh process of a Python."""
-    found = {}
-    for state in ("warm", "cold"):
-        command: list[str | Path] = [
-            python,
-            "-I",
-            "-c",
-            ROUND.format(code=code, rounds=ROUNDS[state]),
-            str(path),
-            state,
-        ]
+class Load(NamedTuple):
+    """Median seconds by state, and bytes of anonymous memory that imports and loading added at most."""
+
+    seconds: dict[str, float]
+    imported: int
+    held: int
+
+
+def both(python: Path, code: str, path: Path) -> Load:
+    """Loading, warm and cold, each in a fresh process of a Python; `code` imports, and defines `load`."""
+    seconds, imports, held = {}, [], []
+    for state in STATES:
+        text = ROUND.format(code=code, rounds=ROUNDS[state])
+        command: list[str | Path] = [python, "-I", "-c", text, str(path), state]
         told = subprocess.run(command, check=True, capture_output=True, text=True)
-        rounds = json.loads(told.stdout.splitlines()[-1])
-        found[state] = statistics.median(seconds for seconds, _ in rounds[1:]), max(held for _, held in rounds)
-    return found
+        imported, rounds = json.loads(told.stdout.splitlines()[-1])
+        imports.append(imported)
+        held += [added for _, added in rounds]
+        seconds[state] = statistics.median(taken for taken, _ in rounds[1:])
+    return Load(seconds, max(imports), max(held))

@@ -19,7 +19,8 @@ _NAMES = {
         "UnsupportedVersionError",
     ),
     "squish_core.limits": ("Limits",),
-    "squish_core.source": ("Source", "check_plain_name", "open_source"),
+    "squish_core.source": ("Source", "check_plain_name"),
+    "squish_core.files": ("open_source",),
     "squish_core.containers": ("Container", "Layout", "Options", "Refinement", "only"),
     "squish_core.codecs.base": (
         "ByteCodec", "Codec", "Codes", "Encoder", "Params", "PartArray", "Parts", "Policy", "Region", "Short", "Values",
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from squish_core.errors import TruncatedError as TruncatedError
     from squish_core.errors import UnknownFormatError as UnknownFormatError
     from squish_core.errors import UnsupportedVersionError as UnsupportedVersionError
+    from squish_core.files import open_source as open_source
     from squish_core.handles import File as File
     from squish_core.handles import open as open  # noqa: A004
     from squish_core.hookspecs import SQUISH_API as SQUISH_API
@@ -124,7 +126,6 @@ if TYPE_CHECKING:
     from squish_core.resolver import Chain as Chain
     from squish_core.source import Source as Source
     from squish_core.source import check_plain_name as check_plain_name
-    from squish_core.source import open_source as open_source
     from squish_core.structure import check_extents as check_extents
     from squish_core.structure import check_name as check_name
     from squish_core.structure import check_shape as check_shape

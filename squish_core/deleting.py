@@ -9,9 +9,9 @@ from pathlib import Path
 from squish_core import checking, handles
 from squish_core.distances import Distance
 from squish_core.errors import FormatError, SquishError
+from squish_core.files import FileSource
 from squish_core.handles import File
 from squish_core.regions import panels
-from squish_core.source import FileSource
 from squish_core.steps import Step
 from squish_core.structure import spec_extents
 

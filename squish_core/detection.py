@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from attrs import frozen
 
 from squish_core import known
-from squish_core.errors import AmbiguousFormatError, FormatError, UnknownFormatError
+from squish_core.errors import AmbiguousFormatError, FormatError, SquishError, UnknownFormatError
 from squish_core.hookspecs import ContainerInfo, Signature
+from squish_core.model import Index, Problem
 from squish_core.plugins import Registry
 from squish_core.source import HEAD, TAIL, Source
 
@@ -84,6 +89,40 @@ def raise_if_other(probe: Probe, source: Source, registry: Registry) -> None:
             f"looks like {absent}, and that plugin is not installed",
             file=source.name, code="not-installed", hint=f"Run `{refusal.install}`.",
         )  # fmt: skip
+
+
+def unrefined(index: Index, source: Source, registry: Registry) -> tuple[Problem, ...]:
+    """A warning for every known format that the file declares to be beyond its own, and that is not installed."""
+    absent = {name: where for name, where in known.DECLARED.items() if name not in registry.containers}
+    problems = []
+    for name, (base, place, keys) in absent.items():
+        if index.format == base and follow(index.meta if place == "meta" else small_json(index, source, place), keys):
+            message = f"{'.'.join(keys)} calls for {name}, which is not installed: tensors are given as stored"
+            hint = f"Run `{known.absent('container', name).install}`."
+            problems.append(
+                Problem(code="not-installed", severity="warning", where=place, message=f"{message}. {hint}")
+            )
+    return tuple(problems)
+
+
+def follow(value: Any, keys: Sequence[str]) -> bool:
+    """Whether mappings within mappings have these keys."""
+    for key in keys:
+        if not isinstance(value, Mapping) or key not in value:
+            return False
+        value = value[key]
+    return True
+
+
+def small_json(index: Index, source: Source, name: str) -> Any:
+    """What an asset of up to 1 MiB holds as JSON; None where there is none, or none that can be read."""
+    asset = index.assets.get(name)
+    if asset is None or asset.nbytes > 1 << 20:
+        return None
+    try:
+        return json.loads(source.member(name).read(0, asset.nbytes, name))
+    except (SquishError, ValueError, RecursionError):
+        return None
 
 
 def unknown(probe: Probe, source: Source, registry: Registry) -> FormatError | UnknownFormatError:

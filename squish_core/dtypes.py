@@ -10,6 +10,7 @@ from squish_core.errors import TensorError
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import DTypeLike
 
 # name -> (bits per element, NumPy or ml_dtypes type). Types under one byte are stored packed, as u8 parts,
 # first element in the low bits; NumPy holds them unpacked, one element per byte.
@@ -25,6 +26,7 @@ _TABLE = {
     "u4": (4, "uint4"), "u2": (2, "uint2"), "u1": (1, "bool"),
     "bool": (8, "bool"), "complex64": (64, "complex64"), "complex128": (128, "complex128"),
 }  # fmt: skip
+_OF_NUMPY = {numpy_name: name for name, (_, numpy_name) in _TABLE.items()}  # "bool" is the later one, not u1
 NAMES = tuple(_TABLE)
 FLOATS = tuple(name for name in _TABLE if name.startswith(("f", "bf")))
 
@@ -42,6 +44,23 @@ def bits(dtype: str) -> int:
 def known(dtype: str) -> bool:
     """Whether the name is a dtype name."""
     return dtype in _TABLE
+
+
+def named(dtype: str | DTypeLike | None) -> str | None:
+    """The name of what a caller asks for: a name, NumPy's name for it, a NumPy dtype or type; None for None.
+
+    No abbreviations of NumPy: its "i8" has 8 bytes, ours 8 bits.
+    """
+    if dtype is None or (isinstance(dtype, str) and dtype in _TABLE):
+        return dtype
+    import numpy as np
+
+    try:
+        return _OF_NUMPY[dtype if isinstance(dtype, str) else np.dtype(dtype).name]
+    except (KeyError, TypeError):
+        raise TensorError(
+            "unknown dtype", expected="a name such as f16, or a NumPy dtype", found=repr(dtype), code="dtype"
+        ) from None
 
 
 def count(shape: tuple[int, ...]) -> int:
@@ -72,7 +91,6 @@ def to_numpy(dtype: str) -> np.dtype:
 @cache
 def from_numpy(dtype: np.dtype) -> str:
     """The name of a NumPy dtype; TensorError when there is none."""
-    for name, (_, numpy_name) in _TABLE.items():
-        if dtype.name == numpy_name and name != "u1":
-            return name
+    if dtype.name in _OF_NUMPY:
+        return _OF_NUMPY[dtype.name]
     raise TensorError("this NumPy dtype has no stored form", found=repr(dtype.name), code="dtype")

@@ -84,6 +84,10 @@ class TensorError(SquishError):
     """One tensor cannot be given; the others stay readable."""
 
 
+class RangeError(TensorError, IndexError):
+    """An index lies outside its axis; an `IndexError` as well, as for any sequence."""
+
+
 class CodecError(SquishError):
     """A tensor's stored bytes cannot be decoded, or values cannot be encoded."""
 

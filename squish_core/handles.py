@@ -13,16 +13,17 @@ from attrs import evolve
 from squish_core import plugins
 from squish_core.buffers import Buffer
 from squish_core.containers import Options
-from squish_core.detection import detect
+from squish_core.detection import detect, unrefined
 from squish_core.dtypes import to_numpy
 from squish_core.errors import FormatError
+from squish_core.files import READERS, open_folder, open_source
 from squish_core.guard import guarded, uncollected
 from squish_core.hookspecs import CodecInfo
 from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, LazyTensors, Part, PlainRange, Problem, Segment, TensorSpec
 from squish_core.plugins import Registry
 from squish_core.recipes import parse_format
-from squish_core.source import READERS, Source, open_folder, open_source
+from squish_core.source import Source
 from squish_core.stored import StoredArray
 from squish_core.structure import check_index, lookalike_names
 from squish_core.tensors import Tensor
@@ -117,7 +118,8 @@ def refine(
                     return refine(refined, source, known, limits, None, {})
     if wanted is not None:
         raise FormatError(f"does not declare itself as {wanted}", file=source.name, code="format")
-    return index
+    unread = unrefined(index, source, known)
+    return evolve(index, problems=(*index.problems, *unread)) if unread else index
 
 
 def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:

@@ -37,6 +37,13 @@ MEMBERS = {
 # suffix -> format id, for formats whose plugin may be absent
 SUFFIXES = {".gguf": "gguf", ".safetensors": "safetensors", ".zt": "ztensor", ".squizd": "squizd", ".uqff": "uqff"}
 
+# id of a format -> what it refines, where a file declares it ("meta" or the name of an asset), and under which keys
+DECLARED: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "uqff": ("safetensors", "meta", ("uqff.version",)),
+    "hf": ("safetensors", "config.json", ("quantization_config", "quant_method")),
+    "mlx": ("safetensors", "config.json", ("quantization",)),
+}
+
 # head bytes -> what the file is instead, and the next step
 LOOKALIKES: tuple[tuple[bytes, str, str], ...] = (
     (b"version https://git-lfs", "a git-lfs pointer, not the weights", "Run `git lfs pull` to fetch the file."),

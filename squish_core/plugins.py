@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
-from attrs import asdict, frozen
 
 from squish_core import known
+from squish_core.entries import VARIABLE, Broken, Entry, Loaded, Settings
 from squish_core.errors import ConflictError, MissingPluginError, SquishError
 from squish_core.hookspecs import SQUISH_API, BackendInfo, CodecInfo, ContainerInfo, EncoderInfo, Hooks, Info
 from squish_core.model import CodecSpec, Encoding, Refusal
@@ -23,68 +23,6 @@ if TYPE_CHECKING:
     from squish_core.resolver import Chain
 
 GROUP = "squish"
-VARIABLE = "SQUISH_PLUGINS"
-
-
-@frozen(kw_only=True)
-class Entry:
-    """A declaration and the distribution that brought it."""
-
-    info: Info
-    dist: str
-    version: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        data = {key: value for key, value in asdict(self.info).items() if key not in ("signatures", "signature")}
-        return {**data, "dist": self.dist, "version": self.version}
-
-
-@frozen(kw_only=True)
-class Broken:
-    """A plugin that could not be used, and why."""
-
-    dist: str
-    name: str
-    reason: str
-
-
-@frozen(kw_only=True)
-class Loaded:
-    """A plugin that was found: its distribution, entry point and how much it brings."""
-
-    dist: str
-    name: str
-    version: str
-
-
-@frozen
-class Settings:
-    """Parsed `SQUISH_PLUGINS`: "-name" blocks, "+name" allows only what is listed, "id=dist" prefers."""
-
-    allow: frozenset[str] = frozenset()
-    block: frozenset[str] = frozenset()
-    prefer: Mapping[str, str] = {}
-
-    @classmethod
-    def parse(cls, text: str) -> Settings:
-        """From "+a,-b,id=dist"; names are distribution or entry-point names."""
-        items = [item.strip() for item in text.split(",") if item.strip()]
-        bad = [item for item in items if item[0] not in "+-" and "=" not in item]
-        if bad:
-            raise ConflictError(
-                "plugin settings cannot be read", found=repr(bad[0]), code="settings",
-                hint=f"{VARIABLE} takes +name (only these), -name (not this), id=distribution, with commas.",
-            )  # fmt: skip
-        return cls(
-            frozenset(item[1:] for item in items if item[0] == "+"),
-            frozenset(item[1:] for item in items if item[0] == "-"),
-            dict(item.split("=", 1) for item in items if item[0] not in "+-"),
-        )
-
-    def allows(self, *names: str) -> bool:
-        """Whether a plugin with any of these names may be used."""
-        return not self.block.intersection(names) and (not self.allow or bool(self.allow.intersection(names)))
 
 
 class Registry:

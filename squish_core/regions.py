@@ -1,12 +1,14 @@
-"""Regions of a tensor: panels that bound memory, and reads that trim what the codec's grain forces."""
+"""Regions of a tensor: those that an index asks for, panels that bound memory, and reads that trim to the grain."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
 from squish_core.codecs.base import Codec, Params, Parts, Region
+from squish_core.errors import RangeError, TensorError
 from squish_core.model import TensorSpec
 
 if TYPE_CHECKING:
@@ -111,3 +113,48 @@ def read_region(
     codec.decode(parts, spec, params, region=wide, out=panel)
     out[...] = panel[tuple(slice(r.start - w.start, r.stop - w.start) for r, w in zip(region, wide))]
     return out
+
+
+def normalise(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]]:
+    """A NumPy basic index as the region that must be read and the index that is left for the result."""
+    keys = list(key) if isinstance(key, tuple) else [key]
+    if any(item is Ellipsis for item in keys):  # `in` would compare arrays
+        at = next(number for number, item in enumerate(keys) if item is Ellipsis)
+        keys[at : at + 1] = [slice(None)] * (len(shape) - len(keys) + 1)
+    if len(keys) > len(shape):
+        raise TensorError("too many indices", expected=f"at most {len(shape)}", found=len(keys), code="index")
+    keys += [slice(None)] * (len(shape) - len(keys))
+    region: list[slice] = []
+    rest: list[Any] = []
+    for item, size in zip(keys, shape):
+        if isinstance(item, slice):
+            try:
+                picked = range(*item.indices(size))
+            except (TypeError, ValueError) as error:
+                raise TensorError(
+                    "a slice cannot be used", expected=str(error), found=repr(item), code="index"
+                ) from None
+            low, high = sorted((picked[0], picked[-1])) if picked else (0, -1)
+            region.append(slice(low, high + 1))
+            rest.append(slice(None, None, picked.step))
+            continue
+        position = position_of(item)
+        if not -size <= position < size:
+            expected = f"-{size}..{size - 1}" if size else "no index: the axis is empty"
+            raise RangeError("an index is out of range", expected=expected, found=position, code="index")
+        region.append(slice(position % size, position % size + 1))
+        rest.append(0)
+    return tuple(region), tuple(rest)
+
+
+def position_of(item: Any) -> int:
+    """An integer index; TensorError for anything else. A bool is none: NumPy would add an axis."""
+    try:
+        if not isinstance(item, bool):
+            return operator.index(item)
+    except TypeError:
+        pass
+    raise TensorError(
+        "an index is not an integer or a slice", found=repr(item), code="index",
+        hint="Integers and slices select a region; for anything else, index the array of numpy().",
+    )  # fmt: skip

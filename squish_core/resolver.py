@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from squish_core import known
-from squish_core.backends.base import OPS, Availability, Backend, Cost, Offer, Refused, Request, Use
+from squish_core.backends.base import OPS, UNCOVERED, Availability, Backend, Cost, Offer, Refused, Request, Use
 from squish_core.errors import SquishError, escape
-from squish_core.model import Encoding, TensorSpec, to_json
+from squish_core.model import CodecSpec, Encoding, TensorSpec, to_json
 from squish_core.recipes import parse_spec
 
 if TYPE_CHECKING:
@@ -60,6 +60,13 @@ class Chain:
     policy: str = "spec"
     spec: TensorSpec | None = field(default=None, repr=False)
     options: Mapping[str, Any] = field(factory=dict)
+
+    def without_chosen(self, why: str) -> Chain:
+        """The chain when loading showed that the data do not suit the chosen backend: the next offer is taken."""
+        lost, (first, *rest) = self.chosen, self.others
+        refused = Refused(backend=lost.backend, encoding=lost.encoding, code=UNCOVERED, why=why)
+        because = f"the data do not suit {lost.backend}, which went before it"
+        return evolve(self, chosen=first, others=tuple(rest), refused=(*self.refused, refused), because=because)
 
     def explain(self) -> str:
         """The decision in a few lines for people."""
@@ -124,36 +131,15 @@ def resolve(
     wanted = None if backend is None else parse_spec(backend)
     if op not in OPS:
         raise SquishError("no such operation", expected=", ".join(OPS), found=repr(op), code="op")
-    offers: list[Ranked] = []
     refused = [item for item in recipes if isinstance(item, Refused)]
     encodings = [item for item in recipes if isinstance(item, Encoding)]
-    if wanted is not None and wanted.id not in registry.backends:
-        registry.backend(wanted.id)
-    for backend_id in sorted(registry.backends):
-        if wanted is not None and backend_id != wanted.id:
-            continue
-        try:
-            implementation = registry.backend(backend_id)
-        except SquishError as error:  # it is installed and cannot be imported; the others still answer
-            if wanted is not None:
-                raise
-            refused.append(Refused(backend=backend_id, encoding=None, code="import", why=error.message))
-            continue
-        if wanted is not None and wanted.params:
-            implementation = implementation.configured(wanted.params)
-        available = _probe(implementation)
-        if not available.ok:
-            refused.append(Refused(backend=backend_id, encoding=None, code="unavailable", why=available.reason))
-            continue
-        preference = getattr(registry.backends[backend_id].info, "preference", 0)
+    offers: list[Ranked] = []
+    for implementation, preference in _available(registry, wanted, refused):
         for rank, encoding in enumerate(encodings):
             request = Request(spec=spec, encoding=encoding, use=Use(op=op), registry=registry)
-            answer = _offer(backend_id, implementation, request)
+            answer = _offer(implementation, request)
             if isinstance(answer, Refused):
                 refused.append(answer)
-            elif op not in answer.ops:
-                why = f"has no operation {op!r} for this codec and shape"
-                refused.append(Refused(backend=backend_id, encoding=encoding, code="operation", why=why))
             else:
                 offers.append(Ranked(answer, rank, preference))
     if backend is None:
@@ -233,37 +219,55 @@ def _because(offers: Sequence[Ranked], policy: str, key: Policy, *, asked: bool)
     return next(reason for reason, a, b in zip(reasons, first.tie, second.tie) if a != b)
 
 
-def _probe(implementation: Any) -> Availability:
+def _available(registry: Registry, wanted: CodecSpec | None, refused: list[Refused]) -> Iterator[tuple[Backend, int]]:
+    """The backends that can run here, or the wanted one with its options, and their preference; others are refused."""
+    if wanted is not None and wanted.id not in registry.backends:
+        registry.backend(wanted.id)  # which says what to install
+    for name in sorted(registry.backends) if wanted is None else [wanted.id]:
+        try:
+            backend = registry.backend(name)
+        except SquishError as error:  # it is installed and cannot be imported; the others still answer
+            if wanted is not None:
+                raise
+            refused.append(Refused(backend=name, encoding=None, code="import", why=error.message))
+            continue
+        if wanted is not None and wanted.params:
+            backend = backend.configured(wanted.params)
+        available = _probe(backend)
+        if available.ok:
+            yield backend, getattr(registry.backends[name].info, "preference", 0)
+        else:
+            refused.append(Refused(backend=name, encoding=None, code="unavailable", why=available.reason))
+
+
+def _probe(backend: Backend) -> Availability:
     try:
-        available: Availability = implementation.probe()
-        return available
+        return backend.probe()
     except Exception as error:  # a probe must never stop the others
         return Availability(ok=False, reason=f"its probe failed: {type(error).__name__}: {error}")
 
 
-def _offer(backend: str, implementation: Backend, request: Request) -> Offer | Refused:
+def _offer(backend: Backend, request: Request) -> Offer | Refused:
+    """What a backend answers; an offer without the operation that is asked for is a refusal."""
     try:
-        return implementation.offer(request)
+        answer = backend.offer(request)
     except Exception as error:  # one backend's bug must not take the others away
-        why = f"its offer failed: {type(error).__name__}: {error}"
-        return Refused(backend=backend, encoding=request.encoding, code="plugin-bug", why=why)
+        code, why = "plugin-bug", f"its offer failed: {type(error).__name__}: {error}"
+    else:
+        if isinstance(answer, Refused) or request.use.op in answer.ops:
+            return answer
+        code, why = "operation", f"has no operation {request.use.op!r} for this codec and shape"
+    return Refused(backend=backend.id, encoding=request.encoding, code=code, why=why)
 
 
 def _absent_backends(registry: Registry) -> list[Refused]:
-    absent = []
-    for wanted in known.PACKAGES["backend"]:
-        if wanted not in registry.backends:
-            refusal = known.absent("backend", wanted)
-            absent.append(
-                Refused(
-                    backend=wanted,
-                    encoding=None,
-                    code=refusal.code,
-                    why="not installed",
-                    install=refusal.install,
-                )
-            )
-    return absent
+    absent = [
+        (name, known.absent("backend", name)) for name in known.PACKAGES["backend"] if name not in registry.backends
+    ]
+    return [
+        Refused(backend=name, encoding=None, code=refusal.code, why="not installed", install=refusal.install)
+        for name, refusal in absent
+    ]
 
 
 def _nothing(

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import operator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
+from squish_core.backends.base import UNCOVERED
 from squish_core.buffers import Buffer
-from squish_core.errors import CodecError, MissingPluginError, TensorError
+from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import guarded
 from squish_core.model import Encoding, TensorSpec
-from squish_core.regions import Region, full, read_region, sizes
+from squish_core.regions import Region, full, normalise, read_region, sizes
 from squish_core.stored import StoredArray, check_decoded
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import DTypeLike
 
     from squish_core.handles import File
     from squish_core.resolver import Chain, Policy
@@ -35,6 +37,16 @@ class Tensor:
     def shape(self) -> tuple[int, ...]:
         """Logical shape."""
         return self.spec.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.spec.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.spec.elements
 
     @property
     def dtype(self) -> str:
@@ -58,13 +70,19 @@ class Tensor:
         """Stored bits per logical element, scales included."""
         return 8 * self.nbytes / self.spec.elements if self.spec.elements else 0.0
 
-    def numpy(self, *, dtype: str | None = None, out: np.ndarray | None = None, copy: bool | None = None) -> np.ndarray:
+    def numpy(
+        self, *, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None, copy: bool | None = None
+    ) -> np.ndarray:
         """The values: the stored dtype of dense tensors (a read-only view of the file where it can be), f32 of
-        quantised ones; `dtype` converts, `copy=True` always copies, `out` is filled and returned."""
+        quantised ones.
+
+        `dtype` (a name, or NumPy's) converts, `copy=True` always copies, `out` is filled and returned.
+        """
         import numpy as np
 
         with self._guard("decoding"):
             encoding = self.readable()
+            dtype = dtypes.named(dtype)
             if out is not None:
                 self._check_out(out, dtype or self._value_dtype(encoding))
             if dtype is not None and dtype != self._value_dtype(encoding):
@@ -90,9 +108,25 @@ class Tensor:
                 return self.file.array(encoding.parts["data"])[region][rest]
             return self._read(encoding, region)[rest]
 
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a scalar tensor has no len()")
+        return self.shape[0]
+
+    def __bool__(self) -> bool:
+        return True  # it is there, however long it is
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[row] for row in range(len(self)))
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         import numpy as np
 
+        if copy is False:
+            with self._guard("decoding"):
+                stored_as_is = self._stored_as_is(self.readable())
+            if not stored_as_is:
+                raise ValueError(f"{self.name} must be decoded, so copy=False cannot be kept")  # NumPy's protocol
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def parts(self, encoding: Encoding | None = None) -> dict[str, Buffer]:
@@ -120,15 +154,25 @@ class Tensor:
             )  # fmt: skip
 
     def load(self, backend: str | None = None, *, policy: str | Policy = "spec", op: str = "linear") -> Weight:
-        """The tensor ready to use on a backend, still compressed where the backend can."""
+        """The tensor ready to use on a backend, still compressed where the backend can. Where its data turn out not to
+        suit one that was not asked for by name, the next in the chain's order is taken."""
         chain = self.chain(backend, policy=policy, op=op)
         with self._guard("loading"):
-            known = self.file.registry
-            implementation = known.backend(chain.chosen.backend)
-            if chain.options:
-                implementation = implementation.configured(chain.options)
-            handle = implementation.load(chain, self.arrays(chain.chosen.encoding), known)
-            return Weight(self, chain, implementation, handle)
+            while True:
+                try:
+                    return self._loaded(chain)
+                except SquishError as error:
+                    if error.code != UNCOVERED or backend is not None or not chain.others:
+                        raise
+                    chain = chain.without_chosen(error.message)
+
+    def _loaded(self, chain: Chain) -> Weight:
+        known = self.file.registry
+        implementation = known.backend(chain.chosen.backend)
+        if chain.options:
+            implementation = implementation.configured(chain.options)
+        handle = implementation.load(chain, self.arrays(chain.chosen.encoding), known)
+        return Weight(self, chain, implementation, handle)
 
     def readable(self) -> Encoding:
         """The first encoding whose codec and filters are installed; a typed error when there is none."""
@@ -216,10 +260,10 @@ class Weight:
         self.tensor, self.chain, self._backend, self._handle = tensor, chain, backend, handle
 
     def dense(
-        self, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
+        self, *, region: Region | None = None, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
         """The decoded array, or a region of it (slices with start and stop), as `dtype` and into `out` if given."""
-        return self._run("dense", region=region, dtype=dtype, out=out)
+        return self._run("dense", region=region, dtype=dtypes.named(dtype), out=out)
 
     def linear(self, x: np.ndarray) -> np.ndarray:
         """`x @ W.T` in float32, for x of shape [..., in]."""
@@ -238,42 +282,7 @@ class Weight:
             result: np.ndarray = getattr(self._backend, op)(self._handle, *operands, **wishes)
             return result
 
-
-def normalise(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]]:
-    """A NumPy basic index as the region that must be read and the index that is left for the result."""
-    keys = list(key) if isinstance(key, tuple) else [key]
-    if any(item is Ellipsis for item in keys):  # `in` would compare arrays
-        at = next(number for number, item in enumerate(keys) if item is Ellipsis)
-        keys[at : at + 1] = [slice(None)] * (len(shape) - len(keys) + 1)
-    if len(keys) > len(shape):
-        raise TensorError("too many indices", expected=f"at most {len(shape)}", found=len(keys), code="index")
-    keys += [slice(None)] * (len(shape) - len(keys))
-    region: list[slice] = []
-    rest: list[Any] = []
-    for item, size in zip(keys, shape):
-        if isinstance(item, slice):
-            try:
-                picked = range(*item.indices(size))
-            except (TypeError, ValueError) as error:
-                raise TensorError(
-                    "a slice cannot be used", expected=str(error), found=repr(item), code="index"
-                ) from None
-            low, high = sorted((picked[0], picked[-1])) if picked else (0, -1)
-            region.append(slice(low, high + 1))
-            rest.append(slice(None, None, picked.step))
-            continue
-        try:
-            position = operator.index(item)
-        except TypeError:
-            position = None
-        if position is None or not -size <= position < size:
-            raise TensorError(
-                "an index is out of range or not an integer",
-                expected=f"-{size}..{size - 1}",
-                found=repr(item),
-                code="index",
-                hint="Integers and slices select a region; for anything else, index the array of numpy().",
-            )
-        region.append(slice(position % size, position % size + 1))
-        rest.append(0)
-    return tuple(region), tuple(rest)
+    def __repr__(self) -> str:
+        tensor, offer = self.tensor, self.chain.chosen
+        how = f"{offer.encoding.codec.id} on {offer.backend} ({offer.mode})"
+        return f"<Weight {tensor.name!r} {list(tensor.shape)} {how}>"

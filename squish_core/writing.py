@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -14,6 +13,7 @@ from squish_core.errors import FormatError
 from squish_core.model import Part, TensorSpec
 from squish_core.source import Source, check_plain_name
 from squish_core.stored import StoredArray
+from squish_core.syncing import STEP, Syncer
 
 if TYPE_CHECKING:
     from squish_core.codecs.base import ByteCodec
@@ -31,9 +31,10 @@ class Sink:
         folder: Path | None,
         progress: Callable[[int], None] | None,
         position: int = 0,
+        syncer: Syncer | None = None,
     ) -> None:
-        self._file, self._folder, self._progress = file, folder, progress
-        self._position = position
+        self._file, self._folder, self._progress, self._syncer = file, folder, progress, syncer
+        self._position, self._begun = position, position
         self.kernel_copy = True
 
     def tell(self) -> int:
@@ -112,10 +113,10 @@ class Sink:
             raise FormatError("this format writes one file, not a folder", code="folder")
         place = self._folder / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
+        assert self._syncer is not None
         with place.open("xb") as file:
-            yield Sink(file, None, self._progress)
-            file.flush()
-            os.fsync(file.fileno())
+            yield Sink(file, None, self._progress, syncer=self._syncer)
+            self._syncer.finish(file)
 
     def _copy_range(self, fd: int, offset: int, length: int, source: Any) -> None:
         assert self._file is not None
@@ -144,6 +145,9 @@ class Sink:
 
     def _advance(self, count: int) -> None:
         self._position += count
+        if self._syncer is not None and self._file is not None and self._position - self._begun >= STEP:
+            self._syncer.begin(self._file)
+            self._begun = self._position
         if self._progress:
             self._progress(count)
 
@@ -226,14 +230,14 @@ def atomic_file(
     except OSError as error:
         raise unwritable(target, error) from None
     try:
-        with opened as file:
+        with opened as file, closing(Syncer()) as syncer:
             if packing is None:
-                yield Sink(file, None, progress)
+                yield Sink(file, None, progress, syncer=syncer)
             else:
                 with packing.packing(file.write) as write:
                     yield PackedSink(write, progress)
-            file.flush()
-            os.fsync(file.fileno())
+            syncer.finish(file)
+            syncer.wait()
         os.replace(temporary, target)
         _sync_folder(target.parent)
     except BaseException:
@@ -251,10 +255,10 @@ def appended_file(target: Path) -> Iterator[Sink]:
         raise unwritable(target, error) from None
     size = file.seek(0, os.SEEK_END)
     try:
-        with file:
-            yield Sink(file, None, None, size)
-            file.flush()
-            os.fsync(file.fileno())
+        with file, closing(Syncer()) as syncer:
+            yield Sink(file, None, None, size, syncer)
+            syncer.finish(file)
+            syncer.wait()
     except BaseException:
         # Closed first, though that may fail too (a full disk): what is buffered must not come after the cut.
         os.truncate(target, size)
@@ -274,8 +278,11 @@ def atomic_folder(target: Path, progress: Callable[[int], None] | None = None) -
     except OSError as error:
         raise unwritable(target, error) from None
     try:
-        yield Sink(None, temporary, progress)
-        _sync_folder(temporary)
+        with closing(Syncer()) as syncer:
+            yield Sink(None, temporary, progress, syncer=syncer)
+            syncer.wait()
+        for folder in (*(path for path in temporary.rglob("*") if path.is_dir()), temporary):
+            _sync_folder(folder)
         os.rename(temporary, target)
         _sync_folder(target.parent)
     except BaseException:
@@ -301,7 +308,7 @@ def unwritable(target: Path, error: OSError) -> FormatError:
 
 def _beside(target: Path) -> Path:
     """A new hidden name in the target's folder; what is made there gets the permissions of any new file."""
-    return target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    return target.with_name(f".{target.name}.{os.urandom(8).hex()}.part")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -62,4 +62,9 @@ def test_groups_of_several_sizes_are_left_to_numpy(tmp_path: Path) -> None:
     with squish.open(tmp_path) as file:
         with pytest.raises(SquishError, match="different numbers of columns"):
             file[LAYER].load("cpu")
-        np.testing.assert_array_equal(file[LAYER].load("numpy").dense(), file[LAYER].numpy())
+        weight = file[LAYER].load()
+        assert (file[LAYER].chain().chosen.backend, weight.chain.chosen.backend) == ("cpu", "numpy")
+        assert "different numbers of columns" in weight.chain.explain()
+        np.testing.assert_array_equal(weight.dense(), file[LAYER].numpy())
+        x = np.random.default_rng(0).normal(size=(2, 256)).astype(np.float32)
+        np.testing.assert_allclose(weight.linear(x), x @ file[LAYER].numpy().T, rtol=1e-4, atol=1e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from pathlib import Path
@@ -17,6 +18,7 @@ from squish_core.known import lookalike
 from squish_core.source import BytesSource
 
 EMPTY = toys.box({})
+SAMPLES = Path(__file__).parent / "data"
 
 
 def formats(**signatures: Any) -> Any:
@@ -114,7 +116,7 @@ def test_a_folder_is_recognised_by_its_members(tmp_path: Path) -> None:
     with pytest.raises(UnknownFormatError, match="folder that no installed format"):
         squish.open(tmp_path, registry=known)
     (tmp_path / "weights.idx").write_bytes(b"x")
-    from squish_core.source import open_source
+    from squish_core.files import open_source
 
     assert detect(open_source(tmp_path), known) == "folder"
 
@@ -184,3 +186,34 @@ def test_a_json_file_is_called_by_its_name() -> None:
     found = lookalike(b'{\n  "architectures": ["LlamaForCausalLM"]', text=True)
     assert found is not None
     assert found[0] == "JSON, not weights"
+
+
+@pytest.mark.parametrize(
+    ("absent", "config"),
+    [
+        ("hf", {"quantization_config": {"quant_method": "gptq"}}),
+        ("mlx", {"quantization": {"bits": 4}}),
+        (None, {"quantization_config": {"bits": 4}}),
+        (None, {"quantization_config": "gptq"}),
+        (None, []),
+        (None, "[" * 100_000),
+    ],
+)
+def test_a_checkpoint_whose_plugin_is_missing_says_that_it_is_given_as_stored(
+    tmp_path: Path, absent: str | None, config: Any
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes(SAMPLES.joinpath("sample.safetensors").read_bytes())
+    (tmp_path / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
+    for target in (tmp_path, tmp_path / "model.safetensors"):
+        with squish.open(target, registry=squish.Registry(plugins="-hf,-mlx")) as file:
+            told = [problem.message for problem in file.problems if problem.code == "not-installed"]
+            assert file.format == "safetensors"
+            assert [f"pip install squish-{absent}" in message for message in told] == [True] * bool(absent)
+    with squish.open(tmp_path, "safetensors", registry=squish.Registry(plugins="-hf,-mlx")) as file:
+        assert not file.problems  # what was asked for
+
+
+def test_a_refined_file_whose_plugin_is_missing_says_so() -> None:
+    with squish.open(SAMPLES / "sample.uqff", registry=squish.Registry(plugins="-uqff")) as file:
+        assert [(problem.severity, problem.code) for problem in file.problems] == [("warning", "not-installed")]
+        assert "pip install squish-uqff" in file.problems[0].message

@@ -1,9 +1,12 @@
-"""The worked examples of `docs/formats` are files: each is built from its page alone, and reads as the page says."""
+"""The worked examples of `docs/formats` are files: each is built from its page alone, and reads as the page says; and
+what the README says to install can be installed."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,8 @@ import numpy as np
 import squish_core as squish
 from squish_core import dtypes
 
-PAGES = Path(__file__).parents[1] / "docs" / "formats"
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "docs" / "formats"
 # "  128  00 1f ...   what it is": an offset, bytes, remarks.
 ROW = re.compile(r"^ *(\d+)  ((?:[0-9a-f]{2} )*[0-9a-f]{2})(?: {3,}|$)", re.MULTILINE)
 # "w.scales  f16  [1, 2]  0.5   what it is": an array, of the values that follow or filled with one.
@@ -137,3 +141,17 @@ def test_hf(tmp_path: Path) -> None:
     file = squish.open(checkpoint(page("hf"), tmp_path))
     assert file.format == "hf"
     assert file["fc.weight"].numpy().tolist() == [[(code - 8) / 2 for code in range(8)] * 4] * 8
+
+
+def test_the_readme_installs_what_its_plugins_need() -> None:
+    """pip looks for dependencies in an index, not in the checkout: every `pip install` of folders names them all."""
+    projects = {}
+    for file in (ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")):
+        projects[file.parent] = tomllib.loads(file.read_text())["project"]
+    ours = {project["name"] for project in projects.values()}
+    lines = re.findall(r"^pip install ([^#\n]*)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert lines
+    for line in lines:
+        named = [projects[(ROOT / folder.partition("[")[0]).resolve()] for folder in shlex.split(line)]
+        needed = {re.split(r"\W*[<>=\[;]", need)[0] for project in named for need in project["dependencies"]}
+        assert needed & ours <= {project["name"] for project in named}, line

@@ -106,12 +106,40 @@ def test_a_dtype_can_be_asked_for(file: Any) -> None:
     assert file["w"].numpy(dtype="bf16").dtype.name == "bfloat16"
     with pytest.raises(SquishError, match="unknown dtype"):
         file["w"].numpy(dtype="f17")
+    for dtype in (np.float16, np.dtype("f2"), "float16", file["w"].numpy(dtype="f16").dtype):
+        assert file["q"].numpy(dtype=dtype).dtype == np.float16
+        assert file["q"].load("numpy").dense(dtype=dtype).dtype == np.float16
+    assert file["w"].numpy(dtype="bfloat16").dtype.name == "bfloat16"
+    for unclear in ("f2", "i8x", object, 3.5):  # an abbreviation of NumPy counts bytes where a name here counts bits
+        with pytest.raises(TensorError, match="unknown dtype"):
+            file["w"].numpy(dtype=unclear)
 
 
 def test_arrays_come_by_the_array_protocol(file: Any) -> None:
     np.testing.assert_array_equal(np.asarray(file["w"]), VALUES)
     np.testing.assert_array_equal(file.get_tensor("w"), VALUES)
     assert np.asarray(file["w"], np.float64).dtype == np.float64
+    assert not np.asarray(file["w"], copy=False).flags.owndata
+    with pytest.raises(ValueError, match="q must be decoded"):
+        np.asarray(file["q"], copy=False)
+
+
+def test_a_tensor_is_a_sequence_of_its_rows(file: Any) -> None:
+    for name in ("w", "q", "bias"):
+        tensor = file[name]
+        assert (tensor.ndim, tensor.size, len(tensor)) == (len(tensor.shape), tensor.numpy().size, tensor.shape[0])
+        np.testing.assert_array_equal(list(tensor), tensor.numpy())
+        np.testing.assert_array_equal(next(reversed(tensor)), tensor[-1])
+        with pytest.raises(IndexError, match="out of range"):
+            tensor[len(tensor)]
+    empty = squish.open(toys.box({"none": VALUES[:0], "one": np.array(VALUES[0, 0])}), registry=toys.registry())
+    assert list(empty["none"]) == []
+    assert bool(empty["none"])
+    assert bool(empty["one"])
+    with pytest.raises(TypeError, match="scalar"):
+        len(empty["one"])
+    with pytest.raises(TypeError, match="scalar"):
+        iter(empty["one"])
 
 
 @pytest.mark.parametrize(
@@ -122,6 +150,7 @@ def test_arrays_come_by_the_array_protocol(file: Any) -> None:
         (0, 0, 0),
         "a",
         1.5,
+        True,
         None,
         [0, 1],
         (Ellipsis, Ellipsis),

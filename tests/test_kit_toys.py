@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import toys
 
-from squish_core.api import TensorSpec
+from squish_core.api import FormatError, TensorSpec
 from squish_core.testing import CodecSuite, ContainerSuite
+from squish_core.testing.hostile import HostileInput
+from squish_core.testing.memory import EVERY
 
 VALUES = np.random.default_rng(0).standard_normal((6, 5), np.float32)
 
@@ -36,3 +39,17 @@ class TestRows(CodecSuite):
 
     def cases(self) -> dict[str, Any]:
         return {"even": (TensorSpec(name="w", shape=(6, 5), dtype="f32"), {}, VALUES)}
+
+
+class Greedy(HostileInput):
+    """A reader that takes four times what it may before it refuses."""
+
+    def open(self, target: Any) -> Any:
+        np.ones(self.memory // 2)
+        raise FormatError("is not a toy")
+
+
+@pytest.mark.parametrize("number", [0, 1, EVERY - 1, EVERY])
+def test_a_reader_that_takes_too_much_is_found(number: int) -> None:
+    with pytest.raises(AssertionError, match=r"^greedy: (MemoryError escaped|a peak of 2)"):
+        Greedy()._survives(None, number, "greedy")

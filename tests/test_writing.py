@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from squish_core import syncing
 from squish_core.errors import FormatError
 from squish_core.guard import guarded
 from squish_core.writing import Sink, atomic_file, atomic_folder
@@ -48,6 +49,59 @@ def test_a_failure_leaves_the_old_file_and_no_debris(tmp_path: Path, error: type
         write_and_fail(target, error)
     assert target.read_bytes() == b"old"
     assert names(tmp_path) == ["out"]
+
+
+def test_everything_is_synced_before_it_takes_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: dict[int, int] = {}
+    target, sync = tmp_path / "out", os.fsync
+
+    def watched(fd: int) -> None:
+        info = os.fstat(fd)
+        if info.st_ino != tmp_path.stat().st_ino:
+            assert not target.exists()
+        sync(fd)
+        synced[info.st_ino] = info.st_size
+
+    monkeypatch.setattr(os, "fsync", watched)
+    with atomic_folder(target) as sink:
+        for number in range(2 * syncing.MOST):
+            with sink.member(f"{number}", "inner") as member:
+                member.write(bytes(number))
+    paths = [target, *target.rglob("*")]
+    assert all(synced[path.stat().st_ino] == path.stat().st_size for path in paths)
+    assert tmp_path.stat().st_ino in synced
+
+
+def test_a_long_file_is_on_its_way_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = list[int]()
+    monkeypatch.setattr(os, "fsync", synced.append)
+    monkeypatch.setattr("squish_core.writing.STEP", 1 << 21)
+    with atomic_file(tmp_path / "out") as sink:
+        for _ in range(5):
+            sink.write(bytes(1 << 20))
+    assert len(synced) == 4  # twice on the way, the whole, the folder
+    assert (tmp_path / "out").stat().st_size == 5 << 20
+
+
+def test_a_disk_that_fails_to_sync_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(fd: int) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    for write in (_file, _folder):
+        with pytest.raises(OSError, match="gone"):
+            write(tmp_path / "out")
+        assert names(tmp_path) == []
+
+
+def _file(target: Path) -> None:
+    with atomic_file(target) as sink:
+        sink.write(b"abc")
+
+
+def _folder(target: Path) -> None:
+    with atomic_folder(target) as sink, sink.member("a") as member:
+        member.write(b"abc")
 
 
 def test_a_link_is_not_written_through(tmp_path: Path) -> None:

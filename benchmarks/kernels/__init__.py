@@ -90,6 +90,8 @@ def _stored(codec: CodecSpec, shape: tuple[int, int]) -> tuple[CodecSpec, Mappin
 def _random(kind: str, size: tuple[int, ...]) -> np.ndarray:
     if kind in ("f32", "f16"):
         return np.random.default_rng(0).random(size, np.float32).astype(dtypes.to_numpy(kind))
+    if kind == "f8_e8m0":
+        return np.random.default_rng(0).integers(110, 128, size, np.uint8).view(dtypes.to_numpy(kind))
     raw = finite_blocks("", (dtypes.nbytes(kind, size),))
     return raw.view(dtypes.to_numpy(kind)).reshape(size)
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from squish_core.resolver import Chain
 
 OPS = ("dense", "linear", "embed", "experts")
+UNCOVERED = "uncovered"
+"""Code of refusals, and of errors of `load`, that say the backend has no way to hold these data."""
 
 
 @frozen(kw_only=True)
@@ -99,7 +101,8 @@ class Backend:
         raise NotImplementedError
 
     def load(self, chain: Chain, parts: Parts, registry: Registry) -> Any:
-        """A handle that holds the weights, for the operations below."""
+        """A handle that holds the weights, for the operations below. SquishError of the code `UNCOVERED` where the
+        data turn out not to suit this backend: the next one is taken then."""
         raise self.lacks("load")
 
     def dense(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one `squish` command and return its exit code.
 
     0: fine. 1: `verify` or `doctor` found a fault, or `diff` a difference. 2: it cannot run. 130: interrupted.
+    143: told to stop; what was half written is removed then, too.
     """
+    with suppress(ValueError):  # not in the main thread: signals are another's business
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         from squish_core.cli.app import run
     except ModuleNotFoundError as error:

@@ -24,7 +24,8 @@ LIBRARIES = ("numpy", "ml_dtypes", "attrs", "cbor2", "pluggy", "typer", "rich")
 
 def diagnose() -> Answer:
     """The whole diagnosis; a conflict between plugins is a finding here, not the end."""
-    from squish_core.plugins import VARIABLE, registry
+    from squish_core.entries import VARIABLE
+    from squish_core.plugins import registry
 
     data: dict[str, Any] = {"versions": versions(), "machine": machine(), "settings": os.environ.get(VARIABLE)}
     try:

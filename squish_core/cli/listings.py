@@ -12,7 +12,8 @@ from squish_core.cli.options import Json
 from squish_core.cli.output import Answer, table
 
 if TYPE_CHECKING:
-    from squish_core.plugins import Entry, Registry
+    from squish_core.entries import Entry
+    from squish_core.plugins import Registry
 
 FormatId = Annotated[str | None, typer.Argument(metavar="ID", help="Tell all about this one.")]
 

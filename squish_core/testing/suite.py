@@ -16,8 +16,9 @@ from hypothesis import given, settings
 from hypothesis.extra.numpy import basic_indices
 
 from squish_core import plugins
+from squish_core.entries import Entry
 from squish_core.errors import SquishError
-from squish_core.plugins import Entry, Registry
+from squish_core.plugins import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Peer packages to compare with: each in its own environment and process, spoken to over a pipe.
+"""Peer packages to compare with: each in a process of its own, spoken to over a pipe.
 
     def decode(path):                   # runs in the peer: imports inside, `np` is there already
         import ztensor
@@ -6,8 +6,8 @@
 
     values = oracles.peer("ztensor-1.1.1").run(decode, path=str(path))
 
-Environments are made on first use under `.oracles/` and kept. If one cannot be made, that is an error, never
-a skip.
+Environments are made on first use under `.oracles/`, shared where requirements agree, and kept. If one cannot be
+made, that is an error, never a skip.
 """
 
 import atexit
@@ -58,34 +58,29 @@ class Environment:
         return f"{self.requirements}\n{more}Python {self.version}, by {self.installer}\n"
 
 
+# All that goes with one torch: a torch for each would take a minute and a gigabyte. pip, because its find-links setting
+# may be all that offers a CPU build of it. gptqmodel and its helpers ask for a later torch than there is.
+_TORCH = Environment(
+    "torch==2.13.0 numpy ml_dtypes safetensors==0.8.0 transformers==5.23.0 compressed-tensors==0.20.0 optimum==2.3.0 "
+    "accelerate==1.15.0 bitsandbytes==0.50.2 hqq==0.2.8.post1 nvidia-modelopt==0.47.0 torchao==0.18.0 zipnn==0.5.4 "
+    "setuptools wheel datasets device-smi dill logbar pillow protobuf pypcre requests threadpoolctl",
+    python="3.11",
+    installer="pip",
+    bare="gptqmodel==7.7.0 tokenicer==0.0.14 defuser==0.0.28",
+)
+_MLX = Environment("mlx-lm==0.32.2 mlx[cpu]==0.32.4 numpy ml_dtypes")
+_ARRAYS = Environment("safetensors==0.8.0 numpy ml_dtypes")
 ENVIRONMENTS = {
     "coremltools": Environment("coremltools==9.0 scikit-learn numpy"),
     "ggml": Environment("ggml-python==0.0.45 numpy"),
     "gguf": Environment("gguf==0.19.0 numpy"),
-    "hqq": Environment("hqq==0.2.8.post1 torch==2.13.0 numpy", python="3.11", installer="pip"),
     "mistralrs": Environment("mistralrs==0.9.5 numpy"),
-    "bitsandbytes": Environment("bitsandbytes==0.50.2 torch==2.13.0 numpy", python="3.11", installer="pip"),
-    "ml_dtypes": Environment("ml_dtypes numpy"),
-    "mlx": Environment("mlx[cpu]==0.32.4 numpy ml_dtypes"),
+    **dict.fromkeys(("safetensors", "ml_dtypes"), _ARRAYS),
+    **dict.fromkeys(("mlx-lm", "mlx"), _MLX),
+    **dict.fromkeys(("torch", "bitsandbytes", "hqq", "modelopt", "torchao", "transformers", "zipnn"), _TORCH),
     "numba": Environment("numba==0.68.1 numpy"),
     "onnxruntime": Environment("onnxruntime==1.31.1 onnx==1.23.2 numpy"),
-    "mlx-lm": Environment("mlx-lm==0.32.2 mlx[cpu]==0.32.4 numpy"),
-    "safetensors": Environment("safetensors==0.8.0 numpy ml_dtypes"),
     "texture2ddecoder": Environment("texture2ddecoder==1.0.6 numpy"),
-    # pip, because its find-links setting may be all that offers a CPU build of torch
-    "torch": Environment("torch==2.13.0 safetensors==0.8.0 numpy ml_dtypes", python="3.11", installer="pip"),
-    "torchao": Environment(
-        "torchao==0.18.0 compressed-tensors==0.20.0 torch==2.13.0 numpy", python="3.11", installer="pip"
-    ),
-    # loads GPTQ, AWQ and compressed-tensors; gptqmodel and its helpers ask for a later torch than there is
-    "transformers": Environment(
-        "transformers==5.23.0 compressed-tensors==0.20.0 optimum==2.3.0 accelerate==1.15.0 torch==2.13.0 numpy "
-        "setuptools wheel datasets device-smi dill logbar pillow protobuf pypcre requests threadpoolctl",
-        python="3.11",
-        installer="pip",
-        bare="gptqmodel==7.7.0 tokenicer==0.0.14 defuser==0.0.28",
-    ),
-    "zipnn": Environment("zipnn==0.5.4 torch==2.13.0 numpy", python="3.11", installer="pip"),
     "ztensor-1.1.1": Environment("ztensor==1.1.1 numpy scipy"),
     "ztensor-1.2.3": Environment("ztensor==1.2.3 numpy scipy"),
     # its wheels are for CPython 3.12 alone
@@ -206,7 +201,9 @@ class Timed:
 @functools.cache
 def peer(name: str) -> Peer:
     """The peer of that name (a key of ENVIRONMENTS), its environment made if it is not there yet."""
-    made = Peer(name, _python_with(ENVIRONMENTS[name], ROOT / ".oracles" / name))
+    wanted = ENVIRONMENTS[name]
+    home = next(other for other, each in ENVIRONMENTS.items() if each is wanted)
+    made = Peer(name, _python_with(wanted, ROOT / ".oracles" / home))
     atexit.register(made.close)
     return made
 
@@ -247,11 +244,10 @@ def _python_with(wanted: Environment, folder: Path) -> Path:
         base = find_python(wanted.version)
         if wanted.installer == "pip":
             _install(base, "-m", "venv", folder)
-            _install(python, "-m", "pip", "install", "--quiet", *wanted.requirements.split())
+            pip = (python, "-m", "pip", "install", "--quiet", "--no-compile")  # most of torch is never imported
+            _install(*pip, *wanted.requirements.split())
             if wanted.bare:
-                _install(
-                    python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", *wanted.bare.split()
-                )
+                _install(*pip, "--no-deps", "--no-build-isolation", *wanted.bare.split())
         else:
             _install(_uv(), "venv", "--quiet", "--python", base, folder)
             _install(_uv(), "pip", "install", "--quiet", "--python", python, *wanted.requirements.split())

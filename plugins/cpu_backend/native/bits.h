@@ -80,13 +80,19 @@ template <int Bits> static INLINE uint64_t gather8(uint64_t bytes) {
 #endif
 }
 
-// The six-bit scales and minima of Q4_K and Q5_K: 12 bytes to 8 + 8.
-static INLINE void six_bits(const uint8_t* packed, uint8_t scale[8], uint8_t minimum[8]) {
+// The six-bit scales and minima of Q4_K and Q5_K: 12 bytes to 8 + 8. (In words: what is read wider than it was written waits.)
+struct SixBits {
+    uint64_t scale, minimum;
+};
+static INLINE SixBits six_bits(const uint8_t* packed) {
     const uint32_t a = read<uint32_t>(packed), b = read<uint32_t>(packed + 4), c = read<uint32_t>(packed + 8);
     const uint32_t low = 0x3f3f3f3f, nibble = 0x0f0f0f0f, top = 0x30303030;
-    const uint32_t made[4] = {a & low, (c & nibble) | (a >> 2 & top), b & low, (c >> 4 & nibble) | (b >> 2 & top)};
-    memcpy(scale, made, 8);
-    memcpy(minimum, made + 2, 8);
+    return {(a & low) | uint64_t((c & nibble) | (a >> 2 & top)) << 32, (b & low) | uint64_t((c >> 4 & nibble) | (b >> 2 & top)) << 32};
+}
+static INLINE void six_bits(const uint8_t* packed, uint8_t scale[8], uint8_t minimum[8]) {
+    const SixBits made = six_bits(packed);
+    memcpy(scale, &made.scale, 8);
+    memcpy(minimum, &made.minimum, 8);
 }
 
 // Byte k of entry `mask`: how many of the bits below bit k are set.

@@ -21,6 +21,16 @@ struct Raised {  // code * scale + bias
     INLINE F operator()(B codes) const { return widen_u8(codes) * scale + bias; }
 };
 
+// Sixteen floats that stay in memory: a load hands one of them to all lanes for nothing, a shuffle takes its turn.
+struct Lanes {
+    float lane[16];
+    INLINE explicit Lanes(F v) {
+        store(lane, v);
+        asm("" : "+m"(lane));
+    }
+    INLINE float operator[](int k) const { return lane[k]; }
+};
+
 static INLINE float half_at(const uint8_t* at) { return half_to_float(read<uint16_t>(at)); }
 
 // 16 fifth bits to 0x10 or 0 in each byte
@@ -29,16 +39,28 @@ static INLINE B fifth_bits(const uint8_t* at) { return left<4>(pair(spread8<1>(a
 template <class Map, class Sink> static INLINE void nibbles32(Map map, const uint8_t* at, int64_t i, Sink& sink) {
     const Levels<4, Map, Sink> levels(map, sink);
     const B codes = load_bytes(at);
-    sink.put(i, levels(codes));
-    sink.put(i + 16, levels(right<4>(codes)));
+    sink.put(i, levels(codes), levels(right<4>(codes)));
+}
+
+// The low four bits of 32 bytes, then the high ones.
+template <class Levels, class Sink>
+static INLINE void nibbles64(const Levels& low, const Levels& high, const uint8_t* at, int64_t i, Sink& sink) {
+    if constexpr (Levels::halves) {
+        Halves32 first, second;
+        lookup64(low.values, high.values, at, first, second);
+        sink.put(i, first), sink.put(i + 32, second);
+    } else {
+        const B a = load_bytes(at), b = load_bytes(at + 16);
+        sink.put(i, low(a), low(b));
+        sink.put(i + 32, high(right<4>(a)), high(right<4>(b)));
+    }
 }
 
 template <class Map, class Sink>
 static INLINE void fives32(Map map, const uint8_t* high, const uint8_t* at, int64_t i, Sink& sink) {
     const Levels<5, Map, Sink> levels(map, sink);
     const B codes = load_bytes(at), nibble = splat_byte(15);
-    sink.put(i, levels((codes & nibble) | fifth_bits(high)));
-    sink.put(i + 16, levels((right<4>(codes) & nibble) | fifth_bits(high + 2)));
+    sink.put(i, levels((codes & nibble) | fifth_bits(high)), levels((right<4>(codes) & nibble) | fifth_bits(high + 2)));
 }
 
 template <int Kind> struct Block;
@@ -70,7 +92,8 @@ template <> struct Block<Q5_1> {
 
 template <int Count, class Sink> static INLINE void signed_bytes(float scale, const uint8_t* at, int64_t i, Sink& sink) {
     const F d = splat(scale);
-    UNROLL for (int k = 0; k < Count; k += 16) sink.put(i + k, widen_i8(load_bytes(at + k)) * d);
+    UNROLL for (int k = 0; k < Count; k += 32)
+        sink.put(i + k, widen_i8(load_bytes(at + k)) * d, widen_i8(load_bytes(at + k + 16)) * d);
 }
 template <> struct Block<Q8_0> {
     static constexpr int elements = 32, bytes = 34;
@@ -94,10 +117,9 @@ template <> struct Block<Q8_K> {
 template <> struct Block<Q2_K> {  // scales and minima[16], codes[64], d, dmin
     static constexpr int elements = 256, bytes = 84;
     template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
-        float scale[16], minimum[16];
         const B packed = load_bytes(at), nibble = splat_byte(15);
-        store(scale, widen_u8(packed & nibble) * splat(half_at(at + 80)));
-        store(minimum, widen_u8(right<4>(packed) & nibble) * splat(half_at(at + 82)));
+        const Lanes scale(widen_u8(packed & nibble) * splat(half_at(at + 80)));
+        const Lanes minimum(widen_u8(right<4>(packed) & nibble) * splat(half_at(at + 82)));
         UNROLL for (int half = 0; half < 2; half++) {
             const uint8_t* codes = at + 16 + 32 * half;
             const B low = load_bytes(codes), high = load_bytes(codes + 16);
@@ -105,8 +127,7 @@ template <> struct Block<Q2_K> {  // scales and minima[16], codes[64], d, dmin
             const auto two = [&](B a, B b) {
                 const Levels<2, Lowered, Sink> first(Lowered(scale[group], minimum[group]), sink);
                 const Levels<2, Lowered, Sink> second(Lowered(scale[group + 1], minimum[group + 1]), sink);
-                sink.put(i + 16 * group, first(a));
-                sink.put(i + 16 * group + 16, second(b));
+                sink.put(i + 16 * group, first(a), second(b));
                 group += 2;
             };
             two(low, high), two(right<2>(low), right<2>(high));
@@ -122,8 +143,7 @@ template <> struct Block<Q3_K> {  // third bits[32], codes[64], six-bit scales[1
         const uint32_t nibble = 0x0f0f0f0f, top = 0x30303030;
         const uint32_t packed[4] = {(a & nibble) | (c << 4 & top), (b & nibble) | (c << 2 & top),
                                     (a >> 4 & nibble) | (c & top), (b >> 4 & nibble) | (c >> 2 & top)};
-        float scale[16];
-        store(scale, (widen_u8(load_bytes(packed)) - splat(32)) * splat(half_at(at + 108)));
+        const Lanes scale((widen_u8(load_bytes(packed)) - splat(32)) * splat(half_at(at + 108)));
         const B third[2] = {load_bytes(at), load_bytes(at + 16)}, two = splat_byte(3), four = splat_byte(4);
         UNROLL for (int half = 0; half < 2; half++) {
             const uint8_t* codes = at + 32 + 32 * half;
@@ -133,8 +153,7 @@ template <> struct Block<Q3_K> {  // third bits[32], codes[64], six-bit scales[1
             int group = 8 * half;
             const auto pairs = [&](B x, B y, B third_x, B third_y) {
                 const Levels<3, Scaled, Sink> first(Scaled(4, scale[group]), sink), second(Scaled(4, scale[group + 1]), sink);
-                sink.put(i + 16 * group, first((x & two) | (third_x & four)));
-                sink.put(i + 16 * group + 16, second((y & two) | (third_y & four)));
+                sink.put(i + 16 * group, first((x & two) | (third_x & four)), second((y & two) | (third_y & four)));
                 group += 2;
             };
             pairs(low, high, left<2>(above[0]), left<2>(above[1]));
@@ -145,15 +164,12 @@ template <> struct Block<Q3_K> {  // third bits[32], codes[64], six-bit scales[1
     }
 };
 
-struct Factors {  // of the 8 groups of Q4_K and Q5_K
-    float scale[16], minimum[16];
-    INLINE explicit Factors(const uint8_t* at) {
-        uint8_t scales[16] = {}, minima[16] = {};
-        six_bits(at + 4, scales, minima);
-        store(scale, widen_u8(load_bytes(scales)) * splat(half_at(at)));
-        store(minimum, widen_u8(load_bytes(minima)) * splat(half_at(at + 2)));
-    }
-    INLINE Lowered operator[](int group) const { return Lowered(scale[group], minimum[group]); }
+struct Factors {  // of the 8 groups of Q4_K and Q5_K: the first half of `scale`, the second of `minimum`
+    Lanes scale, minimum;
+    INLINE explicit Factors(const uint8_t* at) : Factors(at, six_bits(at + 4)) {}
+    INLINE Factors(const uint8_t* at, SixBits packed) : Factors(at, widen_u8(pair(packed.scale, packed.minimum))) {}
+    INLINE Factors(const uint8_t* at, F both) : scale(both * splat(half_at(at))), minimum(both * splat(half_at(at + 2))) {}
+    INLINE Lowered operator[](int group) const { return Lowered(scale[group], minimum[8 + group]); }
 };
 
 template <> struct Block<Q4_K> {  // d, dmin, six-bit scales and minima[12], codes[128]
@@ -163,11 +179,7 @@ template <> struct Block<Q4_K> {  // d, dmin, six-bit scales and minima[12], cod
         const Factors factors(at);
         UNROLL for (int j = 0; j < 4; j++) {
             const Levels<4, Lowered, Sink> first(factors[2 * j], sink), second(factors[2 * j + 1], sink);
-            const B low = load_bytes(at + 16 + 32 * j), high = load_bytes(at + 32 + 32 * j);
-            sink.put(i + 64 * j, first(low));
-            sink.put(i + 64 * j + 16, first(high));
-            sink.put(i + 64 * j + 32, second(right<4>(low)));
-            sink.put(i + 64 * j + 48, second(right<4>(high)));
+            nibbles64(first, second, at + 16 + 32 * j, i + 64 * j, sink);
         }
     }
 };
@@ -181,10 +193,10 @@ template <> struct Block<Q5_K> {  // d, dmin, six-bit scales and minima[12], fif
         UNROLL for (int j = 0; j < 4; j++) {  // the fifth bits of this j lie at bits 0 and 1
             const Levels<5, Lowered, Sink> first(factors[2 * j], sink), second(factors[2 * j + 1], sink);
             const B low = load_bytes(at + 48 + 32 * j), high = load_bytes(at + 64 + 32 * j);
-            sink.put(i + 64 * j, first((low & nibble) | (left<4>(low_fifth) & sixteen)));
-            sink.put(i + 64 * j + 16, first((high & nibble) | (left<4>(high_fifth) & sixteen)));
-            sink.put(i + 64 * j + 32, second((right<4>(low) & nibble) | (left<3>(low_fifth) & sixteen)));
-            sink.put(i + 64 * j + 48, second((right<4>(high) & nibble) | (left<3>(high_fifth) & sixteen)));
+            sink.put(i + 64 * j, first((low & nibble) | (left<4>(low_fifth) & sixteen)),
+                     first((high & nibble) | (left<4>(high_fifth) & sixteen)));
+            sink.put(i + 64 * j + 32, second((right<4>(low) & nibble) | (left<3>(low_fifth) & sixteen)),
+                     second((right<4>(high) & nibble) | (left<3>(high_fifth) & sixteen)));
             low_fifth = right<2>(low_fifth) & splat_byte(0x3f), high_fifth = right<2>(high_fifth) & splat_byte(0x3f);
         }
     }
@@ -193,22 +205,22 @@ template <> struct Block<Q5_K> {  // d, dmin, six-bit scales and minima[12], fif
 template <> struct Block<Q6_K> {  // low four bits[128], high two[64], scales[16], d
     static constexpr int elements = 256, bytes = 210;
     template <class Sink> static INLINE void decode(const uint8_t* at, int64_t i, Sink& sink) {
-        float scale[16];
-        store(scale, widen_i8(load_bytes(at + 192)) * splat(half_at(at + 208)));
+        const Lanes scale(widen_i8(load_bytes(at + 192)) * splat(half_at(at + 208)));
         const B nibble = splat_byte(15), top = splat_byte(0x30);
-        UNROLL for (int half = 0; half < 2; half++)
-            UNROLL for (int part = 0; part < 2; part++) {  // 16 of the 32 elements that share a byte of high bits
-                const uint8_t* low = at + 64 * half + 16 * part;
-                const B first = load_bytes(low), second = load_bytes(low + 32);
-                const B high = load_bytes(at + 128 + 32 * half + 16 * part);
-                const int64_t to = i + 128 * half + 16 * part;
-                const float* scales = scale + 8 * half + part;
-                const auto value = [&](B codes, int group) { return Scaled(32, scales[2 * group])(codes); };
-                sink.put(to, value((first & nibble) | (left<4>(high) & top), 0));
-                sink.put(to + 32, value((second & nibble) | (left<2>(high) & top), 1));
-                sink.put(to + 64, value((right<4>(first) & nibble) | (high & top), 2));
-                sink.put(to + 96, value((right<4>(second) & nibble) | (right<2>(high) & top), 3));
-            }
+        UNROLL for (int half = 0; half < 2; half++) {
+            const uint8_t* low = at + 64 * half;
+            const B a = load_bytes(low), b = load_bytes(low + 16), c = load_bytes(low + 32), d = load_bytes(low + 48);
+            const B x = load_bytes(at + 128 + 32 * half), y = load_bytes(at + 144 + 32 * half);
+            const auto two = [&](int group, B first, B above_first, B second, B above_second) {
+                const Scaled of_first(32, scale[8 * half + 2 * group]), of_second(32, scale[8 * half + 2 * group + 1]);
+                sink.put(i + 128 * half + 32 * group, of_first((first & nibble) | (above_first & top)),
+                         of_second((second & nibble) | (above_second & top)));
+            };
+            two(0, a, left<4>(x), b, left<4>(y));
+            two(1, c, left<2>(x), d, left<2>(y));
+            two(2, right<4>(a), x, right<4>(b), y);
+            two(3, right<4>(c), right<2>(x), right<4>(d), right<2>(y));
+        }
     }
 };
 

@@ -5,22 +5,27 @@
 
 namespace ISA {
 
-struct AffineMap {
+template <int Offset> struct AffineMap {
+    static constexpr bool offsets = Offset != NO_OFFSET;
     B flip;
     F zero, scale, offset;
-    bool bias;
+    INLINE explicit AffineMap(const Weights& w) : flip(splat_byte(uint8_t(w.flip))), zero(splat(float(w.zero))) {}
     INLINE F operator()(B codes) const {
         const F centred = widen_u8(codes ^ flip) - zero;
-        return bias ? centred * scale + offset : (centred - offset) * scale;
+        if constexpr (Offset == BIAS) return centred * scale + offset;
+        else if constexpr (Offset == ZERO_POINT) return (centred - offset) * scale;
+        else return centred * scale;
     }
 };
 
 // table[code] * scale. Tables of up to 4 bits have 16 entries, those of fewer bits again and again.
 template <int Bits> struct TableMap {
+    static constexpr bool offsets = false;
     const float* table;
-    F scale;
+    F first, scale;
+    INLINE explicit TableMap(const Weights& w) : table(w.table), first(load(w.table)) {}
     INLINE F operator()(B codes) const {
-        if constexpr (Bits <= 4) return lookup(load(table), codes) * scale;
+        if constexpr (Bits <= 4) return lookup(first, codes) * scale;
         uint8_t places[16];
         float values[16];
         memcpy(places, &codes, sizeof places);
@@ -51,6 +56,9 @@ static INLINE void widen(const uint8_t* at, int32_t type, const float* listed, i
     else if (step == 1 && type == F32) {
         memcpy(to, at + 4 * first, size_t(count) * 4);
         return;
+    } else if (type == LISTED) {
+        for (at += first; done < count; done++, at += step) to[done] = listed[*at];
+        return;
     }
     for (; done < count; done++) to[done] = widened(at, type, listed, first + done * step);
 }
@@ -60,7 +68,7 @@ template <class Word>
 static void gather_words(const Weights& w, int bits, int64_t row, int64_t column, int64_t count, uint8_t* codes) {
     const int width = 8 * int(sizeof(Word)), unit = width / bits;
     const uint64_t mask = (uint64_t(1) << bits) - 1;
-    const bool whole = width % bits == 0;
+    const bool whole = w.ordered || width % bits == 0;  // words of whole codes, and perhaps spare bits above them
     const auto shift_of = [&](int64_t place) { return w.ordered ? w.order[place] * bits : int(place) * bits; };
     if (w.down && whole) {  // one place in the words of many lines
         const uint8_t* at = w.data + column * w.line + row / unit * w.step;
@@ -101,59 +109,56 @@ template <int Bits, bool Looked> struct Grouped {
     template <class Sink> static INLINE void run(const Weights& w, int64_t row, int64_t c0, int64_t c1, Sink& sink) {
         for (int64_t at = c0; at < c1; at += panel) {
             const int64_t stop = at + panel < c1 ? at + panel : c1;
-            if (Looked || !w.bias) run_panel<false>(w, row, at, stop, at - c0, sink);
-            else run_panel<true>(w, row, at, stop, at - c0, sink);
+            if constexpr (Looked) run_panel(w, row, at, stop, at - c0, TableMap<Bits>(w), sink);
+            else if (!w.offset) run_panel(w, row, at, stop, at - c0, AffineMap<NO_OFFSET>(w), sink);
+            else if (w.bias) run_panel(w, row, at, stop, at - c0, AffineMap<BIAS>(w), sink);
+            else run_panel(w, row, at, stop, at - c0, AffineMap<ZERO_POINT>(w), sink);
         }
     }
 
-    template <bool Bias> static INLINE auto map_of(const Weights& w, F scale, F offset) {
-        if constexpr (Looked) return TableMap<Bits>{w.table, scale};
-        else return AffineMap{splat_byte(uint8_t(w.flip)), splat(float(w.zero)), scale, offset, Bias};
-    }
-
-    template <bool Bias, class Sink>
-    static INLINE void run_panel(const Weights& w, int64_t row, int64_t c0, int64_t c1, int64_t i, Sink& sink) {
+    template <class Map, class Sink>
+    static INLINE void run_panel(const Weights& w, int64_t row, int64_t c0, int64_t c1, int64_t i, Map map, Sink& sink) {
         float scale[panel], offset[panel];
         uint8_t gathered[panel + 16];
         const int64_t group = w.group_columns, first = c0 / group, cells = (c1 - 1) / group - first + 1;
         const int64_t cell = row / w.group_rows * w.grid_row + first * w.grid_column;
         if (w.scale) widen(w.scale, w.scale_type, w.listed, cell, w.grid_column, cells, scale);
         else for (int64_t k = 0; k < cells; k++) scale[k] = 1;
-        if (w.offset) widen(w.offset, w.offset_type, w.listed, cell, w.grid_column, cells, offset);
-        else memset(offset, 0, size_t(cells) * sizeof *offset);
+        if constexpr (Map::offsets) widen(w.offset, w.offset_type, w.listed, cell, w.grid_column, cells, offset);
         const uint8_t* codes = w.data + row * w.pitch + c0 * Bits / 8;
-        if (w.strided) gather_codes(w, Bits, row, c0, c1 - c0, gathered);
-        int64_t c = c0;
-        if (group % 16 == 0) {  // runs of 16 lie within a group
-            int64_t end = first * group + group;
-            for (int64_t k = 0; c + 16 <= c1; k++, end += group) {
-                const int64_t stop = end < c1 ? end : c1;
-                const auto map = map_of<Bias>(w, splat(scale[k]), splat(offset[k]));
-                const Levels<Bits, decltype(map), Sink> levels(map, sink);
-                if (w.strided)
-                    for (; c + 16 <= stop; c += 16, i += 16) sink.put(i, levels(load_bytes(gathered + (c - c0))));
-                else {
-                    for (; c + 32 <= stop; c += 32, i += 32) {
-                        B low, high;
-                        load_codes32<Bits>(codes + (c - c0) / 8 * Bits, low, high);
-                        sink.put(i, levels(low));
-                        sink.put(i + 16, levels(high));
-                    }
-                    for (; c + 16 <= stop; c += 16, i += 16) sink.put(i, levels.stream(codes + (c - c0) / 8 * Bits));
-                }
+        const bool strided = w.strided;
+        if (strided) gather_codes(w, Bits, row, c0, c1 - c0, gathered);
+        int64_t c = 0, k = 0;  // columns and groups that are done
+        const int64_t end = c1 - c0, into = c0 - first * group;
+        const auto scaled = [&](int64_t cell) {
+            map.scale = splat(scale[cell]);
+            if constexpr (Map::offsets) map.offset = splat(offset[cell]);
+            return Levels<Bits, Map, Sink>(map, sink);
+        };
+        if (!strided && group % 32 == 0 && into % 32 == 0) {
+            for (int64_t left = group - into; c + 32 <= end; left = group, k++) {
+                const auto levels = scaled(k);
+                for (const int64_t stop = c + left < end ? c + left : end; c + 32 <= stop; c += 32, codes += 4 * Bits)
+                    levels.put32(sink, i + c, codes);
+            }
+        } else if (group % 16 == 0) {  // runs of 16 lie within a group
+            for (int64_t left = group - into; c + 16 <= end; left = group, k++) {
+                const auto levels = scaled(k);
+                for (const int64_t stop = c + left < end ? c + left : end; c + 16 <= stop; c += 16, codes += 2 * Bits)
+                    sink.put(i + c, strided ? levels(load_bytes(gathered + c)) : levels.stream(codes));
             }
         }
-        while (c < c1) {
-            const int64_t count = c1 - c < 16 ? c1 - c : 16;
+        for (int64_t count; c < end; c += count, codes += 2 * Bits) {
+            count = end - c < 16 ? end - c : 16;
             float scales[16] = {}, offsets[16] = {};
             for (int64_t lane = 0; lane < count; lane++) {
-                const int64_t k = group == 1 ? c - c0 + lane : (c + lane) / group - first;
+                const int64_t k = group == 1 ? c + lane : (c0 + c + lane) / group - first;
                 scales[lane] = scale[k];
-                offsets[lane] = offset[k];
+                if constexpr (Map::offsets) offsets[lane] = offset[k];
             }
-            const B some = w.strided ? load_bytes(gathered + (c - c0)) : some_codes(codes + (c - c0) / 8 * Bits, count);
-            put_some(sink, i, map_of<Bias>(w, load(scales), load(offsets))(some), count);
-            c += count, i += count;
+            map.scale = load(scales);
+            if constexpr (Map::offsets) map.offset = load(offsets);
+            put_some(sink, i + c, map(strided ? load_bytes(gathered + c) : some_codes(codes, count)), count);
         }
     }
 

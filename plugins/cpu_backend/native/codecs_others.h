@@ -32,8 +32,7 @@ struct F8Q8Blocks {
         const uint8_t* at = w.data + row * w.pitch + c0 / 32 * 33;
         for (int64_t i = 0; i < c1 - c0; i += 32, at += 33) {
             const F scale = splat(w.listed[*at]);
-            sink.put(i, widen_i8(load_bytes(at + 1)) * scale);
-            sink.put(i + 16, widen_i8(load_bytes(at + 17)) * scale);
+            sink.put(i, widen_i8(load_bytes(at + 1)) * scale, widen_i8(load_bytes(at + 17)) * scale);
         }
     }
 };

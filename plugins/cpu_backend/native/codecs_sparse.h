@@ -83,6 +83,12 @@ struct Sparse {
         const uint8_t* bits = w.plane0;
         int64_t at = w.starts[row], c = c0;
         for (int64_t skipped = 0; skipped < c0; skipped += 16) at += __builtin_popcount(mask16(bits, begin + skipped, end));
+        if constexpr (has_expand && Sink::type != F32 && !Scaled)  // rounded side by side, and only then sent to their places
+            for (; c + 32 <= c1 && at + 32 <= w.stored && (begin + c) / 8 + 8 <= end; c += 32) {
+                const uint32_t mask = uint32_t(read<uint64_t>(bits + (begin + c) / 8) >> (begin + c) % 8);
+                sink.put(c - c0, expand(mask, rounded32<Type>(w, at, sink)));
+                at += __builtin_popcount(mask);
+            }
         for (; c + 64 <= c1 && at + 64 <= w.stored && begin % 8 == 0; c += 64) {
             const uint64_t word = read<uint64_t>(bits + (begin + c) / 8);
             UNROLL for (int k = 0; k < 64; k += 16) {
@@ -98,6 +104,13 @@ struct Sparse {
             put<Type, Scaled>(sink, c - c0, expand(mask, load16<Type>(w, some.at)), scale, count);
             at += __builtin_popcount(mask);
         }
+    }
+
+    template <int Type, class Sink> static INLINE auto rounded32(const Weights& w, int64_t first, const Sink& sink) {
+        const uint8_t* at = w.data + first * size_of(Type);
+        if constexpr (Type == Sink::type) return read<Halves32>(at);
+        else if constexpr (Type == BF16) return sink.widened(load16<Type>(w, at), load16<Type>(w, at + 32));
+        else return sink.rounded(load16<Type>(w, at), load16<Type>(w, at + 16 * size_of(Type)));
     }
 
     // Sixteen bits from any bit on; no byte from `end` on is read.

@@ -45,10 +45,13 @@ static INLINE void store_as(int32_t type, Way way, const float values[16], float
     memcpy(out, &bits, size_t(count) * 2);
 }
 
+constexpr int64_t panel = 2048;  // values whose grids are found before their codes
+
 struct Grid {  // of sixteen groups
     float low[16], high[16];                     // smallest and largest value
     float scale[16], offset[16];                 // as codes are found with them
     float stored_scale[16], stored_offset[16];   // as they are read again
+    float inverse[16];                           // of `scale`
 };
 
 // D8 at a time: f(low, high, k) for the groups k..k+7.
@@ -66,8 +69,10 @@ static INLINE void settle(const Affine& a, Grid& grid, uint8_t* scale, int64_t c
 
 static INLINE void symmetric_grid(const Affine& a, Grid& grid, uint8_t* scale, int64_t count) {
     const int reach = a.high - a.zero < a.zero - a.low ? a.high - a.zero : a.zero - a.low;
-    eights(grid, [&](D8 low, D8 high, int k) {
-        const V8 up = rounded_up(larger(-low, high) / double(reach));
+    store(grid.scale, load(grid.high) / splat(float(reach)));
+    eights(grid, [&](D8, D8 high, int k) {  // products of a float and a code are exact
+        const V8 near = read<V8>(grid.scale + k);
+        const V8 up = V8((I8x32)near - __builtin_convertvector(__builtin_convertvector(near, D8) * double(reach) < high, I8x32));
         memcpy(grid.scale + k, &up, 32);
     });
     settle(a, grid, scale, count);
@@ -126,11 +131,8 @@ static INLINE void edge_grid(const Affine& a, Grid& grid, uint8_t* scale, uint8_
 // the quotient is; where it is close, the quotient decides.
 template <int Offset> struct Rounding {
     F low, high, zero;
-    int low_code, high_code, added;
-    bool bytes;  // sums of a code and an offset that saturate as signed bytes are as good as exact ones
     INLINE explicit Rounding(const Affine& a)
-        : low(splat(float(a.low))), high(splat(float(a.high))), zero(splat(float(a.zero))), low_code(a.low), high_code(a.high),
-          added(Offset == NO_OFFSET ? a.zero : 0), bytes(a.high <= 127 && (a.bits < 8 || Offset != ZERO_POINT)) {}
+        : low(splat(float(a.low))), high(splat(float(a.high))), zero(splat(float(a.zero))) {}
 
     INLINE B coded(F code, F offset) const {
         if (Offset == NO_OFFSET) return narrow(code + zero);  // within the codes, since the scale is rounded up
@@ -142,13 +144,6 @@ template <int Offset> struct Rounding {
     INLINE bool run(const float* x, int64_t count, float scale, float inverse, float offset, uint8_t* codes) const {
         const F by = splat(inverse), shift = splat(offset);
         int64_t i = 0;
-#ifdef __AVX512BW__
-        if (bytes)
-            for (; i + 64 <= count; i += 64)
-                if (!round64<Offset == BIAS>(x + i, by, shift, 0.4999f, Offset == ZERO_POINT ? int(offset) : added, low_code,
-                                             high_code, codes + i))
-                    break;
-#endif
         for (; i + 32 <= count; i += 32) {
             F v = load(x + i), w = load(x + i + 16);
             if (Offset == BIAS) v = v - shift, w = w - shift;
@@ -203,15 +198,20 @@ static void pack_codes(int bits, const uint8_t* codes, int64_t count, uint8_t* o
     }
 }
 
-static INLINE void magnitudes(const float* x, int64_t size, int64_t count, Grid& grid) {
+// The largest magnitude of each group, NaN where there is one.
+template <int Size> static INLINE F magnitudes_of(const float* x, int64_t size, int64_t count) {
     F high[16];
-    for (int64_t k = 0; k < count; k++, x += size) {
+    UNROLL for (int64_t k = 0; k < (Size ? 16 : count); k++, x += Size ? Size : size) {
         high[k] = absolute(load(x));
-        for (int64_t i = 16; i < size; i += 16) high[k] = most(high[k], absolute(load(x + i)));
+        for (int64_t i = 16; i < (Size ? Size : size); i += 16) high[k] = most_magnitude(high[k], absolute(load(x + i)));
     }
     for (int64_t k = count; k < 16; k++) high[k] = high[0];
-    const F most_of = peaks(high);
-    store(grid.low, splat(0) - most_of), store(grid.high, most_of);
+    return peaks(high, most_magnitude);
+}
+
+static INLINE void magnitudes(const float* x, int64_t size, int64_t count, Grid& grid) {
+    const F found = count == 16 && size == 32 ? magnitudes_of<32>(x, 32, 16) : magnitudes_of<0>(x, size, count);
+    store(grid.low, splat(0) - found), store(grid.high, found);
 }
 
 static INLINE void extremes(const float* x, int64_t size, int64_t count, Grid& grid) {
@@ -222,38 +222,86 @@ static INLINE void extremes(const float* x, int64_t size, int64_t count, Grid& g
         low[k] = splat(0) - down, high[k] = up;
     }
     for (int64_t k = count; k < 16; k++) low[k] = low[0], high[k] = high[0];
-    store(grid.low, splat(0) - peaks(low)), store(grid.high, peaks(high));
+    const auto larger = [](F a, F b) { return most(a, b); };
+    store(grid.low, splat(0) - peaks(low, larger)), store(grid.high, peaks(high, larger));
 }
 
+#ifdef __AVX512BW__
+// `count` groups of `size` values at once, by products; false where one of them needs its quotient, or is not finite.
+template <int Offset, int Rest>
+static bool round_quickly(const Affine& a, const float* x, int64_t size, int64_t count, const Grid& grid, uint8_t* codes) {
+    const int same = size == 16 ? 0 : size == 32 ? 1 : 2, step = 4 >> same;  // 2^same sixteens of 64 values have one scale
+    const F inverse = absolute(load(grid.inverse)), bias = Offset == BIAS ? load(grid.offset) : splat(0);
+    const F farthest = most(absolute(load(grid.low) - bias), absolute(load(grid.high) - bias)) * inverse;
+    const M exact = (farthest < splat(1 << (22 - Rest))) & (splat(0x1p-120f) < inverse);
+    if ((same == 2 && size % 64) || count % step || !all(exact)) return false;
+    const float up = Fixed<Rest>::one + 0.5f + float(Offset == NO_OFFSET ? a.zero : 0);
+    Fixed<Rest> fixed;
+    for (int64_t g = 0; g < count; g += step) {
+        F by[4], shift[4], base[4];
+        UNROLL for (int k = 0; k < 4; k++) {
+            const int64_t group = g + (k >> same);
+            by[k] = splat(grid.inverse[group]), shift[k] = splat(grid.offset[group]);
+            base[k] = splat(Offset == ZERO_POINT ? up + grid.offset[group] : up);
+        }
+        for (int64_t i = 0; i < step * size; i += 64, x += 64, codes += 64) {
+            UNROLL for (int k = 0; k < 4; k++) prefetch(x + panel + 16 * k);
+            fixed.template round64<Offset == BIAS, Offset != NO_OFFSET>(x, by, shift, base, a.low, a.high, codes);
+        }
+    }
+    return fixed.clear();
+}
+#endif
+
+template <int Offset>
+static bool round_groups(const Affine& a, const float* x, int64_t size, int64_t count, const Grid& grid, uint8_t* codes) {
+#ifdef __AVX512BW__
+    const auto quickly = a.bits <= 6 ? round_quickly<Offset, 16> : round_quickly<Offset, 12>;
+    if (quickly(a, x, size, count, grid, codes)) return true;
+#endif
+    const Rounding<Offset> rounding(a);
+    for (int64_t k = 0; k < count; k++, x += size, codes += size)
+        if (!rounding.run(x, size, grid.scale[k], grid.inverse[k], grid.offset[k], codes)) return false;
+    return true;
+}
+
+// Scales and offsets of up to sixteen groups; false where they are not finite.
+template <int Offset>
+static INLINE bool find_grid(const Affine& a, const float* x, int64_t count, Grid& grid, uint8_t* scale, uint8_t* offset) {
+    if constexpr (Offset == NO_OFFSET) magnitudes(x, a.size, count, grid);
+    else extremes(x, a.size, count, grid);
+    if constexpr (Offset == NO_OFFSET) symmetric_grid(a, grid, scale, count);
+    else if constexpr (Offset == ZERO_POINT) zero_point_grid(a, grid, scale, offset, count);
+    else if (a.edges) edge_grid(a, grid, scale, offset, count);
+    else bias_grid(a, grid, scale, offset, count);
+    store(grid.inverse, splat(1) / load(grid.scale));
+    const F reach = splat(float(a.high > -a.low ? a.high : -a.low));
+    return finite(load(grid.stored_scale) * reach) && (Offset != BIAS || finite(load(grid.stored_offset)));
+}
+
+// A panel of groups at a time: first all its grids, whose latencies so overlap, then its codes. Groups larger than a panel have
+// their codes found piece by piece.
 template <int Offset> static bool encode_groups(const Affine& a, const float* x, int64_t groups, uint8_t* data, uint8_t* scale,
                                                 uint8_t* offset) {
-    constexpr int64_t panel = 4096;
     uint8_t codes[panel];
-    float inverse[16];
-    Grid grid;
-    const Rounding<Offset> rounding(a);
-    const int64_t most_groups = a.size * 16 <= panel ? 16 : a.size < panel ? panel / a.size : 1;
-    for (int64_t g = 0; g < groups; g += most_groups) {
-        const int64_t count = groups - g < most_groups ? groups - g : most_groups, all = count * a.size;
-        const float* from = x + g * a.size;
-        uint8_t *scales = scale + g * size_of(a.scale_type), *offsets = offset + g * size_of(a.offset_type);
-        if constexpr (Offset == NO_OFFSET) magnitudes(from, a.size, count, grid);
-        else extremes(from, a.size, count, grid);
-        if constexpr (Offset == NO_OFFSET) symmetric_grid(a, grid, scales, count);
-        else if constexpr (Offset == ZERO_POINT) zero_point_grid(a, grid, scales, offsets, count);
-        else if (a.edges) edge_grid(a, grid, scales, offsets, count);
-        else bias_grid(a, grid, scales, offsets, count);
-        const float reach = float(a.high > -a.low ? a.high : -a.low);
-        if (!(sum(load(grid.stored_scale) * splat(reach) * splat(0)) == 0)) return false;
-        if (Offset == BIAS && !(sum(load(grid.stored_offset) * splat(0)) == 0)) return false;
-        store(inverse, splat(1) / load(grid.scale));
-        for (int64_t at = 0; at < all; at += panel) {
-            const int64_t stop = at + panel < all ? at + panel : all;
-            for (int64_t k = 0; k < count; k++) {
-                const int64_t low = k * a.size > at ? k * a.size : at, high = (k + 1) * a.size < stop ? (k + 1) * a.size : stop;
-                if (!rounding.run(from + low, high - low, grid.scale[k], inverse[k], grid.offset[k], codes + (low - at))) return false;
+    Grid grids[panel / 256];
+    const int64_t fit = panel / a.size, at_once = fit > 16 ? fit / 16 * 16 : fit > 0 ? fit : 1;
+    for (int64_t g = 0; g < groups; g += at_once) {
+        const int64_t here = groups - g < at_once ? groups - g : at_once;
+        for (int64_t k = 0; k < here; k += 16) {
+            const int64_t count = here - k < 16 ? here - k : 16;
+            if (!find_grid<Offset>(a, x + k * a.size, count, grids[k / 16], scale + (g + k) * size_of(a.scale_type),
+                                   offset + (g + k) * size_of(a.offset_type)))
+                return false;
+        }
+        for (int64_t k = 0; k < here; k += 16) {
+            const int64_t count = here - k < 16 ? here - k : 16;
+            for (int64_t left = count * a.size; left > 0; left -= panel) {
+                const int64_t some = left < panel ? left : panel;
+                if (!round_groups<Offset>(a, x, some < a.size ? some : a.size, count, grids[k / 16], codes)) return false;
+                pack_codes(a.bits, codes, some, data);
+                x += some, data += some / 8 * a.bits;
             }
-            pack_codes(a.bits, codes, stop - at, data + (g * a.size + at) / 8 * a.bits);
         }
     }
     return true;

@@ -6,83 +6,112 @@
 
 namespace ISA {
 
-static INLINE F nearest(F a) {  // ties to even, for magnitudes below 2^22
-    const F big = splat(12582912.0f);
-    return (a + big) - big;
-}
 static INLINE F within(F a, float low, float high) { return least(most(a, splat(low)), splat(high)); }
 static INLINE float nearest(float a) { return (a + 12582912.0f) - 12582912.0f; }
 
-// group[i] holds value i of sixteen groups that lie side by side.
-template <int Size> static INLINE void across(const float* x, F group[Size]) {
-    float lanes[Size][16];
-    for (int lane = 0; lane < 16; lane++)
-        for (int i = 0; i < Size; i++) lanes[i][lane] = x[lane * Size + i];
-    for (int i = 0; i < Size; i++) group[i] = load(lanes[i]);
-}
+// Thirty-two lanes: sums in one half are done while those in the other wait for each other.
+struct W {
+    F a, b;
+    W() = default;
+    INLINE W(F a, F b) : a(a), b(b) {}
+    INLINE W(F both) : a(both), b(both) {}
+};
+struct WM { M a, b; };
+static INLINE W operator+(W x, W y) { return {x.a + y.a, x.b + y.b}; }
+static INLINE W operator-(W x, W y) { return {x.a - y.a, x.b - y.b}; }
+static INLINE W operator*(W x, W y) { return {x.a * y.a, x.b * y.b}; }
+static INLINE W operator/(W x, W y) { return {x.a / y.a, x.b / y.b}; }
+static INLINE WM operator<(W x, W y) { return {x.a < y.a, x.b < y.b}; }
+static INLINE WM operator&(WM x, WM y) { return {x.a & y.a, x.b & y.b}; }
+static INLINE W choose(WM where, W x, W y) { return {choose(where.a, x.a, y.a), choose(where.b, x.b, y.b)}; }
+static INLINE W least(W x, W y) { return {least(x.a, y.a), least(x.b, y.b)}; }
+static INLINE W most(W x, W y) { return {most(x.a, y.a), most(x.b, y.b)}; }
+static INLINE W absolute(W x) { return {absolute(x.a), absolute(x.b)}; }
+static INLINE W root(W x) { return {root(x.a), root(x.b)}; }
+static INLINE W nearest(W x) { return {nearest(x.a), nearest(x.b)}; }
+static INLINE W within(W x, float low, float high) { return {within(x.a, low, high), within(x.b, low, high)}; }
+static INLINE void store(float* at, W x) { store(at, x.a), store(at + 16, x.b); }
 
-template <int Size> static INLINE void back(const F group[Size], uint8_t* codes) {
-    for (int i = 0; i < Size; i++) {
-        const B bytes = narrow(group[i]);
-        uint8_t lanes[16];
-        memcpy(lanes, &bytes, 16);
-        for (int lane = 0; lane < 16; lane++) codes[lane * Size + i] = lanes[lane];
+// group[i] holds value i of thirty-two groups that lie side by side.
+template <int Size> static INLINE void across(const float* x, W group[Size]) {
+    for (int i = 0; i < Size; i += 16) {
+        F a[16], b[16];
+        UNROLL for (int k = 0; k < 16; k++) a[k] = load(x + k * Size + i);
+        transpose(a);
+        UNROLL for (int k = 0; k < 16; k++) b[k] = load(x + (k + 16) * Size + i);
+        transpose(b);
+        UNROLL for (int k = 0; k < 16; k++) group[i + k] = {a[k], b[k]};
     }
 }
 
-struct Fit {  // of sixteen groups: scales, minima (as they are subtracted), codes
-    F scale, minimum;
-    F codes[32];
+template <int Size> static void back(const W group[Size], uint8_t* codes) {
+    for (int i = 0; i < Size; i++) {
+        const B bytes[2] = {narrow(group[i].a), narrow(group[i].b)};
+        uint8_t lanes[32];
+        memcpy(lanes, bytes, 32);
+        for (int lane = 0; lane < 32; lane++) codes[lane * Size + i] = lanes[lane];
+    }
+}
+
+struct Fit {  // of thirty-two groups
+    W scale, low;
+    W best_inverse, best_low;  // what the best codes are found with
+    WM wide;                   // lanes whose values are not all alike
 };
 
 // Scale and minimum of 32 values of each lane: the first guess, then Steps + 1 others, each solved for the least weighted
 // squares. A better one also moves the minimum that the next guesses start from, as in the reference.
-template <int Most, int Steps> static INLINE void fit_with_minimum(const F x[32], float first, Fit& fit) {
-    F squares = splat(0);
+template <int Most, int Steps> static INLINE void fit_with_minimum(const W x[32], float first, Fit& fit) {
+    W squares = splat(0);
     for (int i = 0; i < 32; i++) squares = squares + x[i] * x[i];
-    const F average = root(squares / splat(32));
-    F weight[32];
+    const W average = root(squares / splat(32));
+    W weight[32];
     for (int i = 0; i < 32; i++) weight[i] = average + absolute(x[i]);
 
-    F low = x[0], high = x[0], sum_w = weight[0], sum_x = sum_w * x[0];
+    W low = x[0], high = x[0], sum_w = weight[0], sum_x = sum_w * x[0];
     for (int i = 1; i < 32; i++) {
         low = least(x[i], low), high = most(x[i], high);
         sum_w = sum_w + weight[i], sum_x = sum_x + weight[i] * x[i];
     }
     low = least(low, splat(0));
-    const M wide = low < high;  // lanes whose values are not all alike
-    F inverse = splat(Most) / (high - low), scale = splat(1) / inverse, best = splat(0);
-    F best_inverse = inverse, best_low = low;
+    fit.wide = low < high;
+    W inverse = splat(Most) / (high - low), scale = splat(1) / inverse, best = splat(0);
+    W best_inverse = inverse, best_low = low;
     for (int i = 0; i < 32; i++) {
-        const F code = within(nearest(inverse * (x[i] - low)), 0, Most), miss = scale * code + low - x[i];
+        const W miss = scale * within(nearest(inverse * (x[i] - low)), 0, Most) + low - x[i];
         best = best + weight[i] * (miss * miss);
     }
     for (int step = 0; step <= Steps; step++) {
         inverse = splat(first + 0.1f * float(step) + Most) / (high - low);
-        F codes[32], sum_l = splat(0), sum_l2 = splat(0), sum_xl = splat(0);
+        W codes[32], sum_l = splat(0), sum_l2 = splat(0), sum_xl = splat(0);
         for (int i = 0; i < 32; i++) {
             codes[i] = within(nearest(inverse * (x[i] - low)), 0, Most);
-            const F weighted = weight[i] * codes[i];
+            const W weighted = weight[i] * codes[i];
             sum_l = sum_l + weighted, sum_l2 = sum_l2 + weighted * codes[i], sum_xl = sum_xl + weighted * x[i];
         }
-        const F determinant = sum_w * sum_l2 - sum_l * sum_l;
-        F this_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant;
-        F this_low = (sum_l2 * sum_x - sum_l * sum_xl) / determinant;
-        const M above = splat(0) < this_low;
+        const W determinant = sum_w * sum_l2 - sum_l * sum_l;
+        W this_scale = (sum_w * sum_xl - sum_x * sum_l) / determinant;
+        W this_low = (sum_l2 * sum_x - sum_l * sum_xl) / determinant;
+        const WM above = splat(0) < this_low;
         this_scale = choose(above, sum_xl / sum_l2, this_scale), this_low = choose(above, splat(0), this_low);
-        F error = splat(0);
+        W error = splat(0);
         for (int i = 0; i < 32; i++) {
-            const F miss = this_scale * codes[i] + this_low - x[i];
+            const W miss = this_scale * codes[i] + this_low - x[i];
             error = error + weight[i] * (miss * miss);
         }
-        const M better = (splat(0) < determinant) & (error < best);
+        const WM better = (splat(0) < determinant) & (error < best);
         best_inverse = choose(better, inverse, best_inverse), best_low = choose(better, low, best_low);
         best = choose(better, error, best), scale = choose(better, this_scale, scale), low = choose(better, this_low, low);
     }
-    fit.scale = choose(wide, scale, splat(0));
-    fit.minimum = splat(0) - low;
-    for (int i = 0; i < 32; i++)
-        fit.codes[i] = choose(wide, within(nearest(best_inverse * (x[i] - best_low)), 0, Most), splat(0));
+    fit.scale = choose(fit.wide, scale, splat(0)), fit.low = low;
+    fit.best_inverse = best_inverse, fit.best_low = best_low;
+}
+
+// The codes of the search, of which most are found again under the scales that a block holds.
+template <int Most> static void searched_codes(const W x[32], const Fit& fit, uint8_t* codes) {
+    W found[32];
+    for (int i = 0; i < 32; i++) found[i] = choose(fit.wide, within(nearest(fit.best_inverse * (x[i] - fit.best_low)), 0, Most), splat(0));
+    back<32>(found, codes);
 }
 
 static INLINE void store_half(uint8_t* at, float value) {
@@ -90,9 +119,11 @@ static INLINE void store_half(uint8_t* at, float value) {
     memcpy(at, &half, 2);
 }
 
-// The header of a Q4_K or Q5_K block, and its codes under the scales that the header holds.
-template <int Most>
-static INLINE void finish_block(const float* x, const float* scale, const float* minimum, uint8_t* out, uint8_t* codes) {
+// The header of a Q4_K or Q5_K block, and its codes under the scales that the header holds; where one of those is 0, the codes
+// of the search stay.
+template <int Most, class Searched>
+static INLINE void finish_block(const float* x, const float* scale, const float* minimum, uint8_t* out, uint8_t* codes,
+                                Searched searched) {
     float max_scale = 0, max_minimum = 0;
     for (int j = 0; j < 8; j++) {
         if (scale[j] > max_scale) max_scale = scale[j];
@@ -111,114 +142,158 @@ static INLINE void finish_block(const float* x, const float* scale, const float*
         packed[j + 8] = uint8_t((scales[j + 4] & 15) | (minima[j + 4] & 15) << 4);
     }
     const float d = half_to_float(read<uint16_t>(out)), dmin = half_to_float(read<uint16_t>(out + 2));
+    if (d == 0 || memchr(scales, 0, 8)) searched(codes);
     for (int j = 0; j < 8; j++) {
         const float step = d * float(scales[j]), lift = dmin * float(minima[j]);
-        if (step == 0) continue;  // the codes of the search stay
-        for (int i = 32 * j; i < 32 * j + 32; i += 16) {
+        for (int i = 32 * j; step != 0 && i < 32 * j + 32; i += 16) {
             const B bytes = narrow(within(nearest((load(x + i) + splat(lift)) / splat(step)), 0, Most));
             memcpy(codes + i, &bytes, 16);
         }
     }
 }
 
-static INLINE void pack_nibbles(const uint8_t* codes, uint8_t* out) {
-    for (int at = 0; at < 256; at += 64)
-        for (int i = 0; i < 32; i++) *out++ = uint8_t((codes[at + i] & 15) | (codes[at + 32 + i] & 15) << 4);
+// 16 bytes: the low nibbles of `low`, and those of `high` above them.
+static INLINE void pack_nibbles(const uint8_t* low, const uint8_t* high, uint8_t* out) {
+    const B packed = (load_bytes(low) & splat_byte(15)) | (left<4>(load_bytes(high)) & splat_byte(0xf0));
+    memcpy(out, &packed, 16);
 }
 
 static INLINE void pack_block(const uint8_t* codes, uint8_t* out, bool five) {
-    if (five) {
-        for (int i = 0; i < 32; i++) {
-            out[16 + i] = 0;
-            for (int j = 0; j < 8; j++) out[16 + i] |= uint8_t(codes[32 * j + i] >> 4 << j);
-        }
+    for (int i = 0; five && i < 32; i += 16) {
+        B fifth = splat_byte(0);
+        for (int j = 7; j >= 0; j--) fifth = left<1>(fifth) | (right<4>(load_bytes(codes + 32 * j + i)) & splat_byte(1));
+        memcpy(out + 16 + i, &fifth, 16);
     }
-    pack_nibbles(codes, out + (five ? 48 : 16));
+    out += five ? 48 : 16;
+    for (int at = 0; at < 256; at += 64)
+        for (int i = 0; i < 32; i += 16, out += 16) pack_nibbles(codes + at + i, codes + at + 32 + i, out);
 }
 
-// Two blocks at a time: sixteen groups of 32. A last single block is encoded beside a copy of itself.
+// `Count` blocks of 256 values at a time; of a last panel that is not whole, the rest is what the one before held.
+template <int Count, class Function> static INLINE void panels(const float* x, int64_t blocks, Function function) {
+    float rest[256 * Count] = {};
+    for (; blocks > 0; blocks -= Count, x += 256 * Count) {
+        const int count = blocks < Count ? int(blocks) : Count;
+        if (count < Count) memcpy(rest, x, size_t(count) * 1024);
+        function(count < Count ? rest : x, count);
+    }
+}
+
 template <int Most, int Steps> static void encode_with_minima(const float* x, uint8_t* out, int64_t blocks, float first) {
     constexpr int size = Most == 31 ? 176 : 144;
-    for (int64_t block = 0; block < blocks; block += 2) {
-        const int count = blocks - block < 2 ? 1 : 2;
-        float values[512], scale[16], minimum[16];
-        for (int k = 0; k < 2; k++) memcpy(values + 256 * k, x + 256 * (block + (k < count ? k : 0)), 1024);
-        uint8_t codes[512];
-        F group[32];
+    panels<4>(x, blocks, [&](const float* x, int count) {
+        W group[32];
         Fit fit;
-        across<32>(values, group);
+        across<32>(x, group);
         fit_with_minimum<Most, Steps>(group, first, fit);
-        back<32>(fit.codes, codes);
-        store(scale, fit.scale), store(minimum, fit.minimum);
-        for (int k = 0; k < count; k++) {
-            uint8_t* to = out + (block + k) * size;
-            finish_block<Most>(values + 256 * k, scale + 8 * k, minimum + 8 * k, to, codes + 256 * k);
-            pack_block(codes + 256 * k, to, Most == 31);
+        float scale[32], minimum[32];
+        store(scale, fit.scale), store(minimum, splat(0) - fit.low);
+        for (int k = 0; k < count; k++, out += size) {
+            uint8_t codes[256];
+            finish_block<Most>(x + 256 * k, scale + 8 * k, minimum + 8 * k, out, codes, [&](uint8_t* to) {
+                uint8_t all[1024];
+                searched_codes<Most>(group, fit, all);
+                memcpy(to, all + 256 * k, 256);
+            });
+            pack_block(codes, out, Most == 31);
         }
-    }
+    });
 }
 
-// Sixteen groups of 16 with a scale each, codes -32..31 around zero.
-static void encode_q6_k(const float* x, uint8_t* out, int64_t blocks) {
-    constexpr float nothing = 1e-15f;
-    for (int64_t block = 0; block < blocks; block++, x += 256, out += 210) {
-        F v[16], largest = splat(0), peak = splat(0);
-        across<16>(x, v);
-        for (int i = 0; i < 16; i++) {
-            const M larger = peak < absolute(v[i]);
-            peak = choose(larger, absolute(v[i]), peak), largest = choose(larger, v[i], largest);
+constexpr float nothing = 1e-15f;  // groups of smaller magnitudes are zeros
+
+struct FitAround {  // of thirty-two groups
+    W scale = splat(0), best = splat(-1), best_inverse;
+    WM empty;
+};
+
+struct Around {  // 16 values of each lane
+    W value[16], weight[16], weighted[16], largest;
+};
+
+// One guess of a scale, `tenths` of a step off the plain one. (What is less than half a step below -32 needs no limit there.)
+template <bool Below> static INLINE void attempt(const Around& v, int tenths, FitAround& fit) {
+    const W inverse = splat(-(32 + 0.1f * float(tenths))) / v.largest;
+    W sum_lx = splat(0), sum_l2 = splat(0);
+    for (int i = 0; i < 16; i++) {
+        W code = least(nearest(inverse * v.value[i]), splat(31));
+        if (Below) code = most(code, splat(-32));
+        sum_lx = sum_lx + v.weighted[i] * code, sum_l2 = sum_l2 + v.weight[i] * code * code;
+    }
+    const W solved = sum_lx / sum_l2;
+    const WM better = (splat(0) < sum_l2) & (fit.best * sum_l2 < sum_lx * sum_lx);
+    fit.best_inverse = choose(better, inverse, fit.best_inverse);
+    fit.scale = choose(better, solved, fit.scale), fit.best = choose(better, solved * sum_lx, fit.best);
+}
+
+// The plain guess of scales for codes -32..31 around zero, and others up to 0.9 of a step off it.
+static INLINE void fit_around_zero(Around& v, FitAround& fit) {
+    W peak = splat(0);
+    v.largest = splat(0);
+    for (int i = 0; i < 16; i++) {
+        const W value = v.value[i];
+        const WM larger = peak < absolute(value);
+        peak = choose(larger, absolute(value), peak), v.largest = choose(larger, value, v.largest);
+        v.weight[i] = value * value, v.weighted[i] = v.weight[i] * value;
+    }
+    fit.best_inverse = splat(-32) / v.largest;
+    attempt<false>(v, 0, fit);
+    fit.best = most(fit.best, splat(0));  // now only what is better
+    for (int tenths = -9; tenths < 5; tenths += tenths == -1 ? 2 : 1) attempt<false>(v, tenths, fit);
+    for (int tenths = 5; tenths < 10; tenths++) attempt<true>(v, tenths, fit);
+    fit.empty = peak < splat(nothing);
+    fit.scale = choose(fit.empty, splat(0), fit.scale);
+}
+
+static INLINE void pack_q6_k(const uint8_t* codes, uint8_t* out) {
+    for (int half = 0; half < 2; half++, codes += 128)
+        for (int i = 0; i < 32; i += 16) {
+            const uint8_t* c = codes + i;
+            pack_nibbles(c, c + 64, out + 64 * half + i), pack_nibbles(c + 32, c + 96, out + 64 * half + 32 + i);
+            const B high = (right<4>(load_bytes(c)) & splat_byte(3)) | (right<2>(load_bytes(c + 32)) & splat_byte(12)) |
+                           (load_bytes(c + 64) & splat_byte(48)) | (left<2>(load_bytes(c + 96)) & splat_byte(192));
+            memcpy(out + 128 + 32 * half + i, &high, 16);
         }
-        F best_inverse = splat(-32) / largest, scale = splat(0), best = splat(0);
-        for (int step = 0; step <= 18; step++) {  // the plain guess first, then up to 0.9 of a step off it
-            const int tenths = step == 0 ? 0 : step <= 9 ? step - 10 : step - 9;
-            const F inverse = splat(-(32 + 0.1f * float(tenths))) / largest;
-            F sum_lx = splat(0), sum_l2 = splat(0);
-            for (int i = 0; i < 16; i++) {
-                const F code = within(nearest(inverse * v[i]), -32, 31), weight = v[i] * v[i];
-                sum_lx = sum_lx + weight * v[i] * code, sum_l2 = sum_l2 + weight * code * code;
-            }
-            const M some = splat(0) < sum_l2;
-            const F solved = choose(some, sum_lx / sum_l2, splat(0));
-            if (step == 0) {
-                scale = solved, best = solved * sum_lx;
+}
+
+static void encode_q6_k(const float* x, uint8_t* out, int64_t blocks) {
+    panels<2>(x, blocks, [&](const float* x, int count) {
+        Around v;
+        FitAround fit;
+        across<16>(x, v.value);
+        fit_around_zero(v, fit);
+        float all_scales[32];
+        store(all_scales, fit.scale);
+        for (int k = 0; k < count; k++, out += 210) {
+            const float *from = x + 256 * k, *scales = all_scales + 16 * k;
+            const uint32_t magnitude = as_bits(peak(absolute(load(scales))));
+            uint32_t widest = magnitude;
+            for (int j = 15; j >= 0; j--) widest = (as_bits(scales[j]) & 0x7fffffff) == magnitude ? as_bits(scales[j]) : widest;
+            if (as_float(magnitude) < nothing) {
+                memset(out, 0, 210);
                 continue;
             }
-            const M better = some & (best * sum_l2 < sum_lx * sum_lx);
-            best_inverse = choose(better, inverse, best_inverse);
-            scale = choose(better, solved, scale), best = choose(better, solved * sum_lx, best);
-        }
-        const M empty = peak < splat(nothing);
-        scale = choose(empty, splat(0), scale);
-        uint8_t codes[256];
-        for (int i = 0; i < 16; i++)
-            v[i] = choose(empty, splat(0), within(nearest(best_inverse * v[i]), -32, 31) + splat(32));
-        back<16>(v, codes);
-        float scales[16], widest = 0;
-        store(scales, scale);
-        for (float each : scales)
-            if ((each < 0 ? -each : each) > (widest < 0 ? -widest : widest)) widest = each;
-        memset(out, 0, 210);
-        if ((widest < 0 ? -widest : widest) < nothing) continue;
-        const float inverse = -128.0f / widest;
-        store_half(out + 208, 1 / inverse);
-        const float d = half_to_float(read<uint16_t>(out + 208));
-        for (int j = 0; j < 16; j++) {
-            const float rounded = nearest(inverse * scales[j]);
-            const int8_t stored = int8_t(rounded < 127 ? rounded : 127);
-            out[192 + j] = uint8_t(stored);
-            const float step = d * float(stored);
-            if (step == 0) continue;
-            const B bytes = narrow(within(nearest(load(x + 16 * j) / splat(step)), -32, 31) + splat(32));
-            memcpy(codes + 16 * j, &bytes, 16);
-        }
-        for (int half = 0; half < 2; half++)
-            for (int i = 0; i < 32; i++) {
-                const uint8_t* c = codes + 128 * half + i;
-                out[64 * half + i] = uint8_t((c[0] & 15) | (c[64] & 15) << 4);
-                out[64 * half + 32 + i] = uint8_t((c[32] & 15) | (c[96] & 15) << 4);
-                out[128 + 32 * half + i] = uint8_t(c[0] >> 4 | c[32] >> 4 << 2 | c[64] >> 4 << 4 | c[96] >> 4 << 6);
+            const float inverse = -128.0f / as_float(widest);
+            store_half(out + 208, 1 / inverse);
+            const float d = half_to_float(read<uint16_t>(out + 208));
+            const B stored = narrow(least(nearest(load(scales) * splat(inverse)), splat(127)));
+            memcpy(out + 192, &stored, 16);
+            uint8_t codes[512];
+            if (d == 0 || memchr(out + 192, 0, 16)) {  // the codes of the search stay where a scale is 0
+                W found[16];
+                for (int i = 0; i < 16; i++) found[i] = choose(fit.empty, splat(0), within(nearest(fit.best_inverse * v.value[i]), -32, 31) + splat(32));
+                back<16>(found, codes);
+                memmove(codes, codes + 256 * k, 256);
             }
-    }
+            for (int j = 0; j < 16; j++) {
+                const float step = d * float(int8_t(out[192 + j]));
+                if (step == 0) continue;
+                const B bytes = narrow(within(nearest(load(from + 16 * j) / splat(step)), -32, 31) + splat(32));
+                memcpy(codes + 16 * j, &bytes, 16);
+            }
+            pack_q6_k(codes, out);
+        }
+    });
 }
 
 // Half away from zero, exactly where adding 0.5 would not be.
@@ -270,10 +345,11 @@ static void encode_q4_1(const float* x, uint8_t* out, int64_t blocks) {
     }
 }
 
+static INLINE bool finite(F a) { return all(absolute(a) < splat(__builtin_inff())); }
 static INLINE bool finite(const float* x, int64_t count) {
     F rest = splat(0);  // a value less itself is 0, or NaN for what is not finite
     for (int64_t i = 0; i < count; i += 16) rest = rest + (load(x + i) - load(x + i));
-    return sum(rest) == 0;
+    return finite(rest);
 }
 
 // By number of the block type in weights.h; false where a value is not finite (its block is then of no use).

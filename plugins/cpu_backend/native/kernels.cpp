@@ -37,16 +37,17 @@ struct Codec<Kind, typename When<(Kind >= TABLE_1 && Kind <= TABLE_8)>::type> : 
 // ---- decoding
 
 using Decode = void (*)(const Weights&, int64_t row, int64_t c0, int64_t c1, float*, bool past);
-using Decode16 = void (*)(const Weights&, int64_t row, int64_t c0, int64_t c1, uint16_t*, bool half, bool past);
+using Decode16 = void (*)(const Weights&, int64_t row, int64_t c0, int64_t c1, uint16_t*, bool past);
 using Multiply = float (*)(const Weights&, int64_t row, const float* x);
 
 template <int Kind> void decode_row(const Weights& w, int64_t row, int64_t c0, int64_t c1, float* out, bool past) {
     Store sink = {out, past};
     Codec<Kind>::run(w, row, c0, c1, sink);
 }
-template <int Kind>
-void decode_row16(const Weights& w, int64_t row, int64_t c0, int64_t c1, uint16_t* out, bool half, bool past) {
-    Store16 sink = {out, half, past};
+// Sums and products of float16 numbers and integers are multiples of 2^-48, and so never subnormal.
+constexpr bool subnormals(int kind) { return kind != DENSE_F16 && (kind < Q4_0 || kind > Q6_K); }
+template <int Kind, bool Half> void decode_row16(const Weights& w, int64_t row, int64_t c0, int64_t c1, uint16_t* out, bool past) {
+    Store16<Half, subnormals(Kind)> sink = {out, past};
     Codec<Kind>::run(w, row, c0, c1, sink);
 }
 template <int Kind> float multiply_row(const Weights& w, int64_t row, const float* x) {
@@ -57,10 +58,10 @@ template <int Kind> float multiply_row(const Weights& w, int64_t row, const floa
 
 struct Loops {
     Decode decode;
-    Decode16 decode16;
+    Decode16 to_half, to_bf16;
     Multiply multiply;
 };
-template <int Kind> constexpr Loops loops() { return {decode_row<Kind>, decode_row16<Kind>, multiply_row<Kind>}; }
+template <int Kind> constexpr Loops loops() { return {decode_row<Kind>, decode_row16<Kind, true>, decode_row16<Kind, false>, multiply_row<Kind>}; }
 const Loops table[KINDS] = {
     loops<DENSE_F32>(), loops<DENSE_F16>(), loops<DENSE_BF16>(),
     loops<Q4_0>(), loops<Q4_1>(), loops<Q5_0>(), loops<Q5_1>(), loops<Q8_0>(), loops<Q8_1>(),
@@ -85,10 +86,11 @@ void blank(const Weights& w, int64_t row, int64_t c0, int64_t c1, uint8_t* out, 
 
 void decode(const Weights& w, const int64_t* ids, int64_t row0, int64_t count, int64_t c0, int64_t c1, uint8_t* out,
             int64_t pitch, int32_t type, bool past) {
+    const Loops& loops = table[w.kind];
     for (int64_t i = 0; i < count; i++, out += pitch) {
         const int64_t row = ids ? ids[i] : row0 + i;
-        if (type == F32) table[w.kind].decode(w, row, c0, c1, (float*)out, past);
-        else table[w.kind].decode16(w, row, c0, c1, (uint16_t*)out, type == F16, past);
+        if (type == F32) loops.decode(w, row, c0, c1, (float*)out, past);
+        else (type == F16 ? loops.to_half : loops.to_bf16)(w, row, c0, c1, (uint16_t*)out, past);
         if (w.mask) blank(w, row, c0, c1, out, size_of(type));
     }
     if (past) fence();

@@ -4,7 +4,7 @@
 #pragma once
 #include "bits.h"
 
-#if defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && defined(__AVX512BF16__)
+#if defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512DQ__) && defined(__AVX512BF16__) && defined(__AVX512VBMI2__)
 #include "simd_avx512.h"
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "simd_avx2.h"
@@ -15,7 +15,8 @@
 namespace ISA {
 
 #ifndef __AVX512BW__
-static INLINE F peaks(const F a[16]) {  // lane k: the largest of the lanes of a[k]
+static INLINE F most_magnitude(F a, F b) { return most(a, b); }
+template <class Larger> static INLINE F peaks(const F a[16], Larger) {  // lane k: the largest of the lanes of a[k]
     float made[16];
     for (int k = 0; k < 16; k++) made[k] = peak(a[k]);
     return load(made);
@@ -26,6 +27,21 @@ static INLINE F doubled(const float* at) {  // eight values, each twice
     for (int i = 0; i < 16; i++) both[i] = at[i / 2];
     return load(both);
 }
+
+static INLINE void transpose(F a[16]) {  // lane k of a[i] to lane i of a[k]
+    float from[16][16], to[16][16];
+    for (int i = 0; i < 16; i++) store(from[i], a[i]);
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 16; k++) to[k][i] = from[i][k];
+    for (int i = 0; i < 16; i++) a[i] = load(to[i]);
+}
+
+struct Halves32 { Halves a, b; };
+static INLINE Halves32 to_half(F a, F b) { return {to_half(a), to_half(b)}; }
+static INLINE Halves32 upper(F a, F b) { return {upper(a), upper(b)}; }
+template <bool Subnormals> static INLINE Halves32 to_bf16(F a, F b) { return {to_bf16<Subnormals>(a), to_bf16<Subnormals>(b)}; }
+static INLINE void store(uint16_t* at, Halves32 a) { store(at, a.a), store(at + 16, a.b); }
+static INLINE void stream(uint16_t* at, Halves32 a) { stream(at, a.a), stream(at + 16, a.b); }
 #endif
 
 // Sixteen codes of a bit stream, lowest first; reads 2 * Bits bytes and none more. (Pieces of a word are joined in registers: a
@@ -63,6 +79,7 @@ template <class A, class B> struct Choose<false, A, B> { using type = B; };
 // A sink of 16-bit values has them rounded in the table, so that no value is rounded twice.
 template <int Bits, class Map, class Sink> struct Levels {
     static constexpr bool tabled = has_lookup && Bits <= 4;
+    static constexpr bool halves = tabled && sizeof(typename Sink::Value) < sizeof(F);
     using Value = typename Choose<tabled, typename Sink::Value, F>::type;
     static constexpr uint8_t mask = (1u << Bits) - 1;
     Map map;
@@ -73,6 +90,13 @@ template <int Bits, class Map, class Sink> struct Levels {
     INLINE Value operator()(B codes) const {
         if constexpr (tabled) return lookup(values, codes);
         else return map(Bits == 8 ? codes : codes & splat_byte(mask));
+    }
+    // 32 codes of a bit stream
+    INLINE void put32(Sink& sink, int64_t i, const uint8_t* at) const {
+        if constexpr (halves && Bits == 4) return sink.put(i, lookup32(values, at));
+        B low, high;
+        load_codes32<Bits>(at, low, high);
+        sink.put(i, (*this)(low), (*this)(high));
     }
     // 16 codes of a bit stream
     INLINE Value stream(const uint8_t* at) const {

@@ -4,7 +4,7 @@
 
 namespace ISA {
 
-static constexpr bool has_lookup = false;
+static constexpr bool has_lookup = false, has_expand = false;
 
 struct F { __m256 a, b; };
 struct B { __m128i v; };
@@ -26,6 +26,10 @@ static INLINE F absolute(F x) {
     return {_mm256_andnot_ps(sign, x.a), _mm256_andnot_ps(sign, x.b)};
 }
 static INLINE F root(F x) { return {_mm256_sqrt_ps(x.a), _mm256_sqrt_ps(x.b)}; }
+static INLINE F nearest(F x) {
+    constexpr int mode = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+    return {_mm256_round_ps(x.a, mode), _mm256_round_ps(x.b, mode)};
+}
 static INLINE F whole(F x) {
     constexpr int mode = _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC;
     return {_mm256_round_ps(x.a, mode), _mm256_round_ps(x.b, mode)};
@@ -115,7 +119,7 @@ static INLINE __m128i narrow_bf16(__m256 x) {
     const __m256i wide = _mm256_blendv_epi8(up, nan, is_nan);
     return _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
 }
-static INLINE Halves to_bf16(F x) { return {narrow_bf16(x.a), narrow_bf16(x.b)}; }
+template <bool Subnormals = true> static INLINE Halves to_bf16(F x) { return {narrow_bf16(x.a), narrow_bf16(x.b)}; }
 // The upper halves, which is all there is to values that were bf16.
 static INLINE __m128i upper8(__m256 x) {
     const __m256i wide = _mm256_srli_epi32(_mm256_castps_si256(x), 16);

@@ -1,10 +1,10 @@
-// Sixteen lanes with AVX-512 (F, BW, VL, DQ, VNNI, BF16).
+// Sixteen lanes with AVX-512 (F, BW, VL, DQ, VNNI, BF16, VBMI2).
 #pragma once
 #include <immintrin.h>
 
 namespace ISA {
 
-static constexpr bool has_lookup = true;
+static constexpr bool has_lookup = true, has_expand = true;
 
 struct F { __m512 v; };
 struct B { __m128i v; };
@@ -23,6 +23,7 @@ static INLINE F least(F a, F b) { return {_mm512_min_ps(a.v, b.v)}; }
 static INLINE F most(F a, F b) { return {_mm512_max_ps(a.v, b.v)}; }
 static INLINE F absolute(F a) { return {_mm512_abs_ps(a.v)}; }
 static INLINE F root(F a) { return {_mm512_sqrt_ps(a.v)}; }
+static INLINE F nearest(F a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 static INLINE F whole(F a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC)}; }
 static INLINE M operator<(F a, F b) { return {_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ)}; }
 static INLINE M operator&(M a, M b) { return {__mmask16(a.v & b.v)}; }
@@ -30,18 +31,36 @@ static INLINE F choose(M where, F a, F b) { return {_mm512_mask_mov_ps(b.v, wher
 static INLINE bool all(M a) { return a.v == 0xffff; }
 static INLINE B narrow(F a) { return {_mm512_cvtepi32_epi8(_mm512_cvttps_epi32(a.v))}; }
 static INLINE float peak(F a) { return _mm512_reduce_max_ps(a.v); }
-// Lane k: the largest of the lanes of a[k].
-static INLINE F peaks(const F a[16]) {
-    __m512 two[8], four[4], eight[2];
-    UNROLL for (int k = 0; k < 8; k++) {
-        const __m512 x = a[k + (k & 4)].v, y = a[k + (k & 4) + 4].v;
-        two[k] = _mm512_max_ps(_mm512_shuffle_f32x4(x, y, 0x44), _mm512_shuffle_f32x4(x, y, 0xee));
+// The larger of magnitudes; a NaN is above all.
+static INLINE F most_magnitude(F a, F b) {
+    return {_mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a.v), _mm512_castps_si512(b.v)))};
+}
+// Lane k of a[i] to lane i of a[k]: halves, quarters and so on change places.
+template <int By> static INLINE void exchange(F a[16]) {
+    int32_t lower[16], upper[16];
+    for (int i = 0; i < 16; i++) lower[i] = i & By ? i - By + 16 : i, upper[i] = i & By ? i + 16 : i + By;
+    const __m512i low = _mm512_loadu_si512(lower), high = _mm512_loadu_si512(upper);
+    UNROLL for (int k = 0; k < 16; k++) {
+        if (k & By) continue;
+        const __m512 x = a[k].v, y = a[k + By].v;
+        a[k].v = _mm512_permutex2var_ps(x, low, y), a[k + By].v = _mm512_permutex2var_ps(x, high, y);
     }
+}
+static INLINE void transpose(F a[16]) { exchange<8>(a), exchange<4>(a), exchange<2>(a), exchange<1>(a); }
+// Lane k: the largest of the lanes of a[k], as `larger` has it. Halves, quarters and so on of two vectors change places; the
+// larger of what then lies in one place stays.
+template <class Larger> static INLINE F peaks(const F a[16], Larger larger) {
+    const __m512i quarters = _mm512_setr_epi32(4, 5, 6, 7, 16, 17, 18, 19, 12, 13, 14, 15, 24, 25, 26, 27);
+    const __m512i single = _mm512_setr_epi32(1, 16, 3, 18, 5, 20, 7, 22, 9, 24, 11, 26, 13, 28, 15, 30);
+    const auto merged = [&](F x, F y, __mmask16 upper, __m512 crossed) {
+        return larger(F{_mm512_mask_blend_ps(upper, x.v, y.v)}, F{crossed});
+    };
+    F eight[8], four[4], two[2];
+    UNROLL for (int k = 0; k < 8; k++) eight[k] = merged(a[k], a[k + 8], 0xff00, _mm512_shuffle_f32x4(a[k].v, a[k + 8].v, 0x4e));
     UNROLL for (int k = 0; k < 4; k++)
-        four[k] = _mm512_max_ps(_mm512_shuffle_f32x4(two[k], two[k + 4], 0x88), _mm512_shuffle_f32x4(two[k], two[k + 4], 0xdd));
-    UNROLL for (int k = 0; k < 2; k++)
-        eight[k] = _mm512_max_ps(_mm512_unpacklo_ps(four[k], four[k + 2]), _mm512_unpackhi_ps(four[k], four[k + 2]));
-    return {_mm512_max_ps(_mm512_unpacklo_ps(eight[0], eight[1]), _mm512_unpackhi_ps(eight[0], eight[1]))};
+        four[k] = merged(eight[k], eight[k + 4], 0xf0f0, _mm512_permutex2var_ps(eight[k].v, quarters, eight[k + 4].v));
+    UNROLL for (int k = 0; k < 2; k++) two[k] = merged(four[k], four[k + 2], 0xcccc, _mm512_shuffle_ps(four[k].v, four[k + 2].v, 0x4e));
+    return merged(two[0], two[1], 0xaaaa, _mm512_permutex2var_ps(two[0].v, single, two[1].v));
 }
 static INLINE float sum(F a) { return _mm512_reduce_add_ps(a.v); }
 static INLINE F doubled(const float* at) {  // eight values, each twice
@@ -76,28 +95,42 @@ static INLINE void join_nibbles(const uint8_t* codes, uint8_t* out) {
     }
 }
 
-// 64 values, less `shift` where it is asked for, times `by`, rounded, plus `offset`, within low..high: codes of a byte. False,
-// and no codes, where a product is not within `clear` of a whole number.
-template <bool Shifted>
-static INLINE bool round64(const float* x, F by, F shift, float clear, int offset, int low, int high, uint8_t* codes) {
-    const __m512 near = _mm512_set1_ps(clear);
-    __m512i whole[4];
-    __mmask16 all = 0xffff;
-    UNROLL for (int k = 0; k < 4; k++) {
-        const __m512 v = _mm512_loadu_ps(x + 16 * k), product = _mm512_mul_ps(Shifted ? _mm512_sub_ps(v, shift.v) : v, by.v);
-        whole[k] = _mm512_cvtps_epi32(product);
-        const __m512 gap = _mm512_abs_ps(_mm512_sub_ps(product, _mm512_cvtepi32_ps(whole[k])));
-        all = _mm512_mask_cmp_ps_mask(all, gap, near, _CMP_LT_OQ);
+// Values to codes in fixed point: (value, less `shift` where it is asked for) * by + base, in a binade where `Rest` bits of
+// the float are after the point. `base` holds what makes that so, a half, and what is added to the code.
+template <int Rest> struct Fixed {
+    static constexpr float one = 3 << (22 - Rest);                           // the middle of the binade
+    static constexpr int middle = Rest == 16 ? 0x4340 : 0x5400, last = Rest == 16 ? 0x437f : 0x57ff;  // words of codes 0 and most
+    __m512i rests = _mm512_set1_epi8(-1), words = _mm512_setzero_si512();  // least and largest
+
+    // Whether all codes were in the binade, and none so near to the middle between two that a quotient might be on the other side.
+    INLINE bool clear() const {
+        return !(_mm512_testn_epi16_mask(rests, _mm512_set1_epi32(0xffff)) & 0x55555555) &&
+               !_mm512_cmpgt_epu16_mask(words, _mm512_set1_epi16(last));
     }
-    if (__builtin_expect(all != 0xffff, 0)) return false;
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    const __m512i pairs = _mm512_packs_epi32(whole[0], whole[1]), others = _mm512_packs_epi32(whole[2], whole[3]);
-    __m512i bytes = _mm512_permutexvar_epi32(order, _mm512_packs_epi16(pairs, others));
-    bytes = _mm512_adds_epi8(bytes, _mm512_set1_epi8(char(offset)));
-    bytes = _mm512_min_epi8(_mm512_max_epi8(bytes, _mm512_set1_epi8(char(low))), _mm512_set1_epi8(char(high)));
-    _mm512_storeu_si512(codes, bytes);
-    return true;
-}
+    template <bool Shifted, bool Limited>
+    INLINE void round64(const float* x, const F by[4], const F shift[4], const F base[4], int low, int high, uint8_t* codes) {
+        __m512i fixed[4];
+        UNROLL for (int k = 0; k < 4; k++) {
+            const F value = Shifted ? load(x + 16 * k) - shift[k] : load(x + 16 * k);
+            fixed[k] = _mm512_castps_si512(fma(value, by[k], base[k]).v);
+            rests = _mm512_min_epu16(rests, Rest == 16 ? fixed[k] : _mm512_and_si512(fixed[k], _mm512_set1_epi32((1 << Rest) - 1)));
+            if (Rest < 16) fixed[k] = _mm512_slli_epi32(fixed[k], 16 - Rest);
+        }
+        UNROLL for (int k = 0; k < 2; k++) {
+            __m512i made = _mm512_permutex2var_epi16(fixed[2 * k], odd_words(), fixed[2 * k + 1]);
+            if (Limited) {
+                words = _mm512_max_epu16(words, made);
+                made = _mm512_max_epu16(made, _mm512_set1_epi16(short(middle + low)));
+                made = _mm512_min_epu16(made, _mm512_set1_epi16(short(middle + high)));
+            }
+            _mm256_storeu_si256((__m256i*)(codes + 32 * k), _mm512_cvtepi16_epi8(made));
+        }
+    }
+    static INLINE __m512i odd_words() {
+        return _mm512_cvtepu8_epi16(_mm256_setr_epi8(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                                     45, 47, 49, 51, 53, 55, 57, 59, 61, 63));
+    }
+};
 
 static INLINE B interleave_low(B a, B b) { return {_mm_unpacklo_epi8(a.v, b.v)}; }
 static INLINE B interleave_high(B a, B b) { return {_mm_unpackhi_epi8(a.v, b.v)}; }
@@ -115,15 +148,33 @@ static INLINE __m256i bf16_of_any(__m512 v) {
     const __m512i bits = _mm512_castps_si512(v), odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, odd), _mm512_set1_epi32(0x7fff)), 16));
 }
-// The instruction makes subnormals zero, so vectors with one of those take the way in integers (there is no NaN in most of them).
-static INLINE Halves to_bf16(F a) {
-    const __mmask16 tiny = _mm512_fpclass_ps_mask(a.v, 0x20);
+// The instruction makes subnormals zero, so where there may be some, vectors with one take the way in integers (there is no NaN
+// in most of them).
+template <bool Subnormals = true> static INLINE Halves to_bf16(F a) {
     __m256i v = (__m256i)_mm512_cvtneps_pbh(a.v);
+    if constexpr (!Subnormals) return {v};
+    const __mmask16 tiny = _mm512_fpclass_ps_mask(a.v, 0x20);
     if (__builtin_expect(tiny, 0)) v = _mm256_mask_mov_epi16(v, tiny, bf16_of_any(a.v));
     return {v};
 }
 // The upper halves, which is all there is to values that were bf16.
 static INLINE Halves upper(F a) { return {_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(a.v), 16))}; }
+
+struct Halves32 { __m512i v; };
+static INLINE Halves32 both(Halves a, Halves b) { return {_mm512_inserti64x4(_mm512_castsi256_si512(a.v), b.v, 1)}; }
+static INLINE Halves32 to_half(F a, F b) { return both(to_half(a), to_half(b)); }
+static INLINE Halves32 upper(F a, F b) { return both(upper(a), upper(b)); }
+template <bool Subnormals> static INLINE Halves32 to_bf16(F a, F b) {
+    __m512i v = (__m512i)_mm512_cvtne2ps_pbh(b.v, a.v);
+    if constexpr (!Subnormals) return {v};
+    const __mmask16 low = _mm512_fpclass_ps_mask(a.v, 0x20), high = _mm512_fpclass_ps_mask(b.v, 0x20);
+    if (__builtin_expect(!_kortestz_mask16_u8(low, high), 0)) return both(to_bf16<true>(a), to_bf16<true>(b));
+    return {v};
+}
+static INLINE Halves32 expand(uint32_t mask, Halves32 a) { return {_mm512_maskz_expand_epi16(mask, a.v)}; }
+static INLINE void store(uint16_t* at, Halves32 a) { _mm512_storeu_si512(at, a.v); }
+static INLINE void stream(uint16_t* at, Halves32 a) { _mm512_stream_si512((__m512i*)at, a.v); }
+
 // Bytes as the lowest bits of lanes.
 static INLINE F lowest(B a) { return {_mm512_castsi512_ps(_mm512_cvtepu8_epi32(a.v))}; }
 static INLINE void store(uint16_t* at, Halves a) { _mm256_storeu_si256((__m256i*)at, a.v); }
@@ -140,6 +191,18 @@ static INLINE F expand(uint32_t mask, F a) {
 static INLINE F lookup(F table, B index) { return {_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(index.v), table.v)}; }
 static INLINE Halves lookup(Halves table, B index) {
     return {_mm256_permutexvar_epi16(_mm256_cvtepu8_epi16(index.v), table.v)};
+}
+// What 32 codes of 4 bits stand for: those of 16 bytes, one byte after the other; or the low and the high ones of 32 bytes.
+// (Of a place, the instruction looks at five bits; there are 16 values.)
+static INLINE Halves32 lookup32(Halves table, const uint8_t* at) {
+    const __m512i codes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)at)), fifth = _mm512_set1_epi16(16);
+    const __m512i places = _mm512_ternarylogic_epi32(codes, _mm512_slli_epi32(codes, 12), fifth, 0x54);  // (a | b) & ~c
+    return {_mm512_permutexvar_epi16(places, _mm512_castsi256_si512(table.v))};
+}
+static INLINE void lookup64(Halves low, Halves high, const uint8_t* at, Halves32& first, Halves32& second) {
+    const __m512i codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)at));
+    first.v = _mm512_permutexvar_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(15)), _mm512_castsi256_si512(low.v));
+    second.v = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), _mm512_castsi256_si512(high.v));
 }
 static INLINE F lookup_nibbles(F table, const uint8_t* at) {
     const __m512i places = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);

@@ -3,7 +3,7 @@
 
 namespace ISA {
 
-static constexpr bool has_lookup = false;
+static constexpr bool has_lookup = false, has_expand = false;
 
 typedef float Floats __attribute__((vector_size(64)));
 typedef uint32_t Words __attribute__((vector_size(64)));
@@ -35,6 +35,7 @@ static INLINE F root(F a) {
     for (int i = 0; i < 16; i++) a.v[i] = __builtin_sqrtf(a.v[i]);
     return a;
 }
+static INLINE F nearest(F a) { return {(a.v + 12582912.0f) - 12582912.0f}; }  // ties to even, of magnitudes below 2^22
 static INLINE F whole(F a) { return {__builtin_convertvector(__builtin_convertvector(a.v, Integers), Floats)}; }
 static INLINE bool all(M a) {
     int32_t every = -1;
@@ -97,7 +98,7 @@ static INLINE Halves to_half(F a) {
     for (int i = 0; i < 16; i++) made.v[i] = float_to_half(a.v[i]);
     return made;
 }
-static INLINE Halves to_bf16(F a) {
+template <bool Subnormals = true> static INLINE Halves to_bf16(F a) {
     const Words bits = (Words)a.v, high = bits >> 16, nan = (Words)(a.v != a.v);
     const Words up = (bits + 0x7fff + (high & 1)) >> 16;
     return {__builtin_convertvector((nan & ((high & 0x8000) | 0x7fc0)) | (~nan & up), Shorts)};

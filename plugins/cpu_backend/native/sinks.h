@@ -2,6 +2,7 @@
 // `put(i, v)` takes values (floats, or the sink's own Value) i..i+15 of the range being decoded, `put(i, v, n)` only the first n of them.
 #pragma once
 #include "simd.h"
+#include "weights.h"
 
 namespace ISA {
 
@@ -17,29 +18,42 @@ template <class Value, class T> static INLINE void put_first(T* to, Value v, int
 }
 
 struct Store {
+    static constexpr int32_t type = F32;
     using Value = F;
     float* out;
     bool past;  // the caches
     INLINE F rounded(F v) const { return v; }
     INLINE F widened(F v) const { return v; }  // of values that were bf16
     INLINE void put(int64_t i, F v) { past ? stream(out + i, v) : store(out + i, v); }
+    INLINE void put(int64_t i, F a, F b) { put(i, a), put(i + 16, b); }
     INLINE void put(int64_t i, F v, int count) { put_first(out + i, v, count); }
 };
 
-struct Store16 {
+// Half: f16, not bf16. Subnormals: there may be some among the values.
+template <bool Half, bool Subnormals> struct Store16 {
+    static constexpr int32_t type = Half ? F16 : BF16;
     using Value = Halves;
     uint16_t* out;
-    bool half, past;  // f16, not bf16
-    INLINE Halves rounded(F v) const { return half ? to_half(v) : to_bf16(v); }
-    INLINE Halves widened(F v) const { return half ? to_half(v) : upper(v); }
-    INLINE void put(int64_t i, Halves v) { past ? stream(out + i, v) : store(out + i, v); }
+    bool past;
+    template <class... Fs> static INLINE auto rounded(Fs... v) {
+        if constexpr (Half) return to_half(v...);
+        else return to_bf16<Subnormals>(v...);
+    }
+    template <class... Fs> static INLINE auto widened(Fs... v) {
+        if constexpr (Half) return to_half(v...);
+        else return upper(v...);
+    }
+    template <class Some> INLINE void put(int64_t i, Some v) { past ? stream(out + i, v) : store(out + i, v); }
     INLINE void put(int64_t i, F v) { put(i, rounded(v)); }
+    INLINE void put(int64_t i, F a, F b) { put(i, rounded(a, b)); }
+    INLINE void put(int64_t i, Halves a, Halves b) { put(i, a), put(i + 16, b); }
     INLINE void put(int64_t i, Halves v, int count) { put_first(out + i, v, count); }
     INLINE void put(int64_t i, F v, int count) { put(i, rounded(v), count); }
 };
 
 // Four sums that take turns, because each fma waits for the one before it.
 struct Dot {
+    static constexpr int32_t type = F32;
     using Value = F;
     const float* x;
     F a = splat(0), b = a, c = a, d = a;
@@ -50,6 +64,7 @@ struct Dot {
         const F next = fma(v, load(x + i), a);
         a = b, b = c, c = d, d = next;
     }
+    INLINE void put(int64_t i, F v, F next) { put(i, v), put(i + 16, next); }
     // Lanes after the last may hold anything, NaN too, so they are made zero and not multiplied by it.
     INLINE void put(int64_t i, F v, int count) {
         float lanes[16], some[16] = {};

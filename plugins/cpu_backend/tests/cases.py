@@ -61,6 +61,12 @@ def every() -> Iterator[Case]:
     nf4 = {"bits": 4, "table": "nf4", "scale_dtype": "f32", "group_size": 64}
     yield CodecSpec("palette", nf4), (3, 128), "f32"
     yield CodecSpec("palette", {**nf4, "axis": "flat", "order": "msb"}), (3, 128), "f32"
+    yield CodecSpec("palette", {**nf4, "axis": "flat", "order": "msb", "nested": 256}), (50, 512), "f32"
+    for bits in (3, 5, 6, 7):
+        padded = {"bits": bits, "group_size": 32, "word": "i32", "order": "padded", "scale_dtype": "bf16"}
+        yield CodecSpec("affine", {**padded, "zero": 1 << bits - 1}), (4, 96), "f32"
+        yield CodecSpec("affine", {**padded, "axis": -2, "transposed": True}), (64, 96), "f32"
+        yield CodecSpec("affine", {**padded, "group_size": 24, "word": "u64"}), (4, 72), "f32"
     yield CodecSpec("palette", {"bits": 2, "table": [1.0, 2.0, 3.0], "scale_dtype": "f32"}), (3, 128), "f32"
     for element in ("f4_e2m1", "f8_e4m3", "f8_e5m2"):
         yield CodecSpec("mx", {"element": element}), (3, 96), "f32"

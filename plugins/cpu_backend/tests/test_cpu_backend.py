@@ -42,7 +42,9 @@ class TestCpuConformance(BackendSuite):
         (CodecSpec("affine", {"bits": 4, "axis": "flat", "group_size": 24}), (3, 32), "f32", "run on from row to row"),
         (CodecSpec("affine", {"bits": 3, "axis": "flat", "group_size": 5}), (3, 5), "f32", "share bytes"),
         (CodecSpec("affine", {"bits": 4, "axis": -2}), (2, 4, 4), "f32", "stack"),
+        (CodecSpec("affine", {"bits": 3, "word": "i32", "order": "planes"}), (4, 32), "f32", "planes of bits"),
         (CodecSpec("palette", {"bits": 4, "codebook_size": 16}), (4, 16), "f32", "several tables"),
+        (CodecSpec("bitmask", {"dtype": "f16", "kept": "run", "bits": 4}), (9, 64), "f32", "a codebook under a mask"),
     ],
 )
 def test_what_is_not_covered_goes_to_numpy_with_a_reason(

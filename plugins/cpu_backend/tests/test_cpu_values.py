@@ -75,6 +75,21 @@ def test_regions_equal_slices(data: st.DataObject) -> None:
     assert (room[before + wanted.nbytes :] == 0xA5).all()
 
 
+@pytest.mark.parametrize("case", CASES, ids=name_of)
+def test_regions_of_every_layout(case: Case) -> None:
+    """By the compiled loops, which `load` insists on: ends inside words, groups, blocks and registers."""
+    codec, shape, dtype = case
+    tensor = random_tensor(codec, shape, dtype=dtype)
+    weight, wanted = tensor.load("cpu", op="dense"), tensor.numpy()
+    chance = np.random.default_rng(len(name_of(case)))
+    for other in ("f32", "f16", "bf16"):
+        for _ in range(4):
+            ends = [sorted(chance.choice(size + 1, 2, replace=False)) for size in shape]
+            region = tuple(slice(int(start), int(stop)) for start, stop in ends)
+            with np.errstate(all="ignore"):
+                same(weight.dense(region=region, dtype=other), wanted[region].astype(dtypes.to_numpy(other)))
+
+
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_outputs_larger_than_the_caches(dtype: str, instructions: str) -> None:
     tensor = random_tensor(CodecSpec("ggml.q4_0"), (16400, 1024))

@@ -221,6 +221,42 @@ def test_settings_that_name_no_layer_change_nothing(tmp_path: Path) -> None:
     with gptq(tmp_path, dynamic={r"+:.*\.absent": {"bits": 8}, r"-:other": {}}) as file:
         for layer in ("x", "y"):
             assert (file[f"a.{layer}.weight"].numpy() == -1).all()
+        assert [(each.severity, each.code, each.where) for each in file.problems] == [
+            ("note", "override", r"+:.*\.absent")
+        ]
+
+
+def test_names_of_layers_that_are_not_there_are_noted_in_every_method(tmp_path: Path) -> None:
+    weights = {"num_bits": 8, "type": "float", "strategy": "tensor"}
+    groups = {
+        "g": {"targets": ["Linear", "m.absent", "re:.*gone", "re:.*a$"], "weights": weights},
+        "cache": {"targets": ["re:.*attn"], "weights": None},
+    }
+    named = {"a": {"quant_algo": "FP8"}, "m.absent": {"quant_algo": "FP8"}}
+    declared = {
+        "compressed-tensors": ({"format": "float-quantized", "config_groups": groups}, ["m.absent", "re:.*gone"]),
+        "modelopt": ({"quant_algo": "MIXED_PRECISION", "quantized_layers": named}, ["m.absent"]),
+    }
+    tensors = {"a__weight": np.ones((8, 8), E4M3), "a__weight_scale": np.ones(1, np.float32)}
+    for method, (config, idle) in declared.items():
+        with checkpoint(tmp_path / method, {"quant_method": method, **config}, **tensors) as file:
+            assert [(each.code, each.where) for each in file.problems] == [("override", name) for name in idle]
+            assert (file["a.weight"].numpy() == 1).all()
+
+
+def test_a_group_for_each_of_thousands_of_layers_opens_fast(tmp_path: Path) -> None:
+    """Names are looked up; comparing each layer with each target would take a minute."""
+    weights = {"num_bits": 8, "type": "float", "strategy": "tensor"}
+    names = [f"m.{number}.w" for number in range(4000)]
+    groups = {name: {"targets": [name], "weights": weights} for name in names}
+    config = {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": groups}
+    tensors = {}
+    for name in names:
+        tensors |= {f"{name}.weight": np.ones((1, 1), E4M3), f"{name}.weight_scale": np.ones(1, np.float32)}
+    started = time.monotonic()
+    with checkpoint(tmp_path, {**config, "ignore": [f"{name}.absent" for name in names]}, **tensors) as file:
+        assert (len(file), file.problems) == (len(names), ())
+    assert time.monotonic() - started < 30  # a guard against hanging
 
 
 @pytest.mark.parametrize("pattern", ["(((a+)+)+)+$", "(a|a)*b" * 20, "(", "a{1,99999}{1,99999}", "(?:" * 400])
@@ -267,6 +303,41 @@ def test_an_ignored_layer_that_is_quantised_is_a_contradiction(tmp_path: Path) -
         with pytest.raises(SquishError, match="ignore"):
             file["a.weight"].numpy()
         assert set(file["a.weight"].parts()) == {"weight", "weight_scale"}
+
+
+E4M3_LAYER = {"a__weight": np.ones((8, 8), E4M3), "a__weight_scale": np.ones(1, np.float32)}
+FOUR_BIT_LAYER = {
+    "a__qweight": np.zeros((4, 8), np.int32), "a__qzeros": np.zeros((1, 1), np.int32),
+    "a__scales": np.ones((1, 8), np.float16),
+}  # fmt: skip
+AWQ_LAYER = {**FOUR_BIT_LAYER, "a__qweight": np.zeros((8, 1), np.int32)}
+FP8_GROUP = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "tensor"}}
+CACHE_SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
+
+
+@pytest.mark.parametrize(
+    ("config", "tensors"),
+    [
+        ({"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"g": FP8_GROUP},
+          "kv_cache_scheme": CACHE_SCHEME}, E4M3_LAYER),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": CACHE_SCHEME}, E4M3_LAYER),
+        ({"quant_method": "fp8"}, E4M3_LAYER),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, FOUR_BIT_LAYER),
+        ({"quant_method": "awq", "bits": 4, "group_size": 8}, AWQ_LAYER),
+    ],
+    ids=["compressed-tensors", "modelopt", "fp8", "gptq", "awq"],
+)  # fmt: skip
+def test_cache_scales_beside_a_layer_are_its_extras(
+    config: dict[str, Any], tensors: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    cached = {"a__k_scale": np.float32(0.5), "a__v_scale": np.full(1, 0.25, np.float32)}
+    with checkpoint(tmp_path / "in", config, **tensors, **cached) as file:
+        assert (set(file), file.problems) == ({"a.weight"}, ())
+        assert set(file["a.weight"].spec.extras) == {"k_scale", "v_scale"}
+        assert file["a.weight"].parts()["k_scale"].numpy() == 0.5
+        assert json.loads(bytes(file.assets["config.json"].raw))["quantization_config"] == config
+        made = squish.convert(file, tmp_path / "out.zt", "ztensor", encode="f32")
+        assert set(made.dropped) >= {"a.weight: k_scale", "a.weight: v_scale"}
 
 
 def test_cache_scales_alone_are_plain_tensors(tmp_path: Path) -> None:

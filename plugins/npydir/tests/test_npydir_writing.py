@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +202,16 @@ def test_a_directory_goes_to_safetensors_shards_and_back(tmp_path: Path, rule: s
     before = squish.open(tmp_path / "one")
     for name, tensor in squish.open(tmp_path / "two").items():
         np.testing.assert_array_equal(tensor.numpy(), before[name].numpy())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no signals elsewhere")
+def test_a_conversion_that_is_told_to_stop_leaves_nothing_half_written(tmp_path: Path) -> None:
+    weights = {f"w{number}": np.ones((1024, 4096), np.float32) for number in range(6)}
+    made = source(tmp_path / "s.safetensors", **weights)
+    command = [sys.executable, "-m", "squish_core", "convert", str(made), str(tmp_path / "m"), "--to", "npydir"]
+    with subprocess.Popen([*command, "--encode", "int8"], stderr=subprocess.DEVNULL) as process:
+        while process.poll() is None and not list(tmp_path.glob(".m.*.part")):
+            time.sleep(0.001)
+        process.terminate()
+    assert process.returncode == 143
+    assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"]

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import squish_core as squish
+from squish_core.files import open_source
 from squish_core.limits import Limits
-from squish_core.source import open_source
 from squish_core.testing import CountingSource
 
 Q4K = "1.0.0-q4k/q4k-0.uqff"

@@ -18,8 +18,8 @@ from squish_ztensor import columns
 from squish_ztensor.manifest import read_manifest
 
 from squish_core.errors import SquishError
+from squish_core.files import open_source
 from squish_core.limits import DEFAULT
-from squish_core.source import open_source
 
 ARRAYS: dict[str, Any] = {
     "b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.array([True, False]),

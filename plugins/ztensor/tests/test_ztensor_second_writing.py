@@ -15,8 +15,8 @@ from squish_ztensor.identity import content_digest
 
 import squish_core as squish
 from squish_core.errors import FormatError, SquishError
+from squish_core.files import open_source
 from squish_core.model import Typed
-from squish_core.source import open_source
 
 RNG = np.random.default_rng(5)
 ARRAYS: dict[str, Any] = {

@@ -34,8 +34,8 @@ Pointer = Callable[[Arrays], Array]
 def affine_layout(params: Mapping[str, Any], spec: TensorSpec) -> Layout:
     """The layout of `squish_codecs.affine` codes; UncoveredError where rows share a byte or a stack is transposed."""
     scheme = Scheme.of(params)
-    if scheme.order in ("padded", "planes"):
-        raise UncoveredError(f"words in the order {scheme.order}", code="order")
+    if scheme.order == "planes":
+        raise UncoveredError("words that hold planes of bits", code="order")
     declared = scheme.parts(spec.shape)
     rows, columns = dtypes.count(spec.shape[:-1]), spec.shape[-1]
     across = scheme.transposed or -2 in (scheme.group_axis, scheme.pack_axis)
@@ -60,8 +60,8 @@ def affine_layout(params: Mapping[str, Any], spec: TensorSpec) -> Layout:
 def palette_layout(params: Mapping[str, Any], spec: TensorSpec) -> Layout:
     """Places in one table, constant or stored, with or without a scale for each group."""
     tables = Tables.of(params)
-    if tables.codebook_size or tables.vector != 1 or tables.nested or tables.scheme.offset != "none":
-        raise UncoveredError("several tables, vectors, nested scales or offsets", code="params")
+    if tables.codebook_size or tables.vector != 1 or tables.scheme.offset != "none":
+        raise UncoveredError("several tables, vectors or offsets", code="params")
     scaled = {**tables.scheme.params(), "signed": False}
     inner = affine_layout(scaled, spec)
     constant = None if tables.table is None else padded(tables.constant)
@@ -69,9 +69,14 @@ def palette_layout(params: Mapping[str, Any], spec: TensorSpec) -> Layout:
         **inner.pointers,
         "table": lambda arrays: padded(arrays["codebook"].reshape(-1)) if constant is None else constant,
     }
+    fields, resident = {**inner.fields, "kind": table_kind(tables.scheme.bits)}, inner.resident
     if not tables.scaled:
         del pointers["scale"]
-    return evolve(inner, fields={**inner.fields, "kind": table_kind(tables.scheme.bits)}, pointers=pointers)
+    if tables.nested:
+        (groups,) = tables.scheme.parts(spec.shape)["scale"][1]
+        pointers["scale"] = lambda arrays: tables.scales(arrays, spec.shape)[0:groups,]
+        fields["scale_type"], resident = TYPES["f32"], resident + 4 * groups
+    return evolve(inner, fields=fields, pointers=pointers, resident=resident)
 
 
 def squizd_layout(bits: int, params: Mapping[str, Any], spec: TensorSpec) -> Layout:
@@ -152,7 +157,8 @@ def _order(scheme: Scheme) -> Fields:
     packing = scheme.packing
     if packing.order == "lsb":
         return {"strided": 1}
-    order = range(packing.unit - 1, -1, -1) if packing.order == "msb" else packing.order
+    unit = packing.unit
+    order = {"msb": range(unit - 1, -1, -1), "padded": range(unit)}.get(str(packing.order), packing.order)
     return {"strided": 1, "ordered": 1, "order": tuple(int(place) for place in np.argsort(order))}
 
 

@@ -60,6 +60,8 @@ def bitmask_layout(params: Mapping[str, Any], spec: TensorSpec) -> Layout:
     run = kept == "run"
     if run and scale != "none":
         raise UncoveredError("a run of values with scales", code="params")
+    if "bits" in params:
+        raise UncoveredError("indices into a codebook under a mask", code="params")
     stored = params.get("count", 0) if isinstance(kept, str) else rows * kept
     pitch = columns if run else -(-columns // 8) * 8
 

@@ -86,7 +86,7 @@ class _Bound(Codec):
         counts = np.bincount(order, minlength=spec.shape[-1] // self.scheme.group_size)
         if (counts != self.scheme.group_size).any():
             raise CodecError(
-                "groups have different numbers of columns, which no compiled loop takes", part=ROLE, code="g_idx",
+                "groups have different numbers of columns, which no compiled loop takes", part=ROLE, code="uncovered",
                 expected=f"{self.scheme.group_size} each", found=f"{counts.min()} to {counts.max()}",
                 hint="The NumPy backend runs this tensor.",
             )  # fmt: skip

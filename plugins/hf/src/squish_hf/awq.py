@@ -5,11 +5,12 @@ from __future__ import annotations
 from squish_codecs.affine import Affine
 from squish_safetensors.layers import Files, Parts, encoded, need
 
-from squish_core.api import CodecSpec, FormatError, TensorSpec
+from squish_core.api import CodecSpec, FormatError, Part, TensorSpec
 from squish_hf.declaration import Declared, refuse
+from squish_hf.fp8 import left
 from squish_hf.gemv import AwqGemv
 from squish_hf.gptq import FLOATS, group_size
-from squish_hf.method import Method
+from squish_hf.method import CACHE, Method
 
 SUFFIXES = (".qweight", ".qzeros", ".scales")
 ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
@@ -32,7 +33,7 @@ def read(declared: Declared, files: Files) -> Method:
             raise FormatError("is stored quantised and as it is", part="weight", code="contradiction")
         return makers[version](layer, parts, group)
 
-    return Method(dialect=f"awq {version}", suffixes=SUFFIXES, make=make)
+    return Method(dialect=f"awq {version}", suffixes=SUFFIXES, beside=CACHE, make=make)
 
 
 def _gemm(layer: str, parts: Parts, group: int) -> TensorSpec:
@@ -47,7 +48,7 @@ def _gemm(layer: str, parts: Parts, group: int) -> TensorSpec:
         "data": ("qweight", codes), "scale": ("scales", scales),
         "offset": ("qzeros", need(parts, ".qzeros", ("i32",), rank=2)),
     }  # fmt: skip
-    return encoded(f"{layer}.weight", (rows, columns), CodecSpec("affine", params), Affine(), fields)
+    return encoded(f"{layer}.weight", (rows, columns), CodecSpec("affine", params), Affine(), fields, _extras(parts))
 
 
 def _gemv(layer: str, parts: Parts, group: int) -> TensorSpec:
@@ -59,4 +60,9 @@ def _gemv(layer: str, parts: Parts, group: int) -> TensorSpec:
         "data": ("qweight", codes), "scale": ("scales", need(parts, ".scales", ("f16",), rank=2)),
         "offset": ("qzeros", zeros),
     }  # fmt: skip
-    return encoded(f"{layer}.weight", (rows, columns), CodecSpec("hf.awq_gemv", params), AwqGemv(), fields)
+    spec = CodecSpec("hf.awq_gemv", params)
+    return encoded(f"{layer}.weight", (rows, columns), spec, AwqGemv(), fields, _extras(parts))
+
+
+def _extras(parts: Parts) -> dict[str, Part]:
+    return left(parts, *(suffix.lstrip(".") for suffix in SUFFIXES))

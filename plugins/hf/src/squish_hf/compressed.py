@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from attrs import frozen
@@ -12,7 +12,7 @@ from squish_safetensors.layers import Files, Parts
 from squish_core.api import FormatError, TensorSpec
 from squish_hf import compressed_formats as formats
 from squish_hf.declaration import Declared, Patterns, refuse
-from squish_hf.method import Method
+from squish_hf.method import CACHE, Method
 from squish_hf.sparse import SPARSE, SPARSE_24, SPARSE_SUFFIXES, read_sparse
 
 SUFFIXES = (
@@ -20,36 +20,62 @@ SUFFIXES = (
     *SPARSE_SUFFIXES,
 )  # fmt: skip
 BESIDE = (
-    ".input_global_scale", ".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point",
-    ".k_scale", ".v_scale",
+    *CACHE, ".input_global_scale", ".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point",
 )  # fmt: skip
-UNNAMED = ("dense", "mixed-precision")
+UNNAMED, PATTERN = ("dense", "mixed-precision"), "re:"
 
 
 @frozen
 class Group:
-    """A configuration group: which layers it is for, how their weights are quantised, in which format."""
+    """A configuration group: how the weights of its layers are quantised, in which format."""
 
-    targets: tuple[str, ...]
     weights: Mapping[str, Any] | None
     format: str | None
 
 
+@frozen
+class Targets:
+    """Which group a layer is of: by its name, else by the first pattern, else by the class of its module. Which class
+    a module is of, a file does not say: any quantised layer may be."""
+
+    names: Mapping[str, Group]
+    patterns: Mapping[str, Group]
+    by_class: Group | None
+    matched: Patterns
+
+    def of(self, layer: str) -> Group | None:
+        """The group of a layer."""
+        if layer in self.names:
+            return self.names[layer]
+        found = (group for pattern, group in self.patterns.items() if self.matched.matches(pattern, layer))
+        return next(found, self.by_class)
+
+    def idle(self, layers: Collection[str]) -> list[str]:
+        """Names and patterns of weights that are none of the layers."""
+        names = (name for name, group in self.names.items() if "." in name and group.weights and name not in layers)
+        patterns = (
+            f"{PATTERN}{pattern}" for pattern, group in self.patterns.items()
+            if group.weights and not any(self.matched.matches(pattern, layer) for layer in layers)
+        )  # fmt: skip
+        return [*names, *patterns]
+
+
 def read(declared: Declared, files: Files) -> Method:
     """compressed-tensors 0.8 to 0.20."""
-    groups = _groups(declared)
-    ignored = tuple(each for each in declared.get("ignore", list, []) if isinstance(each, str))
-    patterns = Patterns(declared.where)
+    matched = Patterns(declared.where)
+    targets = _targets(declared, matched)
+    ignored = {each for each in declared.get("ignore", list, []) if isinstance(each, str)}
+    unwanted = [each.removeprefix(PATTERN) for each in ignored if each.startswith(PATTERN)]
     sparsity = declared.get("sparsity_config", dict, {}).get("format")
     if sparsity not in (None, "dense", SPARSE, SPARSE_24):
         raise refuse("sparsity", f"{SPARSE} or {SPARSE_24}", sparsity, part=declared.where)
 
     def make(layer: str, parts: Parts) -> TensorSpec:
-        if any(_matches(target, layer, patterns, classes=False) for target in ignored):
+        if layer in ignored or any(matched.matches(pattern, layer) for pattern in unwanted):
             raise FormatError("is quantised, and `ignore` names it", part=declared.where, code="contradiction")
         if sparsity in (SPARSE, SPARSE_24) and any(suffix in parts for suffix in SPARSE_SUFFIXES):
             return read_sparse(layer, parts, sparsity, files)
-        group = _of(layer, groups, patterns)
+        group = targets.of(layer)
         if group is None or group.weights is None:
             raise FormatError("is quantised, and no group names it", part=declared.where, code="contradiction")
         maker = FORMATS.get(group.format or "")
@@ -59,7 +85,7 @@ def read(declared: Declared, files: Files) -> Method:
 
     return Method(
         dialect=f"compressed-tensors {declared.get('version', str, '')}".strip(), suffixes=SUFFIXES, beside=BESIDE,
-        make=make, packed=ELEMENTS,
+        make=make, packed=ELEMENTS, idle=targets.idle,
     )  # fmt: skip
 
 
@@ -75,31 +101,19 @@ FORMATS: dict[str, Maker] = {
 }
 
 
-def _groups(declared: Declared) -> list[Group]:
-    """The configuration groups in order; a group without a format has that of the whole."""
-    whole, found = declared.get("format", str), []
+def _targets(declared: Declared, matched: Patterns) -> Targets:
+    """The targets of the configuration groups, an earlier one first; a group without a format has that of the whole."""
+    whole, found = declared.get("format", str), {}
     for name, group in declared.get("config_groups", dict, {}).items():
         targets = group.get("targets") if isinstance(group, dict) else None
         weights = group.get("weights") if isinstance(group, dict) else None
         if not isinstance(targets, list) or not isinstance(weights, (dict, type(None))):
             raise refuse(f"config group {name[:40]!r}", "targets and weights", group, part=declared.where)
-        own = group.get("format") or (None if whole in UNNAMED else whole)
-        found.append(Group(tuple(each for each in targets if isinstance(each, str)), weights, own))
-    return found
-
-
-def _of(layer: str, groups: list[Group], patterns: Patterns) -> Group | None:
-    """The group of a layer: by its name, else by a pattern, else by the class of its module."""
-    ranks: tuple[Callable[[str], bool], ...] = (
-        lambda target: target == layer,
-        lambda target: target.startswith("re:") and _matches(target, layer, patterns, classes=False),
-        lambda target: _matches(target, layer, patterns, classes=True),
-    )
-    return next((group for rank in ranks for group in groups if any(map(rank, group.targets))), None)
-
-
-def _matches(target: str, layer: str, patterns: Patterns, *, classes: bool) -> bool:
-    """Whether a target names a layer. Which class a module is of, a file does not say: any quantised layer may be."""
-    if target.startswith("re:"):
-        return patterns.matches(target[3:], layer)
-    return target == layer or (classes and "." not in target)
+        form = group.get("format")
+        if not isinstance(form, (str, type(None))):
+            raise refuse(f"format of group {name[:40]!r}", "a name", form, part=declared.where)
+        own = Group(weights, form or (None if whole in UNNAMED else whole))
+        found.update({each: own for each in targets if isinstance(each, str) and each not in found})
+    names = {each: group for each, group in found.items() if not each.startswith(PATTERN)}
+    patterns = {each.removeprefix(PATTERN): group for each, group in found.items() if each not in names}
+    return Targets(names, patterns, next((group for each, group in names.items() if "." not in each), None), matched)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
 from squish_safetensors.checkpoint import Checkpoint
-from squish_safetensors.layers import Files, Make, Parts, collect, refine
+from squish_safetensors.layers import Files, Make, Parts, collect, names_nothing, refine
 
 from squish_core.api import (
     Encoding,
@@ -59,7 +60,10 @@ class HuggingFace(Checkpoint):
         except SquishError as error:
             method = Method(dialect=declared.method, suffixes=home.SUFFIXES, make=_refusing(error))
         layers = collect(index.tensors, method.suffixes, base=method.base, beside=method.beside, packed=method.packed)
-        return refine(index, self.id, method.dialect, layers, method.make, problems, base=method.base)
+        made = refine(index, self.id, method.dialect, layers, method.make, problems, base=method.base)
+        with contextlib.suppress(SquishError):  # a bad pattern, which the layers were refused for
+            made = evolve(made, problems=(*made.problems, *map(names_nothing, method.idle(layers))))
+        return made
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding, options)

@@ -9,10 +9,10 @@ from squish_safetensors.layers import Files, Parts, encoded, need, viewed
 
 from squish_core.api import CodecSpec, FormatError, Part, TensorSpec
 from squish_hf.declaration import Declared, refuse
-from squish_hf.method import Method
+from squish_hf.method import CACHE, Method
 
 SUFFIXES = (".weight_scale_inv", ".weight_scale")
-BESIDE = (".input_scale", ".activation_scale", ".input_scale_ub", ".k_scale", ".v_scale")
+BESIDE = (*CACHE, ".input_scale", ".activation_scale", ".input_scale_ub")
 
 
 def read(declared: Declared, files: Files) -> Method:

@@ -12,10 +12,12 @@ from squish_safetensors.layers import Files, Parts, encoded, need
 from squish_core.api import CodecSpec, FormatError, TensorSpec
 from squish_hf.act_order import ActOrder
 from squish_hf.declaration import Declared, Patterns, refuse
-from squish_hf.method import Method
+from squish_hf.fp8 import left
+from squish_hf.method import CACHE, Method
 
 SUFFIXES = (".qweight", ".qzeros", ".scales", ".g_idx")
 BITS, FLOATS = (2, 3, 4, 8), ("f16", "bf16", "f32")
+EXCLUDED = "-:"
 WORDS = {"int32": "i32", "int16": "i16", "int8": "i8", "int64": "i64"}
 FORMATS = {"gptq": (1, BITS), "gptq_v2": (0, BITS), "gptq_p": (0, range(2, 9))}
 """`checkpoint_format` -> what was subtracted from the stored zero points, and the legal bits."""
@@ -31,7 +33,7 @@ def read(declared: Declared, files: Files) -> Method:
     def make(layer: str, parts: Parts) -> TensorSpec:
         return _make(layer, parts, settings.of(layer), *FORMATS[dialect], dialect == "gptq_p")
 
-    return Method(dialect=dialect, suffixes=SUFFIXES, make=make)
+    return Method(dialect=dialect, suffixes=SUFFIXES, beside=CACHE, make=make, idle=settings.idle)
 
 
 class Settings:
@@ -45,9 +47,8 @@ class Settings:
     def of(self, layer: str) -> Declared:
         """The settings of a layer: the first pattern that matches it counts."""
         for key, changes in self.dynamic.items():
-            excluded = key.startswith("-:")
-            if self.patterns.matches(key.removeprefix("-:" if excluded else "+:"), layer):
-                if excluded:
+            if self._names(key, layer):
+                if key.startswith(EXCLUDED):
                     raise FormatError(
                         f"is quantised, and {key[:80]!r} excludes it", part=self.declared.where, code="contradiction"
                     )
@@ -55,6 +56,14 @@ class Settings:
                     raise refuse(f"dynamic {key[:80]!r}", "an object", changes, part=self.declared.where)
                 return evolve(self.declared, fields={**self.declared.fields, **changes})
         return self.declared
+
+    def idle(self, layers: Iterable[str]) -> list[str]:
+        """Patterns that match none of the layers; those that exclude need not match one that is quantised."""
+        changing = (key for key in self.dynamic if not key.startswith(EXCLUDED))
+        return [key for key in changing if not any(self._names(key, layer) for layer in layers)]
+
+    def _names(self, key: str, layer: str) -> bool:
+        return self.patterns.matches(key.removeprefix(EXCLUDED if key.startswith(EXCLUDED) else "+:"), layer)
 
 
 def _make(
@@ -83,13 +92,14 @@ def _make(
         inner["order"] = "planes"
     spec = CodecSpec("affine", inner)
     fields = {"data": ("qweight", codes), "scale": ("scales", scales), "offset": ("qzeros", zeros)}
+    extras = left(parts, *(suffix.lstrip(".") for suffix in SUFFIXES))
     if ".g_idx" not in parts:
         if declared.get("desc_act", bool, False):
             need(parts, ".g_idx", ("i32",))
-        return encoded(f"{layer}.weight", (rows, columns), spec, Affine(), fields)
+        return encoded(f"{layer}.weight", (rows, columns), spec, Affine(), fields, extras)
     fields["g_idx"] = ("g_idx", need(parts, ".g_idx", ("i32",), rank=1))
     wrapped = ActOrder().around(Affine(), inner)
-    return encoded(f"{layer}.weight", (rows, columns), CodecSpec("hf.act_order", {}, spec), wrapped, fields)
+    return encoded(f"{layer}.weight", (rows, columns), CodecSpec("hf.act_order", {}, spec), wrapped, fields, extras)
 
 
 def group_size(declared: Declared) -> int:

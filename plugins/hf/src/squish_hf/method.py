@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from attrs import frozen
 from squish_safetensors.layers import Make
+
+CACHE = (".k_scale", ".v_scale", ".k_bias", ".v_bias")
+"""What a quantised cache of keys and values leaves beside the layers that fill it; no weight needs it."""
 
 
 @frozen(kw_only=True)
 class Method:
     """How a method stores layers: `suffixes` of the stored names, the name of a plain weight (`base`), what may
-    lie beside a layer, dtypes that no plain weight has (`packed`), and what makes a tensor of a layer's parts."""
+    lie beside a layer, dtypes that no plain weight has (`packed`), and what makes a tensor of a layer's parts. `idle`
+    gives the settings of single layers, as they are stated, that name none of the layers found."""
 
     dialect: str
     suffixes: Iterable[str]
@@ -19,3 +23,4 @@ class Method:
     base: str = ".weight"
     beside: Iterable[str] = ()
     packed: Iterable[str] = ()
+    idle: Callable[[Collection[str]], Iterable[str]] = lambda layers: ()

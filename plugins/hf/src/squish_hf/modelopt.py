@@ -12,10 +12,10 @@ from squish_safetensors.layers import Files, Parts, encoded, need, viewed
 from squish_core.api import CodecSpec, TensorSpec
 from squish_hf.declaration import Declared, refuse
 from squish_hf.fp8 import float8, left
-from squish_hf.method import Method
+from squish_hf.method import CACHE, Method
 
 SUFFIXES = (".weight_scale", ".weight_scale_2")
-BESIDE = (".input_scale", ".k_scale", ".v_scale", ".pre_quant_scale")
+BESIDE = (*CACHE, ".input_scale", ".pre_quant_scale")
 NVFP4 = {"block_size": 16, "scale_dtype": "f8_e4m3", "global_scale": "multiply"}
 
 
@@ -34,7 +34,10 @@ def read(declared: Declared, files: Files) -> Method:
             raise refuse("quant_algo", " or ".join(makers), wanted, part=declared.where)
         return makers[wanted](layer, parts)
 
-    return Method(dialect=f"modelopt {algorithm}", suffixes=SUFFIXES, beside=BESIDE, make=make, packed=ELEMENTS)
+    return Method(
+        dialect=f"modelopt {algorithm}".strip(), suffixes=SUFFIXES, beside=BESIDE, make=make, packed=ELEMENTS,
+        idle=lambda found: layers.keys() - found,
+    )  # fmt: skip
 
 
 def _nvfp4(layer: str, parts: Parts) -> TensorSpec:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import cache
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,19 +22,13 @@ def probe() -> Availability:
         import mlx.core as mx
     except ImportError as error:
         return Availability(ok=False, reason=f"MLX cannot be imported: {error} (`pip install squish-metal`)")
-    facts = {"mlx": _version()}
+    facts = {"mlx": mx.__version__}  # type: ignore[attr-defined]  # the stubs lack it
     if mx.metal.is_available():
         return Availability(ok=True, device=str(mx.device_info().get("device_name", "Metal")), facts=facts)
     if os.environ.get(VARIABLE) == "cpu":
         return Availability(ok=True, device="CPU", facts=facts)
     reason = f"MLX has no Metal device here; {VARIABLE}=cpu runs what it can on the CPU, for checks"
     return Availability(ok=False, reason=reason, facts=facts)
-
-
-@cache
-def _version() -> str:
-    """Found once: backends are probed for every tensor, and reading a package's metadata takes a millisecond."""
-    return version("mlx")
 
 
 def has_gpu() -> bool:

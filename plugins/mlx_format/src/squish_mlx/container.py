@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from squish_safetensors.checkpoint import Checkpoint
-from squish_safetensors.layers import CONFIG, Files, Parts, collect, refine
+from squish_safetensors.layers import CONFIG, Files, Parts, collect, names_nothing, refine
 
 from squish_core.api import (
     Encoding,
@@ -43,7 +43,7 @@ class Mlx(Checkpoint):
             message = f"{KEY} is taken; quantization_config names the method {str(beside['quant_method'])[:40]!r}"
             problems.append(Problem(code="contradiction", severity="warning", where=CONFIG, message=message))
         problems += [
-            Problem(code="override", severity="note", where=name, message="has an override, and is no quantised layer")
+            names_nothing(name)
             for name, value in declared.items()
             if name not in NUMBERS and isinstance(value, dict) and name not in layers
         ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -65,7 +64,9 @@ def keys(names: Iterable[str]) -> dict[str, str]:
     for name in names:
         key = name.replace(".", "__")
         if not PLAIN.fullmatch(key) or key.casefold() in taken:
-            digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+            from hashlib import sha256
+
+            digest = sha256(name.encode()).hexdigest()[:16]
             key = f"{re.sub('[^A-Za-z0-9_-]', '_', key)[:150]}_{digest}"
         taken.add(key.casefold())
         made[name] = key

@@ -32,7 +32,8 @@ from squish_core.api import (
 from squish_safetensors.strict_json import loads
 
 LIMITS = Limits()
-MAX_JSON = 16 << 20
+MAX_JSON, LONGEST_ENTRY = 16 << 20, 4 << 20
+"""Bytes of a JSON file, and of one entry of it: a quantisation may list every layer."""
 CONFIG = "config.json"
 Parts = Mapping[str, Part]
 Make = Callable[[str, Parts], TensorSpec]
@@ -60,7 +61,7 @@ class Files:
         try:
             if asset.nbytes > MAX_JSON:
                 raise FormatError("is too large", expected=f"at most {MAX_JSON} bytes", found=asset.nbytes, code="json")
-            return loads(self.read(asset, name), name, LIMITS), []
+            return loads(self.read(asset, name), name, LIMITS, piece=LONGEST_ENTRY), []
         except SquishError as error:
             return {}, [Problem(code="json", severity="warning", where=name, message=f"is not used: {error}")]
 
@@ -185,6 +186,12 @@ def viewed(part: Part, dtype: str, shape: Iterable[int]) -> Part:
     return seen
 
 
+def names_nothing(override: str) -> Problem:
+    """The finding about settings for some layers, shown as the file states them, where no quantised layer has them."""
+    message = "has settings of its own, and names no quantised layer"
+    return Problem(code="override", severity="note", where=override[:80], message=message)
+
+
 def stored_part(spec: TensorSpec) -> Part:
     """The one part of a stored tensor; its dtype is the tensor's, also where the container has packed bytes."""
     for encoding in spec.encodings:
@@ -211,7 +218,7 @@ def lowered(tensor: Outgoing, fields: Iterable[tuple[str, str, tuple[int, ...], 
 def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, bytes]:
     """The assets with a config.json that `change` makes of theirs (of {} where there is none that can be read)."""
     try:
-        config = loads(bytes(assets.get(CONFIG, b"{}")), CONFIG, LIMITS)
+        config = loads(bytes(assets.get(CONFIG, b"{}")), CONFIG, LIMITS, piece=LONGEST_ENTRY)
     except SquishError:
         config = {}
     return {**assets, CONFIG: (json.dumps(change(config), ensure_ascii=False, indent=4) + "\n").encode()}

@@ -28,9 +28,9 @@ class Members:
     its offset.
     """
 
-    def __init__(self, raw: bytes | memoryview, what: str, limits: Limits, *, start: int = 0) -> None:
+    def __init__(self, raw: bytes | memoryview, what: str, limits: Limits, *, start: int = 0, piece: int = 0) -> None:
         self.raw, self.what, self.limits, self.start = raw, what, limits, start
-        self.at = 0
+        self.at, self.piece = 0, piece or PIECE
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         if self.raw[:1] != b"{":
@@ -46,7 +46,7 @@ class Members:
             return
         while True:
             begin = self.at
-            found = _members(self.limits.depth - level).match(self.raw, begin, begin + PIECE)
+            found = _members(self.limits.depth - level).match(self.raw, begin, begin + self.piece)
             if found:
                 self.at = found.end()
                 yield self.start + begin, self._parsed(found[0], begin)
@@ -59,7 +59,7 @@ class Members:
 
     def _long_member(self, begin: int, level: int) -> dict[str, Any]:
         """One that does not fit into a piece: long text, or an object that is itself read in pieces."""
-        key = _KEY.match(self.raw, begin, begin + PIECE)
+        key = _KEY.match(self.raw, begin, begin + self.piece)
         if key is None:
             raise self._unreadable(begin)
         text = _TEXT.match(self.raw, key.end())
@@ -76,7 +76,7 @@ class Members:
         return {name: members}
 
     def _passes(self, mark: re.Pattern[bytes]) -> bool:
-        found = mark.match(self.raw, self.at, self.at + PIECE)
+        found = mark.match(self.raw, self.at, self.at + self.piece)
         if found:
             self.at = found.end()
         return found is not None
@@ -104,8 +104,8 @@ class Members:
 
     def _unreadable(self, begin: int) -> SquishError:
         """The error for a place from which on the text makes no sense."""
-        piece = bytes(self.raw[begin : begin + PIECE])
-        cut = begin + PIECE < len(self.raw)
+        piece = bytes(self.raw[begin : begin + self.piece])
+        cut = begin + self.piece < len(self.raw)
         if _nesting(piece) > self.limits.depth:
             return self._too_deep(begin)
         try:
@@ -113,12 +113,12 @@ class Members:
         except SquishError as error:
             # What is wrong at the end of a cut piece is the cut.
             if not cut or not (
-                "Unterminated" in error.message or (error.offset or 0) >= self.start + begin + PIECE - 8
+                "Unterminated" in error.message or (error.offset or 0) >= self.start + begin + self.piece - 8
             ):
                 return error
         return LimitError(
             f"the {self.what} has an entry that is too long", offset=self.start + begin,
-            expected=f"at most {PIECE} bytes", code="entry",
+            expected=f"at most {self.piece} bytes", code="entry",
         )  # fmt: skip
 
     def _too_deep(self, begin: int) -> LimitError:
@@ -131,10 +131,10 @@ class Members:
         return FormatError(f"the {self.what} {message}", offset=self.start + at, code=code, **numbers)
 
 
-def loads(raw: bytes | memoryview, what: str, limits: Limits) -> dict[str, Any]:
+def loads(raw: bytes | memoryview, what: str, limits: Limits, *, piece: int = 0) -> dict[str, Any]:
     """The whole object; see `Members`."""
     found: dict[str, Any] = {}
-    for at, members in Members(raw, what, limits):
+    for at, members in Members(raw, what, limits, piece=piece):
         merge(found, members, at, limits)
     return found
 
