@@ -21,8 +21,8 @@ NAMES = {number: name for name, number in TYPES.items()}
 
 @frozen(kw_only=True)
 class Grid:
-    """What panels are made of: the groups of a row, and the dtypes in which scales and offsets are exact. `nested`: those
-    are integers, with factors in float16 for eight groups."""
+    """What panels are made of: the groups of a row, and the dtypes in which scales and offsets are exact. `nested`:
+    those are integers, with factors in float16 for eight groups."""
 
     panels: int
     columns: int
