@@ -23,8 +23,10 @@ _NAMES = {
     "squish_core.files": ("open_source",),
     "squish_core.containers": ("Container", "Layout", "Options", "Refinement", "only"),
     "squish_core.codecs.base": (
-        "ByteCodec", "Codec", "Codes", "Encoder", "Params", "PartArray", "Parts", "Policy", "Region", "Short", "Values",
+        "ByteCodec", "Codec", "Codes", "Decoder", "Encoder", "Params", "PartArray", "Parts", "Policy", "Region",
+        "Short", "Values",
     ),
+    "squish_core.codecs.dense": ("Dense",),
     "squish_core.backends.base": (
         "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
     ),
@@ -35,6 +37,7 @@ _NAMES = {
     "squish_core.writing": ("Outgoing", "Sink", "Stream", "appended_file", "atomic_file", "atomic_folder"),
     "squish_core.conversion": ("convert", "outgoing"),
     "squish_core.cli.output": ("Answer",),
+    "squish_core.cli.progress": ("Progress",),
     "squish_core.handles": ("File", "open"),
     "squish_core.typed": ("dump_meta", "load_meta"),
     "squish_core.digests": ("Digest", "check_digest"),
@@ -61,9 +64,11 @@ if TYPE_CHECKING:
     from squish_core.backends.operands import operand as operand
     from squish_core.backends.operands import routed as routed
     from squish_core.cli.output import Answer as Answer
+    from squish_core.cli.progress import Progress as Progress
     from squish_core.codecs.base import ByteCodec as ByteCodec
     from squish_core.codecs.base import Codec as Codec
     from squish_core.codecs.base import Codes as Codes
+    from squish_core.codecs.base import Decoder as Decoder
     from squish_core.codecs.base import Encoder as Encoder
     from squish_core.codecs.base import Params as Params
     from squish_core.codecs.base import PartArray as PartArray
@@ -72,6 +77,7 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Region as Region
     from squish_core.codecs.base import Short as Short
     from squish_core.codecs.base import Values as Values
+    from squish_core.codecs.dense import Dense as Dense
     from squish_core.containers import Container as Container
     from squish_core.containers import Layout as Layout
     from squish_core.containers import Options as Options

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import inf, isfinite, log10
+from math import inf, isfinite, log10, nan
 from typing import TYPE_CHECKING, Any
 
 from attrs import define
@@ -36,8 +36,12 @@ class Distance:
                 gap = x - y
             most = max(float(gap.max()), -float(gap.min()))
             if not isfinite(most):
-                gap[(x == y) | (np.isnan(x) & np.isnan(y))] = 0
-                most = max(float(gap.max()), -float(gap.min()))
+                # Equal NaNs and infinities are left out of all sums; others are infinitely far apart.
+                odd = ~(np.isfinite(x) & np.isfinite(y))
+                equal = (x == y) | (np.isnan(x) & np.isnan(y))
+                x, y = (np.where(odd, 0, side) for side in (x, y))
+                gap = np.where(odd & ~equal, inf, x - y)
+                most = float(np.abs(gap).max())
             # einsum, because a BLAS would start its threads for so little
             self.take(most, *(float(np.einsum("i,i", each, each)) for each in (gap, x, y)))
 
@@ -66,6 +70,8 @@ class Distance:
             return 1.0
         if not (self.power and self.norm):
             return 0.0
+        if not isfinite(self.error):
+            return nan
         dot = (self.power + self.norm - self.error) / 2
         return dot / (self.power * self.norm) ** 0.5
 

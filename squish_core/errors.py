@@ -57,7 +57,9 @@ class SquishError(Exception):
         text = f"{where}{escape(self.message)}"
         if numbers:
             text += escape(f" ({', '.join(numbers)})")
-        return f"{text}. {escape(self.hint)}" if self.hint else text
+        if not self.hint:
+            return text
+        return f"{text}{'' if text.endswith('?') else '.'} {escape(self.hint)}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = {name: getattr(self, name) for name in self.FIELDS}

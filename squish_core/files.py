@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import stat
 from pathlib import Path
@@ -185,8 +184,12 @@ def open_source(target: Any) -> Source:
     """Source of a path, or of bytes (anything with the buffer protocol)."""
     if isinstance(target, Source):
         return target
-    if isinstance(target, (bytes, bytearray, memoryview, mmap.mmap)):
-        return BytesSource(target)
+    if not isinstance(target, (str, os.PathLike)):
+        try:
+            return BytesSource(target)
+        except TypeError:
+            what = type(target).__name__
+            raise TypeError(f"expected a path, or the bytes of a file in any buffer, not {what}") from None
     given = os.fspath(target)
     if not given:
         raise FormatError("the path is empty", file=repr(given), code="missing", hint="Name a file.")
@@ -194,6 +197,8 @@ def open_source(target: Any) -> Source:
     try:
         info = path.stat()
     except (OSError, ValueError) as error:
+        if "://" in given:
+            raise FormatError("is no local file", file=given, code="missing", hint="Download it first.") from None
         raise missing(path, error) from None
     return FolderSource(path) if stat.S_ISDIR(info.st_mode) else FileSource(path)
 
@@ -218,8 +223,6 @@ def regular_files(folder: Path) -> tuple[str, ...]:
 
 def missing(path: Path, error: Exception) -> FormatError:
     """The error for a path that cannot be opened."""
-    if path.parts and path.parts[0].endswith(":"):  # https:
-        return FormatError("is no local file", file=str(path), code="missing", hint="Download it first.")
     if isinstance(error, FileNotFoundError):
         nearest = next((parent for parent in path.parents if parent.exists()), Path())
         hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."

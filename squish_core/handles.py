@@ -209,6 +209,9 @@ class File(Mapping[str, "Tensor"]):
     def __contains__(self, name: object) -> bool:
         return name in self.index.tensors
 
+    # A file is the same as itself alone: a mapping's equality would compare tensors, which are made at each look.
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
     def numpy(self, *, copy: bool = False) -> dict[str, np.ndarray]:
         """Every tensor as an array: read-only views of the file where values lie there as they are, else decoded.
 
@@ -316,3 +319,6 @@ class Assets(Mapping[str, Buffer]):
 
     def __len__(self) -> int:
         return len(self._file.index.assets)
+
+    def __repr__(self) -> str:
+        return f"<Assets {', '.join(self) or 'none'}>"

@@ -7,11 +7,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from itertools import repeat
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
 from squish_core import handles, plugins
+from squish_core.dtypes import nbytes
 from squish_core.errors import CodecError, SquishError
 from squish_core.guard import guarded
 from squish_core.handles import File
@@ -22,35 +26,54 @@ from squish_core.recipes import parse_spec
 from squish_core.source import BytesSource
 from squish_core.tensors import Tensor
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from squish_core.codecs.base import Codec, Params
+
 ROUNDS = 5
-SIDE = 2048
-"""Rows and columns of a synthetic matrix: 16 MiB of float32."""
-LARGEST = 1 << 26
-"""Elements of the largest tensor that is taken from a file."""
+ENOUGH = 1.0
+"""Seconds of measuring after which no further round begins."""
+ROWS, COLUMNS = 384, 4096
+"""The panel that synthetic matrices repeat; any block of up to 12 rows divides it."""
+PAST = 1.25
+"""Last-level caches that the stored bytes of a synthetic matrix would fill."""
+LARGEST = 1 << 27
+"""Elements of the largest matrix that is measured: 512 MiB of float32."""
 SHARED = 1 << 20
 """Bytes that are worth the handing to other threads."""
+
+
+UNITS = {
+    "set": "bytes/s", "read": "bytes/s", "file": "bytes/s", "cache": "bytes", "size": "bytes", "seconds": "s",
+    "rate": "bytes/s", "ratio": "the limit's seconds / these seconds",
+}  # fmt: skip
+"""Of the figures in `Limits` and `Measured`."""
 
 
 @frozen(kw_only=True)
 class Limits:
     """What the machine does at best past its caches, in bytes a second, on all cores: `set` fills memory, `read` reads
-    it; `file` reads the file's bytes as they are cached now (None: no file)."""
+    it; `file` reads the file's bytes as they are cached now (None: no file). `cache`: bytes of the last-level cache."""
 
     set: float
     read: float
     file: float | None = None
+    cache: int
 
 
 @frozen(kw_only=True)
 class Measured:
-    """One measurement: `rate` in bytes a second, of f32 values for "decode", of stored bytes for "linear" and "open";
-    `ratio` to what `of` names done with as many bytes in the same turns. `refused` says why a backend has none."""
+    """One measurement: `size` in bytes, of f32 values for "decode", of stored bytes for "linear" and "open"; `rate` in
+    bytes a second; `ratio` to what `of` names done with as many bytes in the same turns. `refused` says why a backend
+    has none."""
 
     what: str
     of: str
     codec: str = ""
     backend: str = ""
     tensor: str = ""
+    size: int | None = None
     seconds: float | None = None
     rate: float | None = None
     ratio: float | None = None
@@ -66,7 +89,7 @@ class Bench:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        return asdict(self)
+        return {"units": dict(UNITS), **asdict(self)}
 
 
 def bench(target: Any = None, *, registry: Registry | None = None) -> Bench:
@@ -76,38 +99,55 @@ def bench(target: Any = None, *, registry: Registry | None = None) -> Bench:
     """
     known = registry or plugins.registry()
     if target is None:
-        limits = _limits(None)
-        file = synthetic(known)
-        return Bench(limits=limits, rows=tuple(_tensors(file)))
+        return Bench(limits=_limits(None), rows=tuple(row for file in synthetic(known) for row in _tensors(file)))
     with handles.open(target, registry=known) as file:
         limits = _limits(file)
         return Bench(limits=limits, rows=(_opening(target, file, limits, known), *_tensors(file)))
 
 
-def synthetic(known: Registry, side: int = SIDE) -> File:
-    """A file in memory: one seeded matrix under each short name of each codec that encodes."""
+def synthetic(known: Registry, columns: int = COLUMNS, most: int = LARGEST) -> Iterator[File]:
+    """A file in memory for each short name of each codec that encodes: one matrix past the last-level cache.
+
+    It is a seeded panel over and over, until that many bytes are stored or it has `most` elements.
+    """
     import numpy as np
 
-    values = np.random.default_rng(0).standard_normal((side, side), np.float32)
-    tensors = {}
+    panel = np.random.default_rng(0).standard_normal((ROWS, columns), np.float32)
     for name, spec in _encoders(known):
-        held = TensorSpec(name=name, shape=values.shape, dtype="f32")
         try:
             with guarded(CodecError, f"encoding {name}"):
-                codec = known.codec(spec.id)
-                params = codec.measure(lambda: iter((values,)), held, codec.params_for(held, spec.params))
-                made = codec.encode(values, params)
-                declared = codec.parts(held, params)
+                tensor = _repeated(panel, name, spec, known.codec(spec.id), most)
         except SquishError:
             continue  # decoded only, or needs what is not installed
-        parts = {
-            role: Part(dtype=dtype, shape=tuple(shape), data=np.ascontiguousarray(made[role]).tobytes())
-            for role, (dtype, shape) in declared.items()
-        }
-        encoding = Encoding(codec=CodecSpec(spec.id, params), parts=parts)
-        tensors[name] = TensorSpec(name=name, shape=values.shape, dtype="f32", encodings=(encoding,))
-    index = Index(format="synthetic", version="", files=(FileRef("<bytes>", 0),), tensors=tensors)
-    return File(BytesSource(b""), index, known, DEFAULT)
+        index = Index(format="synthetic", version="", files=(FileRef("<bytes>", 0),), tensors={name: tensor})
+        yield File(BytesSource(b""), index, known, DEFAULT)
+
+
+def _repeated(panel: np.ndarray, name: str, spec: CodecSpec, codec: Codec, most: int) -> TensorSpec:
+    """A matrix of equal panels, of which one is encoded unless the parts of many are not those of one repeated."""
+    import numpy as np
+
+    def declared(times: int) -> tuple[TensorSpec, Params, dict[str, tuple[str, tuple[int, ...]]]]:
+        held = TensorSpec(name=name, shape=(times * len(panel), panel.shape[1]), dtype="f32")
+        params = codec.measure(lambda: repeat(panel, times), held, codec.params_for(held, spec.params))
+        return held, params, dict(codec.parts(held, params))
+
+    small = {role: nbytes(*part) for role, part in declared(1)[2].items()}
+    times = max(1, min(ceil(PAST * last_level() / sum(small.values())), most // panel.size))
+    held, params, parts = declared(times)
+    repeats = {role: nbytes(*part) // (small[role] or 1) for role, part in parts.items()}
+    if all(nbytes(*parts[role]) in (size, times * size) for role, size in small.items()):
+        made = {role: part.tobytes() * repeats[role] for role, part in codec.encode(panel, params).items()}
+    else:
+        made = {role: part.tobytes() for role, part in codec.encode(np.tile(panel, (times, 1)), params).items()}
+    stored = {role: Part(dtype=dtype, shape=tuple(shape), data=made[role]) for role, (dtype, shape) in parts.items()}
+    return evolve(held, encodings=(Encoding(codec=CodecSpec(spec.id, params), parts=stored),))
+
+
+def last_level() -> int:
+    """Bytes of the largest cache that the system tells of (Linux), or 32 MiB."""
+    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")  # "32768K"
+    return max((int(size.read_text().strip().rstrip("K")) << 10 for size in sizes), default=32 << 20)
 
 
 def _encoders(known: Registry) -> Iterator[tuple[str, CodecSpec]]:
@@ -132,7 +172,7 @@ def _tensors(file: File) -> Iterator[Measured]:
                 except SquishError as error:
                     yield Measured(of="", refused=error.message, **common)
                     continue
-                yield Measured(of=of, seconds=seconds, rate=size / seconds, ratio=least / seconds, **common)
+                yield Measured(of=of, size=size, seconds=seconds, rate=size / seconds, ratio=least / seconds, **common)
 
 
 Prepared = tuple[str, int, Callable[[], object], Callable[[], object]]
@@ -176,17 +216,20 @@ def _opening(target: Any, file: File, limits: Limits, known: Registry) -> Measur
     size = sum(ref.size for ref in file.index.files)
     rate = size / seconds
     ratio = rate / limits.file if limits.file else None
-    return Measured(what="open", of="file", seconds=seconds, rate=rate, ratio=ratio)
+    return Measured(what="open", of="file", size=size, seconds=seconds, rate=rate, ratio=ratio)
 
 
 def _limits(file: File | None) -> Limits:
-    size = 32 * SIDE * SIDE
+    cache = last_level()
+    size = 2 * cache
     calls = [_setting(size), _reading(size)]
     length = min(file.file(0).size, 1 << 28) if file is not None else 0
     if file is not None and length:
         calls.append(lambda: file.file(0).read(0, length))
     seconds = best(calls)
-    return Limits(set=size / seconds[0], read=size / seconds[1], file=length / seconds[2] if length else None)
+    return Limits(
+        set=size / seconds[0], read=size / seconds[1], file=length / seconds[2] if length else None, cache=cache
+    )
 
 
 def _setting(size: int) -> Callable[[], object]:
@@ -218,9 +261,11 @@ def _memory(size: int) -> Any:
 
 
 def best(calls: list[Callable[[], object]], rounds: int = ROUNDS) -> list[float]:
-    """The least seconds of each call; the calls take turns, so that a disturbance meets all."""
-    least = [float("inf")] * len(calls)
+    """The least seconds of each call; the calls take turns, so that a disturbance meets all. Slow ones get fewer."""
+    least, begun = [float("inf")] * len(calls), time.perf_counter()
     for _ in range(rounds):
+        if time.perf_counter() - begun > ENOUGH:
+            break
         for number, call in enumerate(calls):
             started = time.perf_counter()
             call()

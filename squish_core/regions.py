@@ -147,6 +147,14 @@ def normalise(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]
     return tuple(region), tuple(rest)
 
 
+def sliced(key: Any, shape: tuple[int, ...]) -> Region:
+    """An index of slices without steps as a region, so that its values need no further index."""
+    region, rest = normalise(key, shape)
+    if any(item != slice(None, None, 1) for item in rest):
+        raise TensorError("a region is slices without steps", found=repr(key), code="index")
+    return region
+
+
 def position_of(item: Any) -> int:
     """An integer index; TensorError for anything else. A bool is none: NumPy would add an axis."""
     try:

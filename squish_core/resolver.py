@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, field, frozen
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from squish_core.plugins import Registry
 
 MODES = ("delegate", "stream", "fold")
+LONG = 40
+"""Characters of a codec and its parameters that are told on a line of their own."""
 
 
 @frozen
@@ -39,7 +42,7 @@ class Ranked:
         return (mode, self.cost.moved, -self.preference, self.offer.backend, self.rank)
 
 
-Policy = Callable[[Ranked], tuple[Any, ...]]
+Policy = Callable[[Ranked], Any]
 POLICIES: dict[str, tuple[Policy, str]] = {
     "spec": (lambda ranked: (ranked.rank,), "the format ranks this encoding first"),
     "smallest": (lambda ranked: (ranked.cost.resident, ranked.rank), "it takes the least memory while it is loaded"),
@@ -61,6 +64,9 @@ class Chain:
     spec: TensorSpec | None = field(default=None, repr=False)
     options: Mapping[str, Any] = field(factory=dict)
 
+    def __str__(self) -> str:
+        return self.explain()
+
     def without_chosen(self, why: str) -> Chain:
         """The chain when loading showed that the data do not suit the chosen backend: the next offer is taken."""
         lost, (first, *rest) = self.chosen, self.others
@@ -70,11 +76,14 @@ class Chain:
 
     def explain(self) -> str:
         """The decision in a few lines for people."""
-        lines = [self.target, f"  chosen   {self._path(self.chosen)}", f"           {_terms(self.chosen)}"]
+        answers: list[Offer | Refused] = [self.chosen, *self.others, *self.refused]
+        codecs = _brief(item.encoding.codec for item in answers if item.encoding)
+        lines = [self.target, f"  chosen   {self._path(self.chosen, codecs)}", f"           {_terms(self.chosen)}"]
         lines.append(f"  because  {self.because}")
-        lines += [f"  instead  {self._path(offer)}: {_terms(offer)}" for offer in self.others]
+        lines += [f"  instead  {self._path(offer, codecs)}: {_terms(offer)}" for offer in self.others]
+        lines += [f"  codec    {text}" for text, name in codecs.items() if name != text]
         for refused in self.refused:
-            what = f" with {refused.encoding.codec}" if refused.encoding else ""
+            what = f" with {codecs[str(refused.encoding.codec)]}" if refused.encoding else ""
             who = refused.backend or "any backend"
             install = f" ({refused.install})" if refused.install else ""
             lines.append(f"  not      {who}{what}: {refused.why}{install}")
@@ -104,11 +113,11 @@ class Chain:
             ],
         }  # fmt: skip
 
-    def _path(self, offer: Offer) -> str:
+    def _path(self, offer: Offer, codecs: Mapping[str, str]) -> str:
         filters = sorted({item.codec for part in offer.encoding.parts.values() for item in part.filters})
         label = offer.encoding.label
         container = self.container if label == "stored" else f"{self.container} ({label})"
-        return " -> ".join([container, *filters, str(offer.encoding.codec), offer.backend])
+        return " -> ".join([container, *filters, codecs[str(offer.encoding.codec)], offer.backend])
 
 
 def resolve(
@@ -146,7 +155,7 @@ def resolve(
         refused += _absent_backends(registry)
     if not offers:
         raise _nothing(target, encodings, refused, spec)
-    offers.sort(key=lambda ranked: (*key(ranked), *ranked.tie))
+    offers.sort(key=lambda ranked: (key(ranked), *ranked.tie))
     return Chain(
         target=target, container=container, chosen=offers[0].offer,
         because=_because(offers, name, key, asked=wanted is not None),
@@ -287,6 +296,17 @@ def _nothing(
         f"nothing installed can run it ({reasons})", tensor=target, code="no-chain",
         hint=f"Run `{install}`." if install else None,
     )  # fmt: skip
+
+
+def _brief(codecs: Iterable[CodecSpec]) -> dict[str, str]:
+    """Each codec as text, and its name in a line: a long one's ids alone, where no other has the same."""
+    names = {str(codec): _ids(codec) for codec in codecs}
+    count = Counter(names.values())
+    return {text: text if len(text) <= LONG or count[name] > 1 else name for text, name in names.items()}
+
+
+def _ids(codec: CodecSpec) -> str:
+    return f"{codec.id}({_ids(codec.inner)})" if codec.inner else codec.id
 
 
 def _terms(offer: Offer) -> str:

@@ -25,6 +25,8 @@ class Source:
 
     is_dir = False
     path: Path | None = None
+    packed: tuple[str, int] | None = None
+    """Codec and size of the compressed file that this is the content of, where it is one."""
 
     def __init__(self, name: str, size: int) -> None:
         self.name, self.size = name, size
@@ -40,7 +42,7 @@ class Source:
     def read(self, offset: int, length: int, what: str = "data") -> bytes:
         """Copy of a byte range; TruncatedError naming `what` when it runs past the end."""
         self._check(offset, length, what)
-        return self._read(offset, length)
+        return self._read(offset, length) if length else b""
 
     def view(self, offset: int, length: int, what: str = "data") -> memoryview:
         """Read-only view of a byte range without a copy; it stays valid after `close`."""
@@ -68,6 +70,9 @@ class Source:
                 opened.filename, opened._lent = path, self._lent
                 self._members[path] = opened
             return self._members[path]
+
+    def __reduce__(self) -> Any:
+        raise TypeError("an open file does not pickle; give the other process its name, and open it there")
 
     def members(self, folder: str = "") -> tuple[str, ...]:
         """Sorted names of the regular files in the folder (for a file: the folder it lies in) and of those lent, or

@@ -37,6 +37,12 @@ class StoredArray:
         """NumPy dtype."""
         return dtypes.to_numpy(self.part.dtype)
 
+    @property
+    def in_place(self) -> bool:
+        """Whether all of it can be looked at without a copy."""
+        part = self.part
+        return not part.filters and part.byteorder == "<" and (part.data is not None or len(part.segments) == 1)
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         import numpy as np
 

@@ -17,7 +17,7 @@ from squish_core.distances import Distance
 from squish_core.errors import CodecError
 from squish_core.handles import File
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
-from squish_core.regions import panels, read_region, sizes, stored_panels
+from squish_core.regions import Region, panels, read_region, sizes, stored_panels
 from squish_core.stored import StoredArray
 from squish_core.writing import Stream
 
@@ -58,8 +58,31 @@ def _wider(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
 
 def values_of(file: File, spec: TensorSpec, origin: Encoding) -> Iterator[np.ndarray]:
     """A tensor's values in row panels, in f32 or the dtype they have."""
+    read = _reader(file, spec.name, origin)
     for region in stored_panels(spec.shape, (1,) * len(spec.shape), 4):
-        yield file[spec.name]._read(origin, region)
+        yield read(region)
+
+
+def _reader(file: File, name: str, origin: Encoding) -> Callable[[Region], np.ndarray]:
+    """What reads a region's values: as f32 where a plugin's loops decode them, else in the dtype that they have."""
+    import numpy as np
+
+    tensor, params, known = file[name], origin.codec.params, file.registry
+    arrays, fill = tensor.arrays(origin), None
+    if origin.codec.inner is None and all(array.in_place for array in arrays.values()):
+        parts = {role: array[...] for role, array in arrays.items()}
+        fill = known.encoder(origin.codec).decoder(known.codec(origin.codec), parts, tensor.spec, params)
+    if fill is None:
+        return partial(tensor._read, origin)
+
+    def read(region: Region) -> np.ndarray:
+        for array in arrays.values():
+            array[...]  # a file that has shrunk is found out
+        out = np.empty(sizes(region), np.float32)
+        fill(region, out)
+        return out
+
+    return read
 
 
 def encoded(
@@ -74,10 +97,14 @@ def encoded(
     encoder: Encoder = codec if activations is not None else file.registry.encoder(encoding.codec)
     tensor, dense = file[name], encoding.codec.id == "dense"
     params = {"dtype": target.dtype, **encoding.codec.params} if dense else encoding.codec.params
-    own = dtypes.to_numpy(codec.value_dtype(target, encoding.codec.params))
+    own = codec.value_dtype(target, encoding.codec.params)
+    source = file.registry.codec(origin.codec)
+    # Values of the target's dtype are taken as they are: NaN payloads survive.
+    as_is = source.value_dtype(tensor.spec, origin.codec.params) == own
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:
         distance = Distance()
+        read = partial(tensor._read, origin) if as_is else _reader(file, name, origin)
 
         def measure(values: np.ndarray, made: dict[str, np.ndarray]) -> None:
             panel = evolve(target, shape=values.shape)
@@ -93,10 +120,8 @@ def encoded(
 
         with _Behind(measure) as measured:
             for region in stored_panels(target.shape, codec.encode_grain(target, encoding.codec.params), 4):
-                values = tensor._read(origin, region)
-                # A codec of another float type gets its own values as they are: NaN payloads survive.
-                as_is = dense or values.dtype == own
-                panel = values if as_is else values.astype(np.float32, copy=False)
+                values = read(region)
+                panel = values if dense or as_is else values.astype(np.float32, copy=False)
                 stats = None if activations is None else {"activations": activations[region[-1]]}
                 made = encoder.encode(panel, params, stats=stats)
                 if told:

@@ -14,7 +14,7 @@ STEP = 64 << 20
 THREADS = 4
 """Files synced at once: a journal takes them together."""
 MOST = 16
-"""Files that wait for the disk, open: a process may not have many."""
+"""Files that wait for the disk, open."""
 
 
 class Syncer:

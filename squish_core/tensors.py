@@ -11,7 +11,7 @@ from squish_core.buffers import Buffer
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import guarded
 from squish_core.model import Encoding, TensorSpec
-from squish_core.regions import Region, full, normalise, read_region, sizes
+from squish_core.regions import Region, full, normalise, read_region, sizes, sliced
 from squish_core.stored import StoredArray, check_decoded
 
 if TYPE_CHECKING:
@@ -260,10 +260,12 @@ class Weight:
         self.tensor, self.chain, self._backend, self._handle = tensor, chain, backend, handle
 
     def dense(
-        self, *, region: Region | None = None, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None
+        self, *, region: Any = None, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """The decoded array, or a region of it (slices with start and stop), as `dtype` and into `out` if given."""
-        return self._run("dense", region=region, dtype=dtypes.named(dtype), out=out)
+        """The decoded array, or a region of it (slices without steps), as `dtype` and into `out` if given."""
+        with self.tensor._guard("running dense"):
+            wanted = None if region is None else sliced(region, self.tensor.shape)
+        return self._run("dense", region=wanted, dtype=dtypes.named(dtype), out=out)
 
     def linear(self, x: np.ndarray) -> np.ndarray:
         """`x @ W.T` in float32, for x of shape [..., in]."""

@@ -68,3 +68,16 @@ def test_groups_of_several_sizes_are_left_to_numpy(tmp_path: Path) -> None:
         np.testing.assert_array_equal(weight.dense(), file[LAYER].numpy())
         x = np.random.default_rng(0).normal(size=(2, 256)).astype(np.float32)
         np.testing.assert_allclose(weight.linear(x), x @ file[LAYER].numpy().T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize(
+    "sample", [folder for folder in SAMPLES if "mlx" in folder.parts[-4]], ids=lambda path: path.name
+)
+def test_conversions_give_the_same_bytes_without_the_loops(sample: Path, dtype: str, tmp_path: Path) -> None:
+    made = []
+    for plugins in ("", "-squish-cpu"):
+        target = tmp_path / f"made{plugins}.safetensors"
+        squish.convert(sample, target, "safetensors", dtype, registry=squish.Registry(plugins))
+        made.append(target.read_bytes())
+    assert made[0] == made[1]

@@ -32,7 +32,9 @@ from squish_core.api import (
     hookimpl,
 )
 from squish_core.cli import main
+from squish_core.cli.listings import listed
 from squish_core.containers import Layout
+from squish_core.errors import SquishError
 
 NAMES = {"a.weight": [[1.0, 2.0], [3.0, 4.0]], "a.bias": [5.0, 6.0], "b.weight": [[7.0, 8.0], [9.0, 1.0]]}
 META = {"name": "toy\nsecond line", "vocabulary": [f"w{i}" for i in range(100)]}
@@ -266,6 +268,21 @@ def test_a_warning_is_a_fault_only_with_strict(squish: Any, write: Any) -> None:
     assert (ran.code, ran.json["ok"]) == (1, False)
 
 
+def test_verify_tells_what_many_tensors_share_once(squish: Any, write: Any) -> None:
+    path = write(odd=[f"w{number}" for number in range(20)])
+    ran = squish("verify", path)
+    assert "w0, w1, w2, w3 and 16 more (odd)" in ran.out
+    assert ran.out.count("is odd") == 1
+    assert "20 warnings" in ran.out
+    assert len(squish("verify", path, "--json").json["problems"]) == 20
+
+
+def test_a_question_is_not_ended_twice() -> None:
+    assert str(SquishError("no command 'verfy'. Did you mean 'verify'?", hint="See --help.")).endswith(
+        "'verify'? See --help."
+    )
+
+
 def test_verify_of_a_git_lfs_pointer_says_what_it_is(squish: Any, tmp_path: Path) -> None:
     (tmp_path / "model.toy").write_text("version https://git-lfs.github.com/spec/v1\n")
     ran = squish("verify", str(tmp_path / "model.toy"))
@@ -424,6 +441,19 @@ class Commands:
             print("hello")
 
 
+class Group:
+    """A plugin with a command that has commands."""
+
+    @hookimpl
+    def squish_commands(self, app: Any) -> None:
+        import typer
+
+        group = typer.Typer(no_args_is_help=True)
+        group.command()(lambda: None)
+        group.command("other")(lambda: None)
+        app.add_typer(group, name="group")
+
+
 class BadCommands:
     @hookimpl
     def squish_commands(self, app: Any) -> None:
@@ -452,6 +482,13 @@ def test_doctor_finds_an_implementation_that_cannot_be_imported(squish: Any, mon
     ran = squish("doctor", "--json")
     assert ran.code == 1
     assert any("toy_format" in reason for plugin in ran.json["plugins"] for reason in plugin["reasons"])
+
+
+def test_of_a_large_family_only_the_number_is_listed() -> None:
+    family = [f"ggml.q{number}_0" for number in range(7)]
+    assert listed({"codecs": [*family, "affine"]}) == "codecs affine ggml.* (7)"
+    assert listed({"codecs": family[:2]}) == "codecs ggml.q0_0 ggml.q1_0"
+    assert listed({"codecs": [f"codec{number}" for number in range(9)]}).count("codec") == 10
 
 
 def test_doctor_survives_plugins_in_conflict(squish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -496,6 +533,15 @@ def test_a_wrong_command_line_gives_2_and_one_line(squish: Any, wrong: list[str]
     assert ran.err.startswith("error: ")
 
 
+def test_a_group_without_a_command_says_so(squish: Any, install: Any) -> None:
+    install(Group())
+    ran = squish("group")
+    assert (ran.code, ran.err) == (
+        2,
+        "error: squish group: a command is missing. `squish group --help` says how it is used.\n",
+    )
+
+
 def test_errors_are_json_documents_too(squish: Any, tmp_path: Path) -> None:
     ran = squish("ls", str(tmp_path / "missing.toy"), "--json")
     assert ran.code == 2
@@ -509,7 +555,8 @@ def test_an_interrupt_gives_130(squish: Any, write: Any, monkeypatch: pytest.Mon
         raise KeyboardInterrupt
 
     monkeypatch.setattr("squish_core.checking.verify", interrupted)
-    assert squish("verify", write()).code == 130
+    ran = squish("verify", write())
+    assert (ran.code, ran.out, ran.err) == (130, "", "interrupted\n")
 
 
 def test_no_arguments_print_the_help(squish: Any) -> None:

@@ -1,7 +1,8 @@
-"""The `squish` command as a process of its own, and its progress lines."""
+"""The `squish` command as a process of its own, its progress lines, and what it tells of a compressed file."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import pytest
 
 pytest.importorskip("typer")
 
-from squish_core.cli import progress
+from squish_core.cli import main, progress
+
+DATA = Path(__file__).with_name("data")
 
 
 def run(*argv: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -40,6 +43,12 @@ def test_without_typer_it_says_what_to_install(tmp_path: Path) -> None:
     ran = run("-m", "squish_core", "formats", PYTHONPATH=str(tmp_path))
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == "error: the command line needs typer. Run `pip install 'squish-core[cli]'`.\n"
+
+
+def test_an_interrupt_while_modules_load_is_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "typer.py").write_text("raise KeyboardInterrupt\n")
+    ran = run("-m", "squish_core", "formats", PYTHONPATH=str(tmp_path))
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "interrupted\n")
 
 
 def test_a_reader_that_goes_away_is_no_error() -> None:
@@ -101,3 +110,15 @@ def test_a_terminal_gets_a_bar_without_colour_where_no_color_asks_for_that(
     shown = capsys.readouterr().err
     assert r"[red]blk.0\x1b[31m" in shown
     assert ("\x1b[3" in shown) is painted
+
+
+def test_info_of_a_compressed_file_tells_both_sizes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    target = tmp_path / "sample.gguf.zst"
+    assert main(["convert", str(DATA / "sample.gguf"), str(target)]) == 0
+    capsys.readouterr()
+    assert main(["info", str(target)]) == 0
+    told = f"1.056 kB unpacked, {target.stat().st_size} B compressed with zstd, in 1 file"
+    assert f"size        {told}" in capsys.readouterr().out.splitlines()
+    assert main(["info", str(target), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["size"], data["packed"]) == (1056, {"codec": "zstd", "size": target.stat().st_size})

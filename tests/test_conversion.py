@@ -322,3 +322,15 @@ def test_a_copy_is_the_same_and_a_rounding_is_measured(tmp_path: Path) -> None:
     assert difference.state == "differs"
     assert 0 < difference.max_error <= np.abs(VALUES).max() * 2**-11  # type: ignore[operator]
     assert squish.diff(toys.box({"w": VALUES}), toys.box({"v": VALUES}), registry=known).same is False
+
+
+def test_diff_sees_equal_bytes_behind_a_filter_and_a_single_one_that_differs() -> None:
+    values = np.arange(5 << 20, dtype="u1").reshape(5, -1)  # more than is compared at a time without a filter
+    plain = toys.box({"w": values, "none": values[:0]})
+    packed = toys.box({"w": values, "none": values[:0]}, filters=("toy.xor",))
+    known = toys.registry()
+    assert [item.state for item in squish.diff(plain, packed, registry=known).tensors] == ["bytes", "bytes"]
+    values[-1, -1] ^= 1
+    assert [
+        item.state for item in squish.diff(plain, toys.box({"w": values, "none": values[:0]}), registry=known).tensors
+    ] == ["differs", "bytes"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import array
 import json
 import os
 import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import toys
 
@@ -129,8 +131,18 @@ def test_a_missing_path_names_what_exists(tmp_path: Path) -> None:
 
 
 def test_a_url_is_told_to_be_downloaded() -> None:
-    with pytest.raises(FormatError, match=r"is no local file.*Download it first"):
+    with pytest.raises(FormatError, match=r"^https://example.org/model.box: is no local file. Download it first"):
         squish.open("https://example.org/model.box", registry=toys.registry())
+
+
+def test_bytes_may_lie_in_any_buffer_and_what_is_none_is_named(tmp_path: Path) -> None:
+    for data in (bytearray(EMPTY), memoryview(EMPTY), array.array("B", EMPTY), np.frombuffer(EMPTY, np.uint8)):
+        assert squish.open(data, registry=toys.registry()).format == "toy.box"
+    (tmp_path / "a.box").write_bytes(EMPTY)
+    with (tmp_path / "a.box").open("rb") as stream, pytest.raises(TypeError, match="not BufferedReader"):
+        squish.open(stream, registry=toys.registry())
+    with pytest.raises(TypeError, match=r"expected a path.*not NoneType"):
+        squish.open(None, registry=toys.registry())
 
 
 def test_a_folder_that_may_not_be_listed_is_a_typed_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,17 @@ def test_panels_add_up_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told.cosine == pytest.approx(np.vdot(x, y) / np.linalg.norm(x) / np.linalg.norm(y))
 
 
+def test_equal_nans_and_infinities_are_left_out_and_others_are_infinitely_far() -> None:
+    told = Distance()
+    told.add(np.array([3, nan, inf, 4]), np.array([3, nan, inf, 3]))
+    assert (told.max_error, told.nmse, told.snr) == (1, 1 / 25, pytest.approx(10 * np.log10(25)))
+    assert told.cosine == pytest.approx(21 / 5 / np.sqrt(18))
+    told.add(np.array([5.0, 0]), np.array([nan, 0]))
+    told.add(np.array([5.0]), np.array([4.0]))
+    assert (told.equal, told.max_error, told.nmse, told.snr) == (False, inf, inf, -inf)
+    assert np.isnan(told.cosine)
+
+
 @pytest.mark.parametrize(("x", "y", "equal", "snr"), [
     ([1, nan, inf, -inf], [1, nan, inf, -inf], True, inf), ([0, 0], [0, 0], True, inf), ([], [], True, inf),
     ([0, 0], [0, 1], False, -inf), ([3, 4], [3, 3], False, 10 * np.log10(25)), ([1, 1], [1, nan], False, -inf),

@@ -47,6 +47,7 @@ def test_an_unknown_name_gives_the_nearest(file: Any) -> None:
     with pytest.raises(KeyError):
         file.assets["nothing"]
     assert file.assets.get("nothing") is None
+    assert repr(file.assets) == "<Assets config.json>"
     assert "nothing" not in file.assets
 
 
@@ -230,6 +231,25 @@ def test_a_loaded_tensor_gives_a_region_as_a_dtype_into_given_memory(file: Any) 
     np.testing.assert_array_equal(out, wanted)
     with pytest.raises(SquishError, match="`out` does not fit"):
         weight.dense(region=region, out=out)
+
+
+def test_a_region_of_a_loaded_tensor_is_any_slices_of_it(file: Any) -> None:
+    weight = file["q"].load("numpy")
+    for region in (slice(3, 5), (slice(None), slice(-2, None)), (slice(60, 999),), ..., slice(5, 2)):
+        np.testing.assert_array_equal(weight.dense(region=region), file["q"][region])
+    for wrong in (3, slice(None, None, 2), (slice(0, 1), 0), (slice(None),) * 3, "x"):
+        with pytest.raises(TensorError, match="q: ") as caught:
+            weight.dense(region=wrong)
+        assert caught.value.code == "index"
+
+
+def test_an_open_file_is_itself_and_does_not_pickle(file: Any) -> None:
+    assert file == file
+    assert file != squish.open(BOX, registry=toys.registry())
+    assert {file: 1}[file] == 1
+    for opened in (file, file["w"]):
+        with pytest.raises(TypeError, match="open it there"):
+            pickle.dumps(opened)
 
 
 def test_experts_pick_a_matrix_for_each_row() -> None:

@@ -49,6 +49,7 @@ SOURCES: dict[str, Path | str] = {
     "compressed-tensors": HF / "compressed-tensors-w4_g128_asym",
     "compressed-tensors mxfp4": HF / "compressed-tensors-mxfp4a16",
     "compressed-tensors nvfp4": HF / "compressed-tensors-nvfp4a16",
+    "bitsandbytes NF4": HF / "bitsandbytes-nf4_double",
 }
 TARGETS = {
     "GGUF": "gguf", "MLX": "mlx", "GPTQ": "hf:method=gptq", "GPTQ v2": "hf:method=gptq_v2", "AWQ": "hf:method=awq",
@@ -125,6 +126,8 @@ def test_repacking_never_touches_values(
         ("AWQ", "hf:method=compressed-tensors"), ("compressed-tensors", "hf:method=awq"),
         ("GPTQ 4 bit", "squizd"), ("SQUIZD INT4, from Q4_0", "ztensor"), ("SQUIZD INT4, f16 scales", "mlx"),
         ("SQUIZD INT2", "uqff"), ("compressed-tensors mxfp4", "gguf"), ("GGUF MXFP4", "mlx"), ("MLX nvfp4", "gguf"),
+        ("GGUF MXFP4", "hf:method=compressed-tensors"), ("MLX nvfp4", "hf:method=compressed-tensors"),
+        ("bitsandbytes NF4", "npydir"),
     ]  # fmt: skip
     for number, (name, to) in enumerate(pairs):
         (step,) = squish.convert(sources[name], tmp_path / str(number), to, only=NAME).steps
@@ -132,7 +135,27 @@ def test_repacking_never_touches_values(
         seen |= {step.origin.codec.id, step.spec.encodings[0].codec.id} & carrying.keys()
     assert seen == {
         "affine", "ggml.q4_0", "ggml.q8_0", "squizd.int4", "squizd.int2", "mx", "ggml.mxfp4", "ggml.nvfp4",
+        "palette",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["", "ztensor:wire=2", "gguf"])
+def test_gpt_oss_comes_back_byte_for_byte(way: str, tmp_path: Path) -> None:
+    source = HF / "mxfp4-gptoss-experts2"
+    between = tmp_path / "between"
+    if way:
+        squish.convert(source, between, way)
+    made = squish.convert(between if way else source, tmp_path / "out", "hf:method=mxfp4")
+    assert {step.action for step in made.steps} <= {"copy", "repack"}
+    with squish.open(source, "safetensors") as old, squish.open(tmp_path / "out", "safetensors") as new:
+        assert set(old) == set(new)
+        for key in old:
+            assert (old[key].dtype, old[key].shape) == (new[key].dtype, new[key].shape)
+            assert old[key].numpy().tobytes() == new[key].numpy().tobytes(), key
+    with squish.open(tmp_path / "out") as new:
+        assert (new.format, new.problems) == ("hf", ())
+    with pytest.raises(SquishError, match="experts"):
+        squish.convert(HF / "compressed-tensors-mxfp4a16", tmp_path / "matrices", "hf:method=mxfp4")
 
 
 def test_gpt_oss_becomes_gguf_with_its_codes(tmp_path: Path) -> None:

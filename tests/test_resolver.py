@@ -11,7 +11,7 @@ import pytest
 import toys
 
 import squish_core as squish
-from squish_core import api
+from squish_core import api, resolver
 from squish_core.errors import MissingPluginError, SquishError, TensorError
 from squish_core.resolver import human, resolve
 
@@ -54,6 +54,7 @@ def test_exact_prefers_exact_results() -> None:
     known = backends(toys.backend("toy.rough", 9, exact=False), toys.backend("toy.exact", mode="fold"))
     assert chosen(known)[0] == "toy.rough"
     assert chosen(known, policy="exact")[0] != "toy.rough"
+    assert chosen(known, policy=lambda ranked: ranked.preference) == chosen(known, policy=lambda r: (r.preference,))
 
 
 def test_any_function_is_a_policy() -> None:
@@ -142,6 +143,24 @@ def test_explain_reads_as_text() -> None:
     known = backends(toys.backend("toy.a", mode="fold", moved=1_500_000))
     file = squish.open(toys.box({"w": FLOATS}), registry=known)
     assert file["w"].chain().explain() == EXPLAINED
+    assert str(file["w"].chain()) == EXPLAINED
+
+
+def test_long_parameters_are_told_once() -> None:
+    long = api.CodecSpec("dense", {"word": "u8", "layout": "as it has always been"})
+    rows = api.CodecSpec("dense", {"word": "u8", "layout": "as it has never been seen"})
+    inner = api.CodecSpec("wrapping", {}, long)
+    short = api.CodecSpec("short", {"bits": 4})
+    assert resolver._brief([inner, short, inner]) == {str(inner): "wrapping(dense)", str(short): "short:bits=4"}
+    assert resolver._brief([long, rows]) == {
+        str(long): str(long),
+        str(rows): str(rows),
+    }  # nothing else tells them apart
+
+    known = backends(toys.backend("toy.a", 9))
+    lines = resolve(known, "w", "toy.box", (api.Encoding(codec=long),)).explain().splitlines()
+    assert lines[1].startswith("  chosen   toy.box -> dense -> ")
+    assert [line for line in lines if str(long) in line] == [f"  codec    {long}"]
 
 
 def test_filters_are_part_of_the_path() -> None:

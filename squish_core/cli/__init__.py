@@ -17,10 +17,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     with suppress(ValueError):  # not in the main thread: signals are another's business
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
+        return _run(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:  # also while modules are still being loaded
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(argv: Sequence[str]) -> int:
+    try:
         from squish_core.cli.app import run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "click"):
             raise
         print("error: the command line needs typer. Run `pip install 'squish-core[cli]'`.", file=sys.stderr)
         return 2
-    return run(sys.argv[1:] if argv is None else argv)
+    return run(argv)

@@ -40,20 +40,21 @@ COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command line and return its exit code."""
+    """Run one command line and return its exit code; KeyboardInterrupt when it was interrupted."""
     as_json = "--json" in argv  # looked at here, so that a command line that cannot be parsed answers in JSON, too
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name must not stop a terminal that is not UTF-8
     try:
         # Outside typer's own error handling: it has other exit codes and words.
         result: Any = build(argv)(args=list(argv) or ["--help"], prog_name="squish", standalone_mode=False)
+        if result == 130:  # typer's answer to Ctrl-C
+            raise KeyboardInterrupt
         if isinstance(result, Answer):
             show(result, as_json)
         sys.stdout.flush()
         return result.code if isinstance(result, Answer) else int(result or 0)
-    except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        return 130
+    except typer.Abort:
+        raise KeyboardInterrupt from None
     except BrokenPipeError:
         # The reader has gone (`| head`): say nothing, not even when Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -69,10 +70,12 @@ def run(argv: Sequence[str]) -> int:
 
 def usage(error: Any) -> SquishError:
     """A command line that cannot be parsed, as an error like all others."""
-    command = getattr(getattr(error, "ctx", None), "command_path", "squish")
-    return SquishError(
-        error.format_message().rstrip("."), code="usage", hint=f"`{command} --help` says how it is used."
-    )
+    context = getattr(error, "ctx", None)
+    command = getattr(context, "command_path", "squish")
+    message = error.format_message().rstrip(".")
+    if context is not None and message == context.get_help().rstrip("."):  # of a group, named alone
+        message = f"{command}: a command is missing"
+    return SquishError(message, code="usage", hint=f"`{command} --help` says how it is used.")
 
 
 def build(argv: Sequence[str]) -> typer.Typer:

@@ -21,9 +21,11 @@ def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = Fal
     """Measure opening, decoding and multiplying on every backend, against what the machine can do.
 
     Ratios: decode (to float32, into a reused array) to filling as many bytes of memory, linear (one vector) to reading
-    as many bytes as are stored (a few MiB of either lie in caches), open to reading the whole file. 1 is the limit.
+    as many bytes as are stored, open to reading the whole file. 1 is the limit. Small tensors of a file lie in caches,
+    and so do the bytes they are compared with.
     """
     from squish_core import measuring
+    from squish_core.resolver import human
 
     if bool(file) == synthetic:
         raise SquishError("name a file or say --synthetic", code="usage", hint="`squish bench --help` says more.")
@@ -31,16 +33,16 @@ def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = Fal
     rates = {"set": found.limits.set, "read": found.limits.read, "file": found.limits.file}
     shown = ", ".join(f"{name} {rate / 1e9:.1f} GB/s" for name, rate in rates.items() if rate)
     rows = table(
-        ("what", "backend", "ratio", "of", "ms", "codec"), "<<><><",
+        ("what", "backend", "ratio", "of", "MB", "ms", "codec"), "<<><>><",
         [(row.what, row.backend, *_figures(row), row.codec) for row in found.rows if row.seconds is not None],
     )  # fmt: skip
     refused = sorted({f"{row.backend or row.what}: {row.refused}" for row in found.rows if row.refused})
-    lines = [f"limits: {shown}", "", *rows]
+    lines = [f"limits: {shown} (last-level cache {human(found.limits.cache)})", "", *rows]
     if refused:
         lines += ["", "not measured", *(f"  {each}" for each in refused)]
     return Answer(found.to_dict(), lines)
 
 
-def _figures(row: Measured) -> tuple[str, str, str]:
+def _figures(row: Measured) -> tuple[str, str, str, str]:
     ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
-    return ratio, row.of, f"{1e3 * (row.seconds or 0):.3g}"
+    return ratio, row.of, f"{(row.size or 0) / 1e6:.3g}", f"{1e3 * (row.seconds or 0):.3g}"

@@ -33,7 +33,7 @@ CANNOT_RUN = (
 WORST = 12
 """Tensors whose loss is printed."""
 FEW = 4
-"""Sets of parameters of one codec that are told apart in a summary."""
+"""Sets of parameters of one codec that are told apart in a summary; places of one finding that are named."""
 
 
 def verify(
@@ -62,8 +62,12 @@ def verify(
         with opened, Progress("verifying", quiet) as progress:
             report = checking.verify(opened, deep=deep, progress=progress)
     lines = []
+    places: dict[tuple[str, str, str], list[str]] = {}
     for problem in report.problems:
-        lines += [f"{problem.severity:8} {problem.where} ({problem.code})", f"         {problem.message}"]
+        places.setdefault((problem.severity, problem.code, problem.message), []).append(problem.where)
+    for (severity, code, message), where in places.items():
+        more = f" and {len(where) - FEW} more" if len(where) > FEW else ""
+        lines += [f"{severity:8} {', '.join(where[:FEW])}{more} ({code})", f"         {message}"]
     found = ", ".join(counted(count, word) for word, count in checking.severities(report.problems))
     ok = report.clean if strict else report.ok
     what = f"{report.format or 'unknown format'}, {counted(report.tensors, 'tensor')}"

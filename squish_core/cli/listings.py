@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,9 @@ from squish_core.cli.output import Answer, table
 if TYPE_CHECKING:
     from squish_core.entries import Entry
     from squish_core.plugins import Registry
+
+FAMILY = 6
+"""Ids of a family that are listed one by one for people."""
 
 FormatId = Annotated[str | None, typer.Argument(metavar="ID", help="Tell all about this one.")]
 
@@ -153,6 +157,13 @@ def brought(found: Registry, dist: str) -> dict[str, list[str]]:
 
 
 def listed(brings: dict[str, list[str]]) -> str:
-    """What a plugin brings in a few words."""
+    """What a plugin brings in a few words; of a large family only how many."""
     several = ((kind if len(ids) > 1 else kind[:-1], ids) for kind, ids in brings.items())
-    return "; ".join(f"{kind} {' '.join(ids)}" for kind, ids in several) or "commands only"
+    return "; ".join(f"{kind} {' '.join(by_family(ids))}" for kind, ids in several) or "commands only"
+
+
+def by_family(ids: list[str]) -> Iterator[str]:
+    """Ids, or `family.* (27)` in place of more than `FAMILY` that begin alike."""
+    for family, members in groupby(sorted(ids), lambda each: each.rpartition(".")[0]):
+        names = list(members)
+        yield from [f"{family}.* ({len(names)})"] if family and len(names) > FAMILY else names

@@ -182,7 +182,8 @@ def summary(file: File) -> dict[str, Any]:
     return {
         "file": file.name, "format": index.format, "version": index.version, "kind": index.kind,
         "files": [{"name": ref.name, "size": ref.size, "digest": ref.digest} for ref in index.files],
-        "size": sum(ref.size for ref in index.files), "tensors": len(file), "parameters": parameters,
+        "size": sum(ref.size for ref in index.files),
+        "packed": packed(file), "tensors": len(file), "parameters": parameters,
         "bits_per_weight": 8 * nbytes / parameters if parameters else 0.0, "codecs": codecs,
         "meta": {key: brief(value) for key, value in file.meta.items()},
         "assets": {name: part.nbytes for name, part in index.assets.items()},
@@ -197,15 +198,28 @@ def summary(file: File) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def packed(file: File) -> dict[str, Any] | None:
+    """With what, and to how many bytes, the files are compressed whole; None when they are not."""
+    if file.source.packed is None:
+        return None
+    sources = [file.file(number) for number in range(len(file.index.files))]
+    size = sum(source.packed[1] if source.packed else source.size for source in sources)
+    return {"codec": file.source.packed[0], "size": size}
+
+
 def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
     """What `info` tells, for people."""
     from squish_core.resolver import human
 
     version = f" {data['version']}" if data["version"] else ""
     kind = f" ({data['kind']})" if data["kind"] != "model" else ""
+    if data["packed"]:
+        unpacked = f" unpacked, {human(data['packed']['size'])} compressed with {data['packed']['codec']},"
+    else:
+        unpacked = ""
     facts = [
         ("format", f"{data['format']}{version}{kind}"),
-        ("size", f"{human(data['size'])} in {counted(len(data['files']), 'file')}"),
+        ("size", f"{human(data['size'])}{unpacked} in {counted(len(data['files']), 'file')}"),
         ("tensors", f"{data['tensors']:,}"),
         ("parameters", f"{data['parameters']:,} at {data['bits_per_weight']:.2f} bits each"),
     ]
@@ -292,7 +306,7 @@ def planned(tensor: Tensor, backend: str | None, policy: str, op: str) -> Chain 
 
 
 def grouped(found: Iterable[Chain | SquishError]) -> list[str]:
-    """Explanations; tensors that are handled alike share one, and backends that are not installed are told once."""
+    """Explanations; tensors that are handled alike share one, and backends that cannot run here are told once."""
     from attrs import evolve
 
     groups: dict[str, list[str]] = {}
@@ -301,12 +315,14 @@ def grouped(found: Iterable[Chain | SquishError]) -> list[str]:
         if isinstance(item, SquishError):
             groups.setdefault(f"  none     {escape(item.message)}", []).append(item.tensor or "")
             continue
-        lacking = [refused for refused in item.refused if refused.encoding is None and refused.install]
-        absent |= {str(refused.backend): str(refused.install) for refused in lacking}
+        lacking = [refused for refused in item.refused if refused.encoding is None and refused.backend]
+        for refused in lacking:
+            why = f"is not installed ({refused.install})" if refused.install else f"cannot run here: {refused.why}"
+            absent[str(refused.backend)] = why
         rest = tuple(refused for refused in item.refused if refused not in lacking)
         groups.setdefault(evolve(item, refused=rest).explain().partition("\n")[2], []).append(item.target)
     lines = []
     for text, names in groups.items():
         lines += [names[0] + (f" and {len(names) - 1} more like it" if len(names) > 1 else ""), *text.split("\n"), ""]
-    lines += [f"backend {name} is not installed ({install})" for name, install in absent.items()]
+    lines += [f"backend {name} {why}" for name, why in absent.items()]
     return lines if absent else lines[:-1] or ["no tensors"]

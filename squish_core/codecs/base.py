@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Params = Mapping[str, Any]
 Region = tuple[slice, ...]
+Decoder = Callable[[Region, "np.ndarray"], None]
+"""Fills an array with a region of a tensor."""
 """One slice with explicit start and stop, step 1, per logical axis."""
 
 
@@ -46,8 +48,7 @@ class Codes:
     "none": q*scale; "zero_point": (q - offset)*scale; "bias": q*scale + offset. With a `table` (f32, the same for
     all of the tensor), q is `table[value]`. `words`: the same integers still packed, where a codec can give them so:
     unsigned little-endian words [..., words of a row], of any strides; each row fills its words as one bit stream,
-    first code lowest. Both are given as functions, so that only what the target asks for is made. Source: DESIGN,
-    data model.
+    first code lowest. Both are given as functions, so that only what the target asks for is made.
     """
 
     bits: int
@@ -119,6 +120,12 @@ class Codec:
         self, codec: Codec, values: np.ndarray, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params
     ) -> tuple[float, float, float, float] | None:
         """As `Encoder.compare` says; None: the core decodes and compares."""
+        return None
+
+    def decoder(
+        self, codec: Codec, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params
+    ) -> Decoder | None:
+        """As `Encoder.decoder` says; None: the codec decodes."""
         return None
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
@@ -217,6 +224,13 @@ class Encoder(Protocol):
     ) -> tuple[float, float, float, float] | None:
         """How far what `codec` decodes from these parts is from the values they were made of: the largest error, and
         the sums in f64 of squared errors, values and decoded values. None where only decoding can tell."""
+        ...
+
+    def decoder(
+        self, codec: Codec, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params
+    ) -> Decoder | None:
+        """What fills an array of f32, f16 or bf16 with the values of a region, those of `codec` rounded once, sooner
+        than it does. None where only the codec can."""
         ...
 
 

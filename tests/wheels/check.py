@@ -2,14 +2,17 @@
 
     python tests/wheels/check.py [plugin ...]       all of plugins/ unless some are named
 
-Each environment must list exactly what is installed in it and open a sample of its own format.
+Each environment must list exactly what is installed in it and open a sample of its own format. As many are tried at
+once as there are cores.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -112,12 +115,15 @@ def uv(*arguments: str | Path) -> str:
 
 def build(sources: dict[str, Path], wheels: Path) -> dict[str, Path]:
     """Build the wheel of every distribution: its name -> the file."""
-    built = {}
-    for name, source in sources.items():
+
+    def one(name: str) -> Path:
         pinned = ROOT / "constraints.txt"
-        uv("build", "--quiet", "--wheel", "--no-sources", "-b", pinned, "-o", wheels, source)
-        (built[name],) = wheels.glob(f"{name.replace('-', '_')}-*.whl")
-    return built
+        uv("build", "--quiet", "--wheel", "--no-sources", "-b", pinned, "-o", wheels, sources[name])
+        (built,) = wheels.glob(f"{name.replace('-', '_')}-*.whl")
+        return built
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(zip(sources, pool.map(one, sources)))
 
 
 def environment(folder: Path, names: list[str], wheels: dict[str, Path]) -> Path:
@@ -162,6 +168,20 @@ def run_tests(python: Path, folder: Path) -> None:
         pytest(python, ROOT, "not oracle and not fuzz", folder / "tests")
 
 
+def try_alone(names: list[str], source: Path | None, folder: Path, wheels: dict[str, Path]) -> str:
+    """What fails when these distributions are installed alone; `source` is the plugin whose tests run there."""
+    shown = " + ".join(names)
+    try:
+        python = environment(folder, names, wheels)
+        check(python, shown)
+        if source:
+            run_tests(python, source)
+    except CheckError as error:  # the others are tried all the same
+        return f"{shown}: {error}"
+    print(f"{shown}: fine", flush=True)
+    return ""
+
+
 def check_example(work: Path) -> None:
     """A third-party plugin: its wheel beside the core's alone, and the conformance kit on it."""
     folder = ROOT / "examples" / "acme_format"
@@ -184,18 +204,14 @@ def main(plugins: list[str]) -> None:
         work = Path(temporary)
         wheels = build({"squish-core": ROOT, **{names[each]: at for each, at in folders.items()}}, work / "wheels")
         print(f"built {len(wheels)} wheels", flush=True)
-        failed = []
-        for each in ["", *folders]:
-            alone = ["squish-core[testing]"] + ([names[each] + extras[each]] if each else [])
-            try:
-                python = environment(work / f"env-{each or 'core'}", alone, wheels)
-                check(python, each or "core alone")
-                if each:
-                    run_tests(python, folders[each])
-            except CheckError as error:  # the others are tried all the same
-                failed.append(f"{' + '.join(alone)}: {error}")
-            else:
-                print(f"{' + '.join(alone)}: fine", flush=True)
+        core = "squish-core[testing]"
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            tried = [pool.submit(try_alone, [core], None, work / "env-core", wheels)]
+            tried += [
+                pool.submit(try_alone, [core, names[each] + extras[each]], at, work / f"env-{each}", wheels)
+                for each, at in folders.items()
+            ]
+        failed = list(filter(None, (each.result() for each in tried)))
         check_example(work)
         if failed:
             raise CheckError("\n".join(failed))

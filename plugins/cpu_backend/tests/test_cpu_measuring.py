@@ -55,6 +55,36 @@ def test_sums_depend_on_neither_threads_nor_instructions(monkeypatch: pytest.Mon
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize(("codec", "params", "shape"), [*CASES, ("dense", {"dtype": "bf16"}, (5, 64))])
+def test_regions_are_decoded_as_by_the_codec(
+    codec: str, params: Any, shape: Any, dtype: str, instructions: str
+) -> None:
+    registry, wanted = squish.registry(), CodecSpec(codec, params)
+    own, encoder = registry.codec(wanted), registry.encoder(wanted)
+    values = np.random.default_rng(0).standard_normal(shape, np.float32)
+    spec, parts = TensorSpec(name="w", shape=shape, dtype="f32"), encoder.encode(values, params)
+    fill = encoder.decoder(own, parts, spec, params)
+    assert fill is not None
+    decoded = np.empty(shape, dtypes.to_numpy(own.value_dtype(spec, params)))
+    own.decode(parts, spec, params, region=tuple(slice(0, size) for size in shape), out=decoded)
+    region = (slice(1, 2), *(slice(0, size) for size in shape[1:]))
+    out = np.empty(decoded[region].shape, dtypes.to_numpy(dtype))
+    fill(region, out)
+    np.testing.assert_array_equal(out, decoded[region].astype(out.dtype))
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (3, 7), (2, 3, 1000), (0, 4)])
+@pytest.mark.parametrize("given", ["f32", "f16", "bf16", "f64"])
+@pytest.mark.parametrize("wanted", ["f32", "f16", "bf16", "f64", "f8_e4m3"])
+def test_floats_are_rounded_as_by_numpy(shape: Any, given: str, wanted: str, instructions: str) -> None:
+    values = np.asarray(np.random.default_rng(0).standard_normal(shape) * 100).astype(dtypes.to_numpy(given))
+    made = squish.registry().encoder(CodecSpec("dense")).encode(values, {"dtype": wanted})["data"]
+    expected = values.astype(dtypes.to_numpy(wanted))
+    assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_array_equal(made, expected)
+
+
 def test_what_the_loops_leave_to_the_core() -> None:
     registry, wanted = squish.registry(), CodecSpec("ggml.q8_0")
     codec, encoder = registry.codec(wanted), registry.encoder(wanted)

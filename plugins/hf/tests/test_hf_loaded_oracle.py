@@ -11,6 +11,7 @@ import oracles
 import pytest
 
 import squish_core as squish
+from squish_core.api import dtypes
 
 pytestmark = pytest.mark.oracle
 PACKED = "affine:bits={},group_size=32,word=i32,scale_dtype=f16"
@@ -41,7 +42,7 @@ def loaded(folder: str) -> Any:
     for name, layer in model.named_modules():
         if hasattr(layer, "dequantize_weight"):
             found = layer.dequantize_weight().T
-        elif hasattr(layer, "weight_packed"):
+        elif getattr(layer, "quantization_scheme", None):
             decompress_module(layer)
             found = layer.weight
         else:
@@ -79,6 +80,69 @@ def packed(dense: Path, folder: Path, bits: int, zeros: str) -> Path:
     """The model's projections in compressed-tensors, from which the other methods are repacked."""
     squish.convert(dense, folder, "hf:method=compressed-tensors", encode=f"*proj.weight={PACKED.format(bits)}{zeros}")
     return folder
+
+
+@pytest.mark.parametrize(
+    "encoding", ["mx", "mx:block_size=16,scale_dtype=f8_e4m3", "mx:element=f8_e4m3"], ids=["mxfp4", "nvfp4", "mxfp8"]
+)
+@pytest.mark.parametrize("mixed", [False, True])
+def test_microscaled_layers_are_loaded_with_the_same_weights(
+    encoding: str, mixed: bool, dense: Path, tmp_path: Path
+) -> None:
+    rules = [f"*proj.weight={encoding}", *([f"*mlp*={PACKED.format(4)}"] if mixed else [])]
+    squish.convert(dense, tmp_path / "out", "hf:method=compressed-tensors", encode=rules)
+    found = oracles.peer("transformers").run(loaded, folder=str(tmp_path / "out"))
+    assert (found["left"], len(found["weights"])) == ([], 7)
+    with squish.open(tmp_path / "out") as file:
+        assert not file.problems
+        for name, weight in found["weights"].items():
+            codec = file[name].codec
+            assert codec == ("affine" if mixed and ".mlp." in name else "mx")
+            # the package multiplies NVFP4 in bfloat16, the others in the model's float32
+            dtype = "bf16" if codec == "mx" and "block_size" in encoding else "f32"
+            narrow = file[name].numpy().astype(dtypes.to_numpy(dtype))
+            np.testing.assert_array_equal(weight, narrow.astype(np.float32), err_msg=name)
+
+
+def experts(folder: str) -> None:
+    """Runs in the peer: saves a small seeded gpt-oss with its experts turned to [experts, out, in]."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import GptOssConfig, GptOssForCausalLM
+
+    torch.manual_seed(0)
+    config = GptOssConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+        head_dim=16, vocab_size=64, num_local_experts=3, num_experts_per_tok=2, tie_word_embeddings=False,
+    )  # fmt: skip
+    GptOssForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    stored = load_file(f"{folder}/model.safetensors")
+    turned = {name: part.transpose(1, 2).contiguous() for name, part in stored.items() if name.endswith("_proj")}
+    save_file({**stored, **turned}, f"{folder}/model.safetensors", metadata={"format": "pt"})
+
+
+def experts_loaded(folder: str) -> Any:
+    """Runs in the peer: what loading left over, and the experts' weights, dequantised in bfloat16."""
+    import torch
+    from transformers import AutoModelForCausalLM, Mxfp4Config
+
+    model, told = AutoModelForCausalLM.from_pretrained(
+        folder, quantization_config=Mxfp4Config(dequantize=True), device_map="cpu", output_loading_info=True
+    )
+    found = {name: part for name, part in model.named_parameters() if name.endswith(("gate_up_proj", "down_proj"))}
+    left = [str(key) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for key in told[kind]]
+    return {"left": left, "weights": {name: part.detach().to(torch.float32).numpy() for name, part in found.items()}}
+
+
+def test_gpt_oss_is_loaded_with_the_same_experts(tmp_path: Path) -> None:
+    peer = oracles.peer("transformers")
+    peer.run(experts, folder=str(tmp_path / "in"))
+    squish.convert(tmp_path / "in", tmp_path / "out", "hf:method=mxfp4", encode="*experts.*_proj=mx")
+    found = peer.run(experts_loaded, folder=str(tmp_path / "out"))
+    assert (found["left"], len(found["weights"])) == ([], 2)
+    with squish.open(tmp_path / "out") as file:
+        for name, weight in found["weights"].items():
+            np.testing.assert_array_equal(weight.transpose(0, 2, 1), file[name].numpy())
 
 
 @pytest.mark.parametrize(

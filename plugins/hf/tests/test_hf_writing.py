@@ -17,7 +17,8 @@ SAME = {
     "gptq-v1_w4_g128_sym": "gptq", "gptq-v1_w3_g32_asym": "gptq", "gptq-v2_w4_g64_asym_actorder": "gptq_v2",
     "awq-gemm_w4_g128": "awq", "awq-gemm_w4_g64_bias": "awq",
     "compressed-tensors-w4_g32_sym": "compressed-tensors", "compressed-tensors-w3_g64_asym_dense": "compressed-tensors",
-    "compressed-tensors-w4_ragged_columns": "compressed-tensors",
+    "compressed-tensors-w4_ragged_columns": "compressed-tensors", "compressed-tensors-mxfp4a16": "compressed-tensors",
+    "compressed-tensors-nvfp4a16": "compressed-tensors", "mxfp4-gptoss-experts2": "mxfp4",
 }  # fmt: skip
 
 

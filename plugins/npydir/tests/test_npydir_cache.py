@@ -86,8 +86,10 @@ def test_int8_becomes_int4_in_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tier", ["finalized", "int4"])
-def test_an_interrupted_build_is_completed(tmp_path: Path, tier: str) -> None:
+def test_an_interrupted_build_is_completed(tmp_path: Path, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = directory(tmp_path, "int8")
+    monkeypatch.setattr(cache, "BATCH", 2 * 8 * 128)
+    (folder / ".squish-killed" / "made").mkdir(parents=True)
 
     def stop(name: str, done: int, total: int | None) -> None:
         raise KeyboardInterrupt

@@ -78,6 +78,13 @@ def test_any_range_is_that_of_the_content(data: st.DataObject):
 PACKED = packed(CONTENT)
 
 
+@pytest.mark.parametrize("content", [CONTENT, SMALL, b""])
+def test_nothing_can_be_read_anywhere(content: bytes):
+    source = opened(packed(content))
+    for offset in (0, len(content) // 2, len(content)):
+        assert source.read(offset, 0) == bytes(source.view(offset, 0)) == b""
+
+
 def test_a_small_range_decodes_one_frame_and_reading_on_the_next_ones(monkeypatch):
     decoded = []
     monkeypatch.setattr(files, "WORKERS", 2)

@@ -31,6 +31,7 @@ def squish_encoders() -> list[EncoderInfo]:
     ] + [
         EncoderInfo(id=name, title=f"{name}, compiled", factory=f"squish_cpu.encoders:{made}")
         for name, made in (
-            ("affine", "AffineEncoder"), ("squizd.int4", "squizd_int4"), ("squizd.int2", "squizd_int2"),
+            ("dense", "DenseEncoder"), ("affine", "AffineEncoder"),
+            ("squizd.int4", "squizd_int4"), ("squizd.int2", "squizd_int2"),
         )
     ]  # fmt: skip

@@ -9,10 +9,10 @@ from squish_codecs import encoding
 from squish_codecs.affine import Affine
 from squish_codecs.scheme import Scheme
 
-from squish_core.api import Codec, CodecError, Params, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, Dense, Params, TensorSpec, dtypes, full
 
 from . import library as native
-from .layouts import GGML, GGML_FIRST, TYPES, Array
+from .layouts import DENSE, GGML, GGML_FIRST, TYPES, Array
 from .library import library, threads
 from .measuring import Measuring
 
@@ -72,6 +72,25 @@ class AffineEncoder(Measuring, Affine):
     def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
         scheme = Scheme.of(params)
         return compiled(scheme, panel) or super().encode(panel, params, stats=stats)
+
+
+class DenseEncoder(Measuring, Dense):
+    """Floats of 16 and 32 bits to each other, rounded to the nearest; NumPy's way for all others."""
+
+    def __init__(self) -> None:
+        library()
+
+    def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        given = dtypes.from_numpy(panel.dtype)
+        wanted = params.get("dtype", given)
+        if given == wanted or not {given, wanted} <= DENSE.keys() or not panel.size:
+            return super().encode(panel, params, stats=stats)
+        values = np.require(np.atleast_1d(panel), requirements=["C", "A"])
+        decode = self.decoder(self, {"data": values}, TensorSpec(name="", shape=values.shape, dtype=given), {})
+        assert decode is not None
+        out = np.empty(values.shape, dtypes.to_numpy(wanted))
+        decode(full(values.shape), out)
+        return {"data": out.reshape(panel.shape)}
 
 
 def squizd_encoder(name: str) -> Codec:

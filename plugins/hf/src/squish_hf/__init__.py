@@ -16,7 +16,7 @@ def squish_containers() -> list[ContainerInfo]:
             refines="safetensors",
             can_write=True,
             options={
-                "method": "gptq, gptq_v2, awq or compressed-tensors",
+                "method": "gptq, gptq_v2, awq, compressed-tensors or mxfp4 (gpt-oss)",
                 "max_shard_size": "most bytes of tensors in a shard (5GB)",
             },
             codecs=("dense", "affine", "mx", "float8", "bitmask", "palette", "hf.act_order", "hf.awq_gemv", "hf.bnb8"),

@@ -1,4 +1,4 @@
-"""Writing GPTQ, AWQ and compressed-tensors: affine codes of any family in the layout of the method."""
+"""Writing GPTQ, AWQ, compressed-tensors and gpt-oss: codes of any family in the layout of the method."""
 
 from __future__ import annotations
 
@@ -24,10 +24,11 @@ from squish_core.api import (
     TensorSpec,
 )
 from squish_hf.awq import ORDER
+from squish_hf.microscaled import GPT_OSS, Setting, accepts_experts, accepts_layer, form_of
 
 METHOD, WEIGHT = "method", ".weight"
 GPTQ, GPTQ_V2, AWQ, PACKED = "gptq", "gptq_v2", "awq", "compressed-tensors"
-METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED)
+METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED, GPT_OSS)
 BITS = {GPTQ: (2, 3, 4, 8), GPTQ_V2: (2, 3, 4, 8), AWQ: (4,), PACKED: (2, 3, 4, 5, 6, 7, 8)}
 NAMES = {"data": "qweight", "offset": "qzeros", "scale": "scales", "g_idx": "g_idx"}
 PACKED_NAMES = {
@@ -37,10 +38,14 @@ Form = Mapping[str, Any]
 
 
 def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
-    """Dense tensors, and affine codes as the method stores them; whether they fit exactly, the data show."""
+    """Dense tensors, and codes as the method stores them; whether they fit exactly, the data show."""
     method = chosen(options)
     if encoding.codec.id == "dense":
         return writer.accepts(spec, encoding)
+    if method == GPT_OSS:
+        return accepts_experts(spec, encoding)
+    if method == PACKED and encoding.codec.id == "mx" and spec.name.endswith(WEIGHT):
+        return accepts_layer(spec, encoding)
     form = affine_form(encoding.codec)
     if form is None or not spec.name.endswith(WEIGHT) or len(spec.shape) != 2:
         return Refusal(why=f"{method} holds matrices of integer codes called <layer>.weight, not {encoding.codec.id}")
@@ -94,6 +99,8 @@ def lower(tensor: Outgoing, method: str) -> list[Outgoing]:
     spec, (encoding,) = tensor.spec, tensor.spec.encodings
     if encoding.codec.id == "dense":
         return [tensor]
+    if encoding.codec.id == "mx":
+        return lowered(tensor, _blocks(spec, encoding, method))
     layer = spec.name.removesuffix(WEIGHT)
     names = PACKED_NAMES if method == PACKED else NAMES
     fields: list[tuple[str, str, tuple[int, ...], str | bytes]] = [
@@ -109,27 +116,58 @@ def lower(tensor: Outgoing, method: str) -> list[Outgoing]:
     return lowered(tensor, fields)
 
 
+def _blocks(spec: TensorSpec, encoding: Encoding, method: str) -> list[tuple[str, str, tuple[int, ...], str]]:
+    """What is stored of microscaled codes."""
+    parts = encoding.parts
+    if method == GPT_OSS:
+        *lead, last = spec.shape
+        scales = parts["scale"].shape
+        return [
+            (f"{spec.name}_blocks", "u8", (*lead, last // 32, 16), "data"),
+            (f"{spec.name}_scales", "u8", scales, "scale"),
+        ]
+    layer, form = spec.name.removesuffix(WEIGHT), form_of(encoding.codec.params)
+    assert form is not None
+    return [
+        (f"{layer}.{name}", dtype, parts[role].shape or (1,), role) for role, (name, dtype) in form.fields.items()
+    ]  # fmt: skip
+
+
 def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str) -> dict[str, Any]:
     """A configuration that states how all quantised layers are stored; FormatError where the method cannot."""
-    forms = {
-        spec.name.removesuffix(WEIGHT): (spec.encodings[0].codec.inner or spec.encodings[0].codec).params
+    codecs = {
+        spec.name.removesuffix(WEIGHT): spec.encodings[0].codec.inner or spec.encodings[0].codec
         for spec in specs if spec.encodings[0].codec.id != "dense"
     }  # fmt: skip
     kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
-    if not forms:
+    if not codecs:
         return kept
-    settings = {layer: (form["bits"], form["group_size"] or -1, "zero" in form) for layer, form in forms.items()}
-    if method == PACKED:
-        groups = {
-            f"group_{number}": _group(each, [layer for layer, own in settings.items() if own == each])
-            for number, each in enumerate(sorted(set(settings.values())))
-        }  # fmt: skip
-        stated = {
-            "quant_method": PACKED, "version": "0.20.0", "format": "pack-quantized",
-            "quantization_status": "compressed", "config_groups": groups, "ignore": [],
-        }  # fmt: skip
-        return {**kept, "quantization_config": stated}
-    several = {(bits, group) for bits, group, _ in settings.values()}
+    before = config.get("quantization_config")
+    before = before if isinstance(before, dict) else {}
+    if method == GPT_OSS:
+        own = before if before.get("quant_method") == GPT_OSS else {"quant_method": GPT_OSS}
+        return {**kept, "quantization_config": own}
+    settings = {layer: _setting(codec) for layer, codec in codecs.items()}
+    stated = _groups(settings) if method == PACKED else _single(settings, method, before.get("desc_act") is True)
+    return {**kept, "quantization_config": stated}
+
+
+def _groups(settings: Mapping[str, Setting]) -> dict[str, Any]:
+    """compressed-tensors: a group for each setting, with its layers by name."""
+    groups = {
+        f"group_{number}": each.group_of([layer for layer, own in settings.items() if own == each])
+        for number, each in enumerate(sorted(set(settings.values())))
+    }
+    formats = sorted({each.format for each in settings.values()})
+    return {
+        "quant_method": PACKED, "version": "0.20.0", "format": formats[0] if len(formats) == 1 else "mixed-precision",
+        "quantization_status": "compressed", "config_groups": groups, "ignore": [],
+    }  # fmt: skip
+
+
+def _single(settings: Mapping[str, Setting], method: str, ordered: bool) -> dict[str, Any]:
+    """GPTQ and AWQ: one for all layers."""
+    several = {(each.bits, each.group or -1) for each in settings.values()}
     if len(several) > 1:
         shown = ", ".join(f"{bits} bits in {group}" for bits, group in sorted(several))
         raise FormatError(
@@ -139,18 +177,11 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
     ((bits, group),) = several
     common = {"bits": bits, "group_size": group}
     if method == AWQ:
-        return {**kept, "quantization_config": {"quant_method": AWQ, "version": "gemm", "zero_point": True, **common}}
-    before = config.get("quantization_config")
-    ordered = isinstance(before, dict) and before.get("desc_act") is True
-    single: dict[str, Any] = {"quant_method": GPTQ, "checkpoint_format": method, "desc_act": ordered, "sym": False}
-    return {**kept, "quantization_config": {**single, **common}}
+        return {"quant_method": AWQ, "version": "gemm", "zero_point": True, **common}
+    return {"quant_method": GPTQ, "checkpoint_format": method, "desc_act": ordered, "sym": False, **common}
 
 
-def _group(setting: tuple[int, int, bool], layers: Sequence[str]) -> dict[str, Any]:
-    bits, group, symmetric = setting
-    weights = {
-        "num_bits": bits, "type": "int", "symmetric": symmetric, "strategy": "channel" if group == -1 else "group",
-        "group_size": None if group == -1 else group, "dynamic": False,
-    }  # fmt: skip
-    both = {"input_activations": None, "output_activations": None}
-    return {"format": "pack-quantized", "targets": list(layers), "weights": weights, **both}
+def _setting(codec: CodecSpec) -> Setting:
+    form = form_of(codec.params) if codec.id == "mx" else None
+    params = codec.params
+    return form.setting if form else Setting("pack-quantized", params["bits"], params["group_size"], "zero" in params)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from glob import escape
 from pathlib import Path
 
@@ -16,12 +16,16 @@ from squish_core.api import File, FormatError, LimitError, TensorSpec, convert
 from squish_core.api import open as open_model
 
 from . import sealing
+from .manifest import MANIFEST
 from .replacing import delete_eights
 from .tiers import LABELS, SUFFIX, TIERS
 
 MIB = 1 << 20
 MEMORY = 256 * MIB
 """What a build may take: panels and the encoders' temporaries, whatever the size of the model."""
+BATCH = 256 * MIB
+"""Of float16 values: what a build that is interrupted may lose."""
+ROOM = ".squish-"
 GROUPS = (32, 16, 8, 4)
 MLX_GROUPS = (32, 64, 128)
 Progress = Callable[[str, int, int | None], None]
@@ -68,6 +72,8 @@ def _build(path: str | Path, tier: str, progress: Progress | None) -> Built:
         if (folder / sentinel).exists():
             _seal(folder)
             return Built(tier=tier, made=0, kept=len(own), size=0)
+        for left in folder.glob(f"{ROOM}*"):
+            shutil.rmtree(left)  # by a build that was killed
         _check_room(folder, sum(spec.elements for spec in own.index.tensors.values()) * share // 8)
         built = make(own, folder, progress)
     _touch(folder / sentinel)
@@ -92,12 +98,14 @@ def _finalized(own: File, folder: Path, progress: Progress | None) -> Built:
     place = folder / "finalized"
     place.mkdir(exist_ok=True)
     targets = {name: place / f"{name.replace('.', '__')}.npy" for name in own}
-    left = [name for name in own if not targets[name].exists()]
-    for name in _counted(own, left, progress):
-        with _converted(own, name, "f16" if _is_float(own.index.tensors[name]) else "keep") as arrays:
-            os.replace(arrays["pt"], targets[name])
+    rules = {
+        name: "f16" if _is_float(own.index.tensors[name]) else "keep"
+        for name, target in targets.items() if not target.exists()
+    }  # fmt: skip
+    for name, arrays in _converted(own, rules, progress):
+        os.replace(arrays["pt"], targets[name])
     size = sum(target.stat().st_size for target in targets.values())
-    return Built(tier="", made=len(left), kept=len(own) - len(left), size=size)
+    return Built(tier="", made=len(rules), kept=len(own) - len(rules), size=size)
 
 
 def _int4(own: File, folder: Path, progress: Progress | None) -> Built:
@@ -106,15 +114,16 @@ def _int4(own: File, folder: Path, progress: Progress | None) -> Built:
         name: encoding for name, spec in own.index.tensors.items() for encoding in spec.encodings[:1]
         if encoding.label == "int8" and spec.shape and spec.shape[-1] % 2 == 0
     }  # fmt: skip
-    size = 0
-    for name in _counted(own, list(eights), progress):
+    rules, size = {}, 0
+    for name in eights:
         columns = own[name].shape[-1]
         group = next((size for size in GROUPS if columns >= 2 * size and columns % size == 0), columns)
+        rules[name] = f"affine:bits=4,group_size={group},offset=bias"
+    for name, arrays in _converted(own, rules, progress):
         stem = folder / own.index.files[eights[name].parts["data"].segments[0].file].name.rpartition("__")[0]
-        with _converted(own, name, f"affine:bits=4,group_size={group},offset=bias") as arrays:
-            for suffix in ("s4a", "z4a", "q4a"):  # the codes last: where they are, their scales are
-                size += arrays[suffix].stat().st_size
-                os.replace(arrays[suffix], f"{stem}__{suffix}.npy")
+        for suffix in ("s4a", "z4a", "q4a"):  # the codes last: where they are, their scales are
+            size += arrays[suffix].stat().st_size
+            os.replace(arrays[suffix], f"{stem}__{suffix}.npy")
     fours = sum(spec.encodings[0].label == "int4" for spec in own.index.tensors.values())
     return Built(tier="", made=len(eights), kept=fours, size=size)
 
@@ -170,24 +179,39 @@ def _is_float(spec: TensorSpec) -> bool:
     return spec.dtype.startswith(("f", "bf"))
 
 
-def _counted(own: File, names: list[str], progress: Progress | None) -> Iterator[str]:
-    """The names, with progress in bytes of float16."""
-    sizes = {name: 2 * own.index.tensors[name].elements for name in names}
+def _converted(
+    own: File, rules: Mapping[str, str], progress: Progress | None
+) -> Iterator[tuple[str, dict[str, Path]]]:  # fmt: skip
+    """Each tensor's arrays by suffix, made some tensors at a time in a directory that goes once they are taken."""
+    sizes = {name: 2 * own.index.tensors[name].elements for name in rules}
     done, total = 0, sum(sizes.values())
-    for name in names:
-        yield name
-        done += sizes[name]
-        if progress:
-            progress(name, done, total)
+    for batch in _batches(sizes):
+        with tempfile.TemporaryDirectory(prefix=ROOM, dir=own.name) as room:
+            target = Path(room) / "made"
+            patterns = {escape(name): rules[name] for name in batch}
+            convert(own, target, "npydir", patterns, only=patterns)
+            arrays: dict[str, dict[str, Path]] = {}
+            for path in (target / "tensors").glob("*.npy"):
+                key, _, suffix = path.stem.rpartition("__")
+                arrays.setdefault(key, {})[suffix] = path
+            for name, key in json.loads((target / MANIFEST).read_text()).items():
+                yield name, arrays[key]
+                done += sizes[name]
+                if progress:
+                    progress(name, done, total)
 
 
-@contextmanager
-def _converted(own: File, name: str, rule: str) -> Iterator[dict[str, Path]]:
-    """One tensor's arrays by suffix, in a directory of its own beside the others, which goes when this ends."""
-    with tempfile.TemporaryDirectory(prefix=".squish-", dir=own.name) as room:
-        convert(own, Path(room) / "one", "npydir", {escape(name): rule}, only=escape(name))
-        arrays = (Path(room) / "one" / "tensors").glob("*.npy")
-        yield {path.stem.rpartition("__")[2]: path for path in arrays}
+def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Names in order, as many at a time as what they are made into stays below `BATCH`, one at least."""
+    batch, held = list[str](), 0
+    for name, size in sizes.items():
+        if batch and held + size > BATCH:
+            yield batch
+            batch, held = [], 0
+        batch.append(name)
+        held += size
+    if batch:
+        yield batch
 
 
 def _check_room(folder: Path, disk: int) -> None:

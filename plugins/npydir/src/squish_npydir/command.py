@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from squish_core.api import Answer
+from squish_core.api import Answer, Progress
 
 from . import cache
 
@@ -26,16 +26,17 @@ def build(
     delete_source: Annotated[
         bool, typer.Option("--delete-source", help="int4: delete the INT8 arrays once all values were compared.")
     ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
     """Build a tier from the directory's own files; the next open takes the best one that is there.
 
     An interrupted build is completed when it is started again; the sentinel is written last.
     """
-    built = cache.build(model, tier, delete_source=delete_source)
+    with Progress("building", quiet) as progress:
+        built = cache.build(model, tier, progress, delete_source=delete_source)
     data = {"model": model, "tier": tier, "made": built.made, "kept": built.kept, "size": built.size}
     if not built.made:
         return Answer(data, [f"{model}: the tier {tier} is there already"])
-    return Answer(
-        data, [f"{model}: {tier} with {built.made:,} tensors, {built.kept:,} were there; {built.size:,} bytes"]
-    )
+    kept = f", {built.kept:,} more were there" if built.kept else ""
+    return Answer(data, [f"{model}: {tier} with {built.made:,} tensors{kept}; {built.size:,} bytes"])
