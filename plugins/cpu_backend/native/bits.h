@@ -96,4 +96,14 @@ static INLINE void six_bits(const uint8_t* packed, uint8_t scale[8], uint8_t min
     memcpy(minimum, &made.minimum, 8);
 }
 
+// Byte k of entry `mask`: how many of the bits below bit k are set.
+struct Places {
+    uint64_t of[256];
+    constexpr Places() : of() {
+        for (int mask = 0; mask < 256; mask++)
+            for (int k = 0, below = 0; k < 8; below += mask >> k++ & 1) of[mask] |= uint64_t(below) << 8 * k;
+    }
+};
+static constexpr Places PLACES;
+
 }  // namespace ISA

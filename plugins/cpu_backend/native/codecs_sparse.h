@@ -51,55 +51,67 @@ struct TripleBitmap {
 
 // Zeros, and values where a bit is set; all times the row's scale, where there is one.
 struct Sparse {
-    template <int Type> static INLINE F load16(const Weights& w, int64_t first) {
-        const Sixteen<size_of(Type)> some(w.data, first, w.stored);
-        if constexpr (Type == F32) return load(some.at);
-        else if constexpr (Type == F16) return load_half(some.at);
-        else if constexpr (Type == BF16) return load_bf16(some.at);
-        else if constexpr (Type == I8) return widen_i8(load_bytes(some.at));
+    template <int Type> static INLINE F load16(const Weights& w, const uint8_t* at) {
+        if constexpr (Type == F32) return load(at);
+        else if constexpr (Type == F16) return load_half(at);
+        else if constexpr (Type == BF16) return load_bf16(at);
+        else if constexpr (Type == I8) return widen_i8(load_bytes(at));
         float lanes[16];
-        for (int i = 0; i < 16; i++) lanes[i] = w.listed[some.at[i]];
+        for (int i = 0; i < 16; i++) lanes[i] = w.listed[at[i]];
         return load(lanes);
     }
 
     template <class Sink> static INLINE void run(const Weights& w, int64_t row, int64_t c0, int64_t c1, Sink& sink) {
         switch (w.offset_type) {
-            case F32: return run_type<F32>(w, row, c0, c1, sink);
-            case F16: return run_type<F16>(w, row, c0, c1, sink);
-            case BF16: return run_type<BF16>(w, row, c0, c1, sink);
-            case I8: return run_type<I8>(w, row, c0, c1, sink);
-            default: return run_type<LISTED>(w, row, c0, c1, sink);
+            case F32: return w.scale ? run_type<F32, true>(w, row, c0, c1, sink) : run_type<F32, false>(w, row, c0, c1, sink);
+            case F16: return w.scale ? run_type<F16, true>(w, row, c0, c1, sink) : run_type<F16, false>(w, row, c0, c1, sink);
+            case BF16: return w.scale ? run_type<BF16, true>(w, row, c0, c1, sink) : run_type<BF16, false>(w, row, c0, c1, sink);
+            case I8: return run_type<I8, true>(w, row, c0, c1, sink);
+            default: return run_type<LISTED, true>(w, row, c0, c1, sink);
         }
     }
 
-    template <int Type, class Sink> static INLINE void run_type(const Weights& w, int64_t row, int64_t c0, int64_t c1, Sink& sink) {
-        const F scale = splat(w.scale ? widened(w.scale, w.scale_type, w.listed, row * w.grid_row) : 1);
+    template <int Type, bool Scaled, class Sink> static INLINE void put(Sink& sink, int64_t i, F v, F scale, int64_t count) {
+        if constexpr (Scaled) put_some(sink, i, v * scale, count);
+        else if constexpr (Type == BF16) put_some(sink, i, sink.widened(v), count);
+        else put_some(sink, i, v, count);
+    }
+
+    template <int Type, bool Scaled, class Sink>
+    static INLINE void run_type(const Weights& w, int64_t row, int64_t c0, int64_t c1, Sink& sink) {
+        const F scale = splat(Scaled ? widened(w.scale, w.scale_type, w.listed, row * w.grid_row) : 1);
         const int64_t begin = row * w.pitch, end = (begin + w.columns + 7) / 8;
         const uint8_t* bits = w.plane0;
-        int64_t at = w.starts[row];
-        for (int64_t c = 0; c < c0; c += 16) at += __builtin_popcount(mask16(bits, begin + c, end));
-        int64_t c = c0;
-        if constexpr (has_expand && Sink::type != F32)  // rounded side by side, and only then sent to their places
-            for (; !w.scale && c + 32 <= c1 && at + 32 <= w.stored && (begin + c) / 8 + 8 <= end; c += 32) {
+        int64_t at = w.starts[row], c = c0;
+        for (int64_t skipped = 0; skipped < c0; skipped += 16) at += __builtin_popcount(mask16(bits, begin + skipped, end));
+        if constexpr (has_expand && Sink::type != F32 && !Scaled)  // rounded side by side, and only then sent to their places
+            for (; c + 32 <= c1 && at + 32 <= w.stored && (begin + c) / 8 + 8 <= end; c += 32) {
                 const uint32_t mask = uint32_t(read<uint64_t>(bits + (begin + c) / 8) >> (begin + c) % 8);
                 sink.put(c - c0, expand(mask, rounded32<Type>(w, at, sink)));
                 at += __builtin_popcount(mask);
             }
+        for (; c + 64 <= c1 && at + 64 <= w.stored && begin % 8 == 0; c += 64) {
+            const uint64_t word = read<uint64_t>(bits + (begin + c) / 8);
+            UNROLL for (int k = 0; k < 64; k += 16) {
+                const uint32_t mask = word >> k & 0xffff;
+                put<Type, Scaled>(sink, c - c0 + k, expand(mask, load16<Type>(w, w.data + at * size_of(Type))), scale, 16);
+                at += __builtin_popcount(mask);
+            }
+        }
         for (; c < c1; c += 16) {
             const int64_t count = c1 - c < 16 ? c1 - c : 16;
             const uint32_t mask = mask16(bits, begin + c, end) & ((1u << count) - 1);
-            const F v = expand(mask, load16<Type>(w, at));
-            if (w.scale) put_some(sink, c - c0, v * scale, count);
-            else if constexpr (Type == BF16) put_some(sink, c - c0, sink.widened(v), count);
-            else put_some(sink, c - c0, v, count);
+            const Sixteen<size_of(Type)> some(w.data, at, w.stored);
+            put<Type, Scaled>(sink, c - c0, expand(mask, load16<Type>(w, some.at)), scale, count);
             at += __builtin_popcount(mask);
         }
     }
 
     template <int Type, class Sink> static INLINE auto rounded32(const Weights& w, int64_t first, const Sink& sink) {
-        if constexpr (Type == Sink::type) return read<Halves32>(w.data + first * 2);
-        else if constexpr (Type == BF16) return sink.widened(load16<Type>(w, first), load16<Type>(w, first + 16));
-        else return sink.rounded(load16<Type>(w, first), load16<Type>(w, first + 16));
+        const uint8_t* at = w.data + first * size_of(Type);
+        if constexpr (Type == Sink::type) return read<Halves32>(at);
+        else if constexpr (Type == BF16) return sink.widened(load16<Type>(w, at), load16<Type>(w, at + 32));
+        else return sink.rounded(load16<Type>(w, at), load16<Type>(w, at + 16 * size_of(Type)));
     }
 
     // Sixteen bits from any bit on; no byte from `end` on is read.

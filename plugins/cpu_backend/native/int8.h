@@ -55,11 +55,17 @@ template <class Units, bool Mixed = false> void quantize_all(const Weights& w, c
 // Products of one row with Count vectors.
 template <class Units, int Count> struct RowSum8 {
     static constexpr int per = Units::scales == Scales::EACH ? 2 : 1;
+#ifdef __AVX512VNNI__
+    static constexpr bool wide = Units::units == 8;
+    using Sum = typename Choose<wide, F, Sum8>::type;
+#else
+    using Sum = Sum8;
+#endif
     const Units codec;
     const uint8_t* at;
     const int8_t* x;
     int64_t columns;
-    Sum8 even[Count] = {}, odd[Count] = {};
+    Sum even[Count] = {}, odd[Count] = {};
 
     INLINE B codes(int unit, B& high) {
         B low;
@@ -69,13 +75,26 @@ template <class Units, int Count> struct RowSum8 {
     // `scale` is that of weights and activations, PANEL * per for each vector.
     INLINE void add_block(const float* scale) {
         UNROLL for (int ahead = 0; ahead < Units::bytes; ahead += 64) prefetch(at + AHEAD + ahead);
+#ifdef __AVX512VNNI__
+        if constexpr (wide) {
+            UNROLL for (int quarter = 0; quarter < 4; quarter++, x += 64, scale += 2 * per) {
+                const Wide both = codec.wide(at, quarter);
+                UNROLL for (int v = 0; v < Count; v++) {
+                    const F next = add_products(both, x + v * columns, spread<32 / per>(scale + v * PANEL * per), even[v]);
+                    even[v] = odd[v], odd[v] = next;
+                }
+            }
+            at += Units::bytes;
+            return;
+        } else
+#endif
         UNROLL for (int unit = 0; unit < Units::units; unit++, x += 32) {
             B high;
             const B low = codes(unit, high);
             UNROLL for (int v = 0; v < Count; v++) {
                 const float* s = scale + v * PANEL * per + unit * per;
                 const int8_t* with = x + v * columns;
-                Sum8 next;
+                Sum next;
                 if constexpr (per == 2) next = add_products(low, high, with, s[0], s[1], even[v]);
                 else next = add_products(low, high, with, s[0], even[v]);
                 even[v] = odd[v], odd[v] = next;
@@ -121,11 +140,12 @@ void multiply8_row(const Weights& w, int64_t row, const Codes8& x, int64_t v0, f
                 const float* with = scales + v * x.padded + first;
                 float* to = both + v * per * PANEL + i;
                 if constexpr (per == 1) store(to, s * load(with + i));
-                else UNROLL for (int k = 0; k < 16; k++) to[k] = scale[i + k] * with[(i + k) / 2];
+                else store(to, s * doubled(with + i / 2));
             }
         }
         if (each == 1) for (int64_t g = 0; g < count; g += Units::units) total.add_block(both + per * g);
-        else for (int64_t g = 0; g < count; g++) total.add(scale[g], scales + (first + g) * each, x.padded, each);
+        else if constexpr (Units::units == 1)
+            for (int64_t g = 0; g < count; g++) total.add(scale[g], scales + (first + g) * each, x.padded, each);
     }
     UNROLL for (int v = 0; v < Count; v++) y[v * y_pitch] = sum(total.even[v], total.odd[v]) + sum(lift[v]);
 }

@@ -149,6 +149,7 @@ struct AsBf16 : AsF32 {  // bf16 as floats
 #endif
 
 static INLINE F cells_at(const uint8_t* grid, int32_t type, int64_t first) {
+    if (type == U8) return widen_u8(load_bytes(grid + first));
     if (type == F16) return load_half(grid + 2 * first);
     return type == BF16 ? load_bf16(grid + 2 * first) : load(grid + 4 * first);
 }
@@ -173,13 +174,16 @@ void multiply_panel(const Weights& w, int64_t panel, const Prepared<typename X::
         for (int64_t u = 0; u < each; u++, at += 256, codes += 32 * Count, scales++)
             with.template add<Count>(at, codes, scales, x.padded, part);
         const int64_t cell = (panel * groups + g) * PANEL_ROWS;
-        const F scale = cells_at(w.scale, w.scale_type, cell);
+        const uint8_t* factors = w.rest ? w.rest + cell / 128 * 64 : nullptr;
+        F scale = cells_at(w.scale, w.scale_type, cell);
+        if (factors) scale = scale * load_half(factors);
         UNROLL for (int v = 0; v < Count; v++) {
             for (int k = 1; k < ways; k++) part[v][0] = part[v][0] + part[v][k];
             total[v] = fma(part[v][0], scale, total[v]);
         }
         if (!w.offset) continue;
-        const F offset = cells_at(w.offset, w.offset_type, cell);
+        F offset = cells_at(w.offset, w.offset_type, cell);
+        if (factors) offset = offset * load_half(factors + 32);
         UNROLL for (int v = 0; v < Count; v++) total[v] = fma(offset, splat(sums[2 * v * x.padded + g]), total[v]);
     }
     UNROLL for (int v = 0; v < Count; v++) y[v] = total[v];

@@ -1,12 +1,25 @@
 // Codes of 4 bits repacked into panels of sixteen rows, one a lane: a register holds eight columns of each row (k..k+3 in the
 // low bits of its bytes, k+4..k+7 in the high ones), so four activations in one broadcast serve all rows and nothing is summed
-// across lanes. The scales of a group, and its offsets, are sixteen numbers side by side.
+// across lanes. The scales of a group, and its offsets, are sixteen numbers side by side. Those of Q4_K are bytes: `rest` has
+// sixteen float16 factors of the scales of eight groups, and sixteen of the offsets.
 #pragma once
 #include "units.h"
 
 namespace ISA {
 
 constexpr int64_t PANEL_ROWS = 16;
+
+// Scales and minima of Q4_K as the integers of six bits that they are; what they are times, panels keep beside them.
+struct Nested : SuperUnits<false> {
+    using SuperUnits<false>::SuperUnits;
+    static void factors(const Weights&, int64_t, const uint8_t* at, int64_t, int64_t count, float* scale, float* offset) {
+        uint8_t packed[16];
+        for (int64_t i = 0; i < count; i += 8, at += bytes) {
+            six_bits(at + 4, packed, packed + 8);
+            for (int k = 0; k < 8; k++) scale[i + k] = packed[k], offset[i + k] = packed[8 + k];
+        }
+    }
+};
 
 // One row into its lane; `scale` and `offset` are floats of [panel][group][lane].
 template <class Units>
@@ -42,7 +55,7 @@ static RepackRow repack_of(int32_t kind) {
     switch (kind) {
         case Q4_0: return repack_row<NibbleUnits<Q4_0>>;
         case Q4_1: return repack_row<NibbleUnits<Q4_1>>;
-        case Q4_K: return repack_row<SuperUnits<false>>;
+        case Q4_K: return repack_row<Nested>;
         case AFFINE_4: return repack_row<AffineNibbles>;
         default: return nullptr;
     }

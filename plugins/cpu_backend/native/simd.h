@@ -23,6 +23,13 @@ template <class Larger> static INLINE F peaks(const F a[16], Larger) {  // lane 
     for (int k = 0; k < 16; k++) made[k] = peak(a[k]);
     return load(made);
 }
+
+static INLINE F doubled(const float* at) {  // eight values, each twice
+    float both[16];
+    for (int i = 0; i < 16; i++) both[i] = at[i / 2];
+    return load(both);
+}
+
 static INLINE void transpose(F a[16]) {  // lane k of a[i] to lane i of a[k]
     float from[16][16], to[16][16];
     for (int i = 0; i < 16; i++) store(from[i], a[i]);
@@ -37,18 +44,6 @@ static INLINE Halves32 upper(F a, F b) { return {upper(a), upper(b)}; }
 template <bool Subnormals> static INLINE Halves32 to_bf16(F a, F b) { return {to_bf16<Subnormals>(a), to_bf16<Subnormals>(b)}; }
 static INLINE void store(uint16_t* at, Halves32 a) { store(at, a.a), store(at + 16, a.b); }
 static INLINE void stream(uint16_t* at, Halves32 a) { stream(at, a.a), stream(at + 16, a.b); }
-
-// The first values of `a` to the lanes whose bits are set, 0 to the others.
-static INLINE F expand(uint32_t mask, F a) {
-    float from[16], to[16];
-    store(from, a);
-    for (int i = 0, next = 0; i < 16; i++) {
-        const bool set = mask >> i & 1;
-        to[i] = set ? from[next] : 0;
-        next += set;
-    }
-    return load(to);
-}
 #endif
 
 // Sixteen codes of a bit stream, lowest first; reads 2 * Bits bytes and none more. (Pieces of a word are joined in registers: a

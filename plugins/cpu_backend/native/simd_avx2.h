@@ -77,6 +77,20 @@ static INLINE B join_nibbles(B low, B high) {
 static INLINE B interleave_low(B x, B y) { return {_mm_unpacklo_epi8(x.v, y.v)}; }
 static INLINE B interleave_high(B x, B y) { return {_mm_unpackhi_epi8(x.v, y.v)}; }
 
+// The first values of `a` to the lanes whose bits are set, 0 to the others.
+static INLINE F expand(uint32_t mask, F a) {
+    const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const auto eight = [&](uint32_t bits, __m256 values) {
+        const __m256i places = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128((long long)PLACES.of[bits]));
+        const __m256i set = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(int(bits)), lane), lane);
+        return _mm256_and_ps(_mm256_permutevar8x32_ps(values, places), _mm256_castsi256_ps(set));
+    };
+    float from[16];
+    store(from, a);
+    const uint32_t low = mask & 255, high = mask >> 8 & 255;
+    return {eight(low, a.a), eight(high, _mm256_loadu_ps(from + __builtin_popcount(low)))};
+}
+
 static INLINE F widen_u8(B x) {
     return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(x.v)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(x.v, 8)))};
 }

@@ -1,4 +1,4 @@
-// Sixteen lanes with AVX-512 (F, BW, VL, DQ, BF16, VBMI2).
+// Sixteen lanes with AVX-512 (F, BW, VL, DQ, VNNI, BF16, VBMI2).
 #pragma once
 #include <immintrin.h>
 
@@ -30,8 +30,6 @@ static INLINE M operator&(M a, M b) { return {__mmask16(a.v & b.v)}; }
 static INLINE F choose(M where, F a, F b) { return {_mm512_mask_mov_ps(b.v, where.v, a.v)}; }
 static INLINE bool all(M a) { return a.v == 0xffff; }
 static INLINE B narrow(F a) { return {_mm512_cvtepi32_epi8(_mm512_cvttps_epi32(a.v))}; }
-// The first values of `a` to the lanes whose bits are set, 0 to the others.
-static INLINE F expand(uint32_t mask, F a) { return {_mm512_maskz_expand_ps(__mmask16(mask), a.v)}; }
 static INLINE float peak(F a) { return _mm512_reduce_max_ps(a.v); }
 // The larger of magnitudes; a NaN is above all.
 static INLINE F most_magnitude(F a, F b) {
@@ -65,6 +63,10 @@ template <class Larger> static INLINE F peaks(const F a[16], Larger larger) {
     return merged(two[0], two[1], 0xaaaa, _mm512_permutex2var_ps(two[0].v, single, two[1].v));
 }
 static INLINE float sum(F a) { return _mm512_reduce_add_ps(a.v); }
+static INLINE F doubled(const float* at) {  // eight values, each twice
+    const __m512i place = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return {_mm512_permutexvar_ps(place, _mm512_castps256_ps512(_mm256_loadu_ps(at)))};
+}
 
 static INLINE B load_bytes(const void* at) { return {_mm_loadu_si128((const __m128i*)at)}; }
 static INLINE B pair(uint64_t low, uint64_t high) { return {_mm_set_epi64x((long long)high, (long long)low)}; }
@@ -178,6 +180,14 @@ static INLINE F lowest(B a) { return {_mm512_castsi512_ps(_mm512_cvtepu8_epi32(a
 static INLINE void store(uint16_t* at, Halves a) { _mm256_storeu_si256((__m256i*)at, a.v); }
 static INLINE void stream(uint16_t* at, Halves a) { _mm256_stream_si256((__m256i*)at, a.v); }
 
+// The first values of `a` to the lanes whose bits are set, 0 to the others: by places looked up, since AMD's vexpandps takes seven
+// cycles.
+static INLINE F expand(uint32_t mask, F a) {
+    const uint64_t low = PLACES.of[mask & 255], high = PLACES.of[mask >> 8 & 255];
+    const B places = pair(low, high + 0x0101010101010101 * uint64_t(__builtin_popcount(mask & 255)));
+    return {_mm512_maskz_permutexvar_ps(__mmask16(mask), _mm512_cvtepu8_epi32(places.v), a.v)};
+}
+
 static INLINE F lookup(F table, B index) { return {_mm512_permutexvar_ps(_mm512_cvtepu8_epi32(index.v), table.v)}; }
 static INLINE Halves lookup(Halves table, B index) {
     return {_mm256_permutexvar_epi16(_mm256_cvtepu8_epi16(index.v), table.v)};
@@ -210,6 +220,20 @@ static INLINE Sum8 add_products(B low, B high, const int8_t* x, float scale_low,
 }
 static INLINE Sum8 fma(Sum8 a, float b, Sum8 c) { return {_mm256_fmadd_ps(a.v, _mm256_set1_ps(b), c.v)}; }
 static INLINE float sum(Sum8 a, Sum8 b) { return sum(F{_mm512_zextps256_ps512(_mm256_add_ps(a.v, b.v))}); }
+
+// Products of 64 bytes; the scales are of sixteen or of 32 of them each.
+struct Wide { __m512i v; };
+template <int Each> static INLINE F spread(const float* scales) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i place = _mm512_srli_epi32(lane, Each == 16 ? 2 : 3);
+    const __m128 some = Each == 16 ? _mm_loadu_ps(scales) : _mm_castpd_ps(_mm_load_sd((const double*)scales));
+    return {_mm512_permutexvar_ps(place, _mm512_castps128_ps512(some))};
+}
+static INLINE F add_products(Wide codes, const int8_t* x, F scales, F to) {
+    const __m512i sums = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes.v, _mm512_loadu_si512(x));
+    return fma(F{_mm512_cvtepi32_ps(sums)}, scales, to);
+}
+static INLINE float sum(F a, F b) { return sum(a + b); }
 
 static INLINE void fence() { _mm_sfence(); }
 static INLINE void prefetch(const void* at) { _mm_prefetch((const char*)at, _MM_HINT_T0); }

@@ -134,4 +134,16 @@ static INLINE float sum(Sum8 a, Sum8 b) { return sum(a + b); }
 static INLINE void fence() {}
 static INLINE void prefetch(const void* at) { __builtin_prefetch(at); }
 
+// The first values of `a` to the lanes whose bits are set, 0 to the others.
+static INLINE F expand(uint32_t mask, F a) {
+    float from[16], to[16];
+    store(from, a);
+    for (int i = 0, next = 0; i < 16; i++) {
+        const bool set = mask >> i & 1;
+        to[i] = set ? from[next] : 0;
+        next += set;
+    }
+    return load(to);
+}
+
 }  // namespace ISA

@@ -180,6 +180,13 @@ struct ByteUnits : BlockUnits<Q8_0> {
     }
 };
 
+#ifdef __AVX512VNNI__
+static INLINE __m512i twice(const uint8_t* at) { return _mm512_broadcast_i64x4(_mm256_loadu_si256((const __m256i*)at)); }
+static INLINE __m512i halves16(int low, int high) {  // how far the words of the lower and of the upper half are shifted
+    return _mm512_inserti64x4(_mm512_set1_epi16(short(low)), _mm256_set1_epi16(short(high)), 1);
+}
+#endif
+
 // Q4_K, Q5_K: 64 columns are two units, of the first and of the second half of two groups.
 template <bool Five> struct SuperUnits {
     static INLINE int64_t group(const Weights&) { return 1; }
@@ -220,6 +227,16 @@ template <bool Five> struct SuperUnits {
         const auto lifted = [&](B bits) { return (group < 4 ? left<4>(right(bits, group)) : right(bits, group - 4)) & sixteen; };
         a = a | lifted(fifth[0]), b = b | lifted(fifth[1]);
     }
+#ifdef __AVX512VNNI__
+    INLINE Wide wide(const uint8_t* at, int quarter) const {  // 64 columns: two groups
+        const __m512i both = twice(at + (Five ? 48 : 16) + 32 * quarter);
+        const __m512i codes = _mm512_and_si512(_mm512_srlv_epi16(both, halves16(0, 4)), _mm512_set1_epi8(15));
+        if constexpr (!Five) return {codes};
+        const __m512i fifth = _mm512_srlv_epi16(twice(at + 16), halves16(2 * quarter, 2 * quarter + 1));
+        const __m512i sixteen = _mm512_set1_epi8(16);
+        return {_mm512_ternarylogic_epi32(codes, _mm512_slli_epi16(fifth, 4), sixteen, 0xf8)};  // a | (b & c)
+    }
+#endif
 };
 
 struct SixUnits {  // Q6_K: a unit has the low and the high four bits of 16 bytes, 64 columns apart
@@ -261,6 +278,14 @@ struct SixUnits {  // Q6_K: a unit has the low and the high four bits of 16 byte
         if (part > 1) a = right<4>(a), b = right<4>(b);
         a = (a & nibble) | above(load_bytes(high)), b = (b & nibble) | above(load_bytes(high + 16));
     }
+#ifdef __AVX512VNNI__
+    INLINE Wide wide(const uint8_t* at, int quarter) const {  // 64 columns: four groups
+        const __m512i low = _mm512_loadu_si512(at + 64 * (quarter / 2)), bits = twice(at + 128 + 32 * (quarter / 2));
+        const __m512i above = quarter % 2 ? _mm512_srlv_epi16(bits, halves16(0, 2)) : _mm512_sllv_epi16(bits, halves16(4, 2));
+        const __m512i codes = _mm512_and_si512(quarter % 2 ? _mm512_srli_epi16(low, 4) : low, _mm512_set1_epi8(15));
+        return {_mm512_ternarylogic_epi32(codes, above, _mm512_set1_epi8(0x30), 0xf8)};  // a | (b & c)
+    }
+#endif
 };
 
 }  // namespace ISA

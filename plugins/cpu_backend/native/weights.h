@@ -52,7 +52,7 @@ struct Weights {
     const uint8_t* plane0; // TRIPLE: three bitmaps of codes in rows of `pitch` bytes, `data` for the coded elements, `rest` for the
     const uint8_t* plane1; //         others. BITMASK: `plane0` tells the elements that `data`, of type `offset_type`, holds;
     const uint8_t* plane2; //         `pitch` bits from row to row
-    const uint8_t* rest;
+    const uint8_t* rest;   // PANELS of nested scales: their factors
     const int64_t* starts; // TRIPLE, BITMASK: elements of `data` before each row
     int64_t stored;        // and all of them
 };

@@ -90,6 +90,9 @@ def test_it_is_an_option_that_says_its_memory() -> None:
     chosen = tensor.chain(INT8).chosen
     assert chosen.cost is not None
     assert chosen.cost.resident == 48 * 64 // 2 + 48 * 2 * 2
+    nested = random_tensor(CodecSpec("ggml.q4_k"), (40, 512)).chain(INT8).chosen.cost
+    assert nested is not None
+    assert nested.resident == 48 * 512 // 32 * 18.5
     assert "panels of 16 rows" in chosen.layout
     exact = {wish: tensor.chain(wish).chosen.exact for wish in (INT8, BF16, F32)}
     assert exact == {INT8: False, BF16: False, F32: True}

@@ -135,7 +135,7 @@ class CpuBackend(Backend):
         weights, arrays = bound(layout, stored)
         products, count = weights, threads(self.threads)
         if self.repack:
-            products, copies = repacked(layout, weights, count)
+            products, copies = repacked(layout, weights, arrays, count)
             arrays |= {f"repacked {name}": array for name, array in copies.items()}
         return Handle(
             spec=spec, layout=layout, dtype=dtype, arrays=arrays, weights=weights, products=products,

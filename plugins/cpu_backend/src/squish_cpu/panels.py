@@ -21,7 +21,8 @@ NAMES = {number: name for name, number in TYPES.items()}
 
 @frozen(kw_only=True)
 class Grid:
-    """What panels are made of: the groups of a row, and the dtypes in which scales and offsets are exact."""
+    """What panels are made of: the groups of a row, and the dtypes in which scales and offsets are exact. `nested`:
+    those are integers, with factors in float16 for eight groups."""
 
     panels: int
     columns: int
@@ -29,6 +30,7 @@ class Grid:
     zero: int
     scale: str
     offset: str | None
+    nested: bool
 
     @classmethod
     def of(cls, layout: Layout) -> Grid:
@@ -39,16 +41,17 @@ class Grid:
         layout.check_int8()
         if not -MOST_ZERO <= fields.get("zero", 0) <= MOST_ZERO:
             raise UncoveredError("a zero that codes are not exact in bf16 beside", code="repack")
-        group, zero, offset = 32, 8 if kind == Q4_0 else 0, {Q4_1: "f16", Q4_K: "f32"}.get(kind)
-        scale = "f32" if kind == Q4_K else "f16"
+        group, zero, offset = 32, 8 if kind == Q4_0 else 0, {Q4_1: "f16", Q4_K: "u8"}.get(kind)
+        scale = "u8" if kind == Q4_K else "f16"
         if kind == AFFINE_4:
             group, zero = fields["group_columns"], fields["zero"]
             scale = _exact(fields["scale_type"])
             if "offset" in layout.pointers:  # a zero point becomes one of float32, less its product with the scale
                 offset = _exact(fields["offset_type"]) if fields["bias"] else "f32"
         return cls(
-            panels=-(-layout.rows // ROWS), columns=layout.columns, group=group, zero=zero, scale=scale, offset=offset
-        )
+            panels=-(-layout.rows // ROWS), columns=layout.columns, group=group, zero=zero, scale=scale, offset=offset,
+            nested=kind == Q4_K,
+        )  # fmt: skip
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -58,11 +61,13 @@ class Grid:
     def nbytes(self) -> int:
         """Bytes in memory."""
         cells = sum(dtypes.nbytes(dtype, self.shape) for dtype in (self.scale, self.offset) if dtype)
-        return self.panels * ROWS * self.columns // 2 + cells
+        return self.panels * ROWS * (self.columns // 2 + self.nested * self.columns // 64) + cells
 
 
-def repacked(layout: Layout, weights: Weights, threads: int) -> tuple[Weights, Mapping[str, Array]]:
-    """The same matrix in panels, and the arrays that it points to."""
+def repacked(
+    layout: Layout, weights: Weights, stored: Mapping[str, Array], threads: int
+) -> tuple[Weights, Mapping[str, Array]]:
+    """The same matrix in panels, and the arrays that it points to; `stored`: those of `weights`."""
     grid = Grid.of(layout)
     codes, scale = _zeros((grid.panels, grid.columns * ROWS // 2), "u8"), _zeros(grid.shape, "f32")
     offset = _zeros(grid.shape, "f32") if grid.offset else None
@@ -76,9 +81,22 @@ def repacked(layout: Layout, weights: Weights, threads: int) -> tuple[Weights, M
     )  # fmt: skip
     if offset is not None and grid.offset:
         arrays["offset"], made.offset_type = _cells(offset, grid.offset), TYPES[grid.offset]
+    if grid.nested:
+        arrays["rest"] = _factors(stored["data"], grid, layout.rows)
     for name, array in arrays.items():
         setattr(made, name, array.ctypes.data)
     return made, arrays
+
+
+def _factors(blocks: Array, grid: Grid, rows: int) -> Array:
+    """The first two numbers of blocks of Q4_K, the second (of what is taken off) negative, as float16 [.., 2, lane]."""
+    count = grid.columns // 256
+    pairs = _zeros((grid.panels * ROWS, count, 2), "f16")
+    pairs[:rows] = blocks.reshape(rows, count, -1)[..., :4].copy().view("<f2")
+    np.negative(pairs[..., 1], out=pairs[..., 1])
+    made = aligned((grid.panels, count, 2, ROWS), "f16")
+    made[...] = np.moveaxis(pairs.reshape(grid.panels, ROWS, count, 2), 1, -1)
+    return made
 
 
 def _exact(kind: int) -> str:
