@@ -57,7 +57,7 @@ template <class Units, int Count> struct RowSum8 {
     static constexpr int per = Units::scales == Scales::EACH ? 2 : 1;
 #ifdef __AVX512VNNI__
     static constexpr bool wide = Units::units == 8;
-    using Sum = typename Choose<wide, F, Sum8>::type;
+    using Sum = std::conditional_t<wide, F, Sum8>;
 #else
     using Sum = Sum8;
 #endif
