@@ -104,7 +104,7 @@ class Decision:
         ours = [spec for spec in specs if (rule := rule_for(self.rules, spec.name)) and rule.pattern is None]
         return self.known.policy(general.id).choose(
             ours, general.params,
-            lambda spec: values_of(self.file, spec, self.file[spec.name].readable()),
+            lambda spec: values_of(self.file, spec, self.file[spec.name].readable(), "f32"),
             lambda name: expand(CodecSpec(name), self.format, self.known),
         )  # fmt: skip
 
@@ -199,7 +199,9 @@ class Decision:
             )  # fmt: skip
         params = self.known.encoder(wanted).params_for(spec, wanted.params)
         self._check_stats(spec, wanted)
-        params = codec.measure(partial(values_of, self.file, spec, origin), spec, params)
+        params = codec.measure(
+            partial(values_of, self.file, spec, origin, codec.value_dtype(spec, params)), spec, params
+        )
         dtype = params["dtype"] if wanted.id == "dense" else codec.value_dtype(spec, params)
         made = evolve(spec, dtype=dtype, encodings=(), problem=None)
         parts = {role: _part(*declared) for role, declared in codec.parts(made, params).items()}

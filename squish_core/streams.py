@@ -56,20 +56,22 @@ def _wider(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
         yield _bytes(integers.astype(dtypes.to_numpy(dtype)))
 
 
-def values_of(file: File, spec: TensorSpec, origin: Encoding) -> Iterator[np.ndarray]:
-    """A tensor's values in row panels, in f32 or the dtype they have."""
-    read = _reader(file, spec.name, origin)
+def values_of(file: File, spec: TensorSpec, origin: Encoding, dtype: str) -> Iterator[np.ndarray]:
+    """A tensor's values in row panels: as they are where they have this dtype, else in f32 or the dtype they have."""
+    read = _reader(file, spec.name, origin, dtype)
     for region in stored_panels(spec.shape, (1,) * len(spec.shape), 4):
         yield read(region)
 
 
-def _reader(file: File, name: str, origin: Encoding) -> Callable[[Region], np.ndarray]:
-    """What reads a region's values: as f32 where a plugin's loops decode them, else in the dtype that they have."""
+def _reader(file: File, name: str, origin: Encoding, dtype: str) -> Callable[[Region], np.ndarray]:
+    """What reads a region's values for one that wants this dtype: as f32 where a plugin's loops decode them, else in
+    the dtype that they have. Values of the wanted dtype stay as they are: a NaN's payload does not survive f32."""
     import numpy as np
 
     tensor, params, known = file[name], origin.codec.params, file.registry
     arrays, fill = tensor.arrays(origin), None
-    if origin.codec.inner is None and all(array.in_place for array in arrays.values()):
+    as_is = known.codec(origin.codec).value_dtype(tensor.spec, params) == dtype
+    if not as_is and origin.codec.inner is None and all(array.in_place for array in arrays.values()):
         parts = {role: array[...] for role, array in arrays.items()}
         fill = known.encoder(origin.codec).decoder(known.codec(origin.codec), parts, tensor.spec, params)
     if fill is None:
@@ -99,12 +101,11 @@ def encoded(
     params = {"dtype": target.dtype, **encoding.codec.params} if dense else encoding.codec.params
     own = codec.value_dtype(target, encoding.codec.params)
     source = file.registry.codec(origin.codec)
-    # Values of the target's dtype are taken as they are: NaN payloads survive.
     as_is = source.value_dtype(tensor.spec, origin.codec.params) == own
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:
         distance = Distance()
-        read = partial(tensor._read, origin) if as_is else _reader(file, name, origin)
+        read = _reader(file, name, origin, own)
 
         def measure(values: np.ndarray, made: dict[str, np.ndarray]) -> None:
             panel = evolve(target, shape=values.shape)
