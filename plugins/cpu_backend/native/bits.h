@@ -8,7 +8,12 @@
 #endif
 
 #define INLINE inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")  // loops of a known count over registers
+// Loops of a known count over registers. The portable vectors are no registers, and unrolled take twice as long to compile.
+#ifdef __AVX2__
+#define UNROLL _Pragma("GCC unroll 16")
+#else
+#define UNROLL
+#endif
 
 namespace ISA {
 
