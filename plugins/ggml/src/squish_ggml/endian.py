@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from attrs import frozen
+from squish_codecs.wrapping import Wrapper
 
 from squish_core.api import Codec, CodecError, Codes, Params, PartArray, Parts, Region, TensorSpec
 
@@ -20,7 +21,7 @@ PAIRS: dict[str, tuple[int, ...]] = {
 }  # fmt: skip
 
 
-class BigEndian(Codec):
+class BigEndian(Wrapper):
     """Bound to a block codec by `around`: the same blocks, their fields of two bytes turned round."""
 
     def around(self, inner: Codec, params: Params) -> Codec:
