@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from squish_codecs.affine import Affine
+from squish_ggml.blocks import BLOCKS
 from squish_safetensors.header import TAG_OF
 
 from squish_core.api import (
@@ -154,8 +155,6 @@ def _target(key: str, spec: TensorSpec, wanted: CodecSpec) -> CodecSpec | None:
 
 def _blocks(wanted: CodecSpec, promote: bool, last: int) -> CodecSpec | None:
     """The block type that divides a row: the promoted one or its fallback; q8_0 for one that is not encoded here."""
-    from squish_ggml.blocks import BLOCKS
-
     asked = wanted.id.removeprefix("ggml.")
     name = tables.GGML_PROMOTED[asked] if promote else asked
     name = tables.GGML_FALLBACK.get(name, name) if last % BLOCKS[name].elements else name
