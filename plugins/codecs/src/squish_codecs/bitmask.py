@@ -13,7 +13,7 @@ from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec
 from .decoding import PANEL
 from .encoding import check_finite, step_of
 from .fitting import FITS, codebook
-from .packing import Packing
+from .packing import ONES, Packing
 from .palette import nearest
 
 SCALES = ("none", "f32", "f16", "bf16")
@@ -115,7 +115,7 @@ class Bitmask(Codec):
         return {**params, "count": sum(int(np.count_nonzero(_pruned(panel, params))) for panel in panels())}
 
     def panel_params(self, made: Mapping[str, np.ndarray], params: Params) -> Params:
-        return {**params, "count": int(_ONES[made["mask"]].sum(dtype=np.int64))}
+        return {**params, "count": int(ONES[made["mask"]].sum(dtype=np.int64))}
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         """Whole bytes of the mask, so that panels join."""
@@ -161,7 +161,7 @@ def _decode_run(parts: Parts, spec: TensorSpec, params: Params, region: Region, 
     """Rows of a run: the bits before them are counted, and after the last one all values must have been used."""
     inner = dtypes.count(spec.shape[1:])
     first, last = (region[0].start * inner, region[0].stop * inner) if region else (0, 1)
-    start = int(_ONES[parts["mask"][: first // 8]].sum(dtype=np.int64))
+    start = int(ONES[parts["mask"][: first // 8]].sum(dtype=np.int64))
     bits = np.unpackbits(parts["mask"][first // 8 : -(-last // 8)], bitorder="little")
     start += int(bits[: first % 8].sum())
     mask = bits[first % 8 : first % 8 + last - first].view(bool)
@@ -217,10 +217,6 @@ def _smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
     if (equal.sum(axis=1, keepdims=True) > left).any():
         equal &= np.cumsum(equal, axis=1) <= left
     return found | equal
-
-
-_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1).astype(np.uint8)
-"""Bits that are set, by byte."""
 
 
 def _check(holds: bool, expected: str, found: str) -> None:
