@@ -75,6 +75,8 @@ def _afq(spec: TensorSpec, codec: CodecSpec) -> Encoding | Refusal:
     if bits not in tables.AFQ_BITS or group not in tables.AFQ_GROUPS:
         legal = f"{tables.AFQ_BITS} bits in groups of {tables.AFQ_GROUPS}"
         return Refusal(why=f"AFQ has {legal}, not {bits} in {group}", code="affine")
+    if len(spec.shape) < 2:
+        return Refusal(why=f"AFQ has rows of codes, not {list(spec.shape)}", code="shape")
     scale = _scale_dtype(codec.params)
     if scale not in tables.AFQ_SCALES:
         return Refusal(why=f"AFQ has scales of {' or '.join(tables.AFQ_SCALES)}, not {scale}", code="affine")
