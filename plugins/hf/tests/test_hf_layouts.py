@@ -195,6 +195,13 @@ def test_modelopt_layers_by_algorithms_of_their_own(tmp_path: Path) -> None:
         assert [each.where for each in file.problems] == ["c.weight"]
 
 
+def test_modelopt_may_quantise_the_cache_alone(tmp_path: Path) -> None:
+    beside = {"config.json": {}, "hf_quant_config.json": MODELOPT}
+    stored = {"a__k_proj__weight": np.ones((4, 4), BF16), "a__k_proj__k_scale": np.ones(1, np.float32)}
+    with written(tmp_path, beside, **stored) as file:
+        assert (set(file), file.problems) == ({"a.k_proj.weight", "a.k_proj.k_scale"}, ())
+
+
 def int8_layer(strategy: str) -> dict[str, Any]:
     return {"num_bits": 8, "type": "int", "strategy": strategy, "symmetric": True}
 

@@ -22,10 +22,10 @@ FP8_BLOCK = [128, 128]
 
 
 def read(declared: Declared, files: Files) -> Method:
-    """`quant_algo` for all layers, or for each (`quantized_layers`)."""
+    """`quant_algo` for all layers, or for each (`quantized_layers`); none where only the cache is quantised."""
     algorithm = declared.get("quant_algo", str, "").upper()
     layers: Mapping[str, Any] = declared.get("quantized_layers", dict, {})
-    if algorithm not in ALGORITHMS and not layers:
+    if algorithm and algorithm not in ALGORITHMS and not layers:
         raise refuse("quant_algo", " or ".join(ALGORITHMS), algorithm, part=declared.where)
 
     def make(layer: str, parts: Parts) -> TensorSpec:
