@@ -17,7 +17,7 @@ from squish_core.distances import Distance
 from squish_core.errors import CodecError
 from squish_core.handles import File
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
-from squish_core.regions import Region, panels, read_region, sizes, stored_panels
+from squish_core.regions import PANEL_BYTES, Region, panels, read_region, sizes, stored_panels
 from squish_core.stored import StoredArray
 from squish_core.writing import Stream
 
@@ -132,7 +132,7 @@ def encoded(
         if told:
             told(distance)
 
-    return _split(encoding, pieces)
+    return _split(target, pieces)
 
 
 class _Behind:
@@ -156,10 +156,18 @@ class _Behind:
             self._last.result()
 
 
+def _ahead(panels: Iterator[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+    """The same, the next one made in a thread while one is written."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, panels, None)
+        while (made := following.result()) is not None:
+            following = pool.submit(next, panels, None)
+            yield made
+
+
 def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict[str, Stream]:
     """The source's codes in the target's packing."""
     encoding = target.encodings[0]
-
     sink = file.registry.codec(encoding.codec)
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:
@@ -169,7 +177,7 @@ def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dic
                 raise CodecError("the codes no longer fit the target", tensor=name, code="repack")
             yield made[0]
 
-    return _split(encoding, pieces)
+    return _split(target, pieces)
 
 
 def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Encoding) -> Exactness | None:
@@ -195,8 +203,9 @@ def _code_panels(
         yield source.codes(parts, spec, origin.codec.params, region), evolve(spec, shape=sizes(region))
 
 
-def _split(encoding: Encoding, pieces: Pieces) -> dict[str, Stream]:
+def _split(target: TensorSpec, pieces: Pieces) -> dict[str, Stream]:
     """One stream per part from panels that give all parts at once: the one asked for first drives, the others spool."""
+    encoding, ahead = target.encodings[0], _ahead if target.elements * 4 > PANEL_BYTES else iter
     roles = list(encoding.parts)
     spools: dict[str, Any] = {}
 
@@ -210,7 +219,7 @@ def _split(encoding: Encoding, pieces: Pieces) -> dict[str, Stream]:
         others = [other for other in roles if other != role]
         _close(spools)  # of an earlier pass: a writer may ask for a part twice
         spools.update({other: tempfile.TemporaryFile() for other in others})  # noqa: SIM115 - closed when it is read
-        for made in pieces():
+        for made in ahead(pieces()):
             for other in others:
                 spools[other].write(_bytes(made[other]))
             yield _bytes(made[role])
