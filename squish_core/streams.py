@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core import dtypes
+from squish_core.buffers import as_array
 from squish_core.codecs.base import Codes, Encoder
 from squish_core.distances import Distance
 from squish_core.errors import CodecError
@@ -37,23 +38,22 @@ def copied(file: File, origin: Encoding, target: Encoding) -> dict[str, Stream]:
 
 
 def widened(file: File, origin: Encoding, target: Encoding) -> dict[str, Stream]:
-    """The source's parts, their integers in the target's wider types; CodecError for a negative one."""
+    """The source's parts, their integers in the target's wider types (CodecError for a negative one), in its order."""
     streams = copied(file, origin, target)
     for role, part in origin.parts.items():
-        if part.dtype != target.parts[role].dtype:
+        if (part.dtype, part.byteorder) != (target.parts[role].dtype, target.parts[role].byteorder):
             pieces = partial(_wider, file.array(part), role, target.parts[role].dtype)
             streams[role] = Stream(target.parts[role], pieces)
     return streams
 
 
 def _wider(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
-    import numpy as np
-
+    part = array.part
     for chunk in array.chunks():
-        integers = np.frombuffer(chunk, array.dtype)
-        if integers.dtype.kind == "i" and integers.size and int(integers.min()) < 0:
-            raise CodecError("an index is negative", part=role, found=int(integers.min()), code="index")
-        yield _bytes(integers.astype(dtypes.to_numpy(dtype)))
+        numbers = as_array(chunk, part.dtype, (len(chunk) // array.dtype.itemsize,), part.byteorder)
+        if dtype != part.dtype and numbers.dtype.kind == "i" and numbers.size and int(numbers.min()) < 0:
+            raise CodecError("an index is negative", part=role, found=int(numbers.min()), code="index")
+        yield _bytes(numbers.astype(dtypes.to_numpy(dtype), copy=False))
 
 
 def values_of(file: File, spec: TensorSpec, origin: Encoding, dtype: str) -> Iterator[np.ndarray]:
