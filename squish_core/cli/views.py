@@ -186,7 +186,7 @@ def summary(file: File) -> dict[str, Any]:
         "packed": packed(file), "tensors": len(file), "parameters": parameters,
         "bits_per_weight": 8 * nbytes / parameters if parameters else 0.0, "codecs": codecs,
         "meta": {key: brief(value) for key, value in file.meta.items()},
-        "assets": {name: part.nbytes for name, part in index.assets.items()},
+        "assets": {name: part.nbytes for name, part in index.assets.items()}, "caches": list(index.caches),
         "sections": index.attrs.get("sections", []),
         "whole": [str(encoding.codec) for encoding in index.whole],
         "children": {
@@ -222,6 +222,7 @@ def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
         ("size", f"{human(data['size'])}{unpacked} in {counted(len(data['files']), 'file')}"),
         ("tensors", f"{data['tensors']:,}"),
         ("parameters", f"{data['parameters']:,} at {data['bits_per_weight']:.2f} bits each"),
+        *([("caches", f"{', '.join(data['caches'])} (the first is used)")] if data["caches"] else []),
     ]
     yield from table(("file", escape(data["file"])), "<<", facts)
     if len(data["files"]) > 1:
