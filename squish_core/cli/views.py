@@ -9,7 +9,7 @@ import typer
 
 from squish_core.cli.options import Assets, FileName, Format, Json, Patterns
 from squish_core.cli.output import Answer, counted, plain_data, table
-from squish_core.errors import SquishError, TensorError, escape
+from squish_core.errors import SquishError, escape
 
 if TYPE_CHECKING:
     from squish_core.handles import File
@@ -136,12 +136,11 @@ def chosen(file: File, patterns: Sequence[str] | None) -> list[Tensor]:
     """The tensors whose name matches any of the patterns; all without one."""
     from fnmatch import fnmatchcase
 
+    from squish_core.recipes import check_patterns
+
     names = [name for name in file if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
     if patterns and not names:
-        raise TensorError(
-            "no tensor matches", file=file.name, found=", ".join(patterns), code="pattern",
-            hint="`squish ls` lists the names; quote a pattern so that the shell leaves it alone.",
-        )  # fmt: skip
+        check_patterns(patterns, file, file.name)
     return [file[name] for name in names]
 
 
