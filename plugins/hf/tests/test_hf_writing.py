@@ -65,6 +65,30 @@ def test_a_zero_point_that_the_first_gptq_cannot_state_is_refused(tmp_path: Path
         squish.convert(DATA / "awq-gemm_w4_g128", tmp_path / "out", "hf:method=gptq")
 
 
+@pytest.mark.parametrize("method", ["gptq", "gptq_v2", "awq", "compressed-tensors"])
+@pytest.mark.parametrize("sign", [None, 1, -1])
+def test_values_are_encoded_for_every_method(method: str, sign: int | None, tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(64, 128)).astype(np.float32)
+    values = values if sign is None else sign * np.abs(values)
+    plain(tmp_path / "plain.safetensors", {f"{LAYER}.weight": values})
+    made = squish.convert(tmp_path / "plain.safetensors", tmp_path / "out", f"hf:method={method}", "int4")
+    assert made.steps[0].quality is not None and made.steps[0].quality.nmse < 0.02
+    with squish.open(tmp_path / "out") as file:
+        step = np.abs(values).reshape(64, -1, 32).max(-1).repeat(32, -1) / 7
+        assert (np.abs(file[f"{LAYER}.weight"].numpy() - values) <= 0.51 * step).all()
+
+
+def plain(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """A safetensors file of float32 tensors."""
+    header, data = {}, b""
+    for name, values in tensors.items():
+        raw = values.astype("<f4").tobytes()
+        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
 def test_a_method_must_be_named(tmp_path: Path) -> None:
     with pytest.raises(SquishError, match="which method"):
         squish.convert(DATA / "awq-gemm_w4_g128", tmp_path / "out", "hf")
@@ -72,19 +96,11 @@ def test_a_method_must_be_named(tmp_path: Path) -> None:
 
 def test_one_declaration_must_do_for_all_layers_but_in_compressed_tensors(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    plain = tmp_path / "plain.safetensors"
-    header, data = {}, b""
-    for number in range(2):
-        values = rng.normal(size=(64, 128)).astype("<f4").tobytes()
-        header[f"{number}.weight"] = {
-            "dtype": "F32", "shape": [64, 128], "data_offsets": [len(data), len(data) + len(values)],
-        }  # fmt: skip
-        data += values
-    text = json.dumps(header).encode()
-    plain.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    source = tmp_path / "plain.safetensors"
+    plain(source, {f"{number}.weight": rng.normal(size=(64, 128)) for number in range(2)})
     rules = [f"{number}.*=affine:bits=4,group_size={32 << number},offset=zero_point,offset_dtype=packed,word=i32"
              for number in range(2)]  # fmt: skip
-    squish.convert(plain, tmp_path / "both", "hf:method=compressed-tensors", encode=rules)
+    squish.convert(source, tmp_path / "both", "hf:method=compressed-tensors", encode=rules)
     groups = json.loads((tmp_path / "both" / "config.json").read_text())["quantization_config"]["config_groups"]
     sizes = [(group["targets"], group["weights"]["group_size"]) for group in groups.values()]
     assert sizes == [(["0"], 32), (["1"], 64)]
