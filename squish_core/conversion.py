@@ -146,7 +146,8 @@ class Plan:
         check_patterns(patterns, self.file.index.tensors, self.file.name)
         self.stats = Activations(stats) if stats is not None else None
         decision = Decision(self.file, self.container, self.options, self.rules, rename, self.stats)
-        self.steps = decision.decide(self._selected(only))
+        with guarded(FormatError, "deciding", file=str(target)):
+            self.steps = decision.decide(self._selected(only))
         if stats is not None and not any(map(self._weighed, self.steps)):
             raise FormatError("no encoding asks for statistics", file=stats.name, code="stats", hint="Leave them out.")
         self.specs = [step.spec for step in self.steps]

@@ -72,7 +72,8 @@ def test_values_are_encoded_for_every_method(method: str, sign: int | None, tmp_
     values = values if sign is None else sign * np.abs(values)
     plain(tmp_path / "plain.safetensors", {f"{LAYER}.weight": values})
     made = squish.convert(tmp_path / "plain.safetensors", tmp_path / "out", f"hf:method={method}", "int4")
-    assert made.steps[0].quality is not None and made.steps[0].quality.nmse < 0.02
+    assert made.steps[0].quality is not None
+    assert made.steps[0].quality.nmse < 0.02
     with squish.open(tmp_path / "out") as file:
         step = np.abs(values).reshape(64, -1, 32).max(-1).repeat(32, -1) / 7
         assert (np.abs(file[f"{LAYER}.weight"].numpy() - values) <= 0.51 * step).all()
@@ -90,8 +91,10 @@ def plain(path: Path, tensors: dict[str, np.ndarray]) -> None:
 
 
 def test_a_method_must_be_named(tmp_path: Path) -> None:
-    with pytest.raises(SquishError, match="which method"):
-        squish.convert(DATA / "awq-gemm_w4_g128", tmp_path / "out", "hf")
+    for to, found in (("hf", r"\)"), ("hf:method=gtpq", ", found 'gtpq'")):
+        with pytest.raises(SquishError, match=f"which method hf writes .expected gptq, .* mxfp4{found}") as caught:
+            squish.convert(DATA / "awq-gemm_w4_g128", tmp_path / "out", to)
+        assert (caught.value.file, caught.value.tensor) == (str(tmp_path / "out"), None)
 
 
 def test_one_declaration_must_do_for_all_layers_but_in_compressed_tensors(tmp_path: Path) -> None:

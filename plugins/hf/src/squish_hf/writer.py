@@ -68,8 +68,8 @@ def chosen(options: Options) -> str:
     method = options.get(METHOD, "")
     if method not in METHODS:
         raise FormatError(
-            "say which method to write", expected=" or ".join(f"hf:method={name}" for name in METHODS),
-            found=repr(method), code="option",
+            "say which method hf writes", expected=", ".join(METHODS), found=repr(method) if method else None,
+            code="option", hint="For example --to hf:method=awq.",
         )  # fmt: skip
     return method
 
