@@ -334,8 +334,8 @@ def test_completed_parameters_are_a_fixed_point_and_text_is_understood(case):
         ((32,), {"bits": 4, "transposed": True}, "rank 2"),
         ((4, 32), {"bits": 4, "signed": False}, "the middle"),
         ((4, 32), {"bits": 1}, "bias or zero_point, with one bit"),
-        ((4, 32), {"bits": 1, "offset": "zero_point", "zero": 1}, "0 or 1, with two bits"),
-        ((4, 32), {"bits": 4, "offset": "zero_point", "zero": 2}, "0 or 1, with two bits"),
+        ((4, 32), {"bits": 1, "offset": "zero_point", "zero": 1}, "expected 0, found 1"),
+        ((4, 32), {"bits": 4, "offset": "zero_point", "zero": 2}, "0 or 1"),
         ((4, 32), {"bits": 4, "scale_dtype": "f8_e8m0"}, "f32 or"),
     ],
 )

@@ -54,6 +54,16 @@ def test_the_order_that_a_source_declares_is_declared_again(tmp_path: Path) -> N
         assert declared["desc_act"] is ordered
 
 
+@pytest.mark.parametrize(("method", "name"), [("gptq", "gptq-v1_w4_g128_sym"), ("awq", "awq-gemm_w4_g128")])
+def test_what_a_method_means_is_known_without_a_file(method: str, name: str) -> None:
+    with squish.open(DATA / name) as file:
+        stored = file[f"{LAYER}.weight"].spec.encodings[0].codec
+    chain = squish.registry().resolve(container="hf", method=method, backend="numpy")
+    assert squish.registry().same_codec(stored.inner or stored, chain.chosen.encoding.codec)
+    with pytest.raises(SquishError, match=f"{method} has .* bits, not 5"):
+        squish.registry().resolve(container="hf", method=method, bits="5")
+
+
 def test_act_order_is_refused_where_it_cannot_be_held(tmp_path: Path) -> None:
     with pytest.raises(SquishError, match="activation order") as caught:
         squish.convert(DATA / "gptq-v1_w4_g128_sym_actorder", tmp_path / "out", "hf:method=awq")

@@ -28,12 +28,13 @@ Fit = tuple[Array, Array, Array | None]
 
 def check(scheme: Scheme) -> None:
     """CodecError where a scheme can be read but has no encoder."""
+    constants = (0, 1)[: scheme.bits]  # a code of one bit has no place for another zero point than its stored one
     holds_zeros = "packed", "i8" if scheme.signed else "u8", "i16", "i32", *FLOATS
     rules = [
         (scheme.scale_dtype in FLOATS, "scale_dtype", FLOATS),
         (scheme.offset != "bias" or scheme.offset_dtype in FLOATS, "offset_dtype", FLOATS),
         (scheme.offset != "zero_point" or scheme.offset_dtype in holds_zeros, "offset_dtype", holds_zeros),
-        (scheme.offset != "zero_point" or scheme.zero in (0, 1)[: scheme.bits], "zero", ("0", "1, with two bits a code")),
+        (scheme.offset != "zero_point" or scheme.zero in constants, "zero", [str(zero) for zero in constants]),
         (scheme.offset != "bias" or scheme.high > 0, "bits", ("2 or more where codes are signed",)),
         (scheme.offset != "none" or scheme.bits > 1, "offset", ("bias", "zero_point, with one bit a code")),
         (scheme.offset != "none" or _reach(scheme) > 0, "zero", (f"{scheme.low + scheme.high + 1 >> 1}, the middle",)),
