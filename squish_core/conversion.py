@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from fnmatch import fnmatchcase
@@ -35,7 +36,7 @@ from squish_core.writing import Outgoing, Sink, atomic_file, atomic_folder
 Progress = Callable[[str, int, int | None], None]
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, repr=False)
 class Conversion:
     """The report of a conversion, or of a dry run: every tensor's step, sizes in bytes, what was not carried.
 
@@ -52,6 +53,11 @@ class Conversion:
     deleted: tuple[str, ...] = ()
     dry_run: bool
     seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        done = "".join(f" {action}={count}" for action, count in Counter(step.action for step in self.steps).items())
+        size = f" size={self.size}{' dry_run' if self.dry_run else ''}"
+        return f"<Conversion {self.source!r} -> {self.target!r} format={self.format}{done}{size}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -169,7 +175,7 @@ class Plan:
                     if not is_known(digest)]  # fmt: skip
         return Conversion(
             source=self.file.name, target=str(self.target), format=self.format, steps=tuple(self.steps),
-            source_size=sum(ref.size for ref in index.files), dropped=tuple(dropped), dry_run=dry_run,
+            source_size=self.file.size, dropped=tuple(dropped), dry_run=dry_run,
             size=None if self.packing else layout.size,
         )  # fmt: skip
 

@@ -59,6 +59,15 @@ def test_without_a_rule_codes_are_kept(run: Any) -> None:
     assert bytes(file.assets["t"].raw) == b"asset"
 
 
+def test_reports_say_what_happened_in_a_line(run: Any) -> None:
+    report, file = run(MIXED)
+    source = squish.open(toys.box({**MIXED, "norm": VALUES[1], "more": VALUES}), registry=toys.registry())
+    told = f"<Conversion '<bytes>' -> {report.target!r} format=toy.box copy=5 repack=1 size={report.size}>"
+    assert repr(report) == told
+    counts = "tensors=(4 bytes, 1 differs, 1 values, 1 only in a) meta=1 assets=1"
+    assert repr(squish.diff(source, file)) == f"<Difference '<bytes>' {report.target!r} same=False {counts}>"
+
+
 def test_the_same_codec_with_other_parameters_is_no_copy() -> None:
     from squish_core.steps import _wider
 

@@ -179,10 +179,9 @@ def summary(file: File) -> dict[str, Any]:
         entry["bits_per_weight"] = 8 * entry["nbytes"] / entry["parameters"] if entry["parameters"] else 0.0
     parameters, nbytes = (sum(entry[key] for entry in codecs) for key in ("parameters", "nbytes"))
     return {
-        "file": file.name, "format": index.format, "version": index.version, "kind": index.kind,
+        "file": file.name, "format": file.format, "version": file.version, "kind": index.kind,
         "files": [{"name": ref.name, "size": ref.size, "digest": ref.digest} for ref in index.files],
-        "size": sum(ref.size for ref in index.files),
-        "packed": packed(file), "tensors": len(file), "parameters": parameters,
+        "size": file.size, "packed": packed(file), "tensors": len(file), "parameters": parameters,
         "bits_per_weight": 8 * nbytes / parameters if parameters else 0.0, "codecs": codecs,
         "meta": {key: brief(value) for key, value in file.meta.items()},
         "assets": {name: part.nbytes for name, part in index.assets.items()},
