@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -225,11 +225,11 @@ def atomic_file(
     if not target.parent.is_dir():
         raise FormatError("the folder does not exist", file=str(target.parent), code="missing", hint="Create it first.")
     temporary = _beside(target)
-    try:
-        opened = temporary.open("x+b", buffering=1 << 20)
-    except OSError as error:
-        raise unwritable(target, error) from None
-    try:
+    try:  # from before it is there: a signal may come at any time
+        try:
+            opened = temporary.open("x+b", buffering=1 << 20)
+        except OSError as error:
+            raise unwritable(target, error) from None
         with opened as file, closing(Syncer()) as syncer:
             if packing is None:
                 yield Sink(file, None, progress, syncer=syncer)
@@ -241,7 +241,8 @@ def atomic_file(
         os.replace(temporary, target)
         _sync_folder(target.parent)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise
 
 
@@ -274,10 +275,10 @@ def atomic_folder(target: Path, progress: Callable[[int], None] | None = None) -
         raise FormatError("the folder does not exist", file=str(target.parent), code="missing", hint="Create it first.")
     temporary = _beside(target)
     try:
-        temporary.mkdir()
-    except OSError as error:
-        raise unwritable(target, error) from None
-    try:
+        try:
+            temporary.mkdir()
+        except OSError as error:
+            raise unwritable(target, error) from None
         with closing(Syncer()) as syncer:
             yield Sink(None, temporary, progress, syncer=syncer)
             syncer.wait()
