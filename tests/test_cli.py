@@ -418,7 +418,10 @@ def test_codecs_shows_the_short_names(squish: Any) -> None:
 class Point:
     """An entry point of a plugin that fails to import."""
 
-    name, value, dist = "sick", "sick_plugin", SimpleNamespace(name="squish-sick", version="1.0")
+    name, value = "sick", "sick_plugin"
+
+    def __init__(self, dist: str = "squish-sick") -> None:
+        self.dist = SimpleNamespace(name=dist, version="1.0")
 
     def load(self) -> Any:
         raise ImportError("No module named 'left_out'")
@@ -458,6 +461,26 @@ class BadCommands:
     @hookimpl
     def squish_commands(self, app: Any) -> None:
         raise RuntimeError("no commands today")
+
+
+@pytest.mark.parametrize(("command", "package"), [("cache", "squish-npydir"), ("edit", "squish-ztensor")])
+def test_a_command_of_an_absent_package_says_what_to_install(
+    squish: Any, install: Any, command: str, package: str
+) -> None:
+    ran = squish(command, "x", "--json")
+    assert (ran.code, ran.json["error"]["type"]) == (2, "MissingPluginError")
+    assert squish(command).err == f"error: the command {command!r} is not installed. Run `pip install {package}`.\n"
+    install(points=[Point(package)])
+    assert f"{package} is broken: ImportError: No module named 'left_out'" in squish(command).err
+
+
+def test_help_tells_each_command_in_a_whole_sentence(squish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "_default", plugins.Registry(""))
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in ([], ["cache"]) if "npydir" in plugins.registry().containers else ([],):
+        told = squish(*command, "--help").out.partition("Commands:")[2]
+        assert told
+        assert "..." not in told
 
 
 def test_doctor_of_a_sound_installation_gives_0(squish: Any) -> None:

@@ -91,7 +91,7 @@ def build(argv: Sequence[str]) -> typer.Typer:
         lines = "\n".join(f"  {example}" for example in examples)
         app.command(name, epilog=f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}")(function)
     if first not in COMMANDS and "--version" not in argv:
-        extras.add_commands(app)
+        extras.check_known(app, first, extras.add_commands(app))
     return app
 
 
