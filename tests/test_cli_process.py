@@ -38,6 +38,13 @@ def test_the_module_is_the_command() -> None:
     assert run("-m", "squish_core", "ls", "missing").returncode == 2
 
 
+def test_a_warning_is_a_line_on_stderr() -> None:
+    ran = run("-m", "squish_core", "plugins", SQUISH_PLUGINS="-squish-gguff")
+    assert ran.returncode == 0
+    assert ran.stderr.startswith("warning: SQUISH_PLUGINS: no plugin is called squish-gguff; here are ")
+    assert ran.stderr.count("\n") == 1
+
+
 def test_without_typer_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')\n")
     ran = run("-m", "squish_core", "formats", PYTHONPATH=str(tmp_path))

@@ -50,6 +50,11 @@ def show_error(error: Exception, as_json: bool) -> None:
         print(f"error: {escape(str(error))}", file=sys.stderr)
 
 
+def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning as a line on stderr; in the place of `warnings.showwarning`."""
+    print(f"warning: {escape(str(message))}", file=sys.stderr)
+
+
 def table(header: Sequence[str], align: str, rows: Iterable[Sequence[object]], indent: str = "") -> list[str]:
     """Aligned columns; `align` has "<" or ">" for each. No rows give no lines."""
     cells = [[escape(str(cell)) for cell in row] for row in rows]
