@@ -119,6 +119,15 @@ def test_a_terminal_gets_a_bar_without_colour_where_no_color_asks_for_that(
     assert ("\x1b[3" in shown) is painted
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_the_bar_is_one_line_on_a_terminal_of_any_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    console = pytest.importorskip("rich.console")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress.Progress("comparing") as report:
+        report("model.layers.12.mlp.down_proj.weight", 3_000_000_000, 12_345_678_901)
+        assert len(console.Console(width=width).render_lines(report._bar.get_renderable())) == 1
+
+
 def test_info_of_a_compressed_file_tells_both_sizes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     target = tmp_path / "sample.gguf.zst"
     assert main(["convert", str(DATA / "sample.gguf"), str(target)]) == 0
