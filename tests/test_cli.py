@@ -268,6 +268,22 @@ def test_a_warning_is_a_fault_only_with_strict(squish: Any, write: Any) -> None:
     assert (ran.code, ran.json["ok"]) == (1, False)
 
 
+def test_verify_of_several_files_tells_of_each_and_gives_the_worst_code(
+    squish: Any, write: Any, tmp_path: Path
+) -> None:
+    good, odd, short, missing = write(), write("odd.toy", odd=["w"]), tmp_path / "short.toy", str(tmp_path / "missing")
+    short.write_bytes(Path(good).read_bytes()[:-3])
+    ran = squish("verify", good, str(short), odd)
+    assert ran.code == 1
+    assert [line.split(": ")[:2] for line in ran.out.splitlines() if line.startswith(("ok", "error:"))] == [
+        ["ok", good], ["error", str(short)], ["ok", odd],
+    ]  # fmt: skip
+    ran = squish("verify", good, missing, odd, "--json")
+    assert (ran.code, [found["ok"] for found in ran.json]) == (2, [True, False, True])
+    assert ran.json[1]["error"]["code"] == "missing"
+    assert squish("verify", good, odd).code == 0
+
+
 def test_verify_tells_what_many_tensors_share_once(squish: Any, write: Any) -> None:
     path = write(odd=[f"w{number}" for number in range(20)])
     ran = squish("verify", path)
@@ -281,6 +297,14 @@ def test_a_question_is_not_ended_twice() -> None:
     assert str(SquishError("no command 'verfy'. Did you mean 'verify'?", hint="See --help.")).endswith(
         "'verify'? See --help."
     )
+
+
+def test_verify_names_the_file_as_it_was_given_and_a_shard_where_it_is_the_reason(tmp_path: Path) -> None:
+    from squish_core.checking import verify
+
+    (tmp_path / "empty.toy").touch()
+    assert verify(tmp_path / "empty.toy").file == str(tmp_path / "empty.toy")
+    assert verify(b"").file == "<bytes>"
 
 
 def test_verify_of_a_git_lfs_pointer_says_what_it_is(squish: Any, tmp_path: Path) -> None:
