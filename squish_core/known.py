@@ -22,6 +22,9 @@ PACKAGES: dict[str, dict[str, str]] = {
     "backend": {"cpu": "squish-cpu", "metal": "squish-metal", "ane": "squish-ane"},
 }  # fmt: skip
 
+# command -> package of this repository that brings it
+COMMANDS = {"cache": "squish-npydir", "edit": "squish-ztensor"}
+
 # head bytes -> format id, for formats whose plugin may be absent
 SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"GGUF", "gguf"), (0, b"SQZD", "squizd"), (0, b"ZTEN", "ztensor"), (0, b"\x89ZT2\r\n\x1a\n", "ztensor"),

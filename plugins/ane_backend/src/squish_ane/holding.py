@@ -20,7 +20,6 @@ from .structures import is_vector_size
 Shape = tuple[int, ...]
 TARGETS = ("iOS18", "iOS16")
 FLOATS = ("f16", "f32")
-_HALF = "For values: --encode dense:dtype=f16."
 
 
 @frozen(kw_only=True)
@@ -66,7 +65,7 @@ def operation(spec: TensorSpec, target: str) -> Op:
 def _dense(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
     dtype = encoding.parts["data"].dtype
     if dtype != spec.dtype or TYPES.get(dtype, TYPES["u4"]).bits < 8 or dtype in ("bf16", "f8_e4m3", "f8_e5m2"):
-        return f"Core ML computes in float16 or float32, not {dtype}. {_HALF}"
+        return f"Core ML computes in float16 or float32, not {dtype} (its values: --encode f16)"
     return DENSE
 
 
