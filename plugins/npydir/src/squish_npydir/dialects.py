@@ -135,7 +135,7 @@ def _awq(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
 
 
 def _panels(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
-    """Columns of one scale, from the shape of the scales."""
+    """Columns of one scale from the shape of the scales, and their dtype."""
     found, columns = files["scale"].npy.shape, shape[-1] if shape else 0
     groups = found[1] if len(found) == 3 else 0
     if not groups or columns % groups:
@@ -143,12 +143,13 @@ def _panels(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
             f"{files['scale'].path} has no scales of groups that divide the rows",
             expected=f"[panels, a divisor of {columns}, 16]", found=list(found), code="group_size",
         )  # fmt: skip
-    return CodecSpec("panels", panels_params(columns // groups, "offset" in files))
+    return CodecSpec("panels", panels_params(columns // groups, files["scale"].npy.dtype, "offset" in files))
 
 
-def panels_params(group_size: int, biased: bool) -> dict[str, Any]:
+def panels_params(group_size: int, scale_dtype: str, biased: bool) -> dict[str, Any]:
     """As the four-bit dialects have it: codes have biases, or 7 stands for 0."""
-    return {"group_size": group_size, **({"offset": "bias"} if biased else {"zero": 7})}
+    offset = {"offset": "bias"} if biased else {"zero": 7}
+    return {"group_size": group_size, **offset, "scale_dtype": scale_dtype}
 
 
 def _dense(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
