@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from npydir_samples import floats, int8, make, nibbles
 from squish_npydir import cache
+from squish_npydir.sealing import Sealed
 
 import squish_core as squish
 from squish_core.api import FormatError
@@ -98,6 +99,15 @@ def test_converting_takes_the_arrays_and_not_the_panels(tmp_path: Path) -> None:
     steps = squish.convert(folder, tmp_path / "kept", "npydir").steps
     assert {step.action for step in steps} == {"copy"}
     assert PLACE not in {step.origin.label for step in steps}
+
+
+def test_a_sealed_tier_does_not_hide_them(tmp_path: Path) -> None:
+    folder = directory(tmp_path)
+    cache.build(folder, "mlx")
+    with squish.open(folder) as file:
+        assert isinstance(file.index.tensors, Sealed)
+    cache.build(folder, "panels")
+    assert opened(folder)["layers.0.plain"][0] == [PLACE, "squish_weights", "int4 symmetric"]
 
 
 def test_a_build_that_was_interrupted_is_completed(tmp_path: Path) -> None:
