@@ -18,12 +18,12 @@ from squish_core.api import FormatError
 from squish_core.cli import main
 
 PLACE = "squish_panels"
-NAMES = {"bias": (5, 3, 64), "plain": (37, 128), "eight": (4, 64), "narrow": (4, 48), "norm": (8,)}
+NAMES = {"bias": (5, 3, 64), "plain": (37, 128), "eight": (4, 64), "narrow": (4, 48), "line": (64,), "norm": (8,)}
 
 
 def directory(tmp_path: Path) -> Path:
     """Four-bit tensors with biases and without, and others that panels do not hold."""
-    biased, plain, narrow = nibbles(15, 64)[0], nibbles(37, 128)[0], nibbles(4, 48)[0]
+    biased, plain, narrow, line = (nibbles(*size)[0] for size in ((15, 64), (37, 128), (4, 48), (1, 64)))
     return make(
         tmp_path / "m",
         {
@@ -31,6 +31,7 @@ def directory(tmp_path: Path) -> Path:
             "layers.0.plain": {"q4": plain, "s4": floats(37, 2), "shape": NAMES["plain"]},
             "eight": int8(NAMES["eight"]),
             "narrow": {"q4a": narrow, "s4a": floats(4, 3), "z4a": floats(4, 3), "shape": NAMES["narrow"]},
+            "line": {"q4": line, "s4": floats(1, 2), "shape": NAMES["line"]},
             "norm": {"pt": np.ones(8, np.float16), "shape": NAMES["norm"]},
         },
     )

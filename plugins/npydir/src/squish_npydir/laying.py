@@ -19,10 +19,10 @@ LABELS = ("int4", "int4 q4", "int4 symmetric")
 
 
 def fits(spec: TensorSpec) -> bool:
-    """Whether the tensor's own codes are of four bits, in groups that panels have."""
+    """Whether it is a matrix whose own codes are of four bits, in groups that panels have."""
     own = spec.encodings[0]
     group = own.codec.params.get("group_size", 0)
-    return own.label in LABELS and bool(spec.shape and spec.elements) and group > 0 and group % 32 == 0
+    return own.label in LABELS and len(spec.shape) > 1 and spec.elements > 0 and group > 0 and group % 32 == 0
 
 
 def key(file: File, spec: TensorSpec) -> str:
