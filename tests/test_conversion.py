@@ -316,7 +316,6 @@ def test_what_is_not_carried_is_listed(tmp_path: Path) -> None:
     from attrs import evolve
 
     from squish_core import api
-from squish_core.cli import checks
     from squish_core.handles import File
 
     file = squish.open(toys.box({"w": VALUES}), registry=toys.registry())
