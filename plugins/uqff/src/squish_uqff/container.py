@@ -101,7 +101,7 @@ _COMPANIONS = {
 
 
 def _declared(index: Index, source: Source, limits: Limits) -> bool:
-    if index.files[0].name.endswith(shards.SUFFIX) or named.VERSION_KEYS[0] in index.tensors:
+    if named.VERSION_KEYS[0] in index.tensors or any(file.name.endswith(shards.SUFFIX) for file in index.files[:1]):
         return True
     return not source.is_dir and numbered.declares_itself(numbered.numbered(index.tensors), source, limits)
 
