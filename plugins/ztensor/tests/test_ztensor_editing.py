@@ -198,7 +198,7 @@ def test_the_command_line_edits_what_the_limits_of_the_environment_let_it_read(
 @pytest.mark.parametrize(
     ("words", "text"),
     [(["--remove", "x*"], "no tensor matches"), (["--unset", "x"], "no such key"), (["--set", "x"], "KEY=TEXT"),
-     (["--add", "FILE"], "already")],
+     (["--add", "FILE"], "already"), ([], "nothing to change (expected --add, --remove, --set or --unset)")],
 )  # fmt: skip
 def test_a_wrong_edit_on_the_command_line_is_refused(
     zt: Any, tmp_path: Path, capsys: Any, words: list[str], text: str

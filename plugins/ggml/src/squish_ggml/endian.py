@@ -16,8 +16,8 @@ from .codec import GgmlBlocks
 # type -> where its fields of two bytes begin; all others are single bytes
 PAIRS: dict[str, tuple[int, ...]] = {
     "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "q8_0": (0,), "q8_1": (0, 2), "q2_k": (80, 82),
-    "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,), "q1_0": (0,), "tq1_0": (52,), "tq2_0": (64,),
-    "mxfp4": (), "nvfp4": (), "iq4_nl": (0,), "iq4_xs": (0, 2),
+    "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,), "q1_0": (0,), "q2_0": (0,), "tq1_0": (52,),
+    "tq2_0": (64,), "mxfp4": (), "nvfp4": (), "iq4_nl": (0,), "iq4_xs": (0, 2),
 }  # fmt: skip
 
 
