@@ -24,9 +24,10 @@ from squish_core.api import (
     Source,
     TensorSpec,
 )
-from squish_uqff import choosing, named, names, numbered, shards, spare, tables, writer
-from squish_uqff.report import findings
-from squish_uqff.shards import Shard, Stored
+
+from . import choosing, named, names, numbered, shards, spare, tables, writer
+from .report import findings
+from .shards import Shard, Stored
 
 
 class Uqff(Refinement):
