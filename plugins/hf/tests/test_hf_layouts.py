@@ -81,9 +81,13 @@ def test_awq_of_every_version_and_group(
 
 
 @pytest.mark.parametrize("group", [32, 64, -1])
-@pytest.mark.parametrize(("version", "zeros"), [("gemv_fast", "qzeros"), ("llm-awq", "scaled_zeros")])
+@pytest.mark.parametrize(
+    ("named", "zeros"),
+    [({"version": "GEMV_FAST"}, "qzeros"), ({"version": "llm-awq"}, "scaled_zeros"),
+     ({"version": "gemv", "backend": "llm-awq"}, "scaled_zeros")],
+)  # fmt: skip
 def test_awq_in_the_order_of_its_fast_kernel(
-    version: str, zeros: str, group: int, rng: np.random.Generator, tmp_path: Path
+    named: dict[str, str], zeros: str, group: int, rng: np.random.Generator, tmp_path: Path
 ) -> None:
     groups = 1 if group == -1 else IN // group
     codes = rng.integers(0, 16, (OUT, IN))
@@ -94,7 +98,7 @@ def test_awq_in_the_order_of_its_fast_kernel(
         pair, which = divmod(column % 32 // 2, 4)  # the `which`-th of four stretches of 8 gets every fourth pair
         spread = 64 * (row % 4) + column % 64 // 32 * 32 + 8 * which + pair + 4 * (column % 2)
         words[row // 4, column // 64 * 64 + spread // 4] |= codes[row, column] << 4 * (spread % 4)
-    config = {"quant_method": "awq", "bits": 4, "group_size": group, "version": version}
+    config = {"quant_method": "awq", "bits": 4, "group_size": group, **named}
     stored = {"a__qweight": words.view(np.int16), "a__scales": scales, f"a__{zeros}": added}
     with checkpoint(tmp_path, config, **stored) as file:
         assert (set(file), file.problems) == ({"a.weight"}, ())

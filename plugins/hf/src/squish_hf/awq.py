@@ -17,13 +17,16 @@ from squish_hf.method import CACHE, Method
 from squish_hf.unread import refuse_marlin
 
 SUFFIXES = (".qweight", ".qzeros", ".scales", ".scaled_zeros")
+LLM_AWQ = "llm-awq"
 ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 """Which of eight codes lies in the first, the second, ... four bits of a word."""
 
 
 def read(declared: Declared, files: Files) -> Method:
-    """AWQ as AutoAWQ writes it."""
+    """AWQ as AutoAWQ and GPTQModel write it; llm-awq names itself as the `backend`."""
     version = layout(declared, "gemm", "version", "checkpoint_format", "format")
+    if declared.get("backend", str) == LLM_AWQ:
+        version = LLM_AWQ
     if version == "marlin":
         raise refuse_marlin(declared.where)
     if version not in MAKERS:
@@ -86,6 +89,6 @@ def _extras(parts: Parts) -> dict[str, Part]:
 
 
 MAKERS: dict[str, Callable[[str, Parts, int], TensorSpec]] = {
-    "gemm": _gemm, "gemv": _gemv, "gemv_fast": partial(_fast, "qzeros"), "llm-awq": partial(_fast, "scaled_zeros"),
+    "gemm": _gemm, "gemv": _gemv, "gemv_fast": partial(_fast, "qzeros"), LLM_AWQ: partial(_fast, "scaled_zeros"),
 }  # fmt: skip
 """`version` -> what makes a weight of it, given the size of its groups, 0 for one."""
