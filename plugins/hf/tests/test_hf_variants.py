@@ -353,7 +353,7 @@ def test_cache_scales_beside_a_layer_are_its_extras(
         assert set(file["a.weight"].spec.extras) == {"k_scale", "v_scale"}
         assert file["a.weight"].parts()["k_scale"].numpy() == 0.5
         assert json.loads(bytes(file.assets["config.json"].raw))["quantization_config"] == config
-        made = squish.convert(file, tmp_path / "out.zt", "ztensor", encode="f32")
+        made = squish.convert(file, tmp_path / "out.safetensors", "safetensors", encode="f32")
         assert set(made.dropped) >= {"a.weight: k_scale", "a.weight: v_scale"}
 
 

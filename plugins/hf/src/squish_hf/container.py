@@ -19,9 +19,11 @@ from squish_core.api import (
     Outgoing,
     Problem,
     Refusal,
+    Refused,
     Source,
     SquishError,
     TensorSpec,
+    only,
 )
 from squish_hf import writer
 from squish_hf.declaration import Declared, read_declaration
@@ -70,6 +72,9 @@ class HuggingFace(Checkpoint):
         with contextlib.suppress(SquishError):  # a bad pattern, which the layers were refused for
             made = evolve(made, problems=(*made.problems, *map(names_nothing, method.idle(layers))))
         return made
+
+    def recipes(self, *, method: Any = None, bits: Any = "4", **features: Any) -> tuple[Encoding | Refused, ...]:
+        return () if method is None else (writer.recipe(only("method", method), int(only("bits", bits))),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding, options)

@@ -49,9 +49,7 @@ class Files:
 
     def read(self, part: Part, what: str) -> bytes:
         """The bytes of a small part; `what` names it in errors."""
-        return b"".join(
-            self._file(segment.file).read(segment.offset, segment.length, what) for segment in part.segments
-        )
+        return b"".join(self.file(segment.file).read(segment.offset, segment.length, what) for segment in part.segments)
 
     def json(self, name: str) -> tuple[dict[str, Any], list[Problem]]:
         """The object in an asset; {} where it is not there, and a warning where it cannot be read."""
@@ -65,7 +63,8 @@ class Files:
         except SquishError as error:
             return {}, [Problem(code="json", severity="warning", where=name, message=f"is not used: {error}")]
 
-    def _file(self, number: int) -> Source:
+    def file(self, number: int) -> Source:
+        """A file of the Index by its number."""
         name = self.index.files[number].name
         return self.source if not self.source.is_dir and name == self.source.filename else self.source.member(name)
 
@@ -196,9 +195,8 @@ def names_nothing(override: str) -> Problem:
 
 def stored_part(spec: TensorSpec) -> Part:
     """The one part of a stored tensor; its dtype is the tensor's, also where the container has packed bytes."""
-    for encoding in spec.encodings:
-        return next(iter(encoding.parts.values()))
-    return next(iter(spec.extras.values()))
+    parts = spec.encodings[0].parts if spec.encodings else spec.extras
+    return next(iter(parts.values()))
 
 
 def bare(parts: Parts) -> dict[str, Part]:
