@@ -11,13 +11,13 @@ from squish_codecs.mx import Mx
 from squish_safetensors.layers import Files, Parts, encoded, need, viewed
 
 from squish_core.api import CodecSpec, Part, TensorSpec
+from squish_hf.compressed_formats import FLOATS, exponents
 from squish_hf.declaration import Declared, refuse
 from squish_hf.fp8 import block_of, float8, left
 from squish_hf.method import CACHE, Method
 
 SUFFIXES = (".weight_scale", ".weight_scale_2")
 BESIDE = (*CACHE, ".input_scale", ".pre_quant_scale")
-FLOATS = ("f32", "bf16", "f16")
 FP8_BLOCK = [128, 128]
 
 
@@ -51,13 +51,13 @@ def _nvfp4(layer: str, parts: Parts) -> TensorSpec:
 
 
 def _mxfp4(layer: str, parts: Parts) -> TensorSpec:
-    fields = {"data": ("weight", need(parts, ".weight", ("u8",))), "scale": ("weight_scale", _exponents(parts))}
+    fields = {"data": ("weight", need(parts, ".weight", ("u8",))), "scale": ("weight_scale", exponents(parts))}
     return _microscaled(layer, parts, {}, fields)
 
 
 def _mxfp8(layer: str, parts: Parts) -> TensorSpec:
     codes = need(parts, ".weight", ELEMENTS[:2])
-    fields = {"data": ("weight", codes), "scale": ("weight_scale", _exponents(parts))}
+    fields = {"data": ("weight", codes), "scale": ("weight_scale", exponents(parts))}
     return _microscaled(layer, parts, {"element": codes.dtype}, fields)
 
 
@@ -67,11 +67,6 @@ def _microscaled(layer: str, parts: Parts, params: dict[str, Any], fields: dict[
     shape = (*lead, width if "element" in params else 2 * width)
     extras = left(parts, *(name for name, _ in fields.values()))
     return encoded(f"{layer}.weight", shape, CodecSpec("mx", params), Mx(), fields, extras)
-
-
-def _exponents(parts: Parts) -> Part:
-    scale = need(parts, ".weight_scale", ("u8", "f8_e8m0"))
-    return viewed(scale, "f8_e8m0", scale.shape)
 
 
 def _fp8(layer: str, parts: Parts) -> TensorSpec:
