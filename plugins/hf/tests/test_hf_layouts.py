@@ -226,6 +226,23 @@ def test_modelopt_layers_by_algorithms_of_their_own(tmp_path: Path) -> None:
         assert [each.where for each in file.problems] == ["c.weight"]
 
 
+@pytest.mark.parametrize("grid", [(), (3,), (3, 1, 1)])
+def test_modelopt_fused_experts(grid: tuple[int, ...], rng: np.random.Generator, tmp_path: Path) -> None:
+    codes, scale = rng.normal(size=(3, OUT, IN)).astype(E4M3), rng.uniform(0.1, 1, grid).astype(np.float32)
+    name = "m__experts__gate_up_proj"
+    config = {"quant_method": "modelopt", "quant_algo": "FP8"}
+    stored = {name: codes, f"{name}_weight_scale": scale, f"{name}_input_scale": np.float32(1)}
+    with checkpoint(tmp_path / "fp8", config, **stored) as file:
+        assert (set(file), file.problems) == ({"m.experts.gate_up_proj"}, ())
+        wanted = codes.astype(np.float32) * scale.reshape(-1, 1, 1)
+        np.testing.assert_array_equal(file["m.experts.gate_up_proj"].numpy(), wanted)
+    stored = {name: codes.view(np.uint8), f"{name}_weight_scale": codes, f"{name}_weight_scale_2": np.float32(1)}
+    with checkpoint(tmp_path / "nvfp4", {**config, "quant_algo": "NVFP4"}, **stored) as file:
+        with pytest.raises(SquishError, match="transposed"):
+            file["m.experts.gate_up_proj"].numpy()
+        assert set(file["m.experts.gate_up_proj"].parts()) == {"data", "_weight_scale", "_weight_scale_2"}
+
+
 def test_modelopt_may_quantise_the_cache_alone(tmp_path: Path) -> None:
     beside = {"config.json": {}, "hf_quant_config.json": MODELOPT}
     stored = {"a__k_proj__weight": np.ones((4, 4), BF16), "a__k_proj__k_scale": np.ones(1, np.float32)}
