@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -103,6 +102,8 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     encoders = (entry.info.id for entry in registry.find("codec", kind="tensor"))
     names = sorted({"keep", *encoders, *(name for table in _alias_tables(container, registry) for name in table)})
     package = known.package_for("codec", spec.id)
+    import difflib
+
     near = difflib.get_close_matches(spec.id, names, 3)
     meant = f"Near it: {', '.join(near)}. " if near else ""
     kind = MissingPluginError if package else SquishError
