@@ -31,9 +31,11 @@ _NAMES = {
         "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
     ),
     "squish_core.backends.operands": ("delivered", "indices", "matrix_of", "operand", "routed"),
+    "squish_core.recipes": ("check_patterns",),
     "squish_core.regions": ("full", "panels"),
     "squish_core.plugins": ("Registry",),
     "squish_core.resolver": ("Chain",),
+    "squish_core.statistics": ("Statistics",),
     "squish_core.writing": ("Outgoing", "Sink", "Stream", "appended_file", "atomic_file", "atomic_folder"),
     "squish_core.conversion": ("convert", "outgoing"),
     "squish_core.cli.output": ("Answer",),
@@ -127,11 +129,13 @@ if TYPE_CHECKING:
     from squish_core.model import TensorSpec as TensorSpec
     from squish_core.model import Typed as Typed
     from squish_core.plugins import Registry as Registry
+    from squish_core.recipes import check_patterns as check_patterns
     from squish_core.regions import full as full
     from squish_core.regions import panels as panels
     from squish_core.resolver import Chain as Chain
     from squish_core.source import Source as Source
     from squish_core.source import check_plain_name as check_plain_name
+    from squish_core.statistics import Statistics as Statistics
     from squish_core.structure import check_extents as check_extents
     from squish_core.structure import check_name as check_name
     from squish_core.structure import check_shape as check_shape

@@ -292,7 +292,7 @@ def _nothing(
 
     if spec is not None and spec.problem:
         return TensorError(spec.problem, tensor=spec.name, code="unreadable")
-    if not encodings:
+    if not encodings and all(item.encoding is None for item in refused):
         return TensorError("no stored encoding is known for it", tensor=target, code="unreadable")
     real = [item for item in refused if item.encoding is not None] or list(refused)
     reasons = "; ".join(dict.fromkeys(f"{item.backend or 'the format'}: {item.why}" for item in real))

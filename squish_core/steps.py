@@ -81,6 +81,9 @@ class Decision:
             except MissingPluginError:
                 raise
             except SquishError as error:
+                if error.code == "option":  # of the format to write, whichever tensor it is asked about
+                    error.file = error.tensor = None
+                    raise
                 failed.append(error)
         if failed:
             first = failed[0]

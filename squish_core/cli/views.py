@@ -1,4 +1,4 @@
-"""Commands that look into a file without reading tensors: ls, info, plan."""
+"""Commands that look into a file: ls, info, plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import typer
 
 from squish_core.cli.options import Assets, FileName, Format, Json, Patterns
 from squish_core.cli.output import Answer, counted, plain_data, table
-from squish_core.errors import SquishError, TensorError, escape
+from squish_core.cli.values import values
+from squish_core.errors import SquishError, escape
 
 if TYPE_CHECKING:
     from squish_core.handles import File
@@ -56,18 +57,24 @@ def ls(
 
 def info(
     file: FileName,
+    patterns: Patterns = None,
     meta: Annotated[str | None, typer.Option("--meta", metavar="KEY", help="Print one metadata value whole.")] = None,
     format: Format = None,  # noqa: A002
     assets: Assets = None,
     json: Json = False,
 ) -> Answer:
-    """Sum up a file.
+    """Sum up a file, or the values of some of its tensors.
 
-    Shows format, sizes, what the tensors are stored as, metadata, assets and problems. Reads the header only.
+    Shows format, sizes, what the tensors are stored as, metadata, assets and problems, and reads the header only. With
+    PATTERNs it decodes those tensors and shows extremes and zeros; of one alone, how many values have which magnitude.
     """
     from squish_core.handles import open as open_file
 
+    if patterns and meta is not None:
+        raise SquishError("--meta is for the file, not for tensors", code="usage", hint="Leave out one of them.")
     with open_file(file, format, assets=assets) as opened:
+        if patterns:
+            return values(opened.name, chosen(opened, patterns))
         if meta is not None:
             return one_value(opened, meta)
         data = summary(opened)
@@ -136,12 +143,11 @@ def chosen(file: File, patterns: Sequence[str] | None) -> list[Tensor]:
     """The tensors whose name matches any of the patterns; all without one."""
     from fnmatch import fnmatchcase
 
+    from squish_core.recipes import check_patterns
+
     names = [name for name in file if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
     if patterns and not names:
-        raise TensorError(
-            "no tensor matches", file=file.name, found=", ".join(patterns), code="pattern",
-            hint="`squish ls` lists the names; quote a pattern so that the shell leaves it alone.",
-        )  # fmt: skip
+        check_patterns(patterns, file, file.name)
     return [file[name] for name in names]
 
 
@@ -180,10 +186,9 @@ def summary(file: File) -> dict[str, Any]:
         entry["bits_per_weight"] = 8 * entry["nbytes"] / entry["parameters"] if entry["parameters"] else 0.0
     parameters, nbytes = (sum(entry[key] for entry in codecs) for key in ("parameters", "nbytes"))
     return {
-        "file": file.name, "format": index.format, "version": index.version, "kind": index.kind,
+        "file": file.name, "format": file.format, "version": file.version, "kind": index.kind,
         "files": [{"name": ref.name, "size": ref.size, "digest": ref.digest} for ref in index.files],
-        "size": sum(ref.size for ref in index.files),
-        "packed": packed(file), "tensors": len(file), "parameters": parameters,
+        "size": file.size, "packed": packed(file), "tensors": len(file), "parameters": parameters,
         "bits_per_weight": 8 * nbytes / parameters if parameters else 0.0, "codecs": codecs,
         "meta": {key: brief(value) for key, value in file.meta.items()},
         "assets": {name: part.nbytes for name, part in index.assets.items()}, "caches": list(index.caches),

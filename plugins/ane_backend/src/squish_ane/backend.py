@@ -36,9 +36,7 @@ class Ane(Backend):
         from . import planner
         from .planned import Planned
 
-        made = Planned(planner.generation_of(str(options["device"])))
-        made.id = self.id
-        return made
+        return Planned(planner.generation_of(str(options["device"])))
 
     def offer(self, request: Request) -> Offer | Refused:
         encoding = request.encoding

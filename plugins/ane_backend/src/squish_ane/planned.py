@@ -14,6 +14,8 @@ from .forms import weights_of
 class Planned(Backend):
     """What a generation would do with each tensor's weights as those of a linear layer."""
 
+    id = "ane"
+
     def __init__(self, generation: str) -> None:
         self.generation = generation
 
@@ -32,8 +34,7 @@ class Planned(Backend):
         try:
             return self._planned(request, encoding, spec)
         except SquishError as error:
-            why = f"{error.message} ({error.found}). {error.hint}"
-            return Refused(backend=self.id, encoding=encoding, code=error.code or "illegal", why=why)
+            return Refused(backend=self.id, encoding=encoding, code=error.code or "illegal", why=str(error).rstrip("."))
 
     def _planned(self, request: Request, encoding: Encoding, spec: TensorSpec) -> Offer:
         weights = weights_of(encoding, spec, request.registry.codec(encoding.codec))

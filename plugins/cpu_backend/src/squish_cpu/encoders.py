@@ -172,7 +172,8 @@ def compiled(scheme: Scheme, panel: Array) -> dict[str, Array] | None:
     size = scheme.group_size or line
     in_rows = not scheme.transposed and (scheme.group_axis, scheme.pack_axis) == (-1, -1)
     packed = scheme.packing.order == "lsb" and not line * scheme.bits % scheme.packing.width
-    if not (in_rows and packed and panel.size and not size % RUN and not line % size and scheme.search == "none"):
+    plain = scheme.search == "none" and not (scheme.offset == "zero_point" and scheme.zero)
+    if not (in_rows and packed and panel.size and not size % RUN and not line % size and plain):
         return None
     values = np.require(panel, np.float32, ["C", "A"])
     offset_dtype = scheme.offset_dtype if scheme.offset == "bias" else "i8" if scheme.signed else "u8"
