@@ -153,8 +153,7 @@ def _finalized(folder: Folder, tier: Tier) -> Found:
     """One dense array for each tensor."""
 
     def find(name: str, key: str) -> Held | None:
-        plain = name.replace(".", "__")  # Squish's, whatever the key
-        stored = None if "/" in plain else folder.find(f"{tier.label}/{plain}")
+        stored = folder.find(f"{tier.label}/{key}")  # Squish's own keys are its names for these files, too
         if stored is None:
             return None
         return Encoding(codec=DENSE, parts={"data": stored.raw()}, label=tier.label), stored.npy.shape
