@@ -303,9 +303,9 @@ def _dist(point: Any) -> str:
 
 
 def _installed() -> Iterable[Any]:
-    import importlib_metadata
+    from importlib.metadata import entry_points
 
-    return sorted(importlib_metadata.entry_points(group=GROUP), key=lambda point: point.dist.name if point.dist else "")
+    return sorted(entry_points(group=GROUP), key=lambda point: point.dist.name if point.dist else "")
 
 
 _default: Registry | None = None
