@@ -303,9 +303,9 @@ def _dist(point: Any) -> str:
 
 
 def _installed() -> Iterable[Any]:
-    from importlib.metadata import entry_points
+    import importlib_metadata
 
-    return sorted(entry_points(group=GROUP), key=lambda point: point.dist.name if point.dist else "")
+    return sorted(importlib_metadata.entry_points(group=GROUP), key=lambda point: point.dist.name if point.dist else "")
 
 
 _default: Registry | None = None
