@@ -265,10 +265,11 @@ class Plan:
             return repacked(self.file, step.name, step.spec, step.origin)
         told = partial(self.quality.__setitem__, step.name) if step.exactness.kind == "bounded" else None
         activations = self.stats.of(step.spec) if self.stats and self._weighed(step) else None
-        return encoded(self.file, step.name, step.spec, step.origin, told, activations)
+        spec = evolve(step.spec, encodings=(evolve(step.spec.encodings[0], codec=step.codec),))
+        return encoded(self.file, step.name, spec, step.origin, told, activations)
 
     def _weighed(self, step: Step) -> bool:
-        return step.action == "encode" and weighs(step.spec.encodings[0].codec, self.known)
+        return step.action == "encode" and weighs(step.codec, self.known)
 
 
 def packed_by(target: Path, known: Registry) -> tuple[Path, str | None]:

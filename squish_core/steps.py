@@ -29,6 +29,7 @@ class Step:
     """What happens to one tensor: `action` is "copy" (bytes), "widen" (integers of a part, to a wider type),
     "repack" (codes), "encode" (through floats).
 
+    `codec`: the target's, with what it was told for encoding alone (`Codec.for_encoding`), which `spec` does not show.
     `quality`: of an encoding with loss, how far the written values are from the source's; measured while writing.
     """
 
@@ -42,6 +43,7 @@ class Step:
     note: str = ""
     quality: Distance | None = field(default=None, eq=False)
     spec: TensorSpec = field(repr=False)
+    codec: CodecSpec = field(repr=False)
     origin: Encoding = field(repr=False)
 
     @property
@@ -209,7 +211,8 @@ class Decision:
         made = evolve(spec, dtype=dtype, encodings=(), problem=None)
         parts = {role: _part(*declared) for role, declared in codec.parts(made, params).items()}
         # A dense tensor's dtype is the tensor's own, not a parameter of how it is stored.
-        held = DENSE if wanted.id == "dense" else evolve(wanted, params=params)
+        told = DENSE if wanted.id == "dense" else evolve(wanted, params=params)
+        held = _stored(told, self.known)
         answer = self.container.accepts(made, Encoding(codec=held, parts=parts), self.options)
         if isinstance(answer, Refusal):
             raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(wanted), code="refused")
@@ -220,7 +223,7 @@ class Decision:
         exactness = codec.error_bound(params)
         if wanted.id == "dense":
             exactness = Exactness("values", dtype) if _holds(value_dtype, dtype) else Exactness("bounded")
-        return self._made(made, "encode", origin, answer, exactness)
+        return self._made(made, "encode", origin, answer, exactness, _told(answer.codec, told, self.known))
 
     def _check_stats(self, spec: TensorSpec, wanted: CodecSpec) -> None:
         if not weighs(wanted, self.known):
@@ -233,7 +236,11 @@ class Decision:
         if self.stats.of(spec) is None:
             raise TensorError("there are no statistics of its activations", tensor=spec.name, code="stats")
 
-    def _made(self, spec: TensorSpec, action: str, origin: Encoding, target: Encoding, exactness: Exactness) -> Step:
+    def _made(
+        self, spec: TensorSpec, action: str, origin: Encoding, target: Encoding, exactness: Exactness,
+        codec: CodecSpec | None = None,
+    ) -> Step:  # fmt: skip
+        codec = codec or target.codec
         held = TensorSpec(
             name=self.rename(spec.name), shape=spec.shape, dtype=spec.dtype, encodings=(target,),
             tied_to=spec.tied_to, attrs=spec.attrs, problem=spec.problem,
@@ -241,7 +248,8 @@ class Decision:
         size = sum(part.nbytes for part in target.parts.values())
         return Step(
             name=spec.name, action=action, source=_shown(self.file.index.tensors[spec.name], origin),
-            target=_shown(held, target), stored=origin.stored, size=size, exactness=exactness, spec=held, origin=origin,
+            target=_shown(held, evolve(target, codec=codec)), stored=origin.stored, size=size, exactness=exactness,
+            spec=held, codec=codec, origin=origin,
         )  # fmt: skip
 
 
@@ -249,6 +257,24 @@ def weighs(codec: CodecSpec, known: Registry) -> bool:
     """Whether encoding with a codec, or with the one it wraps, needs statistics of activations."""
     own = known.codec(codec).weighs(codec.params)
     return own or (codec.inner is not None and weighs(codec.inner, known))
+
+
+def _stored(codec: CodecSpec, known: Registry) -> CodecSpec:
+    """A codec without what is for encoding alone."""
+    hidden = known.codec(codec.id).for_encoding
+    params = {key: value for key, value in codec.params.items() if key not in hidden}
+    return evolve(codec, params=params, inner=codec.inner and _stored(codec.inner, known))
+
+
+def _told(answer: CodecSpec, asked: CodecSpec, known: Registry) -> CodecSpec:
+    """The target's codec with what the asked one says for encoding alone; TensorError where it is another codec."""
+    hidden = {key: asked.params[key] for key in known.codec(asked.id).for_encoding if key in asked.params}
+    if hidden and answer.id != asked.id:
+        raise TensorError(
+            f"it becomes {answer.id}, which takes no {', '.join(hidden)}", found=str(asked), code="params"
+        )
+    inner = _told(answer.inner, asked.inner, known) if answer.inner and asked.inner else answer.inner
+    return evolve(answer, params={**answer.params, **hidden}, inner=inner)
 
 
 def _same(answer: Encoding, encoding: Encoding, known: Registry) -> bool:

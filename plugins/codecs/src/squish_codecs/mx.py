@@ -41,6 +41,8 @@ class Mx(Codec):
     Sources: OCP Microscaling Formats 1.0, section 6.3; uqff-formats, section 4; MLX, compressed-tensors and ModelOpt.
     """
 
+    for_encoding = ("scaling",)
+
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         element, block, scale, factor, _ = _checked(params)
         if not spec.shape or spec.shape[-1] % block:
@@ -139,7 +141,7 @@ class Mx(Codec):
         return made, Exactness("values", "f32")
 
     def canonical(self, params: Params) -> Params:
-        return {name: value for name, value in params.items() if name != "scaling" and value != _LEGAL[name][0]}
+        return {name: value for name, value in params.items() if value != _LEGAL[name][0]}
 
 
 def _powers(largest: np.ndarray, element: str, scaling: str) -> tuple[np.ndarray, np.ndarray]:

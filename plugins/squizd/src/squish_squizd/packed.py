@@ -10,9 +10,6 @@ from squish_codecs.affine import Affine
 
 from squish_core.api import Codec, CodecError, CodecSpec, Codes, Exactness, Params, PartArray, Parts, Region, TensorSpec
 
-ENCODING = ("search", "scale_dtype")
-"""Parameters that a file does not show."""
-
 
 class Packed(Codec):
     """`w = scale * q + zero` in f32; `group_size` elements of the flat order share a pair (absent: the whole tensor).
@@ -22,6 +19,7 @@ class Packed(Codec):
     formats with unsigned codes, whose biases lie 8 scales lower.
     """
 
+    for_encoding = ("search", "scale_dtype")
     scanned = ("table",)  # one entry may be for all rows
     bits: ClassVar[int]
     signed: ClassVar[bool]
@@ -56,9 +54,9 @@ class Packed(Codec):
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         size = params.get("group_size", 64)
-        if set(params) - {"group_size", *ENCODING} or type(size) is not int or size < 1:
+        if set(params) - {"group_size", *self.for_encoding} or type(size) is not int or size < 1:
             raise CodecError(
-                f"{self.id} takes group_size (1 or more), {' and '.join(ENCODING)}", code="params",
+                f"{self.id} takes group_size (1 or more), {' and '.join(self.for_encoding)}", code="params",
                 found=", ".join(f"{key}={value}" for key, value in params.items()),
             )  # fmt: skip
         elements = max(spec.elements, 1)
@@ -84,7 +82,7 @@ class Packed(Codec):
         return made and ({"codes": made[0]["data"], "table": _table(made[0])}, made[1])
 
     def _encoding(self, params: Params) -> dict[str, Any]:
-        return self.scheme(params) | {name: params[name] for name in ENCODING if name in params}
+        return self.scheme(params) | {name: params[name] for name in self.for_encoding if name in params}
 
 
 class Int4(Packed):

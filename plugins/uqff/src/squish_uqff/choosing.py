@@ -58,7 +58,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Re
         return Refusal(why="UQFF quantises tensors called <layer>.weight only", code="name")
     if codec.id in ("hqq", "float8", "uqff.f8q8") and len(spec.shape) != 2:
         return Refusal(why=f"UQFF has matrices only as {codec.id}, not {list(spec.shape)}", code="shape")
-    if codec.id in ("float8", "mx") and set(codec.params) - {"scaling"}:
+    if codec.id in ("float8", "mx") and codec.params:
         return Refusal(why=f"UQFF has only the plain form of {codec.id}, not {codec}", code="codec")
     made = _afq(spec, codec) if codec.id == "affine" else encoding
     if isinstance(made, Refusal):
@@ -80,8 +80,6 @@ def _afq(spec: TensorSpec, codec: CodecSpec) -> Encoding | Refusal:
     params = {"bits": bits, "group_size": group, "word": "u32", "offset": "bias"}
     if scale != "f32":
         params["scale_dtype"] = scale
-    if "search" in codec.params:
-        params["search"] = codec.params["search"]
     try:
         made = Affine().parts(spec, params)
     except SquishError as error:
@@ -162,4 +160,6 @@ def _blocks(wanted: CodecSpec, promote: bool, last: int) -> CodecSpec | None:
     if last % BLOCKS[name].elements:
         return None
     # What was asked for itself must be encoded, or the request fails.
-    return CodecSpec(f"ggml.{name if name == asked or BLOCKS[name].encode else 'q8_0'}")
+    name = name if name == asked or BLOCKS[name].encode else "q8_0"
+    # A search is the K types'; another one that takes their place is as good as it gets without.
+    return CodecSpec(f"ggml.{name}", wanted.params if name == asked or name.endswith("_k") else {})
