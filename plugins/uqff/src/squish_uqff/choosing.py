@@ -26,6 +26,8 @@ CODECS = {"hqq": tables.HQQ, "float8": tables.FP8, "affine": tables.AFQ, "uqff.f
 LINEAR = re.compile(r"(?:.*_proj|.*\.(?:dense|fc1|fc2|c_fc)|lm_head|model\.embed_tokens)")
 PROMOTED = ("lm_head", "model.embed_tokens")
 BIG = 1 << 32
+TOGETHER = ("q4_k", "q5_k", "q6_k")
+"""Block types that compiled encoders make, all or none."""
 
 
 def isq_of(spec: TensorSpec) -> int | None:
@@ -159,7 +161,8 @@ def _blocks(wanted: CodecSpec, promote: bool, last: int) -> CodecSpec | None:
     name = tables.GGML_FALLBACK.get(name, name) if last % BLOCKS[name].elements else name
     if last % BLOCKS[name].elements:
         return None
-    # What was asked for itself must be encoded, or the request fails.
-    name = name if name == asked or BLOCKS[name].encode else "q8_0"
+    # What was asked for itself must be encoded, or the request fails; so must what the same plugin encodes.
+    together = name in TOGETHER and asked in TOGETHER
+    name = name if name == asked or together or BLOCKS[name].encode else "q8_0"
     # A search is the K types'; another one that takes their place is as good as it gets without.
     return CodecSpec(f"ggml.{name}", wanted.params if name == asked or name.endswith("_k") else {})
