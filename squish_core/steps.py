@@ -13,7 +13,7 @@ from squish_core import dtypes
 from squish_core.activations import Activations
 from squish_core.containers import Container
 from squish_core.distances import Distance
-from squish_core.errors import MissingPluginError, SquishError, TensorError
+from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import guarded
 from squish_core.handles import File
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
@@ -202,7 +202,12 @@ class Decision:
                 "a vector is not quantised", found=f"shape {list(spec.shape)}", code="rank",
                 hint="A rule without a pattern leaves vectors as they are; after one with, add NAME=keep for them.",
             )  # fmt: skip
-        params = self.known.encoder(wanted).params_for(spec, wanted.params)
+        try:
+            params = self.known.encoder(wanted).params_for(spec, wanted.params)
+        except CodecError as error:
+            if lacking := self.known.encoder_missing(wanted):
+                error.message += f"; {lacking}"
+            raise
         self._check_stats(spec, wanted)
         params = codec.measure(
             partial(values_of, self.file, spec, origin, codec.value_dtype(spec, params)), spec, params
