@@ -95,7 +95,7 @@ def convert(
     `names`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF; all patterns are about the
     source's. `stats`: a file of activations, for encodings that weigh errors by them. Digests of what is read are
     checked. `delete_source`: verify what was written and compare it with the source, then delete the files that held
-    its tensors. Raises SquishError; the old `dst` stays on failure.
+    its tensors. A file at `dst` is replaced, a folder refused. Raises SquishError; the old `dst` stays on failure.
     """
     file = src if isinstance(src, File) else handles.open(src, assets=assets, limits=limits, registry=registry)
     told = handles.open(stats, limits=limits, registry=registry) if stats is not None else None

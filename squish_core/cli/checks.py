@@ -146,7 +146,10 @@ def difference_lines(found: Difference) -> Iterable[str]:
 
 def convert(
     src: Annotated[str, typer.Argument(metavar="SRC", help="The file to read.")],
-    dst: Annotated[str, typer.Argument(metavar="DST", help="The file to write; replaced when it is there.")],
+    dst: Annotated[
+        str,
+        typer.Argument(metavar="DST", help="The file or folder to write. A file there is replaced, a folder is not."),
+    ],
     to: Annotated[
         str | None,
         typer.Option("--to", metavar="ID[:key=value,...]", help="Format to write; by default from DST's suffix."),
