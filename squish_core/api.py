@@ -35,6 +35,7 @@ _NAMES = {
     "squish_core.regions": ("full", "panels"),
     "squish_core.plugins": ("Registry",),
     "squish_core.resolver": ("Chain",),
+    "squish_core.statistics": ("Statistics",),
     "squish_core.writing": ("Outgoing", "Sink", "Stream", "appended_file", "atomic_file", "atomic_folder"),
     "squish_core.conversion": ("convert", "outgoing"),
     "squish_core.cli.output": ("Answer",),
@@ -134,6 +135,7 @@ if TYPE_CHECKING:
     from squish_core.resolver import Chain as Chain
     from squish_core.source import Source as Source
     from squish_core.source import check_plain_name as check_plain_name
+    from squish_core.statistics import Statistics as Statistics
     from squish_core.structure import check_extents as check_extents
     from squish_core.structure import check_name as check_name
     from squish_core.structure import check_shape as check_shape

@@ -14,7 +14,7 @@ PACKAGES: dict[str, dict[str, str]] = {
     "codec": {
         "affine": "squish-codecs", "palette": "squish-codecs", "bitmask": "squish-codecs",
         "masked": "squish-codecs", "lowrank": "squish-codecs", "awq": "squish-codecs", "mixed": "squish-codecs",
-        "float8": "squish-codecs", "mx": "squish-codecs",
+        "float8": "squish-codecs", "mx": "squish-codecs", "panels": "squish-codecs",
         "ggml": "squish-ggml", "zstd": "squish-zstd", "astc": "squish-astc", "tca_tbe": "squish-squizd",
         "squizd": "squish-squizd", "zt": "squish-ztensor", "uqff": "squish-uqff", "hqq": "squish-uqff",
         "npydir": "squish-npydir", "ane": "squish-ane", "hf": "squish-hf",

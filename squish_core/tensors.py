@@ -11,7 +11,7 @@ from squish_core.buffers import Buffer
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import guarded
 from squish_core.model import Encoding, TensorSpec
-from squish_core.regions import Region, full, normalise, read_region, sizes, sliced
+from squish_core.regions import Region, full, normalise, panels, read_region, sizes, sliced
 from squish_core.stored import StoredArray, check_decoded
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from squish_core.handles import File
     from squish_core.resolver import Chain, Policy
+    from squish_core.statistics import Statistics
 
 
 class Tensor:
@@ -174,6 +175,11 @@ class Tensor:
         handle = implementation.load(chain, self.arrays(chain.chosen.encoding), known)
         return Weight(self, chain, implementation, handle)
 
+    def statistics(self) -> Statistics:
+        """The least and the greatest value, zeros, NaNs, and how many values have which magnitude: one pass in panels,
+        on the backend that comes first for exact values."""
+        return self.load(policy="exact", op="dense").statistics()
+
     def readable(self) -> Encoding:
         """The first encoding whose codec and filters are installed; a typed error when there is none."""
         if self.spec.problem and not self.spec.encodings:
@@ -278,6 +284,20 @@ class Weight:
     def experts(self, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """`x[i] @ W[ids[i]].T` for W of shape [experts, out, in]."""
         return self._run("experts", x, ids)
+
+    def statistics(self) -> Statistics:
+        """As `Tensor.statistics`, of the values as they are held here; for a backend that has `dense`."""
+        from squish_core.statistics import Tally
+
+        with self.tensor._guard("counting values"):
+            found: Statistics | None = self._backend.statistics(self._handle)
+            if found is None:
+                spec, held = self.tensor.spec, self.chain.chosen.encoding.codec
+                grain, tally = self.tensor.file.registry.codec(held).grain(spec, held.params), Tally()
+                for region in panels(spec.shape, grain, 4):
+                    tally.add(self._backend.dense(self._handle, region=region))
+                found = tally.statistics()
+            return found
 
     def _run(self, op: str, *operands: Any, **wishes: Any) -> np.ndarray:
         with self.tensor._guard(f"running {op}"):

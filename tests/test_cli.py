@@ -204,6 +204,18 @@ def test_info_shortens_long_values_and_meta_prints_one_whole(squish: Any, write:
     assert squish("info", path, "--meta", "name").out == "toy\nsecond line\n"
 
 
+def test_info_of_tensors_tells_what_their_values_are_like(squish: Any, write: Any) -> None:
+    path = write(tensors={"a": [[1.0, -2.5], [0.0, float("nan")]], "b": [3.0, float("inf")]})
+    assert squish("info", path, "*").out.split("\n")[1].split() == ["-2.5", "1", "4", "1", "0", "1", "a"]
+    lines = squish("info", path, "a").out.splitlines()
+    assert lines[-2:] == ["2^0 = 1         0         1  " + 40 * "#", "2^1 = 2         1         0  " + 40 * "#"]
+    (found,) = squish("info", path, "b", "--json").json["tensors"]
+    assert (found["name"], found["shape"], found["greatest"], found["absmax"]) == ("b", [2], 3, 3)
+    assert (found["infinite"], found["positive"]) == (1, {"1": 1})
+    ran = squish("info", path, "a", "--meta", "name")
+    assert (ran.code, "--meta is for the file" in ran.err) == (2, True)
+
+
 def test_an_unknown_metadata_key_names_the_nearest(squish: Any, write: Any) -> None:
     ran = squish("info", write(), "--meta", "vocabular")
     assert ran.code == 2

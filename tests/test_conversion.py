@@ -280,6 +280,18 @@ def test_values_of_the_other_byte_order_come_over(tmp_path: Path) -> None:
         np.testing.assert_array_equal(squish.open(tmp_path / "o.box", registry=known)["w"].numpy(), values)
 
 
+def test_codes_with_scales_of_the_other_byte_order_are_kept(tmp_path: Path) -> None:
+    known = toys.registry()
+    codec, shape, parts = toys.rows(VALUES)
+    half = codec, shape, {**parts, "codes": parts["codes"] // 2}  # encoded anew, these would have other scales
+    raw = toys.box({"q": half}, byteorder=">")
+    report = squish.convert(raw, tmp_path / "o.box", registry=known)
+    assert actions(report)["q"] == ("widen", "values(f32)")
+    written, read = squish.open(tmp_path / "o.box", registry=known)["q"], squish.open(raw, registry=known)["q"]
+    np.testing.assert_array_equal(written.numpy(), read.numpy())
+    np.testing.assert_array_equal(written.parts()["codes"].numpy(), half[2]["codes"])
+
+
 def test_filtered_parts_are_copied_unfiltered(tmp_path: Path) -> None:
     known = toys.registry()
     squish.convert(toys.box({"w": VALUES}, filters=("toy.xor",)), tmp_path / "o.box", registry=known)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from squish_core.plugins import Registry
     from squish_core.resolver import Chain
+    from squish_core.statistics import Statistics
 
 OPS = ("dense", "linear", "embed", "experts")
 UNCOVERED = "uncovered"
@@ -122,6 +123,10 @@ class Backend:
     def experts(self, handle: Any, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """`x[i] @ W[ids[i]].T` for W of shape [experts, out, in], x [n, in], ids [n]; shape [n, out]."""
         raise self.lacks("experts")
+
+    def statistics(self, handle: Any) -> Statistics | None:
+        """What the values are like, as `squish_core.statistics` counts them; None: the core asks `dense` and counts."""
+        return None
 
     def lacks(self, op: str) -> SquishError:
         """The error for an operation that this backend does not have."""

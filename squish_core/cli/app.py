@@ -18,7 +18,14 @@ from squish_core.errors import SquishError
 # command -> (function, examples)
 COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
     "ls": (views.ls, ("squish ls model.gguf", "squish ls model.gguf 'blk.0.*'")),
-    "info": (views.info, ("squish info model.gguf", "squish info model.gguf --meta tokenizer.chat_template")),
+    "info": (
+        views.info,
+        (
+            "squish info model.gguf",
+            "squish info model.gguf --meta tokenizer.chat_template",
+            "squish info model.gguf blk.0.attn_q.weight",
+        ),
+    ),
     "plan": (views.plan, ("squish plan model.gguf 'blk.0.*'", "squish plan --format gguf --feature dtype=q4_k")),
     "verify": (checks.verify, ("squish verify model.gguf", "squish verify *.gguf --deep --strict")),
     "diff": (checks.diff, ("squish diff model.gguf model.zt",)),

@@ -1,4 +1,4 @@
-"""Commands that look into a file without reading tensors: ls, info, plan."""
+"""Commands that look into a file: ls, info, plan."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import typer
 
 from squish_core.cli.options import Assets, FileName, Format, Json, Patterns
 from squish_core.cli.output import Answer, counted, plain_data, table
+from squish_core.cli.values import values
 from squish_core.errors import SquishError, escape
 
 if TYPE_CHECKING:
@@ -56,18 +57,24 @@ def ls(
 
 def info(
     file: FileName,
+    patterns: Patterns = None,
     meta: Annotated[str | None, typer.Option("--meta", metavar="KEY", help="Print one metadata value whole.")] = None,
     format: Format = None,  # noqa: A002
     assets: Assets = None,
     json: Json = False,
 ) -> Answer:
-    """Sum up a file.
+    """Sum up a file, or the values of some of its tensors.
 
-    Shows format, sizes, what the tensors are stored as, metadata, assets and problems. Reads the header only.
+    Shows format, sizes, what the tensors are stored as, metadata, assets and problems, and reads the header only. With
+    PATTERNs it decodes those tensors and shows extremes and zeros; of one alone, how many values have which magnitude.
     """
     from squish_core.handles import open as open_file
 
+    if patterns and meta is not None:
+        raise SquishError("--meta is for the file, not for tensors", code="usage", hint="Leave out one of them.")
     with open_file(file, format, assets=assets) as opened:
+        if patterns:
+            return values(opened.name, chosen(opened, patterns))
         if meta is not None:
             return one_value(opened, meta)
         data = summary(opened)
@@ -184,7 +191,7 @@ def summary(file: File) -> dict[str, Any]:
         "size": file.size, "packed": packed(file), "tensors": len(file), "parameters": parameters,
         "bits_per_weight": 8 * nbytes / parameters if parameters else 0.0, "codecs": codecs,
         "meta": {key: brief(value) for key, value in file.meta.items()},
-        "assets": {name: part.nbytes for name, part in index.assets.items()},
+        "assets": {name: part.nbytes for name, part in index.assets.items()}, "caches": list(index.caches),
         "sections": index.attrs.get("sections", []),
         "whole": [str(encoding.codec) for encoding in index.whole],
         "children": {
@@ -220,6 +227,7 @@ def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
         ("size", f"{human(data['size'])}{unpacked} in {counted(len(data['files']), 'file')}"),
         ("tensors", f"{data['tensors']:,}"),
         ("parameters", f"{data['parameters']:,} at {data['bits_per_weight']:.2f} bits each"),
+        *([("caches", f"{', '.join(data['caches'])} (the first is used)")] if data["caches"] else []),
     ]
     yield from table(("file", escape(data["file"])), "<<", facts)
     if len(data["files"]) > 1:

@@ -38,7 +38,9 @@ GGML = (
 BRINGS = {
     "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"})),
     "squish-codecs": Brings(
-        codecs=frozenset({"affine", "awq", "bitmask", "float8", "lowrank", "masked", "mixed", "mx", "palette"})
+        codecs=frozenset(
+            {"affine", "awq", "bitmask", "float8", "lowrank", "masked", "mixed", "mx", "palette", "panels"}
+        )
     ),
     "squish-astc": Brings(codecs=frozenset({"astc"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),

@@ -55,7 +55,7 @@ def edit(
         source = opened.enter_context(open_file(add)) if add else None
         added = list(source or ())
         attributes: dict[str, Any] = {**dict.fromkeys(deleted), **dict(map(_pair, put or []))}
-        change(file, add=source, remove=removed, attributes=attributes)
+        change(file, add=source, remove=removed, attributes=attributes, limits=old.limits)
     size = Path(file).stat().st_size
     data = {"file": file, "added": added, "removed": removed, "attributes": sorted(attributes), "size": size}
     counts = f"{len(added):,} tensors added, {len(removed):,} removed, {len(attributes):,} keys of metadata changed"

@@ -1,0 +1,95 @@
+"""Statistics: counts by magnitude equal the definition, in every dtype, and come from one pass in panels."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import toys
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+import squish_core as squish
+from squish_core import dtypes, statistics
+from squish_core.errors import CodecError
+from squish_core.regions import PANEL_BYTES
+from squish_core.source import BytesSource
+from squish_core.statistics import LOWEST, Statistics, Tally
+from squish_core.testing import CountingSource
+
+
+def counted(*panels: np.ndarray) -> Statistics:
+    tally = Tally()
+    for panel in panels:
+        tally.add(panel)
+    return tally.statistics()
+
+
+def defined(values: list[float]) -> dict[str, Any]:
+    """The same, a value at a time, with Python's own floats."""
+    finite = [value for value in values if math.isfinite(value)]
+    sides: dict[bool, dict[int, int]] = {True: {}, False: {}}
+    for value in filter(None, finite):
+        power = min(max(math.frexp(value)[1] - 1, LOWEST), 127)
+        sides[value < 0][power] = sides[value < 0].get(power, 0) + 1
+    return {
+        "values": len(values), "zeros": values.count(0), "nan": sum(map(math.isnan, values)),
+        "infinite": sum(map(math.isinf, values)), "least": min(finite, default=None),
+        "greatest": max(finite, default=None), "negative": sides[True], "positive": sides[False],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "i64", "i8", "u8", "bool"])
+@settings(deadline=None, max_examples=30)
+@given(data=st.data())
+def test_counts_are_those_of_the_definition(dtype: str, data: st.DataObject) -> None:
+    values = data.draw(arrays(dtypes.to_numpy(dtype), array_shapes(min_side=0, max_dims=3)))
+    wanted = defined(values.astype(np.float64).reshape(-1).tolist())
+    assert counted(values) == Statistics(**wanted)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f8_e4m3", "f8_e5m2", "f8_e8m0", "i4"])
+def test_types_that_numpy_does_not_have(dtype: str) -> None:
+    kind = dtypes.to_numpy(dtype)
+    values = np.arange(1 << 8 * kind.itemsize).astype(f"u{kind.itemsize}").view(kind)[:256]
+    with np.errstate(invalid="ignore"):
+        assert counted(values) == Statistics(**defined(values.astype(np.float64).tolist()))
+
+
+def test_what_lies_between_panels_and_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).standard_normal((9, 50), np.float32)
+    values[3, 7:11] = np.nan, -np.inf, 0, -0.0
+    whole = counted(values)
+    monkeypatch.setattr(statistics, "_STEP", 7)
+    assert counted(values[:4], values[4:4], values[4:]) == whole
+    assert whole.absmax == np.nanmax(np.abs(values[np.isfinite(values)]))
+    assert sum(whole.negative.values()) == np.count_nonzero(np.isfinite(values) & (values < 0))
+
+
+def test_without_finite_values_there_are_no_extremes() -> None:
+    told = counted(np.array([np.nan, np.inf]))
+    assert (told.least, told.greatest, told.absmax, told.infinite, told.nan) == (None, None, None, 1, 1)
+    assert counted(np.zeros(0)).to_dict()["absmax"] is None
+
+
+def test_complex_numbers_are_refused() -> None:
+    with pytest.raises(CodecError, match="no order"):
+        counted(np.zeros(3, np.complex64))
+
+
+@pytest.mark.parametrize("name", ["w", "q", "none", "one"])
+def test_a_tensor_is_read_once_and_in_panels(name: str) -> None:
+    values = np.random.default_rng(0).standard_normal((600, 2048)).astype(np.float32)
+    box = toys.box({"w": values, "q": toys.rows(values), "none": values[:0], "one": np.array(3.0)}, {}, {})
+    source = CountingSource(BytesSource(box))
+    tensor = squish.open(source, registry=toys.registry())[name]
+    source.log.clear()
+    told = tensor.statistics()
+    lengths = [length for _, _, length in source.log]
+    assert sum(lengths) == tensor.nbytes
+    assert max(lengths, default=0) <= PANEL_BYTES
+    assert told == Statistics(**defined(tensor.numpy().astype(np.float64).reshape(-1).tolist()))
+    assert told == tensor.load("numpy").statistics()
