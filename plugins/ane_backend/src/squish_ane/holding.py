@@ -34,7 +34,9 @@ class Op:
 def held(spec: TensorSpec, encoding: Encoding, target: str) -> Encoding | Refusal:
     """The tensor as a package for `target` stores it, the same codes in Core ML's order; or why it cannot."""
     if encoding.codec.id != "dense" and not (spec.shape and spec.elements):
-        return Refusal(why=f"Core ML compresses nothing of the shape {list(spec.shape)}", code="shape")
+        return Refusal(
+            why=f"Core ML compresses nothing of the shape {list(spec.shape)} (its values: --encode f16)", code="shape"
+        )
     known = _HELD.get(encoding.codec.id)
     codec = known(spec, encoding, target) if known else f"Core ML has no form of {encoding.codec.id}"
     if isinstance(codec, str):
