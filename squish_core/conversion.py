@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,12 @@ from squish_core.guard import guarded, uncollected
 from squish_core.handles import File
 from squish_core.known import SUFFIXES
 from squish_core.limits import Limits
+from squish_core.matching import weighs
 from squish_core.model import TensorSpec
 from squish_core.naming import parse_names
 from squish_core.plugins import Registry
 from squish_core.recipes import Rule, check_patterns, expand, parse_format, parse_rules
-from squish_core.steps import Decision, Step, weighs
+from squish_core.steps import Decision, Step
 from squish_core.streams import copied, encoded, repacked, widened
 from squish_core.writing import Outgoing, Sink, atomic_file, atomic_folder
 
@@ -97,29 +98,24 @@ def convert(
     checked. `delete_source`: verify what was written and compare it with the source, then delete the files that held
     its tensors. A file at `dst` is replaced, a folder refused. Raises SquishError; the old `dst` stays on failure.
     """
-    file = src if isinstance(src, File) else handles.open(src, assets=assets, limits=limits, registry=registry)
-    told = handles.open(stats, limits=limits, registry=registry) if stats is not None else None
     started = time.perf_counter()
-    try:
+    with ExitStack() as opened:
+        file = src
+        if not isinstance(src, File):
+            file = opened.enter_context(handles.open(src, assets=assets, limits=limits, registry=registry))
+        told = None
+        if stats is not None:
+            told = opened.enter_context(handles.open(stats, limits=limits, registry=registry))
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
         with uncollected():
             plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names), told)
             report = plan.report(dry_run)
         doomed = deletable(file, Path(dst), report.steps, report.dropped) if delete_source else ()
         report = evolve(report, deleted=tuple(map(str, doomed)))
-        if not dry_run:
-            plan.write(progress, report.size)
-            size = _size_of(Path(dst))
-            steps = tuple(evolve(step, quality=plan.quality.get(step.name)) for step in report.steps)
-            if doomed:
-                delete(plan.file, doomed, Path(dst), plan.format, steps)
-            report = evolve(report, steps=steps, size=size, seconds=time.perf_counter() - started)
-        return report
-    finally:
-        if told is not None:
-            told.close()
-        if file is not src:
-            file.close()
+        if dry_run:
+            return report
+        done = plan.carry_out(report, doomed, progress)
+        return evolve(done, seconds=time.perf_counter() - started)
 
 
 def outgoing(file: File, to: str) -> list[Outgoing]:
@@ -178,6 +174,15 @@ class Plan:
             source_size=self.file.size, dropped=tuple(dropped), dry_run=dry_run,
             size=None if self.packing else layout.size,
         )  # fmt: skip
+
+    def carry_out(self, report: Conversion, doomed: Sequence[Path], progress: Progress | None) -> Conversion:
+        """Write the target, then delete what is `doomed`; the report with what was measured."""
+        self.write(progress, report.size)
+        steps = tuple(evolve(step, quality=self.quality.get(step.name)) for step in report.steps)
+        size = _size_of(self.target)
+        if doomed:
+            delete(self.file, doomed, self.target, self.format, steps)
+        return evolve(report, steps=steps, size=size)
 
     def write(self, progress: Progress | None, size: int | None) -> None:
         """Write beside the target and rename; `size` is the predicted one, headers and all."""

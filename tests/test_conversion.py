@@ -69,16 +69,16 @@ def test_reports_say_what_happened_in_a_line(run: Any) -> None:
 
 
 def test_the_same_codec_with_other_parameters_is_no_copy() -> None:
-    from squish_core.steps import _wider
+    from squish_core.matching import wider
 
     def stored(index: str, **params: Any) -> api.Encoding:
         parts = {"data": api.Part(dtype="f32", shape=(2, 2)), "index": api.Part(dtype=index, shape=(2, 2))}
         return api.Encoding(codec=api.CodecSpec("toy", {"index": index, **params}), parts=parts)
 
-    assert _wider(stored("u32"), stored("u16"))
-    assert not _wider(stored("u16"), stored("u32"))
-    assert not _wider(stored("u32", offset="zero_point"), stored("u32", offset="bias"))
-    assert not _wider(stored("u32", offset="zero_point"), stored("u16", offset="bias"))
+    assert wider(stored("u32"), stored("u16"))
+    assert not wider(stored("u16"), stored("u32"))
+    assert not wider(stored("u32", offset="zero_point"), stored("u32", offset="bias"))
+    assert not wider(stored("u32", offset="zero_point"), stored("u16", offset="bias"))
 
 
 def test_a_rule_for_everything_leaves_what_it_cannot_take_and_says_why(run: Any) -> None:
