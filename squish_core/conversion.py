@@ -29,7 +29,7 @@ from squish_core.matching import weighs
 from squish_core.model import TensorSpec
 from squish_core.naming import parse_names
 from squish_core.plugins import Registry
-from squish_core.recipes import Rule, check_patterns, expand, parse_format, parse_rules
+from squish_core.recipes import KEEP, Rule, check_patterns, expand, parse_format, parse_rules
 from squish_core.steps import Decision, Step
 from squish_core.streams import copied, encoded, repacked, widened
 from squish_core.writing import Outgoing, Sink, atomic_file, atomic_folder
@@ -41,7 +41,8 @@ Progress = Callable[[str, int, int | None], None]
 class Conversion:
     """The report of a conversion, or of a dry run: every tensor's step, sizes in bytes, what was not carried.
 
-    `deleted`: files of the source, on request.
+    `unused`: patterns of `keep` rules that no tensor's name matches (of other rules they are errors). `deleted`: files
+    of the source, on request.
     """
 
     source: str
@@ -51,6 +52,7 @@ class Conversion:
     source_size: int
     size: int | None
     dropped: tuple[str, ...]
+    unused: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     dry_run: bool
     seconds: float = 0.0
@@ -66,6 +68,7 @@ class Conversion:
         return {
             **{key: getattr(self, key) for key in keys},
             "dropped": list(self.dropped),
+            "unused": list(self.unused),
             "deleted": list(self.deleted),
             "tensors": [step.to_dict() for step in self.steps],
         }
@@ -144,8 +147,8 @@ class Plan:
         self.format, self.options = parse_format(to or format_for(content, self.known), "options", self.known)
         self.container = self._writable()
         self.rules = tuple(Rule(rule.pattern, expand(rule.spec, self.format, self.known)) for rule in rules)
-        patterns = (*only, *(rule.pattern for rule in self.rules if rule.pattern is not None))
-        check_patterns(patterns, self.file.index.tensors, self.file.name)
+        asked = [rule.pattern for rule in self.rules if rule.pattern is not None and rule.spec != KEEP]
+        check_patterns((*only, *asked), self.file.index.tensors, self.file.name)
         self.stats = Activations(stats) if stats is not None else None
         decision = Decision(self.file, self.container, self.options, self.rules, rename, self.stats)
         with guarded(FormatError, "deciding", file=str(target)):
@@ -173,6 +176,10 @@ class Plan:
             source=self.file.name, target=str(self.target), format=self.format, steps=tuple(self.steps),
             source_size=self.file.size, dropped=tuple(dropped), dry_run=dry_run,
             size=None if self.packing else layout.size,
+            # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
+            unused=tuple(
+                rule.pattern for rule in self.rules if rule.pattern and not any(map(rule.matches, index.tensors))
+            ),
         )  # fmt: skip
 
     def carry_out(self, report: Conversion, doomed: Sequence[Path], progress: Progress | None) -> Conversion:

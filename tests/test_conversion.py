@@ -14,6 +14,7 @@ import toys
 
 import squish_core as squish
 from squish_core import api
+from squish_core.cli import checks
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
 from squish_core.plugins import Registry
 from squish_core.recipes import nearest
@@ -171,8 +172,6 @@ def test_an_encoding_with_loss_tells_what_a_reader_will_see(run: Any) -> None:
 
 
 def test_the_report_lists_the_worst_first_and_merges_what_is_measured_by_tensor(run: Any) -> None:
-    from squish_core.cli import checks
-
     scales = {f"w{i:02}": (VALUES * 2.0**-i).astype(np.float32) for i in range(20)}
     report, _ = run({**scales, "constant": np.ones((4, 6), np.float32)}, "f16")
     lines = list(checks.conversion_lines(report))
@@ -189,7 +188,7 @@ def test_the_report_lists_the_worst_first_and_merges_what_is_measured_by_tensor(
     ("asked", "near"),
     [
         ({"encode": {"*.weight": "keep", "*.wieght": "toy.rows"}}, r"'\*\.wieght'\)\. Near it: a\.weight, b\.weight"),
-        ({"encode": ["toy.rows", "*nrom*=keep"]}, r"'\*nrom\*'\)\. Near it: norm\."),
+        ({"encode": ["toy.rows", "*nrom*=toy.rows"]}, r"'\*nrom\*'\)\. Near it: norm\."),
         ({"only": ["a.*", "q_proj"]}, r"'q_proj'\)\. `squish ls` lists the names"),
     ],
 )
@@ -197,6 +196,14 @@ def test_a_pattern_that_no_tensor_matches_is_an_error_before_writing(tmp_path: P
     with pytest.raises(TensorError, match=f"no tensor matches .*{near}"):
         squish.convert(toys.box(MIXED), tmp_path / "o.box", registry=toys.registry(), **asked)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_keep_pattern_that_no_tensor_matches_is_told(tmp_path: Path) -> None:
+    report = squish.convert(
+        toys.box(MIXED), tmp_path / "o.box", None, ["toy.rows", "*bias*=keep"], registry=toys.registry()
+    )
+    assert report.unused == ("*bias*",)
+    assert "warning: no tensor matches '*bias*', so nothing is kept by it" in checks.conversion_lines(report)
 
 
 def test_a_keep_pattern_may_be_about_tensors_that_are_not_written(tmp_path: Path) -> None:
