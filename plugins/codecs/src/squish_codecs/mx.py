@@ -55,6 +55,8 @@ class Mx(Codec):
     Sources: OCP Microscaling Formats 1.0, section 6.3; uqff-formats, section 4; MLX, compressed-tensors and ModelOpt.
     """
 
+    for_encoding = ("scaling",)
+
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         element, block, scale, factor, _ = _checked(params)
         if not spec.shape or spec.shape[-1] % block:
@@ -144,7 +146,7 @@ class Mx(Codec):
         return made, Exactness("values", "f32")
 
     def canonical(self, params: Params) -> Params:
-        return {name: value for name, value in _checked(params).stated().items() if name != "scaling"}
+        return _checked(params).stated()
 
 
 def _powers(largest: np.ndarray, element: str, scaling: str) -> tuple[np.ndarray, np.ndarray]:
