@@ -25,6 +25,12 @@ struct Affine {  // how values become codes in groups that lie one after the oth
     int32_t scale_type, offset_type;
 };
 
+struct Tally {  // what values are like; mirrored in squish_cpu/library.py
+    int64_t powers[512];              // how many have this sign and exponent, as they stand in a float
+    int64_t zeros, minus_zeros, nan;
+    float least, greatest;            // of finite values; infinities where there is none
+};
+
 struct Weights {
     int64_t rows, columns;
     const uint8_t* data;

@@ -44,6 +44,15 @@ class Affine(ctypes.Structure):
     )  # fmt: skip
 
 
+class Tally(ctypes.Structure):
+    """`struct Tally` of native/weights.h."""
+
+    _fields_ = (
+        ("powers", c_int64 * 512), ("zeros", c_int64), ("minus_zeros", c_int64), ("nan", c_int64),
+        ("least", c_float), ("greatest", c_float),
+    )  # fmt: skip
+
+
 class Library(NamedTuple):
     """The functions of the library, and the instruction sets that run here, best first."""
 
@@ -55,6 +64,7 @@ class Library(NamedTuple):
     encode_affine: Function
     encode_triple: Function
     compare: Function
+    tally: Function
     fill: Function
     read: Function
     instructions: tuple[str, ...]
@@ -101,6 +111,7 @@ def library() -> Library:
         _declared(loaded.squish_encode_affine, *groups, result=c_int),
         _declared(loaded.squish_encode_triple, *triple, result=c_int64),
         _declared(loaded.squish_compare, weights, c_void_p, c_int32, c_int32, c_void_p, c_int32),
+        _declared(loaded.squish_tally, weights, ctypes.POINTER(Tally), c_int32),
         _declared(loaded.squish_fill, c_void_p, c_int64),
         _declared(loaded.squish_read, c_void_p, c_int64, result=c_float),
         found,
