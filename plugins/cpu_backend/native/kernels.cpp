@@ -9,7 +9,7 @@
 #include "codecs_sparse.h"
 #include "columns.h"
 #include "distance.h"
-#include "encode_affine.h"
+#include "search_affine.h"
 #include "encode_triple.h"
 #include "encoders.h"
 #include "gemv.h"

@@ -23,6 +23,7 @@ struct Affine {  // how values become codes in groups that lie one after the oth
     int32_t offset;                   // zero points are stored in a byte
     int32_t edges;                    // a bias as MLX finds it
     int32_t scale_type, offset_type;
+    int32_t search;                   // for narrower ranges with a smaller squared error; groups of 256 at most
 };
 
 struct Tally {  // what values are like; mirrored in squish_cpu/library.py

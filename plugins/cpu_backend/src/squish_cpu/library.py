@@ -41,6 +41,7 @@ class Affine(ctypes.Structure):
     _fields_ = (
         ("size", c_int64), ("bits", c_int32), ("low", c_int32), ("high", c_int32), ("zero", c_int32),
         ("offset", c_int32), ("edges", c_int32), ("scale_type", c_int32), ("offset_type", c_int32),
+        ("search", c_int32),
     )  # fmt: skip
 
 
