@@ -23,6 +23,7 @@ GROUPS = {
     "startup": "squish_core",
     "wires": "squish_ztensor",
     "uqff": "squish_uqff",
+    "checkpoints": "squish_hf",
     "compressed": "squish_zstd",
     "tiers": "squish_npydir",
     "kernels.limits": "squish_cpu",

@@ -31,6 +31,7 @@ _NAMES = {
         "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
     ),
     "squish_core.backends.operands": ("delivered", "indices", "matrix_of", "operand", "routed"),
+    "squish_core.recipes": ("check_patterns",),
     "squish_core.regions": ("full", "panels"),
     "squish_core.plugins": ("Registry",),
     "squish_core.resolver": ("Chain",),
@@ -128,6 +129,7 @@ if TYPE_CHECKING:
     from squish_core.model import TensorSpec as TensorSpec
     from squish_core.model import Typed as Typed
     from squish_core.plugins import Registry as Registry
+    from squish_core.recipes import check_patterns as check_patterns
     from squish_core.regions import full as full
     from squish_core.regions import panels as panels
     from squish_core.resolver import Chain as Chain

@@ -73,17 +73,16 @@ class Buffer:
 
 
 def as_array(raw: Any, dtype: str, shape: tuple[int, ...], byteorder: str = "<") -> np.ndarray:
-    """Array of a dtype and shape over bytes, without a copy; unaligned bytes are legal."""
+    """Array of a dtype and shape over bytes, without a copy where they are little-endian; unaligned bytes are legal."""
     import numpy as np
 
     kind = dtypes.to_numpy(dtype)
-    if byteorder == ">":
-        kind = kind.newbyteorder(">")
     if not prod(shape):
         return np.empty(shape, kind)
     if dtypes.bits(dtype) < 8:
         raise SquishError("a packed type has no array of its own; its part is u8", code="dtype")
-    return np.frombuffer(raw, kind).reshape(shape)
+    array = np.frombuffer(raw, kind).reshape(shape)
+    return array.byteswap() if byteorder == ">" else array  # loops read what lies there: no array of another order
 
 
 class _DLTensor(ctypes.Structure):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from squish_core import handles
 from squish_core.digests import check_digest, file_problems
@@ -61,9 +62,13 @@ def verify(
     try:
         file = target if isinstance(target, File) else handles.open(target, format, limits=limits, registry=registry)
     except SquishError as error:
+        given = os.fspath(target) if isinstance(target, (str, os.PathLike)) else error.file or "<bytes>"
+        found = as_problem(error)
+        if error.file and os.path.basename(error.file) != os.path.basename(given):  # one of several
+            found = evolve(found, where=f"{error.file}: {found.where}")
         return Report(
-            file=error.file or str(target), format=format, tensors=0, deep=deep, digests=0, unverified=0,
-            problems=error.findings or (as_problem(error),),
+            file=given, format=format, tensors=0, deep=deep, digests=0, unverified=0,
+            problems=error.findings or (found,),
         )  # fmt: skip
     try:
         check = Check(file, progress)

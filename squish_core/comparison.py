@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
 from typing import Any
@@ -39,7 +40,7 @@ class TensorDifference:
     cosine: float | None = None
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, repr=False)
 class Difference:
     """What differs between two files; `same` when every tensor, all metadata and all assets are equal."""
 
@@ -53,6 +54,11 @@ class Difference:
     def same(self) -> bool:
         """Every value is equal (stored bytes may be laid out otherwise), and so are metadata and assets."""
         return not self.meta and not self.assets and all(item.state in ("bytes", "values") for item in self.tensors)
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{count} {state}" for state, count in Counter(item.state for item in self.tensors).items())
+        rest = f"meta={len(self.meta)} assets={len(self.assets)}"
+        return f"<Difference {self.a!r} {self.b!r} same={self.same} tensors=({states}) {rest}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from squish_core.containers import Container
 from squish_core.deleting import deletable, delete
 from squish_core.digests import file_problems, is_known
 from squish_core.distances import Distance
-from squish_core.errors import FormatError, TensorError
+from squish_core.errors import FormatError
 from squish_core.guard import guarded, uncollected
 from squish_core.handles import File
 from squish_core.known import SUFFIXES
@@ -26,7 +28,7 @@ from squish_core.limits import Limits
 from squish_core.model import TensorSpec
 from squish_core.naming import parse_names
 from squish_core.plugins import Registry
-from squish_core.recipes import KEEP, Rule, expand, parse_format, parse_rules, rule_for
+from squish_core.recipes import KEEP, Rule, check_patterns, expand, parse_format, parse_rules
 from squish_core.steps import Decision, Step, weighs
 from squish_core.streams import copied, encoded, repacked, widened
 from squish_core.writing import Outgoing, Sink, atomic_file, atomic_folder
@@ -34,11 +36,12 @@ from squish_core.writing import Outgoing, Sink, atomic_file, atomic_folder
 Progress = Callable[[str, int, int | None], None]
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, repr=False)
 class Conversion:
     """The report of a conversion, or of a dry run: every tensor's step, sizes in bytes, what was not carried.
 
-    `unused`: patterns of `encode` that no tensor's name matches. `deleted`: files of the source, on request.
+    `unused`: patterns of `keep` rules that no tensor's name matches (of other rules they are errors). `deleted`: files
+    of the source, on request.
     """
 
     source: str
@@ -52,6 +55,11 @@ class Conversion:
     deleted: tuple[str, ...] = ()
     dry_run: bool
     seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        done = "".join(f" {action}={count}" for action, count in Counter(step.action for step in self.steps).items())
+        size = f" size={self.size}{' dry_run' if self.dry_run else ''}"
+        return f"<Conversion {self.source!r} -> {self.target!r} format={self.format}{done}{size}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
@@ -143,9 +151,12 @@ class Plan:
         self.format, self.options = parse_format(to or format_for(content, self.known), "options", self.known)
         self.container = self._writable()
         self.rules = tuple(Rule(rule.pattern, expand(rule.spec, self.format, self.known)) for rule in rules)
+        asked = [rule.pattern for rule in self.rules if rule.pattern is not None and rule.spec != KEEP]
+        check_patterns((*only, *asked), self.file.index.tensors, self.file.name)
         self.stats = Activations(stats) if stats is not None else None
         decision = Decision(self.file, self.container, self.options, self.rules, rename, self.stats)
-        self.steps = decision.decide(self._selected(only))
+        with guarded(FormatError, "deciding", file=str(target)):
+            self.steps = decision.decide(self._selected(only))
         if stats is not None and not any(map(self._weighed, self.steps)):
             raise FormatError("no encoding asks for statistics", file=stats.name, code="stats", hint="Leave them out.")
         self.specs = [step.spec for step in self.steps]
@@ -167,9 +178,12 @@ class Plan:
                     if not is_known(digest)]  # fmt: skip
         return Conversion(
             source=self.file.name, target=str(self.target), format=self.format, steps=tuple(self.steps),
-            source_size=sum(ref.size for ref in index.files), dropped=tuple(dropped), dry_run=dry_run,
+            source_size=self.file.size, dropped=tuple(dropped), dry_run=dry_run,
             size=None if self.packing else layout.size,
-            unused=tuple(rule.pattern for rule in self.rules if rule.pattern and not any(map(rule.matches, names))),
+            # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
+            unused=tuple(
+                rule.pattern for rule in self.rules if rule.pattern and not any(map(rule.matches, index.tensors))
+            ),
         )  # fmt: skip
 
     def write(self, progress: Progress | None, size: int | None) -> None:
@@ -249,17 +263,7 @@ class Plan:
         specs = list(self.file.index.tensors.values())
         if not only:
             return specs
-        rules = tuple(Rule(pattern, KEEP) for pattern in only)
-        chosen = [spec for spec in specs if rule_for(rules, spec.name)]
-        if not chosen:
-            raise TensorError(
-                "no tensor matches",
-                file=self.file.name,
-                found=", ".join(only),
-                code="pattern",
-                hint="`squish ls` lists the names.",
-            )
-        return chosen
+        return [spec for spec in specs if any(fnmatchcase(spec.name, pattern) for pattern in only)]
 
     def _streams(self, step: Step) -> dict[str, Any]:
         if step.action in ("copy", "widen"):

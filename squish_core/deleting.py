@@ -32,7 +32,7 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
     doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code == "shard"]
     links = [path for path in paths if any(place.is_symlink() for place in (path, *_folders_in(file, path)))]
     reasons = {
-        "it is not on a disk": not paths,
+        "it is compressed whole, or not on a disk": not paths,
         f"{len(file) - len(steps)} of its tensors are not converted": len(steps) < len(file),
         f"not everything is carried over: {', '.join(lost[:3])}": bool(lost),
         f"it is not as it should be: {'; '.join(doubts[:2])}": bool(doubts),
@@ -75,7 +75,7 @@ def delete(file: File, paths: Sequence[Path], target: Path, form: str, steps: Se
 
 def _paths(file: File) -> Iterator[Path]:
     place = file.source.path
-    if place is None:
+    if place is None or file.source.packed:
         return
     folder = place if file.source.is_dir else place.parent
     held = {extent[0] for spec in file.index.tensors.values() for extent in spec_extents(spec)}

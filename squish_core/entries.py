@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -73,3 +74,10 @@ class Settings:
     def allows(self, *names: str) -> bool:
         """Whether a plugin with any of these names may be used."""
         return not self.block.intersection(names) and (not self.allow or bool(self.allow.intersection(names)))
+
+    def check(self, dists: set[str], entry_points: set[str]) -> None:
+        """Warn of names that no plugin has: a typo lets in, or keeps out, what it should not."""
+        named = {*self.allow, *self.block, *self.prefer.values()}
+        if unknown := sorted(named - dists - entry_points):
+            here = ", ".join(sorted(dists))
+            warnings.warn(f"{VARIABLE}: no plugin is called {', '.join(unknown)}; here are {here}", stacklevel=3)

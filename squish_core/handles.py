@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
@@ -159,9 +160,24 @@ class File(Mapping[str, "Tensor"]):
         return self.source.name
 
     @property
+    def path(self) -> Path | None:
+        """Where it lies, a file or a folder; None for bytes in memory."""
+        return self.source.path
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files, its assets among them; of files that are compressed whole, those of their content."""
+        return sum(ref.size for ref in self.index.files)
+
+    @property
     def format(self) -> str:
         """Container id."""
         return self.index.format
+
+    @property
+    def version(self) -> str:
+        """Version or dialect of the format, as the file states it; "" where it has none."""
+        return self.index.version
 
     @property
     def meta(self) -> dict[str, Any]:

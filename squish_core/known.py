@@ -14,13 +14,16 @@ PACKAGES: dict[str, dict[str, str]] = {
     "codec": {
         "affine": "squish-codecs", "palette": "squish-codecs", "bitmask": "squish-codecs",
         "masked": "squish-codecs", "lowrank": "squish-codecs", "awq": "squish-codecs", "mixed": "squish-codecs",
-        "float8": "squish-codecs", "mx": "squish-codecs",
+        "float8": "squish-codecs", "mx": "squish-codecs", "panels": "squish-codecs",
         "ggml": "squish-ggml", "zstd": "squish-zstd", "astc": "squish-astc", "tca_tbe": "squish-squizd",
         "squizd": "squish-squizd", "zt": "squish-ztensor", "uqff": "squish-uqff", "hqq": "squish-uqff",
         "npydir": "squish-npydir", "ane": "squish-ane", "hf": "squish-hf",
     },
     "backend": {"cpu": "squish-cpu", "metal": "squish-metal", "ane": "squish-ane"},
 }  # fmt: skip
+
+# command -> package of this repository that brings it
+COMMANDS = {"cache": "squish-npydir", "edit": "squish-ztensor"}
 
 # head bytes -> format id, for formats whose plugin may be absent
 SIGNATURES: tuple[tuple[int, bytes, str], ...] = (

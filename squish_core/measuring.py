@@ -213,7 +213,7 @@ def _chosen(file: File) -> Iterable[Tensor]:
 def _opening(target: Any, file: File, limits: Limits, known: Registry) -> Measured:
     """Opening once more, against reading the whole file."""
     (seconds,) = best([lambda: handles.open(target, registry=known).close()])
-    size = sum(ref.size for ref in file.index.files)
+    size = file.size
     rate = size / seconds
     ratio = rate / limits.file if limits.file else None
     return Measured(what="open", of="file", size=size, seconds=seconds, rate=rate, ratio=ratio)

@@ -48,10 +48,17 @@ class Registry:
         from squish_core import __version__, builtin
 
         self.register(builtin, dist="squish-core", version=__version__)
-        for point in (entry_points or _installed)():
+        points = list((entry_points or _installed)())
+        for point in points:
             self._load(point)
         for plugin in extra:
             self.register(plugin)
+        dists = {*(loaded.dist for loaded in self.plugins), *map(_dist, points)}
+        self.settings.check(dists, {point.name for point in points})
+
+    def __repr__(self) -> str:
+        counts = (f"{kind}s={len(table)}" for kind, table in self._tables.items())
+        return f"<Registry plugins={len(self.plugins)} {' '.join(counts)} broken={len(self.broken)}>"
 
     @property
     def containers(self) -> Mapping[str, Entry]:
@@ -195,7 +202,7 @@ class Registry:
 
     def _load(self, point: Any) -> None:
         """Register one entry point; whatever goes wrong becomes a `broken` record."""
-        dist = point.dist.name if point.dist else point.value
+        dist = _dist(point)
         version = point.dist.version if point.dist else ""
         if not self.settings.allows(dist, point.name):
             return
@@ -288,6 +295,11 @@ class Registry:
         if package in {loaded.dist for loaded in self.plugins}:
             return Refusal(why=f"the {kind} {wanted!r} is not among those of {package}, which is installed")
         return refusal
+
+
+def _dist(point: Any) -> str:
+    """The distribution of an entry point."""
+    return str(point.dist.name if point.dist else point.value)
 
 
 def _installed() -> Iterable[Any]:

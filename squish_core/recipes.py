@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 from attrs import evolve, frozen
 
 from squish_core import known
-from squish_core.errors import FormatError, MissingPluginError, SquishError
+from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
 from squish_core.model import CodecSpec
 from squish_core.plugins import Registry
 
 KEEP = CodecSpec("keep")
+ALIKE = 0.7
+"""Share of a pattern's letters that a name needs to be called near it."""
 
 
 @frozen
@@ -35,15 +38,12 @@ def parse_spec(text: str) -> CodecSpec:
     if bracket and text.endswith(")"):
         return evolve(parse_spec(outer), inner=parse_spec(inner[:-1]))
     name, colon, rest = text.partition(":")
-    params = {}
-    for item in rest.split(",") if colon else []:
-        key, equals, value = item.partition("=")
-        if not (name and key and equals and value):
-            raise SquishError(
-                "a specification cannot be read", found=repr(text), expected="ID[:key=value[,key=value]]", code="spec"
-            )
-        params[key.strip()] = _number(value.strip())
-    return CodecSpec(name.strip(), params)
+    pairs = [item.partition("=") for item in rest.split(",")] if colon else []
+    if not name.strip() or not all(key and value for key, _, value in pairs):
+        raise SquishError(
+            "a specification cannot be read", found=repr(text), expected="ID[:key=value[,key=value]]", code="spec"
+        )
+    return CodecSpec(name.strip(), {key.strip(): _number(value.strip()) for key, _, value in pairs})
 
 
 def parse_format(text: str, kind: str, registry: Registry) -> tuple[str, dict[str, str]]:
@@ -64,10 +64,18 @@ def parse_rules(encode: str | Iterable[str] | Mapping[str, str] | None) -> tuple
     """`--encode` values as rules; a `=` before any `:` separates a name pattern from its specification."""
     if encode is None:
         return ()
-    if isinstance(encode, Mapping):
-        return tuple(Rule(pattern, parse_spec(spec)) for pattern, spec in encode.items())
+    given = [encode] if isinstance(encode, str) else encode
+    texts = tuple(given) if isinstance(given, Iterable) else (given,)
+    values = (*texts, *given.values()) if isinstance(given, Mapping) else texts
+    if strange := [value for value in values if not isinstance(value, str)]:
+        raise SquishError(
+            "encode= cannot be read", found=f"{type(strange[0]).__name__} {strange[0]!r}", code="encode",
+            expected="'SPEC', ['SPEC', 'PATTERN=SPEC'] or {'PATTERN': 'SPEC'}, such as 'int4:group_size=64'",
+        )  # fmt: skip
+    if isinstance(given, Mapping):
+        return tuple(Rule(pattern, parse_spec(spec)) for pattern, spec in given.items())
     rules = []
-    for text in [encode] if isinstance(encode, str) else encode:
+    for text in texts:
         before, equals, after = text.partition("=")
         if equals and ":" not in before:
             rules.append(Rule(before, parse_spec(after)))
@@ -83,6 +91,31 @@ def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
         if rule.matches(name):
             chosen = rule
     return chosen
+
+
+def check_patterns(patterns: Iterable[str], names: Collection[str], file: str) -> None:
+    """TensorError for the first pattern that no name matches, with the names nearest to it."""
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            near = ", ".join(nearest(pattern, names))
+            raise TensorError(
+                "no tensor matches", file=file, found=repr(pattern), code="pattern",
+                hint=f"Near it: {near}." if near else "`squish ls` lists the names; quote a pattern in a shell.",
+            )  # fmt: skip
+
+
+def nearest(pattern: str, names: Iterable[str]) -> list[str]:
+    """Up to three names that have most of a pattern's letters in its order; of layers that are alike, the first."""
+    letters = re.sub(r"[*?\[\]]", "", pattern)
+    alike: dict[str, str] = {}
+    for name in names:
+        alike.setdefault(re.sub(r"\d+", "0", name), name)
+    matcher = difflib.SequenceMatcher(None, "", letters, autojunk=False)
+    ranked = []
+    for name in alike.values():
+        matcher.set_seq1(name)
+        ranked.append((-sum(block.size for block in matcher.get_matching_blocks()), len(name), name))
+    return [name for shared, _, name in sorted(ranked)[:3] if -shared >= ALIKE * len(letters)]
 
 
 def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:

@@ -211,10 +211,16 @@ def _policy(policy: str | Policy) -> tuple[str, Policy]:
 
 
 def _because(offers: Sequence[Ranked], policy: str, key: Policy, *, asked: bool) -> str:
-    """What decided between the first offer and the next; `asked`: one backend alone was."""
+    """What put the first offer before those of other encodings, and before the next; `asked`: one backend alone was."""
     if len(offers) == 1:
         return "it is the backend that was asked" if asked else "nothing else here can run it"
     first, second = offers[:2]
+    other = next((ranked for ranked in offers if ranked.rank != first.rank), second)
+    return "; ".join(dict.fromkeys(_decided(first, after, policy, key) for after in (other, second)))
+
+
+def _decided(first: Ranked, second: Ranked, policy: str, key: Policy) -> str:
+    """What put an offer before another."""
     if key(first) != key(second):
         return POLICIES[policy][1] if policy in POLICIES else f"the caller's policy ({policy})"
     mine, other = first.offer, second.offer
@@ -286,7 +292,7 @@ def _nothing(
 
     if spec is not None and spec.problem:
         return TensorError(spec.problem, tensor=spec.name, code="unreadable")
-    if not encodings:
+    if not encodings and all(item.encoding is None for item in refused):
         return TensorError("no stored encoding is known for it", tensor=target, code="unreadable")
     real = [item for item in refused if item.encoding is not None] or list(refused)
     reasons = "; ".join(dict.fromkeys(f"{item.backend or 'the format'}: {item.why}" for item in real))

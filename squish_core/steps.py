@@ -26,8 +26,8 @@ _KEPT = "kept: "
 
 @frozen(kw_only=True)
 class Step:
-    """What happens to one tensor: `action` is "copy" (bytes), "widen" (integers of a part, to a wider type),
-    "repack" (codes), "encode" (through floats).
+    """What happens to one tensor: `action` is "copy" (bytes), "widen" (integers of a part, to a wider type; or
+    numbers, to another byte order), "repack" (codes), "encode" (through floats).
 
     `quality`: of an encoding with loss, how far the written values are from the source's; measured while writing.
     """
@@ -81,6 +81,9 @@ class Decision:
             except MissingPluginError:
                 raise
             except SquishError as error:
+                if error.code == "option":  # of the format to write, whichever tensor it is asked about
+                    error.file = error.tensor = None
+                    raise
                 failed.append(error)
         if failed:
             first = failed[0]
@@ -152,10 +155,10 @@ class Decision:
                 continue
             if _same(answer, encoding, self.known):
                 return self._made(spec, "copy", encoding, answer, SAME_BYTES)
+            if answer.codec == encoding.codec == DENSE:
+                return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
             if _wider(answer, encoding):
                 return self._made(spec, "widen", encoding, answer, Exactness("values", spec.dtype))
-            if answer.codec == encoding.codec:
-                return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
             if answer.codec.id == encoding.codec.id == "dense" and _holds(spec.dtype, answer.codec.params["dtype"]):
                 return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
             if answer.codec.inner == encoding.codec:  # wrapped on request: other values
@@ -256,7 +259,7 @@ def _same(answer: Encoding, encoding: Encoding, known: Registry) -> bool:
 
 
 def _wider(answer: Encoding, encoding: Encoding) -> bool:
-    """Whether the target holds the source's parts, some of them (indices) as wider integers.
+    """Whether the target holds the source's parts, some of them (indices) as wider integers or in another byte order.
 
     A parameter with the role's name states such a part's dtype.
     """
@@ -265,8 +268,9 @@ def _wider(answer: Encoding, encoding: Encoding) -> bool:
     pairs = {role: (encoding.parts[role], part) for role, part in answer.parts.items()}
     wider = {role for role, (kept, part) in pairs.items() if kept.dtype != part.dtype}
     rest = [{key: value for key, value in side.codec.params.items() if key not in wider} for side in (answer, encoding)]
-    same_form = all((kept.shape, kept.byteorder) == (part.shape, part.byteorder) for kept, part in pairs.values())
-    return bool(wider) and rest[0] == rest[1] and same_form and all(
+    turned = any(kept.byteorder != part.byteorder for kept, part in pairs.values())
+    same_form = all(kept.shape == part.shape for kept, part in pairs.values())
+    return (bool(wider) or turned) and rest[0] == rest[1] and same_form and all(
         _widths(pairs[role][0].dtype, pairs[role][1].dtype) for role in wider
     )  # fmt: skip
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core import dtypes
+from squish_core.buffers import as_array
 from squish_core.codecs.base import Codes, Encoder
 from squish_core.distances import Distance
 from squish_core.errors import CodecError
 from squish_core.handles import File
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
-from squish_core.regions import Region, panels, read_region, sizes, stored_panels
+from squish_core.regions import PANEL_BYTES, Region, panels, read_region, sizes, stored_panels
 from squish_core.stored import StoredArray
 from squish_core.writing import Stream
 
@@ -37,23 +38,22 @@ def copied(file: File, origin: Encoding, target: Encoding) -> dict[str, Stream]:
 
 
 def widened(file: File, origin: Encoding, target: Encoding) -> dict[str, Stream]:
-    """The source's parts, their integers in the target's wider types; CodecError for a negative one."""
+    """The source's parts, their integers in the target's wider types (CodecError for a negative one), in its order."""
     streams = copied(file, origin, target)
     for role, part in origin.parts.items():
-        if part.dtype != target.parts[role].dtype:
+        if (part.dtype, part.byteorder) != (target.parts[role].dtype, target.parts[role].byteorder):
             pieces = partial(_wider, file.array(part), role, target.parts[role].dtype)
             streams[role] = Stream(target.parts[role], pieces)
     return streams
 
 
 def _wider(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
-    import numpy as np
-
+    part = array.part
     for chunk in array.chunks():
-        integers = np.frombuffer(chunk, array.dtype)
-        if integers.dtype.kind == "i" and integers.size and int(integers.min()) < 0:
-            raise CodecError("an index is negative", part=role, found=int(integers.min()), code="index")
-        yield _bytes(integers.astype(dtypes.to_numpy(dtype)))
+        numbers = as_array(chunk, part.dtype, (len(chunk) // array.dtype.itemsize,), part.byteorder)
+        if dtype != part.dtype and numbers.dtype.kind == "i" and numbers.size and int(numbers.min()) < 0:
+            raise CodecError("an index is negative", part=role, found=int(numbers.min()), code="index")
+        yield _bytes(numbers.astype(dtypes.to_numpy(dtype), copy=False))
 
 
 def values_of(file: File, spec: TensorSpec, origin: Encoding, dtype: str) -> Iterator[np.ndarray]:
@@ -132,7 +132,7 @@ def encoded(
         if told:
             told(distance)
 
-    return _split(encoding, pieces)
+    return _split(target, pieces)
 
 
 class _Behind:
@@ -156,10 +156,18 @@ class _Behind:
             self._last.result()
 
 
+def _ahead(panels: Iterator[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+    """The same, the next one made in a thread while one is written."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(next, panels, None)
+        while (made := following.result()) is not None:
+            following = pool.submit(next, panels, None)
+            yield made
+
+
 def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict[str, Stream]:
     """The source's codes in the target's packing."""
     encoding = target.encodings[0]
-
     sink = file.registry.codec(encoding.codec)
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:
@@ -169,7 +177,7 @@ def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dic
                 raise CodecError("the codes no longer fit the target", tensor=name, code="repack")
             yield made[0]
 
-    return _split(encoding, pieces)
+    return _split(target, pieces)
 
 
 def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Encoding) -> Exactness | None:
@@ -195,8 +203,9 @@ def _code_panels(
         yield source.codes(parts, spec, origin.codec.params, region), evolve(spec, shape=sizes(region))
 
 
-def _split(encoding: Encoding, pieces: Pieces) -> dict[str, Stream]:
+def _split(target: TensorSpec, pieces: Pieces) -> dict[str, Stream]:
     """One stream per part from panels that give all parts at once: the one asked for first drives, the others spool."""
+    encoding, ahead = target.encodings[0], _ahead if target.elements * 4 > PANEL_BYTES else iter
     roles = list(encoding.parts)
     spools: dict[str, Any] = {}
 
@@ -210,7 +219,7 @@ def _split(encoding: Encoding, pieces: Pieces) -> dict[str, Stream]:
         others = [other for other in roles if other != role]
         _close(spools)  # of an earlier pass: a writer may ask for a part twice
         spools.update({other: tempfile.TemporaryFile() for other in others})  # noqa: SIM115 - closed when it is read
-        for made in pieces():
+        for made in ahead(pieces()):
             for other in others:
                 spools[other].write(_bytes(made[other]))
             yield _bytes(made[role])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from squish_core.errors import FormatError
 from squish_core.model import Part, TensorSpec
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _PAGE, _PIECE = 4096, 2 << 20
 _ZEROS = bytes(_PAGE)
+_Made = TypeVar("_Made")
 
 
 class Sink:
@@ -226,11 +227,8 @@ def atomic_file(
         raise FormatError("the folder does not exist", file=str(target.parent), code="missing", hint="Create it first.")
     temporary = _beside(target)
     try:
-        opened = temporary.open("x+b", buffering=1 << 20)
-    except OSError as error:
-        raise unwritable(target, error) from None
-    try:
-        with opened as file, closing(Syncer()) as syncer:
+        # A stop may come while it is made: inside, what is there by then is taken away.
+        with _made(target, lambda: temporary.open("x+b", buffering=1 << 20)) as file, closing(Syncer()) as syncer:
             if packing is None:
                 yield Sink(file, None, progress, syncer=syncer)
             else:
@@ -241,7 +239,8 @@ def atomic_file(
         os.replace(temporary, target)
         _sync_folder(target.parent)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise
 
 
@@ -249,10 +248,7 @@ def atomic_file(
 def appended_file(target: Path) -> Iterator[Sink]:
     """A Sink at the end of a file that is there; synced when the block ends well, else cut back to what it was."""
     _check_plain(target)
-    try:
-        file = target.open("r+b", buffering=1 << 20)
-    except OSError as error:
-        raise unwritable(target, error) from None
+    file = _made(target, lambda: target.open("r+b", buffering=1 << 20))
     size = file.seek(0, os.SEEK_END)
     try:
         with file, closing(Syncer()) as syncer:
@@ -274,10 +270,7 @@ def atomic_folder(target: Path, progress: Callable[[int], None] | None = None) -
         raise FormatError("the folder does not exist", file=str(target.parent), code="missing", hint="Create it first.")
     temporary = _beside(target)
     try:
-        temporary.mkdir()
-    except OSError as error:
-        raise unwritable(target, error) from None
-    try:
+        _made(target, temporary.mkdir)
         with closing(Syncer()) as syncer:
             yield Sink(None, temporary, progress, syncer=syncer)
             syncer.wait()
@@ -299,12 +292,15 @@ def _check_plain(target: Path) -> None:
         )  # fmt: skip
 
 
-def unwritable(target: Path, error: OSError) -> FormatError:
-    """The error for a folder in which no file can be made."""
-    return FormatError(
-        "cannot be written", file=str(target), found=error.strerror, code="unwritable",
-        hint=f"Check that {str(target.parent)!r} lets you make files and that the name is not too long.",
-    )  # fmt: skip
+def _made(target: Path, make: Callable[[], _Made]) -> _Made:
+    """The file or folder that `make` makes; FormatError where it cannot."""
+    try:
+        return make()
+    except OSError as error:
+        raise FormatError(
+            "cannot be written", file=str(target), found=error.strerror, code="unwritable",
+            hint=f"Check that {str(target.parent)!r} lets you make files and that the name is not too long.",
+        ) from None  # fmt: skip
 
 
 def _beside(target: Path) -> Path:

@@ -280,6 +280,22 @@ def test_a_warning_is_a_fault_only_with_strict(squish: Any, write: Any) -> None:
     assert (ran.code, ran.json["ok"]) == (1, False)
 
 
+def test_verify_of_several_files_tells_of_each_and_gives_the_worst_code(
+    squish: Any, write: Any, tmp_path: Path
+) -> None:
+    good, odd, short, missing = write(), write("odd.toy", odd=["w"]), tmp_path / "short.toy", str(tmp_path / "missing")
+    short.write_bytes(Path(good).read_bytes()[:-3])
+    ran = squish("verify", good, str(short), odd)
+    assert ran.code == 1
+    assert [line.split(": ")[:2] for line in ran.out.splitlines() if line.startswith(("ok", "error:"))] == [
+        ["ok", good], ["error", str(short)], ["ok", odd],
+    ]  # fmt: skip
+    ran = squish("verify", good, missing, odd, "--json")
+    assert (ran.code, [found["ok"] for found in ran.json]) == (2, [True, False, True])
+    assert ran.json[1]["error"]["code"] == "missing"
+    assert squish("verify", good, odd).code == 0
+
+
 def test_verify_tells_what_many_tensors_share_once(squish: Any, write: Any) -> None:
     path = write(odd=[f"w{number}" for number in range(20)])
     ran = squish("verify", path)
@@ -293,6 +309,14 @@ def test_a_question_is_not_ended_twice() -> None:
     assert str(SquishError("no command 'verfy'. Did you mean 'verify'?", hint="See --help.")).endswith(
         "'verify'? See --help."
     )
+
+
+def test_verify_names_the_file_as_it_was_given_and_a_shard_where_it_is_the_reason(tmp_path: Path) -> None:
+    from squish_core.checking import verify
+
+    (tmp_path / "empty.toy").touch()
+    assert verify(tmp_path / "empty.toy").file == str(tmp_path / "empty.toy")
+    assert verify(b"").file == "<bytes>"
 
 
 def test_verify_of_a_git_lfs_pointer_says_what_it_is(squish: Any, tmp_path: Path) -> None:
@@ -430,7 +454,10 @@ def test_codecs_shows_the_short_names(squish: Any) -> None:
 class Point:
     """An entry point of a plugin that fails to import."""
 
-    name, value, dist = "sick", "sick_plugin", SimpleNamespace(name="squish-sick", version="1.0")
+    name, value = "sick", "sick_plugin"
+
+    def __init__(self, dist: str = "squish-sick") -> None:
+        self.dist = SimpleNamespace(name=dist, version="1.0")
 
     def load(self) -> Any:
         raise ImportError("No module named 'left_out'")
@@ -470,6 +497,26 @@ class BadCommands:
     @hookimpl
     def squish_commands(self, app: Any) -> None:
         raise RuntimeError("no commands today")
+
+
+@pytest.mark.parametrize(("command", "package"), [("cache", "squish-npydir"), ("edit", "squish-ztensor")])
+def test_a_command_of_an_absent_package_says_what_to_install(
+    squish: Any, install: Any, command: str, package: str
+) -> None:
+    ran = squish(command, "x", "--json")
+    assert (ran.code, ran.json["error"]["type"]) == (2, "MissingPluginError")
+    assert squish(command).err == f"error: the command {command!r} is not installed. Run `pip install {package}`.\n"
+    install(points=[Point(package)])
+    assert f"{package} is broken: ImportError: No module named 'left_out'" in squish(command).err
+
+
+def test_help_tells_each_command_in_a_whole_sentence(squish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "_default", plugins.Registry(""))
+    monkeypatch.setenv("COLUMNS", "80")
+    for command in ([], ["cache"]) if "npydir" in plugins.registry().containers else ([],):
+        told = squish(*command, "--help").out.partition("Commands:")[2]
+        assert told
+        assert "..." not in told
 
 
 def test_doctor_of_a_sound_installation_gives_0(squish: Any) -> None:

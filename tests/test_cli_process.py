@@ -38,6 +38,13 @@ def test_the_module_is_the_command() -> None:
     assert run("-m", "squish_core", "ls", "missing").returncode == 2
 
 
+def test_a_warning_is_a_line_on_stderr() -> None:
+    ran = run("-m", "squish_core", "plugins", SQUISH_PLUGINS="-squish-gguff")
+    assert ran.returncode == 0
+    assert ran.stderr.startswith("warning: SQUISH_PLUGINS: no plugin is called squish-gguff; here are ")
+    assert ran.stderr.count("\n") == 1
+
+
 def test_without_typer_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise ModuleNotFoundError(\"No module named 'typer'\", name='typer')\n")
     ran = run("-m", "squish_core", "formats", PYTHONPATH=str(tmp_path))
@@ -110,6 +117,15 @@ def test_a_terminal_gets_a_bar_without_colour_where_no_color_asks_for_that(
     shown = capsys.readouterr().err
     assert r"[red]blk.0\x1b[31m" in shown
     assert ("\x1b[3" in shown) is painted
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_the_bar_is_one_line_on_a_terminal_of_any_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    console = pytest.importorskip("rich.console")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress.Progress("comparing") as report:
+        report("model.layers.12.mlp.down_proj.weight", 3_000_000_000, 12_345_678_901)
+        assert len(console.Console(width=width).render_lines(report._bar.get_renderable())) == 1
 
 
 def test_info_of_a_compressed_file_tells_both_sizes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ import toys
 
 import squish_core as squish
 from squish_core import api
+from squish_core.cli import checks
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
 from squish_core.plugins import Registry
+from squish_core.recipes import nearest
 
 VALUES = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
 MIXED = {
@@ -56,6 +58,15 @@ def test_without_a_rule_codes_are_kept(run: Any) -> None:
     np.testing.assert_array_equal(file["s"].numpy(), file["q"].numpy())
     assert file.meta == {"k": 1}
     assert bytes(file.assets["t"].raw) == b"asset"
+
+
+def test_reports_say_what_happened_in_a_line(run: Any) -> None:
+    report, file = run(MIXED)
+    source = squish.open(toys.box({**MIXED, "norm": VALUES[1], "more": VALUES}), registry=toys.registry())
+    told = f"<Conversion '<bytes>' -> {report.target!r} format=toy.box copy=5 repack=1 size={report.size}>"
+    assert repr(report) == told
+    counts = "tensors=(4 bytes, 1 differs, 1 values, 1 only in a) meta=1 assets=1"
+    assert repr(squish.diff(source, file)) == f"<Difference '<bytes>' {report.target!r} same=False {counts}>"
 
 
 def test_the_same_codec_with_other_parameters_is_no_copy() -> None:
@@ -128,8 +139,6 @@ def test_an_encoding_with_loss_tells_what_a_reader_will_see(run: Any) -> None:
 
 
 def test_the_report_lists_the_worst_first_and_merges_what_is_measured_by_tensor(run: Any) -> None:
-    from squish_core.cli import checks
-
     scales = {f"w{i:02}": (VALUES * 2.0**-i).astype(np.float32) for i in range(20)}
     report, _ = run({**scales, "constant": np.ones((4, 6), np.float32)}, "f16")
     lines = list(checks.conversion_lines(report))
@@ -142,10 +151,51 @@ def test_the_report_lists_the_worst_first_and_merges_what_is_measured_by_tensor(
     assert (kinds["a:x=1"], kinds["b:scale=3"], kinds["f32"]) == ("a:x=1", "b", "f32")
 
 
-def test_a_pattern_that_no_tensor_matches_is_told(run: Any) -> None:
-    report, _ = run(MIXED, {"*.weight": "toy.rows", "*embed*": "keep", "wieght*": "toy.rows"})
-    assert report.unused == ("*embed*", "wieght*")
-    assert report.to_dict()["unused"] == ["*embed*", "wieght*"]
+@pytest.mark.parametrize(
+    ("asked", "near"),
+    [
+        ({"encode": {"*.weight": "keep", "*.wieght": "toy.rows"}}, r"'\*\.wieght'\)\. Near it: a\.weight, b\.weight"),
+        ({"encode": ["toy.rows", "*nrom*=toy.rows"]}, r"'\*nrom\*'\)\. Near it: norm\."),
+        ({"only": ["a.*", "q_proj"]}, r"'q_proj'\)\. `squish ls` lists the names"),
+    ],
+)
+def test_a_pattern_that_no_tensor_matches_is_an_error_before_writing(tmp_path: Path, asked: Any, near: str) -> None:
+    with pytest.raises(TensorError, match=f"no tensor matches .*{near}"):
+        squish.convert(toys.box(MIXED), tmp_path / "o.box", registry=toys.registry(), **asked)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_keep_pattern_that_no_tensor_matches_is_told(tmp_path: Path) -> None:
+    report = squish.convert(
+        toys.box(MIXED), tmp_path / "o.box", None, ["toy.rows", "*bias*=keep"], registry=toys.registry()
+    )
+    assert report.unused == ("*bias*",)
+    assert "warning: no tensor matches '*bias*', so nothing is kept by it" in checks.conversion_lines(report)
+
+
+def test_a_keep_pattern_may_be_about_tensors_that_are_not_written(tmp_path: Path) -> None:
+    rules = ["toy.rows", "norm=keep"]
+    report = squish.convert(toys.box(MIXED), tmp_path / "o.box", None, rules, only="a.*", registry=toys.registry())
+    assert [step.name for step in report.steps] == ["a.weight"]
+
+
+@pytest.mark.parametrize("encode", [5, ["toy.rows", 4], {"*": 4}, {4: "toy.rows"}, [None], b"toy.rows"])
+def test_what_is_no_text_is_no_rule(tmp_path: Path, encode: Any) -> None:
+    with pytest.raises(SquishError, match=r"encode= cannot be read \(expected 'SPEC', .* found (int|NoneType) "):
+        squish.convert(toys.box(MIXED), tmp_path / "o.box", None, encode, registry=toys.registry())
+
+
+@pytest.mark.parametrize("encode", ["", "norm=", ":bits=4", "int4:bits", "int4:=4", "int4:bits="])
+def test_a_specification_without_all_its_words_cannot_be_read(encode: str) -> None:
+    with pytest.raises(SquishError, match="a specification cannot be read"):
+        squish.convert(toys.box(MIXED), "o.box", None, encode, registry=toys.registry())
+
+
+def test_the_nearest_names_are_of_different_layers() -> None:
+    names = [f"blk.{layer}.{name}.weight" for layer in range(30) for name in ("ffn_up", "ffn_down", "attn_norm")]
+    assert nearest("blk.*.ffn_donw.weight", [*names, "token_embd.weight"])[0] == "blk.0.ffn_down.weight"
+    assert nearest("*embed*", [*names, "token_embd.weight"]) == ["token_embd.weight"]
+    assert nearest("lm_head", names) == []
 
 
 def test_a_rule_for_everything_that_nothing_can_take_is_an_error_with_the_reason(run: Any, tmp_path: Path) -> None:
@@ -202,6 +252,18 @@ def test_values_of_the_other_byte_order_come_over(tmp_path: Path) -> None:
         report = squish.convert(toys.box({"w": values}, byteorder=">"), tmp_path / "o.box", registry=known)
         assert actions(report)["w"][0] == "encode"
         np.testing.assert_array_equal(squish.open(tmp_path / "o.box", registry=known)["w"].numpy(), values)
+
+
+def test_codes_with_scales_of_the_other_byte_order_are_kept(tmp_path: Path) -> None:
+    known = toys.registry()
+    codec, shape, parts = toys.rows(VALUES)
+    half = codec, shape, {**parts, "codes": parts["codes"] // 2}  # encoded anew, these would have other scales
+    raw = toys.box({"q": half}, byteorder=">")
+    report = squish.convert(raw, tmp_path / "o.box", registry=known)
+    assert actions(report)["q"] == ("widen", "values(f32)")
+    written, read = squish.open(tmp_path / "o.box", registry=known)["q"], squish.open(raw, registry=known)["q"]
+    np.testing.assert_array_equal(written.numpy(), read.numpy())
+    np.testing.assert_array_equal(written.parts()["codes"].numpy(), half[2]["codes"])
 
 
 def test_filtered_parts_are_copied_unfiltered(tmp_path: Path) -> None:

@@ -39,6 +39,13 @@ def test_a_file_is_a_mapping_in_file_order(file: Any) -> None:
     assert file.format == "toy.box"
 
 
+def test_a_file_says_where_it_lies_how_large_it_is_and_its_version(file: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.box").write_bytes(BOX)
+    on_disk = squish.open(tmp_path / "a.box", registry=toys.registry())
+    assert (on_disk.path, on_disk.size, on_disk.version) == (tmp_path / "a.box", len(BOX), on_disk.index.version)
+    assert (file.path, file.size) == (None, len(BOX))
+
+
 def test_an_unknown_name_gives_the_nearest(file: Any) -> None:
     with pytest.raises(KeyError, match="near: bias"):
         file["bia"]
@@ -307,7 +314,7 @@ def test_a_format_that_cannot_be_imported_is_told_with_the_file() -> None:
             signatures = (api.Signature(b"GONE"),)
             return [api.ContainerInfo(id="toy.gone", title="gone", factory="toy_gone:Gone", signatures=signatures)]
 
-    known = api.Registry("-*", extra=[Plugin()], entry_points=list)
+    known = api.Registry("", extra=[Plugin()], entry_points=list)
     with pytest.raises(MissingPluginError, match=r"<bytes>: 'toy\.gone' cannot be imported"):
         squish.open(b"GONE", registry=known)
 

@@ -123,6 +123,14 @@ def test_settings_allow_and_block(settings: str, found: set[str], monkeypatch: p
     assert set(Registry(entry_points=lambda: points).containers) == found
 
 
+@pytest.mark.parametrize("settings", ["+a,+bb", "-bb", "acme.a=bb"])
+def test_settings_that_name_no_plugin_are_a_warning_that_lists_those_here(settings: str) -> None:
+    points = [point("a", good("acme.a"))]
+    with pytest.warns(UserWarning, match="no plugin is called bb; here are dist-a, squish-core"):
+        known = Registry(plugins=settings, entry_points=lambda: points)
+    assert repr(known).startswith("<Registry plugins=2 containers=1 codecs=1 backends=1 encoders=")
+
+
 def test_settings_that_cannot_be_read_say_how_to_write_them() -> None:
     with pytest.raises(ConflictError, match=r"found 'gguf'.*\+name"):
         Registry(plugins="gguf")

@@ -85,6 +85,12 @@ def test_ties_fall_to_mode_then_bytes_moved_then_preference(better: Any, worse: 
         assert chain.because == because.format(*names)
 
 
+def test_the_reason_tells_of_the_other_encodings_too() -> None:
+    chain = resolve(backends(toys.backend("toy.a", mode="stream")), "w", "toy.box", (ROWS, DENSE))
+    assert [offer.encoding.label for offer in chain.others[:2]] == ["toy.rows", "dense"]
+    assert chain.because == "the format ranks this encoding first; stream goes before fold"
+
+
 def test_the_order_does_not_depend_on_the_order_of_installation() -> None:
     infos = [toys.backend(f"toy.{name}") for name in "abc"]
     orders = set()

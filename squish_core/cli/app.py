@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
 
 from squish_core.cli import bench, checks, extras, listings, views
-from squish_core.cli.output import Answer, show, show_error
+from squish_core.cli.output import Answer, show, show_error, show_warning
 from squish_core.errors import SquishError
 
 # command -> (function, examples)
@@ -26,7 +27,7 @@ COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
         ),
     ),
     "plan": (views.plan, ("squish plan model.gguf 'blk.0.*'", "squish plan --format gguf --feature dtype=q4_k")),
-    "verify": (checks.verify, ("squish verify model.gguf", "squish verify model.gguf --deep --strict")),
+    "verify": (checks.verify, ("squish verify model.gguf", "squish verify *.gguf --deep --strict")),
     "diff": (checks.diff, ("squish diff model.gguf model.zt",)),
     "convert": (
         checks.convert,
@@ -51,6 +52,8 @@ def run(argv: Sequence[str]) -> int:
     as_json = "--json" in argv  # looked at here, so that a command line that cannot be parsed answers in JSON, too
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name must not stop a terminal that is not UTF-8
+    told = warnings.showwarning
+    warnings.showwarning = show_warning
     try:
         # Outside typer's own error handling: it has other exit codes and words.
         result: Any = build(argv)(args=list(argv) or ["--help"], prog_name="squish", standalone_mode=False)
@@ -72,6 +75,8 @@ def run(argv: Sequence[str]) -> int:
         if not hasattr(error, "format_message"):  # what typer's usage errors have in all its versions
             raise
         show_error(usage(error), as_json)
+    finally:
+        warnings.showwarning = told
     return 2
 
 
@@ -98,7 +103,7 @@ def build(argv: Sequence[str]) -> typer.Typer:
         lines = "\n".join(f"  {example}" for example in examples)
         app.command(name, epilog=f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}")(function)
     if first not in COMMANDS and "--version" not in argv:
-        extras.add_commands(app)
+        extras.check_known(app, first, extras.add_commands(app))
     return app
 
 

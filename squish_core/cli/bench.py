@@ -18,11 +18,11 @@ Synthetic = Annotated[bool, typer.Option("--synthetic", help="A seeded matrix un
 
 
 def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = False) -> Answer:
-    """Measure opening, decoding and multiplying on every backend, against what the machine can do.
+    """Measure opening, decoding and multiplying.
 
-    Ratios: decode (to float32, into a reused array) to filling as many bytes of memory, linear (one vector) to reading
-    as many bytes as are stored, open to reading the whole file. 1 is the limit. Small tensors of a file lie in caches,
-    and so do the bytes they are compared with.
+    On every backend, against what the machine can do, in ratios: decode (to float32, into a reused array) to filling
+    as many bytes of memory, linear (one vector) to reading as many bytes as are stored, open to reading the whole
+    file. 1 is the limit. Small tensors of a file lie in caches, and so do the bytes they are compared with.
     """
     from squish_core import measuring
     from squish_core.resolver import human

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from squish_core.cli.options import Assets, FileName, Format, Json, Quiet
-from squish_core.cli.output import Answer, counted, table
+from squish_core.cli.options import Assets, Format, Json, Quiet
+from squish_core.cli.output import Answer, counted, error_data, table
 from squish_core.cli.progress import Progress
 from squish_core.errors import SquishError
 
 if TYPE_CHECKING:
+    from squish_core.checking import Report
     from squish_core.comparison import Difference
     from squish_core.conversion import Conversion
     from squish_core.steps import Step
@@ -37,18 +38,33 @@ FEW = 4
 
 
 def verify(
-    file: FileName,
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Weights files, or folders of them.")],
     deep: Annotated[bool, typer.Option("--deep", help="Check every digest and decode every tensor, too.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="A warning counts as a fault.")] = False,
     format: Format = None,  # noqa: A002
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
-    """Check a file and list what is wrong with it.
+    """Check files and list what is wrong with them.
 
     Looks at bounds, overlaps, sizes and what the format demands; with --deep at all data. Exit code 1 when there is
-    an error.
+    an error in any. --json gives an object for one FILE, a list of them for several.
     """
+    answers = list[Answer]()
+    for file in files:
+        try:
+            answers.append(verified(file, deep, strict, format, quiet))
+        except SquishError as error:  # it cannot be looked at; the others can
+            if len(files) == 1:
+                raise
+            answers.append(Answer({"file": file, "ok": False, "error": error_data(error)}, [f"error: {error}"], 2))
+    data = [answer.data for answer in answers]
+    lines = [line for answer in answers for line in answer.lines]
+    return Answer(data if len(files) > 1 else data[0], lines, max(answer.code for answer in answers))
+
+
+def verified(file: str, deep: bool, strict: bool, format: str | None, quiet: bool) -> Answer:  # noqa: A002
+    """What is wrong with one file; SquishError when it cannot be looked at."""
     from squish_core import checking
     from squish_core.handles import open as open_file
 
@@ -61,20 +77,28 @@ def verify(
     else:
         with opened, Progress("verifying", quiet) as progress:
             report = checking.verify(opened, deep=deep, progress=progress)
-    lines = []
+    ok = report.clean if strict else report.ok
+    return Answer({**report.to_dict(), "ok": ok, "strict": strict}, list(report_lines(report, ok)), 0 if ok else 1)
+
+
+def report_lines(report: Report, ok: bool) -> Iterable[str]:
+    """The findings, those that are alike together, then the verdict."""
+    from squish_core.checking import severities
+
     places: dict[tuple[str, str, str], list[str]] = {}
     for problem in report.problems:
         places.setdefault((problem.severity, problem.code, problem.message), []).append(problem.where)
     for (severity, code, message), where in places.items():
         more = f" and {len(where) - FEW} more" if len(where) > FEW else ""
-        lines += [f"{severity:8} {', '.join(where[:FEW])}{more} ({code})", f"         {message}"]
-    found = ", ".join(counted(count, word) for word, count in checking.severities(report.problems))
-    ok = report.clean if strict else report.ok
-    what = f"{report.format or 'unknown format'}, {counted(report.tensors, 'tensor')}"
-    what += f", all decoded, {counted(report.digests, 'digest')} checked" if deep else ", tensor data not read (--deep)"
-    lines.append(f"{'ok' if ok else 'error'}: {report.file}: {what if report.format else 'cannot be opened'}; "
-                 f"{found or 'no findings'}")  # fmt: skip
-    return Answer({**report.to_dict(), "ok": ok, "strict": strict}, lines, 0 if ok else 1)
+        yield from (f"{severity:8} {', '.join(where[:FEW])}{more} ({code})", f"         {message}")
+    found = ", ".join(counted(count, word) for word, count in severities(report.problems)) or "no findings"
+    what = f"{report.format}, {counted(report.tensors, 'tensor')}"
+    if report.deep:
+        what += f", all decoded, {counted(report.digests, 'digest')} checked"
+    else:
+        what += ", tensor data not read (--deep)"
+    what = what if report.format else "cannot be opened"
+    yield f"{'ok' if ok else 'error'}: {report.file}: {what}; {found}"
 
 
 def diff(
@@ -224,7 +248,7 @@ def conversion_lines(report: Conversion) -> Iterable[str]:
             notes.setdefault(step.note, []).append(step.name)
     for note, names in notes.items():
         yield f"note: {counted(len(names), 'tensor')} {note} ({names[0]}{', ...' if len(names) > 1 else ''})"
-    yield from (f"warning: no tensor matches the pattern {pattern!r}" for pattern in report.unused)
+    yield from (f"warning: no tensor matches {pattern!r}, so nothing is kept by it" for pattern in report.unused)
     if report.deleted:
         yield from ("would delete:" if report.dry_run else "deleted:", *(f"  {path}" for path in report.deleted))
     if report.dropped:

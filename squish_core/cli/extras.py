@@ -6,7 +6,8 @@ from typing import Any
 
 import typer
 
-from squish_core.errors import SquishError
+from squish_core import known
+from squish_core.errors import MissingPluginError, SquishError
 from squish_core.plugins import registry
 
 
@@ -23,3 +24,20 @@ def add_commands(app: typer.Typer) -> list[tuple[str, str]]:
         except Exception as error:  # a plugin may fail in any way at all
             failed.append((implementation.plugin_name, f"{type(error).__name__}: {error}"))
     return failed
+
+
+def check_known(app: typer.Typer, wanted: str | None, failed: list[tuple[str, str]]) -> None:
+    """MissingPluginError for a command that a package of this repository brings and that the app has not."""
+    package = known.COMMANDS.get(wanted or "")
+    added = {*(each.name for each in app.registered_commands), *(each.name for each in app.registered_groups)}
+    if package is None or wanted in added:
+        return
+    broken = {**{each.dist: each.reason for each in registry().broken}, **dict(failed)}
+    if package in broken:
+        raise MissingPluginError(
+            f"the command {wanted!r} cannot be had: {package} is broken: {broken[package]}", code="broken",
+            hint="`squish doctor` says more.",
+        )  # fmt: skip
+    raise MissingPluginError(
+        f"the command {wanted!r} is not installed", code="not-installed", hint=f"Run `pip install {package}`."
+    )

@@ -42,12 +42,21 @@ def show(answer: Answer, as_json: bool) -> None:
 def show_error(error: Exception, as_json: bool) -> None:
     """Print an error: one line on stderr, or a document on stdout."""
     if as_json:
-        fields = {name: getattr(error, name, None) for name in SquishError.FIELDS}
-        message = getattr(error, "message", str(error))
-        data = {"type": type(error).__name__, "message": message, "text": str(error), **fields}
-        print(json.dumps({"error": plain_data(data)}, indent=1))
+        print(json.dumps({"error": plain_data(error_data(error))}, indent=1))
     else:
         print(f"error: {escape(str(error))}", file=sys.stderr)
+
+
+def error_data(error: Exception) -> dict[str, Any]:
+    """An error for JSON."""
+    fields = {name: getattr(error, name, None) for name in SquishError.FIELDS}
+    message = getattr(error, "message", str(error))
+    return {"type": type(error).__name__, "message": message, "text": str(error), **fields}
+
+
+def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning as a line on stderr; in the place of `warnings.showwarning`."""
+    print(f"warning: {escape(str(message))}", file=sys.stderr)
 
 
 def table(header: Sequence[str], align: str, rows: Iterable[Sequence[object]], indent: str = "") -> list[str]:

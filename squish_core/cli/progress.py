@@ -53,17 +53,22 @@ class Progress:
         try:
             from rich import progress
             from rich.console import Console
+            from rich.table import Column
         except ModuleNotFoundError:
             self._plain = True
             return
+        one_line = Column(no_wrap=True)
         columns = (
             progress.TextColumn(self._verb, markup=False),
             progress.BarColumn(20),
-            progress.DownloadColumn(),
-            progress.TransferSpeedColumn(),
-            progress.TextColumn("{task.fields[name]}", markup=False),
+            progress.DownloadColumn(table_column=one_line),
+            progress.TransferSpeedColumn(table_column=one_line),
+            # What room there is left: on a narrow terminal the name is cut short.
+            progress.TextColumn(
+                "{task.fields[name]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
+            ),
         )
         # rich itself honours NO_COLOR.
-        self._bar = progress.Progress(*columns, console=Console(stderr=True), transient=True)
+        self._bar = progress.Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
         self._task = self._bar.add_task("", total=total, name="")
         self._bar.start()

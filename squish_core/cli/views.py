@@ -10,7 +10,7 @@ import typer
 from squish_core.cli.options import Assets, FileName, Format, Json, Patterns
 from squish_core.cli.output import Answer, counted, plain_data, table
 from squish_core.cli.values import values
-from squish_core.errors import SquishError, TensorError, escape
+from squish_core.errors import SquishError, escape
 
 if TYPE_CHECKING:
     from squish_core.handles import File
@@ -143,12 +143,11 @@ def chosen(file: File, patterns: Sequence[str] | None) -> list[Tensor]:
     """The tensors whose name matches any of the patterns; all without one."""
     from fnmatch import fnmatchcase
 
+    from squish_core.recipes import check_patterns
+
     names = [name for name in file if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
     if patterns and not names:
-        raise TensorError(
-            "no tensor matches", file=file.name, found=", ".join(patterns), code="pattern",
-            hint="`squish ls` lists the names; quote a pattern so that the shell leaves it alone.",
-        )  # fmt: skip
+        check_patterns(patterns, file, file.name)
     return [file[name] for name in names]
 
 
@@ -187,13 +186,12 @@ def summary(file: File) -> dict[str, Any]:
         entry["bits_per_weight"] = 8 * entry["nbytes"] / entry["parameters"] if entry["parameters"] else 0.0
     parameters, nbytes = (sum(entry[key] for entry in codecs) for key in ("parameters", "nbytes"))
     return {
-        "file": file.name, "format": index.format, "version": index.version, "kind": index.kind,
+        "file": file.name, "format": file.format, "version": file.version, "kind": index.kind,
         "files": [{"name": ref.name, "size": ref.size, "digest": ref.digest} for ref in index.files],
-        "size": sum(ref.size for ref in index.files),
-        "packed": packed(file), "tensors": len(file), "parameters": parameters,
+        "size": file.size, "packed": packed(file), "tensors": len(file), "parameters": parameters,
         "bits_per_weight": 8 * nbytes / parameters if parameters else 0.0, "codecs": codecs,
         "meta": {key: brief(value) for key, value in file.meta.items()},
-        "assets": {name: part.nbytes for name, part in index.assets.items()},
+        "assets": {name: part.nbytes for name, part in index.assets.items()}, "caches": list(index.caches),
         "sections": index.attrs.get("sections", []),
         "whole": [str(encoding.codec) for encoding in index.whole],
         "children": {
@@ -229,6 +227,7 @@ def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
         ("size", f"{human(data['size'])}{unpacked} in {counted(len(data['files']), 'file')}"),
         ("tensors", f"{data['tensors']:,}"),
         ("parameters", f"{data['parameters']:,} at {data['bits_per_weight']:.2f} bits each"),
+        *([("caches", f"{', '.join(data['caches'])} (the first is used)")] if data["caches"] else []),
     ]
     yield from table(("file", escape(data["file"])), "<<", facts)
     if len(data["files"]) > 1:

@@ -204,7 +204,7 @@ class ContainerSuite(HostileInput):
             pytest.skip(f"{self.container} is read-only")
         if sample in self.not_rewritten:
             pytest.skip("declared as not writable")
-        return self.open(self.sample(sample))
+        return self.open(self.sample(sample)).originals()  # as `convert` starts
 
 
 def _readable(file: File) -> Iterator[Tensor]:

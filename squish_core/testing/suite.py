@@ -31,7 +31,7 @@ import importlib, json, sys
 from squish_core.plugins import Registry
 name, dist = sys.argv[1:]
 extra = [importlib.import_module(name)] if name else []
-known = Registry(plugins="-*" if name else f"+{dist}", extra=extra)
+known = Registry("", extra=extra, entry_points=list) if name else Registry(f"+{dist}")
 shown = [entry.to_dict() for table in (known.containers, known.codecs, known.backends) for entry in table.values()]
 print(json.dumps([len(shown), sorted(sys.modules)]))
 """

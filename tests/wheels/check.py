@@ -32,13 +32,15 @@ class Brings(NamedTuple):
 
 GGML = (
     "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k", "q1_0",
-    "tq1_0", "tq2_0", "mxfp4", "nvfp4", "iq4_nl", "iq4_xs", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s",
+    "q2_0", "tq1_0", "tq2_0", "mxfp4", "nvfp4", "iq4_nl", "iq4_xs", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s",
     "iq3_xxs", "iq3_s",
 )  # fmt: skip
 BRINGS = {
     "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"})),
     "squish-codecs": Brings(
-        codecs=frozenset({"affine", "awq", "bitmask", "float8", "lowrank", "masked", "mixed", "mx", "palette"})
+        codecs=frozenset(
+            {"affine", "awq", "bitmask", "float8", "lowrank", "masked", "mixed", "mx", "palette", "panels"}
+        )
     ),
     "squish-astc": Brings(codecs=frozenset({"astc"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),

@@ -4,9 +4,10 @@ import sys
 
 import numpy as np
 import pytest
+from squish_ane.backend import Ane
 
 import squish_core as squish
-from squish_core.api import CodecSpec, SquishError, TensorSpec
+from squish_core.api import CodecSpec, Encoding, Request, SquishError, TensorSpec, Use
 from squish_core.testing import BackendSuite
 from squish_core.testing.sources import memory_file
 
@@ -69,6 +70,28 @@ def test_what_h13_cannot_encode_is_refused_with_rule_and_table(codec, params):
         tensor(codec, **params).chain("ane:device=M1")
 
 
+def test_a_refusal_is_a_sentence_where_there_is_no_next_step():
+    spec = TensorSpec(name="w", shape=(3, 3), dtype="f32")
+    encoding = Encoding(codec=CodecSpec("palette", {"bits": 4, "vector": 2, "axis": "flat"}))
+    refused = (
+        Ane()
+        .configured({"device": "M1"})
+        .offer(Request(spec=spec, encoding=encoding, use=Use(), registry=squish.registry()))
+    )
+    assert refused.why == "the vectors do not divide the elements (expected a multiple of 2, found 9)"
+
+
+@pytest.mark.parametrize(("codec", "params"), [("affine", {"bits": 8}), ("palette", {"bits": 4}), ("dense", {})])
+def test_a_tensor_without_elements_is_planned(codec, params):
+    spec = TensorSpec(name="w", shape=(3, 0), dtype="f32")
+    parts = {
+        role: np.zeros(shape, squish.api.dtypes.to_numpy(dtype))
+        for role, (dtype, shape) in squish.registry().codec(codec).parts(spec, params).items()
+    }
+    file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec(codec, params), parts)})
+    assert file["w"].chain("ane:device=M2").chosen.cost.moved < 100
+
+
 def test_a_plan_runs_nothing():
     with pytest.raises(SquishError):
         tensor("affine", bits=8).load("ane:device=M2")
@@ -91,8 +114,6 @@ def test_the_appendix_of_a_squizd_file_is_refused_here_and_the_next_path_is_take
 
 
 def test_the_appendix_is_delegated_where_core_ml_is(monkeypatch):
-    from squish_ane.backend import Ane
-
     from squish_core.api import Availability
 
     monkeypatch.setattr(Ane, "probe", lambda self: Availability(ok=True, device="Neural Engine"))

@@ -3,16 +3,19 @@
 import json
 import math
 import shutil
+import tracemalloc
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from squish_ane import blobs, constexpr
-from squish_ane.program import Kind, Operation, Value
+from squish_ane.program import MOST_NUMBERS, Kind, Operation, Value, kind_of, read_program
+from squish_ane.program import _value as program_value
+from squish_ane.protobuf import fields, message, number
 
 import squish_core as squish
-from squish_core.api import FormatError, SquishError
+from squish_core.api import FormatError, LimitError, Limits, SquishError
 
 DATA = Path(__file__).parent / "data"
 WEIGHTS = dict(np.load(DATA / "weights.npz"))
@@ -41,6 +44,25 @@ def test_values_are_those_of_coremltools(packages, name):
         assert (tensor.shape, tensor.dtype) == (WEIGHTS[name].shape, "f16")
         assert tensor.numpy().astype(np.float16).tobytes() == WEIGHTS[name].tobytes()
         np.testing.assert_array_equal(tensor[1:3, 2:5], tensor.numpy()[1:3, 2:5])
+
+
+def test_a_constant_of_many_numbers_costs_no_more_than_its_bytes():
+    """Numbers one by one, each two bytes: as Python objects they would take a hundred times as much."""
+    data = message(3, message(1, message(2, number(1, 1) * 1_000_000)))
+    (field,) = fields(memoryview(message(1, kind_of(2, 23, (1_000_000,)) + data)))
+    tracemalloc.start()
+    try:
+        found = program_value(field)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert found.numbers == (1,) * MOST_NUMBERS
+    assert peak < 1 << 20
+
+
+def test_too_many_operations_are_refused_before_they_are_made(package):
+    with pytest.raises(LimitError, match="too many operations"):
+        read_program(model_of(package).read_bytes(), Limits(tensors=1))
 
 
 def test_what_no_codec_reads_is_told(package):

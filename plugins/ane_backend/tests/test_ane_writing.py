@@ -1,5 +1,6 @@
 """Packages that we write: the same codes, sizes known beforehand, bounded memory, and refusals in words."""
 
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -7,9 +8,10 @@ import numpy as np
 import pytest
 from ane_samples import FORMS, OLD
 from squish_ane.program import read_program
+from squish_ane.writer import draft
 
 import squish_core as squish
-from squish_core.api import CodecSpec, Limits, SquishError, TensorSpec
+from squish_core.api import DENSE, CodecSpec, Encoding, Limits, Part, SquishError, TensorSpec
 from squish_core.testing.sources import memory_file
 
 
@@ -114,6 +116,52 @@ def test_names_and_layers(file_of, tmp_path):
         assert list(again) == list(file)
 
 
+def test_names_that_core_ml_takes_for_one_are_numbered(file_of, tmp_path):
+    names = ["w.a", "w-a", "w_a", "w_a_1", "wäa"]
+    file = file_of(**{name: ("dense", {}, (4,)) for name in names})
+    _, path = written(file, tmp_path)
+    program = read_program((path / "Data/com.apple.CoreML/model.mlmodel").read_bytes(), Limits())
+    assert [operation.outputs[0][0] for operation in program.operations] == [
+        "w_a",
+        "w_a_1",
+        "w_a_2",
+        "w_a_1_1",
+        "w_a_3",
+    ]
+    assert [operation.name for operation in program.operations] == names
+
+
+def test_naming_twenty_thousand_tensors_is_linear():
+    specs = [
+        TensorSpec(
+            name=f"model.layers.{number}." + "ä" * (number % 50), shape=(1,), dtype="f16",
+            encodings=(Encoding(codec=DENSE, parts={"data": Part(dtype="f16", shape=(1,))}),),
+        )
+        for number in range(20_000)
+    ]  # fmt: skip
+    begun = time.monotonic()
+    draft(specs, {}, "iOS18")
+    assert time.monotonic() - begun < 30  # a hang guard: trying every number for every name took minutes
+
+
+@pytest.mark.parametrize("target", ["iOS18", "iOS16"])
+@pytest.mark.parametrize("name", ["int8 channel", "uint8 zero points", "palette", "sparse", "dense"])
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (0, 32)])
+def test_scalars_and_empty_tensors_are_plain_or_refused_in_words(file_of, tmp_path, name, target, shape):
+    codec, params = FORMS[name]
+    plain = name == "dense"
+    params = params if plain or codec == "bitmask" else {**params, "axis": "flat"}
+    file = file_of(w=(codec, params, shape))
+    if plain:
+        _, path = written(file, tmp_path, target)
+        with squish.open(path) as again:
+            assert again["w"].numpy().tobytes() == file["w"].numpy().tobytes()
+            assert again["w"].shape == shape
+        return
+    with pytest.raises(SquishError, match=r"compresses nothing of the shape.*encode f16"):
+        written(file, tmp_path, target)
+
+
 def test_the_same_input_gives_the_same_bytes(file_of, tmp_path):
     made = []
     for name in ("a", "b"):
@@ -146,7 +194,7 @@ def test_bfloat16_is_refused_with_the_next_step(tmp_path):
     values = np.ones((4, 8), squish.api.dtypes.to_numpy("bf16"))
     spec = TensorSpec(name="w", shape=values.shape, dtype="bf16")
     file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec("dense"), {"data": values})})
-    with pytest.raises(SquishError, match="encode dense:dtype=f16"):
+    with pytest.raises(SquishError, match=r"not \S+ \(its values: --encode f16\)[ ;]"):
         written(file, tmp_path)
     report, _ = written(file, tmp_path, encode="dense:dtype=f16")
     assert report.steps[0].target == "f16"

@@ -109,6 +109,7 @@ def schemes(draw, *, encodable=False):
     if params["offset"] == "zero_point":
         kinds = ["packed", "i8" if params["signed"] else "u8", "i32", "f16"]
         params["offset_dtype"] = draw(st.sampled_from(kinds))
+        params["zero"] = draw(st.integers(0, min(bits - 1, 1)))
     elif params["offset"] == "bias":
         params["offset_dtype"] = draw(st.sampled_from(["f32", "f16", "bf16"]))
     elif encodable:
@@ -251,6 +252,16 @@ def test_symmetric_scales_are_the_largest_magnitude_over_the_largest_code():
     assert decoded(parts, (2, 4), {"bits": 4, "group_size": 4, "word": "u16"})[0].tolist() == [-7, 4, 2, 1]  # to even
 
 
+@pytest.mark.parametrize(
+    ("values", "zeros"), [([0, 1, 7, 14], 0), ([0, -1, -8, -15], 14), ([0, 0, 0, 0], 0), ([-8, -1, 0, 7], 7)]
+)
+def test_zero_points_of_the_first_gptq_are_stored_less_one_and_never_below_it(values, zeros):
+    params = {"bits": 4, "group_size": 4, "offset": "zero_point", "zero": 1}
+    parts = CODEC.encode(np.array([values], np.float32), CODEC.params_for(spec_of((1, 4)), params))
+    assert (parts["offset"].tolist(), parts["scale"].tolist()) == ([[zeros]], [[1.0]])
+    assert decoded(parts, (1, 4), params).tolist() == [values]
+
+
 @pytest.mark.parametrize("offset", ["zero_point", "bias"])
 @pytest.mark.parametrize("value", [0.0, 3.25, -3.25])
 def test_constant_groups_come_back_exactly(offset, value):
@@ -323,6 +334,8 @@ def test_completed_parameters_are_a_fixed_point_and_text_is_understood(case):
         ((32,), {"bits": 4, "transposed": True}, "rank 2"),
         ((4, 32), {"bits": 4, "signed": False}, "the middle"),
         ((4, 32), {"bits": 1}, "bias or zero_point, with one bit"),
+        ((4, 32), {"bits": 1, "offset": "zero_point", "zero": 1}, "expected 0, found 1"),
+        ((4, 32), {"bits": 4, "offset": "zero_point", "zero": 2}, "0 or 1"),
         ((4, 32), {"bits": 4, "scale_dtype": "f8_e8m0"}, "f32 or"),
     ],
 )
@@ -367,6 +380,7 @@ SEARCHED = {
         "bits": 4, "group_size": 32, "axis": -2, "transposed": True, "word": "i32", "offset": "zero_point",
         "offset_dtype": "packed", "scale_dtype": "f16",
     },
+    "zero points less one": {"bits": 4, "group_size": 32, "offset": "zero_point", "zero": 1},
     "biases": {"bits": 3, "group_size": 32, "offset": "bias", "scale_dtype": "bf16"},
     "flat, a short last group": {"bits": 2, "group_size": 50, "axis": "flat", "offset": "bias"},
     "one group": {"bits": 4, "group_size": 0, "offset": "bias"},

@@ -30,7 +30,8 @@ template <int Kind> constexpr auto codec_of() {
     else if constexpr (Kind == F8Q8) return F8Q8Blocks();
     else if constexpr (Kind == HQQ) return HalfQuadratic();
     else if constexpr (Kind == TRIPLE) return TripleBitmap();
-    else return Sparse();
+    else if constexpr (Kind == BITMASK) return Sparse();
+    else return PanelRow();
 }
 template <int Kind> using Codec = decltype(codec_of<Kind>());
 

@@ -1,7 +1,8 @@
 // Codes of 4 bits repacked into panels of sixteen rows, one a lane: a register holds eight columns of each row (k..k+3 in the
 // low bits of its bytes, k+4..k+7 in the high ones), so four activations in one broadcast serve all rows and nothing is summed
 // across lanes. The scales of a group, and its offsets, are sixteen numbers side by side. Those of Q4_K are bytes: `rest` has
-// sixteen float16 factors of the scales of eight groups, and sixteen of the offsets.
+// sixteen float16 factors of the scales of eight groups, and sixteen of the offsets. All others are the codec `panels` of
+// squish_codecs, and may lie in a file.
 #pragma once
 #include "units.h"
 
@@ -65,5 +66,31 @@ static bool repack(const Weights& w, int64_t row0, int64_t count, uint8_t* codes
     for (int64_t i = 0; row && i < count; i++) row(w, row0 + i, codes, scale, offset);
     return row;
 }
+
+// One row, from its lane.
+struct PanelRow {
+    template <class Sink> static INLINE void run(const Weights& w, int64_t row, int64_t c0, int64_t c1, Sink& sink) {
+        if (w.offset) run_lane(w, row, c0, c1, AffineMap<BIAS>(w), sink);
+        else run_lane(w, row, c0, c1, AffineMap<NO_OFFSET>(w), sink);
+    }
+
+    template <class Map, class Sink>
+    static INLINE void run_lane(const Weights& w, int64_t row, int64_t c0, int64_t c1, Map map, Sink& sink) {
+        const int64_t panel = row / PANEL_ROWS, lane = row % PANEL_ROWS, groups = w.columns / w.group_columns;
+        const uint8_t* at = w.data + (panel * w.columns + c0) * (PANEL_ROWS / 2) + 4 * lane;
+        for (int64_t c = c0, stop; c < c1;) {
+            const int64_t group = c / w.group_columns, cell = (panel * groups + group) * PANEL_ROWS + lane;
+            map.scale = splat(widened(w.scale, w.scale_type, nullptr, cell));
+            if constexpr (Map::offsets) map.offset = splat(widened(w.offset, w.offset_type, nullptr, cell));
+            stop = (group + 1) * w.group_columns < c1 ? (group + 1) * w.group_columns : c1;
+            for (; c < stop; c += 16, at += 128) sink.put(c - c0, map(pair(eight(at), eight(at + 64))));
+        }
+    }
+
+    static INLINE uint64_t eight(const uint8_t* at) {
+        const uint64_t codes = read<uint32_t>(at);
+        return (codes | codes << 28) & 0x0f0f0f0f0f0f0f0f;
+    }
+};
 
 }  // namespace ISA

@@ -8,8 +8,8 @@ enum Kind : int32_t {
     AFFINE_1, AFFINE_2, AFFINE_3, AFFINE_4, AFFINE_5, AFFINE_6, AFFINE_7, AFFINE_8,
     TABLE_1, TABLE_2, TABLE_3, TABLE_4, TABLE_5, TABLE_6, TABLE_7, TABLE_8,
     F8Q8, HQQ, TRIPLE, BITMASK,
+    PANELS,  // codes of 4 bits as panels.h has them
     KINDS,
-    PANELS = KINDS,  // codes of 4 bits as panels.h has them: for products, not for decoding
 };
 
 enum Type : int32_t { F32, F16, BF16, U8, I8, LISTED };  // LISTED: a byte that is a place in `listed`
@@ -59,7 +59,7 @@ struct Weights {
     const uint8_t* plane0; // TRIPLE: three bitmaps of codes in rows of `pitch` bytes, `data` for the coded elements, `rest` for the
     const uint8_t* plane1; //         others. BITMASK: `plane0` tells the elements that `data`, of type `offset_type`, holds;
     const uint8_t* plane2; //         `pitch` bits from row to row
-    const uint8_t* rest;   // PANELS of nested scales: their factors
+    const uint8_t* rest;   // PANELS of nested scales, which only products take: their factors
     const int64_t* starts; // TRIPLE, BITMASK: elements of `data` before each row
     int64_t stored;        // and all of them
 };

@@ -12,6 +12,13 @@ GGML = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", 
 PACKED_ZEROS = {"offset": "zero_point", "offset_dtype": "packed", "scale_dtype": "f16"}
 AWQ = {"axis": -2, "pack_axis": -1, "transposed": True, "word": "i32", "order": [0, 2, 4, 6, 1, 3, 5, 7]}
 
+PANELS: list[dict[str, Any]] = [
+    {"group_size": 32, "zero": 8, "scale_dtype": "f16"},
+    {"group_size": 64, "signed": True, "scale_dtype": "bf16"},
+    {"group_size": 96, "offset": "bias"},
+    {"group_size": 192, "signed": True, "offset": "bias", "scale_dtype": "f16", "offset_dtype": "bf16"},
+]
+
 # for every width of a code
 AFFINE: list[tuple[dict[str, Any], tuple[int, ...]]] = [
     *(
@@ -96,6 +103,8 @@ def every() -> Iterator[Case]:
         for dtype in ("f32", "bf16", "i8", "f8_e4m3", "f8_e5m2"):
             for scales in ("row", "all"):
                 yield CodecSpec("bitmask", {"dtype": dtype, "scale": "f16", "scales": scales}), (9, columns), "f32"
+    for params in PANELS:
+        yield from ((CodecSpec("panels", params), shape, "f32") for shape in ((37, 192), (3, 7, 192), (16, 6336)))
     yield CodecSpec("dense", {"dtype": "f16"}), (5, 77), "bf16"  # an encoding beside one of the tensor's own dtype
 
 

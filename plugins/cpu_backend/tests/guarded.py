@@ -83,8 +83,8 @@ def main() -> None:
         for at_end in (True, False):
             parts = {role: copied(part.numpy(), at_end=at_end) for role, part in tensor.parts().items()}
             handle = backend.load(chain, parts, registry)
-            if len(shape) == 2 and has_panels(tensor):
-                panels = backend.configured({"repack": "rows"})
+            for activations in ("f32", "bf16", "int8") if len(shape) == 2 and has_panels(tensor) else ():
+                panels = backend.configured({"repack": "rows", "activations": activations})
                 panels.linear(panels.load(chain, parts, registry), np.ones((3, shape[-1]), np.float32))
             out = copied(np.zeros_like(tensor.numpy()), at_end=at_end)
             same(backend.dense(handle, out=out), tensor.numpy())

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from cases import AWQ, Case, name_of
+from cases import AWQ, PANELS, Case, name_of
 from random_parts import random_tensor, same
 
-from squish_core.api import CodecSpec, SquishError, dtypes
+from squish_core.api import CodecSpec, SquishError, TensorSpec, dtypes, full
+from squish_core.tensors import Tensor
+from squish_core.testing.sources import memory_file
 
 INT8, BF16, F32 = (f"cpu:activations={kind},repack=rows" for kind in ("int8", "bf16", "f32"))
 SHAPES = ((37, 512), (16, 2304))
@@ -23,6 +27,11 @@ CASES = [
               (32, "zero_point", "f32"), (128, "zero_point", "f16"))),
     )
 ]  # fmt: skip
+STORED = [
+    *((CodecSpec("affine", {"bits": 4, "signed": False, **params}), params) for params in PANELS),
+    (CodecSpec("ggml.q4_0"), {"group_size": 32, "zero": 8, "scale_dtype": "f16"}),
+    (CodecSpec("ggml.q4_1"), {"group_size": 32, "offset": "bias", "scale_dtype": "f16"}),
+]
 
 
 def steps_of(wish: str, x: np.ndarray) -> np.ndarray:
@@ -82,6 +91,58 @@ def test_experts_need_not_fill_panels(instructions: str) -> None:
     np.testing.assert_allclose(tensor.load(INT8, op="experts").experts(x, ids), in_place, rtol=1e-4, atol=1e-3)
     exact = tensor.load("cpu", op="experts").experts(x, ids)
     np.testing.assert_allclose(tensor.load(F32, op="experts").experts(x, ids), exact, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(37, 384), (3, 21, 192)], ids=str)
+@pytest.mark.parametrize(("codec", "params"), STORED, ids=str)
+def test_stored_panels_are_those_made_when_loaded(
+    codec: CodecSpec, params: dict[str, Any], shape: tuple[int, ...], instructions: str
+) -> None:
+    """The bytes of a repack, and so its products; in place, and whether a repack is asked for or not."""
+    in_rows = random_tensor(codec, shape)
+    stored = saved(in_rows, params)
+    x, op = np.random.default_rng(0).standard_normal((13, shape[-1]), np.float32), "linear"
+    operands: tuple[np.ndarray, ...] = (x,)
+    if len(shape) == 3:
+        op, operands = "experts", (x, np.arange(13) % 3)
+    for wish in (INT8, BF16, F32):
+        made, kept = in_rows.load(wish, op=op), stored.load(wish, op=op)
+        for role, part in kept._handle.arrays.items():
+            same(part, made._handle.arrays[f"repacked {role}"])
+        same(getattr(kept, op)(*operands), getattr(made, op)(*operands))
+        same(kept.dense(), made.dense())
+    same(getattr(stored.load("cpu", op=op), op)(*operands), getattr(made, op)(*operands))
+
+
+def test_stored_panels_are_read_in_place() -> None:
+    tensor = saved(
+        random_tensor(CodecSpec("affine", {"bits": 4, "group_size": 32}), (48, 64)), {"group_size": 32, "signed": True}
+    )
+    for wish in ("cpu", F32, BF16, INT8):
+        chosen = tensor.chain(wish).chosen
+        assert chosen.cost is not None
+        assert (chosen.cost.resident, chosen.cost.moved) == (0, chosen.cost.stored)
+        assert chosen.layout.startswith("the stored panels of 16 rows in place")
+    weight = tensor.load("cpu")
+    for role, part in tensor.parts().items():
+        assert np.shares_memory(weight._handle.arrays[role], part.numpy())
+    with pytest.raises(SquishError, match="mask"):
+        random_tensor(
+            CodecSpec("masked", {"block_size": 8}, inner=CodecSpec("panels", {"group_size": 32})), (32, 64)
+        ).chain("cpu")
+
+
+def saved(tensor: Tensor, params: dict[str, Any]) -> Tensor:
+    """The same codes as stored panels."""
+    (encoding,), codec = tensor.spec.encodings, CodecSpec("panels", params)
+    registry = tensor.file.registry
+    whole = full(tensor.shape)
+    codes = registry.codec(encoding.codec).codes(tensor.arrays(encoding), tensor.spec, encoding.codec.params, whole)
+    assert codes is not None
+    made = registry.codec(codec).from_codes(codes, tensor.spec, params)
+    assert made is not None
+    spec = TensorSpec(name="w", shape=tensor.shape, dtype="f32")
+    return memory_file(registry, {"w": (spec, codec, made[0])})[0]["w"]
 
 
 def test_it_is_an_option_that_says_its_memory() -> None:

@@ -64,6 +64,14 @@ def test_dense_values_and_plain_blocks_are_written_little_endian(tmp_path: Path)
     assert (tmp_path / "big").read_bytes() == (tmp_path / "little").read_bytes()
 
 
+@pytest.mark.parametrize(("dims", "shape"), [((0,), (0,)), ((32, 0), (0, 32)), ((0, 3), (3, 0))])
+def test_blocks_without_a_row_or_a_column(dims: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    entry = string("w", ">") + struct.pack(f">I{len(dims)}QIQ", len(dims), *dims, 2, 0)
+    head = b"GGUF" + struct.pack(">IQQ", 3, 1, 0) + entry
+    with squish.open(head + bytes(-len(head) % 32)) as file:
+        assert file["w"].numpy().shape == shape
+
+
 def write_big(path: str) -> None:
     """Runs in the peer."""
     import gguf

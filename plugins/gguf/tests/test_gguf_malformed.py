@@ -196,7 +196,7 @@ def test_row_2_another_magic_is_refused_when_the_format_is_forced(data, words):
         squish.open(data, "gguf")
 
 
-@pytest.mark.parametrize("code", [4, 5, 31, 32, 33, 36, 37, 38, 42, 1000, (1 << 32) - 1])
+@pytest.mark.parametrize("code", [4, 5, 31, 32, 33, 36, 37, 38, 43, 139, 1000, (1 << 32) - 1])
 def test_row_59_a_tensor_of_unknown_type_is_listed_and_refused_alone(raw, code):
     tensors = raw.tensor("a", (8,)), raw.tensor("odd", (256,), code, 32), raw.tensor("b", (8,), 0, 128)
     data = raw.file((), tensors, b"".join(bytes([value]) * 32 for value in (1, 2, 2, 2, 3)))
@@ -208,6 +208,23 @@ def test_row_59_a_tensor_of_unknown_type_is_listed_and_refused_alone(raw, code):
         with pytest.raises(SquishError, match=f"odd: .*type {code}"):
             file["odd"].numpy()
         assert file["odd"].parts()["data"].raw == b"\2" * 96
+
+
+def test_groups_of_128_under_the_code_of_q2_0_are_the_fork_s(raw):
+    """As early files of PrismML have them; a file that is cut is not taken for one."""
+    tensors = raw.tensor("a", (1024,), 42), raw.tensor("b", (8,), 0, 288), raw.tensor("c", (1024,), 42, 320)
+    wide = raw.tensor("a", (1024,), 42), raw.tensor("b", (8,), 0, 272), raw.tensor("c", (1024,), 42, 304)
+    alignment = raw.scalar("general.alignment", "u32", 16)
+    with squish.open(raw.file((alignment,), wide, bytes(304 + 272), alignment=16), "gguf") as file:
+        assert file["b"].numpy().shape == (8,)
+        for name in "ac":
+            with pytest.raises(SquishError, match="PQ2_0 of PrismML"):
+                file[name].numpy()
+            assert file[name].parts()["data"].nbytes == 272
+    with squish.open(raw.file((), tensors, bytes(320 + 288)), "gguf") as file:
+        assert not file["c"].numpy().any()
+    with pytest.raises(SquishError, match="truncated"):
+        squish.open(raw.file((), tensors, bytes(320 + 208)), "gguf")
 
 
 def problems(data: bytes) -> list[tuple[str, str]]:

@@ -20,19 +20,20 @@ def exported(folder: str, scheme: str) -> Any:
     import torch
     from modelopt.torch import quantization
     from modelopt.torch.export import export_hf_checkpoint
-    from modelopt.torch.quantization.qtensor import FP8QTensor, NVFP4QTensor
+    from modelopt.torch.export.quant_utils import from_quantized_weight
+    from modelopt.torch.quantization.qtensor import FP8QTensor, MXFP4QTensor, MXFP8QTensor, NVFP4QTensor
     from modelopt.torch.quantization.utils import update_quant_cfg_with_kv_cache_quant
     from safetensors.torch import load_file
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
+        hidden_size=256, intermediate_size=384, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2,
         vocab_size=64, tie_word_embeddings=False, architectures=["LlamaForCausalLM"],
     )  # fmt: skip
     model = LlamaForCausalLM(config).to(torch.bfloat16)
     asked = update_quant_cfg_with_kv_cache_quant(
-        getattr(quantization, f"{scheme}_DEFAULT_CFG"), quantization.FP8_KV_CFG["quant_cfg"]
+        getattr(quantization, f"{scheme}_CFG"), quantization.FP8_KV_CFG["quant_cfg"]
     )
     quantization.quantize(model, asked, lambda model: model(torch.randint(0, 64, (2, 16))))
     export_hf_checkpoint(model, export_dir=folder)
@@ -40,16 +41,31 @@ def exported(folder: str, scheme: str) -> Any:
     for name, data in stored.items():
         if f"{name}_scale" not in stored:
             continue
-        wide = (data.shape[0], data.shape[1] * (2 if scheme == "NVFP4" else 1))
-        kind = NVFP4QTensor if scheme == "NVFP4" else FP8QTensor
-        more = {"double_scale": stored[f"{name}_scale_2"], "block_sizes": {-1: 16}} if scheme == "NVFP4" else {}
-        tensor = kind(torch.Size(wide), torch.bfloat16, data)
-        weights[name] = tensor.dequantize(torch.float32, scale=stored[f"{name}_scale"], **more).numpy()
+        scale = stored[f"{name}_scale"]
+        if "INT8" in scheme:
+            weights[name] = from_quantized_weight(data, scale, "int8_wo", torch.float32).numpy()
+            continue
+        kinds = {"NVFP4": NVFP4QTensor, "MXFP4": MXFP4QTensor, "MXFP8": MXFP8QTensor}
+        kind = next((kinds[name] for name in kinds if name in scheme), FP8QTensor)
+        wide = (data.shape[0], data.shape[1] * (2 if data.dtype == torch.uint8 else 1))
+        more = {"scale": scale[:, None] if scale.dim() == 1 else scale}
+        if kind is not FP8QTensor:
+            more["block_sizes"] = {-1: wide[1] // scale.shape[-1]}
+        if kind is NVFP4QTensor:
+            more["double_scale"] = stored[f"{name}_scale_2"]
+        weights[name] = kind(torch.Size(wide), torch.bfloat16, data).dequantize(torch.float32, **more).numpy()
     cached = {name: part.float().numpy() for name, part in stored.items() if name.endswith((".k_scale", ".v_scale"))}
     return {"weights": weights, "cached": cached}
 
 
-@pytest.mark.parametrize(("scheme", "codec"), [("NVFP4", "mx"), ("FP8", "float8")])
+@pytest.mark.parametrize(
+    ("scheme", "codec"),
+    [
+        ("NVFP4_DEFAULT", "mx"), ("W4A16_NVFP4", "mx"), ("W4A8_NVFP4_FP8", "mx"), ("MXFP4_DEFAULT", "mx"),
+        ("W4A8_MXFP4_FP8", "mx"), ("MXFP8_DEFAULT", "mx"), ("FP8_DEFAULT", "float8"),
+        ("FP8_PER_CHANNEL_PER_TOKEN", "float8"), ("INT8_WEIGHT_ONLY", "affine"), ("INT8_SMOOTHQUANT", "affine"),
+    ],
+)  # fmt: skip
 def test_weights_are_those_of_the_package_and_cache_scales_are_kept(scheme: str, codec: str, tmp_path: Path) -> None:
     found = oracles.peer("modelopt").run(exported, folder=str(tmp_path), scheme=scheme)
     assert (len(found["weights"]), len(found["cached"])) == (7, 2)

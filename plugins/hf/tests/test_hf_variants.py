@@ -9,41 +9,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
+from hf_samples import BF16, E4M3, checkpoint, packed
 
 import squish_core as squish
 from squish_core.api import SquishError
 
-E4M3, BF16 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.bfloat16)
-TAGS = {"uint8": "U8", "int8": "I8", "int32": "I32", "int64": "I64", "float32": "F32", "float16": "F16",
-        "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3"}  # fmt: skip
 RNG = np.random.default_rng(0)
-
-
-def checkpoint(tmp_path: Path, quantization: dict[str, Any], **tensors: Any) -> squish.File:
-    """A checkpoint of arrays; names have "__" for dots."""
-    header, data = {}, b""
-    for name, values in tensors.items():
-        array = np.asarray(values)
-        header[name.replace("__", ".")] = {
-            "dtype": TAGS[array.dtype.name], "shape": array.shape,
-            "data_offsets": [len(data), len(data) + array.nbytes],
-        }  # fmt: skip
-        data += array.tobytes()
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    tmp_path.mkdir(exist_ok=True)
-    (tmp_path / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
-    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": quantization}))
-    return squish.open(tmp_path)
-
-
-def packed(codes: np.ndarray) -> np.ndarray:
-    """Rows of eight 4-bit codes a word, the first in the lowest bits."""
-    lanes = codes.astype(np.uint32).reshape(*codes.shape[:-1], -1, 8)
-    return np.bitwise_or.reduce(lanes << np.arange(0, 32, 4, dtype=np.uint32), axis=-1).view(np.int32)
 
 
 def test_awq_for_gemv_has_padded_scales_and_zero_points(tmp_path: Path) -> None:
@@ -218,6 +191,13 @@ def test_dynamic_settings_are_for_the_layers_that_they_match(tmp_path: Path) -> 
         file["a.y.weight"].numpy()
 
 
+@pytest.mark.parametrize("named", ["checkpoint_format", "format"])
+def test_the_layout_may_stand_in_either_field(named: str, tmp_path: Path) -> None:
+    for stated, zero in (("gptq", 1), ("GPTQ_V2", 0)):
+        with gptq(tmp_path / stated, **{named: stated}) as file:
+            assert (file["a.x.weight"].numpy() == -zero).all()
+
+
 def test_settings_that_name_no_layer_change_nothing(tmp_path: Path) -> None:
     with gptq(tmp_path, dynamic={r"+:.*\.absent": {"bits": 8}, r"-:other": {}}) as file:
         for layer in ("x", "y"):
@@ -276,6 +256,8 @@ def test_hostile_patterns_end_soon(pattern: str, tmp_path: Path) -> None:
         ({"checkpoint_format": "marlin"}, "Marlin.*Take the checkpoint"),
         ({"is_marlin_format": True}, "Marlin.*Take the checkpoint"),
         ({"checkpoint_format": "gptq_v3"}, "checkpoint_format"),
+        ({"format": "gptq_v3"}, "checkpoint_format"),
+        ({"checkpoint_format": "gptq", "format": "gptq_v2"}, "contradict"),
         ({"bits": True}, "bits"),
         ({"bits": 5}, "bits"),
         ({"group_size": 0}, "group_size"),
@@ -371,7 +353,7 @@ def test_cache_scales_beside_a_layer_are_its_extras(
         assert set(file["a.weight"].spec.extras) == {"k_scale", "v_scale"}
         assert file["a.weight"].parts()["k_scale"].numpy() == 0.5
         assert json.loads(bytes(file.assets["config.json"].raw))["quantization_config"] == config
-        made = squish.convert(file, tmp_path / "out.zt", "ztensor", encode="f32")
+        made = squish.convert(file, tmp_path / "out.safetensors", "safetensors", encode="f32")
         assert set(made.dropped) >= {"a.weight: k_scale", "a.weight: v_scale"}
 
 

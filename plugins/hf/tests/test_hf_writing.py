@@ -54,6 +54,16 @@ def test_the_order_that_a_source_declares_is_declared_again(tmp_path: Path) -> N
         assert declared["desc_act"] is ordered
 
 
+@pytest.mark.parametrize(("method", "name"), [("gptq", "gptq-v1_w4_g128_sym"), ("awq", "awq-gemm_w4_g128")])
+def test_what_a_method_means_is_known_without_a_file(method: str, name: str) -> None:
+    with squish.open(DATA / name) as file:
+        stored = file[f"{LAYER}.weight"].spec.encodings[0].codec
+    chain = squish.registry().resolve(container="hf", method=method, backend="numpy")
+    assert squish.registry().same_codec(stored.inner or stored, chain.chosen.encoding.codec)
+    with pytest.raises(SquishError, match=f"{method} has .* bits, not 5"):
+        squish.registry().resolve(container="hf", method=method, bits="5")
+
+
 def test_act_order_is_refused_where_it_cannot_be_held(tmp_path: Path) -> None:
     with pytest.raises(SquishError, match="activation order") as caught:
         squish.convert(DATA / "gptq-v1_w4_g128_sym_actorder", tmp_path / "out", "hf:method=awq")
@@ -65,26 +75,45 @@ def test_a_zero_point_that_the_first_gptq_cannot_state_is_refused(tmp_path: Path
         squish.convert(DATA / "awq-gemm_w4_g128", tmp_path / "out", "hf:method=gptq")
 
 
+@pytest.mark.parametrize("method", ["gptq", "gptq_v2", "awq", "compressed-tensors"])
+@pytest.mark.parametrize("sign", [None, 1, -1])
+def test_values_are_encoded_for_every_method(method: str, sign: int | None, tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(size=(64, 128)).astype(np.float32)
+    values = values if sign is None else sign * np.abs(values)
+    plain(tmp_path / "plain.safetensors", {f"{LAYER}.weight": values})
+    made = squish.convert(tmp_path / "plain.safetensors", tmp_path / "out", f"hf:method={method}", "int4")
+    assert made.steps[0].quality is not None
+    assert made.steps[0].quality.nmse < 0.02
+    with squish.open(tmp_path / "out") as file:
+        step = np.abs(values).reshape(64, -1, 32).max(-1).repeat(32, -1) / 7
+        assert (np.abs(file[f"{LAYER}.weight"].numpy() - values) <= 0.51 * step).all()
+
+
+def plain(path: Path, tensors: dict[str, np.ndarray]) -> None:
+    """A safetensors file of float32 tensors."""
+    header, data = {}, b""
+    for name, values in tensors.items():
+        raw = values.astype("<f4").tobytes()
+        header[name] = {"dtype": "F32", "shape": list(values.shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
 def test_a_method_must_be_named(tmp_path: Path) -> None:
-    with pytest.raises(SquishError, match="which method"):
-        squish.convert(DATA / "awq-gemm_w4_g128", tmp_path / "out", "hf")
+    for to, found in (("hf", r"\)"), ("hf:method=gtpq", ", found 'gtpq'")):
+        with pytest.raises(SquishError, match=f"which method hf writes .expected gptq, .* mxfp4{found}") as caught:
+            squish.convert(DATA / "awq-gemm_w4_g128", tmp_path / "out", to)
+        assert (caught.value.file, caught.value.tensor) == (str(tmp_path / "out"), None)
 
 
 def test_one_declaration_must_do_for_all_layers_but_in_compressed_tensors(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    plain = tmp_path / "plain.safetensors"
-    header, data = {}, b""
-    for number in range(2):
-        values = rng.normal(size=(64, 128)).astype("<f4").tobytes()
-        header[f"{number}.weight"] = {
-            "dtype": "F32", "shape": [64, 128], "data_offsets": [len(data), len(data) + len(values)],
-        }  # fmt: skip
-        data += values
-    text = json.dumps(header).encode()
-    plain.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    source = tmp_path / "plain.safetensors"
+    plain(source, {f"{number}.weight": rng.normal(size=(64, 128)) for number in range(2)})
     rules = [f"{number}.*=affine:bits=4,group_size={32 << number},offset=zero_point,offset_dtype=packed,word=i32"
              for number in range(2)]  # fmt: skip
-    squish.convert(plain, tmp_path / "both", "hf:method=compressed-tensors", encode=rules)
+    squish.convert(source, tmp_path / "both", "hf:method=compressed-tensors", encode=rules)
     groups = json.loads((tmp_path / "both" / "config.json").read_text())["quantization_config"]["config_groups"]
     sizes = [(group["targets"], group["weights"]["group_size"]) for group in groups.values()]
     assert sizes == [(["0"], 32), (["1"], 64)]

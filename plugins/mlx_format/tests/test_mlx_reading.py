@@ -92,3 +92,66 @@ def test_a_config_without_quantization_leaves_the_stored_tensors(tmp_path: Path)
     (folder / "config.json").write_text("{}")
     with squish.open(folder) as file:
         assert (file.format, file[f"{LAYER}.weight"].dtype) == ("safetensors", "u32")
+
+
+def packed(codes: np.ndarray, bits: int) -> np.ndarray:
+    """Rows of codes as one stream of bits in words, low bits first."""
+    stream = (codes[..., None] >> np.arange(bits) & 1).astype(np.uint8).reshape(*codes.shape[:-1], -1)
+    return np.packbits(stream, axis=-1, bitorder="little").view("<u4")
+
+
+TAGS = {"uint32": "U32", "uint8": "U8", "float32": "F32"}
+
+
+def written(folder: Path, quantization: dict[str, Any], tensors: dict[str, np.ndarray]) -> squish.File:
+    header, data = {}, b""
+    for name, array in tensors.items():
+        offsets = [len(data), len(data) + array.nbytes]
+        header[name] = {"dtype": TAGS[array.dtype.name], "shape": array.shape, "data_offsets": offsets}
+        data += array.tobytes()
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + data)
+    config = {"text_config": {}, "quantization": quantization, "quantization_config": quantization}
+    (folder / "config.json").write_text(json.dumps(config))
+    return squish.open(folder)
+
+
+def test_layers_have_modes_of_their_own(tmp_path: Path) -> None:
+    """In a model of text and images; what an override leaves out is the default of its mode, not that of all."""
+    rng, stored, wanted = np.random.default_rng(0), {}, {}
+    layers: dict[str, tuple[Any, int, int]] = {
+        "language_model.model.q": (None, 5, 32), "language_model.model.k": (True, 5, 32),
+        "language_model.model.v": ({"bits": 8}, 8, 64), "language_model.model.o": ({"group_size": 128}, 4, 128),
+        "vision_tower.fc": ({"group_size": 32, "bits": 1}, 1, 32),
+    }  # fmt: skip
+    quantization: dict[str, Any] = {"group_size": 32, "bits": 5, "mode": "affine", "lm_head": False}
+    for name, (override, bits, group) in layers.items():
+        codes = rng.integers(0, 1 << bits, (3, 16, 256))
+        scales, biases = rng.uniform(-1, 1, (2, 3, 16, 256 // group)).astype(np.float32)
+        stored |= {f"{name}.weight": packed(codes, bits), f"{name}.scales": scales, f"{name}.biases": biases}
+        product = codes.astype(np.float32) * np.repeat(scales, group, axis=-1)
+        wanted[f"{name}.weight"] = product + np.repeat(biases, group, axis=-1)
+        if override is not None:
+            quantization[name] = override
+    experts = "language_model.model.experts"
+    codes, exponents = rng.integers(0, 16, (3, 16, 256)), rng.integers(120, 130, (3, 16, 8), np.uint8)
+    quantization[experts] = {"mode": "mxfp4"}
+    stored |= {f"{experts}.weight": packed(codes, 4), f"{experts}.scales": exponents}
+    table = np.concatenate([half := np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32), -half])
+    wanted[f"{experts}.weight"] = table[codes] * np.repeat(np.exp2(exponents - 127.0), 32, axis=-1).astype(np.float32)
+    wanted["lm_head.weight"] = stored["lm_head.weight"] = rng.normal(size=(4, 4)).astype(np.float32)
+    with written(tmp_path, quantization, stored) as file:
+        assert (set(file), [(each.severity, each.where) for each in file.problems]) == (set(wanted), [])
+        for name, values in wanted.items():
+            np.testing.assert_array_equal(file[name].numpy(), values, err_msg=name)
+
+
+def test_a_global_scale_of_experts_is_refused_with_its_layer(tmp_path: Path) -> None:
+    stored = {
+        "a.weight": np.zeros((2, 8, 4), np.uint32), "a.scales": np.zeros((2, 8, 2), np.uint8),
+        "a.global_scale": np.ones(2, np.float32),
+    }  # fmt: skip
+    with written(tmp_path, {"group_size": 16, "bits": 4, "mode": "nvfp4"}, stored) as file:
+        with pytest.raises(SquishError, match="global_scale"):
+            file["a.weight"].numpy()
+        assert set(file["a.weight"].parts()) == {"weight", "scales", "global_scale"}

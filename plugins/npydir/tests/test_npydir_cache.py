@@ -152,6 +152,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["cache", "build", str(folder), "--tier", "finalized", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["made"] == 0
     assert main(["cache", "build", str(folder), "--tier", "none"]) == 2
+    capsys.readouterr()
+    assert main(["info", str(folder)]) == 0
+    assert "finalized (the first is used)" in capsys.readouterr().out
 
 
 def test_int8_arrays_go_on_request_once_the_four_bit_ones_agree(tmp_path: Path) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import tempfile
-from functools import cache
+from functools import cache as once
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from npydir_samples import int8, make
+from squish_npydir import cache
 
 from squish_core.api import TensorSpec
 from squish_core.testing import CodecSuite, ContainerSuite
 
 
-@cache
+@once
 def small() -> Path:
     rng = np.random.default_rng(0)
     four = {
@@ -26,11 +27,19 @@ def small() -> Path:
     return make(Path(tempfile.mkdtemp()) / "m", {"a": int8(), "b.four": four, "norm": passed, "scalar": scalar})
 
 
+@once
+def with_panels() -> Path:
+    files = {"q4": np.zeros((18, 32), np.uint8), "s4": np.ones((18, 1), np.float32), "shape": (18, 64)}
+    folder = make(Path(tempfile.mkdtemp()) / "m", {"a": files, "norm": {"pt": np.ones(8, np.float16), "shape": (8,)}})
+    cache.build(folder, "panels")
+    return folder
+
+
 class TestNpyDir(ContainerSuite):
     container = "npydir"
 
     def samples(self) -> dict[str, Path]:
-        return {"small": small()}
+        return {"small": small(), "panels": with_panels()}
 
 
 class TestSqint2(CodecSuite):

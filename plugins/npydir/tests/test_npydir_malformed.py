@@ -166,13 +166,18 @@ def test_row_42_other_types_than_numbers(folder: Path, array: np.ndarray) -> Non
     refused(folder, "plain array|no number type")
 
 
-def test_row_42_big_endian_numbers_are_read_as_such(folder: Path) -> None:
-    values = squish.open(folder)["w"].numpy()
+def test_row_42_big_endian_numbers_are_read_as_such(folder: Path, tmp_path: Path) -> None:
+    tensor = squish.open(folder)["w"]
+    values, x = tensor.numpy(), np.eye(8, dtype=np.float32)
+    products = tensor.load().linear(x)
     path = folder / "tensors" / "w__s.npy"
     np.save(path, np.load(path).astype(">f4"))
     shape = folder / "tensors" / "w__shape.npy"
     np.save(shape, np.load(shape).astype(">i8"))
     np.testing.assert_array_equal(squish.open(folder)["w"].numpy(), values)
+    np.testing.assert_array_equal(squish.open(folder)["w"].load().linear(x), products)
+    squish.convert(folder, tmp_path / "out", "npydir")
+    np.testing.assert_array_equal(squish.open(tmp_path / "out")["w"].numpy(), values)
 
 
 def test_row_42_fortran_order_is_refused_where_it_matters(folder: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import squish_core as squish
+from squish_core.limits import Limits
 from squish_core.plugins import Registry
 
 
@@ -85,6 +86,13 @@ def test_entries_with_foreign_ids_are_matched_by_order(sq: SimpleNamespace) -> N
     file = squish.open(without.rstrip(b"\0") + bytes(16))
     assert [problem.code for problem in file.problems] == ["P3", "P3"]
     assert same(file["layers.0.w0"].numpy(), layer[0].values())
+
+
+def test_a_name_may_be_as_long_as_the_limits_say(sq: SimpleNamespace) -> None:
+    name = "n" * 2000
+    data = sq.build([[sq.npcl(sq.rng, (4,), name=name)]], names=True)
+    assert [problem.code for problem in squish.open(data).problems] == ["P9"]
+    assert list(squish.open(data, strict=True, limits=Limits(name=2000))) == [name]
 
 
 def test_names_globals_and_the_draft_head_have_the_names_of_sqxt(sq: SimpleNamespace) -> None:

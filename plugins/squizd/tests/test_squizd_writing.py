@@ -77,6 +77,26 @@ def test_the_mse_search_lowers_the_error(source: bytes, arrays: dict[str, np.nda
     assert error("int4:search=mse") < error("int4")
 
 
+def test_activations_weigh_the_errors_of_their_columns(
+    sq: SimpleNamespace, source: bytes, arrays: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    matrices = {name: array.astype("f4") for name, array in arrays.items() if array.ndim > 1}
+    seen = {name: np.where(np.arange(array.shape[1]) % 8, 0.01, 10).astype("f4") for name, array in matrices.items()}
+    stats = sq.build([], [sq.Tensor("NPCL", (len(one),), raw=one.tobytes(), name=name) for name, one in seen.items()],
+                     names=True)  # fmt: skip
+
+    def error(encode: str, **options: Any) -> float:
+        squish.convert(source, tmp_path / "made.squizd", "squizd", encode, **options)
+        file = squish.open(tmp_path / "made.squizd")
+        gaps = (seen[name] * (file[name].numpy().astype("f4") - array) for name, array in matrices.items())
+        return sum(float(np.square(gap).sum()) for gap in gaps)
+
+    plain = error("int4:search=mse")
+    assert error("int4:search=activations", stats=bytes(stats)) < plain
+    with pytest.raises(squish.SquishError, match="statistics"):
+        error("int4:search=activations")
+
+
 def test_patterns_choose_encodings(source: bytes, tmp_path: Path) -> None:
     file = written(source, tmp_path, encode=["int4", "*q_proj*=tca_tbe", "*embed*=keep"])
     assert file["model.layers.0.self_attn.q_proj.weight"].codec == "tca_tbe"
@@ -151,8 +171,8 @@ def test_order_and_metadata_survive(sq: SimpleNamespace, tmp_path: Path) -> None
 
 
 def test_affine_codes_are_repacked_without_loss(sq: SimpleNamespace, tmp_path: Path) -> None:
+    from squish_squizd.accepting import accepts
     from squish_squizd.placing import Wanted
-    from squish_squizd.writer import accepts
 
     from squish_core.api import CodecSpec, Encoding, Part, TensorSpec
 
@@ -178,8 +198,8 @@ def test_options_that_make_no_sense_are_refused(source: bytes, tmp_path: Path, o
 
 
 def test_types_without_a_block_are_refused_with_what_to_do(sq: SimpleNamespace) -> None:
+    from squish_squizd.accepting import accepts
     from squish_squizd.placing import Wanted
-    from squish_squizd.writer import accepts
 
     from squish_core.api import DENSE, Encoding, Part, Refusal, TensorSpec
 

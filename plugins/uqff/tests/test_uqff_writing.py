@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squish_uqff.choosing import accepts
 
 import squish_core as squish
+from squish_core.api import CodecSpec, Encoding, Refusal, TensorSpec
 
 DATA = Path(__file__).with_name("data")
 SETS = sorted(json.loads((DATA / "expected.json").read_text()))
@@ -107,6 +109,14 @@ def test_codecs_that_uqff_has_not_are_refused(tmp_path: Path, uqff: Any) -> None
     source.write_bytes(uqff.safetensors({"a.q_proj.weight": ("F32", [16, 128], bytes(8192))}))
     with pytest.raises(squish.SquishError, match=r"AFQ has .* not 5 in 32"):
         squish.convert(source, tmp_path / "out", "uqff", encode="*=affine:bits=5,group_size=32")
+
+
+def test_a_vector_of_codes_is_refused() -> None:
+    spec = TensorSpec(name="a.weight", shape=(64,), dtype="f32")
+    codes = Encoding(codec=CodecSpec("affine", {"bits": 4, "group_size": 32, "offset": "bias"}))
+    answer = accepts(spec, codes, legacy=False)
+    assert isinstance(answer, Refusal)
+    assert answer.why == "AFQ has rows of codes, not [64]"
 
 
 @pytest.mark.parametrize(

@@ -182,10 +182,23 @@ def test_the_command_line_edits(zt: Any, tmp_path: Path, capsys: Any, options: d
     assert json.loads(capsys.readouterr().out)["removed"] == ["c"]
 
 
+def test_the_command_line_edits_what_the_limits_of_the_environment_let_it_read(
+    zt: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.zt"
+    path.write_bytes(zt.pack({"w": zt.item(shape=(1,) * 66, length=4)}))
+    words = ("edit", str(path), "--set", "license=MIT")
+    assert run(*words) == 2
+    monkeypatch.setenv("SQUISH_LIMITS", "rank=70")
+    assert run(*words) == 0
+    with squish.open(path) as file:
+        assert (len(file["w"].shape), file.meta) == (66, {"license": "MIT"})
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [(["--remove", "x*"], "no tensor matches"), (["--unset", "x"], "no such key"), (["--set", "x"], "KEY=TEXT"),
-     (["--add", "FILE"], "already")],
+     (["--add", "FILE"], "already"), ([], "nothing to change (expected --add, --remove, --set or --unset)")],
 )  # fmt: skip
 def test_a_wrong_edit_on_the_command_line_is_refused(
     zt: Any, tmp_path: Path, capsys: Any, words: list[str], text: str

@@ -128,13 +128,18 @@ def test_1_1_says_what_its_specification_names_and_no_more(data: Path, tmp_path:
     assert list(record["components"]) == ["packed_weight", "scales", "zeros"]
 
 
-def test_values_are_encoded_into_groups(tmp_path: Path, zt: Any) -> None:
+@pytest.mark.parametrize("wire", ["1.1", "1.1,flavour=compatible", "2"])
+@pytest.mark.parametrize(
+    "params", ["bits=4", "bits=4,offset=zero_point", "bits=4,offset=zero_point,axis=-2", "bits=8,offset=zero_point",
+               "bits=4,offset=zero_point,word=i32", "bits=4,offset=zero_point,word=i32,offset_dtype=packed",
+               "bits=4,offset=zero_point,offset_dtype=f16"],
+)  # fmt: skip
+def test_values_are_encoded_into_groups(tmp_path: Path, zt: Any, wire: str, params: str) -> None:
     values = RNG.standard_normal((64, 64)).astype(np.float32)
     zt.written(tmp_path / "dense.zt", {"w": values})
-    for wire in ("1.1", "2"):
-        spec = f"ztensor:wire={wire}"
-        squish.convert(tmp_path / "dense.zt", tmp_path / "new.zt", to=spec, encode="affine:bits=4,group_size=32")
-        with squish.open(tmp_path / "new.zt") as file:
-            assert file["w"].codec == "affine"
-            assert np.abs(file["w"].numpy() - values).max() < 0.5
-        assert squish.verify(tmp_path / "new.zt", deep=True).problems == ()
+    rule = f"affine:group_size=32,{params}"
+    squish.convert(tmp_path / "dense.zt", tmp_path / "new.zt", to=f"ztensor:wire={wire}", encode=rule)
+    with squish.open(tmp_path / "new.zt") as file:
+        assert file["w"].codec == "affine"
+        assert np.abs(file["w"].numpy() - values).max() < 0.5
+    assert squish.verify(tmp_path / "new.zt", deep=True).problems == ()

@@ -222,6 +222,22 @@ def test_without_digests_there_is_no_content_digest(zt: Any, tmp_path: Path, opt
         content_digest(open_source(tmp_path / "new.zt"))
 
 
+def test_rows_without_elements_are_encoded_as_zt_mx(zt: Any, tmp_path: Path) -> None:
+    zt.written(tmp_path / "plain.zt", {"w": np.zeros((3, 0), np.float32)})
+    squish.convert(tmp_path / "plain.zt", tmp_path / "mx.zt", to="ztensor:wire=2", encode="mxfp4")
+    with squish.open(tmp_path / "mx.zt") as file:
+        assert (file["w"].shape, file["w"].codec, file["w"].numpy().shape) == ((3, 0), "zt.mx", (3, 0))
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"), [("zt.mx", "encoded as mx"), ("zt.sparse_csr", "not made sparse"), ("zt.sparse_coo", "not made")]
+)
+def test_codecs_that_only_read_refuse_to_encode(zt: Any, tmp_path: Path, asked: str, told: str) -> None:
+    zt.written(tmp_path / "plain.zt", {"w": np.zeros((3, 4), np.float32)})
+    with pytest.raises(SquishError, match=told):
+        squish.convert(tmp_path / "plain.zt", tmp_path / "new.zt", to="ztensor:wire=2", encode=[f"w={asked}"])
+
+
 @pytest.mark.parametrize(("asked", "dtype"), [("mxfp4", "f4_e2m1"), ("mxfp8", "f8_e4m3")])
 def test_values_are_encoded_as_zt_mx(zt: Any, tmp_path: Path, asked: str, dtype: str) -> None:
     values = np.random.default_rng(0).standard_normal((3, 64), np.float32)

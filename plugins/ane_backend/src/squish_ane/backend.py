@@ -35,9 +35,7 @@ class Ane(Backend):
             raise SquishError(
                 "ane takes one option, device", found=", ".join(options), expected="ane:device=M1", code="backend"
             )
-        made = Planned(planner.generation_of(str(options["device"])))
-        made.id = self.id
-        return made
+        return Planned(planner.generation_of(str(options["device"])))
 
     def offer(self, request: Request) -> Offer | Refused:
         encoding = request.encoding
@@ -51,6 +49,8 @@ class Ane(Backend):
 
 class Planned(Backend):
     """What a generation would do with each tensor's weights as those of a linear layer."""
+
+    id = Ane.id
 
     def __init__(self, generation: str) -> None:
         self.generation = generation
@@ -70,8 +70,7 @@ class Planned(Backend):
         try:
             return self._planned(request, encoding, spec)
         except SquishError as error:
-            why = f"{error.message} ({error.found}). {error.hint}"
-            return Refused(backend=self.id, encoding=encoding, code=error.code or "illegal", why=why)
+            return Refused(backend=self.id, encoding=encoding, code=error.code or "illegal", why=str(error).rstrip("."))
 
     def _planned(self, request: Request, encoding: Encoding, spec: TensorSpec) -> Offer:
         weights = weights_of(encoding, spec, request.registry.codec(encoding.codec))

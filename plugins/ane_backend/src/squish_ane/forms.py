@@ -28,7 +28,7 @@ def _affine(encoding: Encoding, spec: TensorSpec) -> Weights | None:
     scheme = Scheme.of(encoding.codec.params)
     if scheme.bits < 8:
         return _weights(spec, "affine4", bits=scheme.bits)
-    row = spec.shape[-1] if spec.shape else 1
+    row = max(spec.shape[-1], 1) if spec.shape else 1
     block = scheme.group_size or (spec.elements if scheme.flat else row)
     if scheme.upright.group_axis != -1 or block % row:
         return _weights(spec, "blockwise", bits=8, block=block)

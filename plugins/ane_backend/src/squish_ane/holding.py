@@ -20,7 +20,6 @@ from .structures import is_vector_size
 Shape = tuple[int, ...]
 TARGETS = ("iOS18", "iOS16")
 FLOATS = ("f16", "f32")
-_HALF = "For values: --encode dense:dtype=f16."
 
 
 @frozen(kw_only=True)
@@ -34,6 +33,10 @@ class Op:
 
 def held(spec: TensorSpec, encoding: Encoding, target: str) -> Encoding | Refusal:
     """The tensor as a package for `target` stores it, the same codes in Core ML's order; or why it cannot."""
+    if encoding.codec.id != "dense" and not (spec.shape and spec.elements):
+        return Refusal(
+            why=f"Core ML compresses nothing of the shape {list(spec.shape)} (its values: --encode f16)", code="shape"
+        )
     known = _HELD.get(encoding.codec.id)
     codec = known(spec, encoding, target) if known else f"Core ML has no form of {encoding.codec.id}"
     if isinstance(codec, str):
@@ -64,7 +67,7 @@ def operation(spec: TensorSpec, target: str) -> Op:
 def _dense(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
     dtype = encoding.parts["data"].dtype
     if dtype != spec.dtype or TYPES.get(dtype, TYPES["u4"]).bits < 8 or dtype in ("bf16", "f8_e4m3", "f8_e5m2"):
-        return f"Core ML computes in float16 or float32, not {dtype}. {_HALF}"
+        return f"Core ML computes in float16 or float32, not {dtype} (its values: --encode f16)"
     return DENSE
 
 

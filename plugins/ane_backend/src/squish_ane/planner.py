@@ -81,7 +81,7 @@ class Verdict:
 def plan(weights: Weights, generation: str, consumer: Consumer | None = None) -> Verdict:
     """The verdict of the tables; SquishError with rule and table row where nothing encodes the weights."""
     row, cell = facts.ROWS[weights.form], facts.cell(weights.form, generation)
-    _check(weights, generation)
+    _check(weights)
     mode, why = cell.mode, f"{row.rule} [{row.source}]"
     if cell.mode == "illegal":
         raise _illegal(row, generation, cell.note)
@@ -120,7 +120,7 @@ def generation_of(device: str) -> str:
     return found
 
 
-def _check(weights: Weights, generation: str) -> None:
+def _check(weights: Weights) -> None:
     if weights.form.startswith("palette") and not is_vector_size(weights.vector_size):
         raise SquishError(
             "no codebook holds vectors of this length", expected="1, 2, 4 or 5", found=weights.vector_size,

@@ -5,7 +5,8 @@ Numbers of fields are those of Apple's Model.proto and MIL.proto.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from attrs import field, frozen
 
@@ -19,6 +20,8 @@ Feature = tuple[str, str, tuple[int, ...]]
 
 STRING = 2
 WEIGHTS = "@model_path/weights/weight.bin"
+MOST_NUMBERS = 256
+"""Numbers of an integer constant that are kept: axes and shapes, which are all that is asked for, have fewer."""
 OPSETS = {"iOS16": ("CoreML6", 7), "iOS17": ("CoreML7", 8), "iOS18": ("CoreML8", 9)}
 """Deployment target -> opset and specification version."""
 
@@ -97,9 +100,15 @@ def read_program(data: bytes, limits: Limits) -> Program:
     block = blocks.get(opset)
     if block is None:
         raise FormatError("the program has no block for its opset", offset=function.offset, found=opset, code="program")
-    operations = [_operation(item) for item in fields(block.bytes, block.offset) if item.number == 3]
-    if len(operations) > limits.tensors:
-        raise LimitError("too many operations", expected=f"at most {limits.tensors}", found=len(operations))
+    operations: list[Operation] = []
+    for item in fields(block.bytes, block.offset):
+        if len(operations) > limits.tensors:
+            raise LimitError(
+                "too many operations", offset=item.offset, expected=f"at most {limits.tensors}", code="count",
+                hint="If you trust the file, set SQUISH_LIMITS=tensors=... (or give Limits).",
+            )  # fmt: skip
+        if item.number == 3:
+            operations.append(_operation(item))
     return Program(version=version, opset=opset, operations=tuple(operations), meta=meta)
 
 
@@ -195,19 +204,22 @@ def _immediate(given: Field) -> dict[str, object]:
         if item.number != 1:
             continue
         for held in fields(item.bytes, item.offset):
-            lists = [each for each in fields(held.bytes, held.offset) if each.number == 1]
+            lists = (each for each in fields(held.bytes, held.offset) if each.number == 1)
             if held.number == 7:
-                return {"data": bytes(lists[0].bytes) if lists else b""}
+                return {"data": next((bytes(each.bytes) for each in lists), b"")}
             if held.number == 1:
-                return {"data": b"".join(bytes(each.bytes) for each in lists)}
+                data = bytearray()
+                for each in lists:
+                    data += each.bytes
+                return {"data": bytes(data)}
             if held.number == 4:
-                return {"text": lists[0].text if lists else ""}
+                return {"text": next((each.text for each in lists), "")}
             if held.number in (2, 3, 5):
-                return {"numbers": tuple(_numbers(lists))}
+                return {"numbers": tuple(islice(_numbers(lists), MOST_NUMBERS))}
     return {}
 
 
-def _numbers(lists: Sequence[Field]) -> Iterator[int]:
+def _numbers(lists: Iterable[Field]) -> Iterator[int]:
     for each in lists:
         if isinstance(each.value, int):
             yield each.value

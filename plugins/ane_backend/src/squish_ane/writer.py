@@ -87,7 +87,7 @@ class _Program:
         self.operations: list[bytes] = []
         self.inputs: dict[str, program.Feature] = {}
         self.outputs: list[program.Feature] = []
-        self.taken: set[str] = set()
+        self.taken: dict[str, int] = {}
 
     def add(self, spec: TensorSpec, op: Op, places: Places) -> None:
         """A tensor's constant, and its layer."""
@@ -130,7 +130,7 @@ class _Program:
         self.inputs[given] = (given, dtype, (1, columns))
         bias, output = f"zeros_{rows}_{dtype}", self._identifier(f"{name}_linear")
         if bias not in self.taken:
-            self.taken.add(bias)
+            self.taken[bias] = 0
             values = {"val": program.zeros(dtype, (rows,)), "name": program.text(bias)}
             self.operations.append(program.operation("const", (bias, dtype, (rows,)), inputs={}, attributes=values))
         result = (output, dtype, (1, rows))
@@ -146,9 +146,13 @@ class _Program:
         """A name that Core ML takes and that is not taken yet."""
         plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
         plain = plain if plain[:1].isalpha() else f"t_{plain}"
-        found = next(each for each in (plain, *(f"{plain}_{at}" for at in range(1, len(self.taken) + 2)))
-                     if each not in self.taken)  # fmt: skip
-        self.taken.add(found)
+        found, number = plain, self.taken.get(plain, 0)
+        while found in self.taken:
+            number += 1
+            found = f"{plain}_{number}"
+        # Counted on from here next time, so that thousands of names that become one are not tried again and again.
+        self.taken[plain] = number
+        self.taken.setdefault(found, 0)
         return found
 
 

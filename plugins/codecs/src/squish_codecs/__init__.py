@@ -21,6 +21,9 @@ def squish_codecs() -> list[CodecInfo]:
             },
         ),
         CodecInfo(
+            id="panels", title="codes of 4 bits in panels of sixteen rows", factory="squish_codecs.panels:Panels"
+        ),
+        CodecInfo(
             id="palette",
             title="indices into a table of values",
             factory="squish_codecs.palette:Palette",

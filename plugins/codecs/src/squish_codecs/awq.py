@@ -7,15 +7,15 @@ layer before.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec, full
 
 from .affine import Affine
-from .masked import rows_of
 from .scheme import Shape
+from .wrapping import Wrapper, Wrapping, rows_and_columns, rows_of
 
 Array = np.ndarray
 STEPS = 20
@@ -25,7 +25,7 @@ ROWS = 512
 FACTOR = "factor"
 
 
-class Awq(Codec):
+class Awq(Wrapper):
     """Bound to the codec it wraps by `around`; without one it can say nothing.
 
     Values of the inner codec, each column divided by its number in the part `factor` f32 [columns], in float32.
@@ -38,21 +38,17 @@ class Awq(Codec):
         return _Bound(inner, params)
 
 
-class _Bound(Codec):
+class _Bound(Wrapping):
     """`Awq` around one codec."""
 
     id = "awq"
-
-    def __init__(self, inner: Codec, params: Params) -> None:
-        self.inner, self.own = inner, params
-        self.scanned = (*inner.scanned, FACTOR)
+    whole: ClassVar[str] = FACTOR
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
         return {**self.inner.parts(spec, self.own), FACTOR: ("f32", spec.shape[-1:])}
 
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        grain = self.inner.grain(spec, self.own)
-        return grain if len(grain) < 3 else (grain[0], *(None,) * (len(grain) - 2), grain[-1])
+    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
+        return "f32"
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         """The factors are of the whole matrix."""
@@ -69,15 +65,17 @@ class _Bound(Codec):
 
     def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
         seen = np.asarray((stats or {})["activations"], np.float32)
-        matrix = panel.reshape(-1, panel.shape[-1])
+        matrix = panel.reshape(rows_and_columns(panel.shape))
         tried = {key: value for key, value in self.own.items() if key != "search"}
-        factors = scales(matrix[:: -(-len(matrix) // ROWS)], seen, tried)
+        factors = scales(matrix[:: max(1, -(-len(matrix) // ROWS))], seen, tried)
         made = self.inner.encode(panel * factors, self.own, stats={"activations": seen / factors})
         return {**made, FACTOR: factors}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         if params:
             raise CodecError("awq takes no parameters but those of the codec it wraps", code="params")
+        if not spec.shape:
+            raise CodecError("a scalar has no columns to scale", found="shape []", code="shape")
         return params
 
     def error_bound(self, params: Params) -> Exactness:
@@ -102,6 +100,8 @@ def scales(weight: Array, activations: Array, params: Mapping[str, Any]) -> Arra
         raise CodecError("activations are magnitudes, finite and not negative", code="values")
     magnitudes = np.maximum(activations, np.float32(1e-4))
     best, found = np.inf, np.ones_like(magnitudes)
+    if not weight.size:
+        return found
     for step in range(STEPS):
         factors = magnitudes ** np.float32(step / STEPS)
         factors /= np.sqrt(factors.max() * factors.min())

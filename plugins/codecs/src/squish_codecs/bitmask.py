@@ -13,11 +13,12 @@ from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec
 from .decoding import PANEL
 from .encoding import check_finite, step_of
 from .fitting import FITS, codebook
-from .packing import Packing
+from .packing import ONES, Packing
 from .palette import nearest
 
 SCALES = ("none", "f32", "f16", "bf16")
 RUN = "run"
+NAMES = frozenset(("dtype", "kept", "count", "scale", "scales", "bits", "sparsity"))
 TYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8")
 
 
@@ -100,10 +101,9 @@ class Bitmask(Codec):
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         given = {"kept": RUN, "dtype": "f16", **params}
-        sparsity = given.get("sparsity", 0)
         _, kept, scale = _checked(given)
         held = given["dtype"] in SCALES[1:] if scale == "none" else given["dtype"] == "i8" and "scales" not in given
-        if kept != RUN or not held or not 0 <= sparsity < 1:
+        if kept != RUN or not held:
             raise CodecError(
                 "masks are encoded for floats without a scale or i8 with one, one after the other", code="params",
                 expected="for example bitmask:sparsity=0.5", found=repr(dict(params))[:120],
@@ -115,7 +115,7 @@ class Bitmask(Codec):
         return {**params, "count": sum(int(np.count_nonzero(_pruned(panel, params))) for panel in panels())}
 
     def panel_params(self, made: Mapping[str, np.ndarray], params: Params) -> Params:
-        return {**params, "count": int(_ONES[made["mask"]].sum(dtype=np.int64))}
+        return {**params, "count": int(ONES[made["mask"]].sum(dtype=np.int64))}
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         """Whole bytes of the mask, so that panels join."""
@@ -136,7 +136,7 @@ class Bitmask(Codec):
             return {"data": _indices(bits).pack(codes), "mask": packed, "codebook": book[:, 0]}
         if params["dtype"] != "i8":
             return {"data": kept, "mask": packed}
-        rows = values.reshape(len(values), -1) if values.ndim else values.reshape(1, 1)
+        rows = values.reshape(panel.shape[0] if panel.ndim else 1, dtypes.count(panel.shape[1:]))
         check_finite(panel, np.abs(rows).max(axis=1, initial=0))
         scale = step_of(np.abs(rows).max(axis=1, initial=0).astype(np.float64) / 127, params["scale"])
         codes = np.rint(rows / scale.astype(np.float32)[:, None]).astype(np.int8)
@@ -161,7 +161,7 @@ def _decode_run(parts: Parts, spec: TensorSpec, params: Params, region: Region, 
     """Rows of a run: the bits before them are counted, and after the last one all values must have been used."""
     inner = dtypes.count(spec.shape[1:])
     first, last = (region[0].start * inner, region[0].stop * inner) if region else (0, 1)
-    start = int(_ONES[parts["mask"][: first // 8]].sum(dtype=np.int64))
+    start = int(ONES[parts["mask"][: first // 8]].sum(dtype=np.int64))
     bits = np.unpackbits(parts["mask"][first // 8 : -(-last // 8)], bitorder="little")
     start += int(bits[: first % 8].sum())
     mask = bits[first % 8 : first % 8 + last - first].view(bool)
@@ -170,9 +170,9 @@ def _decode_run(parts: Parts, spec: TensorSpec, params: Params, region: Region, 
     _check(start + count == total if whole else start + count <= total, f"{total} values", f"{start + count} bits set")
     values = _kept(parts, params, start, count)
     if params.get("scale", "none") != "none":
-        scale = parts["scale"][region[0]].astype(np.float32).reshape(-1)
+        scale = parts["scale"][region[:1]].astype(np.float32).reshape(-1)
         with np.errstate(all="ignore"):
-            values = values.astype(np.float32) * np.repeat(scale, mask.reshape(len(scale), -1).sum(axis=1))
+            values = values.astype(np.float32) * np.repeat(scale, mask.reshape(len(scale), inner).sum(axis=1))
     flat = out.reshape(-1)
     flat[...] = 0
     flat[mask] = values
@@ -219,10 +219,6 @@ def _smallest(magnitudes: np.ndarray, count: int) -> np.ndarray:
     return found | equal
 
 
-_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1).astype(np.uint8)
-"""Bits that are set, by byte."""
-
-
 def _check(holds: bool, expected: str, found: str) -> None:
     if not holds:
         raise CodecError("the mask does not fit the stored values", expected=expected, found=found, code="mask")
@@ -231,11 +227,15 @@ def _check(holds: bool, expected: str, found: str) -> None:
 def _checked(params: Params) -> tuple[Any, Any, Any]:
     """dtype, values kept in a row (None: any number; RUN) and dtype of the scale."""
     dtype, kept, scale = params.get("dtype"), params.get("kept", "any"), params.get("scale", "none")
-    count, bits = params.get("count", 0), params.get("bits")
-    legal = params.get("scales", "row") in ("row", "all")
+    count, bits, sparsity = params.get("count", 0), params.get("bits"), params.get("sparsity", 0)
+    legal = params.get("scales", "row") in ("row", "all") and set(params) <= NAMES
+    legal = legal and type(sparsity) in (int, float) and 0 <= sparsity < 1
     if bits is not None:
         legal = legal and type(bits) is int and 1 <= bits <= 8 and kept == RUN and scale == "none" and dtype != "i8"
     legal = legal and dtype in TYPES and scale in SCALES and type(count) is int and count >= 0
     if not legal or not (kept in ("any", RUN) or (type(kept) is int and kept >= 0)):
-        raise CodecError("bitmask cannot take these parameters", found=repr(dict(params))[:120], code="params")
+        raise CodecError(
+            "bitmask cannot take these parameters", expected=f"legal values of {', '.join(sorted(NAMES))}",
+            found=repr(dict(params))[:120], code="params",
+        )  # fmt: skip
     return dtype, None if kept == "any" else kept, scale

@@ -28,12 +28,13 @@ Fit = tuple[Array, Array, Array | None]
 
 def check(scheme: Scheme) -> None:
     """CodecError where a scheme can be read but has no encoder."""
+    constants = (0, 1)[: scheme.bits]  # a code of one bit has no place for another zero point than its stored one
     holds_zeros = "packed", "i8" if scheme.signed else "u8", "i16", "i32", *FLOATS
     rules = [
         (scheme.scale_dtype in FLOATS, "scale_dtype", FLOATS),
         (scheme.offset != "bias" or scheme.offset_dtype in FLOATS, "offset_dtype", FLOATS),
         (scheme.offset != "zero_point" or scheme.offset_dtype in holds_zeros, "offset_dtype", holds_zeros),
-        (scheme.offset != "zero_point" or scheme.zero == 0, "zero", ("0",)),
+        (scheme.offset != "zero_point" or scheme.zero in constants, "zero", [str(zero) for zero in constants]),
         (scheme.offset != "bias" or scheme.high > 0, "bits", ("2 or more where codes are signed",)),
         (scheme.offset != "none" or scheme.bits > 1, "offset", ("bias", "zero_point, with one bit a code")),
         (scheme.offset != "none" or _reach(scheme) > 0, "zero", (f"{scheme.low + scheme.high + 1 >> 1}, the middle",)),
@@ -116,7 +117,7 @@ def _squared(scheme: Scheme, blocks: Array, axis: int, made: Fit, count: int, we
     codes, scale, offset = made
     gap = codes.view(np.int8 if scheme.signed else np.uint8).astype(np.float32)
     if scheme.offset != "bias":
-        gap -= np.float32(scheme.zero) if offset is None else _wide(offset, axis)
+        gap -= scheme.zero if offset is None else scheme.zero + _wide(offset, axis)
     gap *= _wide(scale, axis)
     if offset is not None and scheme.offset == "bias":
         gap += _wide(offset, axis)
@@ -175,8 +176,12 @@ def _symmetric(scheme: Scheme, low: Array, high: Array) -> tuple[Array, None]:
 
 def _zero_points(scheme: Scheme, low: Array, high: Array) -> tuple[Array, Array]:
     low, high = np.minimum(low, 0), np.maximum(high, 0)
-    scale = step_of((high - low) / (scheme.high - scheme.low), scheme.scale_dtype)
-    return scale, np.clip(scheme.low - np.rint(low / scale.astype(np.float64)), scheme.low, scheme.high)
+    span = scheme.high - scheme.low
+    if scheme.zero:  # what is stored has no room for a zero point at the lowest code: the range takes in one step more
+        low = np.minimum(low, -high * scheme.zero / (span - scheme.zero))
+    scale = step_of((high - low) / span, scheme.scale_dtype)
+    first = scheme.low + scheme.zero
+    return scale, np.clip(scheme.low - np.rint(low / scale.astype(np.float64)), first, scheme.high) - scheme.zero
 
 
 def _biases(scheme: Scheme, low: Array, high: Array) -> tuple[Array, Array]:
@@ -248,7 +253,7 @@ def _quantise(scheme: Scheme, blocks: Array, scale: Array, offset: Array | None)
     np.rint(steps, out=steps)
     if scheme.offset == "zero_point":
         steps += offset
-    elif zero:
+    if zero:
         steps += zero
     np.clip(steps, low, high, out=steps)
     return steps.astype(np.int16).astype(np.uint8)

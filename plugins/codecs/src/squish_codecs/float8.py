@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
-
-if TYPE_CHECKING:
-    import numpy as np
 
 ELEMENTS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 SCALES = ("f32", "bf16", "f16", "f8_e8m0")
@@ -49,8 +48,6 @@ class Float8(Codec):
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
         """The largest magnitude becomes the largest value of the dtype; the nearest codes, ties to even."""
-        import numpy as np
-
         element = _checked(params)[0]
         values = table_of(element)
         most = values[np.isfinite(values)].max()
@@ -62,8 +59,6 @@ class Float8(Codec):
         return {"data": data, "scale": np.array(scale, np.float32)}
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        import numpy as np
-
         element, _, block = _checked(params)
         table, codes = table_of(element), parts["data"][region].view(np.uint8)
         with np.errstate(all="ignore"):
@@ -77,8 +72,6 @@ class Float8(Codec):
 
 def _multiply(out: np.ndarray, scale: Any, region: Region, block: tuple[int, int]) -> None:
     """Multiply a region by the scales of its blocks, a row of blocks at a time."""
-    import numpy as np
-
     (*lead, rows, columns), (down, across) = region, block
     cells = [
         slice(along.start // step, -(-along.stop // step)) if step else slice(0, 1)
@@ -115,6 +108,4 @@ def _checked(params: Params) -> tuple[str, str, tuple[int, int] | None]:
 
 def table_of(element: str) -> np.ndarray:
     """The values of all 256 codes of a float8 type, f32 [256]."""
-    import numpy as np
-
     return np.arange(256, dtype=np.uint8).view(dtypes.to_numpy(element)).astype(np.float32)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec, dtypes, full
 
 from .checks import choice, integer
-from .masked import rows_of
 from .scheme import Shape
+from .wrapping import Wrapper, Wrapping, rows_and_columns, rows_of
 
 LEFT, RIGHT = "left", "right"
 
 
-class LowRank(Codec):
+class LowRank(Wrapper):
     """Bound to the codec it wraps by `around`; without one it can say nothing.
 
     `inner + left @ right` in float32: parts `left` [rows, rank] and `right` [rank, columns] over the matrix (leading
@@ -28,45 +28,33 @@ class LowRank(Codec):
         return _Bound(inner, params)
 
 
-class _Bound(Codec):
+class _Bound(Wrapping):
     """`LowRank` around one codec."""
 
     id = "lowrank"
-
-    def __init__(self, inner: Codec, params: Params) -> None:
-        self.inner, self.own = inner, params
-        self.scanned = (*inner.scanned, RIGHT)
+    whole: ClassVar[str] = RIGHT
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
         rank = _RANK("rank", params.get("rank", 0))
         dtype = _DTYPE("factor_dtype", params.get("factor_dtype", "f32"))
-        rows, columns = _matrix(spec.shape)
+        rows, columns = rows_and_columns(spec.shape)
         factors: dict[str, tuple[str, Shape]] = {LEFT: (dtype, (rows, rank)), RIGHT: (dtype, (rank, columns))}
         return {**self.inner.parts(spec, self.own), **factors}
-
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        grain = self.inner.grain(spec, self.own)
-        return grain if len(grain) < 3 else (grain[0], *(None,) * (len(grain) - 2), grain[-1])
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         """The correction is of the whole matrix."""
         return (None,) * len(spec.shape)
-
-    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
-        return self.inner.value_dtype(spec, self.own)
 
     def error_bound(self, params: Params) -> Exactness:
         return Exactness("bounded")
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         self.inner.decode(parts, spec, self.own, region=region, out=out)
-        if not spec.shape:
-            region, out = (slice(0, 1),), out.reshape(1)
-        start, stop, columns = rows_of(region, spec.shape or (1,))
+        start, stop, columns = rows_of(region, spec.shape)
         left = parts[LEFT][start:stop].astype(np.float32)
         right = parts[RIGHT][...].astype(np.float32)[:, columns]
         with np.errstate(all="ignore"):
-            out.reshape(stop - start, -1)[...] += left @ right
+            out.reshape(stop - start, right.shape[1])[...] += left @ right
 
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
@@ -74,34 +62,24 @@ class _Bound(Codec):
         made = self.inner.encode(panel, self.own, stats=stats)
         spec = TensorSpec(name="", shape=panel.shape, dtype="f32")
         found = np.empty(panel.shape, np.float32)
-        self.inner.decode(
-            cast(Parts, made), spec, self.own, region=tuple(slice(0, size) for size in panel.shape), out=found
-        )
-        rest = (panel - found).reshape(_matrix(panel.shape))
+        self.inner.decode(cast(Parts, made), spec, self.own, region=full(panel.shape), out=found)
+        rest = (panel - found).reshape(rows_and_columns(panel.shape))
         dtype = dtypes.to_numpy(params.get("factor_dtype", "f32"))
         left, right = _factors(rest, params["rank"])
         return {**made, LEFT: left.astype(dtype), RIGHT: right.astype(dtype)}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        rows, columns = _matrix(spec.shape)
-        if not 0 < _RANK("rank", params.get("rank", 0)) <= min(rows, columns):
+        most = min(rows_and_columns(spec.shape))
+        if not 0 < _RANK("rank", params.get("rank", 0)) <= most:
             raise CodecError(
-                "the rank does not fit the matrix", expected=f"1 to {min(rows, columns)}", found=params.get("rank"),
-                code="rank",
-            )  # fmt: skip
+                "the rank does not fit the matrix", expected=f"1 to {most}", found=params.get("rank"), code="rank"
+            )
         self.parts(spec, params)
         return params
 
 
 _RANK = integer(0, 1 << 20)
 _DTYPE = choice("f32", "f16", "bf16")
-
-
-def _matrix(shape: Shape) -> tuple[int, int]:
-    rows = 1
-    for size in shape[:-1]:
-        rows *= size
-    return rows, shape[-1] if shape else 1
 
 
 def _factors(rest: np.ndarray, rank: int) -> tuple[np.ndarray, np.ndarray]:

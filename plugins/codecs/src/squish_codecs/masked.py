@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import gcd, lcm, prod
+from math import gcd, lcm
+from typing import ClassVar
 
 import numpy as np
 
 from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec
 
+from .wrapping import Wrapper, Wrapping, rows_and_columns, rows_of
+
 ROLE = "mask"
 
 
-class Masked(Codec):
+class Masked(Wrapper):
     """Bound to the codec it wraps by `around`; without one it can say nothing.
 
     Tiles of `block_size` x `block_size` over the matrix (leading axes are rows), edge tiles smaller. Part `mask` u8:
@@ -24,22 +27,15 @@ class Masked(Codec):
         return _Bound(inner, params)
 
 
-class _Bound(Codec):
+class _Bound(Wrapping):
     """`Masked` around one codec."""
 
     id = "masked"
-
-    def __init__(self, inner: Codec, params: Params) -> None:
-        self.inner, self.own = inner, params
-        self.scanned = (*inner.scanned, ROLE)
+    whole: ClassVar[str] = ROLE
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         down, across = self._tiles(spec.shape, params)
         return {**self.inner.parts(spec, self.own), ROLE: ("u8", (-(-down * across // 8),))}
-
-    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        grain = self.inner.grain(spec, self.own)
-        return grain if len(grain) < 3 else (grain[0], *(None,) * (len(grain) - 2), grain[-1])
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         """Whole bytes of the mask, so that panels join."""
@@ -49,15 +45,12 @@ class _Bound(Codec):
         across = max(self._tiles(spec.shape, params)[1], 1)
         return (lcm(grain[0], params["block_size"] * (8 // gcd(8, across))), None)
 
-    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
-        return self.inner.value_dtype(spec, self.own)
-
     def error_bound(self, params: Params) -> Exactness:
         return Exactness("bounded") if "sparsity" in params else self.inner.error_bound(self.own)
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         self.inner.decode(parts, spec, self.own, region=region, out=out)
-        if not spec.shape or not out.size:
+        if not out.size:
             return
         side, across = params["block_size"], self._tiles(spec.shape, params)[1]
         start, stop, columns = rows_of(region, spec.shape)
@@ -78,7 +71,7 @@ class _Bound(Codec):
             raise CodecError("a mask is chosen by sparsity=", code="params")
         side = params["block_size"]
         down, across = self._tiles(panel.shape, params)
-        energy = _energy(panel.reshape(-1, panel.shape[-1]), side, down, across)
+        energy = _energy(panel.reshape(rows_and_columns(panel.shape)), side, down, across)
         count = round(params["sparsity"] * across)
         keep = np.ones((down, across), np.uint8)
         np.put_along_axis(keep, np.argsort(energy, axis=1, kind="stable")[:, :count], 0, axis=1)
@@ -88,18 +81,8 @@ class _Bound(Codec):
         }
 
     def _tiles(self, shape: tuple[int, ...], params: Params) -> tuple[int, int]:
-        rows, columns = (prod(shape[:-1]), shape[-1]) if shape else (1, 1)
+        rows, columns = rows_and_columns(shape)
         return -(-rows // params["block_size"]), -(-columns // params["block_size"])
-
-
-def rows_of(region: Region, shape: tuple[int, ...]) -> tuple[int, int, slice]:
-    """Rows of the flat matrix that a region covers, and its columns; other axes are whole."""
-    if len(shape) == 1:
-        return 0, 1, region[0]
-    inner = prod(shape[1:-1])
-    if any(part != slice(0, size) for part, size in zip(region[1:-1], shape[1:-1])):
-        raise CodecError("a mask is read over whole inner axes", code="region")
-    return region[0].start * inner, region[0].stop * inner, region[-1]
 
 
 def _energy(matrix: np.ndarray, side: int, down: int, across: int) -> np.ndarray:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from squish_core.api import Codec, CodecError, Codes, Exactness, Params, Parts, Region, TensorSpec, dtypes
 
+from . import float4
 from .float8 import table_of
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _LEGAL: dict[str, tuple[Any, ...]] = {
     "element": ("f4_e2m1", "f8_e4m3", "f8_e5m2"),
@@ -22,6 +22,16 @@ _LEGAL: dict[str, tuple[Any, ...]] = {
 _TINY = 2**-10
 """Up to this, the nearest f8_e4m3 is 0."""
 _MOST = {"f4_e2m1": 6.0, "f8_e4m3": 448.0, "f8_e5m2": 57344.0}
+
+
+class Form(NamedTuple):
+    """The parameters, all of them, in the order of `_LEGAL`."""
+
+    element: str
+    block_size: int
+    scale_dtype: str
+    global_scale: str
+    scaling: str
 
 
 class Mx(Codec):
@@ -54,11 +64,9 @@ class Mx(Codec):
         return made if factor == "none" else {**made, "global_scale": ("f32", ())}
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return (*(1 for _ in spec.shape[1:]), _checked(params)[1])
+        return (*(1 for _ in spec.shape[1:]), _checked(params).block_size)
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        import numpy as np
-
         element, block, _, factor, _ = _checked(params)
         table = _pairs() if element == "f4_e2m1" else table_of(element)
         width = table.ndim  # elements of a byte
@@ -74,7 +82,7 @@ class Mx(Codec):
             blocks *= scale[..., None]
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        if _checked(params)[3] == "none":
+        if _checked(params).global_scale == "none":
             return self.grain(spec, params)
         return (None,) * len(spec.shape)  # one scale for all
 
@@ -83,8 +91,6 @@ class Mx(Codec):
     ) -> dict[str, np.ndarray]:
         """The nearest codes, ties to even, saturating. Powers of two by `scaling`; scales of f8_e4m3 are the nearest
         to the block's maximum over the largest element, a global scale takes the largest of them to 448."""
-        import numpy as np
-
         element, block, dtype, factor, scaling = _checked(params)
         blocks = np.ascontiguousarray(panel, np.float32).reshape(*panel.shape[:-1], panel.shape[-1] // block, block)
         largest = np.abs(np.maximum(blocks.max(axis=-1), -blocks.min(axis=-1)))  # abs: no -0
@@ -112,8 +118,6 @@ class Mx(Codec):
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         """Those of float4 without a global scale, which others have no place for."""
-        from . import float4
-
         element, block, _, factor, _ = _checked(params)
         if element != "f4_e2m1" or factor != "none":
             return None
@@ -126,10 +130,6 @@ class Mx(Codec):
         self, codes: Codes, spec: TensorSpec, params: Params
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
         """Float4 codes in the same blocks with scales of the same kind; a global scale is 1."""
-        import numpy as np
-
-        from . import float4
-
         element, block, dtype, factor, _ = _checked(params)
         if element != "f4_e2m1" or not float4.has(codes, block, dtype):
             return None
@@ -144,8 +144,6 @@ class Mx(Codec):
 
 def _powers(largest: np.ndarray, element: str, scaling: str) -> tuple[np.ndarray, np.ndarray]:
     """Scales as stored, and in float32."""
-    import numpy as np
-
     if scaling == "ocp":
         top = np.frexp(_MOST[element])[1]
         exponent = np.where(largest > 0, np.frexp(largest)[1] - top, -127)
@@ -160,8 +158,6 @@ def _fractions(largest: np.ndarray, element: str, factor: str) -> tuple[np.ndarr
 
     Each step is in the order in which the package does it whose form it is: its bytes depend on that.
     """
-    import numpy as np
-
     most, finest = np.float32(_MOST["f8_e4m3"]), np.float32(2**-9)
     top = np.float32(_MOST[element])
     # Numbers so small that a factor for them would be none stay what they are.
@@ -183,8 +179,6 @@ def _fractions(largest: np.ndarray, element: str, factor: str) -> tuple[np.ndarr
 
 def _nearest(levels: np.ndarray, element: str, *, away: bool) -> np.ndarray:
     """Levels as elements; float4 as pairs in bytes. Halves go to even codes, or `away` from zero."""
-    import numpy as np
-
     if element != "f4_e2m1":
         most = np.float32(_MOST[element])
         return np.clip(levels, -most, most).astype(dtypes.to_numpy(element))
@@ -196,14 +190,14 @@ def _nearest(levels: np.ndarray, element: str, *, away: bool) -> np.ndarray:
     return codes[..., 0::2] | codes[..., 1::2] << 4
 
 
-def _checked(params: Params) -> tuple[Any, ...]:
-    """The parameters in the order of `_LEGAL`; CodecError where one is none of the legal ones."""
+def _checked(params: Params) -> Form:
+    """The parameters with the defaults filled in; CodecError where one is none of the legal ones."""
     chosen = {name: legal[0] for name, legal in _LEGAL.items()} | dict(params)
     for name, value in chosen.items():
         if value not in _LEGAL.get(name, ()):
             legal = " or ".join(map(str, _LEGAL.get(name, _LEGAL)))
             raise CodecError(f"mx cannot take this {name}", expected=legal, found=repr(value)[:80], code="params")
-    return tuple(chosen.values())
+    return Form(**chosen)
 
 
 _BOUNDS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
@@ -211,9 +205,5 @@ _BOUNDS = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
 
 def _pairs() -> np.ndarray:
     """The two values of each byte, f32 [256, 2]."""
-    import numpy as np
-
-    from .float4 import VALUES
-
     codes = np.arange(256)
-    return np.stack([VALUES[codes & 15], VALUES[codes >> 4]], axis=-1)
+    return np.stack([float4.VALUES[codes & 15], float4.VALUES[codes >> 4]], axis=-1)

@@ -9,6 +9,8 @@ import numpy as np
 from attrs import frozen
 
 Array = np.ndarray
+ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
+"""Bits that are set, by byte."""
 _LANES: dict[int, np.dtype[Any]] = {size: np.dtype(f"<u{size}") for size in (2, 4, 8)}
 
 

@@ -14,7 +14,7 @@ from squish_core.api import Codec, CodecError, Codes, Exactness, Params, Parts, 
 
 from . import repacking
 from .decoding import PANEL, runs
-from .encoding import FLOATS, blocks_of, check_finite
+from .encoding import FLOATS, blocks_of, check_finite, step_of
 from .fitting import codebook, nearest_vectors
 from .tables import Tables
 
@@ -115,7 +115,7 @@ class Palette(Codec):
         blocks, axis = blocks_of(scheme, values)
         largest = np.abs(blocks).max(axis=axis, initial=0)
         check_finite(panel, largest)
-        scale = tables.stored_scale(largest.astype(np.float64) / float(np.abs(table).max()))
+        scale = step_of(largest.astype(np.float64) / float(np.abs(table).max()), scheme.scale_dtype)
         with np.errstate(all="ignore"):
             steps = blocks / np.expand_dims(scale.astype(np.float32), axis)
         codes = nearest(table, steps)
@@ -151,20 +151,22 @@ def _fitted(tables: Tables, panel: Array) -> dict[str, Array]:
     check_finite(panel, panel.min(initial=0), panel.max(initial=0))
     step, place, dtype = tables.vector, tables.place(panel.shape), dtypes.to_numpy(tables.codebook_dtype)
     shape = tables.index_shape(panel.shape)
-    split = panel.reshape(*panel.shape[:place], -1, step, *panel.shape[place + 1 :]) if step > 1 else panel[..., None]
-    vectors = np.ascontiguousarray(np.moveaxis(split, place + 1, -1) if step > 1 else split, np.float32)
-    runs_of = vectors.reshape(-1, (tables.codebook_size or max(panel.size, 1)) // step, step)
-    books, codes = [], np.empty(runs_of.shape[:2], np.uint8)
-    for row, run in zip(codes, runs_of):
-        book = codebook(run, 1 << tables.scheme.bits, tables.fit).astype(dtype)
+    split = panel
+    if step > 1:
+        split = np.moveaxis(panel.reshape(*shape[: place + 1], step, *shape[place + 1 :]), place + 1, -1)
+    size = tables.codebook_size or panel.size
+    runs_of = np.ascontiguousarray(split, np.float32).reshape(panel.size // size if size else 1, size // step, step)
+    books = np.empty((len(runs_of), 1 << tables.scheme.bits, step), dtype)
+    codes = np.empty(runs_of.shape[:2], np.uint8)
+    for row, run, book in zip(codes, runs_of, books):
+        book[...] = codebook(run, len(book), tables.fit)
         entries = book.astype(np.float32)
         look_up = partial(nearest, entries[:, 0]) if step == 1 else partial(nearest_vectors, entries)
         for at in range(0, len(run), PANEL):
             row[at : at + PANEL] = look_up(run[at : at + PANEL, 0] if step == 1 else run[at : at + PANEL])
-        books.append(book)
     lines = codes.reshape(-1 if tables.scheme.flat else shape)
-    _, size = tables.parts(panel.shape)["codebook"]
-    return {"data": tables.scheme.packing.pack(lines), "codebook": np.stack(books).reshape(size)}
+    _, declared = tables.parts(panel.shape)["codebook"]
+    return {"data": tables.scheme.packing.pack(lines), "codebook": books.reshape(declared)}
 
 
 def nearest(table: Array, values: Array) -> Array:

@@ -140,7 +140,8 @@ class Scheme:
     def grain(self, shape: Shape, *, encoding: bool = False) -> Grain:
         """Smallest step along each logical axis that decodes alone, or that encodes alone."""
         if self.flat:
-            return _outermost(self._flat_grain(shape, encoding)) if encoding else self._flat_grain(shape, encoding)
+            grain = self._flat_grain(shape, encoding)
+            return _outermost(grain) if encoding else grain
         steps: list[int | None] = [1] * len(shape)
         factors = [(self.group_axis, self.group_size or 1), (self.pack_axis, self.packing.unit)]
         if self.packed_zeros:

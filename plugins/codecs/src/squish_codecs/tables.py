@@ -11,7 +11,6 @@ from attrs import evolve, frozen
 from squish_core.api import CodecError, Parts, dtypes
 
 from .checks import choice, integer, refuse
-from .encoding import step_of
 from .fitting import FITS
 from .scheme import SCALES, Scheme, Shape
 
@@ -78,7 +77,8 @@ class Tables:
     @property
     def constant(self) -> Array:
         """A constant table, f32, filled up with zeros to all codes."""
-        return np.resize(np.append(self.entries, np.zeros(1 << self.scheme.bits, np.float32)), 1 << self.scheme.bits)
+        size = 1 << self.scheme.bits
+        return np.append(self.entries, np.zeros(size, np.float32))[:size]
 
     @property
     def indices(self) -> Scheme:
@@ -129,10 +129,6 @@ class Tables:
             return _Nested(parts, self.nested)
         return parts["scale"] if self.scaled else np.broadcast_to(np.float32(1), self.scheme.parts(shape)["scale"][1])
 
-    def stored_scale(self, ideal: Array) -> Array:
-        """Scales in their dtype, not below the ideal ones; 1 for 0."""
-        return step_of(ideal, self.scheme.scale_dtype)
-
     def held(self, entries: Array) -> dict[str, Array] | None:
         """The parts that hold a table of all codes exactly, or None."""
         if self.table is not None:
@@ -179,8 +175,8 @@ class _Nested:
 
 
 def _table(name: str, value: Any) -> str | tuple[float, ...]:
-    if value in NAMED if isinstance(value, str) else False:
-        return str(value)
+    if isinstance(value, str) and value in NAMED:
+        return value
     numbers = isinstance(value, (list, tuple)) and len(value) <= 256 and all(type(v) in (int, float) for v in value)
     if not numbers:
         raise refuse(name, f"{', '.join(NAMED)} or numbers", value)

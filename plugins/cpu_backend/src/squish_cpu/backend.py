@@ -33,7 +33,7 @@ from squish_core.api import (
     routed,
 )  # fmt: skip
 
-from .layouts import DENSE, TYPES, Layout, UncoveredError, aligned, layout_of
+from .layouts import DENSE, PANELS, TYPES, Layout, UncoveredError, aligned, layout_of
 from .library import Tally, Weights, library, threads
 from .panels import Grid, repacked
 
@@ -102,9 +102,9 @@ class CpuBackend(Backend):
             layout = layout_of(held or encoding.codec, shown)
             if self.activations == "int8":
                 layout.check_int8()
-            if self.activations == "bf16" and not self.repack:
+            if self.activations == "bf16" and not (self.repack or layout.in_panels):
                 raise UncoveredError("panels alone (repack=rows) take activations in bf16", code="activations")
-            copied = Grid.of(layout).nbytes if self.repack else 0
+            copied = Grid.of(layout).nbytes if self.repack and not layout.in_panels else 0
         except CodecError as error:
             return Refused(backend=self.id, encoding=encoding, code="uncovered", why=error.message)
         cost = None
@@ -113,7 +113,7 @@ class CpuBackend(Backend):
             cost = Cost(stored=encoding.stored, resident=own + copied, moved=copied or encoding.stored)
         ops = ("dense", *{2: ("linear", "embed"), 3: ("experts",)}.get(len(shown.shape), ()))
         how = (
-            "the stored codes in place",
+            "the stored panels of 16 rows in place" if layout.in_panels else "the stored codes in place",
             *(("a copy in panels of 16 rows for products",) if copied else ()),
             ROUNDED[self.activations] or "decoded in registers",
         )
@@ -135,13 +135,13 @@ class CpuBackend(Backend):
         layout = layout_of(held, spec)
         weights, arrays = bound(layout, stored)
         products, count = weights, threads(self.threads)
-        if self.repack:
+        if self.repack and not layout.in_panels:
             products, copies = repacked(layout, weights, arrays, count)
             arrays |= {f"repacked {name}": array for name, array in copies.items()}
         return Handle(
             spec=spec, layout=layout, dtype=dtype, arrays=arrays, weights=weights, products=products,
             threads=count, columns=columns,
-            activations=self.activations if self.repack or ROUNDED[self.activations] else None,
+            activations=self.activations if products.kind == PANELS or ROUNDED[self.activations] else None,
         )  # fmt: skip
 
     def dense(

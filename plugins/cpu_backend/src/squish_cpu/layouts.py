@@ -15,15 +15,15 @@ Arrays = Mapping[str, Array]
 Fields = dict[str, Any]
 
 DENSE = {"f32": 0, "f16": 1, "bf16": 2}
-GGML_FIRST, AFFINE_FIRST, TABLE_FIRST, F8Q8, HQQ, TRIPLE, BITMASK = 3, 15, 23, 31, 32, 33, 34
+GGML_FIRST, AFFINE_FIRST, TABLE_FIRST, F8Q8, HQQ, TRIPLE, BITMASK, PANELS = 3, 15, 23, 31, 32, 33, 34, 35
 # name -> (elements, bytes) of a block, in the order of native/weights.h
 GGML = {
     "q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24), "q8_0": (32, 34), "q8_1": (32, 36),
     "q2_k": (256, 84), "q3_k": (256, 110), "q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210),
     "q8_k": (256, 292),
 }  # fmt: skip
-# Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K, and affine codes of 2 3 4 5 6 8 bits
-INT8_KINDS = (3, 4, 5, 6, 7, 11, 12, 13, 16, 17, 18, 19, 20, 22)
+# Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K, affine codes of 2 3 4 5 6 8 bits, and panels
+INT8_KINDS = (3, 4, 5, 6, 7, 11, 12, 13, 16, 17, 18, 19, 20, 22, PANELS)
 TYPES = {"f32": 0, "f16": 1, "bf16": 2, "u8": 3, "i8": 4}
 LISTED = 5
 CACHE_LINE = 64
@@ -48,6 +48,11 @@ class Layout:
     pointers: Mapping[str, Callable[[Arrays], Array]]
     grain: int = 16
     resident: int = 0
+
+    @property
+    def in_panels(self) -> bool:
+        """Whether products read it as it is stored, and as a repack would make it."""
+        return bool(self.fields["kind"] == PANELS)
 
     def check_int8(self) -> None:
         """UncoveredError where 32 weights in a row do not have one scale and codes of a byte."""
@@ -200,11 +205,27 @@ def _hqq(codec: CodecSpec, spec: TensorSpec) -> Layout:
     return Layout(rows=rows, columns=columns, fields=fields, pointers=pointers)
 
 
+def _panels(codec: CodecSpec, spec: TensorSpec) -> Layout:
+    from squish_codecs.panels import scheme_of
+
+    scheme = scheme_of(codec.params)
+    scheme.parts(spec.shape)  # which says so where groups do not divide rows
+    rows, columns = _rows(spec)
+    fields = {
+        "kind": PANELS, "group_rows": 1, "group_columns": scheme.group_size, "scale_type": TYPES[scheme.scale_dtype],
+        "zero": scheme.zero + 8 * scheme.signed,
+    }  # fmt: skip
+    pointers = {"data": part("data"), "scale": part("scale")}
+    if scheme.offset != "none":
+        fields["offset_type"], pointers["offset"] = TYPES[scheme.offset_dtype], part("offset")
+    return Layout(rows=rows, columns=columns, fields=fields, pointers=pointers, grain=32)
+
+
 def _masked(codec: CodecSpec, spec: TensorSpec) -> Layout:
     if codec.inner is None:
         raise UncoveredError("a mask around nothing", code="codec")
     inner, side = layout_of(codec.inner, spec), codec.params["block_size"]
-    if (inner.rows, inner.columns) != _rows(spec):
+    if (inner.rows, inner.columns) != _rows(spec) or inner.in_panels:
         raise UncoveredError("a mask over codes that are not in rows", code="shape")
     return evolve(
         inner,
@@ -228,5 +249,5 @@ def _apart(codec: CodecSpec, spec: TensorSpec) -> Layout:
 _CODECS: dict[str, Callable[[CodecSpec, TensorSpec], Layout]] = {
     "dense": _dense, "ggml": _ggml, "affine": _grouped, "mx": _mx, "float8": _float8, "uqff.f8q8": _f8q8, "hqq": _hqq,
     "masked": _masked, "squizd.int4": _grouped, "squizd.int2": _grouped, "palette": _grouped, "tca_tbe": _apart,
-    "bitmask": _apart,
+    "bitmask": _apart, "panels": _panels,
 }  # fmt: skip

@@ -9,12 +9,11 @@ from attrs import frozen
 
 from squish_core.api import dtypes
 
-from .layouts import BITMASK, GGML_FIRST, TYPES, Array, Layout, UncoveredError, aligned
+from .layouts import GGML_FIRST, PANELS, TYPES, Array, Layout, UncoveredError, aligned
 from .library import Weights, library
 
 ROWS = 16
 MOST_ZERO = 128
-PANELS = BITMASK + 1
 Q4_0, Q4_1, Q4_K, AFFINE_4 = GGML_FIRST, GGML_FIRST + 1, 11, 18
 NAMES = {number: name for name, number in TYPES.items()}
 

@@ -45,6 +45,7 @@ BLOCKS: dict[str, Block] = {
         _block("q6_k", 256, 210, kquants.decode_q6_k),
         _block("q8_k", 256, 292, kquants.decode_q8_k),
         _block("q1_0", 128, 18, small.decode_q1_0, small.encode_q1_0),
+        _block("q2_0", 64, 18, small.decode_q2_0),
         _block("tq1_0", 256, 54, small.decode_tq1_0, small.encode_tq1_0),
         _block("tq2_0", 256, 66, small.decode_tq2_0, small.encode_tq2_0),
         _block("mxfp4", 32, 17, small.decode_mxfp4, small.encode_mxfp4),

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
-from squish_core.api import Codec, CodecError, CodecSpec, Codes, Exactness, Parts, Region, TensorSpec
+import numpy as np
+from squish_codecs.families import GGML, MICROSCALED
 
+from squish_core.api import (
+    Codec,
+    CodecError,
+    CodecSpec,
+    Codes,
+    Exactness,
+    Params,
+    Parts,
+    Region,
+    TensorSpec,
+    dtypes,
+)
+
+from . import float4, repacking
 from .blocks import BLOCKS, LONG_TAIL, Block
 
-if TYPE_CHECKING:
-    import numpy as np
+_CODES = {**dict.fromkeys(repacking.PLAIN, repacking), **dict.fromkeys(MICROSCALED, float4)}
+"""Block types whose codes other formats have, and the module that moves them."""
 
 
 class GgmlBlocks(Codec):
@@ -25,7 +39,7 @@ class GgmlBlocks(Codec):
         name = self.id.removeprefix("ggml.")
         return BLOCKS.get(name) or LONG_TAIL[name]
 
-    def parts(self, spec: TensorSpec, params: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         block = self.block
         if not spec.shape or spec.shape[-1] % block.elements:
             raise CodecError(
@@ -35,12 +49,10 @@ class GgmlBlocks(Codec):
             )  # fmt: skip
         return {"data": ("u8", (*spec.shape[:-1], spec.shape[-1] // block.elements * block.nbytes))}
 
-    def grain(self, spec: TensorSpec, params: Mapping[str, Any]) -> tuple[int | None, ...]:
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         return (*(1,) * (len(spec.shape) - 1), self.block.elements)
 
-    def decode(
-        self, parts: Parts, spec: TensorSpec, params: Mapping[str, Any], *, region: Region, out: np.ndarray
-    ) -> None:
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         block = self.block
         first, last = region[-1].start // block.elements, region[-1].stop // block.elements
         stored = parts["data"][(*region[:-1], slice(first * block.nbytes, last * block.nbytes))]
@@ -48,20 +60,18 @@ class GgmlBlocks(Codec):
         block.decode(stored.reshape(rows, last - first, block.nbytes), out.reshape(rows, out.shape[-1]))
 
     def encode(
-        self, panel: np.ndarray, params: Mapping[str, Any], *, stats: Mapping[str, np.ndarray] | None = None
+        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        import numpy as np
-
         block = self.block
         if block.encode is None:
             raise self._cannot_encode()
-        values = np.ascontiguousarray(panel, np.float32).reshape(-1, panel.shape[-1])
+        values = np.ascontiguousarray(panel, np.float32).reshape(dtypes.count(panel.shape[:-1]), panel.shape[-1])
         blocks = values.shape[1] // block.elements
         out = np.empty((len(values), blocks, block.nbytes), np.uint8)
         block.encode(values, out)
         return {"data": out.reshape(*panel.shape[:-1], blocks * block.nbytes)}
 
-    def params_for(self, spec: TensorSpec, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
         if self.block.encode is None:
             raise self._cannot_encode()
         if params:
@@ -69,26 +79,22 @@ class GgmlBlocks(Codec):
         self.parts(spec, params)
         return params
 
-    def weighs(self, params: Mapping[str, Any]) -> bool:
+    def weighs(self, params: Params) -> bool:
         return params.get("search") == "activations"  # which encoders of other plugins take
 
-    def canonical(self, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    def canonical(self, params: Params) -> Params:
         return {}  # how values were encoded does not show
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Mapping[str, Any], region: Region) -> Codes | None:
-        from . import float4, repacking
-
-        home: Any = repacking if self.id in repacking.PLAIN else float4 if self.id in float4.MICROSCALED else None
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        home = _CODES.get(self.id)
         if home is None:
             return None
         size, nbytes = self.block.elements, self.block.nbytes
         blocks = slice(region[-1].start // size * nbytes, region[-1].stop // size * nbytes)
         return home.codes(self.id, parts["data"][(*region[:-1], blocks)])
 
-    def restated(self, spec: TensorSpec, params: Mapping[str, Any]) -> CodecSpec | None:
+    def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
         """As integers with scales along rows, those with a zero in the middle as signed ones; float4 as `mx`."""
-        from squish_codecs.families import GGML, MICROSCALED
-
         if self.id in MICROSCALED:
             return CodecSpec("mx", MICROSCALED[self.id])
         form = dict(GGML.get(self.id, {}))
@@ -97,22 +103,15 @@ class GgmlBlocks(Codec):
         return CodecSpec("affine", form) if form else None
 
     def from_codes(
-        self, codes: Codes, spec: TensorSpec, params: Mapping[str, Any]
+        self, codes: Codes, spec: TensorSpec, params: Params
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
-        from . import float4, repacking
-
-        if self.id in float4.MICROSCALED:
-            made = float4.blocks(self.id, codes)
-        else:
-            made = repacking.blocks(self.id, codes) if self.id in repacking.PLAIN else None
+        home = _CODES.get(self.id)
+        made = home.blocks(self.id, codes) if home else None
         return None if made is None else ({"data": made}, Exactness("values", "f32"))
 
-    def holds(self, codes: Codes, spec: TensorSpec, params: Mapping[str, Any]) -> Exactness | None:
-        from . import float4, repacking
-
-        held = self.id in repacking.PLAIN and repacking.holds(self.id, codes)
-        held = held or (self.id in float4.MICROSCALED and float4.holds(self.id, codes))
-        return Exactness("values", "f32") if held else None
+    def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
+        home = _CODES.get(self.id)
+        return Exactness("values", "f32") if home and home.holds(self.id, codes) else None
 
     def _cannot_encode(self) -> CodecError:
         can = ", ".join(name for name, block in BLOCKS.items() if block.encode)

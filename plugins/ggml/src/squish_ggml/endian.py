@@ -1,33 +1,31 @@
-"""Blocks of big-endian files: the fields of more than a byte, turned round."""
+"""Blocks of big-endian files: the fields of two bytes, turned round."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 from attrs import frozen
+from squish_codecs.wrapping import Wrapper
 
 from squish_core.api import Codec, CodecError, Codes, Params, PartArray, Parts, Region, TensorSpec
 
 from .blocks import Block
 from .codec import GgmlBlocks
 
-if TYPE_CHECKING:
-    import numpy as np
-
-# type -> (offset, bytes) of each field; the codes are single bytes
-FIELDS: dict[str, tuple[tuple[int, int], ...]] = {
-    "q4_0": ((0, 2),), "q4_1": ((0, 2), (2, 2)), "q5_0": ((0, 2),), "q5_1": ((0, 2), (2, 2)), "q8_0": ((0, 2),),
-    "q8_1": ((0, 2), (2, 2)), "q2_k": ((80, 2), (82, 2)), "q3_k": ((108, 2),), "q4_k": ((0, 2), (2, 2)),
-    "q5_k": ((0, 2), (2, 2)), "q6_k": ((208, 2),), "q1_0": ((0, 2),), "tq1_0": ((52, 2),), "tq2_0": ((64, 2),),
-    "mxfp4": (), "nvfp4": (), "iq4_nl": ((0, 2),), "iq4_xs": ((0, 2), (2, 2)),
+# type -> where its fields of two bytes begin; all others are single bytes
+PAIRS: dict[str, tuple[int, ...]] = {
+    "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "q8_0": (0,), "q8_1": (0, 2), "q2_k": (80, 82),
+    "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,), "q1_0": (0,), "q2_0": (0,), "tq1_0": (52,),
+    "tq2_0": (64,), "mxfp4": (), "nvfp4": (), "iq4_nl": (0,), "iq4_xs": (0, 2),
 }  # fmt: skip
 
 
-class BigEndian(Codec):
-    """Bound to a block codec by `around`: the same blocks, their fields of more than a byte turned round."""
+class BigEndian(Wrapper):
+    """Bound to a block codec by `around`: the same blocks, their fields of two bytes turned round."""
 
     def around(self, inner: Codec, params: Params) -> Codec:
-        if not isinstance(inner, GgmlBlocks) or inner.block.name not in FIELDS:
+        if not isinstance(inner, GgmlBlocks) or inner.block.name not in PAIRS:
             raise CodecError(f"{inner.id} is not read from big-endian files", code="byteorder")
         return _Bound(inner)
 
@@ -72,11 +70,12 @@ class _Turned:
         return self.stored.dtype
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        found = self.stored[key]
-        blocks = found.reshape(*found.shape[:-1], -1, self.block.nbytes).copy()
-        for at, size in FIELDS[self.block.name]:
-            blocks[..., at : at + size] = blocks[..., at : at + size][..., ::-1].copy()
-        return blocks.reshape(found.shape)
+        found = np.array(self.stored[key])
+        blocks = found.reshape(*found.shape[:-1], found.shape[-1] // self.block.nbytes, self.block.nbytes)
+        for at in PAIRS[self.block.name]:
+            pair = blocks[..., at : at + 2]
+            pair[...] = pair[..., ::-1]
+        return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self[...].astype(dtype or self.dtype)

@@ -23,14 +23,15 @@ def codes(name: str, stored: Array) -> Codes | None:
     group, dtype = _form(name)
     block = BLOCKS[name.removeprefix("ggml.")]
     count, lead = block.elements // group, stored.shape[:-1]
-    blocks = stored.reshape(*lead, -1, block.nbytes)
-    scale = np.ascontiguousarray(blocks[..., :count]).reshape(*lead, -1)
+    width = stored.shape[-1] // block.nbytes
+    blocks = stored.reshape(*lead, width, block.nbytes)
+    scale = np.ascontiguousarray(blocks[..., :count]).reshape(*lead, width * count)
     if (scale > MOST[name]).any():
         return None
 
     def pairs() -> Array:
         runs = np.ascontiguousarray(blocks[..., count:]).reshape(*scale.shape, group // 2)
-        return neighbours(runs).reshape(*lead, -1)
+        return neighbours(runs).reshape(*lead, width * block.elements // 2)
 
     return float4.codes(scale.view(dtypes.to_numpy(dtype)), group, pairs)
 
@@ -50,8 +51,8 @@ def blocks(name: str, codes: Codes) -> Array | None:
     out = np.empty((*lead, codes.shape[-1] // block.elements, block.nbytes), np.uint8)
     out[..., :count] = np.ascontiguousarray(codes.scale).view(np.uint8).reshape(*out.shape[:-1], count)
     runs = halved(float4.pairs_of(codes).reshape(*codes.scale.shape, group // 2))
-    out[..., count:] = runs.reshape(*out.shape[:-1], -1)
-    return out.reshape(*lead, -1)
+    out[..., count:] = runs.reshape(*out.shape[:-1], block.elements // 2)
+    return out.reshape(*lead, out.shape[-2] * block.nbytes)
 
 
 def _form(name: str) -> tuple[int, str]:

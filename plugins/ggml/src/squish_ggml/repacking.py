@@ -65,7 +65,7 @@ def blocks(name: str, codes: Codes) -> Array | None:
     out["scale"] = made["scale"]
     if "offset" in made:
         out["bias"] = made["offset"]
-    stored = in_rows(made["data"]).reshape(*out.shape, -1)
+    stored = in_rows(made["data"]).reshape(*out.shape, ELEMENTS * scheme.bits // 8)
     if scheme.bits == 4:
         stored = halved(stored)
     elif scheme.bits == 5:
@@ -94,7 +94,7 @@ def _rows(blocks: Array) -> Array | None:
     stored = _bytes(blocks["codes"])
     if stored.shape[-1] != ELEMENTS:
         stored = neighbours(stored)
-    return stored.reshape(*blocks.shape[:-1], -1)
+    return stored.reshape(*blocks.shape[:-1], blocks.shape[-1] * stored.shape[-1])
 
 
 def neighbours(stored: Array) -> Array:

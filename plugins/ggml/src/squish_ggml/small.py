@@ -1,4 +1,4 @@
-"""Blocks of signs and trits, and 4-bit blocks whose codes go through a table: Q1_0, TQ*, MXFP4, NVFP4, IQ4_*."""
+"""Blocks of signs and trits, and 4-bit blocks whose codes go through a table: Q1_0, Q2_0, TQ*, MXFP4, NVFP4, IQ4_*."""
 
 from __future__ import annotations
 
@@ -48,6 +48,14 @@ def encode_q1_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
     total: Floats = np.add.accumulate(np.abs(values), axis=1)[:, -1:]
     store_half(panel, 0, total / np.float32(128))
     panel[:, 2:] = np.packbits(values >= 0, axis=1, bitorder="little")
+
+
+def decode_q2_0(panel: Bytes, out: Floats, scratch: Scratch) -> None:
+    """{f16 d; u8 qs[16]}: four 2-bit codes a byte, neighbours, the first lowest: d * (code - 1)."""
+    codes = scratch("codes", len(panel), 16, 4)
+    np.right_shift(panel[:, 2:, None], np.array([0, 2, 4, 6], np.uint8), out=codes)
+    codes &= np.uint8(3)
+    _scaled(codes.reshape(len(panel), 64), half(panel, 0), out)
 
 
 def decode_tq1_0(panel: Bytes, out: Floats, scratch: Scratch) -> None:

@@ -15,6 +15,7 @@ from squish_core.api import (
     Layout,
     LazyTensors,
     Limits,
+    Options,
     Outgoing,
     Part,
     Problem,
@@ -77,7 +78,7 @@ class Gguf(Container):
             return (Encoding(codec=DENSE, parts={"data": Part(dtype=dtype, shape=())}),)
         return (Encoding(codec=CodecSpec(f"ggml.{dtype}"), parts={"data": Part(dtype="u8", shape=())}),)
 
-    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Mapping[str, str]) -> Encoding | Refusal:
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)
 
     def layout(
@@ -85,7 +86,7 @@ class Gguf(Container):
         specs: Sequence[TensorSpec],
         meta: Mapping[str, Any],
         assets: Mapping[str, Part],
-        options: Mapping[str, str],
+        options: Options,
     ) -> Layout:
         return writer.layout(specs, meta, assets)
 
@@ -95,7 +96,7 @@ class Gguf(Container):
         tensors: Sequence[Outgoing],
         meta: Mapping[str, Any],
         assets: Mapping[str, bytes],
-        options: Mapping[str, str],
+        options: Options,
     ) -> None:
         writer.write(sink, tensors, meta)
 

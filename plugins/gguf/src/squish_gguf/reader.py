@@ -22,7 +22,19 @@ from squish_core.api import (
 )
 
 from .cursor import Cursor
-from .types import DEFAULT_ALIGNMENT, MAX_ALIGNMENT, MAX_KEY, MAX_PAIRS, REMOVED, TYPES, aligned
+from .types import (
+    DEFAULT_ALIGNMENT,
+    FORKS,
+    MAX_ALIGNMENT,
+    MAX_KEY,
+    MAX_PAIRS,
+    PQ2_0,
+    Q2_0,
+    REMOVED,
+    TYPES,
+    WIDE_Q2_0,
+    aligned,
+)
 
 MAGIC = b"GGUF"
 _START, _COUNTS = Struct("<4sI"), Struct("<QQ")
@@ -200,10 +212,12 @@ def _placed(records: dict[str, Record], data: int, alignment: int, size: int) ->
                 "the data offset is not aligned", tensor=name, expected=f"a multiple of {alignment}",
                 found=record.offset, code="alignment",
             )  # fmt: skip
-        offset, nbytes = data + record.offset, record.nbytes
-        if record.code not in TYPES:
+        offset, nbytes, code = data + record.offset, record.nbytes, record.code
+        if code not in TYPES or code == Q2_0:
             after = bisect_right(starts, record.offset)
-            nbytes = max(0, (data + starts[after] if after < len(starts) else size) - offset)
+            room = max(0, (data + starts[after] if after < len(starts) else size) - offset)
+            code = PQ2_0 if code == Q2_0 and _is_wide(nbytes, room, alignment) else code
+            nbytes = nbytes if code in TYPES else room
         if offset + nbytes > size:
             whole = max(data + record.offset + record.nbytes for record in records.values())
             raise TruncatedError(
@@ -211,12 +225,20 @@ def _placed(records: dict[str, Record], data: int, alignment: int, size: int) ->
                 offset=offset, code="bounds",
                 hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
             )  # fmt: skip
-        placed[name] = Record(record.code, record.shape, offset, nbytes, record.big)
+        placed[name] = Record(code, record.shape, offset, nbytes, record.big)
     return placed
+
+
+def _is_wide(nbytes: int, room: int, alignment: int) -> bool:
+    """Whether what is stated as Q2_0 leaves room for the larger blocks of PQ2_0 only."""
+    whole, rest = divmod(nbytes, WIDE_Q2_0[0])
+    return not rest and room < nbytes and 0 <= room - whole * WIDE_Q2_0[1] < alignment
 
 
 def unknown_type(code: int) -> str:
     """Why a tensor of this type cannot be read."""
     if code in REMOVED:
         return f"GGML type {code} ({REMOVED[code]}) was removed from GGML; its layout is not defined any more"
+    if code in FORKS:
+        return f"GGML type {code} ({FORKS[code]}) is not read here; that program reads it"
     return f"GGML type {code} is unknown here; a newer squish-gguf may read it"

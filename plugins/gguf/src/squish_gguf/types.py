@@ -50,11 +50,24 @@ TYPES: dict[int, GgmlType] = {
     39: GgmlType("MXFP4", 32, 17),
     40: GgmlType("NVFP4", 64, 36),
     41: GgmlType("Q1_0", 128, 18),
+    42: GgmlType("Q2_0", 64, 18),
 }
 REMOVED = {
     4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8",
     36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8",
 }  # fmt: skip
+
+FORKS = {
+    133: "Q6_0 of ik_llama.cpp", 134: "IQ1_BN of ik_llama.cpp", 135: "IQ2_BN of ik_llama.cpp",
+    137: "IQ2_K of ik_llama.cpp", 138: "IQ3_K of ik_llama.cpp", 139: "IQ4_K of ik_llama.cpp",
+    140: "IQ5_K of ik_llama.cpp", 141: "IQ6_K of ik_llama.cpp", 142: "PQ2_0 of PrismML's llama.cpp",
+    143: "PTQ1_0 of PrismML's llama.cpp", 144: "IQ4_KS of ik_llama.cpp", 145: "IQ2_KS of ik_llama.cpp",
+    146: "IQ4_KSS of ik_llama.cpp", 152: "IQ5_KS of ik_llama.cpp",
+}  # fmt: skip
+"""Types that only a fork of llama.cpp has."""
+Q2_0, PQ2_0 = 42, 142
+WIDE_Q2_0 = 36, 34
+"""PQ2_0 was called Q2_0 in early files, under the same code: 34 bytes for 128 elements, where Q2_0 has 36."""
 
 DENSE_CODES: dict[str, int] = {kind.dtype: code for code, kind in TYPES.items() if kind.dtype}
 BLOCK_CODES = {f"ggml.{kind.name.lower()}": code for code, kind in TYPES.items() if not kind.dtype}

@@ -77,7 +77,7 @@ class GgufArray(Sequence[Any]):
         item = self.raw[starts[place] : starts[place + 1]]
         if self.kind == "str":
             return text(item[8:])
-        return GgufArray(self.kind[6:], ARRAY_HEAD.unpack_from(item)[1], item[12:])
+        return GgufArray(_inner(self.kind), ARRAY_HEAD.unpack_from(item)[1], item[12:])
 
     def _offsets(self) -> list[int]:
         if self._starts is None:
@@ -88,6 +88,11 @@ class GgufArray(Sequence[Any]):
         return self._starts
 
 
+def _inner(kind: str) -> str:
+    """Element type of the arrays in an array of kind `array:...`."""
+    return kind.removeprefix("array:")
+
+
 def _end(raw: bytes, at: int, kind: str, *, big: bool = False) -> int:
     """Where the element at `at` ends."""
     length, head = (big_endian(_U64), big_endian(ARRAY_HEAD)) if big else (_U64, ARRAY_HEAD)
@@ -96,10 +101,10 @@ def _end(raw: bytes, at: int, kind: str, *, big: bool = False) -> int:
     if kind == "str":
         return at + 8 + int(length.unpack_from(raw, at)[0])
     count, at = head.unpack_from(raw, at)[1], at + 12
-    if kind[6:] in SCALARS:
-        return at + int(count) * SCALARS[kind[6:]].size
+    if _inner(kind) in SCALARS:
+        return at + int(count) * SCALARS[_inner(kind)].size
     for _ in range(count):
-        at = _end(raw, at, kind[6:], big=big)
+        at = _end(raw, at, _inner(kind), big=big)
     return at
 
 
@@ -126,7 +131,7 @@ def little_endian(kind: str, count: int, raw: bytes) -> bytes:
             continue
         code, inner = big_endian(ARRAY_HEAD).unpack_from(raw, at)
         end = _end(raw, at, kind, big=True)
-        pieces.append(ARRAY_HEAD.pack(code, inner) + little_endian(kind[6:], inner, raw[at + 12 : end]))
+        pieces.append(ARRAY_HEAD.pack(code, inner) + little_endian(_inner(kind), inner, raw[at + 12 : end]))
         at = end
     return b"".join(pieces)
 
@@ -227,14 +232,14 @@ def _is_f32(value: float) -> bool:
 
 def _supported(kind: str) -> bool:
     depth = kind.count("array:")
-    base = kind[6 * depth :]
+    base = kind.rpartition(":")[2]
     return depth <= MAX_DEPTH and (base in SCALARS or base == "str")
 
 
 def _value(kind: str, value: Any) -> bytes:
     """Type code and value."""
     if kind.startswith("array:"):
-        return _U32.pack(_CODES["array"]) + _array(kind[6:], value)
+        return _U32.pack(_CODES["array"]) + _array(_inner(kind), value)
     return _U32.pack(_CODES[kind]) + (pack_string(value) if kind == "str" else pack_scalar(kind, value))
 
 
@@ -253,4 +258,4 @@ def _elements(kind: str, values: Any) -> bytes:
         return b"".join(pack_scalar(kind, value) for value in values)
     if kind == "str":
         return b"".join(map(pack_string, values))
-    return b"".join(_array(kind[6:], inner) for inner in values)
+    return b"".join(_array(_inner(kind), inner) for inner in values)

@@ -19,6 +19,10 @@ def squish_containers() -> list[ContainerInfo]:
                 "method": "gptq, gptq_v2, awq, compressed-tensors or mxfp4 (gpt-oss)",
                 "max_shard_size": "most bytes of tensors in a shard (5GB)",
             },
+            features={
+                "method": ("gptq", "gptq_v2", "awq", "compressed-tensors", "mxfp4"),
+                "bits": ("2", "3", "4", "5", "6", "7", "8"),
+            },
             codecs=("dense", "affine", "mx", "float8", "bitmask", "palette", "hf.act_order", "hf.awq_gemv", "hf.bnb8"),
         )
     ]

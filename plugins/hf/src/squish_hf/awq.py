@@ -9,7 +9,7 @@ from squish_core.api import CodecSpec, FormatError, Part, TensorSpec
 from squish_hf.declaration import Declared, refuse
 from squish_hf.fp8 import left
 from squish_hf.gemv import AwqGemv
-from squish_hf.gptq import FLOATS, group_size
+from squish_hf.gptq import FLOATS, group_size, layout
 from squish_hf.method import CACHE, Method
 from squish_hf.unread import refuse_marlin
 
@@ -20,7 +20,7 @@ ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 def read(declared: Declared, files: Files) -> Method:
     """AWQ as AutoAWQ writes it."""
-    version = declared.get("version", str, "gemm").lower()
+    version = layout(declared, "gemm", "version", "checkpoint_format", "format")
     makers = {"gemm": _gemm, "gemv": _gemv}
     if version == "marlin":
         raise refuse_marlin(declared.where)

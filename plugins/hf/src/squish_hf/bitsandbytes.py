@@ -73,7 +73,7 @@ def read(declared: Declared, files: Files) -> Method:
             return _four(layer, parts, files)
         if both[0]:
             raise FormatError("is int8 in a checkpoint of 4 bits", part="SCB", code="contradiction")
-        return _eight(layer, parts)
+        return _eight(layer, parts, files)
 
     return Method(
         dialect="bitsandbytes 4 bit" if both[0] else "bitsandbytes int8", suffixes=SUFFIXES, make=make,
@@ -126,7 +126,12 @@ def _number(state: dict[str, Any], name: str) -> int:
     return value
 
 
-def _eight(layer: str, parts: Parts) -> TensorSpec:
+def _eight(layer: str, parts: Parts, files: Files) -> TensorSpec:
+    if ".weight_format" in parts and any(files.read(need(parts, ".weight_format", ("u8",), rank=0), "weight_format")):
+        raise FormatError(
+            "is in the order of one kind of GPU", part="weight_format", expected="0 (rows)", code="weight_format",
+            hint="Load it with the bitsandbytes that wrote it, and save the weights unquantised.",
+        )  # fmt: skip
     codes, scale = need(parts, ".weight", ("i8",), rank=2), need(parts, ".SCB", ("f32",))
     scale = evolve(scale, shape=(dtypes.count(scale.shape),))
     fields = {"data": ("weight", codes), "scale": ("SCB", scale)}

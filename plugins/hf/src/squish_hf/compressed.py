@@ -9,7 +9,7 @@ from attrs import frozen
 from squish_codecs.float8 import ELEMENTS
 from squish_safetensors.layers import Files, Parts
 
-from squish_core.api import FormatError, TensorSpec
+from squish_core.api import FormatError, SquishError, TensorSpec
 from squish_hf import compressed_formats as formats
 from squish_hf.declaration import Declared, Patterns, refuse
 from squish_hf.method import CACHE, Method
@@ -37,18 +37,18 @@ class Group:
 @frozen
 class Targets:
     """Which group a layer is of: by its name, else by the first pattern, else by the class of its module. Which class
-    a module is of, a file does not say: any quantised layer may be."""
+    a module is of, a file does not say: a layer is of the first such group that its parts fit."""
 
     names: Mapping[str, Group]
     patterns: Mapping[str, Group]
-    by_class: Group | None
+    by_class: tuple[Group, ...]
     matched: Patterns
 
-    def of(self, layer: str) -> Group | None:
-        """The group of a layer."""
+    def of(self, layer: str) -> tuple[Group, ...]:
+        """The groups that a layer may be of."""
         if layer in self.names:
-            return self.names[layer]
-        found = (group for pattern, group in self.patterns.items() if self.matched.matches(pattern, layer))
+            return (self.names[layer],)
+        found = ((group,) for pattern, group in self.patterns.items() if self.matched.matches(pattern, layer))
         return next(found, self.by_class)
 
     def idle(self, layers: Collection[str]) -> list[str]:
@@ -64,7 +64,7 @@ class Targets:
 def read(declared: Declared, files: Files) -> Method:
     """compressed-tensors 0.8 to 0.20."""
     matched = Patterns(declared.where)
-    targets = _targets(declared, matched)
+    targets = _targets(declared, matched, {name.partition(".")[0] for name in files.index.tensors})
     ignored = {each for each in declared.get("ignore", list, []) if isinstance(each, str)}
     unwanted = [each.removeprefix(PATTERN) for each in ignored if each.startswith(PATTERN)]
     sparsity = declared.get("sparsity_config", dict, {}).get("format")
@@ -76,20 +76,32 @@ def read(declared: Declared, files: Files) -> Method:
             raise FormatError("is quantised, and `ignore` names it", part=declared.where, code="contradiction")
         if sparsity in (SPARSE, SPARSE_24) and any(suffix in parts for suffix in SPARSE_SUFFIXES):
             return read_sparse(layer, parts, sparsity, files)
-        group = targets.of(layer)
-        if group is None or group.weights is None:
-            raise FormatError("is quantised, and no group names it", part=declared.where, code="contradiction")
-        maker = FORMATS.get(group.format or "")
-        if group.format == "marlin-24":
-            raise refuse_marlin(declared.where)
-        if maker is None:
-            raise refuse("format", " or ".join(FORMATS), group.format, part=declared.where)
-        return maker(layer, parts, formats.Weights.of(group.weights, declared.where), files)
+        refused: SquishError | None = None
+        for group in targets.of(layer):
+            try:
+                return _made(layer, parts, group, declared.where, files)
+            except SquishError as error:
+                refused = refused or error
+        raise refused or FormatError(
+            "is quantised, and no group names it", part=declared.where, code="contradiction"
+        )  # fmt: skip
 
     return Method(
         dialect=f"compressed-tensors {declared.get('version', str, '')}".strip(), suffixes=SUFFIXES, beside=BESIDE,
         make=make, packed=ELEMENTS, idle=targets.idle,
     )  # fmt: skip
+
+
+def _made(layer: str, parts: Parts, group: Group, where: str, files: Files) -> TensorSpec:
+    """The tensor of a layer of this group; SquishError where its parts do not fit."""
+    if group.weights is None:
+        raise FormatError("is quantised, and its group has no weights", part=where, code="contradiction")
+    if group.format == "marlin-24":
+        raise refuse_marlin(where)
+    maker = FORMATS.get(group.format or "")
+    if maker is None:
+        raise refuse("format", " or ".join(FORMATS), group.format, part=where)
+    return maker(layer, parts, formats.Weights.of(group.weights, where), files)
 
 
 Maker = Callable[[str, Parts, formats.Weights, Files], TensorSpec]
@@ -104,8 +116,9 @@ FORMATS: dict[str, Maker] = {
 }
 
 
-def _targets(declared: Declared, matched: Patterns) -> Targets:
-    """The targets of the configuration groups, an earlier one first; a group without a format has that of the whole."""
+def _targets(declared: Declared, matched: Patterns, modules: Collection[str]) -> Targets:
+    """The targets of the configuration groups, an earlier one first; a group without a format has that of the whole. A
+    name without dots that is none of the outermost `modules` is a class."""
     whole, found = declared.get("format", str), {}
     for name, group in declared.get("config_groups", dict, {}).items():
         targets = group.get("targets") if isinstance(group, dict) else None
@@ -119,4 +132,5 @@ def _targets(declared: Declared, matched: Patterns) -> Targets:
         found.update({each: own for each in targets if isinstance(each, str) and each not in found})
     names = {each: group for each, group in found.items() if not each.startswith(PATTERN)}
     patterns = {each.removeprefix(PATTERN): group for each, group in found.items() if each not in names}
-    return Targets(names, patterns, next((group for each, group in names.items() if "." not in each), None), matched)
+    classes = (group for each, group in names.items() if "." not in each and each not in modules)
+    return Targets(names, patterns, tuple(group for group in classes if group.weights is not None), matched)

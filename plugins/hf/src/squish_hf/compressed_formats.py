@@ -134,14 +134,12 @@ def mxfp8(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSpe
 
 
 def _float8(layer: str, parts: Parts, weights: Weights) -> TensorSpec:
-    scale, weight = need(parts, ".weight_scale", FLOATS), need(parts, ".weight", ELEMENTS)
+    scale = need(parts, ".weight_scale", FLOATS)
     blocks: dict[str, tuple[int, int] | None] = {
         "tensor": None, "channel": (1, 0), "block": weights.block, "group": (1, weights.group_size),
     }  # fmt: skip
     if weights.strategy not in blocks or (weights.strategy == "tensor" and scale.shape not in ((), (1,), (1, 1))):
         raise refuse("strategy", "one that the scales are stored for", weights.strategy)
-    if weights.strategy == "channel" and len(scale.shape) == 1:
-        scale = viewed(scale, scale.dtype, (*scale.shape, *(1,) * (len(weight.shape) - 1)))
     block = blocks[weights.strategy]
     return float8(layer, parts, scale, list(block) if block else None, "weight_scale")
 

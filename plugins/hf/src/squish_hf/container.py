@@ -19,9 +19,11 @@ from squish_core.api import (
     Outgoing,
     Problem,
     Refusal,
+    Refused,
     Source,
     SquishError,
     TensorSpec,
+    only,
 )
 from squish_hf import writer
 from squish_hf.declaration import Declared, read_declaration
@@ -34,6 +36,7 @@ METHODS = {
     "awq": "squish_hf.awq",
     "compressed-tensors": "squish_hf.compressed",
     "fp8": "squish_hf.fp8",
+    "mxfp8": "squish_hf.fp8",
     "fbgemm_fp8": "squish_hf.fp8",
     "mxfp4": "squish_hf.mxfp4",
     "modelopt": "squish_hf.modelopt",
@@ -61,14 +64,17 @@ class HuggingFace(Checkpoint):
             method = read(declared, files)
         except SquishError as error:
             refused, method = error, Method(dialect=declared.method, suffixes=home.SUFFIXES, make=_refusing(error))
-        layers = collect(index.tensors, method.suffixes, base=method.base, beside=method.beside, packed=method.packed)
+        layers = collect(index.tensors, method.suffixes, bases=method.bases, beside=method.beside, packed=method.packed)
         if refused and not layers:  # its layers have other names, too
             code, said = refused.code or "config", str(refused)
             problems.append(Problem(code=code, severity="error", where=declared.where, message=said))
-        made = refine(index, self.id, method.dialect, layers, method.make, problems, base=method.base)
+        made = refine(index, self.id, method.dialect, layers, method.make, problems, bases=method.bases)
         with contextlib.suppress(SquishError):  # a bad pattern, which the layers were refused for
             made = evolve(made, problems=(*made.problems, *map(names_nothing, method.idle(layers))))
         return made
+
+    def recipes(self, *, method: Any = None, bits: Any = "4", **features: Any) -> tuple[Encoding | Refused, ...]:
+        return () if method is None else (writer.recipe(only("method", method), int(only("bits", bits))),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding, options)

@@ -12,7 +12,7 @@ from squish_safetensors.layers import CONFIG, Files
 
 from squish_core.api import FormatError, Problem
 
-METHOD = "quant_method"
+METHOD, PART = "quant_method", "_config"
 BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
 """File of its own -> the method whose writers leave it; it counts where config.json declares nothing."""
 BUDGET, LONGEST = 2.0, 1000
@@ -88,14 +88,21 @@ def _differences(declared: Declared, fields: Mapping[str, Any], name: str) -> li
 
 
 def _in_config(config: Mapping[str, Any]) -> Declared | None:
-    """`quantization_config` (once `compression_config`) of the model or of its text part."""
-    text = config.get("text_config")
-    for holder in (config, text if isinstance(text, dict) else {}):
+    """`quantization_config` (once `compression_config`) of the model, or of a part of it (`text_config`, ...)."""
+    inside = [part for name, part in config.items() if name.endswith(PART) and isinstance(part, dict)]
+    deeper = [part for each in inside for name, part in each.items() if name.endswith(PART) and isinstance(part, dict)]
+    for holder in (config, *inside, *deeper):
         for key in ("quantization_config", "compression_config"):
             fields = holder.get(key)
             if isinstance(fields, dict) and fields:
-                return Declared(str(fields.get(METHOD, "")), fields, CONFIG)
+                return Declared(_method(fields), fields, CONFIG)
     return None
+
+
+def _method(fields: Mapping[str, Any]) -> str:
+    """The stated method; before Transformers 4.34 bitsandbytes stated only the bits that it loads in."""
+    eldest = "bitsandbytes" if fields.get("load_in_4bit") or fields.get("load_in_8bit") else ""
+    return str(fields.get(METHOD) or eldest)
 
 
 @frozen

@@ -5,18 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from squish_codecs.float8 import ELEMENTS, SCALES, Float8
+from squish_codecs.mx import Mx
 from squish_safetensors.layers import Files, Parts, encoded, need, viewed
 
 from squish_core.api import CodecSpec, FormatError, Part, TensorSpec
 from squish_hf.declaration import Declared, refuse
 from squish_hf.method import CACHE, Method
 
+WEIGHT, FUSED = ".weight", ""
 SUFFIXES = (".weight_scale_inv", ".weight_scale")
-BESIDE = (*CACHE, ".input_scale", ".activation_scale", ".input_scale_ub")
+INVERSE, SCALE, PLAIN = "_scale_inv", "_scale", ".scale"
+"""After the name of a weight; the last one (DeepSeek's own files) after that of its layer."""
+BESIDE = (
+    *CACHE, ".input_scale", ".activation_scale", ".input_scale_ub", PLAIN, INVERSE, SCALE, "_activation_scale",
+    "_input_scale",
+)  # fmt: skip
+EXPONENTS, FOUR_BITS = "f8_e8m0", "i8"
+WHOLE = ((1, 0), (0, 1), (0, 0))
+"""Blocks that need no declaration: rows, columns, matrices."""
 
 
 def read(declared: Declared, files: Files) -> Method:
-    """`quant_method` fp8 and fbgemm_fp8; the block is that of `weight_block_size`."""
+    """`quant_method` fp8, mxfp8 and fbgemm_fp8; the block is that of `weight_block_size`. Fused experts (`gate_up_proj`
+    and `gate_up_proj_scale_inv`, [experts, ...]) have no `.weight` in their names."""
     block = declared.get("weight_block_size", list)
     if block is not None and not (len(block) == 2 and all(type(size) is int and size > 0 for size in block)):
         raise refuse("weight_block_size", "[rows, columns]", block, part=declared.where)
@@ -24,41 +35,73 @@ def read(declared: Declared, files: Files) -> Method:
     def make(layer: str, parts: Parts) -> TensorSpec:
         return _make(layer, parts, block)
 
-    return Method(dialect=declared.method, suffixes=SUFFIXES, beside=BESIDE, make=make, packed=ELEMENTS)
+    packed = (*ELEMENTS, FOUR_BITS) if declared.get("scale_fmt", str) == "ue8m0" else ELEMENTS
+    return Method(
+        dialect=declared.method, suffixes=SUFFIXES, bases=(WEIGHT, FUSED), beside=BESIDE, make=make, packed=packed
+    )
 
 
 def _make(layer: str, parts: Parts, block: list[int] | None) -> TensorSpec:
-    if ".weight_scale_inv" in parts and ".weight_scale" in parts:
-        raise FormatError("has a scale and an inverse one", part="weight_scale", code="contradiction")
-    field = "weight_scale" if ".weight_scale" in parts else "weight_scale_inv"
-    scale = need(parts, f".{field}", SCALES)
-    if field == "weight_scale":
-        return float8(layer, parts, scale, None, field)
-    if block is None and scale.shape not in ((), (1,)):
+    base = FUSED if FUSED in parts else WEIGHT
+    fields = [name for name in (base + INVERSE, base + SCALE, PLAIN) if name in parts]
+    if len(fields) > 1:
+        raise FormatError(
+            "has more than one scale", part=fields[1].lstrip("."), found=", ".join(fields), code="contradiction"
+        )
+    field = fields[0] if fields else base + INVERSE
+    scale, weight = need(parts, field, (*SCALES, "u8")), need(parts, base, (*ELEMENTS, FOUR_BITS))
+    if scale.dtype == "u8":  # exponents
+        scale = viewed(scale, EXPONENTS, scale.shape)
+    if weight.dtype == FOUR_BITS:
+        return _four_bits(layer + base, parts, weight, scale, (base, field))
+    return float8(layer, parts, scale, block_of(weight.shape, scale.shape, block), field.lstrip("."), base)
+
+
+def block_of(shape: tuple[int, ...], grid: tuple[int, ...], declared: list[int] | None) -> list[int] | None:
+    """The block that scales of this shape are for: the declared one, or what needs no declaration."""
+    if grid in ((), (1,)):
+        return None
+    filled = _filled(grid, shape)
+    for block in (*([declared] if declared else []), *WHOLE):
+        if filled == (*shape[:-2], *(-(-size // step) if step else 1 for size, step in zip(shape[-2:], block))):
+            return list(block)
+    if declared is None:
         raise refuse("weight_block_size", "[rows, columns], because scales are stored for blocks", None)
-    return float8(layer, parts, scale, block if scale.shape not in ((), (1,)) else None, field)
+    return declared
 
 
-def float8(layer: str, parts: Parts, scale: Part, block: list[int] | None, field: str) -> TensorSpec:
+def _filled(grid: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of scales with the axes that are left out behind."""
+    return (*grid, *(1,) * (len(shape) - len(grid)))
+
+
+def _four_bits(name: str, parts: Parts, weight: Part, scale: Part, used: tuple[str, str]) -> TensorSpec:
+    """Experts of DeepSeek-V4: two float4 in a byte, a power of two for 32 of them."""
+    *lead, width = weight.shape or (0,)
+    fields = {"data": (used[0], viewed(weight, "u8", weight.shape)), "scale": (used[1], scale)}
+    extras = left(parts, *(each.lstrip(".") for each in used))
+    return encoded(name, (*lead, 2 * width), CodecSpec("mx"), Mx(), fields, extras)
+
+
+def float8(
+    layer: str, parts: Parts, scale: Part, block: list[int] | None, field: str, base: str = WEIGHT
+) -> TensorSpec:
     """A float8 weight whose scale is for `block`, or what its shape says: one, or one a row."""
-    weight = need(parts, ".weight", ELEMENTS)
+    weight = need(parts, base, ELEMENTS)
     if block is None and scale.shape in ((), (1,), (1, 1)):
         scale = viewed(scale, scale.dtype, ())
-    elif block is None:
-        if len(scale.shape) == 1:
-            scale = viewed(scale, scale.dtype, (*scale.shape, 1))
-        block = [1, 0]
+    else:
+        block, scale = block or [1, 0], viewed(scale, scale.dtype, _filled(scale.shape, weight.shape))
     params: dict[str, Any] = {}
     if weight.dtype != ELEMENTS[0]:
         params["element"] = weight.dtype
     if scale.dtype != SCALES[0]:
         params["scale_dtype"] = scale.dtype
     if block is not None:
-        params["block"] = list(block)
-    fields = {"data": ("weight", weight), "scale": (field, scale)}
-    return encoded(
-        f"{layer}.weight", weight.shape, CodecSpec("float8", params), Float8(), fields, left(parts, "weight", field)
-    )
+        params["block"] = block
+    name = base.lstrip(".")
+    fields = {"data": (name, weight), "scale": (field, scale)}
+    return encoded(layer + base, weight.shape, CodecSpec("float8", params), Float8(), fields, left(parts, name, field))
 
 
 def left(parts: Parts, *used: str) -> dict[str, Part]:

@@ -26,7 +26,7 @@ FORMATS = {"gptq": (1, BITS), "gptq_v2": (0, BITS), "gptq_p": (0, range(2, 9))}
 
 def read(declared: Declared, files: Files) -> Method:
     """GPTQ as AutoGPTQ and GPTQModel write it; without `checkpoint_format` it is the first version."""
-    dialect = declared.get("checkpoint_format", str, "gptq")
+    dialect = layout(declared, "gptq", "checkpoint_format", "format")
     if "marlin" in dialect or declared.get("is_marlin_format", bool, False):
         raise refuse_marlin(declared.where)
     if dialect not in FORMATS:
@@ -103,6 +103,17 @@ def _make(
     fields["g_idx"] = ("g_idx", need(parts, ".g_idx", ("i32",), rank=1))
     wrapped = ActOrder().around(Affine(), inner)
     return encoded(f"{layer}.weight", (rows, columns), CodecSpec("hf.act_order", {}, spec), wrapped, fields, extras)
+
+
+def layout(declared: Declared, default: str, *names: str) -> str:
+    """The declared layout in small letters; GPTQModel states it in several fields, which must agree."""
+    stated = {value.lower() for name in names if (value := declared.get(name, str))}
+    if len(stated) > 1:
+        raise FormatError(
+            f"{' and '.join(names)} contradict each other", part=declared.where,
+            found=" and ".join(sorted(stated))[:80], code="contradiction",
+        )  # fmt: skip
+    return stated.pop() if stated else default
 
 
 def group_size(declared: Declared) -> int:

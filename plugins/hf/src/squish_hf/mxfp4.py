@@ -14,7 +14,7 @@ SUFFIXES = ("_blocks", "_scales")
 
 def read(declared: Declared, files: Files) -> Method:
     """`quant_method` mxfp4. The tensor is [experts, out, in], as it is stored; Transformers holds its transpose."""
-    return Method(dialect="mxfp4", suffixes=SUFFIXES, make=_make, base="")
+    return Method(dialect="mxfp4", suffixes=SUFFIXES, make=_make, bases=("",))
 
 
 def _make(layer: str, parts: Parts) -> TensorSpec:

@@ -20,16 +20,17 @@ from squish_core.api import (
     Outgoing,
     Part,
     Refusal,
+    Refused,
     SquishError,
     TensorSpec,
 )
 from squish_hf.awq import ORDER
-from squish_hf.microscaled import GPT_OSS, Setting, accepts_experts, accepts_layer, form_of
+from squish_hf.microscaled import GPT_OSS, MXFP4, Setting, accepts_experts, accepts_layer, form_of
 
 METHOD, WEIGHT = "method", ".weight"
 GPTQ, GPTQ_V2, AWQ, PACKED = "gptq", "gptq_v2", "awq", "compressed-tensors"
 METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED, GPT_OSS)
-BITS = {GPTQ: (2, 3, 4, 8), GPTQ_V2: (2, 3, 4, 8), AWQ: (4,), PACKED: (2, 3, 4, 5, 6, 7, 8)}
+BITS = {GPTQ: (2, 3, 4, 8), GPTQ_V2: (2, 3, 4, 8), AWQ: (4,), PACKED: (2, 3, 4, 5, 6, 7, 8), GPT_OSS: (4,)}
 NAMES = {"data": "qweight", "offset": "qzeros", "scale": "scales", "g_idx": "g_idx"}
 PACKED_NAMES = {
     "data": "weight_packed", "scale": "weight_scale", "offset": "weight_zero_point", "g_idx": "weight_g_idx",
@@ -50,7 +51,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
     if form is None or not spec.name.endswith(WEIGHT) or len(spec.shape) != 2:
         return Refusal(why=f"{method} holds matrices of integer codes called <layer>.weight, not {encoding.codec.id}")
     if form["bits"] not in BITS[method]:
-        return Refusal(why=f"{method} has {BITS[method]} bits, not {form['bits']}", code="bits")
+        return Refusal(why=_no_width(method, form["bits"]), code="bits")
     codec = _codec(method, form)
     if encoding.codec.inner == codec:  # in activation order, for what the data show
         return Encoding(codec=encoding.codec, parts=bare(encoding.parts))
@@ -63,15 +64,28 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
     )  # fmt: skip
 
 
+def recipe(method: str, bits: int) -> Encoding | Refused:
+    """How a method holds a layer of this width, in groups of 128 with float16 scales where it has a choice."""
+    form = {"bits": bits, "group_size": 128, "scale_dtype": "f16"}
+    encoding = Encoding(codec=CodecSpec("mx", MXFP4) if method == GPT_OSS else _codec(method, form), parts={})
+    if bits in BITS[method]:
+        return encoding
+    return Refused(backend=None, encoding=encoding, code="bits", why=_no_width(method, bits))
+
+
 def chosen(options: Options) -> str:
     """The method asked for."""
     method = options.get(METHOD, "")
     if method not in METHODS:
         raise FormatError(
-            "say which method to write", expected=" or ".join(f"hf:method={name}" for name in METHODS),
-            found=repr(method), code="option",
+            "say which method hf writes", expected=", ".join(METHODS), found=repr(method) if method else None,
+            code="option", hint="For example --to hf:method=awq.",
         )  # fmt: skip
     return method
+
+
+def _no_width(method: str, bits: int) -> str:
+    return f"{method} has {', '.join(map(str, BITS[method]))} bits, not {bits}"
 
 
 def _codec(method: str, form: Form) -> CodecSpec:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from attrs import frozen
+from squish_codecs.packing import ONES
 from squish_codecs.tables import Tables
 
 from squish_core.api import CodecError, Encoding, Parts, TensorSpec, dtypes
@@ -194,7 +195,7 @@ def _countable(spec: TensorSpec) -> bool:
 
 def _starts(mask: np.ndarray, count: int, spec: TensorSpec) -> np.ndarray:
     """How many values come before each block of a row, for a mask u8 [rows, bytes] of `count` ones."""
-    ones = _ONES[mask]
+    ones = ONES[mask]
     before = np.cumsum(ones.reshape(-1), dtype=np.int64).reshape(mask.shape)
     if before.size and int(before[-1, -1]) != count:
         raise CodecError(
@@ -202,10 +203,6 @@ def _starts(mask: np.ndarray, count: int, spec: TensorSpec) -> np.ndarray:
             found=f"{int(before[-1, -1])} bits set", code="mask",
         )  # fmt: skip
     return (before - ones)[:, :: BLOCK // 8].astype(np.uint32)
-
-
-_ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
-"""Bits that are set, by byte."""
 
 
 def _hqq(encoding: Encoding, spec: TensorSpec) -> Layout | None:

@@ -21,7 +21,7 @@ from squish_core.api import (
     TensorSpec,
 )
 from squish_mlx import writer
-from squish_mlx.modes import BIASES, SCALES, WEIGHT, read_layer, read_mode
+from squish_mlx.modes import BIASES, SCALES, WHOLE, read_layer, read_mode
 
 KEY = "quantization"
 NUMBERS = ("group_size", "bits", "mode")
@@ -37,7 +37,7 @@ class Mlx(Checkpoint):
         declared = config.get(KEY)
         if not isinstance(declared, dict):
             return None
-        layers = collect(index.tensors, (SCALES, BIASES), base=WEIGHT, packed=("u32",))
+        layers = collect(index.tensors, (SCALES, BIASES), beside=(WHOLE,), packed=("u32",))
         beside = config.get("quantization_config")
         if isinstance(beside, dict) and beside.get("quant_method") is not None:
             message = f"{KEY} is taken; quantization_config names the method {str(beside['quant_method'])[:40]!r}"

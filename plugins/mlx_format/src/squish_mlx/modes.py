@@ -12,9 +12,9 @@ from squish_safetensors.layers import Parts, encoded, need, viewed
 
 from squish_core.api import CodecSpec, FormatError, TensorSpec
 
-WEIGHT, SCALES, BIASES = ".weight", ".scales", ".biases"
+WEIGHT, SCALES, BIASES, WHOLE = ".weight", ".scales", ".biases", ".global_scale"
 AFFINE = "affine"
-AFFINE_BITS, AFFINE_GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
+AFFINE_BITS, AFFINE_GROUPS = (1, 2, 3, 4, 5, 6, 8), (32, 64, 128)
 
 
 @frozen
@@ -50,6 +50,11 @@ def read_mode(declared: Mapping[str, Any]) -> Mode:
 
 def read_layer(layer: str, parts: Parts, mode: Mode) -> TensorSpec:
     """The weight of a layer: `weight` u32 words, `scales`, and for affine `biases`."""
+    if WHOLE in parts:
+        raise FormatError(
+            "is not read: a scale of each expert above nvfp4's", part="global_scale", code="global-scale",
+            hint="Quantise it without global scales.",
+        )  # fmt: skip
     words = need(parts, WEIGHT, ("u32",))
     *lead, width = words.shape or (0,)
     shape = (*lead, width * 32 // mode.bits)

@@ -15,7 +15,8 @@ from attrs import evolve, frozen
 from squish_core.api import File, FormatError, LimitError, TensorSpec, convert
 from squish_core.api import open as open_model
 
-from . import sealing
+from . import laying, sealing
+from .dialects import PANELS
 from .manifest import MANIFEST
 from .replacing import delete_eights
 from .tiers import LABELS, SUFFIX, TIERS
@@ -44,7 +45,7 @@ class Built:
 def build(
     path: str | Path, tier: str, progress: Progress | None = None, *, delete_source: bool = False
 ) -> Built:  # fmt: skip
-    """Build a tier of the directory at `path`: finalized, mlx, 4bit, 3bit, or int4 (INT8 to INT4 in place).
+    """Build a tier of the directory at `path`: finalized, mlx, 4bit, 3bit, panels, or int4 (INT8 to INT4 in place).
 
     A tier that is there already is left alone, one that was interrupted is completed. LimitError when memory or disk
     do not suffice; the directory's own files are read and not changed, but for `delete_source`: of int4 only, the INT8
@@ -128,6 +129,30 @@ def _int4(own: File, folder: Path, progress: Progress | None) -> Built:
     return Built(tier="", made=len(eights), kept=fours, size=size)
 
 
+def _panels(own: File, folder: Path, progress: Progress | None) -> Built:
+    """Four-bit codes as compiled loops multiply them; other tensors have no part in it."""
+    place = folder / PANELS.label
+    fitting = [spec for spec in own.index.tensors.values() if laying.fits(spec)]
+    stems = {spec.name: place / laying.key(own, spec) for spec in fitting}
+    if not fitting:
+        raise FormatError(
+            "has no four-bit codes in groups of a multiple of 32", file=own.name, code="tier",
+            hint="Convert it first: squish convert ... --encode int4.",
+        )  # fmt: skip
+    place.mkdir(exist_ok=True)
+    left = [spec for spec in fitting if not Path(f"{stems[spec.name]}__{PANELS.files['data']}.npy").exists()]
+    done, total = 0, sum(spec.elements for spec in left)
+    for spec in left:
+        with tempfile.TemporaryDirectory(prefix=ROOM, dir=own.name) as room:
+            for suffix, path in laying.lay(own, spec, Path(room)).items():
+                os.replace(path, f"{stems[spec.name]}__{suffix}.npy")
+        done += spec.elements
+        if progress:
+            progress(spec.name, done, total)
+    size = sum(path.stat().st_size for path in place.glob("*.npy"))
+    return Built(tier="", made=len(left), kept=len(fitting) - len(left), size=size)
+
+
 def _weights(own: File, folder: Path, progress: Progress | None) -> Built:
     """One safetensors file of bfloat16."""
     rules = {escape(name): "bf16" for name, spec in own.index.tensors.items() if _is_float(spec)}
@@ -170,7 +195,7 @@ def _mlx_rule(spec: TensorSpec, bits: int) -> str | None:
 BUILDERS = {
     "finalized": ("finalized/.ready", 16, _finalized), "mlx": (".squish_ready", 16, _weights),
     "4bit": (".squish_4bit_ready", 6, _mlx(4)), "3bit": (".squish_3bit_ready", 5, _mlx(3)),
-    "int4": (".squish_int4_ready", 6, _int4),
+    "int4": (".squish_int4_ready", 6, _int4), "panels": (f"{PANELS.label}/.ready", 6, _panels),
 }  # fmt: skip
 """Tier -> sentinel, bits of a weight on disk at most, builder."""
 

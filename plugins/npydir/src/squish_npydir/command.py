@@ -29,9 +29,10 @@ def build(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
-    """Build a tier from the directory's own files; the next open takes the best one that is there.
+    """Build a tier from the directory's own files.
 
-    An interrupted build is completed when it is started again; the sentinel is written last.
+    The next open takes the best one that is there. An interrupted build is completed when it is started again; the
+    sentinel is written last.
     """
     with Progress("building", quiet) as progress:
         built = cache.build(model, tier, progress, delete_source=delete_source)

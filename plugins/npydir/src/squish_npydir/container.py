@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -33,7 +33,6 @@ from squish_core.api import (
     SquishError,
     TensorError,
     TensorSpec,
-    check_shape,
 )
 
 from . import awq, dialects, manifest, placing, sealing, tiers, writer
@@ -150,11 +149,10 @@ class Directory:
             problem = str(error)
         if problem:
             self._refuse_irregular(key, files)
-        encodings = [*self.cached(name, shape), *stored]
+        cached, shape = self.cached(name, key, shape)
+        encodings = [*cached, *stored]
         if encodings and problem:
             self.report("files", "warning", name, problem)
-        if encodings and shape is None:
-            shape = tiers.shape_of(encodings[0])
         extras = {} if encodings else {suffix: file.raw() for suffix, file in files.items()}
         return _spec(name, shape or (), encodings, extras, problem)
 
@@ -171,8 +169,7 @@ class Directory:
         """The encodings that the files make, the shape, and what is wrong with the others."""
         shape: Shape | None = None
         if "shape" in files:
-            shape = tuple(self.folder.numbers(files["shape"], "i64", self.folder.limits.rank))
-            check_shape(shape, self.folder.limits, tensor=name)
+            shape = self.folder.shape(files["shape"], name)
         encodings, problems = list[Encoding](), list[str]()
         for dialect in dialects.DIALECTS:
             first = files.get(next(iter(dialect.files.values())))
@@ -190,25 +187,28 @@ class Directory:
             problems += [why for suffix, why in dialects.REFUSED.items() if suffix in there] or ["has no files"]
         return encodings, shape, "; ".join(problems)
 
-    def cached(self, name: str, shape: Shape | None) -> Iterator[Encoding]:
-        """The encodings of the tiers; one of another shape than the tensor's own files is reported and left out."""
+    def cached(self, name: str, key: str, shape: Shape | None) -> tuple[list[Encoding], Shape | None]:
+        """The encodings of the tiers, and the shape; one of another shape than the tensor's own files is reported and
+        left out."""
+        encodings = list[Encoding]()
         for found in self.tiers:
             label = found.tier.label
             try:
-                encoding = found.find(name)
+                held = found.find(name, key)
             except SquishError as error:
                 self.report("tier", "warning", name, f"is not read from the tier {label}: {error}")
                 continue
-            if encoding is None:
-                self.missing[label] = self.missing.get(label, 0) + 1
-            elif shape is not None and tiers.shape_of(encoding) != shape:
-                found_shape = list(tiers.shape_of(encoding))
+            if held is None:
+                if found.tier.of_all:
+                    self.missing[label] = self.missing.get(label, 0) + 1
+            elif shape is not None and held[1] != shape:
                 self.report(
-                    "tier", "warning", name, f"has the shape {found_shape} in the tier {label}, {list(shape)} here"
+                    "tier", "warning", name, f"has the shape {list(held[1])} in the tier {label}, {list(shape)} here"
                 )
             else:
-                shape = tiers.shape_of(encoding)
-                yield encoding
+                encodings.append(held[0])
+                shape = held[1]
+        return encodings, shape
 
     def report(self, code: str, severity: str, where: str, message: str) -> None:
         """Add a finding."""

@@ -16,6 +16,7 @@ from squish_codecs.affine import Affine
 from squish_codecs.awq import Awq
 from squish_codecs.lowrank import LowRank
 from squish_codecs.palette import Palette
+from squish_codecs.panels import Panels
 
 from squish_core.api import DENSE, Codec, CodecSpec, Encoding, TensorError, TensorSpec, dtypes
 
@@ -82,6 +83,7 @@ def implementation(codec: CodecSpec) -> Codec:
 
 CODECS: dict[str, type[Codec]] = {
     "affine": Affine, "palette": Palette, "npydir.sqint2": Sqint2, "lowrank": LowRank, "awq": Awq,
+    "panels": Panels,
 }  # fmt: skip
 
 
@@ -132,6 +134,24 @@ def _awq(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
     return CodecSpec("awq", inner=_rows(bits=4, offset="bias")(shape, files, folder))
 
 
+def _panels(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
+    """Columns of one scale from the shape of the scales, and their dtype."""
+    found, columns = files["scale"].npy.shape, shape[-1] if shape else 0
+    groups = found[1] if len(found) == 3 else 0
+    if not groups or columns % groups:
+        raise TensorError(
+            f"{files['scale'].path} has no scales of groups that divide the rows",
+            expected=f"[panels, a divisor of {columns}, 16]", found=list(found), code="group_size",
+        )  # fmt: skip
+    return CodecSpec("panels", panels_params(columns // groups, files["scale"].npy.dtype, "offset" in files))
+
+
+def panels_params(group_size: int, scale_dtype: str, biased: bool) -> dict[str, Any]:
+    """As the four-bit dialects have it: codes have biases, or 7 stands for 0."""
+    offset = {"offset": "bias"} if biased else {"zero": 7}
+    return {"group_size": group_size, **offset, "scale_dtype": scale_dtype}
+
+
 def _dense(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
     return DENSE
 
@@ -161,6 +181,10 @@ DIALECTS = (
     Dialect(label="passthrough", files={"data": "pt"}, codec=_dense),
     Dialect(label="int8", files=_pair("q", "s"), codec=_rows(bits=8, word="i8")),
 )  # fmt: skip
+
+PANELS = Dialect(label="squish_panels", files=_pair("codes", "scale", offset="offset"), codec=_panels, each=0,
+                 optional=("offset",))  # fmt: skip
+"""A tier of its own (`tiers`, `laying`), not beside the arrays."""
 
 SUFFIXES = frozenset({"shape", *(suffix for dialect in DIALECTS for suffix in dialect.files.values())})
 

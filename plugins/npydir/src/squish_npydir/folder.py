@@ -20,6 +20,7 @@ from squish_core.api import (
     Source,
     SquishError,
     TensorError,
+    check_shape,
     dtypes,
 )
 
@@ -151,6 +152,10 @@ class Folder:
         raw = stored.head if len(stored.head) >= end else self.open(stored.path).read(0, end)
         kind = {"i64": "q", "f64": "d"}[dtype]
         return list(struct.unpack(f"{npy.byteorder}{npy.shape[0]}{kind}", raw[npy.offset : end]))
+
+    def shape(self, stored: Stored, tensor: str) -> tuple[int, ...]:
+        """The logical shape that an array `shape` holds."""
+        return check_shape(self.numbers(stored, "i64", self.limits.rank), self.limits, tensor=tensor)
 
     def _plain(self, path: str) -> Stored:
         size, first = self.source.first(path, SHAPE if path.endswith("__shape.npy") else COMMON)

@@ -24,6 +24,8 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         return Encoding(codec=codec, parts=_declared(spec, codec), label="int3 milo")
     if codec.id == "awq" and codec.inner is not None:
         return _awq(spec, codec.inner)
+    if encoding.label == "int3":  # a code a byte: which codes they are, only the dialect says
+        return Encoding(codec=codec, parts=_declared(spec, codec), label="int3")
     form = affine_form(codec) if codec.id != "lowrank" else None
     if form is not None:
         codec = CodecSpec("affine", form)

@@ -1,7 +1,8 @@
 """Cache tiers: whole-model encodings beside the directory's own files, each with a sentinel.
 
-In the order in which Squish loads them. A sentinel without its files, and files without their sentinel, are reported
-and otherwise ignored.
+Panels, which are ours, first: they alone hold exactly the values of the directory's own files. Then in the order in
+which Squish loads them. A sentinel without its files, and files without their sentinel, are reported and otherwise
+ignored.
 """
 
 from __future__ import annotations
@@ -25,29 +26,33 @@ from squish_core.api import (
     TensorSpec,
 )  # fmt: skip
 
+from .dialects import PANELS, encoding
 from .folder import Folder
 
 SUFFIX = ".safetensors"
+Held = tuple[Encoding, tuple[int, ...]]
 
 
 @frozen(kw_only=True)
 class Found:
-    """A tier that is there: `find` gives the encoding of a tensor by its name; `records`: all of them, where they lie
-    in one file of dense tensors."""
+    """A tier that is there: `find` gives the encoding and the shape of a tensor by its name and its safe key;
+    `records`: all of them, where they lie in one file of dense tensors."""
 
     tier: Tier
-    find: Callable[[str], Encoding | None]
+    find: Callable[[str, str], Held | None]
     records: Mapping[str, Record] = field(factory=dict)
 
 
 @frozen(kw_only=True)
 class Tier:
-    """A tier: its label, its sentinel, what must be there besides, and how its tensors are found."""
+    """A tier: its label, its sentinel, what must be there besides, and how its tensors are found. `of_all`: a tensor
+    that it lacks is worth a warning."""
 
     label: str
     sentinel: str
     needs: str
     open: Callable[[Folder, Tier], Found]
+    of_all: bool = True
 
 
 def read(folder: Folder, problems: list[Problem]) -> Iterator[Found]:
@@ -85,7 +90,7 @@ def _mlx(folder: Folder, tier: Tier) -> Found:
     records = {name: record for shard in shards for name, record in _records(folder, shard).items()}
     specs = {name: build(name, record) for name, record in records.items()}
 
-    def find(name: str) -> Encoding | None:
+    def find(name: str, key: str) -> Held | None:
         base = name.removesuffix(".weight")
         if name in specs and f"{base}.scales" in specs:
             return _quantised(tier.label, name, base, specs, settings)
@@ -94,7 +99,24 @@ def _mlx(folder: Folder, tier: Tier) -> Found:
     return Found(tier=tier, find=find)
 
 
-def _quantised(label: str, name: str, base: str, specs: Mapping[str, TensorSpec], settings: Any) -> Encoding:
+def _panels(folder: Folder, tier: Tier) -> Found:
+    """Four-bit codes in panels of sixteen rows: of the tensors that have such codes."""
+
+    def find(name: str, key: str) -> Held | None:
+        stem, suffixes = f"{tier.label}/{key}", PANELS.files
+        files = {role: stored for role, suffix in suffixes.items() if (stored := folder.find(f"{stem}__{suffix}"))}
+        if not files:
+            return None
+        stored = folder.find(f"{stem}__shape")
+        if stored is None or "data" not in files:
+            raise TensorError(f"{stem} has no {'__shape' if stored is None else '__codes'}", code="partner")
+        shape = folder.shape(stored, name)
+        return encoding(PANELS, name, shape, files, folder), shape
+
+    return Found(tier=tier, find=find)
+
+
+def _quantised(label: str, name: str, base: str, specs: Mapping[str, TensorSpec], settings: Any) -> Held:
     """Codes in u32 words, w = q * scale + bias; bits and group size as the configuration says."""
     own = settings.get(base, settings) if isinstance(settings, dict) else {}
     own = own if isinstance(own, dict) else settings
@@ -110,23 +132,19 @@ def _quantised(label: str, name: str, base: str, specs: Mapping[str, TensorSpec]
     }
     params = {"bits": bits, "group_size": group, "word": "u32", "offset": "bias", "scale_dtype": parts["scale"].dtype}
     made = Encoding(codec=CodecSpec("affine", params), parts=parts, label=label)
-    declared = Affine().parts(TensorSpec(name=name, shape=shape_of(made), dtype="f32"), params)
+    words = parts["data"].shape
+    shape = (*words[:-1], words[-1] * 32 // bits)
+    declared = Affine().parts(TensorSpec(name=name, shape=shape, dtype="f32"), params)
     if declared != {role: (part.dtype, part.shape) for role, part in parts.items()}:
         raise TensorError("has codes, scales and biases that do not fit each other", tensor=name, code="shape")
-    return made
-
-
-def shape_of(encoding: Encoding) -> tuple[int, ...]:
-    """The shape of a tensor in a tier."""
-    part, bits = encoding.parts["data"], encoding.codec.params.get("bits")
-    return part.shape if bits is None else (*part.shape[:-1], part.shape[-1] * 32 // bits)
+    return made, shape
 
 
 def _weights(folder: Folder, tier: Tier) -> Found:
     """One safetensors file of dense tensors."""
     records = _records(folder, tier.needs)
 
-    def find(name: str) -> Encoding | None:
+    def find(name: str, key: str) -> Held | None:
         return _dense(tier.label, build(name, records[name])) if name in records else None
 
     return Found(tier=tier, find=find, records=records)
@@ -135,12 +153,12 @@ def _weights(folder: Folder, tier: Tier) -> Found:
 def _finalized(folder: Folder, tier: Tier) -> Found:
     """One dense array for each tensor."""
 
-    def find(name: str) -> Encoding | None:
-        key = name.replace(".", "__")
-        stored = None if "/" in key else folder.find(f"{tier.label}/{key}")
+    def find(name: str, key: str) -> Held | None:
+        plain = name.replace(".", "__")  # Squish's, whatever the key
+        stored = None if "/" in plain else folder.find(f"{tier.label}/{plain}")
         if stored is None:
             return None
-        return Encoding(codec=DENSE, parts={"data": stored.raw()}, label=tier.label)
+        return Encoding(codec=DENSE, parts={"data": stored.raw()}, label=tier.label), stored.npy.shape
 
     return Found(tier=tier, find=find)
 
@@ -153,14 +171,15 @@ def _records(folder: Folder, path: str) -> Mapping[str, Record]:
         raise error.within(file=source.name) from None
 
 
-def _dense(label: str, spec: TensorSpec | None) -> Encoding | None:
+def _dense(label: str, spec: TensorSpec | None) -> Held | None:
     if spec is None or not spec.encodings:
         return None
     part: Part = spec.encodings[0].parts["data"]
-    return Encoding(codec=DENSE, parts={"data": part}, label=label)
+    return Encoding(codec=DENSE, parts={"data": part}, label=label), part.shape
 
 
 TIERS = (
+    Tier(label=PANELS.label, sentinel=f"{PANELS.label}/.ready", needs=f"{PANELS.label}/", open=_panels, of_all=False),
     Tier(label="squish_4bit", sentinel=".squish_4bit_ready", needs="squish_4bit/config.json", open=_mlx),
     Tier(label="squish_3bit", sentinel=".squish_3bit_ready", needs="squish_3bit/config.json", open=_mlx),
     Tier(label="squish_weights", sentinel=".squish_ready", needs="squish_weights.safetensors", open=_weights),

@@ -30,7 +30,7 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
         encoding = spec.encodings[0]
         parts = encoding.parts.items()
         size += sum(len(_header(encoding.label, role, part)) + part.nbytes for role, part in parts)
-        size += len(_shape(spec.shape))
+        size += len(shape_array(spec.shape))
     dropped = [f"meta {key}" for key in meta if key not in STATS]
     dropped += [f"asset {name}" for name in assets if name not in ASSETS]
     return Layout(size=size + sum(assets[name] for name in assets if name in ASSETS), dropped=tuple(dropped))
@@ -46,7 +46,7 @@ def write(sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], asse
                 member.write(_header(label, role, stream.part))
                 stream.write_to(member)
         with sink.member(f"{key}__shape.npy", "tensors") as member:
-            member.write(_shape(tensor.spec.shape))
+            member.write(shape_array(tensor.spec.shape))
     for name, data in assets.items():
         if name in ASSETS:
             with sink.member(name) as member:
@@ -83,7 +83,8 @@ def _header(label: str, role: str, part: Part) -> bytes:
     return header(part.dtype, shape)
 
 
-def _shape(shape: tuple[int, ...]) -> bytes:
+def shape_array(shape: tuple[int, ...]) -> bytes:
+    """The file of a tensor's logical shape."""
     return header("i64", (len(shape),)) + b"".join(size.to_bytes(8, "little") for size in shape)
 
 

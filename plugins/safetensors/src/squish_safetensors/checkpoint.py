@@ -13,7 +13,6 @@ from squish_safetensors.layers import with_config
 DECLARING = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 """Assets in which a method may declare its quantisation besides config.json: those of a source say nothing of what is
 written."""
-MAX_SHARD_SIZE = "max_shard_size"
 
 
 class Checkpoint(Refinement):
@@ -50,5 +49,5 @@ class Checkpoint(Refinement):
         specs = [tensor.spec for tensor in tensors]
         kept = {name: data for name, data in assets.items() if name not in DECLARING}
         declared = with_config(kept, lambda config: self.declare(config, specs, options))
-        size = {MAX_SHARD_SIZE: options.get(MAX_SHARD_SIZE, "5GB")}
+        size = {writer.MAX_SHARD_SIZE: options.get(writer.MAX_SHARD_SIZE, "5GB")}
         writer.write(sink, stored, {**meta, "format": self.framework}, declared, size, in_order=True)

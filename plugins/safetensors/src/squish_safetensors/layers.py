@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -49,9 +49,7 @@ class Files:
 
     def read(self, part: Part, what: str) -> bytes:
         """The bytes of a small part; `what` names it in errors."""
-        return b"".join(
-            self._file(segment.file).read(segment.offset, segment.length, what) for segment in part.segments
-        )
+        return b"".join(self.file(segment.file).read(segment.offset, segment.length, what) for segment in part.segments)
 
     def json(self, name: str) -> tuple[dict[str, Any], list[Problem]]:
         """The object in an asset; {} where it is not there, and a warning where it cannot be read."""
@@ -65,20 +63,21 @@ class Files:
         except SquishError as error:
             return {}, [Problem(code="json", severity="warning", where=name, message=f"is not used: {error}")]
 
-    def _file(self, number: int) -> Source:
+    def file(self, number: int) -> Source:
+        """A file of the Index by its number."""
         name = self.index.files[number].name
         return self.source if not self.source.is_dir and name == self.source.filename else self.source.member(name)
 
 
 def collect(
-    tensors: Mapping[str, TensorSpec], suffixes: Iterable[str], *, base: str = ".weight", beside: Iterable[str] = (),
-    packed: Iterable[str] = (),
+    tensors: Mapping[str, TensorSpec], suffixes: Iterable[str], *, bases: Sequence[str] = (".weight",),
+    beside: Iterable[str] = (), packed: Iterable[str] = (),
 ) -> dict[str, dict[str, Part]]:  # fmt: skip
     """Layers by name, their parts by suffix. `<layer><base>` is a plain tensor where none of `suffixes` is there,
     unless its dtype is one of `packed`: values that mean nothing without the parts that are missing then. Suffixes
     `beside` belong to a layer that there is, and are plain tensors otherwise."""
     key = frozenset(suffixes)
-    every = sorted({*key, *beside, base}, key=len, reverse=True)
+    every = sorted({*key, *beside, *bases}, key=len, reverse=True)
     pattern = re.compile(f"(.*?)({'|'.join(map(re.escape, every))})", re.DOTALL)
     found: dict[str, dict[str, Part]] = {}
     for name, spec in tensors.items():
@@ -87,18 +86,19 @@ def collect(
             found.setdefault(split[1], {})[split[2]] = stored_part(spec)
     return {
         layer: parts
-        for layer, parts in found.items() if key.intersection(parts) or (base in parts and parts[base].dtype in packed)
+        for layer, parts in found.items()
+        if key.intersection(parts) or any(base in parts and parts[base].dtype in packed for base in bases)
     }  # fmt: skip
 
 
 def refine(
     index: Index, name: str, version: str, layers: Mapping[str, Parts], make: Make, problems: Iterable[Problem], *,
-    base: str = ".weight",
+    bases: Sequence[str] = (".weight",),
 ) -> Index:  # fmt: skip
     """The Index with each layer's tensors replaced by one, in the place of the first of them.
 
-    A layer that `make` refuses becomes a tensor `<layer><base>` without an encoding: its parts are extras, and a
-    Problem says why.
+    A layer that `make` refuses becomes a tensor `<layer><base>` without an encoding, with the first base where none is
+    there: its parts are extras, and a Problem says why.
     """
     owner = {layer + suffix: layer for layer, parts in layers.items() for suffix in parts}
     found = list(problems)
@@ -111,6 +111,7 @@ def refine(
         spec = plain
         if layer is not None:
             done.add(layer)
+            base = next((each for each in bases if each in layers[layer]), bases[0])
             spec = _made(make, layer, layers[layer], layer + base, found)
         if tensors.setdefault(spec.name, spec) is not spec:
             message = "is stored twice, quantised and as it is; the second one is left out"
@@ -125,7 +126,7 @@ def _made(make: Make, layer: str, parts: Parts, name: str, problems: list[Proble
         code = error.code or "layer"
         problems.append(Problem(code=code, severity="error", where=name, message=str(error.within(tensor=name))))
         first = next(iter(parts.values()))
-        extras = {suffix.lstrip("."): part for suffix, part in parts.items()}
+        extras = {suffix.lstrip(".") or "data": part for suffix, part in parts.items()}
         return TensorSpec(
             name=name, shape=first.shape, dtype="unknown", extras=extras, problem=str(error).rstrip(".")
         )  # fmt: skip
@@ -194,9 +195,8 @@ def names_nothing(override: str) -> Problem:
 
 def stored_part(spec: TensorSpec) -> Part:
     """The one part of a stored tensor; its dtype is the tensor's, also where the container has packed bytes."""
-    for encoding in spec.encodings:
-        return next(iter(encoding.parts.values()))
-    return next(iter(spec.extras.values()))
+    parts = spec.encodings[0].parts if spec.encodings else spec.extras
+    return next(iter(parts.values()))
 
 
 def bare(parts: Parts) -> dict[str, Part]:

@@ -56,7 +56,9 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     if spec.name == METADATA or not _encodable(spec.name):
         return Refusal(why=f"safetensors cannot hold a tensor of the name {spec.name!a}", code="name")
     packed = dtypes.bits(dtype) < 8
-    part = Part(dtype="u8", shape=(_bytes(dtype, spec),)) if packed else Part(dtype=dtype, shape=spec.shape)
+    part = (
+        Part(dtype="u8", shape=(dtypes.nbytes(dtype, spec.shape),)) if packed else Part(dtype=dtype, shape=spec.shape)
+    )
     return Encoding(codec=encoding.codec, parts={"data": part})
 
 
@@ -67,7 +69,7 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
     size = sum(len(file.header) + file.data for file in files) + sum(assets[name] for name in kept)
     if MAX_SHARD_SIZE in options:
         size += len(_index_json(files))
-    dropped = [f"metadata {key} (not text)" for key in meta if key not in _texts(meta)]
+    dropped = [f"metadata {key} (not text)" for key in meta if key not in texts(meta)]
     return Layout(size=size, dropped=(*dropped, *(f"asset {name}" for name in assets if name not in kept)))
 
 
@@ -113,7 +115,7 @@ def plan(
         ordered = tuple(
             sorted(group, key=lambda spec: _ALIGNED if in_order and _nbytes(spec) % 8 == 0 else _place(spec))
         )
-        header = dump_header([(spec.name, _dtype(spec), spec.shape) for spec in ordered], _texts(meta))
+        header = dump_header([(spec.name, _dtype(spec), spec.shape) for spec in ordered], texts(meta))
         files.append(Planned(f"model-{number:05}-of-{len(groups):05}.safetensors", ordered, header))
     return files
 
@@ -162,7 +164,7 @@ def _index_json(files: Sequence[Planned]) -> bytes:
     return (json.dumps(listing, ensure_ascii=False, indent=2, sort_keys=True) + "\n").encode()
 
 
-def _texts(meta: Mapping[str, Any]) -> dict[str, str]:
+def texts(meta: Mapping[str, Any]) -> dict[str, str]:
     """The metadata that is text, in the given order."""
     plain = {key: value.value if isinstance(value, Typed) else value for key, value in meta.items()}
     return {
@@ -187,9 +189,5 @@ def _dtype(spec: TensorSpec) -> str:
     return str(spec.encodings[0].codec.params.get("dtype", spec.dtype))
 
 
-def _bytes(dtype: str, spec: TensorSpec) -> int:
-    return dtypes.nbytes(dtype, spec.shape)
-
-
 def _nbytes(spec: TensorSpec) -> int:
-    return _bytes(_dtype(spec), spec)
+    return dtypes.nbytes(_dtype(spec), spec.shape)

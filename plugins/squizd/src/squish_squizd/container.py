@@ -30,15 +30,16 @@ from squish_core.api import (
 )  # fmt: skip
 
 from . import sections, verifying, writer
+from .accepting import accepts
 from .anatomy import Anatomy
 from .blocks import NPCL_DTYPES, Block
 from .findings import Findings
-from .header import ARCHITECTURES, Header
+from .header import ARCHITECTURES, GLOBAL_KEY, Header
 from .names import logical_shape
+from .placing import Wanted
 from .tables import Scales
+from .writer import ARCH, META
 
-META = "squish.meta"
-ARCH = "squizd.arch_id"
 LABELS = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "NPCL": "NumPy"}
 # The order in which the format tries them (P10); SPARSE and EAGLE select nothing.
 PRIORITY = (
@@ -74,18 +75,18 @@ class Squizd(Container):
         return tuple(recipes)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
-        return writer.accepts(spec, encoding, writer.Wanted.parse(options))
+        return accepts(spec, encoding, Wanted.parse(options))
 
     def layout(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> Layout:
-        return writer.layout(specs, meta, assets, writer.Wanted.parse(options))
+        return writer.layout(specs, meta, assets, Wanted.parse(options))
 
     def write(
         self, sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes],
         options: Options,
     ) -> None:  # fmt: skip
-        writer.write(sink, tensors, meta, assets, writer.Wanted.parse(options))
+        writer.write(sink, tensors, meta, assets, Wanted.parse(options))
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
         # The draft head, a child of its own here, is verified with the file it lies in.
@@ -135,7 +136,7 @@ class _Builder:
         tensors = {}
         for key, name, block in self.anatomy.named():
             tensors[name] = self._spec(key, name, block)
-            for other in self.anatomy.global_names(block)[1:] if key > 0xFFFF_FFFE else ():
+            for other in self.anatomy.global_names(block)[1:] if key == GLOBAL_KEY else ():
                 tensors[other] = self._spec(key, other, block, tied_to=name)
         return tensors
 
@@ -143,9 +144,11 @@ class _Builder:
         """The order in which the tensors stood where they came from, when the file says so."""
         order = self.anatomy.names.attrs.get("order")
         names = list(tensors)
-        if not isinstance(order, list) or sorted(map(str, order)) != sorted(map(str, range(len(names)))):
+        if not (isinstance(order, list) and all(type(place) is int for place in order)):
             return tensors
-        return {names[int(place)]: tensors[names[int(place)]] for place in order}
+        if sorted(order) != list(range(len(names))):
+            return tensors
+        return {names[place]: tensors[names[place]] for place in order}
 
     def _spec(self, key: int, name: str, block: Block, tied_to: str | None = None) -> TensorSpec:
         shape = logical_shape(block, name, self.anatomy.names, self.found)

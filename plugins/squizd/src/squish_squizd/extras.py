@@ -11,7 +11,8 @@ from typing import IO, Any, Self
 from squish_core import api
 from squish_core.api import FormatError, Outgoing, Refusal, Sink, SquishError, Stream
 
-from . import placing, writer
+from . import placing
+from .accepting import accepts
 from .blocks import ALIGNMENT
 from .header import DRAFT_KEY
 from .placing import Placed, Wanted
@@ -73,7 +74,7 @@ class Draft:
         for name, spec in file.index.tensors.items():
             made: Any = Refusal(why=spec.problem or "it has no encoding")
             if spec.encodings:
-                made = writer.accepts(spec, spec.encodings[0], Wanted())
+                made = accepts(spec, spec.encodings[0], Wanted())
             if not isinstance(made, Refusal) and spec.encodings[0].codec.id not in ("dense", "squizd.int4"):
                 made = Refusal(
                     why=f"it holds dense and INT4 tensors as SQUIZD has them, not {spec.encodings[0].codec.id}"

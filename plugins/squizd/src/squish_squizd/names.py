@@ -37,7 +37,7 @@ class Names:
         return found
 
 
-def read_names(source: Source, at: int, end: int, found: Findings) -> tuple[Names | None, int]:
+def read_names(source: Source, at: int, end: int, limits: Limits, found: Findings) -> tuple[Names | None, int]:
     """The section at `at` (None when it is not there, or bad) and where it ends."""
     if at + 8 > end or source.read(at, 4) != MAGIC:
         return None, at
@@ -58,13 +58,13 @@ def read_names(source: Source, at: int, end: int, found: Findings) -> tuple[Name
     try:
         if length > MOST:
             raise ValueError(f"longer than {MOST} bytes")
-        return _parse(cbor.loads(source.read(at + 8, length))), stop
+        return _parse(cbor.loads(source.read(at + 8, length)), limits), stop
     except (ValueError, SquishError) as error:
         found.warn("P9", "SQXT", f"cannot be used, names are synthesised: {error}", offset=at)
         return None, stop
 
 
-def _parse(root: Any) -> Names:
+def _parse(root: Any, limits: Limits) -> Names:
     if not isinstance(root, dict) or type(root.get("v")) is not int:
         raise ValueError("it is not a map with an integer v")
     if root["v"] != 1:
@@ -73,7 +73,6 @@ def _parse(root: Any) -> Names:
     attrs = root.get("attrs", {})
     if not (isinstance(names, dict) and isinstance(shapes, dict) and isinstance(attrs, dict)):
         raise ValueError("names, shapes or attrs is not a map")
-    limits = Limits()
     for key, listed in names.items():
         if type(key) is not int or not 0 <= key < 1 << 32 or not isinstance(listed, list):
             raise ValueError(f"names has an entry that is not layer: list ({key!r})")

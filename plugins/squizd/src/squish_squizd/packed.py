@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from squish_codecs.affine import Affine
+from squish_codecs.families import SQUIZD
 
 from squish_core.api import Codec, CodecError, CodecSpec, Codes, Exactness, Params, PartArray, Parts, Region, TensorSpec
 
@@ -23,16 +24,11 @@ class Packed(Codec):
     """
 
     scanned = ("table",)  # one entry may be for all rows
-    bits: ClassVar[int]
-    signed: ClassVar[bool]
     affine = Affine()
 
     def scheme(self, params: Params) -> dict[str, Any]:
         """The same in the affine codec's terms."""
-        return {
-            "bits": self.bits, "axis": "flat", "offset": "bias", "signed": self.signed,
-            "group_size": params.get("group_size", 0),
-        }  # fmt: skip
+        return {**SQUIZD[self.id], "group_size": params.get("group_size", 0)}
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         declared = self.affine.parts(spec, self.scheme(params))
@@ -51,7 +47,7 @@ class Packed(Codec):
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        made = self.affine.encode(panel, self._encoding(params))
+        made = self.affine.encode(panel, self._encoding(params), stats=stats)
         return {"codes": made["data"], "table": _table(made)}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
@@ -66,6 +62,9 @@ class Packed(Codec):
         params = {**params, "group_size": size}
         self.affine.params_for(spec, self._encoding(params))
         return params
+
+    def weighs(self, params: Params) -> bool:
+        return params.get("search") == "activations"
 
     def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
         """In groups along rows, where they divide them."""
@@ -90,13 +89,13 @@ class Packed(Codec):
 class Int4(Packed):
     """Two's complement nibbles, low one first."""
 
-    bits, signed = 4, True
+    id = "squizd.int4"
 
 
 class Int2(Packed):
     """Unsigned crumbs, least significant first."""
 
-    bits, signed = 2, False
+    id = "squizd.int2"
 
 
 class _Column:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
 from typing import Any
 
 from attrs import define, field, frozen
+from squish_codecs.wrapping import rows_and_columns
 
 from squish_core.api import CodecSpec, Part, Refusal, SquishError, TensorSpec
 
@@ -76,7 +76,7 @@ class Placed:
     @property
     def matrix(self) -> tuple[int, int]:
         """Rows and columns of the block."""
-        return rows_columns(self.spec.shape)
+        return rows_and_columns(self.spec.shape)
 
     @property
     def id(self) -> int:
@@ -188,11 +188,6 @@ def is_masked(spec: TensorSpec) -> bool:
     return spec.encodings[0].codec.id == "masked"
 
 
-def rows_columns(shape: tuple[int, ...]) -> tuple[int, int]:
-    """A shape as a matrix: leading axes are rows."""
-    return (prod(shape[:-1]), shape[-1]) if shape else (1, 1)
-
-
 def has_mask(block: Placed) -> bool:
     """Whether a sparse layer has a bitmap for the block: those that are two-dimensional in the file."""
     return block.kind != "NPCL" or len(block.spec.shape) == 2
@@ -213,7 +208,7 @@ def fits(spec: TensorSpec, codec: CodecSpec, parts: Mapping[str, Part]) -> Refus
     """Why a tensor cannot become a block, if it cannot."""
     if codec.id not in KINDS:
         return Refusal(why=f"SQUIZD has no block for {codec.id}; encode it as int4, int2, tca_tbe, bf16, f16 or f32")
-    if any(size >= 1 << 32 for size in (*spec.shape, *rows_columns(spec.shape))):
+    if any(size >= 1 << 32 for size in (*spec.shape, *rows_and_columns(spec.shape))):
         return Refusal(why="a dimension does not fit 32 bits", code="shape")
     if codec.id == "dense" and (spec.dtype not in NPCL_CODES or len(spec.shape) > 8):
         return Refusal(
@@ -252,7 +247,7 @@ def _npcl(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
 
 
 def _packed(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
-    rows, columns = rows_columns(spec.shape)
+    rows, columns = rows_and_columns(spec.shape)
     if codec.id == "squizd.int4":
         return struct.pack("<4sII", b"INT4", rows, columns)
     length = codec.params.get("group_size", max(spec.elements, 1))
@@ -260,7 +255,7 @@ def _packed(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
 
 
 def _tcaw(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
-    rows, columns = rows_columns(spec.shape)
+    rows, columns = rows_and_columns(spec.shape)
     high = codec.params["n_high"]
     base = codec.params["base_exponent"]
     fixed = TCAW.pack(b"TCAW", rows, 64, columns, 2, base, 3, 0, high, spec.elements - high)
@@ -268,7 +263,7 @@ def _tcaw(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
 
 
 def _astw(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
-    rows, columns = rows_columns(spec.shape)
+    rows, columns = rows_and_columns(spec.shape)
     x, y = map(int, codec.params["footprint"].split("x"))
     return struct.pack("<4sIII", b"ASTW", columns, rows, x << 4 | y)
 

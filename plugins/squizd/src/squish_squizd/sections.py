@@ -90,7 +90,7 @@ def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits,
     for number, table in enumerate(anatomy.tables):
         anatomy.add("scale table", table.at, table.end, f"{table.count} entries{', sub-blocks' if number else ''}")
     after = anatomy.tables[-1].end if anatomy.tables else weights_end
-    names, stop = read_names(source, aligned(after), end, found)
+    names, stop = read_names(source, aligned(after), end, limits, found)
     if stop > aligned(after):
         anatomy.names = names or Names()
         anatomy.add("names", aligned(after), stop, "SQXT")

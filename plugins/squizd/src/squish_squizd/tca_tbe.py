@@ -6,10 +6,11 @@ The layout follows the triple-bitmap encoding of ZipServ (arXiv 2603.17435).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from math import prod
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from squish_codecs.packing import ONES
+from squish_codecs.wrapping import rows_and_columns, rows_of
 
 from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec
 
@@ -31,7 +32,7 @@ class TcaTbe(Codec):
         self._before: WeakKeyDictionary[object, np.ndarray] = WeakKeyDictionary()
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        rows, columns = _matrix(spec.shape)
+        rows, columns = rows_and_columns(spec.shape)
         planes = dict.fromkeys(PLANES, ("u64", (rows, -(-columns // 64))))
         return {**planes, "high": ("u8", (params["n_high"],)), "full": ("u16", (rows * columns - params["n_high"],))}
 
@@ -66,7 +67,7 @@ class TcaTbe(Codec):
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        bits = _bits(panel).reshape(_matrix(panel.shape))
+        bits = _bits(panel).reshape(rows_and_columns(panel.shape))
         code = _exponents(bits).astype(np.int16) - params["base_exponent"]
         short = (code >= 1) & (code <= 7)
         code = np.where(short, code, 0).astype(np.uint8)
@@ -80,8 +81,8 @@ class TcaTbe(Codec):
         return {**made, "high": ((high >> 8 & 0x80) | (high & 0x7F)).astype(np.uint8), "full": bits[~short]}
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        rows, columns = _matrix(spec.shape)
-        start, stop = _rows(region, spec, rows)
+        rows, columns = rows_and_columns(spec.shape)
+        start, stop, _ = rows_of(region, spec.shape)
         before = self._counts_before(parts, rows)
         if int(before[-1]) != params["n_high"]:
             raise CodecError(
@@ -132,17 +133,6 @@ def _codes(parts: Parts, start: int, stop: int, columns: int) -> np.ndarray:
     return code
 
 
-def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    return (prod(shape[:-1]), shape[-1]) if shape else (1, 1)
-
-
-def _rows(region: Region, spec: TensorSpec, rows: int) -> tuple[int, int]:
-    if len(spec.shape) < 2:
-        return 0, rows
-    inner = prod(spec.shape[1:-1])
-    return region[0].start * inner, region[0].stop * inner
-
-
 def _bits(panel: np.ndarray) -> np.ndarray:
     import ml_dtypes
 
@@ -156,6 +146,5 @@ def _exponents(bits: np.ndarray) -> np.ndarray:
 def _popcount(words: np.ndarray) -> np.ndarray:
     if hasattr(np, "bitwise_count"):
         return np.bitwise_count(words)
-    table = np.array([byte.bit_count() for byte in range(256)], np.uint8)
-    counts: np.ndarray = table[np.ascontiguousarray(words).view(np.uint8)].reshape(*words.shape, 8).sum(axis=-1)
+    counts: np.ndarray = ONES[np.ascontiguousarray(words).view(np.uint8)].reshape(*words.shape, 8).sum(axis=-1)
     return counts

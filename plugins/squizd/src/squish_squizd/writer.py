@@ -9,21 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import cbor2
-from squish_codecs.families import affine_form
-from squish_codecs.scheme import Scheme
 
-from squish_core.api import (
-    CodecSpec,
-    Encoding,
-    FormatError,
-    Layout,
-    Outgoing,
-    Part,
-    Refusal,
-    Sink,
-    TensorSpec,
-    dump_meta,
-)  # fmt: skip
+from squish_core.api import FormatError, Layout, Outgoing, Part, Sink, TensorSpec, dump_meta
 
 from . import extras, placing
 from .blocks import ALIGNMENT, aligned
@@ -33,34 +20,8 @@ from .scales import Entries
 from .tables import QUANTISED
 
 ARCH, META = "squizd.arch_id", "squish.meta"
+"""Keys of the metadata: the architecture's number, and under which SQXT holds all others and the assets."""
 _MOST_META = 48 << 20
-
-
-def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | Refusal:
-    """Dense f32, f16 and bf16, INT4, INT2, TCA-TBE and ASTC; affine codes are repacked; FFN tiles masked on request."""
-    codec, parts = encoding.codec, dict(encoding.parts)
-    in_layer = placing.layer_of(spec.name) is not None
-    inner = placing.unwrapped(codec)
-    form = None if codec.id in (*placing.KINDS, "masked") else affine_form(codec)
-    if form is not None:
-        made = _repacked(spec, form)
-        if isinstance(made, Refusal):
-            return made
-        codec, parts = made.codec, dict(made.parts)
-        inner = codec
-    refusal = placing.fits(spec, inner, parts)
-    if refusal:
-        return refusal
-    maskable = in_layer and (inner.id != "dense" or len(spec.shape) == 2)
-    if codec.id == "masked" and not maskable:
-        return Refusal(why="only matrices of a layer can have a mask", code="mask")
-    if wanted.sparsity and codec.id != "masked" and maskable and len(spec.shape) == 2 and placing.is_ffn(spec.name):
-        side = wanted.block_size or 64
-        codec = CodecSpec("masked", {"block_size": side, "sparsity": wanted.sparsity}, inner=codec)
-        rows, columns = placing.rows_columns(spec.shape)
-        parts["mask"] = Part(dtype="u8", shape=(-(-(-(-rows // side) * -(-columns // side)) // 8),))
-    bare = {role: Part(dtype=part.dtype, shape=part.shape) for role, part in parts.items()}
-    return Encoding(codec=codec, parts=bare, label=encoding.label)
 
 
 def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted) -> Layout:
@@ -178,8 +139,11 @@ def _names(
         if block.kind != "NPCL" and len(block.spec.shape) != 2
     }
     natural = [block.spec.name for blocks in placement.layers.values() for block in blocks]
+    others: dict[str, list[str]] = {}
+    for name, shared in placement.tied:
+        others.setdefault(shared.spec.name, []).append(name)
     for block in placement.globals:
-        natural += [block.spec.name, *(name for name, shared in placement.tied if shared is block)]
+        natural += [block.spec.name, *others.get(block.spec.name, ())]
     attrs: dict[str, Any] = {}
     if natural != placement.order:
         places = {name: place for place, name in enumerate(natural)}
@@ -216,19 +180,3 @@ def _arch(wanted: Wanted, meta: Mapping[str, Any], assets: Mapping[str, bytes]) 
             named = None
     names = [name for name in ARCHITECTURES[1:] if isinstance(named, str) and named.lower().startswith(name)]
     return ARCHITECTURES.index(names[0]) if names else 0
-
-
-def _repacked(spec: TensorSpec, form: Mapping[str, Any]) -> Encoding | Refusal:
-    """How affine codes would lie in INT4 or INT2 blocks, when their groups run along rows; the core tries it."""
-    scheme = Scheme.of(form).upright
-    whole = spec.elements if scheme.flat else spec.shape[-1] if spec.shape else 0
-    group = scheme.group_size or whole
-    if scheme.bits not in (2, 3, 4) or scheme.group_axis != -1 or len(spec.shape) < 2 or not group or whole % group:
-        return Refusal(why="only affine codes of 2 to 4 bits in groups that divide a row fit; encode it as int4")
-    bits = 2 if scheme.bits == 2 else 4
-    packed = CodecSpec(f"squizd.int{bits}", {"group_size": group})
-    parts = {
-        "codes": Part(dtype="u8", shape=(-(-spec.elements * bits // 8),)),
-        "table": Part(dtype="u32", shape=(spec.elements // group, 4)),
-    }
-    return Encoding(codec=packed, parts=parts, label=f"INT{bits}")

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from squish_codecs.affine import Affine
+from squish_ggml.blocks import BLOCKS
 from squish_safetensors.header import TAG_OF
 
 from squish_core.api import (
@@ -74,6 +75,8 @@ def _afq(spec: TensorSpec, codec: CodecSpec) -> Encoding | Refusal:
     if bits not in tables.AFQ_BITS or group not in tables.AFQ_GROUPS:
         legal = f"{tables.AFQ_BITS} bits in groups of {tables.AFQ_GROUPS}"
         return Refusal(why=f"AFQ has {legal}, not {bits} in {group}", code="affine")
+    if len(spec.shape) < 2:
+        return Refusal(why=f"AFQ has rows of codes, not {list(spec.shape)}", code="shape")
     scale = _scale_dtype(codec.params)
     if scale not in tables.AFQ_SCALES:
         return Refusal(why=f"AFQ has scales of {' or '.join(tables.AFQ_SCALES)}, not {scale}", code="affine")
@@ -154,8 +157,6 @@ def _target(key: str, spec: TensorSpec, wanted: CodecSpec) -> CodecSpec | None:
 
 def _blocks(wanted: CodecSpec, promote: bool, last: int) -> CodecSpec | None:
     """The block type that divides a row: the promoted one or its fallback; q8_0 for one that is not encoded here."""
-    from squish_ggml.blocks import BLOCKS
-
     asked = wanted.id.removeprefix("ggml.")
     name = tables.GGML_PROMOTED[asked] if promote else asked
     name = tables.GGML_FALLBACK.get(name, name) if last % BLOCKS[name].elements else name

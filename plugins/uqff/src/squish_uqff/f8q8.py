@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+import numpy as np
 from squish_codecs.float8 import table_of
 
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
-
-if TYPE_CHECKING:
-    import numpy as np
 
 BLOCK, BLOCK_BYTES = 32, 33
 SCALE = 416  # what the writer takes for the largest e4m3 value
@@ -33,8 +30,6 @@ class F8Q8(Codec):
         return (step, *(None for _ in spec.shape[1:]))
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        import numpy as np
-
         first = region[0].start * dtypes.count(spec.shape[1:]) // BLOCK if region else 0
         blocks = parts["data"][first : first - (-out.size // BLOCK)]
         scale = (table_of("f8_e4m3") / np.float32(SCALE))[blocks[:, 0]]
@@ -48,9 +43,6 @@ class F8Q8(Codec):
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
         """The scale is rounded to e4m3 first, then the codes to it."""
-        import ml_dtypes
-        import numpy as np
-
         values = np.ascontiguousarray(panel, np.float32).reshape(-1)
         blocks = np.zeros((-(-values.size // BLOCK), BLOCK), np.float32)
         blocks.reshape(-1)[: values.size] = values
@@ -58,7 +50,7 @@ class F8Q8(Codec):
         if not np.isfinite(largest).all():
             raise CodecError("infinities and NaN have no F8Q8 form", code="values")
         stored = np.minimum(largest / np.float32(127) * np.float32(SCALE), np.float32(SCALE))
-        stored = stored.astype(ml_dtypes.float8_e4m3fn)
+        stored = stored.astype(dtypes.to_numpy("f8_e4m3"))
         scale = stored.astype(np.float32) / np.float32(SCALE)
         codes = np.rint(blocks / np.where(scale > 0, scale, 1)[:, None])
         data = np.empty((len(blocks), BLOCK_BYTES), np.uint8)

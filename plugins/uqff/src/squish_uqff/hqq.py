@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
-
-if TYPE_CHECKING:
-    import numpy as np
+from squish_uqff.half_quadratic import quantise
 
 MAX_GROUP = 1 << 20
 
@@ -60,8 +60,6 @@ class Hqq(Codec):
         return (max(1, columns // math.gcd(columns, inner)), *(None for _ in spec.shape[1:]))
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        import numpy as np
-
         rows, columns = _matrix(spec, params)
         packing, by_row = PACKINGS[params["bits"]], params["axis"] == 1
         mask = (1 << params["bits"]) - 1
@@ -101,9 +99,6 @@ class Hqq(Codec):
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-
-        from squish_uqff.half_quadratic import quantise
-
         rows, columns = _matrix(TensorSpec(name="", shape=panel.shape, dtype="f32"), params)
         matrix, by_row = panel.reshape(rows, columns), params["axis"] == 1
         codes, scale, zero = quantise(matrix.T if by_row else matrix, params["bits"])
@@ -113,8 +108,6 @@ class Hqq(Codec):
 
 
 def _packed(codes: np.ndarray, packing: Packing) -> np.ndarray:
-    import numpy as np
-
     rows, columns = codes.shape
     stored = -(-rows // packing.codes)
     words = np.zeros((stored, columns), dtypes.to_numpy(packing.word))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve, frozen
+from squish_ggml.blocks import BLOCKS
 
 from squish_core.api import (
     DENSE,
@@ -20,6 +21,7 @@ from squish_core.api import (
     dtypes,
 )
 from squish_uqff import tables
+from squish_uqff.hqq import Hqq
 
 Numbers = Mapping[str, Any]
 Parts = Mapping[str, Part]
@@ -68,8 +70,6 @@ def refuse(field: str, expected: Any, found: Any, code: str = "value", **more: A
 
 
 def _gguf(name: str, parts: Parts, numbers: Numbers) -> TensorSpec:
-    from squish_ggml.blocks import BLOCKS
-
     code, shape, data = numbers["dtype"], numbers["shape"], parts["weight"]
     if code in tables.GGML_DENSE:
         dtype = tables.GGML_DENSE[code]
@@ -92,8 +92,6 @@ def _unquant(name: str, parts: Parts, numbers: Numbers) -> TensorSpec:
 
 
 def _hqq(name: str, parts: Parts, numbers: Numbers) -> TensorSpec:
-    from squish_uqff.hqq import Hqq
-
     for flag in ("round_zeros", "channel_wise"):
         if numbers[flag] not in (0, 1):
             raise refuse(f"weight.{flag}", "0 or 1", numbers[flag])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from squish_ggml.blocks import BLOCKS
+
 from squish_core.api import (
     FormatError,
     LimitError,
@@ -151,8 +153,6 @@ def _gguf(blob: Blob) -> Read:
 
 def _ggml_size(code: int, shape: tuple[int, ...]) -> int | None:
     """Bytes of a GGML array; None where type or shape are not legal, which the weight will say."""
-    from squish_ggml.blocks import BLOCKS
-
     if code in tables.GGML_DENSE:
         return dtypes.nbytes(tables.GGML_DENSE[code], shape)
     block = BLOCKS.get(tables.GGML_BLOCKS.get(code, ""))

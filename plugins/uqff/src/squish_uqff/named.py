@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve
+from squish_safetensors.layers import stored_part
 
 from squish_core.api import FormatError, Part, Problem, SquishError, TensorSpec, UnsupportedVersionError
 from squish_uqff import tables
 from squish_uqff.layers import Layer, make_bias, make_broken, make_weight, refuse
-from squish_uqff.shards import Stored, part_of
+from squish_uqff.shards import Stored
 
 MARK = ".weight.format"
 VERSION_KEYS = tuple(f"uqff.version.{level}" for level in ("major", "minor", "patch"))
@@ -29,7 +30,7 @@ def read_version(stored: Stored, newer: bool) -> tuple[Version, list[Problem]]:
             raise FormatError(
                 "the version is not stated", tensor=key, code="version", hint="Is shard 0 of the set missing?"
             )
-        part = part_of(stored.tensors[key])
+        part = stored_part(stored.tensors[key])
         if (part.dtype, part.shape) != ("u32", ()):
             raise FormatError(
                 "the version is no scalar u32", tensor=key, expected="u32 []",
@@ -60,7 +61,7 @@ def read_layers(stored: Stored) -> tuple[list[Layer], list[TensorSpec]]:
     for name, spec in stored.tensors.items():
         key, field = _split(name)
         if field and key in groups:
-            groups[key][field] = part_of(spec)
+            groups[key][field] = stored_part(spec)
         elif name not in VERSION_KEYS:
             rest.append(spec)
     return [_layer(key, group, stored) for key, group in groups.items()], rest

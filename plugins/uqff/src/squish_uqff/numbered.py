@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
+from squish_safetensors.layers import stored_part
 
 from squish_core.api import FormatError, Limits, Problem, Segment, Source, SquishError, TensorSpec
 from squish_uqff.layers import Layer, make_broken
 from squish_uqff.legacy import Blob, Version, begins, read_blob
 from squish_uqff.names import name_layers
-from squish_uqff.shards import Stored, part_of
+from squish_uqff.shards import Stored
 
 Blobs = Mapping[int, TensorSpec]
 
@@ -52,7 +53,7 @@ def read_layers(
             source = stored.sources[segment.file]
             versions[number], layers[number] = read_blob(str(number), source, segment, stored.limits)
         except SquishError as error:
-            layers[number] = make_broken(f"{number}.weight", error, {"blob": part_of(spec)})
+            layers[number] = make_broken(f"{number}.weight", error, {"blob": stored_part(spec)})
     shapes = {number: None if layer.weight.problem else layer.weight.shape for number, layer in layers.items()}
     order, reason = name_layers(shapes, config, arch)
     problems = _other_versions(versions)
@@ -99,7 +100,7 @@ def _segment(spec: TensorSpec) -> Segment:
     if spec.dtype != "u8" or len(spec.shape) != 1:
         found = f"{spec.dtype} {list(spec.shape)}"
         raise FormatError("is no blob", tensor=spec.name, expected="u8 of rank 1", found=found, code="blob")
-    return part_of(spec).segments[0]
+    return stored_part(spec).segments[0]
 
 
 def _is_number(name: str) -> bool:

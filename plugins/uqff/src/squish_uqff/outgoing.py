@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from attrs import evolve, frozen
 
 from squish_core.api import Part, TensorSpec, dtypes
@@ -225,8 +226,6 @@ class Scale:
 
     def inverse(self, streams: Streams) -> bytes:
         """1 / scale in float32; exactly 416 for the scale that mistral.rs gives weights below 1."""
-        import numpy as np
-
         scale, most = np.frombuffer(self.stored(streams), "<f4"), np.float32(416)
         with np.errstate(divide="ignore"):
             return np.where(scale == 1 / most, most, np.float32(1) / scale).tobytes()

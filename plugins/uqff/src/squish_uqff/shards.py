@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import frozen
 from squish_safetensors.header import build, read_header
+from squish_safetensors.layers import stored_part
 from squish_safetensors.strict_json import loads
 
 from squish_core.api import FormatError, Limits, Part, Problem, Source, SquishError, TensorSpec, check_plain_name
@@ -43,12 +44,6 @@ class Stored:
         return self.sources[segment.file].read(segment.offset, segment.length, what)
 
 
-def part_of(spec: TensorSpec) -> Part:
-    """The one part that a tensor of safetensors is."""
-    parts = spec.encodings[0].parts if spec.encodings else spec.extras
-    return next(iter(parts.values()))
-
-
 def open_shard(main: Source, name: str, file: int, limits: Limits) -> Shard:
     """A safetensors file beside the main one."""
     source = main.member(name)
@@ -73,7 +68,7 @@ def merged(shards: Sequence[Shard], limits: Limits, repeatable: Iterable[str]) -
                     "lies in two shards", file=shard.source.name, tensor=name, expected=holder[name].source.filename,
                     found=shard.source.filename, code="duplicate", hint="The shards belong to different models.",
                 )  # fmt: skip
-            elif stored.read(part_of(spec), name) != stored.read(part_of(tensors[name]), name):
+            elif stored.read(stored_part(spec), name) != stored.read(stored_part(tensors[name]), name):
                 raise FormatError(
                     "the shards state different versions", file=shard.source.name, tensor=name, code="version",
                     hint="The shards belong to different models.",
@@ -146,7 +141,8 @@ def _reported(name: str, report: Mapping[str, Any]) -> list[str]:
 
 
 def _demand(names: Sequence[str], members: Sequence[str]) -> None:
-    missing = sorted(set(names) - set(members), key=names.index)
+    there = frozenset(members)
+    missing = [name for name in names if name not in there]
     if missing:
         what = f"the shard {missing[0]!r} is missing" + (f", and {len(missing) - 1} more" if missing[1:] else "")
         raise FormatError(

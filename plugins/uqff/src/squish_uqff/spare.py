@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+from squish_safetensors.layers import Files
+
 from squish_core.api import Index, Part, Problem, Source, TensorSpec
 from squish_uqff.f8q8 import BLOCK
 from squish_uqff.hqq import PACKINGS
@@ -13,10 +16,11 @@ CHUNK = 1 << 22
 
 def findings(index: Index, source: Source) -> Iterator[Problem]:
     """A problem for each tensor whose spare bits are not zero."""
+    files = Files(index, source)
     for spec in index.tensors.values():
         for encoding in spec.encodings:
             check = _CHECKS.get(encoding.codec.id)
-            if check and check(spec, encoding.parts["data"], _file(index, encoding.parts["data"], source)):
+            if check and check(spec, encoding.parts["data"], files.file(encoding.parts["data"].segments[0].file)):
                 message = "has bits that no code uses, and they are not zero; they are ignored"
                 yield Problem(code="spare-bits", severity="warning", where=spec.name, message=message)
 
@@ -29,8 +33,6 @@ def _f8q8(spec: TensorSpec, data: Part, source: Source) -> bool:
 
 def _hqq(spec: TensorSpec, data: Part, source: Source) -> bool:
     """In words of three bits the top two bits, and the codes of rows that only fill the words."""
-    import numpy as np
-
     params = spec.encodings[0].codec.params
     if params["bits"] != 3:
         return False
@@ -51,8 +53,3 @@ def _hqq(spec: TensorSpec, data: Part, source: Source) -> bool:
 
 
 _CHECKS = {"uqff.f8q8": _f8q8, "hqq": _hqq}
-
-
-def _file(index: Index, part: Part, source: Source) -> Source:
-    name = index.files[part.segments[0].file].name
-    return source if name == source.filename and not source.is_dir else source.member(name)

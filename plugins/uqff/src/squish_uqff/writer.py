@@ -10,9 +10,9 @@ from typing import Any
 from attrs import frozen
 from squish_safetensors.header import ORDER, dump_header
 from squish_safetensors.strict_json import loads
-from squish_safetensors.writer import parse_size
+from squish_safetensors.writer import parse_size, texts
 
-from squish_core.api import FormatError, Layout, Limits, Options, Outgoing, Sink, SquishError, TensorSpec, Typed
+from squish_core.api import FormatError, Layout, Limits, Options, Outgoing, Sink, SquishError, TensorSpec
 from squish_uqff import tables
 from squish_uqff.names import numbers_of
 from squish_uqff.outgoing import Entry, Layer, Streams, blob_of, layers_of, plain, raw, tensors_of
@@ -180,6 +180,6 @@ def _kept(assets: Iterable[str]) -> list[str]:
 
 
 def _texts(meta: Mapping[str, Any]) -> dict[str, str]:
-    values = {key: value.value if isinstance(value, Typed) else value for key, value in meta.items()}
-    version = {"uqff.version": NEWEST} if "uqff.version" in values else {}
-    return {key: value for key, value in {**values, **version}.items() if isinstance(value, str)}
+    """The metadata that is text; a version that the source stated is now the one that is written."""
+    found = texts(meta)
+    return {**found, "uqff.version": NEWEST} if "uqff.version" in found else found

@@ -47,7 +47,7 @@ class Unpacked(Source):
         self._frames: OrderedDict[int, memoryview] = OrderedDict()
         self._next = 0
         super().__init__(packed.name, int(self._ends[-1]) if len(table) else 0)
-        self.packed = ("zstd", packed.size)
+        self.packed, self.path = ("zstd", packed.size), packed.path
         name = packed.filename
         self.filename = name[: -len(SUFFIX)] if name.lower().endswith(SUFFIX) else name
         largest, allowed = int(table[:, 1].max(initial=0)), max(_SMALL, packed.size * limits.ratio)

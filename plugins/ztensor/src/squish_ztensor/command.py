@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_core.api import Answer, SquishError, TensorError
+from squish_core.api import Answer, SquishError, check_patterns
 from squish_core.api import open as open_file
 
 from .editing import edit as change
@@ -39,10 +39,15 @@ def edit(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
-    """Add and remove tensors of a zTensor file, and change its metadata.
+    """Change tensors and metadata of a zTensor file.
 
     A file of wire 2 grows at its end, its old bytes untouched; one of 1.x is rewritten and renamed.
     """
+    if not (add or remove or put or unset):
+        raise SquishError(
+            "nothing to change", file=file, expected="--add, --remove, --set or --unset", code="usage",
+            hint="`squish edit --help` says more.",
+        )  # fmt: skip
     with ExitStack() as opened:
         old = opened.enter_context(open_file(file, "ztensor"))
         removed = _matching(list(old), remove or [], file)
@@ -50,7 +55,7 @@ def edit(
         source = opened.enter_context(open_file(add)) if add else None
         added = list(source or ())
         attributes: dict[str, Any] = {**dict.fromkeys(deleted), **dict(map(_pair, put or []))}
-        change(file, add=source, remove=removed, attributes=attributes)
+        change(file, add=source, remove=removed, attributes=attributes, limits=old.limits)
     size = Path(file).stat().st_size
     data = {"file": file, "added": added, "removed": removed, "attributes": sorted(attributes), "size": size}
     counts = f"{len(added):,} tensors added, {len(removed):,} removed, {len(attributes):,} keys of metadata changed"
@@ -58,11 +63,7 @@ def edit(
 
 
 def _matching(names: list[str], patterns: list[str], file: str) -> list[str]:
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise TensorError(
-                "no tensor matches", file=file, found=pattern, code="pattern", hint="`squish ls` lists the names."
-            )
+    check_patterns(patterns, names, file)
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 

@@ -78,7 +78,11 @@ def edit(
                 raise TensorError(
                     "is in the file already", tensor=item.spec.name, code="name", hint="Remove it in the same edit."
                 )
-        (_append if found.wire == "2" else _rewrite)(target, source, root, more, wanted)
+        if found.wire == "2":
+            with appended_file(target) as sink:
+                second_writer.append(sink, root, more, wanted)
+        else:
+            _rewrite(target, source, root, more, wanted)
     finally:
         source.close()
 
@@ -144,14 +148,8 @@ def _change(
     # What `squish.meta` says comes before the attributes, so it is changed there.
     typed, assets = restored
     typed = {**{key: value for key, value in typed.items() if key not in attributes}, **new}
-    packed = sidecar.pack(typed, {name: bytes(part.data or b"") for name, part in assets.items()})
     del objects[sidecar.NAME]
-    return [sidecar.outgoing(packed)]
-
-
-def _append(target: Path, source: Source, root: Root, more: Sequence[Outgoing], wanted: Wanted) -> None:
-    with appended_file(target) as sink:
-        second_writer.append(sink, root, more, wanted)
+    return [sidecar.outgoing(typed, {name: bytes(part.data or b"") for name, part in assets.items()})]
 
 
 def _rewrite(target: Path, source: Source, root: Root, more: Sequence[Outgoing], wanted: Wanted) -> None:

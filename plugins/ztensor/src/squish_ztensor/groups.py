@@ -68,7 +68,7 @@ def attributes_first(shape: Shape, params: Mapping[str, Any]) -> dict[str, Any]:
         said["axis"] = axis
     if order != "lsb_first":
         said["order"] = order
-    if params.get("offset_dtype") == words:
+    if params.get("offset_dtype", "u8") == words:
         said["zero_point"] = "plain"
     return said
 

@@ -22,7 +22,7 @@ def build(name: str, record: dict[str, Any]) -> TensorSpec:
     shape, components = tuple(record["shape"]), record["components"]
     attrs = {key: cbor.plain(value) for key, value in (record.get("attributes") or {}).items()}
     try:
-        dtype, encoding = _layout(record.get("format"))(shape, components, attrs)
+        dtype, encoding = _reading(record.get("format"))(shape, components, attrs)
     except UnreadableError as error:
         extras = {role: raw_part(component) for role, component in components.items()}
         dtype = _nominal_dtype(components)
@@ -49,21 +49,21 @@ def plain(record: dict[str, Any]) -> tuple[str, tuple[int, ...], int, int] | Non
     return found, tuple(record["shape"]), data.get("file", 0), data["offset"]
 
 
-def decoded_size(format: Any, shape: tuple[int, ...], found: str | None) -> int | None:  # noqa: A002
+def decoded_size(layout: Any, shape: tuple[int, ...], found: str | None) -> int | None:
     """Bytes before encoding that the shape needs of `data` with element type `found`; None where it is not known."""
-    if format == "dense":
+    if layout == "dense":
         return None if found is None else dtypes.nbytes(found, shape)
-    block = block_of(format)
+    block = block_of(layout)
     if block is None or not shape or shape[-1] % BLOCKS[block][0]:
         return None
     return dtypes.nbytes("u8", row_shape(block, shape))
 
 
-def block_of(format: Any) -> str | None:  # noqa: A002
-    """GGML block type of a `format`: `gguf.q4_k`, or `gguf.q4_k/1` as v2 names it."""
-    if type(format) is not str or not format.startswith("gguf."):
+def block_of(layout: Any) -> str | None:
+    """GGML block type of a layout's name: `gguf.q4_k`, or `gguf.q4_k/1` as v2 names it."""
+    if type(layout) is not str or not layout.startswith("gguf."):
         return None
-    name = format[5:].removesuffix("/1")
+    name = layout[5:].removesuffix("/1")
     return name if name in BLOCKS else None
 
 
@@ -73,13 +73,13 @@ def row_shape(block: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[:-1], shape[-1] // elements * nbytes)
 
 
-def _layout(format: Any) -> Reading:  # noqa: A002
-    block = block_of(format)
+def _reading(layout: Any) -> Reading:
+    block = block_of(layout)
     if block is not None:
         return lambda shape, components, attributes: _blocks(block, shape, components, attributes)
-    if type(format) is str and format in _LAYOUTS:
-        return _LAYOUTS[format]
-    raise UnreadableError(f"the layout {str(format)[:40]!r} is not known" if format else "the object has no format")
+    if type(layout) is str and layout in _LAYOUTS:
+        return _LAYOUTS[layout]
+    raise UnreadableError(f"the layout {str(layout)[:40]!r} is not known" if layout else "the object has no format")
 
 
 def _dense(shape: tuple[int, ...], components: Components, attributes: dict[str, Any]) -> tuple[str, Encoding]:

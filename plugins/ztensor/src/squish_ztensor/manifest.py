@@ -75,7 +75,10 @@ def _check_objects(root: Record, limits: Limits, start: int, problems: list[Prob
     objects = _field(root, "objects", dict, start)
     extents: list[Extent] = []
     if len(objects) > limits.tensors:
-        raise LimitError("too many tensors", expected=f"at most {limits.tensors}", found=len(objects), code="count")
+        raise LimitError(
+            "too many tensors", offset=start, expected=f"at most {limits.tensors}", found=len(objects), code="count",
+            hint="If you trust the file, set SQUISH_LIMITS=tensors=... (or give Limits).",
+        )  # fmt: skip
     for name, record in objects.items():
         if name != "":
             check_name(name, limits, offset=start)

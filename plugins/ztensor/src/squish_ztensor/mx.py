@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from math import lcm
 
 import numpy as np
 
-from squish_core.api import Codec, CodecSpec, Codes, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, CodecSpec, Codes, Params, Parts, Region, TensorSpec, dtypes
 
 
 class Mx(Codec):
@@ -15,6 +16,9 @@ class Mx(Codec):
     Parameters: `block_size` elements along `axis` for each exponent, `dtype` f4_e2m1 (two in a byte, low nibble
     first), f8_e4m3, f8_e5m2 or i8. Parts: `data`, `scales`.
     """
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        raise CodecError("zt.mx is encoded as mx", tensor=spec.name, expected="mxfp4, mxfp8 or mx:...", code="encode")
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         shape, axis = spec.shape, params["axis"]
@@ -27,7 +31,7 @@ class Mx(Codec):
         steps: list[int | None] = [1] * len(spec.shape)
         if params["dtype"] == "f4_e2m1":
             steps[-1] = 2
-        steps[params["axis"]] = int(np.lcm(steps[params["axis"]] or 1, params["block_size"]))
+        steps[params["axis"]] = lcm(steps[params["axis"]] or 1, params["block_size"])
         return tuple(steps)
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:

@@ -51,7 +51,10 @@ def _read(source: Source, data: bytes, found: Located, limits: Limits) -> Manife
         what = "is missing" if objects is None else "is not a map"
         raise FormatError(f"the manifest's 'objects' {what}", offset=start, code="schema")
     if len(objects) > limits.tensors:
-        raise LimitError("too many tensors", expected=f"at most {limits.tensors}", found=len(objects), code="count")
+        raise LimitError(
+            "too many tensors", offset=start, expected=f"at most {limits.tensors}", found=len(objects), code="count",
+            hint="If you trust the file, set SQUISH_LIMITS=tensors=... (or give Limits).",
+        )  # fmt: skip
     _check_attributes(root, None, limits, start)
     shards = open_shards(source, root.get("shards"), objects, start)
     ends: dict[str | None, int] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from squish_core.api import DENSE, Encoding, FormatError, Part, Refusal, TensorSpec
+from squish_core.api import DENSE, CodecError, Encoding, FormatError, Part, Refusal, TensorSpec
 
 from . import groups, holding
 from .names import BLOCKS, STORAGE, TYPES
@@ -73,8 +73,7 @@ def attributes(spec: TensorSpec, encoding: Encoding) -> dict[str, Any]:
         elements, nbytes = BLOCKS[kind.removeprefix("ggml.")]
         return {"elems_per_block": elements, "block_bytes": nbytes}
     if kind == "mx":
-        block = spec.shape[-1] // encoding.parts["scale"].shape[-1]
-        return {"block_size": block, "axis": len(spec.shape) - 1, "scale_form": "e8m0_exponent"}
+        return {"block_size": params.get("block_size", 32), "axis": len(spec.shape) - 1, "scale_form": "e8m0_exponent"}
     if kind == "zt.mx":
         return {"block_size": params["block_size"], "axis": params["axis"], "scale_form": "e8m0_exponent"}
     return groups.attributes_second(spec.shape, params) if kind == "affine" else {}
@@ -93,5 +92,5 @@ def check(spec: TensorSpec, streams: Mapping[str, Any]) -> None:
     }
     try:
         sparse.csr_rows(parts, spec.shape, {**encoding.codec.params, "ordered": True}, slice(0, spec.shape[0]))
-    except Exception as error:
+    except CodecError as error:
         raise FormatError(f"cannot be stored in v2: {error}", tensor=spec.name, code="index") from None

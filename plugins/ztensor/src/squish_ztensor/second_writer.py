@@ -65,7 +65,7 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
     """Exact size, unless parts are compressed or of one size and may turn out to be equal."""
     dropped = holding.dropped(specs, lambda key, value: storable({key: value}))
     plain = not assets and storable(meta)
-    specs = [*specs] if plain else [*specs, sidecar.spec(sidecar.packed_size(meta, assets))]
+    specs = [*specs] if plain else [*specs, sidecar.planned(meta, assets)]
     sizes = Counter(part.nbytes for spec in specs for part in spec.encodings[0].parts.values() if part.nbytes)
     if wanted.encoding != "raw" or any(count > 1 for count in sizes.values()):
         return Layout(size=None, dropped=dropped)
@@ -87,7 +87,7 @@ def write(
     """Magic, blobs, manifest, footer. Metadata that plain CBOR cannot hold, and assets, go into `squish.meta`."""
     plain = not assets and storable(meta)
     sink.write(footer.MAGIC)
-    tensors = [*tensors] if plain else [*tensors, sidecar.outgoing(sidecar.pack(meta, assets))]
+    tensors = [*tensors] if plain else [*tensors, sidecar.outgoing(meta, assets)]
     append(sink, {"objects": {}, **({"attributes": dict(meta)} if plain and meta else {})}, tensors, wanted)
 
 

@@ -45,27 +45,22 @@ def is_text(meta: Mapping[str, Any], assets: Mapping[str, Any]) -> bool:
     return not assets and all(type(value) is str for value in meta.values())
 
 
-def pack(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> bytes:
-    """The object's bytes."""
-    return dump_meta(meta, assets)
-
-
-def packed_size(meta: Mapping[str, Any], assets: Mapping[str, Part]) -> int:
-    """Length of `pack` before the assets are read: each takes a CBOR head and its bytes."""
+def planned(meta: Mapping[str, Any], assets: Mapping[str, Part]) -> TensorSpec:
+    """The object as a tensor before the assets are read: each takes a CBOR head and its bytes."""
     empty = len(dump_meta(meta, dict.fromkeys(assets, b"")))
-    return empty + sum(part.nbytes + _head(part.nbytes) - 1 for part in assets.values())
+    return _spec(empty + sum(part.nbytes + _head(part.nbytes) - 1 for part in assets.values()))
 
 
-def spec(length: int) -> TensorSpec:
-    """The object as a tensor of so many bytes."""
+def outgoing(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> Outgoing:
+    """The object on its way into a file."""
+    packed = dump_meta(meta, assets)
+    made = _spec(len(packed))
+    return Outgoing(made, {"data": Stream(made.encodings[0].parts["data"], lambda: [packed])})
+
+
+def _spec(length: int) -> TensorSpec:
     part = Part(dtype="u8", shape=(length,))
     return TensorSpec(name=NAME, shape=(length,), dtype="u8", encodings=(Encoding(codec=DENSE, parts={"data": part}),))
-
-
-def outgoing(packed: bytes) -> Outgoing:
-    """The object on its way into a file."""
-    made = spec(len(packed))
-    return Outgoing(made, {"data": Stream(made.encodings[0].parts["data"], lambda: [packed])})
 
 
 def _head(length: int) -> int:

@@ -26,6 +26,12 @@ Array = np.ndarray
 class _Sparse(Codec):
     """Stored values at stored places, zero elsewhere. Parameters: `nnz` and the dtypes of the indices."""
 
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        raise CodecError(
+            "values are not made sparse here", tensor=spec.name, code="encode",
+            hint="`bitmask:sparsity=0.5` stores a mask and the values it keeps, in formats that have one.",
+        )  # fmt: skip
+
     def value_dtype(self, spec: TensorSpec, params: Params) -> str:
         return spec.dtype
 

@@ -24,7 +24,6 @@ CAP = 1 << 30
 """Manifest bytes above which the specification says to abort (IV.1, step 4)."""
 
 MAGIC_0_1 = b"ZTEN0001"
-MAGIC_2 = b"\x89ZT2\r\n\x1a\n"
 _ARRAY, _MAP = 4, 5  # CBOR major types
 
 
@@ -45,7 +44,7 @@ def locate(source: Source, limits: Limits) -> Located:
             "is shorter than the magic of zTensor", expected=f"{len(MAGIC)} bytes", found=f"{len(head)} bytes",
             code="truncated", hint="Fetch the file again.",
         )  # fmt: skip
-    if head == MAGIC_2:
+    if head == footer.MAGIC:
         return Located("2", *footer.manifest_range(source, limits))
     if head == MAGIC_0_1:
         return _before_size(source, limits, "0.1", _ARRAY)
@@ -72,7 +71,7 @@ def locate(source: Source, limits: Limits) -> Located:
 def _other_start(source: Source, head: bytes) -> SquishError:
     """The error for a file that does not begin as zTensor: a damaged one, or something else."""
     tail = source.read(source.size - len(MAGIC), len(MAGIC))
-    if tail in (MAGIC, MAGIC_2):
+    if tail in (MAGIC, footer.MAGIC):
         return FormatError(
             f"the header magic is wrong, though the footer looks like zTensor {'v1.1' if tail == MAGIC else 'v2'}",
             offset=0, expected=tail, found=head, code="magic", hint="The start of the file is damaged; fetch it again.",

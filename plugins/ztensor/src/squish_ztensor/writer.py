@@ -91,7 +91,7 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
     if wanted.encoding == "zstd":
         return Layout(size=None, dropped=dropped)
     text = sidecar.is_text(meta, assets)
-    specs = [*specs] if text else [*specs, sidecar.spec(sidecar.packed_size(meta, assets))]
+    specs = [*specs] if text else [*specs, sidecar.planned(meta, assets)]
     placement, position = Placement(wanted.compatible), len(MAGIC)
     for spec in specs:
         placed = {}
@@ -113,7 +113,7 @@ def write(
     append(sink, placement, tensors, wanted)
     text = sidecar.is_text(meta, assets)
     if not text:
-        append(sink, placement, [sidecar.outgoing(sidecar.pack(meta, assets))], wanted)
+        append(sink, placement, [sidecar.outgoing(meta, assets)], wanted)
     close(sink, placement.root(meta if text else {}))
 
 

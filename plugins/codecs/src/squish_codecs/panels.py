@@ -1,0 +1,157 @@
+"""Codes of 4 bits in panels of sixteen rows: what compiled products read without summing across lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from squish_core.api import (
+    Codec,
+    CodecError,
+    CodecSpec,
+    Codes,
+    Exactness,
+    Params,
+    Parts,
+    Region,
+    TensorSpec,
+    dtypes,
+    full,
+)
+
+from . import decoding, repacking
+from .checks import refuse
+from .scheme import Scheme, Shape
+
+Array = np.ndarray
+ROWS = 16
+_NAMES = ("group_size", "offset", "zero", "signed", "scale_dtype", "offset_dtype")
+_FLOATS = ("f32", "f16", "bf16")
+
+
+class Panels(Codec):
+    """The values of `affine` with four bits, `(q - zero) * scale` or `q * scale + offset`, rows sixteen side by side.
+
+    Leading axes are rows; sixteen of them are a panel, the last one filled up with zeros. Parts: `data`, u8 [panels,
+    8 * columns]; `scale` and `offset`, [panels, groups of a row, 16]. Parameters:
+
+    group_size     required   columns of one scale, a multiple of 32 that divides the row
+    offset         none       none or bias
+    zero           0          -128 to 128, without a bias
+    signed         false      codes are -8 to 7, stored as 0 to 15
+    scale_dtype    f32        f32 f16 bf16
+    offset_dtype   scale's    f32 f16 bf16
+
+    Source: docs/codecs/panels.md; native/panels.h of squish-cpu.
+    """
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
+        scheme = scheme_of(params)
+        made = scheme.parts(spec.shape)
+        panels, columns = -(-dtypes.count(spec.shape[:-1]) // ROWS), spec.shape[-1]
+        cells = (panels, columns // scheme.group_size, ROWS)
+        return {role: (dtype, (panels, columns * ROWS // 2) if role == "data" else cells)
+                for role, (dtype, _) in made.items()}  # fmt: skip
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        group = scheme_of(params).group_size
+        if len(spec.shape) < 2:
+            return (group,)
+        whole = len(spec.shape) == 2 or spec.shape[-2] % ROWS == 0
+        return (*(1 for _ in spec.shape[:-2]), ROWS if whole else 1, group)
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
+        scheme = scheme_of(params)
+        decoding.decode(scheme, _upright(scheme, parts, spec.shape, region), out.shape, full(out.shape), out)
+
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        scheme, shape = scheme_of(params), tuple(part.stop - part.start for part in region)
+        return repacking.codes(scheme, _upright(scheme, parts, spec.shape, region), shape, full(shape))
+
+    def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
+        return CodecSpec("affine", scheme_of(params).params())
+
+    def from_codes(self, codes: Codes, spec: TensorSpec, params: Params) -> tuple[dict[str, Array], Exactness] | None:
+        scheme = scheme_of(params)
+        made = repacking.parts(scheme, codes)
+        if made is None:
+            return None
+        return {role: _side_by_side(scheme, role, part) for role, part in made.items()}, Exactness("values", "f32")
+
+    def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
+        return Exactness("values", "f32") if repacking.holds(scheme_of(params), codes) else None
+
+
+def scheme_of(params: Mapping[str, Any]) -> Scheme:
+    """The same codes in rows, as `affine` has them; CodecError where parameters are wrong."""
+    if unknown := [name for name in params if name not in _NAMES]:
+        raise CodecError(
+            f"panels have no parameter {unknown[0]!r}", expected=", ".join(_NAMES), found=", ".join(params),
+            code="params",
+        )  # fmt: skip
+    scheme = Scheme.of({"bits": 4, "signed": False, **params})
+    rules = (
+        (scheme.group_size > 0 and scheme.group_size % 32 == 0, "group_size", "a multiple of 32"),
+        (scheme.offset != "zero_point", "offset", "none or bias"),
+        (-128 <= scheme.zero <= 128, "zero", "-128 to 128"),
+        (scheme.scale_dtype in _FLOATS, "scale_dtype", " or ".join(_FLOATS)),
+        (scheme.offset == "none" or scheme.offset_dtype in _FLOATS, "offset_dtype", " or ".join(_FLOATS)),
+    )
+    for holds, name, expected in rules:
+        if not holds:
+            raise refuse(name, expected, getattr(scheme, name))
+    return scheme
+
+
+def _upright(scheme: Scheme, parts: Parts, shape: Shape, region: Region) -> Parts:
+    """The parts of `affine` for a region of whole groups, with axes as in the tensor."""
+    columns, group = region[-1], scheme.group_size
+    cells = slice(columns.start // group, columns.stop // group)
+    spans = dict.fromkeys(parts, cells) | {"data": slice(columns.start * ROWS // 2, columns.stop * ROWS // 2)}
+    sizes = tuple(part.stop - part.start for part in region[:-1])
+    found: dict[str, Any] = {}
+    for role, span in spans.items():
+        rows = [
+            _in_rows(scheme, role, parts[role][start // ROWS : -(-stop // ROWS), span])[start % ROWS :][: stop - start]
+            for start, stop in decoding.runs(shape[:-1], region[:-1])
+        ]
+        whole = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        found[role] = whole.reshape(*sizes, whole.shape[-1])
+    return found
+
+
+def _in_rows(scheme: Scheme, role: str, part: Array) -> Array:
+    """The rows of some panels."""
+    if role != "data":
+        return np.swapaxes(part, 1, 2).reshape(-1, part.shape[1])
+    panels, count = part.shape[0], part.shape[1] // (4 * ROWS)
+    lanes = np.swapaxes(np.ascontiguousarray(part).view("<u4").reshape(panels, count, ROWS), 1, 2)
+    words = np.ascontiguousarray(lanes).reshape(panels * ROWS, count)
+    return _turned(scheme, _swapped(_swapped(words, 4, 0x00F000F0), 8, 0x0000FF00)).view(np.uint8)
+
+
+def _side_by_side(scheme: Scheme, role: str, part: Array) -> Array:
+    """Rows in panels."""
+    part = part.reshape(-1, part.shape[-1])
+    if role == "data":
+        words = _turned(scheme, np.ascontiguousarray(part).view("<u4"))
+        part = _swapped(_swapped(words, 8, 0x0000FF00), 4, 0x00F000F0)
+    panels = -(-len(part) // ROWS)
+    filled = np.concatenate([part, np.zeros((panels * ROWS - len(part), part.shape[1]), part.dtype)])
+    made = np.ascontiguousarray(np.swapaxes(filled.reshape(panels, ROWS, part.shape[1]), 1, 2))
+    return made.view(np.uint8).reshape(panels, 4 * ROWS * part.shape[1]) if role == "data" else made
+
+
+def _swapped(words: Array, by: int, low: int) -> Array:
+    """Words of eight codes with those at the bits of `low` and those `by` bits above them in each other's place.
+
+    Rows have codes in order, panels have the fifth to eighth one above the first to fourth: twice this, either way.
+    """
+    differ = (words ^ words >> np.uint32(by)) & np.uint32(low)
+    return np.asarray(words ^ differ ^ differ << np.uint32(by))
+
+
+def _turned(scheme: Scheme, words: Array) -> Array:
+    return words ^ np.uint32(0x88888888) if scheme.signed else words

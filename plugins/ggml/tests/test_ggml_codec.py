@@ -1,0 +1,70 @@
+"""The block codecs behind the core's interface: shapes of any kind, and what they say of what they cannot do."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from squish_ggml import NAMES
+from squish_ggml.blocks import BLOCKS
+from squish_ggml.codec import GgmlBlocks
+from squish_ggml.endian import PAIRS, BigEndian
+
+from squish_core.api import Codec, CodecError, TensorSpec, full
+
+ENCODED = [name for name in NAMES if name in BLOCKS and BLOCKS[name].encode]
+
+
+def codec_of(name: str) -> GgmlBlocks:
+    codec = GgmlBlocks()
+    codec.id = f"ggml.{name}"
+    return codec
+
+
+def decoded(codec: Codec, stored: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    out = np.full(spec.shape, 12345, np.float32)
+    codec.decode({"data": stored}, spec, {}, region=full(spec.shape), out=out)
+    return out
+
+
+@pytest.mark.parametrize("name", ENCODED)
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (0, 256), (0, 0), (2, 0, 256), (2, 256, 0)])
+def test_a_tensor_without_elements_is_encoded_and_decoded(name: str, shape: tuple[int, ...]) -> None:
+    codec, spec = codec_of(name), TensorSpec(name="w", shape=shape, dtype="f32")
+    made = codec.encode(np.zeros(shape, np.float32), {})
+    assert {"data": ("u8", made["data"].shape)} == codec.parts(spec, {})
+    assert decoded(codec, made["data"], spec).shape == shape
+    codes = codec.codes(made, spec, {}, full(shape))
+    if codes is not None:
+        back = codec.from_codes(codes, spec, {})
+        assert back is not None
+        assert back[0]["data"].shape == made["data"].shape
+
+
+# The structs of ggml-common.h: H is a half or a u16, s bytes.
+STRUCTS = {
+    "q4_0": "H16s", "q4_1": "HH16s", "q5_0": "H4s16s", "q5_1": "HH4s16s", "q8_0": "H32s", "q8_1": "HH32s",
+    "q2_k": "16s64sHH", "q3_k": "32s64s12sH", "q4_k": "HH12s128s", "q5_k": "HH12s32s128s", "q6_k": "128s64s16sH",
+    "q1_0": "H16s", "q2_0": "H16s", "tq1_0": "48s4sH", "tq2_0": "64sH", "mxfp4": "s16s", "nvfp4": "4s32s",
+    "iq4_nl": "H16s", "iq4_xs": "HH4s128s",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("shape", [(3, 512), (0, 256), (2, 0)])
+def test_big_endian_blocks_have_the_values_of_the_others(name: str, shape: tuple[int, ...]) -> None:
+    codec, spec = codec_of(name), TensorSpec(name="w", shape=shape, dtype="f32")
+    ((_, stored_shape),) = codec.parts(spec, {}).values()
+    stored = np.random.default_rng(0).integers(0, 256, stored_shape, np.uint8)
+    turned = b"".join(
+        struct.pack(f">{STRUCTS[name]}", *block) for block in struct.iter_unpack(f"<{STRUCTS[name]}", stored)
+    )
+    big = np.frombuffer(turned, np.uint8).reshape(stored_shape)
+    found = decoded(BigEndian().around(codec, {}), big, spec)
+    np.testing.assert_array_equal(found, decoded(codec, stored, spec))
+
+
+def test_what_is_not_encoded_says_so_with_those_that_are() -> None:
+    with pytest.raises(CodecError, match=r"ggml\.q4_k is decoded only.*q8_0"):
+        codec_of("q4_k").encode(np.zeros((1, 256), np.float32), {})
