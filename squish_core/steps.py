@@ -185,7 +185,8 @@ class Decision:
         if codec is None:
             return answer
         parts = {role: _part(*held) for role, held in self.known.codec(codec).parts(spec, codec.params).items()}
-        return self.container.accepts(spec, Encoding(codec=codec, parts=parts), self.options)
+        restated = self.container.accepts(spec, Encoding(codec=codec, parts=parts), self.options)
+        return answer if isinstance(restated, Refusal) else restated  # a refusal names what the file has
 
     def _encode(self, spec: TensorSpec, wanted: CodecSpec) -> Step:
         origin = self.file[spec.name].readable()
