@@ -276,6 +276,17 @@ def int8_layer(strategy: str) -> dict[str, Any]:
     return {"num_bits": 8, "type": "int", "strategy": strategy, "symmetric": True}
 
 
+def test_weights_that_were_saved_as_they_are_keep_their_scales_beside_them(tmp_path: Path) -> None:
+    groups = {"group_0": {"targets": ["Linear"], "weights": int8_layer("channel")}}
+    config = {"quant_method": "compressed-tensors", "format": "dense", "quantization_status": "frozen",
+              "config_groups": groups}  # fmt: skip
+    stored = {"a__weight": np.full((OUT, IN), 0.3, BF16), "a__weight_scale": np.ones((OUT, 1), BF16)}
+    with checkpoint(tmp_path, config, **stored) as file:
+        assert (set(file), file.problems, file["a.weight"].dtype) == ({"a.weight"}, (), "bf16")
+        np.testing.assert_array_equal(file["a.weight"].numpy(), stored["a__weight"])
+        assert set(file["a.weight"].spec.extras) == {"weight_scale"}
+
+
 def test_groups_by_class_are_those_that_the_layers_fit(rng: np.random.Generator, tmp_path: Path) -> None:
     """Groups of caches have no weights, and the outermost modules are names, no classes."""
     small, large = rng.integers(0, 16, (OUT, IN)), rng.integers(-128, 128, (OUT, IN)).astype(np.int8)
