@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
@@ -215,6 +214,8 @@ class File(Mapping[str, "Tensor"]):
         try:
             return Tensor(self, self.index.tensors[name])
         except KeyError:
+            import difflib
+
             near = difflib.get_close_matches(str(name), self.index.tensors, 3, 0.5)
             raise KeyError(f"{name!r} is not in {self.name}; near: {', '.join(near) or 'nothing'}") from None
 

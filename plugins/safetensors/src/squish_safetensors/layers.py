@@ -29,7 +29,8 @@ from squish_core.api import (
     check_shape,
     dtypes,
 )
-from squish_safetensors.strict_json import loads
+
+from .strict_json import loads
 
 LIMITS = Limits()
 MAX_JSON, LONGEST_ENTRY = 16 << 20, 4 << 20
