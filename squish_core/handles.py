@@ -112,9 +112,11 @@ def refine(
     for name in sorted(infos, key=lambda name: (not main.endswith(infos[name].suffixes or "/"), name)):
         if infos[name].refines == index.format and wanted in (None, name):
             with guarded(FormatError, f"refining as {name}", file=source.name):
-                refined = known.container(name).refine(index, source, limits, options)  # type: ignore[attr-defined]
+                with uncollected():
+                    refined = known.container(name).refine(index, source, limits, options)  # type: ignore[attr-defined]
+                    if refined is not None:
+                        check_index(refined, limits)
                 if refined is not None:
-                    check_index(refined, limits)
                     return refine(refined, source, known, limits, None, {})
     if wanted is not None:
         raise FormatError(f"does not declare itself as {wanted}", file=source.name, code="format")

@@ -32,7 +32,7 @@ class Brings(NamedTuple):
 
 GGML = (
     "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k", "q1_0",
-    "tq1_0", "tq2_0", "mxfp4", "nvfp4", "iq4_nl", "iq4_xs", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s",
+    "q2_0", "tq1_0", "tq2_0", "mxfp4", "nvfp4", "iq4_nl", "iq4_xs", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s",
     "iq3_xxs", "iq3_s",
 )  # fmt: skip
 BRINGS = {
@@ -54,7 +54,9 @@ BRINGS = {
     "squish-uqff": Brings(
         containers=frozenset({"uqff"}), codecs=frozenset({"hqq", "uqff.f8q8"}), sample="sample.uqff", refines=True
     ),
-    "squish-hf": Brings(containers=frozenset({"hf"}), codecs=frozenset({"hf.act_order", "hf.awq_gemv", "hf.bnb8"})),
+    "squish-hf": Brings(
+        containers=frozenset({"hf"}), codecs=frozenset({"hf.act_order", "hf.awq_gemv", "hf.awq_fast", "hf.bnb8"})
+    ),
     "squish-mlx": Brings(containers=frozenset({"mlx"})),
     "squish-cpu": Brings(backends=frozenset({"cpu"})),
     "squish-squizd": Brings(

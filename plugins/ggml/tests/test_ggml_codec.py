@@ -46,8 +46,8 @@ def test_a_tensor_without_elements_is_encoded_and_decoded(name: str, shape: tupl
 STRUCTS = {
     "q4_0": "H16s", "q4_1": "HH16s", "q5_0": "H4s16s", "q5_1": "HH4s16s", "q8_0": "H32s", "q8_1": "HH32s",
     "q2_k": "16s64sHH", "q3_k": "32s64s12sH", "q4_k": "HH12s128s", "q5_k": "HH12s32s128s", "q6_k": "128s64s16sH",
-    "q1_0": "H16s", "tq1_0": "48s4sH", "tq2_0": "64sH", "mxfp4": "s16s", "nvfp4": "4s32s", "iq4_nl": "H16s",
-    "iq4_xs": "HH4s128s",
+    "q1_0": "H16s", "q2_0": "H16s", "tq1_0": "48s4sH", "tq2_0": "64sH", "mxfp4": "s16s", "nvfp4": "4s32s",
+    "iq4_nl": "H16s", "iq4_xs": "HH4s128s",
 }  # fmt: skip
 
 

@@ -41,6 +41,16 @@ class Affine(ctypes.Structure):
     _fields_ = (
         ("size", c_int64), ("bits", c_int32), ("low", c_int32), ("high", c_int32), ("zero", c_int32),
         ("offset", c_int32), ("edges", c_int32), ("scale_type", c_int32), ("offset_type", c_int32),
+        ("search", c_int32),
+    )  # fmt: skip
+
+
+class Tally(ctypes.Structure):
+    """`struct Tally` of native/weights.h."""
+
+    _fields_ = (
+        ("powers", c_int64 * 512), ("zeros", c_int64), ("minus_zeros", c_int64), ("nan", c_int64),
+        ("least", c_float), ("greatest", c_float),
     )  # fmt: skip
 
 
@@ -55,6 +65,7 @@ class Library(NamedTuple):
     encode_affine: Function
     encode_triple: Function
     compare: Function
+    tally: Function
     fill: Function
     read: Function
     instructions: tuple[str, ...]
@@ -64,6 +75,19 @@ class Library(NamedTuple):
 @cache
 def library() -> Library:
     """The library with its instruction set chosen; SquishError with the reason when it cannot be used."""
+    try:
+        return _opened()
+    except AttributeError as error:  # it has no function of this name
+        raise _stale(str(error)) from None
+
+
+def _stale(found: str | None = None) -> SquishError:
+    return SquishError(
+        "the compiled kernels are of another version", found=found, code="library", hint="Reinstall squish-cpu."
+    )
+
+
+def _opened() -> Library:
     name = f"libsquish_cpu.{'dylib' if sys.platform == 'darwin' else 'so'}"
     path = os.environ.get(LIBRARY) or str(resources.files("squish_cpu") / name)  # another build: the tests' sanitizers
     try:
@@ -75,7 +99,7 @@ def library() -> Library:
         ) from None  # fmt: skip
     loaded.squish_weights_size.restype = c_int64
     if loaded.squish_weights_size() != ctypes.sizeof(Weights):
-        raise SquishError("the compiled kernels are of another version", code="library", hint="Reinstall squish-cpu.")
+        raise _stale()
     runs = _declared(loaded.squish_instructions, c_int, result=c_char_p)
     found = tuple(each.decode() for each in map(runs, range(len(ALL_INSTRUCTIONS))) if each)
     wanted = os.environ.get(INSTRUCTIONS) or found[0]
@@ -101,6 +125,7 @@ def library() -> Library:
         _declared(loaded.squish_encode_affine, *groups, result=c_int),
         _declared(loaded.squish_encode_triple, *triple, result=c_int64),
         _declared(loaded.squish_compare, weights, c_void_p, c_int32, c_int32, c_void_p, c_int32),
+        _declared(loaded.squish_tally, weights, ctypes.POINTER(Tally), c_int32),
         _declared(loaded.squish_fill, c_void_p, c_int64),
         _declared(loaded.squish_read, c_void_p, c_int64, result=c_float),
         found,

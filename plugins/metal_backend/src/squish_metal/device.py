@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -40,13 +40,6 @@ def has_gpu() -> bool:
     import mlx.core as mx
 
     return bool(mx.metal.is_available())
-
-
-def metal_kernel(**definition: Any) -> Any:
-    """`mx.fast.metal_kernel`."""
-    import mlx.core as mx
-
-    return mx.fast.metal_kernel(**definition)
 
 
 def to_numpy(array: mx.array) -> np.ndarray:
