@@ -124,7 +124,8 @@ def report_lines(report: Report, ok: bool) -> Iterable[str]:
     found = ", ".join(counted(count, word) for word, count in severities(report.problems)) or "no findings"
     what = f"{report.format}, {counted(report.tensors, 'tensor')}"
     if report.deep:
-        what += f", all decoded, {counted(report.digests, 'digest')} checked"
+        read = "all decoded" if report.ok else "data read"
+        what += f", {read}, {counted(report.digests, 'digest')} checked"
     else:
         what += ", tensor data not read (--deep)"
     what = what if report.format else "cannot be opened"

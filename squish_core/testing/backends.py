@@ -10,6 +10,7 @@ import pytest
 from squish_core.backends.base import OPS, Availability, Backend, Offer, Refused, Request, Use
 from squish_core.model import DENSE, CodecSpec, Encoding, TensorSpec
 from squish_core.resolver import MODES
+from squish_core.statistics import Tally
 from squish_core.tensors import Tensor, Weight
 from squish_core.testing.sources import CountingSource, memory_file, touched_part
 from squish_core.testing.suite import Suite, parametrize
@@ -111,6 +112,14 @@ class BackendSuite(Suite):
         out = np.zeros(wanted.shape, np.float16)
         assert weight.dense(region=region, dtype="f16", out=out) is out
         np.testing.assert_array_equal(out, wanted.astype(np.float16))
+
+    def test_statistics_are_those_of_dense(self, case: str) -> None:
+        """What a backend counts for itself is what the core counts of the values that it decodes."""
+        weight, _ = self._load(case)
+        self._needs(weight, "dense")
+        tally = Tally()
+        tally.add(weight.dense())
+        assert weight.statistics() == tally.statistics()
 
     def test_linear_agrees_with_dense(self, case: str) -> None:
         """`x @ W.T`, for a vector, a matrix and a batch."""

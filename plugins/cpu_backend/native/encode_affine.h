@@ -54,10 +54,15 @@ struct Grid {  // of sixteen groups
     float inverse[16];                           // of `scale`
 };
 
+struct Range {  // of sixteen groups, where it is not that of floats
+    double low[16], high[16];
+};
+
 // D8 at a time: f(low, high, k) for the groups k..k+7.
-template <class Function> static INLINE void eights(const Grid& grid, Function function) {
-    for (int k = 0; k < 16; k += 8)
-        function(__builtin_convertvector(read<V8>(grid.low + k), D8), __builtin_convertvector(read<V8>(grid.high + k), D8), k);
+static INLINE D8 eight(const float* at) { return __builtin_convertvector(read<V8>(at), D8); }
+static INLINE D8 eight(const double* at) { return read<D8>(at); }
+template <class Ends, class Function> static INLINE void eights(const Ends& ends, Function function) {
+    for (int k = 0; k < 16; k += 8) function(eight(ends.low + k), eight(ends.high + k), k);
 }
 static INLINE D8 larger(D8 a, D8 b) { return a > b ? a : b; }
 static INLINE void settle(const Affine& a, Grid& grid, uint8_t* scale, int64_t count) {
@@ -67,8 +72,10 @@ static INLINE void settle(const Affine& a, Grid& grid, uint8_t* scale, int64_t c
     memcpy(grid.scale, grid.stored_scale, sizeof grid.scale);
 }
 
-static INLINE void symmetric_grid(const Affine& a, Grid& grid, uint8_t* scale, int64_t count) {
-    const int reach = a.high - a.zero < a.zero - a.low ? a.high - a.zero : a.zero - a.low;
+static INLINE int reach_of(const Affine& a) { return a.high - a.zero < a.zero - a.low ? a.high - a.zero : a.zero - a.low; }
+
+static INLINE void symmetric_grid(const Affine& a, const Grid&, Grid& grid, uint8_t* scale, int64_t count) {
+    const int reach = reach_of(a);
     store(grid.scale, load(grid.high) / splat(float(reach)));
     eights(grid, [&](D8, D8 high, int k) {  // products of a float and a code are exact
         const V8 near = read<V8>(grid.scale + k);
@@ -77,15 +84,23 @@ static INLINE void symmetric_grid(const Affine& a, Grid& grid, uint8_t* scale, i
     });
     settle(a, grid, scale, count);
 }
+static INLINE void symmetric_grid(const Affine& a, const Range& ends, Grid& grid, uint8_t* scale, int64_t count) {
+    eights(ends, [&](D8 low, D8 high, int k) {
+        const V8 up = rounded_up(larger(-low, high) / double(reach_of(a)));
+        memcpy(grid.scale + k, &up, 32);
+    });
+    settle(a, grid, scale, count);
+}
 
-static INLINE void zero_point_grid(const Affine& a, Grid& grid, uint8_t* scale, uint8_t* offset, int64_t count) {
+template <class Ends> static INLINE void zero_point_grid(const Affine& a, const Ends& ends, Grid& grid, uint8_t* scale,
+                                                         uint8_t* offset, int64_t count) {
     const D8 none = {};
-    eights(grid, [&](D8 low, D8 high, int k) {
+    eights(ends, [&](D8 low, D8 high, int k) {
         const V8 up = rounded_up((larger(high, none) - -larger(-low, none)) / double(a.high - a.low));
         memcpy(grid.scale + k, &up, 32);
     });
     settle(a, grid, scale, count);
-    eights(grid, [&](D8 low, D8, int k) {
+    eights(ends, [&](D8 low, D8, int k) {
         const double big = 6755399441055744.0;
         const D8 steps = -larger(-low, none) / __builtin_convertvector(read<V8>(grid.scale + k), D8);
         const V8 zeros = __builtin_convertvector(double(a.low) - ((steps + big) - big), V8);
@@ -95,14 +110,15 @@ static INLINE void zero_point_grid(const Affine& a, Grid& grid, uint8_t* scale, 
     for (int64_t k = 0; k < count; k++) offset[k] = uint8_t(int(grid.offset[k]));
 }
 
-static INLINE void bias_grid(const Affine& a, Grid& grid, uint8_t* scale, uint8_t* offset, int64_t count) {
-    eights(grid, [&](D8 low, D8 high, int k) {
+template <class Ends> static INLINE void bias_grid(const Affine& a, const Ends& ends, Grid& grid, uint8_t* scale,
+                                                   uint8_t* offset, int64_t count) {
+    eights(ends, [&](D8 low, D8 high, int k) {
         const V8 down = rounded_down(low - double(a.low) * ((high - low) / double(a.high - a.low)));
         memcpy(grid.offset + k, &down, 32);
     });
     store_as(a.offset_type, DOWN, grid.offset, grid.stored_offset, offset, count);
     memcpy(grid.offset, grid.stored_offset, sizeof grid.offset);
-    eights(grid, [&](D8 low, D8 high, int k) {
+    eights(ends, [&](D8 low, D8 high, int k) {
         const D8 bias = __builtin_convertvector(read<V8>(grid.offset + k), D8);
         D8 step = (high - bias) / double(a.high);
         if (a.low) step = larger(step, (bias - low) / double(-a.low));
@@ -265,18 +281,23 @@ static bool round_groups(const Affine& a, const float* x, int64_t size, int64_t 
     return true;
 }
 
-// Scales and offsets of up to sixteen groups; false where they are not finite.
+// Scales and offsets of up to sixteen groups whose values are within these ends; false where they are not finite.
+template <int Offset, class Ends>
+static INLINE bool fit(const Affine& a, const Ends& ends, int64_t count, Grid& grid, uint8_t* scale, uint8_t* offset) {
+    if constexpr (Offset == NO_OFFSET) symmetric_grid(a, ends, grid, scale, count);
+    else if constexpr (Offset == ZERO_POINT) zero_point_grid(a, ends, grid, scale, offset, count);
+    else if (a.edges) edge_grid(a, grid, scale, offset, count);
+    else bias_grid(a, ends, grid, scale, offset, count);
+    const F reach = splat(float(a.high > -a.low ? a.high : -a.low));
+    return finite(load(grid.stored_scale) * reach) && (Offset != BIAS || finite(load(grid.stored_offset)));
+}
 template <int Offset>
 static INLINE bool find_grid(const Affine& a, const float* x, int64_t count, Grid& grid, uint8_t* scale, uint8_t* offset) {
     if constexpr (Offset == NO_OFFSET) magnitudes(x, a.size, count, grid);
     else extremes(x, a.size, count, grid);
-    if constexpr (Offset == NO_OFFSET) symmetric_grid(a, grid, scale, count);
-    else if constexpr (Offset == ZERO_POINT) zero_point_grid(a, grid, scale, offset, count);
-    else if (a.edges) edge_grid(a, grid, scale, offset, count);
-    else bias_grid(a, grid, scale, offset, count);
+    const bool good = fit<Offset>(a, grid, count, grid, scale, offset);
     store(grid.inverse, splat(1) / load(grid.scale));
-    const F reach = splat(float(a.high > -a.low ? a.high : -a.low));
-    return finite(load(grid.stored_scale) * reach) && (Offset != BIAS || finite(load(grid.stored_offset)));
+    return good;
 }
 
 // A panel of groups at a time: first all its grids, whose latencies so overlap, then its codes. Groups larger than a panel have
@@ -305,13 +326,6 @@ template <int Offset> static bool encode_groups(const Affine& a, const float* x,
         }
     }
     return true;
-}
-
-// False where a value, a scale or a bias is not finite.
-static bool encode_affine(const Affine& a, const float* x, int64_t groups, uint8_t* data, uint8_t* scale, uint8_t* offset) {
-    if (a.offset == NO_OFFSET) return encode_groups<NO_OFFSET>(a, x, groups, data, scale, offset);
-    if (a.offset == ZERO_POINT) return encode_groups<ZERO_POINT>(a, x, groups, data, scale, offset);
-    return encode_groups<BIAS>(a, x, groups, data, scale, offset);
 }
 
 }  // namespace ISA

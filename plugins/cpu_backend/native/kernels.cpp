@@ -9,12 +9,13 @@
 #include "codecs_sparse.h"
 #include "columns.h"
 #include "distance.h"
-#include "encode_affine.h"
+#include "search_affine.h"
 #include "encode_triple.h"
 #include "encoders.h"
 #include "gemv.h"
 #include "int8.h"
 #include "panel_products.h"
+#include "tally.h"
 
 namespace ISA {
 namespace {
@@ -92,10 +93,23 @@ void decode(const Weights& w, const int64_t* ids, int64_t row0, int64_t count, i
     if (past) fence();
 }
 
-// ---- what encoding has lost
+// ---- what values are like, and what encoding has lost
+
+constexpr int64_t piece = 1024;  // columns decoded at a time: they stay in the nearest cache; a multiple of every codec's grain
+
+void tally(const Weights& w, int64_t row0, int64_t count, Tally& to) {
+    alignas(64) float decoded[piece];
+    Counts counts;
+    for (int64_t row = row0; row < row0 + count; row++)
+        for (int64_t c = 0; c < w.columns; c += piece) {
+            const int64_t some = w.columns - c < piece ? w.columns - c : piece;
+            decode(w, nullptr, row, 1, c, c + some, (uint8_t*)decoded, 0, F32, false);
+            counts.add(decoded, some);
+        }
+    counts.write(to);
+}
 
 void compare(const Weights& w, int64_t row0, int64_t count, const uint8_t* x, int32_t type, int32_t own, double* sums) {
-    constexpr int64_t piece = 1024;  // a multiple of every codec's grain
     alignas(64) float values[piece], widened[piece];
     alignas(64) uint8_t decoded[4 * piece];
     for (int64_t row = row0; row < row0 + count; row++, sums += 4) {
@@ -229,6 +243,6 @@ float read_all(const uint8_t* at, int64_t bytes) {
 }  // namespace
 
 extern const Kernels kernels = {decode, multiply, arrange_one, dot_one, prepare, multiply_prepared, repack,
-                                encode, encode_affine, encode_triple, compare, fill, read_all};
+                                encode, encode_affine, encode_triple, compare, tally, fill, read_all};
 
 }  // namespace ISA

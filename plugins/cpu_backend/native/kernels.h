@@ -34,6 +34,8 @@ struct Kernels {
     // Of each row its largest error, and the sums of squared errors, squared values `x` (of `type`, rows without gaps) and
     // squared decoded ones (rounded to `own`).
     void (*compare)(const Weights& w, int64_t row0, int64_t count, const uint8_t* x, int32_t type, int32_t own, double* sums);
+    // What the values of these rows are like.
+    void (*tally)(const Weights& w, int64_t row0, int64_t count, Tally& to);
     // The machine's limits: fill memory past the caches, and read it. `bytes` is a multiple of 1024.
     void (*fill)(uint8_t* at, int64_t bytes);
     float (*read)(const uint8_t* at, int64_t bytes);

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
 
 #include "kernels.h"
@@ -161,6 +162,21 @@ API void squish_compare(const Weights* w, const void* x, int32_t type, int32_t o
     share_rows(threads, w->rows, step_for(w->rows, w->columns, threads), [&](int64_t begin, int64_t end) {
         const uint8_t* from = (const uint8_t*)x + begin * w->columns * size_of(type);
         chosen->kernels->compare(*w, begin, end - begin, from, type, own, sums + 4 * begin);
+    });
+}
+
+// What all values are like.
+API void squish_tally(const Weights* w, Tally* to, int32_t threads) {
+    std::mutex adding;
+    *to = {{}, 0, 0, 0, __builtin_inff(), -__builtin_inff()};
+    share_rows(threads, w->rows, step_for(w->rows, w->columns, threads), [&](int64_t begin, int64_t end) {
+        Tally some;
+        chosen->kernels->tally(*w, begin, end - begin, some);
+        std::lock_guard<std::mutex> hold(adding);
+        for (int at = 0; at < 512; at++) to->powers[at] += some.powers[at];
+        to->zeros += some.zeros, to->minus_zeros += some.minus_zeros, to->nan += some.nan;
+        if (some.least < to->least) to->least = some.least;
+        if (some.greatest > to->greatest) to->greatest = some.greatest;
     });
 }
 

@@ -1,14 +1,37 @@
 // Codes that are integers with a scale, 32 weights (a unit) at a time: what one vector is multiplied with. A unit is two runs
 // of sixteen values, in the order in which they come out of their bytes; activations are brought into it once a call.
 //   weight = value * scale + offset, with one scale for the unit (SAME), one for each run that the next unit goes on with
-//   (PAIR), or one for each run (EACH); offsets are those of 32 columns
+//   (PAIR), one for each run (EACH), or for each half of a run (HALVES); offsets are those of 32 columns
 #pragma once
 #include "codecs_ggml.h"
 #include "codecs_grouped.h"
 
 namespace ISA {
 
-enum class Scales { SAME, PAIR, EACH };
+enum class Scales { SAME, PAIR, EACH, HALVES };
+
+// Values of sixteen codes less `zero` (given as `base_of` has it), in the order that `spread` tells.
+#if defined(__AVX2__) && !defined(__AVX512F__)
+// A code put below the bits of 2^23 takes fewer steps than a conversion, if every second four come out in the other register.
+static constexpr int spread(int lane) { return lane / 16 * 16 + lane % 8 / 4 * 8 + lane / 8 % 2 * 4 + lane % 4; }
+static INLINE F interleaved(__m256i words, __m256i above) {
+    return {_mm256_castsi256_ps(_mm256_unpacklo_epi16(words, above)), _mm256_castsi256_ps(_mm256_unpackhi_epi16(words, above))};
+}
+static INLINE F raised(__m256i words) { return interleaved(words, _mm256_set1_epi16(0x4b00)); }
+static INLINE F base_of(float zero) { return splat(0x1p23f + zero); }
+static INLINE F less(B codes, F base) { return raised(_mm256_cvtepu8_epi16(codes.v)) - base; }
+static INLINE F signed_values(B codes) { return less(codes ^ splat_byte(0x80), base_of(128)); }
+static INLINE F looked_up(F table, B codes) {
+    const F places = interleaved(_mm256_cvtepu8_epi16(codes.v), _mm256_setzero_si256());
+    return {lookup8(table, _mm256_castps_si256(places.a)), lookup8(table, _mm256_castps_si256(places.b))};
+}
+#else
+static constexpr int spread(int lane) { return lane; }
+static INLINE F base_of(float zero) { return splat(zero); }
+static INLINE F less(B codes, F base) { return widen_u8(codes) - base; }
+static INLINE F signed_values(B codes) { return widen_i8(codes); }
+static INLINE F looked_up(F table, B codes) { return lookup(table, codes); }
+#endif
 
 // Low and high four bits of sixteen bytes, each less `zero`. With a lookup the low ones cost one step (it sees four bits only),
 // and the high ones become the mantissa of 2^19 + code, so that shuffles, adders and multipliers share the work.
@@ -28,11 +51,11 @@ struct Centred {
     }
 #else
     B flip;
-    F zero;
-    INLINE Centred(int flip, float zero) : flip(splat_byte(uint8_t(flip))), zero(splat(zero)) {}
+    F base;
+    INLINE Centred(int flip, float zero) : flip(splat_byte(uint8_t(flip))), base(base_of(zero)) {}
     INLINE void operator()(const uint8_t* at, F& a, F& b) const {
         const B codes = load_bytes(at), nibble = splat_byte(15);
-        a = widen_u8((codes & nibble) ^ flip) - zero, b = widen_u8((right<4>(codes) & nibble) ^ flip) - zero;
+        a = less((codes & nibble) ^ flip, base), b = less((right<4>(codes) & nibble) ^ flip, base);
     }
 #endif
 };
@@ -48,7 +71,7 @@ struct Named {
     INLINE explicit Named(const float* values) : table(load(values)) {}
     INLINE void operator()(const uint8_t* at, F& a, F& b) const {
         const B codes = load_bytes(at);
-        a = lookup(table, codes), b = lookup(table, right<4>(codes));
+        a = looked_up(table, codes), b = looked_up(table, right<4>(codes));
     }
 };
 
@@ -102,12 +125,12 @@ template <int Bits> struct AffineUnits : GridUnits {
     static constexpr int bytes = 4 * Bits;
     static constexpr int order(int lane) { return lane; }
     B flip;
-    F zero;
-    INLINE explicit AffineUnits(const Weights& w) : flip(splat_byte(uint8_t(w.flip))), zero(splat(float(w.zero))) {}
+    F base;
+    INLINE explicit AffineUnits(const Weights& w) : flip(splat_byte(uint8_t(w.flip))), base(base_of(float(w.zero))) {}
     INLINE void values(const uint8_t* at, int, F& a, F& b) const {
         B low, high;
         load_codes32<Bits>(at, low, high);
-        a = widen_u8(low ^ flip) - zero, b = widen_u8(high ^ flip) - zero;
+        a = less(low ^ flip, base), b = less(high ^ flip, base);
     }
     INLINE void codes(const uint8_t* at, int, B& a, B& b) const {
         load_codes32<Bits>(at, a, b);
@@ -158,12 +181,12 @@ template <int Kind> struct NibbleUnits : BlockUnits<Kind> {  // Q4_0, Q4_1
 };
 template <int Kind> struct FiveUnits : BlockUnits<Kind> {  // Q5_0, Q5_1
     static constexpr int fifth = Kind == Q5_1 ? 4 : 2;
+    const F base = base_of(Kind == Q5_0 ? 16 : 0);
     INLINE explicit FiveUnits(const Weights&) {}
     INLINE void values(const uint8_t* at, int, F& a, F& b) const {
         B low, high;
         codes(at, 0, low, high);
-        a = widen_u8(low), b = widen_u8(high);
-        if (Kind == Q5_0) a = a - splat(16), b = b - splat(16);
+        a = less(low, base), b = less(high, base);
     }
     INLINE void codes(const uint8_t* at, int, B& a, B& b) const {
         nibbles(at + fifth + 4, a, b);
@@ -173,7 +196,7 @@ template <int Kind> struct FiveUnits : BlockUnits<Kind> {  // Q5_0, Q5_1
 struct ByteUnits : BlockUnits<Q8_0> {
     INLINE explicit ByteUnits(const Weights&) {}
     INLINE void values(const uint8_t* at, int, F& a, F& b) const {
-        a = widen_i8(load_bytes(at + 2)), b = widen_i8(load_bytes(at + 18));
+        a = signed_values(load_bytes(at + 2)), b = signed_values(load_bytes(at + 18));
     }
     INLINE void codes(const uint8_t* at, int, B& a, B& b) const {
         a = load_bytes(at + 2) ^ splat_byte(0x80), b = load_bytes(at + 18) ^ splat_byte(0x80);
@@ -207,13 +230,14 @@ template <bool Five> struct SuperUnits {
         }
     }
     Centred centred;
+    const F base = base_of(0);
     INLINE explicit SuperUnits(const Weights&) : centred(0, 0) {}
     INLINE void values(const uint8_t* at, int unit, F& a, F& b) const {
         if constexpr (!Five) return centred(at + 16 + 16 * unit, a, b);
         const B codes = load_bytes(at + 48 + 16 * unit), nibble = splat_byte(15), sixteen = splat_byte(16);
         const B fifth = right(load_bytes(at + 16 + 16 * (unit % 2)), unit / 2 * 2);
-        a = widen_u8((codes & nibble) | (left<4>(fifth) & sixteen));
-        b = widen_u8((right<4>(codes) & nibble) | (left<3>(fifth) & sixteen));
+        a = less((codes & nibble) | (left<4>(fifth) & sixteen), base);
+        b = less((right<4>(codes) & nibble) | (left<3>(fifth) & sixteen), base);
     }
     // 32 columns in their order: the low or the high four bits of 32 bytes.
     INLINE void codes(const uint8_t* at, int group, B& a, B& b) const {
@@ -287,5 +311,37 @@ struct SixUnits {  // Q6_K: a unit has the low and the high four bits of 16 byte
     }
 #endif
 };
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+struct SixHalves {  // Q6_K, 32 columns at a time: each register has values of two groups, and so a scale for each half
+    static constexpr int units = 8, bytes = 210;
+    static constexpr Scales scales = Scales::HALVES;
+    static constexpr int order(int lane) { return lane / 32 * 32 + lane / 8 % 2 * 16 + lane / 16 % 2 * 8 + lane % 8; }
+    static INLINE int64_t group(const Weights&) { return 1; }
+    static INLINE bool offsets(const Weights&) { return false; }
+    static INLINE void factors(const Weights&, int64_t, const uint8_t* at, int64_t, int64_t count, float* scale, float*) {
+        SixUnits::factors8(at, count, scale);
+    }
+    static INLINE F both(const float* scale) {
+        const __m256 two = _mm256_insertf128_ps(_mm256_set1_ps(scale[0]), _mm_set1_ps(scale[1]), 1);
+        return {two, two};
+    }
+    INLINE explicit SixHalves(const Weights&) {}
+    INLINE void values(const uint8_t* at, int unit, F& a, F& b) const {
+        const int part = unit % 4;
+        const __m256i nibble = _mm256_set1_epi8(15), top = _mm256_set1_epi8(0x30), none = _mm256_setzero_si256();
+        const __m256i bits = _mm256_loadu_si256((const __m256i*)(at + 128 + 32 * (unit / 4)));
+        const __m256i above = part < 2 ? _mm256_slli_epi16(bits, 4 - 2 * part) : _mm256_srli_epi16(bits, 2 * part - 4);
+        __m256i low = _mm256_loadu_si256((const __m256i*)(at + 64 * (unit / 4) + 32 * (part % 2)));
+        if (part > 1) low = _mm256_srli_epi16(low, 4);
+        const __m256i codes = _mm256_or_si256(_mm256_and_si256(low, nibble), _mm256_and_si256(above, top));
+        a = raised(_mm256_unpacklo_epi8(codes, none)) - base_of(32);
+        b = raised(_mm256_unpackhi_epi8(codes, none)) - base_of(32);
+    }
+};
+using SixProducts = SixHalves;
+#else
+using SixProducts = SixUnits;
+#endif
 
 }  // namespace ISA

@@ -23,6 +23,13 @@ struct Affine {  // how values become codes in groups that lie one after the oth
     int32_t offset;                   // zero points are stored in a byte
     int32_t edges;                    // a bias as MLX finds it
     int32_t scale_type, offset_type;
+    int32_t search;                   // for narrower ranges with a smaller squared error; groups of 256 at most
+};
+
+struct Tally {  // what values are like; mirrored in squish_cpu/library.py
+    int64_t powers[512];              // how many have this sign and exponent, as they stand in a float
+    int64_t zeros, minus_zeros, nan;
+    float least, greatest;            // of finite values; infinities where there is none
 };
 
 struct Weights {

@@ -54,6 +54,10 @@ ENCODINGS = (
     *(CodecSpec(f"ggml.{name}", {"search": "activations"}) for name in ("q4_k", "q5_k", "q6_k")),
     *(CodecSpec("affine", {"bits": 4, "group_size": size, "offset": "bias"}) for size in (16, 32, 48, 256)),
     *(CodecSpec("affine", {"bits": bits, "group_size": 32}) for bits in (3, 4, 8)),
+    *(
+        CodecSpec("affine", {"bits": 3, "group_size": size, "offset": "zero_point", "search": "mse"})
+        for size in (48, 256)
+    ),
     CodecSpec("tca_tbe", {"base_exponent": 120, "n_high": 0}),
 )
 

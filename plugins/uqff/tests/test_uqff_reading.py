@@ -27,6 +27,12 @@ def plain(uqff: SimpleNamespace) -> Any:
     return make
 
 
+def test_an_index_of_no_shards_is_not_uqff(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    with squish.open(tmp_path) as file:
+        assert (file.format, list(file)) == ("safetensors", [])
+
+
 @pytest.mark.parametrize("member", ["", *SHARDS])
 def test_a_sharded_set_opens_by_any_member_or_the_folder(
     member: str, data: Path, expected: Any, uqff: SimpleNamespace

@@ -23,6 +23,7 @@ from squish_core.api import (
     Registry,
     Request,
     SquishError,
+    Statistics,
     TensorSpec,
     dtypes,
     full,
@@ -33,7 +34,7 @@ from squish_core.api import (
 )  # fmt: skip
 
 from .layouts import DENSE, PANELS, TYPES, Layout, UncoveredError, aligned, layout_of
-from .library import Weights, library, threads
+from .library import Tally, Weights, library, threads
 from .panels import Grid, repacked
 
 Array = np.ndarray
@@ -187,6 +188,13 @@ class CpuBackend(Backend):
             chosen = np.flatnonzero(ids == expert)
             out[chosen] = _multiply(handle, x[chosen], int(expert) * rows, rows)
         return out
+
+    def statistics(self, handle: Handle) -> Statistics:
+        found = Tally()
+        library().tally(handle.weights, found, handle.threads)
+        powers = np.array(found.powers, np.int64).reshape(2, 256)
+        zeros = np.array((found.zeros, found.minus_zeros))
+        return Statistics.of(powers, zeros, found.nan, found.least, found.greatest)
 
 
 def bound(layout: Layout, stored: Mapping[str, Array]) -> tuple[Weights, dict[str, Array]]:

@@ -20,6 +20,8 @@ from .measuring import Measuring
 OFFSETS = {"none": 0, "zero_point": 1, "bias": 2}
 RUN = 16
 """Values that the loops take at a time: groups are so many, or several times that."""
+SEARCHED = {"none": 1 << 62, "mse": 256}
+"""Values of the largest group that the loops encode, with this search."""
 
 
 WEIGHED = ("q4_k", "q5_k", "q6_k")
@@ -172,8 +174,8 @@ def compiled(scheme: Scheme, panel: Array) -> dict[str, Array] | None:
     size = scheme.group_size or line
     in_rows = not scheme.transposed and (scheme.group_axis, scheme.pack_axis) == (-1, -1)
     packed = scheme.packing.order == "lsb" and not line * scheme.bits % scheme.packing.width
-    plain = scheme.search == "none" and not (scheme.offset == "zero_point" and scheme.zero)
-    if not (in_rows and packed and panel.size and not size % RUN and not line % size and plain):
+    fits = panel.size and not size % RUN and not line % size and size <= SEARCHED.get(scheme.search, 0)
+    if not (in_rows and packed and fits) or (scheme.offset == "zero_point" and scheme.zero):
         return None
     values = np.require(panel, np.float32, ["C", "A"])
     offset_dtype = scheme.offset_dtype if scheme.offset == "bias" else "i8" if scheme.signed else "u8"
@@ -182,7 +184,7 @@ def compiled(scheme: Scheme, panel: Array) -> dict[str, Array] | None:
     data = np.empty(declared["data"][1], dtypes.to_numpy(scheme.word))
     how = native.Affine(
         size, scheme.bits, scheme.low, scheme.high, scheme.zero, OFFSETS[scheme.offset], encoding.is_mlx(scheme),
-        TYPES[scheme.scale_dtype], TYPES[offset_dtype],
+        TYPES[scheme.scale_dtype], TYPES[offset_dtype], scheme.search == "mse",
     )  # fmt: skip
     places = (array.ctypes.data for array in (data, scale, offset))
     if not library().encode_affine(how, values.ctypes.data, scale.size, *places, threads()):

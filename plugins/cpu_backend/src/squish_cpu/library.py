@@ -41,6 +41,16 @@ class Affine(ctypes.Structure):
     _fields_ = (
         ("size", c_int64), ("bits", c_int32), ("low", c_int32), ("high", c_int32), ("zero", c_int32),
         ("offset", c_int32), ("edges", c_int32), ("scale_type", c_int32), ("offset_type", c_int32),
+        ("search", c_int32),
+    )  # fmt: skip
+
+
+class Tally(ctypes.Structure):
+    """`struct Tally` of native/weights.h."""
+
+    _fields_ = (
+        ("powers", c_int64 * 512), ("zeros", c_int64), ("minus_zeros", c_int64), ("nan", c_int64),
+        ("least", c_float), ("greatest", c_float),
     )  # fmt: skip
 
 
@@ -55,6 +65,7 @@ class Library(NamedTuple):
     encode_affine: Function
     encode_triple: Function
     compare: Function
+    tally: Function
     fill: Function
     read: Function
     instructions: tuple[str, ...]
@@ -114,6 +125,7 @@ def _opened() -> Library:
         _declared(loaded.squish_encode_affine, *groups, result=c_int),
         _declared(loaded.squish_encode_triple, *triple, result=c_int64),
         _declared(loaded.squish_compare, weights, c_void_p, c_int32, c_int32, c_void_p, c_int32),
+        _declared(loaded.squish_tally, weights, ctypes.POINTER(Tally), c_int32),
         _declared(loaded.squish_fill, c_void_p, c_int64),
         _declared(loaded.squish_read, c_void_p, c_int64, result=c_float),
         found,

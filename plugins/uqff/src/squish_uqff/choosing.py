@@ -19,7 +19,8 @@ from squish_core.api import (
     TensorSpec,
     dtypes,
 )
-from squish_uqff import tables
+
+from . import tables
 
 GGML_CODES = {f"ggml.{name}": code for code, name in tables.GGML_BLOCKS.items()}
 CODECS = {"hqq": tables.HQQ, "float8": tables.FP8, "affine": tables.AFQ, "uqff.f8q8": tables.F8Q8, "mx": tables.MXFP4}

@@ -1,0 +1,65 @@
+"""Statistics: those that the core counts from the NumPy codecs' values, for every codec and instruction set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from cases import Case, every, name_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from random_parts import FLOATS, random_tensor
+from squish_cpu import library
+
+import squish_core as squish
+from squish_core.api import CodecSpec, TensorSpec, dtypes
+from squish_core.tensors import Tensor
+from squish_core.testing.sources import memory_file
+
+
+def plain(values: np.ndarray) -> Tensor:
+    spec = TensorSpec(name="w", shape=values.shape, dtype=dtypes.from_numpy(values.dtype))
+    file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec("dense"), {"data": values})})
+    return file["w"]
+
+
+@pytest.mark.parametrize("case", list(every()), ids=name_of)
+def test_every_codec_has_the_counts_of_its_values(case: Case) -> None:
+    codec, shape, dtype = case
+    tensor = random_tensor(codec, shape, dtype=dtype)
+    weight = tensor.load("cpu", op="dense")
+    assert weight._backend.statistics(weight._handle) == tensor.load("numpy").statistics()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@settings(deadline=None, max_examples=60)
+@given(data=st.data())
+def test_odd_values_and_sizes(dtype: str, data: st.DataObject) -> None:
+    kind = dtypes.to_numpy(dtype)
+    words = np.dtype(f"u{kind.itemsize}")
+    shape = data.draw(array_shapes(max_dims=2, max_side=40))
+    sign = 1 << 8 * kind.itemsize - 1
+    infinity = int(np.array(np.inf, kind).view(words))
+    some = st.sampled_from([0, sign, 1, sign | 1, infinity, sign | infinity, infinity + 1, infinity - 1, sign - 1])
+    values = data.draw(arrays(words, shape, elements=some | st.integers(0, 2 * sign - 1))).view(kind)
+    tensor = plain(values)
+    assert tensor.load("cpu", op="dense").statistics() == tensor.load("numpy").statistics()
+
+
+def test_every_instruction_set_and_number_of_threads(instructions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).standard_normal((333, 1500), np.float32)
+    values[100:120] = 0
+    values[300, ::7], values[301, ::5], values[302, 1::3], values[303, ::2] = np.nan, np.inf, -np.inf, -0.0
+    for made in (values, values[:3, :17], values[100:120], values[303:304, ::2], np.full((2, 20), np.nan, np.float32)):
+        tensor = plain(np.ascontiguousarray(made))
+        wanted = tensor.load("numpy").statistics()
+        for threads in ("1", "5"):
+            monkeypatch.setenv(library.THREADS, threads)
+            assert tensor.load("cpu", op="dense").statistics() == wanted
+
+
+def test_a_tensor_is_counted_by_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = plain(np.ones((4, 16), np.float32))
+    assert tensor.chain(policy="exact", op="dense").chosen.backend == "cpu"
+    monkeypatch.setattr("squish_core.statistics.Tally.add", None)
+    assert tensor.statistics().positive == {0: 64}
