@@ -22,7 +22,9 @@ python := $(VENV)/bin/python
 pytest := $(python) -m pytest $(addprefix --ignore=plugins/,$(left_out))
 typed := $(patsubst %/__init__.py,%,$(wildcard squish_core/__init__.py plugins/*/src/*/__init__.py \
   tests/oracles/__init__.py benchmarks/__init__.py)) $(wildcard examples/*.py tests/wheels/*.py)
-offline = { echo "make: could not install packages; is the network (a package index) reachable? See above." >&2; exit 1; }
+failed = { echo "make: could not install the packages. See above: either no package index can be reached, or a plugin" >&2; \
+  echo "make: cannot be compiled here ('make compiler=' leaves out what is compiled: $(NEEDS_COMPILER))." >&2; exit 1; }
+offline = { echo "make: could not install uv; is the network (a package index) reachable? See above." >&2; exit 1; }
 
 .PHONY: help env demo test oracles fuzz sanitize bench lint wheels clean
 
@@ -42,7 +44,7 @@ $(installed): pyproject.toml constraints.txt $(all_plugins:%=plugins/%/pyproject
 	@test -x $(VENV)/bin/uv || $(python) -m pip install --quiet --disable-pip-version-check -c constraints.txt uv || $(offline)
 	@test -z "$(left_out)" || echo "make: no C++ compiler found (c++, g++, clang++), so left out: $(left_out)"
 	@$(VENV)/bin/uv pip install --quiet --no-sources --python $(python) -c constraints.txt -b constraints.txt \
-	  -e '.[cli,testing]' $(plugins:%=-e 'plugins/%[testing]') mypy ruff || $(offline)
+	  -e '.[cli,testing]' $(plugins:%=-e 'plugins/%[testing]') mypy ruff || $(failed)
 	@touch $@
 
 demo: $(installed)  ## run the example on a small model (MODEL=smollm2 or gemma)

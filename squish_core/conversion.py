@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -25,11 +25,12 @@ from squish_core.guard import guarded, uncollected
 from squish_core.handles import File
 from squish_core.known import SUFFIXES
 from squish_core.limits import Limits
+from squish_core.matching import weighs
 from squish_core.model import TensorSpec
 from squish_core.naming import parse_names
 from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, check_patterns, expand, parse_format, parse_rules
-from squish_core.steps import Decision, Step, weighs
+from squish_core.steps import Decision, Step
 from squish_core.streams import copied, encoded, repacked, widened
 from squish_core.writing import Outgoing, Sink, atomic_file, atomic_folder
 
@@ -98,31 +99,26 @@ def convert(
     `names`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF; all patterns are about the
     source's. `stats`: a file of activations, for encodings that weigh errors by them. Digests of what is read are
     checked. `delete_source`: verify what was written and compare it with the source, then delete the files that held
-    its tensors. Raises SquishError; the old `dst` stays on failure.
+    its tensors. A file at `dst` is replaced, a folder refused. Raises SquishError; the old `dst` stays on failure.
     """
-    file = src if isinstance(src, File) else handles.open(src, assets=assets, limits=limits, registry=registry)
-    told = handles.open(stats, limits=limits, registry=registry) if stats is not None else None
     started = time.perf_counter()
-    try:
+    with ExitStack() as opened:
+        file = src
+        if not isinstance(src, File):
+            file = opened.enter_context(handles.open(src, assets=assets, limits=limits, registry=registry))
+        told = None
+        if stats is not None:
+            told = opened.enter_context(handles.open(stats, limits=limits, registry=registry))
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
         with uncollected():
             plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names), told)
             report = plan.report(dry_run)
         doomed = deletable(file, Path(dst), report.steps, report.dropped) if delete_source else ()
         report = evolve(report, deleted=tuple(map(str, doomed)))
-        if not dry_run:
-            plan.write(progress, report.size)
-            size = _size_of(Path(dst))
-            steps = tuple(evolve(step, quality=plan.quality.get(step.name)) for step in report.steps)
-            if doomed:
-                delete(plan.file, doomed, Path(dst), plan.format, steps)
-            report = evolve(report, steps=steps, size=size, seconds=time.perf_counter() - started)
-        return report
-    finally:
-        if told is not None:
-            told.close()
-        if file is not src:
-            file.close()
+        if dry_run:
+            return report
+        done = plan.carry_out(report, doomed, progress)
+        return evolve(done, seconds=time.perf_counter() - started)
 
 
 def outgoing(file: File, to: str) -> list[Outgoing]:
@@ -185,6 +181,15 @@ class Plan:
                 rule.pattern for rule in self.rules if rule.pattern and not any(map(rule.matches, index.tensors))
             ),
         )  # fmt: skip
+
+    def carry_out(self, report: Conversion, doomed: Sequence[Path], progress: Progress | None) -> Conversion:
+        """Write the target, then delete what is `doomed`; the report with what was measured."""
+        self.write(progress, report.size)
+        steps = tuple(evolve(step, quality=self.quality.get(step.name)) for step in report.steps)
+        size = _size_of(self.target)
+        if doomed:
+            delete(self.file, doomed, self.target, self.format, steps)
+        return evolve(report, steps=steps, size=size)
 
     def write(self, progress: Progress | None, size: int | None) -> None:
         """Write beside the target and rename; `size` is the predicted one, headers and all."""
@@ -272,10 +277,11 @@ class Plan:
             return repacked(self.file, step.name, step.spec, step.origin)
         told = partial(self.quality.__setitem__, step.name) if step.exactness.kind == "bounded" else None
         activations = self.stats.of(step.spec) if self.stats and self._weighed(step) else None
-        return encoded(self.file, step.name, step.spec, step.origin, told, activations)
+        spec = evolve(step.spec, encodings=(evolve(step.spec.encodings[0], codec=step.codec),))
+        return encoded(self.file, step.name, spec, step.origin, told, activations)
 
     def _weighed(self, step: Step) -> bool:
-        return step.action == "encode" and weighs(step.spec.encodings[0].codec, self.known)
+        return step.action == "encode" and weighs(step.codec, self.known)
 
 
 def packed_by(target: Path, known: Registry) -> tuple[Path, str | None]:

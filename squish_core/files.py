@@ -226,6 +226,7 @@ def missing(path: Path, error: Exception) -> FormatError:
     if isinstance(error, FileNotFoundError):
         nearest = next((parent for parent in path.parents if parent.exists()), Path())
         hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."
+        hint = home_hint(path) or hint
         return FormatError("no such file or folder", file=str(path), code="missing", hint=hint)
     why = getattr(error, "strerror", None) or error
     number = getattr(error, "errno", None)
@@ -233,6 +234,13 @@ def missing(path: Path, error: Exception) -> FormatError:
         errno.EACCES: "You need the permission to read it.", errno.EMFILE: "Allow more open files: ulimit -n.",
     }.get(number or 0)  # fmt: skip
     return FormatError(f"cannot be opened: {why}", file=str(path), code="unreadable", hint=next_step)
+
+
+def home_hint(path: Path) -> str | None:
+    """The next step for a path that begins with `~`, which is taken as it is, as everywhere in Python."""
+    if not str(path).startswith("~"):
+        return None
+    return "A shell makes `~` your home folder, unless it is quoted; Python's pathlib does with .expanduser()."
 
 
 def kind_of(mode: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from math import prod
@@ -113,9 +112,11 @@ def refine(
     for name in sorted(infos, key=lambda name: (not main.endswith(infos[name].suffixes or "/"), name)):
         if infos[name].refines == index.format and wanted in (None, name):
             with guarded(FormatError, f"refining as {name}", file=source.name):
-                refined = known.container(name).refine(index, source, limits, options)  # type: ignore[attr-defined]
+                with uncollected():
+                    refined = known.container(name).refine(index, source, limits, options)  # type: ignore[attr-defined]
+                    if refined is not None:
+                        check_index(refined, limits)
                 if refined is not None:
-                    check_index(refined, limits)
                     return refine(refined, source, known, limits, None, {})
     if wanted is not None:
         raise FormatError(f"does not declare itself as {wanted}", file=source.name, code="format")
@@ -213,6 +214,8 @@ class File(Mapping[str, "Tensor"]):
         try:
             return Tensor(self, self.index.tensors[name])
         except KeyError:
+            import difflib
+
             near = difflib.get_close_matches(str(name), self.index.tensors, 3, 0.5)
             raise KeyError(f"{name!r} is not in {self.name}; near: {', '.join(near) or 'nothing'}") from None
 

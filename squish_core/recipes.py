@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
@@ -106,6 +105,8 @@ def check_patterns(patterns: Iterable[str], names: Collection[str], file: str) -
 
 def nearest(pattern: str, names: Iterable[str]) -> list[str]:
     """Up to three names that have most of a pattern's letters in its order; of layers that are alike, the first."""
+    import difflib
+
     letters = re.sub(r"[*?\[\]]", "", pattern)
     alike: dict[str, str] = {}
     for name in names:
@@ -136,6 +137,8 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     encoders = (entry.info.id for entry in registry.find("codec", kind="tensor"))
     names = sorted({"keep", *encoders, *(name for table in _alias_tables(container, registry) for name in table)})
     package = known.package_for("codec", spec.id)
+    import difflib
+
     near = difflib.get_close_matches(spec.id, names, 3)
     meant = f"Near it: {', '.join(near)}. " if near else ""
     kind = MissingPluginError if package else SquishError

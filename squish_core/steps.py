@@ -9,15 +9,14 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from squish_core import dtypes
 from squish_core.activations import Activations
 from squish_core.containers import Container
 from squish_core.distances import Distance
-from squish_core.errors import MissingPluginError, SquishError, TensorError
+from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import guarded
 from squish_core.handles import File
+from squish_core.matching import holds, same, weighs, wider, with_hints, without_hints
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
-from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, expand, kind_of, rule_for
 from squish_core.streams import repack_exactness, values_of
 
@@ -29,6 +28,7 @@ class Step:
     """What happens to one tensor: `action` is "copy" (bytes), "widen" (integers of a part, to a wider type; or
     numbers, to another byte order), "repack" (codes), "encode" (through floats).
 
+    `codec`: the target's, with what it was told for encoding alone (`Codec.for_encoding`), which `spec` does not show.
     `quality`: of an encoding with loss, how far the written values are from the source's; measured while writing.
     """
 
@@ -42,6 +42,7 @@ class Step:
     note: str = ""
     quality: Distance | None = field(default=None, eq=False)
     spec: TensorSpec = field(repr=False)
+    codec: CodecSpec = field(repr=False)
     origin: Encoding = field(repr=False)
 
     @property
@@ -153,13 +154,13 @@ class Decision:
             if isinstance(answer, Refusal):
                 refusals.append(answer.why)
                 continue
-            if _same(answer, encoding, self.known):
+            if same(answer, encoding, self.known):
                 return self._made(spec, "copy", encoding, answer, SAME_BYTES)
             if answer.codec == encoding.codec == DENSE:
                 return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
-            if _wider(answer, encoding):
+            if wider(answer, encoding):
                 return self._made(spec, "widen", encoding, answer, Exactness("values", spec.dtype))
-            if answer.codec.id == encoding.codec.id == "dense" and _holds(spec.dtype, answer.codec.params["dtype"]):
+            if answer.codec.id == encoding.codec.id == "dense" and holds(spec.dtype, answer.codec.params["dtype"]):
                 return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
             if answer.codec.inner == encoding.codec:  # wrapped on request: other values
                 return self._made(
@@ -200,7 +201,12 @@ class Decision:
                 "a vector is not quantised", found=f"shape {list(spec.shape)}", code="rank",
                 hint="A rule without a pattern leaves vectors as they are; after one with, add NAME=keep for them.",
             )  # fmt: skip
-        params = self.known.encoder(wanted).params_for(spec, wanted.params)
+        try:
+            params = self.known.encoder(wanted).params_for(spec, wanted.params)
+        except CodecError as error:
+            if lacking := self.known.encoder_missing(wanted):
+                error.message += f"; {lacking}"
+            raise
         self._check_stats(spec, wanted)
         params = codec.measure(
             partial(values_of, self.file, spec, origin, codec.value_dtype(spec, params)), spec, params
@@ -209,18 +215,19 @@ class Decision:
         made = evolve(spec, dtype=dtype, encodings=(), problem=None)
         parts = {role: _part(*declared) for role, declared in codec.parts(made, params).items()}
         # A dense tensor's dtype is the tensor's own, not a parameter of how it is stored.
-        held = DENSE if wanted.id == "dense" else evolve(wanted, params=params)
+        told = DENSE if wanted.id == "dense" else evolve(wanted, params=params)
+        held = without_hints(told, self.known)
         answer = self.container.accepts(made, Encoding(codec=held, parts=parts), self.options)
         if isinstance(answer, Refusal):
             raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(wanted), code="refused")
         if wanted.inner is not None and answer.codec.inner is None:
             raise TensorError(f"{self.format} has no place for {wanted.id}", found=str(wanted), code="refused")
-        if _same(answer, origin, self.known):
+        if same(answer, origin, self.known):
             return self._made(spec, "copy", origin, answer, SAME_BYTES)
         exactness = codec.error_bound(params)
         if wanted.id == "dense":
-            exactness = Exactness("values", dtype) if _holds(value_dtype, dtype) else Exactness("bounded")
-        return self._made(made, "encode", origin, answer, exactness)
+            exactness = Exactness("values", dtype) if holds(value_dtype, dtype) else Exactness("bounded")
+        return self._made(made, "encode", origin, answer, exactness, with_hints(answer.codec, told, self.known))
 
     def _check_stats(self, spec: TensorSpec, wanted: CodecSpec) -> None:
         if not weighs(wanted, self.known):
@@ -233,7 +240,11 @@ class Decision:
         if self.stats.of(spec) is None:
             raise TensorError("there are no statistics of its activations", tensor=spec.name, code="stats")
 
-    def _made(self, spec: TensorSpec, action: str, origin: Encoding, target: Encoding, exactness: Exactness) -> Step:
+    def _made(
+        self, spec: TensorSpec, action: str, origin: Encoding, target: Encoding, exactness: Exactness,
+        codec: CodecSpec | None = None,
+    ) -> Step:  # fmt: skip
+        codec = codec or target.codec
         held = TensorSpec(
             name=self.rename(spec.name), shape=spec.shape, dtype=spec.dtype, encodings=(target,),
             tied_to=spec.tied_to, attrs=spec.attrs, problem=spec.problem,
@@ -241,55 +252,13 @@ class Decision:
         size = sum(part.nbytes for part in target.parts.values())
         return Step(
             name=spec.name, action=action, source=_shown(self.file.index.tensors[spec.name], origin),
-            target=_shown(held, target), stored=origin.stored, size=size, exactness=exactness, spec=held, origin=origin,
+            target=_shown(held, evolve(target, codec=codec)), stored=origin.stored, size=size, exactness=exactness,
+            spec=held, codec=codec, origin=origin,
         )  # fmt: skip
-
-
-def weighs(codec: CodecSpec, known: Registry) -> bool:
-    """Whether encoding with a codec, or with the one it wraps, needs statistics of activations."""
-    own = known.codec(codec).weighs(codec.params)
-    return own or (codec.inner is not None and weighs(codec.inner, known))
-
-
-def _same(answer: Encoding, encoding: Encoding, known: Registry) -> bool:
-    """Whether the target holds exactly the source's part bytes."""
-    kept = {role: (part.dtype, part.shape, part.byteorder) for role, part in encoding.parts.items()}
-    parts = {role: (part.dtype, part.shape, part.byteorder) for role, part in answer.parts.items()}
-    return kept == parts and known.same_codec(answer.codec, encoding.codec)
-
-
-def _wider(answer: Encoding, encoding: Encoding) -> bool:
-    """Whether the target holds the source's parts, some of them (indices) as wider integers or in another byte order.
-
-    A parameter with the role's name states such a part's dtype.
-    """
-    if answer.codec.id != encoding.codec.id or set(answer.parts) != set(encoding.parts):
-        return False
-    pairs = {role: (encoding.parts[role], part) for role, part in answer.parts.items()}
-    wider = {role for role, (kept, part) in pairs.items() if kept.dtype != part.dtype}
-    rest = [{key: value for key, value in side.codec.params.items() if key not in wider} for side in (answer, encoding)]
-    turned = any(kept.byteorder != part.byteorder for kept, part in pairs.values())
-    same_form = all(kept.shape == part.shape for kept, part in pairs.values())
-    return (bool(wider) or turned) and rest[0] == rest[1] and same_form and all(
-        _widths(pairs[role][0].dtype, pairs[role][1].dtype) for role in wider
-    )  # fmt: skip
-
-
-def _widths(source: Any, target: Any) -> bool:
-    """Integers to wider unsigned ones; a negative one is refused when it is met."""
-    if not (isinstance(source, str) and isinstance(target, str) and dtypes.known(source) and dtypes.known(target)):
-        return False
-    return source[0] in "iu" and target[0] == "u" and 8 <= dtypes.bits(source) <= dtypes.bits(target)
 
 
 def _shown(spec: TensorSpec, encoding: Encoding) -> str:
     return spec.dtype if encoding.codec == DENSE else str(encoding.codec)
-
-
-def _holds(source: str, target: str) -> bool:
-    import numpy as np
-
-    return bool(np.can_cast(dtypes.to_numpy(source), dtypes.to_numpy(target), "safe"))
 
 
 def _part(dtype: str, shape: tuple[int, ...]) -> Part:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from squish_core.errors import FormatError
+from squish_core.files import home_hint
 from squish_core.model import Part, TensorSpec
 from squish_core.source import Source, check_plain_name
 from squish_core.stored import StoredArray
@@ -223,8 +224,7 @@ def atomic_file(
 ) -> Iterator[Sink]:
     """A Sink whose file takes the target's place only when the block ends well; `packing` compresses it whole."""
     _check_plain(target)
-    if not target.parent.is_dir():
-        raise FormatError("the folder does not exist", file=str(target.parent), code="missing", hint="Create it first.")
+    _check_parent(target)
     temporary = _beside(target)
     try:
         # A stop may come while it is made: inside, what is there by then is taken away.
@@ -266,8 +266,7 @@ def atomic_folder(target: Path, progress: Callable[[int], None] | None = None) -
     """A Sink of a new folder that appears only when the block ends well; an existing one is not touched."""
     if target.exists() or target.is_symlink():
         raise FormatError("already exists", file=str(target), code="exists", hint="Name a new folder, or remove it.")
-    if not target.parent.is_dir():
-        raise FormatError("the folder does not exist", file=str(target.parent), code="missing", hint="Create it first.")
+    _check_parent(target)
     temporary = _beside(target)
     try:
         _made(target, temporary.mkdir)
@@ -281,6 +280,13 @@ def atomic_folder(target: Path, progress: Callable[[int], None] | None = None) -
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _check_parent(target: Path) -> None:
+    folder = target.parent
+    if not folder.is_dir():
+        hint = home_hint(folder) or "Create it first."
+        raise FormatError("the folder does not exist", file=str(folder), code="missing", hint=hint)
 
 
 def _check_plain(target: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -81,3 +84,35 @@ def test_conversions_give_the_same_bytes_without_the_loops(sample: Path, dtype: 
         squish.convert(sample, target, "safetensors", dtype, registry=squish.Registry(plugins))
         made.append(target.read_bytes())
     assert made[0] == made[1]
+
+
+STALE = """
+import squish_core as squish
+def told(call):
+    try:
+        return str(call())
+    except squish.SquishError as error:
+        return str(error)
+tensor = squish.open("m.safetensors")["w.weight"]
+calls = [tensor.chain, tensor.load, lambda: tensor.load("cpu")]
+calls.append(lambda: squish.convert("m.safetensors", "o.gguf", encode="q4_k"))
+print(json.dumps([told(call) for call in calls]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="takes the C library for the kernels")
+def test_a_library_of_another_version_is_told_by_plans_and_by_the_encoders_it_was_to_bring(tmp_path: Path) -> None:
+    values = np.zeros((4, 256), np.float32).tobytes()
+    head = json.dumps({"w.weight": {"dtype": "F32", "shape": [4, 256], "data_offsets": [0, len(values)]}}).encode()
+    (tmp_path / "m.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + values)
+    environment = {**os.environ, "SQUISH_CPU_LIBRARY": "libc.so.6"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"import json{STALE}"],
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    plan, loaded, asked, encoding = json.loads(done.stdout)
+    why = "the compiled kernels are of another version (found "
+    assert f"not      cpu: {why}" in plan
+    assert "dense on numpy" in loaded
+    assert why in asked
+    assert f"ggml.q4_k is decoded only; 'ggml.q4_k' cannot be imported: SquishError: {why}" in encoding

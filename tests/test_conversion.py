@@ -70,16 +70,16 @@ def test_reports_say_what_happened_in_a_line(run: Any) -> None:
 
 
 def test_the_same_codec_with_other_parameters_is_no_copy() -> None:
-    from squish_core.steps import _wider
+    from squish_core.matching import wider
 
     def stored(index: str, **params: Any) -> api.Encoding:
         parts = {"data": api.Part(dtype="f32", shape=(2, 2)), "index": api.Part(dtype=index, shape=(2, 2))}
         return api.Encoding(codec=api.CodecSpec("toy", {"index": index, **params}), parts=parts)
 
-    assert _wider(stored("u32"), stored("u16"))
-    assert not _wider(stored("u16"), stored("u32"))
-    assert not _wider(stored("u32", offset="zero_point"), stored("u32", offset="bias"))
-    assert not _wider(stored("u32", offset="zero_point"), stored("u16", offset="bias"))
+    assert wider(stored("u32"), stored("u16"))
+    assert not wider(stored("u16"), stored("u32"))
+    assert not wider(stored("u32", offset="zero_point"), stored("u32", offset="bias"))
+    assert not wider(stored("u32", offset="zero_point"), stored("u16", offset="bias"))
 
 
 def test_a_rule_for_everything_leaves_what_it_cannot_take_and_says_why(run: Any) -> None:
@@ -118,6 +118,39 @@ def test_a_wrong_rule_for_everything_is_an_error_not_a_note(tmp_path: Path, spec
         with pytest.raises(SquishError, match=said):
             squish.convert(file, tmp_path / "o.box", "toy.box", spec)
         assert not (tmp_path / "o.box").exists()
+
+
+SEARCHING = ("mlx", "uqff", "squizd", "npydir", "ztensor", "mlpackage", "hf:method=awq", "hf:method=gptq")
+
+
+@pytest.mark.parametrize("to", SEARCHING)
+def test_what_is_asked_for_encoding_alone_reaches_the_encoder_whatever_the_target_states(
+    tmp_path: Path, to: str
+) -> None:
+    pytest.importorskip("squish_codecs")
+    known = installed()
+    if to.partition(":")[0] not in known.containers:
+        pytest.skip(f"{to} is not installed")
+    values = np.random.default_rng(3).standard_t(4, size=(64, 128)).astype(np.float32)
+    with squish.open(toys.box({"l.weight": values}), registry=known) as file:
+        plain, searched = (
+            squish.convert(file, tmp_path / rule.replace(":", " "), to, rule) for rule in ("int4", "int4:search=mse")
+        )
+    assert searched.steps[0].quality.nmse < 0.97 * plain.steps[0].quality.nmse
+    with squish.open(searched.target, registry=known) as written:
+        assert "search" not in str(written["l.weight"].spec.encodings[0].codec)
+    assert searched.size == plain.size
+
+
+def test_what_another_codec_cannot_be_told_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("squish_codecs")
+    known = installed()
+    if not {"gguf", "mlx"} <= set(known.containers):
+        pytest.skip("GGUF or MLX is not installed")
+    with squish.open(toys.box({"l.weight": np.ones((64, 128), np.float32)}), registry=known) as file:
+        squish.convert(file, tmp_path / "mlx", "mlx", "mx:scaling=saturating")
+        with pytest.raises(SquishError, match=r"it becomes ggml\.mxfp4, which takes no scaling"):
+            squish.convert(file, tmp_path / "gguf", "gguf", "mx:scaling=saturating")
 
 
 def installed() -> Registry:

@@ -123,6 +123,20 @@ def test_a_folder_is_recognised_by_its_members(tmp_path: Path) -> None:
     assert detect(open_source(tmp_path), known) == "folder"
 
 
+def test_a_tilde_is_a_name_like_any_other_and_the_error_says_whose_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "m.box").write_bytes(toys.box({"w": np.ones((2, 2), np.float32)}))
+    known = toys.registry()
+    with pytest.raises(FormatError, match=r"^~/m\.box: no such file.*\.expanduser"):
+        squish.open(Path("~/m.box"), registry=known)
+    with pytest.raises(FormatError, match=r"^~: the folder does not exist.* \.expanduser"):
+        squish.convert(tmp_path / "m.box", "~/o.box", registry=known)
+    assert [path.name for path in tmp_path.iterdir()] == ["m.box"]
+
+
 def test_a_missing_path_names_what_exists(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"no such file.*exists; check the rest"):
         squish.open(tmp_path / "gone" / "deep" / "a.box", registry=toys.registry())

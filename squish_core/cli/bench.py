@@ -31,7 +31,7 @@ def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = Fal
         raise SquishError("name a file or say --synthetic", code="usage", hint="`squish bench --help` says more.")
     found = measuring.bench(file)
     rates = {"set": found.limits.set, "read": found.limits.read, "file": found.limits.file}
-    shown = ", ".join(f"{name} {rate / 1e9:.1f} GB/s" for name, rate in rates.items() if rate)
+    shown = ", ".join(f"{name} {rate / 1e9:.3g} GB/s" for name, rate in rates.items() if rate)
     rows = table(
         ("what", "backend", "ratio", "of", "MB", "ms", "codec"), "<<><>><",
         [(row.what, row.backend, *_figures(row), row.codec) for row in found.rows if row.seconds is not None],

@@ -31,6 +31,36 @@ CANNOT_RUN = (
     "folder",
 )
 """Codes of errors on opening that say nothing against the file's content."""
+Target = Annotated[
+    str, typer.Argument(metavar="DST", help="The file or folder to write. A file there is replaced, a folder is not.")
+]
+To = Annotated[
+    str | None,
+    typer.Option("--to", metavar="ID[:key=value,...]", help="Format to write; by default from DST's suffix."),
+]
+Encode = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--encode",
+        metavar="[PATTERN=]SPEC",
+        help="Encode values anew: int8, f16, int4:group_size=64, '*embed*=keep'. Repeatable, the last match wins.",
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="PATTERN", help="Write only tensors whose name matches; repeatable."),
+]
+Names = Annotated[
+    str | None,
+    typer.Option("--names", metavar="hf|gguf:ARCH", help="Write the names of Hugging Face, or of GGUF: hf:qwen2."),
+]
+Stats = Annotated[
+    str | None,
+    typer.Option("--stats", metavar="FILE", help="Activations, for encodings that weigh errors by them."),
+]
+Delete = Annotated[
+    bool, typer.Option("--delete-source", help="Verify and compare what was written, then delete SRC's weights.")
+]
 WORST = 12
 """Tensors whose loss is printed."""
 FEW = 4
@@ -94,7 +124,8 @@ def report_lines(report: Report, ok: bool) -> Iterable[str]:
     found = ", ".join(counted(count, word) for word, count in severities(report.problems)) or "no findings"
     what = f"{report.format}, {counted(report.tensors, 'tensor')}"
     if report.deep:
-        what += f", all decoded, {counted(report.digests, 'digest')} checked"
+        read = "all decoded" if report.ok else "data read"
+        what += f", {read}, {counted(report.digests, 'digest')} checked"
     else:
         what += ", tensor data not read (--deep)"
     what = what if report.format else "cannot be opened"
@@ -146,38 +177,16 @@ def difference_lines(found: Difference) -> Iterable[str]:
 
 def convert(
     src: Annotated[str, typer.Argument(metavar="SRC", help="The file to read.")],
-    dst: Annotated[str, typer.Argument(metavar="DST", help="The file to write; replaced when it is there.")],
-    to: Annotated[
-        str | None,
-        typer.Option("--to", metavar="ID[:key=value,...]", help="Format to write; by default from DST's suffix."),
-    ] = None,
-    encode: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--encode",
-            metavar="[PATTERN=]SPEC",
-            help="Encode values anew: int8, f16, int4:group_size=64, '*embed*=keep'. Repeatable, the last match wins.",
-        ),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="PATTERN", help="Write only tensors whose name matches; repeatable."),
-    ] = None,
+    dst: Target,
+    to: To = None,
+    encode: Encode = None,
+    only: Only = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; write nothing.")] = False,
     format: Format = None,  # noqa: A002
     assets: Assets = None,
-    names: Annotated[
-        str | None,
-        typer.Option("--names", metavar="hf|gguf:ARCH", help="Write the names of Hugging Face, or of GGUF: hf:qwen2."),
-    ] = None,
-    stats: Annotated[
-        str | None,
-        typer.Option("--stats", metavar="FILE", help="Activations, for encodings that weigh errors by them."),
-    ] = None,
-    delete_source: Annotated[
-        bool,
-        typer.Option("--delete-source", help="Verify and compare what was written, then delete SRC's weights."),
-    ] = False,
+    names: Names = None,
+    stats: Stats = None,
+    delete_source: Delete = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from squish_core.cli.options import Assets, FileName, Format, Json, Patterns
-from squish_core.cli.output import Answer, counted, plain_data, table
+from squish_core.cli.output import Answer, table
+from squish_core.cli.summaries import one_value, stored_as, summary, summary_lines
 from squish_core.cli.values import values
 from squish_core.errors import SquishError, escape
 
@@ -16,11 +17,6 @@ if TYPE_CHECKING:
     from squish_core.handles import File
     from squish_core.resolver import Chain
     from squish_core.tensors import Tensor
-
-MOST_FILES = 16
-"""Files that `info` shows to people."""
-LONG = 64
-"""Longest metadata value or list that is shown whole: characters for people, items in JSON."""
 
 
 def ls(
@@ -151,154 +147,11 @@ def chosen(file: File, patterns: Sequence[str] | None) -> list[Tensor]:
     return [file[name] for name in names]
 
 
-def stored_as(tensor: Tensor) -> str:
-    """The dtype of a dense tensor, else the codec, with the width of its codes where it has several."""
-    if tensor.codec == "dense":
-        return tensor.dtype
-    params = tensor.spec.encodings[0].codec.params if tensor.spec.encodings else {}
-    return f"{tensor.codec}:bits={params['bits']}" if "bits" in params else tensor.codec
-
-
 def label(tensor: Tensor) -> str:
     """The name and what is special about the tensor."""
     notes = [f"same bytes as {tensor.spec.tied_to}"] if tensor.spec.tied_to else []
     notes += [f"unreadable: {tensor.spec.problem}"] if tensor.spec.problem else []
     return f"{tensor.name}  ({'; '.join(notes)})" if notes else tensor.name
-
-
-def summary(file: File) -> dict[str, Any]:
-    """What `info` tells, as plain data."""
-    index, counts = file.index, dict[str, dict[str, Any]]()
-    for tensor in map(file.__getitem__, file):
-        entry = counts.setdefault(
-            stored_as(tensor),
-            {"stored_as": stored_as(tensor), "tensors": 0, "parameters": 0, "nbytes": 0, "lacks": None},
-        )
-        entry["tensors"] += 1
-        if tensor.spec.tied_to is None:
-            entry["parameters"] += tensor.spec.elements
-            entry["nbytes"] += tensor.nbytes
-        missing = [file.registry.missing(encoding) for encoding in tensor.spec.encodings]
-        if missing and all(missing) and entry["lacks"] is None:
-            entry["lacks"] = missing[0].install or missing[0].why  # type: ignore[union-attr]
-    codecs = sorted(counts.values(), key=lambda entry: -entry["nbytes"])
-    for entry in codecs:
-        entry["bits_per_weight"] = 8 * entry["nbytes"] / entry["parameters"] if entry["parameters"] else 0.0
-    parameters, nbytes = (sum(entry[key] for entry in codecs) for key in ("parameters", "nbytes"))
-    return {
-        "file": file.name, "format": file.format, "version": file.version, "kind": index.kind,
-        "files": [{"name": ref.name, "size": ref.size, "digest": ref.digest} for ref in index.files],
-        "size": file.size, "packed": packed(file), "tensors": len(file), "parameters": parameters,
-        "bits_per_weight": 8 * nbytes / parameters if parameters else 0.0, "codecs": codecs,
-        "meta": {key: brief(value) for key, value in file.meta.items()},
-        "assets": {name: part.nbytes for name, part in index.assets.items()}, "caches": list(index.caches),
-        "sections": index.attrs.get("sections", []),
-        "whole": [str(encoding.codec) for encoding in index.whole],
-        "children": {
-            name: {"kind": child.kind, "tensors": len(child.tensors)} for name, child in index.children.items()
-        },
-        "problems": [
-            {"severity": p.severity, "code": p.code, "where": p.where, "message": p.message} for p in index.problems
-        ],
-    }  # fmt: skip
-
-
-def packed(file: File) -> dict[str, Any] | None:
-    """With what, and to how many bytes, the files are compressed whole; None when they are not."""
-    if file.source.packed is None:
-        return None
-    sources = [file.file(number) for number in range(len(file.index.files))]
-    size = sum(source.packed[1] if source.packed else source.size for source in sources)
-    return {"codec": file.source.packed[0], "size": size}
-
-
-def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
-    """What `info` tells, for people."""
-    from squish_core.resolver import human
-
-    version = f" {data['version']}" if data["version"] else ""
-    kind = f" ({data['kind']})" if data["kind"] != "model" else ""
-    if data["packed"]:
-        unpacked = f" unpacked, {human(data['packed']['size'])} compressed with {data['packed']['codec']},"
-    else:
-        unpacked = ""
-    facts = [
-        ("format", f"{data['format']}{version}{kind}"),
-        ("size", f"{human(data['size'])}{unpacked} in {counted(len(data['files']), 'file')}"),
-        ("tensors", f"{data['tensors']:,}"),
-        ("parameters", f"{data['parameters']:,} at {data['bits_per_weight']:.2f} bits each"),
-        *([("caches", f"{', '.join(data['caches'])} (the first is used)")] if data["caches"] else []),
-    ]
-    yield from table(("file", escape(data["file"])), "<<", facts)
-    if len(data["files"]) > 1:
-        shown = data["files"][:MOST_FILES]
-        yield from ("", "files", *(f"  {human(ref['size']):>8}  {ref['name']}" for ref in shown))
-        if more := len(data["files"]) - len(shown):
-            yield f"            and {more:,} more (--json lists them)"
-    rows = [
-        (entry["stored_as"], f"{entry['tensors']:,}", f"{entry['parameters']:,}", human(entry["nbytes"]),
-         f"{entry['bits_per_weight']:.2f}", f"cannot be decoded here: {entry['lacks']}" if entry["lacks"] else "")
-        for entry in data["codecs"]
-    ]  # fmt: skip
-    yield from section("", table(("stored as", "tensors", "parameters", "size", "bits", ""), "<>>>><", rows))
-    meta = [(key, shortened(fewest_digits(file.index.meta[key], value))) for key, value in file.meta.items()]
-    yield from section("metadata", table(("", ""), "<<", meta, "  ")[1:])
-    places = [(part["offset"], part["size"], part["kind"], part["holds"]) for part in data["sections"]]
-    yield from section("", table(("offset", "bytes", "section", "holds"), ">><<", places))
-    yield from section("assets", [f"  {human(size):>8}  {name}" for name, size in data["assets"].items()])
-    yield from section("encodings of the whole model", [f"  {codec}" for codec in data["whole"]])
-    children = [
-        f"  {name}: {child['kind']}, {counted(child['tensors'], 'tensor')}" for name, child in data["children"].items()
-    ]
-    yield from section("children", children)
-    yield from section("problems", [f"  {p['severity']}: {p['where']}: {p['message']}" for p in data["problems"]])
-
-
-def section(title: str, lines: Sequence[str]) -> list[str]:
-    """Lines under a title after an empty line; nothing when there are none."""
-    return ["", *([title] if title else []), *lines] if lines else []
-
-
-def one_value(file: File, key: str) -> Answer:
-    """One metadata value, whole."""
-    if key not in file.meta:
-        import difflib
-
-        near = difflib.get_close_matches(key, file.meta, 3, 0.5)
-        raise SquishError(
-            "has no such metadata", file=file.name, found=repr(key), code="meta",
-            hint=f"Near: {', '.join(near)}." if near else "`squish info` lists the keys.",
-        )  # fmt: skip
-    value = plain_data(file.meta[key])
-    lines = value.split("\n") if isinstance(value, str) else value if isinstance(value, list) else [value]
-    return Answer(value, [str(line) for line in lines])
-
-
-def brief(value: Any) -> Any:
-    """A metadata value for JSON: a long array is only counted (`--meta` prints it)."""
-    size = len(value) if hasattr(value, "__len__") and not isinstance(value, (str, bytes, dict)) else 0
-    return {"length": size} if size > LONG else value
-
-
-def fewest_digits(stored: Any, value: Any) -> Any:
-    """A metadata value, an f32 as text of the fewest digits that mean it."""
-    if getattr(stored, "type", None) != "f32":
-        return value
-    import numpy as np
-
-    return str(np.float32(value))
-
-
-def shortened(value: Any) -> str:
-    """A metadata value in a line."""
-    if hasattr(value, "__len__") and not isinstance(value, (str, bytes, dict)) and len(value) <= LONG:
-        value = list(value)
-    value = plain_data(value) if not isinstance(value, list) else plain_data(value[:LONG]) + value[LONG:]
-    if isinstance(value, list):
-        text = ", ".join(str(item) for item in value[:LONG])
-        return f"[{text}]" if len(text) <= LONG >= len(value) else f"[{text[: LONG - 16]}...] {len(value):,} values"
-    text = str(value)
-    return text if len(text) <= LONG else f"{text[: LONG - 16]}... {len(text):,} characters"
 
 
 def planned(tensor: Tensor, backend: str | None, policy: str, op: str) -> Chain | SquishError:

@@ -80,6 +80,8 @@ class Codec:
     """
 
     id: str = ""
+    for_encoding: tuple[str, ...] = ()
+    """Parameters that say how values are encoded, and that nothing stored shows: no format is asked about them."""
     scanned: tuple[str, ...] = ()
     """Roles that a region may read from their start: their contents say where its other bytes lie."""
 

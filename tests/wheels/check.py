@@ -54,7 +54,9 @@ BRINGS = {
     "squish-uqff": Brings(
         containers=frozenset({"uqff"}), codecs=frozenset({"hqq", "uqff.f8q8"}), sample="sample.uqff", refines=True
     ),
-    "squish-hf": Brings(containers=frozenset({"hf"}), codecs=frozenset({"hf.act_order", "hf.awq_gemv", "hf.bnb8"})),
+    "squish-hf": Brings(
+        containers=frozenset({"hf"}), codecs=frozenset({"hf.act_order", "hf.awq_gemv", "hf.awq_fast", "hf.bnb8"})
+    ),
     "squish-mlx": Brings(containers=frozenset({"mlx"})),
     "squish-cpu": Brings(backends=frozenset({"cpu"})),
     "squish-squizd": Brings(

@@ -13,6 +13,10 @@ FORMS = {
         "scale_dtype": "f16"}),
     "int8 channel": ("affine", {"bits": 8, "scale_dtype": "f16"}),
     "uint8 zero points": ("affine", {"bits": 8, "group_size": 32, "offset": "zero_point", "scale_dtype": "f16"}),
+    "uint8 channel zero points": ("affine", {"bits": 8, "offset": "zero_point", "scale_dtype": "f16"}),
+    "int8 channel zero points": ("affine", {"bits": 8, "signed": True, "offset": "zero_point", "scale_dtype": "f16"}),
+    "seven bits": ("affine", {"bits": 7, "offset": "zero_point", "scale_dtype": "f16"}),
+    "constant zero": ("affine", {"bits": 5, "zero": 16, "scale_dtype": "f16"}),
     "GPTQ": ("affine", {"bits": 4, "group_size": 32, "transposed": True, "axis": -2, "word": "i32",
                         "offset": "zero_point", "offset_dtype": "packed", "scale_dtype": "f16", "zero": 1}),
     "two bits": ("affine", {"bits": 2, "group_size": 32, "scale_dtype": "f16"}),
@@ -28,7 +32,10 @@ FORMS = {
     "sparse float32": ("bitmask", {"dtype": "f32", "kept": "run"}),
     "dense": ("dense", {}),
 }  # fmt: skip
-OLD = {"int4 channel", "sparse", "sparse float32", "int8 channel", "palette", "dense", "one bit"}
+OLD = {
+    "int4 channel", "sparse", "sparse float32", "int8 channel", "uint8 channel zero points", "int8 channel zero points",
+    "seven bits", "constant zero", "palette", "dense", "one bit",
+}  # fmt: skip
 
 
 def stored(codec_id, params, shape, chance, **given):

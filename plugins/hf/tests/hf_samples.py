@@ -13,7 +13,7 @@ import squish_core as squish
 
 E4M3, BF16 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.bfloat16)
 E8M0 = np.dtype(ml_dtypes.float8_e8m0fnu)
-TAGS = {"uint8": "U8", "int8": "I8", "int32": "I32", "int64": "I64", "float32": "F32", "float16": "F16",
+TAGS = {"uint8": "U8", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "float32": "F32", "float16": "F16",
         "bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e8m0fnu": "F8_E8M0"}  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hf_samples import BF16, E4M3, E8M0, bits_of, checkpoint, packed, written
 
+import squish_core as squish
 from squish_core.api import SquishError
 
 OUT, IN = 64, 128
@@ -77,6 +78,34 @@ def test_awq_of_every_version_and_group(
         assert (set(file), file.problems) == ({"a.weight", "b.weight"}, ())
         wanted = (codes - np.repeat(zeros, IN // groups, 1)) * np.repeat(scales, IN // groups, 1).astype(np.float32)
         np.testing.assert_array_equal(file["a.weight"].numpy(), wanted.astype(np.float32))
+
+
+@pytest.mark.parametrize("group", [32, 64, -1])
+@pytest.mark.parametrize(
+    ("named", "zeros"),
+    [({"version": "GEMV_FAST"}, "qzeros"), ({"version": "llm-awq"}, "scaled_zeros"),
+     ({"version": "gemv", "backend": "llm-awq"}, "scaled_zeros")],
+)  # fmt: skip
+def test_awq_in_the_order_of_its_fast_kernel(
+    named: dict[str, str], zeros: str, group: int, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    groups = 1 if group == -1 else IN // group
+    codes = rng.integers(0, 16, (OUT, IN))
+    scales, added = np.zeros((2, 8, OUT), np.float16)
+    scales[:groups], added[:groups] = rng.uniform(0.1, 1, (groups, OUT)), rng.normal(size=(groups, OUT))
+    words = np.zeros((OUT // 4, IN), np.uint16)
+    for row, column in np.ndindex(OUT, IN):
+        pair, which = divmod(column % 32 // 2, 4)  # the `which`-th of four stretches of 8 gets every fourth pair
+        spread = 64 * (row % 4) + column % 64 // 32 * 32 + 8 * which + pair + 4 * (column % 2)
+        words[row // 4, column // 64 * 64 + spread // 4] |= codes[row, column] << 4 * (spread % 4)
+    config = {"quant_method": "awq", "bits": 4, "group_size": group, **named}
+    stored = {"a__qweight": words.view(np.int16), "a__scales": scales, f"a__{zeros}": added}
+    with checkpoint(tmp_path, config, **stored) as file:
+        assert (set(file), file.problems) == ({"a.weight"}, ())
+        wide = [np.repeat(part[:groups].T.astype(np.float32), IN // groups, axis=1) for part in (scales, added)]
+        wanted = codes.astype(np.float32) * wide[0] + wide[1]
+        np.testing.assert_array_equal(file["a.weight"].numpy(), wanted)
+        np.testing.assert_array_equal(file["a.weight"][5:11, 60:70], wanted[5:11, 60:70])
 
 
 @pytest.mark.parametrize("place", ["", "text_config", "llm_config", "thinker_config/text_config"])
@@ -147,6 +176,8 @@ def test_scales_by_other_names_and_powers_of_two(rng: np.random.Generator, tmp_p
     config = {"quant_method": "mxfp8", "weight_block_size": [1, 32]}
     with checkpoint(tmp_path / "mxfp8", config, a__weight=codes, a__weight_scale_inv=tiny) as file:
         np.testing.assert_array_equal(file["a.weight"].numpy(), codes.astype(np.float32) * wide)
+        (step,) = squish.convert(file, tmp_path / "mlx", "mlx").steps
+        assert step.action == "copy"
 
 
 def test_blocks_of_scales_that_are_not_called_inverse(rng: np.random.Generator, tmp_path: Path) -> None:
@@ -193,6 +224,23 @@ def test_modelopt_layers_by_algorithms_of_their_own(tmp_path: Path) -> None:
         with pytest.raises(SquishError, match="NVFP4_SVD"):
             file["c.weight"].numpy()
         assert [each.where for each in file.problems] == ["c.weight"]
+
+
+@pytest.mark.parametrize("grid", [(), (3,), (3, 1, 1)])
+def test_modelopt_fused_experts(grid: tuple[int, ...], rng: np.random.Generator, tmp_path: Path) -> None:
+    codes, scale = rng.normal(size=(3, OUT, IN)).astype(E4M3), rng.uniform(0.1, 1, grid).astype(np.float32)
+    name = "m__experts__gate_up_proj"
+    config = {"quant_method": "modelopt", "quant_algo": "FP8"}
+    stored = {name: codes, f"{name}_weight_scale": scale, f"{name}_input_scale": np.float32(1)}
+    with checkpoint(tmp_path / "fp8", config, **stored) as file:
+        assert (set(file), file.problems) == ({"m.experts.gate_up_proj"}, ())
+        wanted = codes.astype(np.float32) * scale.reshape(-1, 1, 1)
+        np.testing.assert_array_equal(file["m.experts.gate_up_proj"].numpy(), wanted)
+    stored = {name: codes.view(np.uint8), f"{name}_weight_scale": codes, f"{name}_weight_scale_2": np.float32(1)}
+    with checkpoint(tmp_path / "nvfp4", {**config, "quant_algo": "NVFP4"}, **stored) as file:
+        with pytest.raises(SquishError, match="transposed"):
+            file["m.experts.gate_up_proj"].numpy()
+        assert set(file["m.experts.gate_up_proj"].parts()) == {"data", "_weight_scale", "_weight_scale_2"}
 
 
 def test_modelopt_may_quantise_the_cache_alone(tmp_path: Path) -> None:

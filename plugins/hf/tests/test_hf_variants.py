@@ -247,7 +247,7 @@ def test_hostile_patterns_end_soon(pattern: str, tmp_path: Path) -> None:
         for name in file:
             with contextlib.suppress(SquishError):
                 file[name].numpy()
-    assert time.monotonic() - started < 8
+    assert time.monotonic() - started < 30  # a guard against hanging
 
 
 @pytest.mark.parametrize(

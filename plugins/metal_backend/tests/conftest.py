@@ -115,6 +115,7 @@ def shim():
 @pytest.fixture
 def metal_on_cpu(monkeypatch, shim, shim_folder):
     """The backend sees a GPU, and its kernels run on the CPU; on a Mac they run on its GPU."""
+    import mlx.core as mx
     from squish_metal import backend, device
 
     if device.has_gpu():
@@ -122,7 +123,7 @@ def metal_on_cpu(monkeypatch, shim, shim_folder):
         return
     monkeypatch.setenv(device.VARIABLE, "cpu")
     monkeypatch.setattr(device, "has_gpu", lambda: True)
-    monkeypatch.setattr(device, "metal_kernel", lambda **definition: Shim(shim_folder, **definition))
+    monkeypatch.setattr(mx.fast, "metal_kernel", lambda **definition: Shim(shim_folder, **definition))
     backend._kernels.cache_clear()
     yield shim
     backend._kernels.cache_clear()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from npydir_samples import make, source
 from squish_npydir import cache
+from squish_safetensors.header import dump_header
 
 import squish_core as squish
 from squish_core.api import FormatError, LimitError
@@ -89,7 +90,7 @@ def test_int8_becomes_int4_in_place(tmp_path: Path) -> None:
 def test_an_interrupted_build_is_completed(tmp_path: Path, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = directory(tmp_path, "int8")
     monkeypatch.setattr(cache, "BATCH", 2 * 8 * 128)
-    (folder / ".squish-killed" / "made").mkdir(parents=True)
+    (folder / f"{cache.ROOM}killed" / "made").mkdir(parents=True)
 
     def stop(name: str, done: int, total: int | None) -> None:
         raise KeyboardInterrupt
@@ -97,7 +98,7 @@ def test_an_interrupted_build_is_completed(tmp_path: Path, tier: str, monkeypatc
     with pytest.raises(KeyboardInterrupt):
         cache.build(folder, tier, stop)
     assert not (folder / cache.BUILDERS[tier][0]).exists()
-    assert not list(folder.glob(".squish-*"))
+    assert not list(folder.glob(f"{cache.ROOM}*"))
     built = cache.build(folder, tier)
     assert built.kept == 1
     assert built.made == (3 if tier == "finalized" else 2)
@@ -143,6 +144,41 @@ def test_what_cannot_be_built_says_why(tmp_path: Path) -> None:
         cache.build(make(tmp_path / "dense", {"w": {"pt": np.ones((4, 8), np.float16), "shape": (4, 8)}}), "4bit")
     with pytest.raises(FormatError, match="cannot be read"):
         cache.build(make(tmp_path / "partial", {"w": {}}), "finalized")
+
+
+def test_tensors_of_like_names_do_not_share_a_cached_array(tmp_path: Path) -> None:
+    names = ["a.b.c", "a.b__c", "A.b.c", "x/../y", str(tmp_path / "outside"), "n" * 900]
+    arrays = {name: np.full((2, 2), number, np.float32) for number, name in enumerate(names)}
+    listing = [(name, "f32", (2, 2)) for name in names]
+    (tmp_path / "s.safetensors").write_bytes(dump_header(listing, {}) + b"".join(map(bytes, arrays.values())))
+    squish.convert(tmp_path / "s.safetensors", tmp_path / "m", "npydir")
+    cache.build(tmp_path / "m", "finalized")
+    found = opened(tmp_path / "m")
+    assert {label for label, _ in found.values()} == {"finalized"}
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(found[name][1], array)
+    assert {path.name for path in tmp_path.iterdir()} == {"s.safetensors", "m"}
+
+
+def test_what_float16_does_not_reach_is_cached_as_float32(tmp_path: Path) -> None:
+    values = {"a": np.full((2, 2), 1e38, np.float32), "b": np.ones((2, 2), np.float32)}
+    squish.convert(source(tmp_path / "s.safetensors", **values), tmp_path / "m", "npydir")
+    cache.build(tmp_path / "m", "finalized")
+    found = opened(tmp_path / "m")
+    np.testing.assert_array_equal(found["a"][1], values["a"])
+    assert found["b"][1].dtype == np.float16
+
+
+@pytest.mark.parametrize("name", ["finalized", "finalized/.ready", "squish_seals.json", ".squish_ready"])
+def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
+    folder, outside = directory(tmp_path, "int8"), tmp_path / "outside"
+    (folder / name).parent.mkdir(exist_ok=True)
+    if name == "finalized":
+        outside.mkdir()
+    (folder / name).symlink_to(outside)
+    with pytest.raises(FormatError, match="is a link, and is not written through"):
+        cache.build(folder, "finalized" if name.startswith("finalized") else "mlx")
+    assert not outside.exists() or not list(outside.iterdir())
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

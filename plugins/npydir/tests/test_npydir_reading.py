@@ -12,7 +12,7 @@ from npydir_samples import CASES, RNG, floats, int8, make, nibbles, spread
 from squish_npydir.npy import WRITABLE, header
 
 import squish_core as squish
-from squish_core.api import TensorError, dtypes
+from squish_core.api import FormatError, TensorError, dtypes
 
 
 @pytest.mark.parametrize(("name", "expected"), [("int8", "int8"), ("int8_zst", "int8"), ("int4_q4a", "int4_q4a")])
@@ -152,6 +152,26 @@ def test_an_unfinished_directory_says_what_is_lost(tmp_path: Path) -> None:
     assert "never finished" in problem.message
     report = squish.verify(folder)
     assert not report.ok
+
+
+def test_damaged_statistics_cost_the_metadata_only(tmp_path: Path) -> None:
+    folder = make(tmp_path / "m", {"w": int8()})
+    (folder / "stats.json").write_text("")
+    file = squish.open(folder)
+    assert file["w"].numpy().shape == (4, 8)
+    assert [problem.code for problem in file.problems] == ["stats"]
+    with pytest.raises(FormatError, match=r"stats\.json: is not read"):
+        squish.open(folder, strict=True)
+
+
+def test_without_a_manifest_the_error_says_what_to_do(tmp_path: Path) -> None:
+    folder = make(tmp_path / "m", {"w": int8()})
+    (folder / "manifest.json").rename(folder / "_compress_progress.json")
+    with pytest.raises(FormatError, match=r"manifest\.json: is missing\. The conversion .* was not finished"):
+        squish.open(folder)
+    (folder / "squish_weights.safetensors").touch()
+    with pytest.raises(FormatError, match=r"Open .*/m/squish_weights\.safetensors"):
+        squish.open(folder)
 
 
 def test_awq_scales_alone_and_beside_a_model(tmp_path: Path) -> None:

@@ -153,6 +153,31 @@ def test_a_layer_may_have_bits_of_its_own(tmp_path: Path) -> None:
     assert "do not fit each other" in squish.open(folder).problems[0].message
 
 
+@pytest.mark.parametrize("bits", [0, -4, 5, 99, 10**30, True, None, "4"])
+def test_a_tier_whose_configuration_cannot_be_is_left_out(tmp_path: Path, bits: object) -> None:
+    folder = directory(tmp_path)
+    mlx(folder, 4)
+    settings = {"quantization": {"bits": bits, "group_size": 32}}
+    (folder / "squish_4bit" / "config.json").write_text(json.dumps(settings))
+    assert labels(folder) == ["int8"]
+    assert squish.open(folder).problems[0].code == "tier"
+
+
+@pytest.mark.parametrize(("role", "dtype"), [("weight", b"U32"), ("scales", b"F16"), ("weight", None)])
+def test_a_tier_with_arrays_that_cannot_be_is_left_out(tmp_path: Path, role: str, dtype: bytes | None) -> None:
+    folder = directory(tmp_path)
+    mlx(folder, 4)
+    path = folder / "squish_4bit" / "model.safetensors"
+    if dtype is None:
+        one = {"weight": np.uint32(0), "scales": np.float16(0), "biases": np.float16(0)}
+        safetensors(path, {f"a.{part}": np.array(value) for part, value in one.items()})
+    else:
+        known = f'"a.{role}":{{"dtype":"'.encode()
+        path.write_bytes(path.read_bytes().replace(known + dtype, known + b"Q16"))
+    assert labels(folder) == ["int8"]
+    assert squish.open(folder).problems[0].code == "tier"
+
+
 def test_a_finalized_cache_may_be_compressed(tmp_path: Path) -> None:
     import zstandard
 

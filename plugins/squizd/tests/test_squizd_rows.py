@@ -212,7 +212,7 @@ def test_row_refused(sq: SimpleNamespace, row: str) -> None:
             squish.open(data, strict=strict, format="squizd")
         assert caught.value.code == rule
         assert f"[{rule}]" in str(caught.value)
-    assert time.perf_counter() - started < 5  # a guard against work in proportion to a lie
+    assert time.perf_counter() - started < 30  # a guard against work in proportion to a lie
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 50_000_000

@@ -27,6 +27,12 @@ def plain(uqff: SimpleNamespace) -> Any:
     return make
 
 
+def test_an_index_of_no_shards_is_not_uqff(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    with squish.open(tmp_path) as file:
+        assert (file.format, list(file)) == ("safetensors", [])
+
+
 @pytest.mark.parametrize("member", ["", *SHARDS])
 def test_a_sharded_set_opens_by_any_member_or_the_folder(
     member: str, data: Path, expected: Any, uqff: SimpleNamespace
@@ -169,7 +175,7 @@ def test_the_version_may_be_repeated_if_it_agrees(uqff: SimpleNamespace, tmp_pat
 
 
 def test_info_tells_types_sizes_bits_versions_and_fallbacks(data: Path, tmp_path: Path) -> None:
-    from squish_core.cli.views import summary, summary_lines
+    from squish_core.cli.summaries import summary, summary_lines
 
     folder = shutil.copytree(data / "1.2.0-moe-afq4", tmp_path / "model")
     layers = [{"resolved_target": "q4k", "stored": "q4_1"}, {"resolved_target": "q6k", "stored": "q5_1"}] * 2

@@ -34,7 +34,7 @@ def refused(tmp_path: Path) -> Callable[..., squish.SquishError]:
         try:
             with pytest.raises(squish.SquishError) as caught:
                 squish.open(tmp_path / name, **options)
-            assert time.perf_counter() - started < 1  # a hang guard
+            assert time.perf_counter() - started < 30  # a hang guard
             assert tracemalloc.get_traced_memory()[1] < 50 << 20
         finally:
             tracemalloc.stop()

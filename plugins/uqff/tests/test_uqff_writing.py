@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from squish_uqff.choosing import accepts
+from squish_uqff.choosing import accepts, choose
 
 import squish_core as squish
 from squish_core.api import CodecSpec, Encoding, Refusal, TensorSpec
@@ -190,6 +190,15 @@ def test_a_rule_for_all_follows_the_rules_of_the_format(quant: str, wanted: Any,
         assert file["a.q_proj.bias"].dtype == ("bf16" if quant in ("afq4", "afq8", "mxfp4") else "f32")
         if quant == "afq4":
             assert file["a.q_proj.weight"].spec.encodings[0].codec.params["scale_dtype"] == "bf16"
+
+
+@pytest.mark.parametrize(("asked", "head"), [("q4_k", "q6_k"), ("q5_k", "q8_0"), ("q4_0", "q8_0")])
+def test_the_head_is_promoted_to_what_encodes_where_the_asked_type_does(asked: str, head: str) -> None:
+    names = ("lm_head.weight", "model.layers.0.mlp.up_proj.weight")
+    specs = [TensorSpec(name=name, shape=(256, 256), dtype="f32", encodings=()) for name in names]
+    wanted = CodecSpec(f"ggml.{asked}", {"search": "activations"} if asked == "q4_k" else {})
+    chosen = choose(specs, wanted)
+    assert [chosen[name] for name in names] == [CodecSpec(f"ggml.{head}", wanted.params), wanted]
 
 
 def test_matrices_are_layers_where_no_name_is_known(tmp_path: Path, uqff: Any) -> None:

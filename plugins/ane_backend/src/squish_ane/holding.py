@@ -105,7 +105,8 @@ def _integers(
     }  # fmt: skip
     if offset != "none":
         whole = "packed" if width == 4 else "i8" if signed else "u8"
-        params |= {"offset": "zero_point", "offset_dtype": scale if offset == "bias" or width != bits else whole}
+        any_number = target == "iOS18" and (offset == "bias" or width != bits)
+        params |= {"offset": "zero_point", "offset_dtype": scale if any_number else whole}
     return CodecSpec("affine", params)
 
 

@@ -51,6 +51,9 @@ def draft(specs: Sequence[TensorSpec], meta: Mapping[str, str], target: str) -> 
         {role: (dtype, dtypes.count(shape)) for role, dtype, shape in op.params.values() if role in parts}
         for op, parts in ((op, spec.encodings[0].parts) for op, spec in zip(ops, specs))
     ]
+    for spec, roles in zip(specs, stored):
+        for role, blob in roles.items():
+            assert blobs.nbytes(*blob) == spec.encodings[0].parts[role].nbytes, (spec.name, role)
     planned, size = blobs.plan([blob for roles in stored for blob in roles.values()])
     order = iter(planned)
     places = tuple({role: next(order) for role in roles} for roles in stored)

@@ -128,7 +128,7 @@ def _context(footprint: tuple[int, int], quality: str) -> Any:
 
 def _footprint(params: Params) -> tuple[int, int]:
     name = params.get("footprint")
-    if name not in FOOTPRINTS:
+    if type(name) is not str or name not in FOOTPRINTS:
         raise CodecError(
             "ASTC has no such footprint", expected=", ".join(FOOTPRINTS), found=repr(name), code="footprint"
         )

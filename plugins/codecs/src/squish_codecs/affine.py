@@ -47,6 +47,8 @@ class Affine(Codec):
     Sources: SQUIZD P3; MLX quantize; zTensor zt.quant_group/1; GPTQ, AWQ, compressed-tensors checkpoints.
     """
 
+    for_encoding = ("search",)
+
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         return Scheme.of(params).parts(spec.shape)
 

@@ -33,6 +33,10 @@ class Form(NamedTuple):
     global_scale: str
     scaling: str
 
+    def stated(self) -> dict[str, Any]:
+        """Those that are not the defaults."""
+        return {name: value for name, value in self._asdict().items() if value != _LEGAL[name][0]}
+
 
 class Mx(Codec):
     """`element * scale` in float32, one scale for each block of `block_size` along the last axis.
@@ -50,6 +54,8 @@ class Mx(Codec):
 
     Sources: OCP Microscaling Formats 1.0, section 6.3; uqff-formats, section 4; MLX, compressed-tensors and ModelOpt.
     """
+
+    for_encoding = ("scaling",)
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         element, block, scale, factor, _ = _checked(params)
@@ -108,13 +114,14 @@ class Mx(Codec):
         return {"data": _nearest(levels, element, away=scaling == "saturating"), **made}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        element, _, dtype, factor, scaling = _checked(params)
+        form = _checked(params)
+        element, _, dtype, factor, scaling = form
         if dtype == "f8_e8m0" and factor != "none":
             raise CodecError("a global scale goes with scales of f8_e4m3", found=factor, code="params")
         if scaling != "ocp" and (element, dtype) != ("f4_e2m1", "f8_e8m0"):
             raise CodecError("this scaling is for f4_e2m1 under f8_e8m0", found=f"{element}, {dtype}", code="params")
         self.parts(spec, params)
-        return {name: value for name, value in params.items() if value != _LEGAL[name][0]}
+        return form.stated()
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         """Those of float4 without a global scale, which others have no place for."""
@@ -139,7 +146,7 @@ class Mx(Codec):
         return made, Exactness("values", "f32")
 
     def canonical(self, params: Params) -> Params:
-        return {name: value for name, value in params.items() if name != "scaling" and value != _LEGAL[name][0]}
+        return _checked(params).stated()
 
 
 def _powers(largest: np.ndarray, element: str, scaling: str) -> tuple[np.ndarray, np.ndarray]:

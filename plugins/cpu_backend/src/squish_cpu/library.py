@@ -75,6 +75,19 @@ class Library(NamedTuple):
 @cache
 def library() -> Library:
     """The library with its instruction set chosen; SquishError with the reason when it cannot be used."""
+    try:
+        return _opened()
+    except AttributeError as error:  # it has no function of this name
+        raise _stale(str(error)) from None
+
+
+def _stale(found: str | None = None) -> SquishError:
+    return SquishError(
+        "the compiled kernels are of another version", found=found, code="library", hint="Reinstall squish-cpu."
+    )
+
+
+def _opened() -> Library:
     name = f"libsquish_cpu.{'dylib' if sys.platform == 'darwin' else 'so'}"
     path = os.environ.get(LIBRARY) or str(resources.files("squish_cpu") / name)  # another build: the tests' sanitizers
     try:
@@ -86,7 +99,7 @@ def library() -> Library:
         ) from None  # fmt: skip
     loaded.squish_weights_size.restype = c_int64
     if loaded.squish_weights_size() != ctypes.sizeof(Weights):
-        raise SquishError("the compiled kernels are of another version", code="library", hint="Reinstall squish-cpu.")
+        raise _stale()
     runs = _declared(loaded.squish_instructions, c_int, result=c_char_p)
     found = tuple(each.decode() for each in map(runs, range(len(ALL_INSTRUCTIONS))) if each)
     wanted = os.environ.get(INSTRUCTIONS) or found[0]

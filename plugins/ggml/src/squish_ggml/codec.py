@@ -33,6 +33,8 @@ class GgmlBlocks(Codec):
     Values are f32. Source: the block layouts of ggml (ggml-common.h), bit for bit as gguf-py decodes them.
     """
 
+    for_encoding = ("search",)  # which encoders of other plugins take
+
     @property
     def block(self) -> Block:
         """The block type that this codec's id names."""
@@ -80,10 +82,7 @@ class GgmlBlocks(Codec):
         return params
 
     def weighs(self, params: Params) -> bool:
-        return params.get("search") == "activations"  # which encoders of other plugins take
-
-    def canonical(self, params: Params) -> Params:
-        return {}  # how values were encoded does not show
+        return params.get("search") == "activations"
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         home = _CODES.get(self.id)

@@ -87,10 +87,9 @@ def _plain_block(codec: CodecSpec) -> str | None:
 
 def _float4_block(codec: CodecSpec) -> str | None:
     """Blocks for microscaled float4, whose codes and scales are the same."""
-    params = {name: value for name, value in codec.params.items() if name != "scaling"}
-    if codec.id != "mx" or params not in ({}, {"block_size": 16, "scale_dtype": "f8_e4m3"}):
+    if codec.id != "mx" or codec.params not in ({}, {"block_size": 16, "scale_dtype": "f8_e4m3"}):
         return None
-    return "ggml.nvfp4" if params else "ggml.mxfp4"
+    return "ggml.nvfp4" if codec.params else "ggml.mxfp4"
 
 
 def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Any]) -> Layout:

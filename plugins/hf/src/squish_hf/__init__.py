@@ -23,9 +23,12 @@ def squish_containers() -> list[ContainerInfo]:
                 "method": ("gptq", "gptq_v2", "awq", "compressed-tensors", "mxfp4"),
                 "bits": ("2", "3", "4", "5", "6", "7", "8"),
             },
-            codecs=("dense", "affine", "mx", "float8", "bitmask", "palette", "hf.act_order", "hf.awq_gemv", "hf.bnb8"),
+            codecs=(
+                "dense", "affine", "mx", "float8", "bitmask", "palette", "hf.act_order", "hf.awq_gemv", "hf.awq_fast",
+                "hf.bnb8",
+            ),
         )
-    ]
+    ]  # fmt: skip
 
 
 @hookimpl
@@ -34,5 +37,6 @@ def squish_codecs() -> list[CodecInfo]:
     return [
         CodecInfo(id="hf.act_order", title="groups in any order", factory="squish_hf.act_order:ActOrder"),
         CodecInfo(id="hf.awq_gemv", title="AWQ for GEMV", factory="squish_hf.gemv:AwqGemv"),
+        CodecInfo(id="hf.awq_fast", title="AWQ for GEMV, fast", factory="squish_hf.gemv:AwqFast"),
         CodecInfo(id="hf.bnb8", title="bitsandbytes int8", factory="squish_hf.bitsandbytes:EightBit"),
     ]

@@ -119,7 +119,7 @@ def nvfp4(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSpe
 
 def mxfp4(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSpec:
     """mxfp4-pack-quantized."""
-    codes, scale = need(parts, ".weight_packed", ("u8",)), _exponents(parts)
+    codes, scale = need(parts, ".weight_packed", ("u8",)), exponents(parts)
     fields = {"data": ("weight_packed", codes), "scale": ("weight_scale", scale)}
     extras = left(parts, "weight_packed", "weight_scale")
     return encoded(f"{layer}.weight", _unpacked(codes), CodecSpec("mx"), Mx(), fields, extras)
@@ -128,7 +128,7 @@ def mxfp4(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSpe
 def mxfp8(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSpec:
     """mxfp8-quantized."""
     codes = need(parts, ".weight", ELEMENTS[:2])
-    fields = {"data": ("weight", codes), "scale": ("weight_scale", _exponents(parts))}
+    fields = {"data": ("weight", codes), "scale": ("weight_scale", exponents(parts))}
     spec = CodecSpec("mx", {"element": codes.dtype})
     return encoded(f"{layer}.weight", codes.shape, spec, Mx(), fields, left(parts, "weight", "weight_scale"))
 
@@ -159,7 +159,8 @@ def _unpacked(codes: Part) -> tuple[int, ...]:
     return (*codes.shape[:-1], 2 * codes.shape[-1]) if codes.shape else ()
 
 
-def _exponents(parts: Parts) -> Part:
+def exponents(parts: Parts) -> Part:
+    """The scales of a layer that are powers of two, stored as bytes."""
     scale = need(parts, ".weight_scale", ("u8", "f8_e8m0"))
     return viewed(scale, "f8_e8m0", scale.shape)
 

@@ -20,7 +20,7 @@ BESIDE = (
     *CACHE, ".input_scale", ".activation_scale", ".input_scale_ub", PLAIN, INVERSE, SCALE, "_activation_scale",
     "_input_scale",
 )  # fmt: skip
-EXPONENTS, FOUR_BITS = "f8_e8m0", "i8"
+EXPONENTS, FOUR_BITS, MXFP8 = "f8_e8m0", "i8", [1, 32]
 WHOLE = ((1, 0), (0, 1), (0, 0))
 """Blocks that need no declaration: rows, columns, matrices."""
 
@@ -53,8 +53,13 @@ def _make(layer: str, parts: Parts, block: list[int] | None) -> TensorSpec:
     if scale.dtype == "u8":  # exponents
         scale = viewed(scale, EXPONENTS, scale.shape)
     if weight.dtype == FOUR_BITS:
-        return _four_bits(layer + base, parts, weight, scale, (base, field))
-    return float8(layer, parts, scale, block_of(weight.shape, scale.shape, block), field.lstrip("."), base)
+        *lead, width = weight.shape or (0,)
+        codes = viewed(weight, "u8", weight.shape)
+        return _microscaled(layer + base, parts, (codes, scale), (base, field), (*lead, 2 * width), "f4_e2m1")
+    found = block_of(weight.shape, scale.shape, block)
+    if found == MXFP8 and scale.dtype == EXPONENTS and weight.dtype in ELEMENTS[:2] and not weight.shape[-1] % MXFP8[1]:
+        return _microscaled(layer + base, parts, (weight, scale), (base, field), weight.shape, weight.dtype)
+    return float8(layer, parts, scale, found, field.lstrip("."), base)
 
 
 def block_of(shape: tuple[int, ...], grid: tuple[int, ...], declared: list[int] | None) -> list[int] | None:
@@ -75,12 +80,14 @@ def _filled(grid: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*grid, *(1,) * (len(shape) - len(grid)))
 
 
-def _four_bits(name: str, parts: Parts, weight: Part, scale: Part, used: tuple[str, str]) -> TensorSpec:
-    """Experts of DeepSeek-V4: two float4 in a byte, a power of two for 32 of them."""
-    *lead, width = weight.shape or (0,)
-    fields = {"data": (used[0], viewed(weight, "u8", weight.shape)), "scale": (used[1], scale)}
-    extras = left(parts, *(each.lstrip(".") for each in used))
-    return encoded(name, (*lead, 2 * width), CodecSpec("mx"), Mx(), fields, extras)
+def _microscaled(
+    name: str, parts: Parts, stored: tuple[Part, Part], used: tuple[str, str], shape: tuple[int, ...], element: str
+) -> TensorSpec:  # fmt: skip
+    """A power of two for each 32 elements: MXFP8, and the experts of DeepSeek-V4, two float4 in a byte."""
+    fields = {role: (field.lstrip("."), part) for role, field, part in zip(("data", "scale"), used, stored)}
+    params = Mx().canonical({"element": element})
+    extras = left(parts, *(field for field, _ in fields.values()))
+    return encoded(name, shape, CodecSpec("mx", params), Mx(), fields, extras)
 
 
 def float8(

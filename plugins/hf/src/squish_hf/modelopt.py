@@ -10,14 +10,14 @@ from squish_codecs.float8 import ELEMENTS
 from squish_codecs.mx import Mx
 from squish_safetensors.layers import Files, Parts, encoded, need, viewed
 
-from squish_core.api import CodecSpec, Part, TensorSpec
+from squish_core.api import CodecSpec, FormatError, Part, TensorSpec
+from squish_hf.compressed_formats import FLOATS, exponents
 from squish_hf.declaration import Declared, refuse
-from squish_hf.fp8 import block_of, float8, left
+from squish_hf.fp8 import FUSED, WEIGHT, block_of, float8, left
 from squish_hf.method import CACHE, Method
 
-SUFFIXES = (".weight_scale", ".weight_scale_2")
-BESIDE = (*CACHE, ".input_scale", ".pre_quant_scale")
-FLOATS = ("f32", "bf16", "f16")
+SUFFIXES = (".weight_scale", ".weight_scale_2", "_weight_scale", "_weight_scale_2")
+BESIDE = (*CACHE, ".input_scale", ".pre_quant_scale", "_input_scale")
 FP8_BLOCK = [128, 128]
 
 
@@ -29,15 +29,17 @@ def read(declared: Declared, files: Files) -> Method:
         raise refuse("quant_algo", " or ".join(ALGORITHMS), algorithm, part=declared.where)
 
     def make(layer: str, parts: Parts) -> TensorSpec:
-        own = layers.get(layer, {}) if layers else {}
+        own = layers.get(layer, {})
         wanted = own.get("quant_algo", algorithm) if isinstance(own, dict) else None
         if not isinstance(wanted, str) or wanted.upper() not in ALGORITHMS:
             raise refuse("quant_algo", " or ".join(ALGORITHMS), wanted, part=declared.where)
+        if FUSED in parts:
+            return _experts(layer, parts, wanted)
         return ALGORITHMS[wanted.upper()](layer, parts)
 
     return Method(
-        dialect=f"modelopt {algorithm}".strip(), suffixes=SUFFIXES, beside=BESIDE, make=make, packed=ELEMENTS,
-        idle=lambda found: layers.keys() - found,
+        dialect=f"modelopt {algorithm}".strip(), suffixes=SUFFIXES, bases=(WEIGHT, FUSED), beside=BESIDE, make=make,
+        packed=ELEMENTS, idle=lambda found: layers.keys() - found,
     )  # fmt: skip
 
 
@@ -51,13 +53,13 @@ def _nvfp4(layer: str, parts: Parts) -> TensorSpec:
 
 
 def _mxfp4(layer: str, parts: Parts) -> TensorSpec:
-    fields = {"data": ("weight", need(parts, ".weight", ("u8",))), "scale": ("weight_scale", _exponents(parts))}
+    fields = {"data": ("weight", need(parts, ".weight", ("u8",))), "scale": ("weight_scale", exponents(parts))}
     return _microscaled(layer, parts, {}, fields)
 
 
 def _mxfp8(layer: str, parts: Parts) -> TensorSpec:
     codes = need(parts, ".weight", ELEMENTS[:2])
-    fields = {"data": ("weight", codes), "scale": ("weight_scale", _exponents(parts))}
+    fields = {"data": ("weight", codes), "scale": ("weight_scale", exponents(parts))}
     return _microscaled(layer, parts, {"element": codes.dtype}, fields)
 
 
@@ -69,14 +71,20 @@ def _microscaled(layer: str, parts: Parts, params: dict[str, Any], fields: dict[
     return encoded(f"{layer}.weight", shape, CodecSpec("mx", params), Mx(), fields, extras)
 
 
-def _exponents(parts: Parts) -> Part:
-    scale = need(parts, ".weight_scale", ("u8", "f8_e8m0"))
-    return viewed(scale, "f8_e8m0", scale.shape)
-
-
 def _fp8(layer: str, parts: Parts) -> TensorSpec:
     weight, scale = need(parts, ".weight", ELEMENTS), need(parts, ".weight_scale", FLOATS)
     return float8(layer, parts, scale, block_of(weight.shape, scale.shape, None), "weight_scale")
+
+
+def _experts(layer: str, parts: Parts, algorithm: str) -> TensorSpec:
+    """Fused ones (`gate_up_proj` and `gate_up_proj_weight_scale`), under one scale for all or for each."""
+    if algorithm.upper() != "FP8":
+        raise FormatError(
+            "are experts stored in the transposed order", part="_weight_scale", expected="FP8", found=algorithm,
+            code="layout", hint="Export them from a model whose experts are modules of their own.",
+        )  # fmt: skip
+    weight, scale = need(parts, FUSED, ELEMENTS), need(parts, "_weight_scale", FLOATS)
+    return float8(layer, parts, scale, block_of(weight.shape, scale.shape, None), "_weight_scale", FUSED)
 
 
 def _fp8_blocks(layer: str, parts: Parts) -> TensorSpec:

@@ -32,10 +32,10 @@ from squish_core.api import (
 )  # fmt: skip
 
 from . import device, forms, layouts, transcoding
-from .kernels import Kernels
 from .transcoding import Packed
 
 if TYPE_CHECKING:
+    from .kernels import Kernels
     from .weights import Held
 
 FLOATS = ("f32", "f16", "bf16")
@@ -174,4 +174,6 @@ def _folded(codec: Codec, encoding: Encoding, spec: TensorSpec, parts: Parts) ->
 
 @cache
 def _kernels(layout: layouts.Layout) -> Kernels:
+    from .kernels import Kernels
+
     return Kernels(layout)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+import sys
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,10 +15,16 @@ if TYPE_CHECKING:
 
 VARIABLE = "SQUISH_METAL"
 """`cpu` lets the backend run where MLX has no Metal device: for checks, it is slower than the NumPy backend."""
+_NONE = Availability(
+    ok=False, reason=f"MLX has no Metal device here; {VARIABLE}=cpu runs what it can on the CPU, for checks"
+)
 
 
 def probe() -> Availability:
-    """Whether MLX is here and has a Metal device."""
+    """Whether MLX is here and has a Metal device; elsewhere than on a Mac it is not even imported to say no."""
+    on_cpu = os.environ.get(VARIABLE) == "cpu"
+    if sys.platform != "darwin" and not on_cpu:
+        return _NONE
     try:
         import mlx.core as mx
     except ImportError as error:
@@ -25,10 +32,7 @@ def probe() -> Availability:
     facts = {"mlx": mx.__version__}  # type: ignore[attr-defined]  # the stubs lack it
     if mx.metal.is_available():
         return Availability(ok=True, device=str(mx.device_info().get("device_name", "Metal")), facts=facts)
-    if os.environ.get(VARIABLE) == "cpu":
-        return Availability(ok=True, device="CPU", facts=facts)
-    reason = f"MLX has no Metal device here; {VARIABLE}=cpu runs what it can on the CPU, for checks"
-    return Availability(ok=False, reason=reason, facts=facts)
+    return Availability(ok=True, device="CPU", facts=facts) if on_cpu else _NONE
 
 
 def has_gpu() -> bool:
@@ -36,13 +40,6 @@ def has_gpu() -> bool:
     import mlx.core as mx
 
     return bool(mx.metal.is_available())
-
-
-def metal_kernel(**definition: Any) -> Any:
-    """`mx.fast.metal_kernel`."""
-    import mlx.core as mx
-
-    return mx.fast.metal_kernel(**definition)
 
 
 def to_numpy(array: mx.array) -> np.ndarray:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import Any
 
-from . import device
+import mlx.core as mx
+
 from .layouts import Layout
-
-if TYPE_CHECKING:
-    import mlx.core as mx
 
 LANES = 32
 """Threads of one simdgroup, which computes one output value."""
@@ -45,18 +44,17 @@ class Kernels:
         self._names = [name for name, _ in layout.arrays]
         arguments = ", ".join(self._names)
         name = f"squish_{layout.name}_{zlib.crc32(layout.body.encode()):08x}"
-        self._products, self._rows = (
-            device.metal_kernel(
+        made: Iterator[Any] = (  # callable, which the stubs do not say
+            mx.fast.metal_kernel(
                 name=f"{name}_{kind}", input_names=[*self._names, "ids", *extra], output_names=["y"],
                 source=body.replace("{arguments}", arguments), header=layout.header,
             )
             for kind, body, extra in (("products", PRODUCTS, ["x"]), ("rows", ROWS, []))
         )  # fmt: skip
+        self._products, self._rows = made
 
     def products(self, stored: dict[str, mx.array], x: mx.array, ids: mx.array, rows: int) -> mx.array:
         """`x[m] @ W[ids[m]].T` for x [n, in]: f32 [n, rows]."""
-        import mlx.core as mx
-
         (found,) = self._products(
             inputs=[*(stored[name] for name in self._names), ids, x],
             grid=(LANES, rows, len(ids)), threadgroup=(LANES, 1, 1),
@@ -66,8 +64,6 @@ class Kernels:
 
     def rows(self, stored: dict[str, mx.array], ids: mx.array, columns: int) -> mx.array:
         """Rows by id: f32 [n, columns]."""
-        import mlx.core as mx
-
         eighths = -(-columns // 8)
         (found,) = self._rows(
             inputs=[*(stored[name] for name in self._names), ids], template=[("COLUMNS", columns)],

@@ -8,11 +8,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from glob import escape
+from math import inf
 from pathlib import Path
 
 from attrs import evolve, frozen
 
-from squish_core.api import File, FormatError, LimitError, TensorSpec, convert
+from squish_core.api import File, FormatError, LimitError, TensorSpec, atomic_file, convert
 from squish_core.api import open as open_model
 
 from . import laying, sealing
@@ -26,7 +27,7 @@ MEMORY = 256 * MIB
 """What a build may take: panels and the encoders' temporaries, whatever the size of the model."""
 BATCH = 256 * MIB
 """Of float16 values: what a build that is interrupted may lose."""
-ROOM = ".squish-"
+ROOM = ".squish-build-"
 GROUPS = (32, 16, 8, 4)
 MLX_GROUPS = (32, 64, 128)
 Progress = Callable[[str, int, int | None], None]
@@ -58,10 +59,13 @@ def build(
             f"the tier {tier} is a cache: what it was made from stays", file=str(path), code="delete",
             hint="Only int4 replaces arrays; `squish convert --delete-source` writes another directory.",
         )  # fmt: skip
-    built = _build(path, tier, progress)
-    if delete_source:
-        delete_eights(Path(path))
-        _seal(Path(path))
+    try:
+        built = _build(path, tier, progress)
+        if delete_source:
+            delete_eights(Path(path))
+            _seal(Path(path))
+    except OSError as error:
+        raise FormatError(f"the tier {tier} was not built: {error}", file=str(path), code="os") from error
     return built
 
 
@@ -96,9 +100,8 @@ def _own(file: File) -> File:
 
 def _finalized(own: File, folder: Path, progress: Progress | None) -> Built:
     """A float16 array for each tensor."""
-    place = folder / "finalized"
-    place.mkdir(exist_ok=True)
-    targets = {name: place / f"{name.replace('.', '__')}.npy" for name in own}
+    place = _folder(folder / "finalized")
+    targets = {name: place / f"{laying.key(own, spec)}.npy" for name, spec in own.index.tensors.items()}
     rules = {
         name: "f16" if _is_float(own.index.tensors[name]) else "keep"
         for name, target in targets.items() if not target.exists()
@@ -115,6 +118,13 @@ def _int4(own: File, folder: Path, progress: Progress | None) -> Built:
         name: encoding for name, spec in own.index.tensors.items() for encoding in spec.encodings[:1]
         if encoding.label == "int8" and spec.shape and spec.shape[-1] % 2 == 0
     }  # fmt: skip
+    fours = sum(spec.encodings[0].label == "int4" for spec in own.index.tensors.values())
+    if not eights and not fours:
+        raise FormatError(
+            "has no INT8 tensors", file=own.name, code="tier",
+            hint="Convert it first: squish convert ... --encode int8.",
+        )  # fmt: skip
+    _folder(folder / sealing.PLACE)
     rules, size = {}, 0
     for name in eights:
         columns = own[name].shape[-1]
@@ -125,21 +135,19 @@ def _int4(own: File, folder: Path, progress: Progress | None) -> Built:
         for suffix in ("s4a", "z4a", "q4a"):  # the codes last: where they are, their scales are
             size += arrays[suffix].stat().st_size
             os.replace(arrays[suffix], f"{stem}__{suffix}.npy")
-    fours = sum(spec.encodings[0].label == "int4" for spec in own.index.tensors.values())
     return Built(tier="", made=len(eights), kept=fours, size=size)
 
 
 def _panels(own: File, folder: Path, progress: Progress | None) -> Built:
     """Four-bit codes as compiled loops multiply them; other tensors have no part in it."""
-    place = folder / PANELS.label
     fitting = [spec for spec in own.index.tensors.values() if laying.fits(spec)]
-    stems = {spec.name: place / laying.key(own, spec) for spec in fitting}
     if not fitting:
         raise FormatError(
             "has no four-bit codes in groups of a multiple of 32", file=own.name, code="tier",
             hint="Convert it first: squish convert ... --encode int4.",
         )  # fmt: skip
-    place.mkdir(exist_ok=True)
+    place = _folder(folder / PANELS.label)
+    stems = {spec.name: place / laying.key(own, spec) for spec in fitting}
     left = [spec for spec in fitting if not Path(f"{stems[spec.name]}__{PANELS.files['data']}.npy").exists()]
     done, total = 0, sum(spec.elements for spec in left)
     for spec in left:
@@ -184,7 +192,7 @@ def _mlx_rule(spec: TensorSpec, bits: int) -> str | None:
     if codec.id == "dense":
         return None
     group = next((size for size in MLX_GROUPS if spec.shape and spec.shape[-1] % size == 0), 0)
-    if not spec.name.endswith(".weight") or len(spec.shape) < 2 or not group:
+    if not spec.name.endswith(".weight") or len(spec.shape) < 2 or not group or not spec.elements:
         return "f16"
     kept = (codec.params.get("bits"), codec.params.get("offset"), codec.params.get("group_size") in MLX_GROUPS)
     if kept == (bits, "bias", True):
@@ -214,16 +222,28 @@ def _converted(
         with tempfile.TemporaryDirectory(prefix=ROOM, dir=own.name) as room:
             target = Path(room) / "made"
             patterns = {escape(name): rules[name] for name in batch}
-            convert(own, target, "npydir", patterns, only=patterns)
+            report = convert(own, target, "npydir", patterns, only=patterns)
+            # What float16 does not reach is kept as float32.
+            beyond = {step.name: "f32" for step in report.steps if step.quality and step.quality.max_error == inf}
             arrays: dict[str, dict[str, Path]] = {}
             for path in (target / "tensors").glob("*.npy"):
                 key, _, suffix = path.stem.rpartition("__")
                 arrays.setdefault(key, {})[suffix] = path
             for name, key in json.loads((target / MANIFEST).read_text()).items():
-                yield name, arrays[key]
+                if name not in beyond:
+                    yield name, arrays[key]
                 done += sizes[name]
                 if progress:
                     progress(name, done, total)
+            yield from _converted(own, beyond, None)
+
+
+def _folder(place: Path) -> Path:
+    """A folder to write to, made where it is not there; FormatError for a link, which is not written through."""
+    if place.is_symlink():
+        raise FormatError("is a link, and is not written through", file=str(place), code="file-kind")
+    place.mkdir(exist_ok=True)
+    return place
 
 
 def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
@@ -276,4 +296,5 @@ def _seal(folder: Path) -> None:
 def _touch(sentinel: Path) -> None:
     """Everything before the sentinel reaches the disk before it."""
     os.sync()
-    sentinel.touch()
+    with atomic_file(sentinel):
+        pass

@@ -107,7 +107,7 @@ class Directory:
         if folder.has(awq.INDEX):
             children["awq"] = awq.read(Folder(source=folder.source, limits=folder.limits))
         return Index(
-            format="npydir", version="", tensors=tensors, meta=_meta(folder), assets=_assets(folder),
+            format="npydir", version="", tensors=tensors, meta=self.meta(), assets=_assets(folder),
             files=files if best else tuple(files), children=children, problems=tuple(self.problems),
             caches=tuple(found.tier.label for found in self.tiers),
         )  # fmt: skip
@@ -146,7 +146,7 @@ class Directory:
             files = self.files(key)
             stored, shape, problem = self.stored(name, files)
         except UNREADABLE as error:
-            problem = str(error)
+            problem = str(error).rstrip(".")
         if problem:
             self._refuse_irregular(key, files)
         cached, shape = self.cached(name, key, shape)
@@ -181,7 +181,7 @@ class Directory:
                 encodings.append(dialects.encoding(dialect, name, size, mine, self.folder))
                 shape = size
             except UNREADABLE as error:
-                problems.append(str(error))
+                problems.append(str(error).rstrip("."))
         if not encodings and not problems:
             there = self.suffixes.get(self.names[name], frozenset())
             problems += [why for suffix, why in dialects.REFUSED.items() if suffix in there] or ["has no files"]
@@ -209,6 +209,17 @@ class Directory:
                 encodings.append(held[0])
                 shape = held[1]
         return encodings, shape
+
+    def meta(self) -> dict[str, Any]:
+        """What `stats.json` tells: plain values. Nothing is read by it, so that it may be damaged."""
+        if not self.folder.has(STATS):
+            return {}
+        try:
+            stats = self.folder.json(STATS, "statistics")
+        except SquishError as error:
+            self.report("stats", "warning", STATS, f"is not read: {error.message}")
+            return {}
+        return {key: value for key, value in stats.items() if isinstance(value, (str, int, float))}
 
     def report(self, code: str, severity: str, where: str, message: str) -> None:
         """Add a finding."""
@@ -261,14 +272,6 @@ def _spec(name: str, shape: Shape, encodings: list[Encoding], extras: Mapping[st
 
 def _dtype(encoding: Encoding) -> str:
     return encoding.parts["data"].dtype if encoding.codec == DENSE else "f32"
-
-
-def _meta(folder: Folder) -> dict[str, Any]:
-    """What `stats.json` tells: plain values."""
-    if not folder.has(STATS):
-        return {}
-    stats = folder.json(STATS, "statistics")
-    return {key: value for key, value in stats.items() if isinstance(value, (str, int, float))}
 
 
 def _assets(folder: Folder) -> dict[str, Part]:

@@ -7,6 +7,9 @@ from squish_core.api import FormatError, LimitError, Limits, SquishError, check_
 from .folder import Folder
 
 MANIFEST = "manifest.json"
+ALONE = {"squish_4bit/config.json": "squish_4bit", "squish_3bit/config.json": "squish_3bit",
+         "squish_weights.safetensors": "squish_weights.safetensors"}  # fmt: skip
+"""Files of tiers that can be opened by themselves -> the name to open."""
 
 
 def read(folder: Folder) -> dict[str, str]:
@@ -14,7 +17,17 @@ def read(folder: Folder) -> dict[str, str]:
     try:
         return _checked(folder.json(MANIFEST, "manifest"), folder.limits)
     except SquishError as error:
-        raise error.within(file=MANIFEST) from None
+        raise (_absent(folder) if error.code == "missing" else error).within(file=MANIFEST) from None
+
+
+def _absent(folder: Folder) -> SquishError:
+    """The error where there is no manifest: what can be opened instead, or that it was never finished."""
+    tier = next((name for file, name in ALONE.items() if folder.has(file)), None)
+    return FormatError(
+        "is missing", file=f"{folder.source.name}/{MANIFEST}", code="missing",
+        hint=f"Open {folder.source.name}/{tier}: it is whole by itself." if tier
+        else "The conversion that made the folder was not finished; convert the model again.",
+    )  # fmt: skip
 
 
 def _checked(entries: dict[str, str], limits: Limits) -> dict[str, str]:

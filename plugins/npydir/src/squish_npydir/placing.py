@@ -56,12 +56,7 @@ def _declared(spec: TensorSpec, codec: CodecSpec) -> dict[str, Part]:
 
 def _is_milo(codec: CodecSpec) -> bool:
     wanted = {"bits": 3, "group_size": 64, "axis": "flat", "offset": "zero_point", "offset_dtype": "f32"}
-    return codec.id == "affine" and codec.params == {**wanted, **_searched(codec)}
-
-
-def _searched(codec: CodecSpec) -> dict[str, Any]:
-    """How scales are found when values are encoded: no property of the files, and the user's to say."""
-    return {"search": codec.params["search"]} if "search" in codec.params else {}
+    return codec.id == "affine" and codec.params == wanted
 
 
 def _affine(spec: TensorSpec, codec: CodecSpec) -> tuple[str, CodecSpec] | Refusal:
@@ -84,7 +79,7 @@ def _affine(spec: TensorSpec, codec: CodecSpec) -> tuple[str, CodecSpec] | Refus
         label, each, params = "int2", 4, {"bits": 2, "offset": "bias"}
     else:
         label, each, params = "int4", 2, {"bits": 4, "offset": "bias"}
-    return _placed(spec, label, each, "affine", {**params, "group_size": group, **_searched(codec)})
+    return _placed(spec, label, each, "affine", {**params, "group_size": group})
 
 
 def _awq(spec: TensorSpec, inner: CodecSpec) -> Encoding | Refusal:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from squish_core.api import FileRef, FormatError, LazyTensors, Limits, SquishError, TensorSpec, open_source
+from squish_core.api import FileRef, FormatError, LazyTensors, Limits, SquishError, TensorSpec, atomic_file, open_source
 from squish_core.api import open as open_model
 
 from .folder import Folder
@@ -74,7 +74,8 @@ def seal(path: Path, label: str, file: str) -> None:
         first = {spec.encodings[0].label for spec in specs.values() if spec.encodings}
         if isinstance(specs, Sealed) or opened.problems or first != {label}:
             return
-    (path / SEALS).write_text(json.dumps({label: stated}))
+    with atomic_file(path / SEALS) as sink:
+        sink.write(json.dumps({label: stated}).encode())
 
 
 def holds(folder: Folder, label: str, file: str) -> bool:

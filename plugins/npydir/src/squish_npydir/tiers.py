@@ -88,13 +88,12 @@ def _mlx(folder: Folder, tier: Tier) -> Found:
     if not shards:
         raise FormatError("has no safetensors file", file=place, code="tier")
     records = {name: record for shard in shards for name, record in _records(folder, shard).items()}
-    specs = {name: build(name, record) for name, record in records.items()}
 
     def find(name: str, key: str) -> Held | None:
         base = name.removesuffix(".weight")
-        if name in specs and f"{base}.scales" in specs:
-            return _quantised(tier.label, name, base, specs, settings)
-        return _dense(tier.label, specs.get(name))
+        if name in records and f"{base}.scales" in records:
+            return _quantised(tier.label, name, base, records, settings)
+        return _dense(tier.label, name, records)
 
     return Found(tier=tier, find=find)
 
@@ -116,24 +115,24 @@ def _panels(folder: Folder, tier: Tier) -> Found:
     return Found(tier=tier, find=find)
 
 
-def _quantised(label: str, name: str, base: str, specs: Mapping[str, TensorSpec], settings: Any) -> Held:
+def _quantised(label: str, name: str, base: str, records: Mapping[str, Record], settings: Any) -> Held:
     """Codes in u32 words, w = q * scale + bias; bits and group size as the configuration says."""
     own = settings.get(base, settings) if isinstance(settings, dict) else {}
     own = own if isinstance(own, dict) else settings
     bits, group = own.get("bits"), own.get("group_size")
-    if f"{base}.biases" not in specs or type(bits) is not int or type(group) is not int:
+    if f"{base}.biases" not in records or type(bits) is not int or not bits or type(group) is not int:
         raise TensorError(
             f"in the tier {label} has scales but no biases, or no bits and group_size in config.json", tensor=name,
             code="tier",
         )  # fmt: skip
     parts = {
-        role: next(iter(specs[f"{base}.{stored}"].encodings)).parts["data"]
-        for role, stored in (("data", "weight"), ("scale", "scales"), ("offset", "biases"))
+        role: _part(stored, records)
+        for role, stored in (("data", name), ("scale", f"{base}.scales"), ("offset", f"{base}.biases"))
     }
     params = {"bits": bits, "group_size": group, "word": "u32", "offset": "bias", "scale_dtype": parts["scale"].dtype}
     made = Encoding(codec=CodecSpec("affine", params), parts=parts, label=label)
     words = parts["data"].shape
-    shape = (*words[:-1], words[-1] * 32 // bits)
+    shape = (*words[:-1], words[-1] * 32 // bits) if words else ()
     declared = Affine().parts(TensorSpec(name=name, shape=shape, dtype="f32"), params)
     if declared != {role: (part.dtype, part.shape) for role, part in parts.items()}:
         raise TensorError("has codes, scales and biases that do not fit each other", tensor=name, code="shape")
@@ -145,7 +144,7 @@ def _weights(folder: Folder, tier: Tier) -> Found:
     records = _records(folder, tier.needs)
 
     def find(name: str, key: str) -> Held | None:
-        return _dense(tier.label, build(name, records[name])) if name in records else None
+        return _dense(tier.label, name, records)
 
     return Found(tier=tier, find=find, records=records)
 
@@ -154,8 +153,7 @@ def _finalized(folder: Folder, tier: Tier) -> Found:
     """One dense array for each tensor."""
 
     def find(name: str, key: str) -> Held | None:
-        plain = name.replace(".", "__")  # Squish's, whatever the key
-        stored = None if "/" in plain else folder.find(f"{tier.label}/{plain}")
+        stored = folder.find(f"{tier.label}/{key}")  # Squish's own keys are its names for these files, too
         if stored is None:
             return None
         return Encoding(codec=DENSE, parts={"data": stored.raw()}, label=tier.label), stored.npy.shape
@@ -171,11 +169,19 @@ def _records(folder: Folder, path: str) -> Mapping[str, Record]:
         raise error.within(file=source.name) from None
 
 
-def _dense(label: str, spec: TensorSpec | None) -> Held | None:
-    if spec is None or not spec.encodings:
+def _dense(label: str, name: str, records: Mapping[str, Record]) -> Held | None:
+    if name not in records:
         return None
-    part: Part = spec.encodings[0].parts["data"]
+    part = _part(name, records)
     return Encoding(codec=DENSE, parts={"data": part}, label=label), part.shape
+
+
+def _part(name: str, records: Mapping[str, Record]) -> Part:
+    """What a record describes; TensorError where its dtype is not known."""
+    spec = build(name, records[name])
+    if not spec.encodings:
+        raise TensorError(f"{name} cannot be read: {spec.problem}", code="dtype")
+    return spec.encodings[0].parts["data"]
 
 
 TIERS = (

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from squish_core.api import Layout, Options, Outgoing, Part, Refinement, Sink, TensorSpec
-from squish_safetensors import writer
-from squish_safetensors.folder import ASSETS
-from squish_safetensors.layers import with_config
+
+from . import writer
+from .folder import ASSETS
+from .layers import with_config
 
 DECLARING = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 """Assets in which a method may declare its quantisation besides config.json: those of a source say nothing of what is

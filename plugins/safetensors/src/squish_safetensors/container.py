@@ -25,9 +25,10 @@ from squish_core.api import (
     TensorSpec,
     only,
 )
-from squish_safetensors import writer
-from squish_safetensors.folder import ASSETS, INDEX_SUFFIX, STANDARD, Shard, choose, part_of_set, read_set
-from squish_safetensors.header import build, plain, read_header
+
+from . import writer
+from .folder import ASSETS, INDEX_SUFFIX, STANDARD, Shard, choose, part_of_set, read_set
+from .header import build, plain, read_header
 
 
 class Safetensors(Container):

@@ -9,8 +9,9 @@ from typing import Any
 from attrs import frozen
 
 from squish_core.api import FormatError, LimitError, Limits, Problem, Source, SquishError, check_plain_name
-from squish_safetensors.header import MAX_HEADER, Header, read_header, text_of
-from squish_safetensors.strict_json import loads
+
+from .header import MAX_HEADER, Header, read_header, text_of
+from .strict_json import loads
 
 SUFFIX, INDEX_SUFFIX = ".safetensors", ".safetensors.index.json"
 UQFF_SUFFIX, UQFF_REST = ".uqff", "residual.safetensors"

@@ -27,7 +27,8 @@ from squish_core.api import (
     dtypes,
     lookalike,
 )
-from squish_safetensors.strict_json import PIECE, Members, merge, twice
+
+from .strict_json import PIECE, Members, merge, twice
 
 # Tag in the file -> dtype name, in the order of the reference implementation, whose writer sorts by it (reversed).
 TAGS = {

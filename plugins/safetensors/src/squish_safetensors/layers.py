@@ -29,7 +29,8 @@ from squish_core.api import (
     check_shape,
     dtypes,
 )
-from squish_safetensors.strict_json import loads
+
+from .strict_json import loads
 
 LIMITS = Limits()
 MAX_JSON, LONGEST_ENTRY = 16 << 20, 4 << 20
@@ -138,7 +139,8 @@ def encoded(
 ) -> TensorSpec:  # fmt: skip
     """A tensor under `spec`; `parts` maps roles to the stored field's name and the part. The codec says what each must
     be, FormatError naming the field where it is not."""
-    made = TensorSpec(name=name, shape=check_shape(list(shape), LIMITS, tensor=name), dtype=dtype, extras=extras or {})
+    spread = check_shape(tuple(shape), LIMITS, tensor=name)
+    made = TensorSpec(name=name, shape=spread, dtype=dtype)
     try:
         wanted = codec.parts(made, spec.params)
     except CodecError as error:
@@ -155,7 +157,8 @@ def encoded(
                 hint="The configuration and the tensors belong to different models, or a file is damaged.",
             )  # fmt: skip
     held = {role: parts[role][1] for role in wanted}
-    return evolve(made, encodings=(Encoding(codec=spec, parts=held),))
+    encodings = (Encoding(codec=spec, parts=held),)
+    return TensorSpec(name=name, shape=spread, dtype=dtype, encodings=encodings, extras=extras or {})
 
 
 def need(parts: Parts, suffix: str, allowed: Iterable[str], *, rank: int | None = None) -> Part:
@@ -178,6 +181,8 @@ def need(parts: Parts, suffix: str, allowed: Iterable[str], *, rank: int | None 
 
 def viewed(part: Part, dtype: str, shape: Iterable[int]) -> Part:
     """The same bytes as an array of another dtype and shape of the same size."""
+    if (part.dtype, part.shape) == (dtype, shape):
+        return part
     seen = evolve(part, dtype=dtype, shape=tuple(shape))
     if dtypes.bits(dtype) * dtypes.count(seen.shape) != 8 * part.nbytes:
         raise FormatError(

@@ -22,8 +22,9 @@ from squish_core.api import (
     Typed,
     dtypes,
 )
-from squish_safetensors.folder import ASSETS, INDEX_SUFFIX
-from squish_safetensors.header import METADATA, ORDER, TAG_OF, dump_header
+
+from .folder import ASSETS, INDEX_SUFFIX
+from .header import METADATA, ORDER, TAG_OF, dump_header
 
 MAX_SHARD_SIZE = "max_shard_size"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}

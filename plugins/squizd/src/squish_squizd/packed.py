@@ -11,9 +11,6 @@ from squish_codecs.families import SQUIZD
 
 from squish_core.api import Codec, CodecError, CodecSpec, Codes, Exactness, Params, PartArray, Parts, Region, TensorSpec
 
-ENCODING = ("search", "scale_dtype")
-"""Parameters that a file does not show."""
-
 
 class Packed(Codec):
     """`w = scale * q + zero` in f32; `group_size` elements of the flat order share a pair (absent: the whole tensor).
@@ -23,6 +20,7 @@ class Packed(Codec):
     formats with unsigned codes, whose biases lie 8 scales lower.
     """
 
+    for_encoding = ("search", "scale_dtype")
     scanned = ("table",)  # one entry may be for all rows
     affine = Affine()
 
@@ -52,9 +50,9 @@ class Packed(Codec):
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         size = params.get("group_size", 64)
-        if set(params) - {"group_size", *ENCODING} or type(size) is not int or size < 1:
+        if set(params) - {"group_size", *self.for_encoding} or type(size) is not int or size < 1:
             raise CodecError(
-                f"{self.id} takes group_size (1 or more), {' and '.join(ENCODING)}", code="params",
+                f"{self.id} takes group_size (1 or more), {' and '.join(self.for_encoding)}", code="params",
                 found=", ".join(f"{key}={value}" for key, value in params.items()),
             )  # fmt: skip
         elements = max(spec.elements, 1)
@@ -83,7 +81,7 @@ class Packed(Codec):
         return made and ({"codes": made[0]["data"], "table": _table(made[0])}, made[1])
 
     def _encoding(self, params: Params) -> dict[str, Any]:
-        return self.scheme(params) | {name: params[name] for name in ENCODING if name in params}
+        return self.scheme(params) | {name: params[name] for name in self.for_encoding if name in params}
 
 
 class Int4(Packed):

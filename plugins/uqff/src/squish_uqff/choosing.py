@@ -19,7 +19,8 @@ from squish_core.api import (
     TensorSpec,
     dtypes,
 )
-from squish_uqff import tables
+
+from . import tables
 
 GGML_CODES = {f"ggml.{name}": code for code, name in tables.GGML_BLOCKS.items()}
 CODECS = {"hqq": tables.HQQ, "float8": tables.FP8, "affine": tables.AFQ, "uqff.f8q8": tables.F8Q8, "mx": tables.MXFP4}
@@ -27,6 +28,8 @@ CODECS = {"hqq": tables.HQQ, "float8": tables.FP8, "affine": tables.AFQ, "uqff.f
 LINEAR = re.compile(r"(?:.*_proj|.*\.(?:dense|fc1|fc2|c_fc)|lm_head|model\.embed_tokens)")
 PROMOTED = ("lm_head", "model.embed_tokens")
 BIG = 1 << 32
+TOGETHER = ("q4_k", "q5_k", "q6_k")
+"""Block types that compiled encoders make, all or none."""
 
 
 def isq_of(spec: TensorSpec) -> int | None:
@@ -59,7 +62,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Re
         return Refusal(why="UQFF quantises tensors called <layer>.weight only", code="name")
     if codec.id in ("hqq", "float8", "uqff.f8q8") and len(spec.shape) != 2:
         return Refusal(why=f"UQFF has matrices only as {codec.id}, not {list(spec.shape)}", code="shape")
-    if codec.id in ("float8", "mx") and set(codec.params) - {"scaling"}:
+    if codec.id in ("float8", "mx") and codec.params:
         return Refusal(why=f"UQFF has only the plain form of {codec.id}, not {codec}", code="codec")
     made = _afq(spec, codec) if codec.id == "affine" else encoding
     if isinstance(made, Refusal):
@@ -83,8 +86,6 @@ def _afq(spec: TensorSpec, codec: CodecSpec) -> Encoding | Refusal:
     params = {"bits": bits, "group_size": group, "word": "u32", "offset": "bias"}
     if scale != "f32":
         params["scale_dtype"] = scale
-    if "search" in codec.params:
-        params["search"] = codec.params["search"]
     try:
         made = Affine().parts(spec, params)
     except SquishError as error:
@@ -162,5 +163,8 @@ def _blocks(wanted: CodecSpec, promote: bool, last: int) -> CodecSpec | None:
     name = tables.GGML_FALLBACK.get(name, name) if last % BLOCKS[name].elements else name
     if last % BLOCKS[name].elements:
         return None
-    # What was asked for itself must be encoded, or the request fails.
-    return CodecSpec(f"ggml.{name if name == asked or BLOCKS[name].encode else 'q8_0'}")
+    # What was asked for itself must be encoded, or the request fails; so must what the same plugin encodes.
+    together = name in TOGETHER and asked in TOGETHER
+    name = name if name == asked or together or BLOCKS[name].encode else "q8_0"
+    # A search is the K types'; another one that takes their place is as good as it gets without.
+    return CodecSpec(f"ggml.{name}", wanted.params if name == asked or name.endswith("_k") else {})

@@ -24,9 +24,10 @@ from squish_core.api import (
     Source,
     TensorSpec,
 )
-from squish_uqff import choosing, named, names, numbered, shards, spare, tables, writer
-from squish_uqff.report import findings
-from squish_uqff.shards import Shard, Stored
+
+from . import choosing, named, names, numbered, shards, spare, tables, writer
+from .report import findings
+from .shards import Shard, Stored
 
 
 class Uqff(Refinement):
@@ -101,7 +102,7 @@ _COMPANIONS = {
 
 
 def _declared(index: Index, source: Source, limits: Limits) -> bool:
-    if index.files[0].name.endswith(shards.SUFFIX) or named.VERSION_KEYS[0] in index.tensors:
+    if named.VERSION_KEYS[0] in index.tensors or any(file.name.endswith(shards.SUFFIX) for file in index.files[:1]):
         return True
     return not source.is_dir and numbered.declares_itself(numbered.numbered(index.tensors), source, limits)
 

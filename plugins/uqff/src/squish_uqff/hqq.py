@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
-from squish_uqff.half_quadratic import quantise
+
+from .half_quadratic import quantise
 
 MAX_GROUP = 1 << 20
 

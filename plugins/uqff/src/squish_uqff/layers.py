@@ -20,8 +20,9 @@ from squish_core.api import (
     check_shape,
     dtypes,
 )
-from squish_uqff import tables
-from squish_uqff.hqq import Hqq
+
+from . import tables
+from .hqq import Hqq
 
 Numbers = Mapping[str, Any]
 Parts = Mapping[str, Part]

@@ -19,8 +19,9 @@ from squish_core.api import (
     TruncatedError,
     dtypes,
 )
-from squish_uqff import tables
-from squish_uqff.layers import Layer, make_bias, make_weight, refuse
+
+from . import tables
+from .layers import Layer, make_bias, make_weight, refuse
 
 WRAP = 1 << 32
 Version = tuple[int, int, int]

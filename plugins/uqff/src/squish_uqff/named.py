@@ -10,9 +10,10 @@ from attrs import evolve
 from squish_safetensors.layers import stored_part
 
 from squish_core.api import FormatError, Part, Problem, SquishError, TensorSpec, UnsupportedVersionError
-from squish_uqff import tables
-from squish_uqff.layers import Layer, make_bias, make_broken, make_weight, refuse
-from squish_uqff.shards import Stored
+
+from . import tables
+from .layers import Layer, make_bias, make_broken, make_weight, refuse
+from .shards import Stored
 
 MARK = ".weight.format"
 VERSION_KEYS = tuple(f"uqff.version.{level}" for level in ("major", "minor", "patch"))

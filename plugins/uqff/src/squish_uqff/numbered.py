@@ -9,10 +9,11 @@ from attrs import evolve
 from squish_safetensors.layers import stored_part
 
 from squish_core.api import FormatError, Limits, Problem, Segment, Source, SquishError, TensorSpec
-from squish_uqff.layers import Layer, make_broken
-from squish_uqff.legacy import Blob, Version, begins, read_blob
-from squish_uqff.names import name_layers
-from squish_uqff.shards import Stored
+
+from .layers import Layer, make_broken
+from .legacy import Blob, Version, begins, read_blob
+from .names import name_layers
+from .shards import Stored
 
 Blobs = Mapping[int, TensorSpec]
 

@@ -11,8 +11,9 @@ import numpy as np
 from attrs import evolve, frozen
 
 from squish_core.api import Part, TensorSpec, dtypes
-from squish_uqff import tables
-from squish_uqff.choosing import GGML_CODES, isq_of, key_of
+
+from . import tables
+from .choosing import GGML_CODES, isq_of, key_of
 
 Streams = Mapping[str, Any]
 EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(\w+_proj)")

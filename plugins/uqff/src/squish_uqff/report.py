@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from squish_core.api import Problem, TensorSpec
-from squish_uqff import tables
-from squish_uqff.choosing import PROMOTED
-from squish_uqff.outgoing import Layer
-from squish_uqff.shards import REPORT
+
+from . import tables
+from .choosing import PROMOTED
+from .outgoing import Layer
+from .shards import REPORT
 
 
 def make_report(layers: Sequence[Layer], shards: Sequence[str], version: str) -> bytes:

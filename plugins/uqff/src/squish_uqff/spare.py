@@ -8,8 +8,9 @@ import numpy as np
 from squish_safetensors.layers import Files
 
 from squish_core.api import Index, Part, Problem, Source, TensorSpec
-from squish_uqff.f8q8 import BLOCK
-from squish_uqff.hqq import PACKINGS
+
+from .f8q8 import BLOCK
+from .hqq import PACKINGS
 
 CHUNK = 1 << 22
 

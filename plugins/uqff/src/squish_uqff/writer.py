@@ -13,11 +13,12 @@ from squish_safetensors.strict_json import loads
 from squish_safetensors.writer import parse_size, texts
 
 from squish_core.api import FormatError, Layout, Limits, Options, Outgoing, Sink, SquishError, TensorSpec
-from squish_uqff import tables
-from squish_uqff.names import numbers_of
-from squish_uqff.outgoing import Entry, Layer, Streams, blob_of, layers_of, plain, raw, tensors_of
-from squish_uqff.report import make_report
-from squish_uqff.shards import ASSETS, CONFIG, REPORT, RESIDUAL
+
+from . import tables
+from .names import numbers_of
+from .outgoing import Entry, Layer, Streams, blob_of, layers_of, plain, raw, tensors_of
+from .report import make_report
+from .shards import ASSETS, CONFIG, REPORT, RESIDUAL
 
 NAME, MAX_SHARD_SIZE, VERSION = "name", "max_shard_size", "version"
 NEWEST = ".".join(map(str, (*tables.NEWEST, 0)))
