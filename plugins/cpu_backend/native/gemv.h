@@ -11,7 +11,7 @@ constexpr int64_t AHEAD = 2048;  // bytes: the processor's own prefetching ends 
 template <class Units> void arrange(const Weights& w, const float* x, float* to) {
     constexpr int block = 32 * Units::units;
     for (int64_t c = 0; c < w.columns; c += block)
-        for (int i = 0; i < block; i++) to[c + i] = x[c + Units::order(spread(i))];
+        for (int i = 0; i < block; i++) to[c + i] = x[c + Units::order(source(i))];
     float* sums = to + w.columns;
     const int64_t each = Units::group(w), groups = w.columns / 32 / each;
     for (int64_t g = 0; g < groups; g++) {
@@ -50,8 +50,8 @@ template <class Units> struct RowSum {
             if constexpr (Units::scales == Scales::SAME) {
                 const F after = fma(fma(v1, x1, v0 * x0), splat(scale[unit]), even);
                 even = odd, odd = after;
-            } else if constexpr (Units::scales == Scales::HALVES) {
-                const F after = fma(fma(v1, x1, v0 * x0), Units::both(scale + 2 * unit), even);
+            } else if constexpr (Units::scales == Scales::INNER) {
+                const F after = fma(fma(v1, x1, v0 * x0), Units::inner(scale, unit), even);
                 even = odd, odd = after;
             } else if constexpr (Units::scales == Scales::EACH) {
                 even = fma(v0 * x0, splat(scale[2 * unit]), even), odd = fma(v1 * x1, splat(scale[2 * unit + 1]), odd);
@@ -67,7 +67,7 @@ template <class Units> struct RowSum {
 };
 
 template <class Units> float dot_row(const Weights& w, int64_t row, const float* x) {
-    constexpr int per = Units::scales == Scales::EACH || Units::scales == Scales::HALVES ? 2 : 1;
+    constexpr int per = Units::scales == Scales::EACH || Units::scales == Scales::INNER ? 2 : 1;
     const bool lifted = Units::offsets(w);
     const int64_t each = Units::group(w), groups = w.columns / 32 / each;
     const float* sums = x + w.columns;

@@ -1,19 +1,19 @@
 // Codes that are integers with a scale, 32 weights (a unit) at a time: what one vector is multiplied with. A unit is two runs
 // of sixteen values, in the order in which they come out of their bytes; activations are brought into it once a call.
 //   weight = value * scale + offset, with one scale for the unit (SAME), one for each run that the next unit goes on with
-//   (PAIR), one for each run (EACH), or for each half of a run (HALVES); offsets are those of 32 columns
+//   (PAIR), one for each run (EACH), or several within each register (INNER); offsets are those of 32 columns
 #pragma once
 #include "codecs_ggml.h"
 #include "codecs_grouped.h"
 
 namespace ISA {
 
-enum class Scales { SAME, PAIR, EACH, HALVES };
+enum class Scales { SAME, PAIR, EACH, INNER };
 
-// Values of sixteen codes less `zero` (given as `base_of` has it), in the order that `spread` tells.
+// Values of sixteen codes less `zero` (given as `base_of` has it), in the order that `source` tells.
 #if defined(__AVX2__) && !defined(__AVX512F__)
 // A code put below the bits of 2^23 takes fewer steps than a conversion, if every second four come out in the other register.
-static constexpr int spread(int lane) { return lane / 16 * 16 + lane % 8 / 4 * 8 + lane / 8 % 2 * 4 + lane % 4; }
+static constexpr int source(int lane) { return lane / 16 * 16 + lane % 8 / 4 * 8 + lane / 8 % 2 * 4 + lane % 4; }
 static INLINE F interleaved(__m256i words, __m256i above) {
     return {_mm256_castsi256_ps(_mm256_unpacklo_epi16(words, above)), _mm256_castsi256_ps(_mm256_unpackhi_epi16(words, above))};
 }
@@ -26,7 +26,7 @@ static INLINE F looked_up(F table, B codes) {
     return {lookup8(table, _mm256_castps_si256(places.a)), lookup8(table, _mm256_castps_si256(places.b))};
 }
 #else
-static constexpr int spread(int lane) { return lane; }
+static constexpr int source(int lane) { return lane; }
 static INLINE F base_of(float zero) { return splat(zero); }
 static INLINE F less(B codes, F base) { return widen_u8(codes) - base; }
 static INLINE F signed_values(B codes) { return widen_i8(codes); }
@@ -312,21 +312,37 @@ struct SixUnits {  // Q6_K: a unit has the low and the high four bits of 16 byte
 #endif
 };
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
-struct SixHalves {  // Q6_K, 32 columns at a time: each register has values of two groups, and so a scale for each half
+#ifdef __AVX2__
+// Q6_K for products: as many columns at a time as a register has bytes, a group in each sixteen of them, so that four values of
+// each come out side by side, with their scales.
+struct SixGroups {
     static constexpr int units = 8, bytes = 210;
-    static constexpr Scales scales = Scales::HALVES;
-    static constexpr int order(int lane) { return lane / 32 * 32 + lane / 8 % 2 * 16 + lane / 16 % 2 * 8 + lane % 8; }
+    static constexpr Scales scales = Scales::INNER;
     static INLINE int64_t group(const Weights&) { return 1; }
     static INLINE bool offsets(const Weights&) { return false; }
     static INLINE void factors(const Weights&, int64_t, const uint8_t* at, int64_t, int64_t count, float* scale, float*) {
         SixUnits::factors8(at, count, scale);
     }
-    static INLINE F both(const float* scale) {
-        const __m256 two = _mm256_insertf128_ps(_mm256_set1_ps(scale[0]), _mm_set1_ps(scale[1]), 1);
+    const SixUnits six;
+    INLINE explicit SixGroups(const Weights& w) : six(w) {}
+#ifdef __AVX512VNNI__
+    static constexpr int order(int lane) {
+        return lane / 64 * 64 + lane % 16 / 4 * 16 + lane / 32 % 2 * 8 + lane / 16 % 2 * 4 + lane % 4;
+    }
+    static INLINE F inner(const float* scale, int unit) { return spread<16>(scale + unit / 2 * 4); }
+    INLINE void values(const uint8_t* at, int unit, F& a, F& b) const {  // the first or the last eight of four groups
+        const __m512i codes = six.wide(at, unit / 2).v, none = _mm512_setzero_si512(), raise = _mm512_set1_epi16(0x4b00);
+        const __m512i words = unit % 2 ? _mm512_unpackhi_epi8(codes, none) : _mm512_unpacklo_epi8(codes, none);
+        const F base = splat(0x1p23f + 32);
+        a = F{_mm512_castsi512_ps(_mm512_unpacklo_epi16(words, raise))} - base;
+        b = F{_mm512_castsi512_ps(_mm512_unpackhi_epi16(words, raise))} - base;
+    }
+#else
+    static constexpr int order(int lane) { return lane / 32 * 32 + lane / 8 % 2 * 16 + lane / 16 % 2 * 8 + lane % 8; }
+    static INLINE F inner(const float* scale, int unit) {
+        const __m256 two = _mm256_insertf128_ps(_mm256_set1_ps(scale[2 * unit]), _mm_set1_ps(scale[2 * unit + 1]), 1);
         return {two, two};
     }
-    INLINE explicit SixHalves(const Weights&) {}
     INLINE void values(const uint8_t* at, int unit, F& a, F& b) const {
         const int part = unit % 4;
         const __m256i nibble = _mm256_set1_epi8(15), top = _mm256_set1_epi8(0x30), none = _mm256_setzero_si256();
@@ -338,8 +354,9 @@ struct SixHalves {  // Q6_K, 32 columns at a time: each register has values of t
         a = raised(_mm256_unpacklo_epi8(codes, none)) - base_of(32);
         b = raised(_mm256_unpackhi_epi8(codes, none)) - base_of(32);
     }
+#endif
 };
-using SixProducts = SixHalves;
+using SixProducts = SixGroups;
 #else
 using SixProducts = SixUnits;
 #endif
