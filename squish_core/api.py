@@ -37,7 +37,7 @@ _NAMES = {
     "squish_core.resolver": ("Chain",),
     "squish_core.statistics": ("Statistics",),
     "squish_core.writing": ("Outgoing", "Sink", "Stream", "appended_file", "atomic_file", "atomic_folder"),
-    "squish_core.conversion": ("convert", "outgoing"),
+    "squish_core.conversion": ("Conversion", "convert", "outgoing"),
     "squish_core.cli.output": ("Answer",),
     "squish_core.cli.progress": ("Progress",),
     "squish_core.handles": ("File", "open"),
@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from squish_core.containers import Options as Options
     from squish_core.containers import Refinement as Refinement
     from squish_core.containers import only as only
+    from squish_core.conversion import Conversion as Conversion
     from squish_core.conversion import convert as convert
     from squish_core.conversion import outgoing as outgoing
     from squish_core.digests import Digest as Digest

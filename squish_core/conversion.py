@@ -62,13 +62,23 @@ class Conversion:
         size = f" size={self.size}{' dry_run' if self.dry_run else ''}"
         return f"<Conversion {self.source!r} -> {self.target!r} format={self.format}{done}{size}>"
 
+    @property
+    def quality(self) -> Distance | None:
+        """How far all tensors that were encoded with loss are from the source's together; None where none was."""
+        total, told = Distance(), [step.quality for step in self.steps if step.quality]
+        for lost in told:
+            total.take(lost.max_error, lost.error, lost.power, lost.norm)
+        return total if told else None
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         keys = ("source", "target", "format", "source_size", "size", "dry_run", "seconds")
+        total = self.quality
         return {
             **{key: getattr(self, key) for key in keys},
             "dropped": list(self.dropped),
             "unused": list(self.unused),
+            "quality": total.to_dict() if total else None,
             "deleted": list(self.deleted),
             "tensors": [step.to_dict() for step in self.steps],
         }

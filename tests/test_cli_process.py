@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,12 @@ def test_the_module_is_the_command() -> None:
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.startswith("squish-core ")
     assert run("-m", "squish_core", "ls", "missing").returncode == 2
+
+
+def test_a_program_that_calls_the_command_keeps_its_own_signals_and_warnings() -> None:
+    before = signal.getsignal(signal.SIGTERM), warnings.showwarning
+    assert main(["ls", "missing"]) == 2
+    assert (signal.getsignal(signal.SIGTERM), warnings.showwarning) == before
 
 
 def test_a_warning_is_a_line_on_stderr() -> None:

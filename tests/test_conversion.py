@@ -171,6 +171,25 @@ def test_an_encoding_with_loss_tells_what_a_reader_will_see(run: Any) -> None:
     assert told["bits"] == 8 * step.size / VALUES.size
 
 
+def test_values_beyond_the_range_of_a_dtype_are_infinitely_far(run: Any) -> None:
+    report, file = run({"w": np.float32([[1e38, 1], [2, 3]])}, "f16")
+    assert report.steps[0].quality.max_error == np.inf
+    np.testing.assert_array_equal(file["w"].numpy(), np.float16([[np.inf, 1], [2, 3]]))
+
+
+def test_errors_of_all_tensors_are_told_together(run: Any) -> None:
+    weights = {"a": VALUES, "b": 3 * VALUES[:3], "norm": VALUES[0]}
+    report, file = run(weights, "toy.rows")
+    before, after = (np.concatenate([side[name].ravel() for name in "ab"]).astype("f8")
+                     for side in (weights, {name: file[name].numpy() for name in "ab"}))  # fmt: skip
+    expected = {
+        "nmse": np.square(after - before).sum() / np.square(before).sum(), "max_error": np.abs(after - before).max(),
+        "cosine": before @ after / np.sqrt((before @ before) * (after @ after)),
+    }  # fmt: skip
+    told = report.to_dict()["quality"]
+    assert {key: told[key] for key in expected} == pytest.approx(expected)
+
+
 def test_the_report_lists_the_worst_first_and_merges_what_is_measured_by_tensor(run: Any) -> None:
     scales = {f"w{i:02}": (VALUES * 2.0**-i).astype(np.float32) for i in range(20)}
     report, _ = run({**scales, "constant": np.ones((4, 6), np.float32)}, "f16")
@@ -179,7 +198,9 @@ def test_the_report_lists_the_worst_first_and_merges_what_is_measured_by_tensor(
     assert len(listed) == checks.WORST
     assert [float(row[0]) for row in listed] == sorted(float(row[0]) for row in listed)
     assert listed[0][-1] == "w19"
-    assert f"{21 - checks.WORST} tensors more, nearer than these (--json has them all)" in lines
+    rest = f"all 21, {21 - checks.WORST} more than these (--json has them all)"
+    (total,) = (line for line in lines if line.endswith(rest))
+    assert float(total.split()[0]) == pytest.approx(report.quality.snr, abs=0.01)
     kinds = checks._kind_names(["a:x=1", "f32", *(f"b:scale={i}" for i in range(9))])
     assert (kinds["a:x=1"], kinds["b:scale=3"], kinds["f32"]) == ("a:x=1", "b", "f32")
 

@@ -14,13 +14,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: fine. 1: `verify` or `doctor` found a fault, or `diff` a difference. 2: it cannot run. 130: interrupted.
     143: told to stop; what was half written is removed then, too.
     """
+    before = None
     with suppress(ValueError):  # not in the main thread: signals are another's business
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return _run(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:  # also while modules are still being loaded
         print("interrupted", file=sys.stderr)
         return 130
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 def _run(argv: Sequence[str]) -> int:

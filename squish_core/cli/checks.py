@@ -206,18 +206,23 @@ def convert(
     return Answer(report.to_dict(), list(conversion_lines(report)))
 
 
-def quality_lines(steps: Iterable[Step]) -> Iterable[str]:
-    """How far encoded values are from what they were, the farthest first."""
+def quality_lines(report: Conversion) -> Iterable[str]:
+    """How far encoded values are from what they were, the farthest first, and all of them together."""
     told = sorted(
-        ((step.quality, step) for step in steps if step.quality), key=lambda pair: (pair[0].snr, pair[1].name)
+        ((step.quality, step) for step in report.steps if step.quality), key=lambda pair: (pair[0].snr, pair[1].name)
     )
+    total, lossy = report.quality, [step for _, step in told]
+    lines = [(lost, step.bits, step.name) for lost, step in told[:WORST]]
+    if total and len(told) > 1:
+        more = f", {len(told) - WORST} more than these (--json has them all)" if len(told) > WORST else ""
+        bits = 8 * sum(step.size for step in lossy) / max(sum(step.spec.elements for step in lossy), 1)
+        lines.append((total, bits, f"all {len(told)}{more}"))
     rows = [
-        (f"{lost.snr:.2f}", f"{lost.nmse:.3g}", f"{lost.max_error:.3g}", f"{step.bits:.2f}", step.name)
-        for lost, step in told[:WORST]
+        (f"{lost.snr:.2f}", f"{lost.nmse:.3g}", f"{lost.max_error:.3g}", f"{lost.cosine:.6g}", f"{bits:.2f}", name)
+        for lost, bits, name in lines
     ]
-    yield from table(("SNR dB", "NMSE", "max error", "bits", "encoded with loss, farthest first"), ">>>><", rows)
-    if len(told) > WORST:
-        yield f"{counted(len(told) - WORST, 'tensor')} more, nearer than these (--json has them all)"
+    head = ("SNR dB", "NMSE", "max error", "cosine", "bits", "encoded with loss, farthest first")
+    yield from table(head, ">>>>><", rows)
 
 
 def _kind_names(names: Iterable[str]) -> dict[str, str]:
@@ -250,7 +255,7 @@ def conversion_lines(report: Conversion) -> Iterable[str]:
         for (action, source, target, exactness), steps in kinds.items()
     ]
     yield from table(("action", "tensors", "size", "bits", "exactness", "stored as"), "<>>><<", rows)
-    yield from quality_lines(report.steps)
+    yield from quality_lines(report)
     notes: dict[str, list[str]] = {}
     for step in report.steps:
         if step.note:

@@ -55,6 +55,28 @@ def test_gptq_of_every_width_version_group_and_order(
             np.testing.assert_array_equal(file["a.weight"][5:40, 33:97], wanted[5:40, 33:97])
 
 
+def test_gptq_rules_give_layers_bits_and_groups_of_their_own(rng: np.random.Generator, tmp_path: Path) -> None:
+    """The first rule that matches a layer counts; one that excludes leaves a plain weight."""
+    settings = {"m.q": (4, 32), "m.k": (8, 64), "m.v": (2, 128)}
+    rules = {r"-:.*\.head$": {}, r"+:m\.k": {"bits": 8, "group_size": 64}, r"m\.[kv]$": {"bits": 2, "group_size": -1}}
+    stored: dict[str, Any] = {"m__head__weight": np.ones((4, 4), np.float16)}
+    wanted = {}
+    for name, (bits, group) in settings.items():
+        codes, zeros = rng.integers(0, 1 << bits, (OUT, IN)), rng.integers(1, 1 << bits, (OUT, IN // group))
+        scales = rng.uniform(0.1, 1, zeros.shape).astype(np.float16)
+        stored |= {
+            f"{name}.qweight": bits_of(codes, bits).T.copy(), f"{name}.qzeros": bits_of((zeros - 1).T, bits),
+            f"{name}.scales": scales.T.copy(),
+        }  # fmt: skip
+        wide = [np.repeat(part, group, axis=1) for part in (zeros, scales.astype(np.float32))]
+        wanted[name] = (codes - wide[0]).astype(np.float32) * wide[1]
+    declared = {"bits": 4, "group_size": 32, "desc_act": False, "sym": True, "dynamic": rules}
+    with written(tmp_path, {"config.json": {}, "quantize_config.json": declared}, **stored) as file:
+        assert (set(file), file.problems) == ({"m.head.weight", *(f"{name}.weight" for name in settings)}, ())
+        for name, values in wanted.items():
+            np.testing.assert_array_equal(file[f"{name}.weight"].numpy(), values, err_msg=name)
+
+
 @pytest.mark.parametrize("group", [32, -1])
 @pytest.mark.parametrize("version", ["gemm", "gemv"])
 @pytest.mark.parametrize("named", ["version", "format", "checkpoint_format"])
@@ -252,6 +274,17 @@ def test_modelopt_may_quantise_the_cache_alone(tmp_path: Path) -> None:
 
 def int8_layer(strategy: str) -> dict[str, Any]:
     return {"num_bits": 8, "type": "int", "strategy": strategy, "symmetric": True}
+
+
+def test_weights_that_were_saved_as_they_are_keep_their_scales_beside_them(tmp_path: Path) -> None:
+    groups = {"group_0": {"targets": ["Linear"], "weights": int8_layer("channel")}}
+    config = {"quant_method": "compressed-tensors", "format": "dense", "quantization_status": "frozen",
+              "config_groups": groups}  # fmt: skip
+    stored = {"a__weight": np.full((OUT, IN), 0.3, BF16), "a__weight_scale": np.ones((OUT, 1), BF16)}
+    with checkpoint(tmp_path, config, **stored) as file:
+        assert (set(file), file.problems, file["a.weight"].dtype) == ({"a.weight"}, (), "bf16")
+        np.testing.assert_array_equal(file["a.weight"].numpy(), stored["a__weight"])
+        assert set(file["a.weight"].spec.extras) == {"weight_scale"}
 
 
 def test_groups_by_class_are_those_that_the_layers_fit(rng: np.random.Generator, tmp_path: Path) -> None:

@@ -169,6 +169,16 @@ def test_what_float16_does_not_reach_is_cached_as_float32(tmp_path: Path) -> Non
     assert found["b"][1].dtype == np.float16
 
 
+def test_so_it_is_in_the_quantised_tiers(tmp_path: Path) -> None:
+    values = {"a__weight": np.full((2, 30), 1e38, np.float32), "b__weight": np.ones((2, 64), np.float32)}
+    squish.convert(source(tmp_path / "s.safetensors", **values), tmp_path / "m", "npydir", "int8")
+    before = opened(tmp_path / "m")["a.weight"][1]
+    cache.build(tmp_path / "m", "4bit")
+    label, after = opened(tmp_path / "m")["a.weight"]
+    assert label == "squish_4bit"
+    np.testing.assert_array_equal(after, before)
+
+
 @pytest.mark.parametrize("name", ["finalized", "finalized/.ready", "squish_seals.json", ".squish_ready"])
 def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
     folder, outside = directory(tmp_path, "int8"), tmp_path / "outside"

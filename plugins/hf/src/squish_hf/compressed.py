@@ -23,7 +23,7 @@ SUFFIXES = (
 BESIDE = (
     *CACHE, ".input_global_scale", ".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point",
 )  # fmt: skip
-UNNAMED, PATTERN = ("dense", "mixed-precision"), "re:"
+MIXED, PATTERN = "mixed-precision", "re:"
 
 
 @frozen
@@ -106,6 +106,7 @@ def _made(layer: str, parts: Parts, group: Group, where: str, files: Files) -> T
 
 Maker = Callable[[str, Parts, formats.Weights, Files], TensorSpec]
 FORMATS: dict[str, Maker] = {
+    "dense": formats.dense,
     "pack-quantized": formats.packed,
     "int-quantized": formats.plain,
     "float-quantized": formats.plain,
@@ -128,7 +129,7 @@ def _targets(declared: Declared, matched: Patterns, modules: Collection[str]) ->
         form = group.get("format")
         if not isinstance(form, (str, type(None))):
             raise refuse(f"format of group {name[:40]!r}", "a name", form, part=declared.where)
-        own = Group(weights, form or (None if whole in UNNAMED else whole))
+        own = Group(weights, form or (None if whole == MIXED else whole))
         found.update({each: own for each in targets if isinstance(each, str) and each not in found})
     names = {each: group for each, group in found.items() if not each.startswith(PATTERN)}
     patterns = {each.removeprefix(PATTERN): group for each, group in found.items() if each not in names}

@@ -11,7 +11,7 @@ from squish_codecs.float8 import ELEMENTS
 from squish_codecs.mx import Mx
 from squish_safetensors.layers import LIMITS, Files, Parts, encoded, need, viewed
 
-from squish_core.api import CodecSpec, FormatError, Part, TensorSpec, check_shape
+from squish_core.api import DENSE, CodecSpec, Encoding, FormatError, Part, TensorSpec, check_shape
 from squish_hf.act_order import ActOrder
 from squish_hf.declaration import refuse
 from squish_hf.fp8 import float8, left
@@ -51,6 +51,16 @@ class Weights:
         size = group if strategy in ("group", "tensor_group") and group else 0
         pair = (block[0], block[1]) if strategy == "block" and block else None
         return cls(bits, kind, strategy, max(size, 0), fields.get("symmetric") is not False, pair)
+
+
+def dense(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSpec:
+    """A weight that is stored as it was, beside the scales that it would be rounded with."""
+    weight = need(parts, ".weight", FLOATS)
+    encoding = Encoding(codec=DENSE, parts={"data": weight})
+    return TensorSpec(
+        name=f"{layer}.weight", shape=weight.shape, dtype=weight.dtype, encodings=(encoding,),
+        extras=left(parts, "weight"),
+    )  # fmt: skip
 
 
 def packed(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSpec:

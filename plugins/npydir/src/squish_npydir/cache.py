@@ -13,7 +13,7 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from squish_core.api import File, FormatError, LimitError, TensorSpec, atomic_file, convert
+from squish_core.api import Conversion, File, FormatError, LimitError, TensorSpec, atomic_file, convert
 from squish_core.api import open as open_model
 
 from . import laying, sealing
@@ -182,6 +182,10 @@ def _mlx(bits: int) -> Callable[[File, Path, Progress | None], Built]:
         if place.is_dir() and not place.is_symlink():
             shutil.rmtree(place)  # what an interrupted build left
         report = convert(own, place, "mlx", rules, progress=progress)
+        if beyond := _beyond(report):
+            shutil.rmtree(place)
+            again = {**rules, **{escape(name): rule for name, rule in beyond.items()}}
+            report = convert(own, place, "mlx", again, progress=progress)
         return Built(tier="", made=len(own), kept=0, size=report.size or 0)
 
     return make
@@ -223,8 +227,7 @@ def _converted(
             target = Path(room) / "made"
             patterns = {escape(name): rules[name] for name in batch}
             report = convert(own, target, "npydir", patterns, only=patterns)
-            # What float16 does not reach is kept as float32.
-            beyond = {step.name: "f32" for step in report.steps if step.quality and step.quality.max_error == inf}
+            beyond = _beyond(report)
             arrays: dict[str, dict[str, Path]] = {}
             for path in (target / "tensors").glob("*.npy"):
                 key, _, suffix = path.stem.rpartition("__")
@@ -236,6 +239,11 @@ def _converted(
                 if progress:
                     progress(name, done, total)
             yield from _converted(own, beyond, None)
+
+
+def _beyond(report: Conversion) -> dict[str, str]:
+    """The tensors that float16 does not reach: they are kept as float32."""
+    return {step.name: "f32" for step in report.steps if step.quality and step.quality.max_error == inf}
 
 
 def _folder(place: Path) -> Path:
