@@ -1,6 +1,6 @@
 // Products with one vector, for the codecs of units.h.
 #pragma once
-#include "units.h"
+#include "six_groups.h"
 
 namespace ISA {
 
