@@ -72,9 +72,8 @@ class Decision:
     def decide(self, specs: list[TensorSpec]) -> list[Step]:
         """One step for each tensor; SquishError where one cannot be had."""
         steps, failed = [], []
-        general = next((rule.spec for rule in reversed(self.rules) if rule.pattern is None), KEEP)
         with guarded(TensorError, "choosing encodings", file=self.file.name):
-            self.chosen = self._chosen(specs, general)
+            self.chosen = self._chosen(specs)
         for spec in specs:
             try:
                 with guarded(TensorError, "planning", file=self.file.name, tensor=spec.name):
@@ -96,21 +95,26 @@ class Decision:
         self._check_taken(steps)
         return steps
 
-    def _chosen(self, specs: list[TensorSpec], general: CodecSpec) -> Mapping[str, CodecSpec | str]:
-        """What a rule for everything means for each tensor: an encoding, or a reason to keep it."""
-        if general == KEEP:
-            return {}
-        if kind_of(general, self.known) != "policy":
-            renamed = {self.rename(spec.name): spec for spec in specs}
-            targets = [evolve(spec, name=name) for name, spec in renamed.items()]
-            found = self.container.choose(targets, general, self.options)
-            return {renamed[name].name: wanted for name, wanted in found.items()}
-        ours = [spec for spec in specs if (rule := rule_for(self.rules, spec.name)) and rule.pattern is None]
-        return self.known.policy(general.id).choose(
-            ours, general.params,
-            lambda spec: values_of(self.file, spec, self.file[spec.name].readable(), "f32"),
-            lambda name: expand(CodecSpec(name), self.format, self.known),
-        )  # fmt: skip
+    def _chosen(self, specs: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
+        """What rules that leave a choice mean for each tensor: an encoding, or a reason to keep it."""
+        ruled = {spec.name: rule_for(self.rules, spec.name) for spec in specs}
+        chosen: dict[str, CodecSpec | str] = {}
+        for rule in self.rules:
+            ours = [spec for spec in specs if ruled[spec.name] is rule]
+            if ours and self._is_policy(rule):
+                chosen |= self.known.policy(rule.spec.id).choose(
+                    ours, rule.spec.params,
+                    lambda spec: values_of(self.file, spec, self.file[spec.name].readable(), "f32"),
+                    lambda name: expand(CodecSpec(name), self.format, self.known),
+                )  # fmt: skip
+            elif ours and rule.pattern is None and rule.spec != KEEP:
+                targets = [evolve(spec, name=self.rename(spec.name)) for spec in specs]
+                found = self.container.choose(targets, rule.spec, self.options)  # habits look at the whole model
+                chosen |= {spec.name: found[name] for spec in ours if (name := self.rename(spec.name)) in found}
+        return chosen
+
+    def _is_policy(self, rule: Rule) -> bool:
+        return kind_of(rule.spec, self.known) == "policy"
 
     def _check_taken(self, steps: list[Step]) -> None:
         """A rule for everything that not one tensor can take is a mistake, not a copy."""
@@ -130,12 +134,12 @@ class Decision:
         rule = rule_for(self.rules, spec.name)
         if rule is None or rule.spec == KEEP:
             return self._keep(spec)
-        wanted = rule.spec if rule.pattern is not None else self.chosen.get(spec.name)
+        wanted = self.chosen.get(spec.name) if rule.pattern is None or self._is_policy(rule) else rule.spec
         if wanted is None or isinstance(wanted, str):
             return evolve(self._keep(spec), note=_KEPT + (wanted or f"{self.format} does not quantise it"))
         try:
             step = self._encode(spec, wanted)
-            who = rule.spec.id if kind_of(rule.spec, self.known) == "policy" else f"the habits of {self.format}"
+            who = rule.spec.id if self._is_policy(rule) else f"the habits of {self.format}"
             note = "" if wanted == rule.spec else f"encoded as {wanted} by {who}"
             return evolve(step, note=note)
         except SquishError as error:

@@ -230,6 +230,13 @@ def test_operations_of_a_loaded_tensor(file: Any) -> None:
     assert weight.embed([]).shape == (0, 32)
 
 
+@pytest.mark.parametrize("shape", [(3, 0), (0, 4), (0, 0)])
+def test_products_with_weights_without_elements(shape: tuple[int, int]) -> None:
+    weight = squish.open(toys.box({"w": np.ones(shape, np.float32)}), registry=toys.registry())["w"].load("numpy")
+    for lead in ((), (2,), (0,), (2, 3)):
+        np.testing.assert_array_equal(weight.linear(np.ones((*lead, shape[1]))), np.zeros((*lead, shape[0])))
+
+
 def test_a_loaded_tensor_gives_a_region_as_a_dtype_into_given_memory(file: Any) -> None:
     weight, region = file["q"].load("numpy"), (slice(0, 1), slice(1, 3))
     wanted = file["q"][region].astype(np.float16)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import TYPE_CHECKING
 
 from attrs import frozen
@@ -87,11 +88,12 @@ class NumpyBackend(Backend):
         import numpy as np
 
         rows, columns = matrix_of(handle.spec, 2)
-        flat = operand(x, columns, handle.spec).reshape(-1, columns)
+        x = operand(x, columns, handle.spec)
+        flat = x.reshape(prod(x.shape[:-1]), columns)
         out = np.empty((len(flat), rows), np.float32)
         for region in _panels(handle):
             np.matmul(flat, handle.read(region).T, out=out[:, region[0]])
-        return out.reshape(*np.shape(x)[:-1], rows)
+        return out.reshape(*x.shape[:-1], rows)
 
     def embed(self, handle: Packed, ids: np.ndarray) -> np.ndarray:
         import numpy as np

@@ -63,6 +63,17 @@ def test_what_mlx_has_no_mode_for_is_refused(tmp_path: Path) -> None:
         squish.convert(source, tmp_path / "out", "mlx", encode="*=affine:bits=7,group_size=40")
 
 
+@pytest.mark.parametrize("shape", [(0, 32), (2, 0, 32)])
+def test_a_tensor_without_elements_stays_plain(shape: tuple[int, ...], tmp_path: Path) -> None:
+    source = tmp_path / "plain.safetensors"
+    write_plain(source, {"none.weight": np.ones(shape), "up.weight": np.ones((4, 32))})
+    squish.convert(source, tmp_path / "out", "mlx", encode="int4:group_size=32")
+    with squish.open(tmp_path / "out") as file:
+        assert {name: (tensor.shape, tensor.codec) for name, tensor in file.items()} == {
+            "none.weight": (shape, "dense"), "up.weight": ((4, 32), "affine"),
+        }  # fmt: skip
+
+
 def write_plain(path: Path, tensors: dict[str, np.ndarray]) -> None:
     """A safetensors file of float32 arrays."""
     header, data = {}, b""

@@ -153,6 +153,14 @@ def test_mixed_precision_on_the_way_in(tmp_path: Path) -> None:
     assert {labels["layers.0.up.weight"], labels["layers.2.up.weight"]} <= {"int2", "int3 milo", "int4", "int8"}
 
 
+def test_a_rule_for_some_tensors_may_leave_the_choice_as_well(tmp_path: Path) -> None:
+    weights = {f"layers__{number}__up__weight": RNG.normal(size=(64, 128)).astype(np.float32) for number in range(4)}
+    made = source(tmp_path / "s.safetensors", **weights)
+    steps = squish.convert(made, tmp_path / "out", "npydir", ["int8", "layers.[01].*=mixed:bpw=6"]).steps
+    assert ["by mixed" in step.note for step in steps] == [True, True, False, False]
+    assert {step.spec.encodings[0].label for step in steps[2:]} == {"int8"}
+
+
 def test_a_low_rank_correction_takes_error_away(tmp_path: Path) -> None:
     low = RNG.normal(size=(64, 2)) @ RNG.normal(size=(2, 128))
     weights = {"layers__0__up__weight": (low + RNG.normal(size=(64, 128))).astype(np.float32)}

@@ -33,6 +33,8 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)
     if not spec.name.endswith(WEIGHT):
         return Refusal(why="MLX quantises tensors called <layer>.weight only", code="name")
+    if not spec.elements or not spec.shape:
+        return Refusal(why=f"MLX quantises nothing of the shape {list(spec.shape)}", code="shape")
     if codec.id == "mx":
         if dict(codec.params) not in [dict(params) for *_, params in FLOATS.values()]:
             return Refusal(why=f"MLX has mxfp4, mxfp8 and nvfp4 without a global scale, not {codec}", code="codec")
