@@ -34,7 +34,7 @@ _NAMES = {
     "squish_core.recipes": ("check_patterns",),
     "squish_core.regions": ("full", "panels"),
     "squish_core.plugins": ("Registry",),
-    "squish_core.resolver": ("Chain",),
+    "squish_core.chains": ("Chain",),
     "squish_core.statistics": ("Statistics",),
     "squish_core.writing": ("Outgoing", "Sink", "Stream", "appended_file", "atomic_file", "atomic_folder"),
     "squish_core.conversion": ("Conversion", "convert", "outgoing"),
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from squish_core.backends.operands import matrix_of as matrix_of
     from squish_core.backends.operands import operand as operand
     from squish_core.backends.operands import routed as routed
+    from squish_core.chains import Chain as Chain
     from squish_core.cli.output import Answer as Answer
     from squish_core.cli.progress import Progress as Progress
     from squish_core.codecs.base import ByteCodec as ByteCodec
@@ -133,7 +134,6 @@ if TYPE_CHECKING:
     from squish_core.recipes import check_patterns as check_patterns
     from squish_core.regions import full as full
     from squish_core.regions import panels as panels
-    from squish_core.resolver import Chain as Chain
     from squish_core.source import Source as Source
     from squish_core.source import check_plain_name as check_plain_name
     from squish_core.statistics import Statistics as Statistics

@@ -18,9 +18,9 @@ from squish_core.model import CodecSpec, Encoding, Refusal
 
 if TYPE_CHECKING:
     from squish_core.backends.base import Backend
+    from squish_core.chains import Chain
     from squish_core.codecs.base import ByteCodec, Codec, Encoder, Policy
     from squish_core.containers import Container
-    from squish_core.resolver import Chain
 
 GROUP = "squish"
 

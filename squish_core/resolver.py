@@ -2,122 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, field, frozen
-
 from squish_core import known
-from squish_core.backends.base import OPS, UNCOVERED, Availability, Backend, Cost, Offer, Refused, Request, Use
-from squish_core.errors import SquishError, escape
-from squish_core.model import CodecSpec, Encoding, TensorSpec, to_json
+from squish_core.backends.base import OPS, Availability, Backend, Offer, Refused, Request, Use
+from squish_core.chains import POLICIES, Chain, Policy, Ranked
+from squish_core.errors import SquishError
+from squish_core.model import CodecSpec, Encoding, TensorSpec
 from squish_core.recipes import parse_spec
 
 if TYPE_CHECKING:
     from squish_core.plugins import Registry
-
-MODES = ("delegate", "stream", "fold")
-LONG = 40
-"""Characters of a codec and its parameters that are told on a line of their own."""
-
-
-@frozen
-class Ranked:
-    """An offer with its rank among the encodings and its backend's preference: what policies order."""
-
-    offer: Offer
-    rank: int
-    preference: int
-
-    @property
-    def cost(self) -> Cost:
-        """The offer's cost, zero when asked without a file."""
-        return self.offer.cost or Cost(stored=0, resident=0, moved=0)
-
-    @property
-    def tie(self) -> tuple[Any, ...]:
-        """The common tail of every policy's key, which makes it a total order."""
-        mode = MODES.index(self.offer.mode)
-        return (mode, self.cost.moved, -self.preference, self.offer.backend, self.rank)
-
-
-Policy = Callable[[Ranked], Any]
-POLICIES: dict[str, tuple[Policy, str]] = {
-    "spec": (lambda ranked: (ranked.rank,), "the format ranks this encoding first"),
-    "smallest": (lambda ranked: (ranked.cost.resident, ranked.rank), "it takes the least memory while it is loaded"),
-    "exact": (lambda ranked: (not ranked.offer.exact, ranked.rank), "exact results go first"),
-}
-
-
-@frozen(kw_only=True)
-class Chain:
-    """The way chosen from stored bytes to execution, and `because` of what; `others` and `refused` are the rest."""
-
-    target: str
-    container: str
-    chosen: Offer
-    because: str
-    others: tuple[Offer, ...] = ()
-    refused: tuple[Refused, ...] = ()
-    policy: str = "spec"
-    spec: TensorSpec | None = field(default=None, repr=False)
-    options: Mapping[str, Any] = field(factory=dict)
-
-    def __str__(self) -> str:
-        return self.explain()
-
-    def without_chosen(self, why: str) -> Chain:
-        """The chain when loading showed that the data do not suit the chosen backend: the next offer is taken."""
-        lost, (first, *rest) = self.chosen, self.others
-        refused = Refused(backend=lost.backend, encoding=lost.encoding, code=UNCOVERED, why=why)
-        because = f"the data do not suit {lost.backend}, which went before it"
-        return evolve(self, chosen=first, others=tuple(rest), refused=(*self.refused, refused), because=because)
-
-    def explain(self) -> str:
-        """The decision in a few lines for people."""
-        answers: list[Offer | Refused] = [self.chosen, *self.others, *self.refused]
-        codecs = _brief(item.encoding.codec for item in answers if item.encoding)
-        lines = [self.target, f"  chosen   {self._path(self.chosen, codecs)}", f"           {_terms(self.chosen)}"]
-        lines.append(f"  because  {self.because}")
-        lines += [f"  instead  {self._path(offer, codecs)}: {_terms(offer)}" for offer in self.others]
-        lines += [f"  codec    {text}" for text, name in codecs.items() if name != text]
-        for refused in self.refused:
-            what = f" with {codecs[str(refused.encoding.codec)]}" if refused.encoding else ""
-            who = refused.backend or "any backend"
-            install = f" ({refused.install})" if refused.install else ""
-            lines.append(f"  not      {who}{what}: {refused.why}{install}")
-        return "\n".join(map(escape, lines))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-
-        def offer(item: Offer) -> dict[str, Any]:
-            return {
-                "backend": item.backend, "mode": item.mode, "codec": str(item.encoding.codec),
-                "encoding": item.encoding.label, "ops": list(item.ops), "layout": item.layout,
-                "exact": item.exact, "cost": to_json(item.cost),
-            }  # fmt: skip
-
-        return {
-            "target": self.target,
-            "container": self.container,
-            "policy": self.policy,
-            "chosen": offer(self.chosen),
-            "because": self.because,
-            "others": [offer(item) for item in self.others],
-            "refused": [
-                {"backend": r.backend, "codec": str(r.encoding.codec) if r.encoding else None, "code": r.code,
-                 "why": r.why, "install": r.install}
-                for r in self.refused
-            ],
-        }  # fmt: skip
-
-    def _path(self, offer: Offer, codecs: Mapping[str, str]) -> str:
-        filters = sorted({item.codec for part in offer.encoding.parts.values() for item in part.filters})
-        label = offer.encoding.label
-        container = self.container if label == "stored" else f"{self.container} ({label})"
-        return " -> ".join([container, *filters, codecs[str(offer.encoding.codec)], offer.backend])
 
 
 def resolve(
@@ -302,33 +198,3 @@ def _nothing(
         f"nothing installed can run it ({reasons})", tensor=target, code="no-chain",
         hint=f"Run `{install}`." if install else None,
     )  # fmt: skip
-
-
-def _brief(codecs: Iterable[CodecSpec]) -> dict[str, str]:
-    """Each codec as text, and its name in a line: a long one's ids alone, where no other has the same."""
-    names = {str(codec): _ids(codec) for codec in codecs}
-    count = Counter(names.values())
-    return {text: text if len(text) <= LONG or count[name] > 1 else name for text, name in names.items()}
-
-
-def _ids(codec: CodecSpec) -> str:
-    return f"{codec.id}({_ids(codec.inner)})" if codec.inner else codec.id
-
-
-def _terms(offer: Offer) -> str:
-    cost = offer.cost
-    if cost is None:
-        return f"{offer.mode}: {offer.layout}"
-    return (
-        f"{offer.mode}: {offer.layout}; {human(cost.stored)} stored, "
-        f"{human(cost.resident)} in memory, {human(cost.moved)} read and written per use"
-    )
-
-
-def human(nbytes: float) -> str:
-    """Bytes for people: powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(nbytes) < 1000:
-            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.4g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.4g} TB"

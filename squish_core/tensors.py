@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
+    from squish_core.chains import Chain, Policy
     from squish_core.handles import File
-    from squish_core.resolver import Chain, Policy
     from squish_core.statistics import Statistics
 
 

@@ -11,9 +11,10 @@ import pytest
 import toys
 
 import squish_core as squish
-from squish_core import api, resolver
+from squish_core import api, chains
+from squish_core.chains import human
 from squish_core.errors import MissingPluginError, SquishError, TensorError
-from squish_core.resolver import human, resolve
+from squish_core.resolver import resolve
 
 DENSE, ROWS = (api.Encoding(codec=api.CodecSpec(name), label=name) for name in ("dense", "toy.rows"))
 FLOATS = np.ones((4, 6), np.float32)
@@ -157,8 +158,8 @@ def test_long_parameters_are_told_once() -> None:
     rows = api.CodecSpec("dense", {"word": "u8", "layout": "as it has never been seen"})
     inner = api.CodecSpec("wrapping", {}, long)
     short = api.CodecSpec("short", {"bits": 4})
-    assert resolver._brief([inner, short, inner]) == {str(inner): "wrapping(dense)", str(short): "short:bits=4"}
-    assert resolver._brief([long, rows]) == {
+    assert chains._brief([inner, short, inner]) == {str(inner): "wrapping(dense)", str(short): "short:bits=4"}
+    assert chains._brief([long, rows]) == {
         str(long): str(long),
         str(rows): str(rows),
     }  # nothing else tells them apart

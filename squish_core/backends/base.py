@@ -14,8 +14,8 @@ from squish_core.model import Encoding, TensorSpec
 if TYPE_CHECKING:
     import numpy as np
 
+    from squish_core.chains import Chain
     from squish_core.plugins import Registry
-    from squish_core.resolver import Chain
     from squish_core.statistics import Statistics
 
 OPS = ("dense", "linear", "embed", "experts")

@@ -17,8 +17,8 @@ from squish_core.regions import PANEL_BYTES, full, panels, read_region
 if TYPE_CHECKING:
     import numpy as np
 
+    from squish_core.chains import Chain
     from squish_core.plugins import Registry
-    from squish_core.resolver import Chain
 
 
 @frozen(kw_only=True)

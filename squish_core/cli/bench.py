@@ -25,7 +25,7 @@ def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = Fal
     file. 1 is the limit. Small tensors of a file lie in caches, and so do the bytes they are compared with.
     """
     from squish_core import measuring
-    from squish_core.resolver import human
+    from squish_core.chains import human
 
     if bool(file) == synthetic:
         raise SquishError("name a file or say --synthetic", code="usage", hint="`squish bench --help` says more.")

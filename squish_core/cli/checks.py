@@ -234,7 +234,7 @@ def _kind_names(names: Iterable[str]) -> dict[str, str]:
 
 def conversion_lines(report: Conversion) -> Iterable[str]:
     """What was done to how many tensors, how exact that is, and what was left behind."""
-    from squish_core.resolver import human
+    from squish_core.chains import human
 
     size = human(report.size) if report.size is not None else "size not known before"
     verb, time = ("would write", "") if report.dry_run else ("wrote", f", {report.seconds:.1f} s")

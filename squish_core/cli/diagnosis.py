@@ -124,7 +124,7 @@ def missing(found: Registry) -> dict[str, dict[str, list[str]]]:
 
 def lines(data: dict[str, Any]) -> Iterable[str]:
     """The diagnosis for people."""
-    from squish_core.resolver import human
+    from squish_core.chains import human
 
     for name, version in data["versions"].items():
         yield f"{name:12} {version or 'not installed'}"

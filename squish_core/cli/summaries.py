@@ -77,7 +77,7 @@ def packed(file: File) -> dict[str, Any] | None:
 
 def facts(data: dict[str, Any]) -> Iterable[tuple[str, str]]:
     """The first lines of a summary."""
-    from squish_core.resolver import human
+    from squish_core.chains import human
 
     version = f" {data['version']}" if data["version"] else ""
     kind = f" ({data['kind']})" if data["kind"] != "model" else ""
@@ -93,7 +93,7 @@ def facts(data: dict[str, Any]) -> Iterable[tuple[str, str]]:
 
 def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
     """What `info` tells, for people."""
-    from squish_core.resolver import human
+    from squish_core.chains import human
 
     yield from table(("file", escape(data["file"])), "<<", facts(data))
     if len(data["files"]) > 1:

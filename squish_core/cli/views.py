@@ -14,8 +14,8 @@ from squish_core.cli.values import values
 from squish_core.errors import SquishError, escape
 
 if TYPE_CHECKING:
+    from squish_core.chains import Chain
     from squish_core.handles import File
-    from squish_core.resolver import Chain
     from squish_core.tensors import Tensor
 
 
@@ -30,8 +30,8 @@ def ls(
 
     Shows shape, dtype or codec, bits per weight and size of each. Reads the header only.
     """
+    from squish_core.chains import human
     from squish_core.handles import open as open_file
-    from squish_core.resolver import human
 
     with open_file(file, format, assets=assets) as opened:
         tensors = chosen(opened, patterns)
