@@ -79,7 +79,12 @@ class TruncatedError(FormatError):
 
 
 class LimitError(FormatError):
-    """The file asks for more than the limits in force allow."""
+    """The file asks for more than the limits in force allow; `limit`: which of `Limits` is in its way, for the hint."""
+
+    def __init__(self, message: str, *, limit: str | None = None, **fields: Any) -> None:
+        if limit is not None:
+            fields["hint"] = f"If you trust the file, set SQUISH_LIMITS={limit}=... (or give Limits)."
+        super().__init__(message, **fields)
 
 
 class TensorError(SquishError):

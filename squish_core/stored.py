@@ -180,5 +180,5 @@ def check_decoded(size: int, stored: int, limits: Limits) -> None:
     if size > allowed:
         raise LimitError(
             "would decode to more than the limits allow", expected=f"at most {allowed} bytes", found=f"{size} bytes",
-            code="ratio", hint="If you trust the file, set SQUISH_LIMITS=decoded=...,ratio=... (or give Limits).",
+            code="ratio", limit="decoded" if size > limits.decoded else "ratio",
         )  # fmt: skip

@@ -27,7 +27,7 @@ def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
     if len(name) * 4 > limits.name and len(name.encode("utf-8", "surrogatepass")) > limits.name:
         raise LimitError(
             "a tensor name is too long", offset=offset, expected=f"at most {limits.name} bytes",
-            found=f"{len(name.encode('utf-8', 'surrogatepass'))} bytes", code="name",
+            found=f"{len(name.encode('utf-8', 'surrogatepass'))} bytes", code="name", limit="name",
         )  # fmt: skip
     return name
 
@@ -63,7 +63,7 @@ def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None =
     if len(shape) > limits.rank:
         raise LimitError(
             "too many dimensions", tensor=tensor, offset=offset,
-            expected=f"at most {limits.rank}", found=len(shape), code="shape",
+            expected=f"at most {limits.rank}", found=len(shape), code="shape", limit="rank",
         )  # fmt: skip
     # A zero elsewhere makes the bytes fit, but no array can have such an axis.
     if count(tuple(size or 1 for size in shape)) >= _ELEMENTS:
@@ -128,7 +128,7 @@ def check_index(index: Index, limits: Limits) -> None:
             expected=f"at most {limits.tensors}",
             found=len(index.tensors),
             code="count",
-            hint="If you trust the file, set SQUISH_LIMITS=tensors=... (or give Limits).",
+            limit="tensors",
         )
     if isinstance(index.tensors, LazyTensors):
         check_extents(index.tensors.extents, index.files)

@@ -61,7 +61,7 @@ def _entries(archive: zipfile.ZipFile, file: File) -> list[tuple[zipfile.ZipInfo
             "is no archive of one package", file=file.name, expected=MANIFEST, found=len(roots), code="zip"
         )
     if sum(entry.file_size for entry in entries) > file.limits.decoded:
-        raise LimitError("the package would unpack to too much", file=file.name, code="limit")
+        raise LimitError("the package would unpack to too much", file=file.name, code="limit", limit="decoded")
     found = []
     for entry in entries:
         path = PurePosixPath(entry.filename)

@@ -41,7 +41,7 @@ def read_package(source: Source, limits: Limits) -> Index:
     if specification.size > limits.header:
         raise LimitError(
             "the specification is too large", file=specification.name, expected=f"at most {limits.header} bytes",
-            found=specification.size, code="limit",
+            found=specification.size, code="limit", limit="header",
         )  # fmt: skip
     program = read_program(specification.read(0, specification.size, "the specification"), limits)
     return _Reader(source, path, program, limits).index(specification)

@@ -105,7 +105,7 @@ def read_program(data: bytes, limits: Limits) -> Program:
         if len(operations) > limits.tensors:
             raise LimitError(
                 "too many operations", offset=item.offset, expected=f"at most {limits.tensors}", code="count",
-                hint="If you trust the file, set SQUISH_LIMITS=tensors=... (or give Limits).",
+                limit="tensors",
             )  # fmt: skip
         if item.number == 3:
             operations.append(_operation(item))

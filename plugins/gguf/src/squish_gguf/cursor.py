@@ -36,7 +36,7 @@ class Cursor:
             raise LimitError(
                 f"{self.what} makes the header too long", offset=self.at,
                 expected=f"at most {self.limits.header} bytes", found=f"at least {end}", code="header",
-                hint="If you trust the file, set SQUISH_LIMITS=header=... (or give Limits).",
+                limit="header",
             )  # fmt: skip
         wanted = min(max(end, 2 * have, _WINDOW), self.source.size, self.limits.header)
         # A view, not a copy: a damaged length may reach over gigabytes of tensor data.
@@ -47,12 +47,12 @@ class Cursor:
         if count * smallest > self.source.size - self.at:
             raise self.truncated(self.at + count * smallest, f"{count} entries of at least {smallest} bytes")
 
-    def at_most(self, most: int, count: int, things: str, hint: str | None = None) -> None:
+    def at_most(self, most: int, count: int, things: str, *, limit: str | None = None) -> None:
         """Refuse more of what is walked one by one than any real file has."""
         if count > most:
             raise LimitError(
                 f"{self.what} has too many {things}", offset=self.at, expected=f"at most {most}", found=count,
-                code="count", hint=hint,
+                code="count", limit=limit,
             )  # fmt: skip
 
     def truncated(self, end: int, why: str | None = None) -> TruncatedError:

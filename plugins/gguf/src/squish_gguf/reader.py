@@ -80,8 +80,7 @@ def read_head(source: Source, limits: Limits) -> Head:
     tensor_count, pair_count = cursor.take(_COUNTS)
     cursor.what = "tensor_count"
     cursor.room_for(tensor_count, 8 + _RANK.size + _ENTRY[0].size)
-    trusted = "If you trust the file, set SQUISH_LIMITS=tensors=... (or give Limits)."
-    cursor.at_most(limits.tensors, tensor_count, "tensors", trusted)
+    cursor.at_most(limits.tensors, tensor_count, "tensors", limit="tensors")
     cursor.what = "metadata_kv_count"
     cursor.room_for(pair_count, 8 + 4 + 1)
     cursor.at_most(MAX_PAIRS, pair_count, "keys")

@@ -32,7 +32,9 @@ def _absent(folder: Folder) -> SquishError:
 
 def _checked(entries: dict[str, str], limits: Limits) -> dict[str, str]:
     if len(entries) > limits.tensors:
-        raise LimitError("too many tensors", expected=f"at most {limits.tensors}", found=len(entries), code="count")
+        raise LimitError(
+            "too many tensors", expected=f"at most {limits.tensors}", found=len(entries), code="count", limit="tensors"
+        )
     holders: dict[str, str] = {}
     for name, key in entries.items():
         check_name(name, limits)

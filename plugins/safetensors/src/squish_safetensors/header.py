@@ -169,7 +169,7 @@ def _check_count(raw: memoryview, limits: Limits) -> None:
     if count > limits.tensors:
         raise LimitError(
             "too many tensors", offset=8, expected=f"at most {limits.tensors}", found=count, code="count",
-            hint="If you trust the file, set SQUISH_LIMITS=tensors=... (or give Limits).",
+            limit="tensors",
         )  # fmt: skip
 
 

@@ -125,7 +125,7 @@ class Members:
     def _too_deep(self, begin: int) -> LimitError:
         return LimitError(
             f"the {self.what} is nested too deeply", offset=self.start + begin,
-            expected=f"at most {self.limits.depth} levels", code="depth",
+            expected=f"at most {self.limits.depth} levels", code="depth", limit="depth",
         )  # fmt: skip
 
     def _wrong(self, message: str, at: int, code: str, **numbers: Any) -> FormatError:
@@ -146,7 +146,9 @@ def merge(known: dict[str, Any], members: Mapping[str, Any], at: int, limits: Li
         raise twice(next(key for key in members if key in known), at)
     known.update(members)
     if len(known) > limits.tensors:
-        raise LimitError("too many entries", offset=at, expected=f"at most {limits.tensors}", code="count")
+        raise LimitError(
+            "too many entries", offset=at, expected=f"at most {limits.tensors}", code="count", limit="tensors"
+        )
 
 
 def twice(key: str, at: int | None = None) -> FormatError:

@@ -68,7 +68,7 @@ class Blob:
         if rank > self.limits.rank:
             raise LimitError(
                 "has too many dimensions", part=field, offset=self.at - 4, expected=f"at most {self.limits.rank}",
-                found=rank, code="rank",
+                found=rank, code="rank", limit="rank",
             )  # fmt: skip
         segment = self.skip(4 * rank, field)
         return struct.unpack(f"<{rank}I", self.source.read(segment.offset, segment.length, field))

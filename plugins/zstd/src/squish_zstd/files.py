@@ -55,7 +55,7 @@ class Unpacked(Source):
             raise LimitError(
                 "would decode to more than the limits allow", expected=f"at most {allowed} bytes",
                 found=f"{self.size} bytes", code="ratio",
-                hint="If you trust the file, set SQUISH_LIMITS=ratio=... (or give Limits).",
+                limit="ratio",
             )  # fmt: skip
         if largest > LARGEST:
             raise _unpack_first(f"in frames of up to {largest} bytes")
@@ -192,7 +192,7 @@ def _table(packed: Source, limits: Limits) -> np.ndarray:
     if size > limits.header:
         raise LimitError(
             "the seek table is too long", expected=f"at most {limits.header} bytes", found=f"{size} bytes",
-            code="header", hint="If you trust the file, set SQUISH_LIMITS=header=... (or give Limits).",
+            code="header", limit="header",
         )  # fmt: skip
     header = _HEADER.unpack(packed.read(start, _HEADER.size))
     if header != (_SKIPPABLE, size + _FOOTER.size):

@@ -77,7 +77,7 @@ def manifest_range(source: Source, limits: Limits) -> tuple[int, int]:
     if length > limits.header:
         raise LimitError(
             "the manifest is too large", offset=at + 8, expected=f"at most {limits.header} bytes", found=length,
-            code="manifest-size", hint="If you trust the file, set SQUISH_LIMITS=header=... (or give Limits).",
+            code="manifest-size", limit="header",
         )  # fmt: skip
     return offset, length
 

@@ -77,7 +77,7 @@ def _check_objects(root: Record, limits: Limits, start: int, problems: list[Prob
     if len(objects) > limits.tensors:
         raise LimitError(
             "too many tensors", offset=start, expected=f"at most {limits.tensors}", found=len(objects), code="count",
-            hint="If you trust the file, set SQUISH_LIMITS=tensors=... (or give Limits).",
+            limit="tensors",
         )  # fmt: skip
     for name, record in objects.items():
         if name != "":

@@ -53,7 +53,7 @@ def _read(source: Source, data: bytes, found: Located, limits: Limits) -> Manife
     if len(objects) > limits.tensors:
         raise LimitError(
             "too many tensors", offset=start, expected=f"at most {limits.tensors}", found=len(objects), code="count",
-            hint="If you trust the file, set SQUISH_LIMITS=tensors=... (or give Limits).",
+            limit="tensors",
         )  # fmt: skip
     _check_attributes(root, None, limits, start)
     shards = open_shards(source, root.get("shards"), objects, start)

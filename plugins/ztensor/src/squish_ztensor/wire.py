@@ -119,7 +119,7 @@ def _check_range(source: Source, start: int, length: int, limits: Limits, at: in
     if length > limits.header:
         raise LimitError(
             "the manifest is too large", offset=at, expected=f"at most {limits.header} bytes", found=length,
-            code="manifest-size", hint="If you trust the file, set SQUISH_LIMITS=header=... (or give Limits).",
+            code="manifest-size", limit="header",
         )  # fmt: skip
 
 
