@@ -35,8 +35,11 @@ def loaded(folder: str) -> Any:
     """Runs in the peer: what loading left over, the class of a layer, and all layers' weights by name."""
     import torch
     from compressed_tensors.compressors import decompress_module
+    from gptqmodel.nn_modules.qlinear import torch_cpu_avx512
     from transformers import AutoModelForCausalLM
 
+    # A kernel that is compiled when it is first chosen, for minutes; the weights are the same with any.
+    torch_cpu_avx512.has_avx512_bf16 = lambda: False
     model, told = AutoModelForCausalLM.from_pretrained(folder, device_map="cpu", output_loading_info=True)
     weights, kinds = {}, set()
     for name, layer in model.named_modules():
