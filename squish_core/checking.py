@@ -24,12 +24,14 @@ Progress = Callable[[str, int, int | None], None]
 
 @frozen(kw_only=True)
 class Report:
-    """What verify found. `ok` is False exactly when there is an error; `unverified` counts digests of unknown kind."""
+    """What verify found. `ok` is False exactly when there is an error; `decoded` counts tensors whose values were, and
+    `unverified` digests of unknown kind."""
 
     file: str
     format: str | None
     tensors: int
     deep: bool
+    decoded: int
     digests: int
     unverified: int
     problems: tuple[Problem, ...]
@@ -67,7 +69,7 @@ def verify(
         if error.file and os.path.basename(error.file) != os.path.basename(given):  # one of several
             found = evolve(found, where=f"{error.file}: {found.where}")
         return Report(
-            file=given, format=format, tensors=0, deep=deep, digests=0, unverified=0,
+            file=given, format=format, tensors=0, deep=deep, decoded=0, digests=0, unverified=0,
             problems=error.findings or (found,),
         )  # fmt: skip
     try:
@@ -76,8 +78,8 @@ def verify(
         if deep:
             check.data()
         return Report(
-            file=file.name, format=file.format, tensors=len(file), deep=deep, digests=check.digests,
-            unverified=check.unverified, problems=tuple(check.problems),
+            file=file.name, format=file.format, tensors=len(file), deep=deep, decoded=check.decoded,
+            digests=check.digests, unverified=check.unverified, problems=tuple(check.problems),
         )  # fmt: skip
     finally:
         if file is not target:
@@ -120,6 +122,7 @@ class Check:
 
     def __init__(self, file: File, progress: Progress | None) -> None:
         self.file, self.problems, self.digests, self.unverified = file, list(file.problems), 0, 0
+        self.decoded = 0
         self._progress = progress
         self._done = 0
         self._total: int | None = None
@@ -153,6 +156,7 @@ class Check:
             if not tensor.spec.problem:
                 with self._collect():
                     self._decode(tensor)
+                    self.decoded += 1
             self._done += tensor.nbytes
             if self._progress:
                 self._progress(tensor.name, self._done, self._total)

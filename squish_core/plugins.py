@@ -179,7 +179,13 @@ class Registry:
         return None
 
     def resolve(
-        self, *, container: str, policy: Any = "spec", op: str = "linear", backend: str | None = None, **features: Any
+        self,
+        *,
+        container: str,
+        policy: Any = "spec",
+        op: str | None = None,
+        backend: str | None = None,
+        **features: Any,
     ) -> Chain:
         """The chain for a flag or dtype combination of a format, without any file."""
         from squish_core.resolver import resolve_features

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from squish_core import known
-from squish_core.backends.base import OPS, Availability, Backend, Offer, Refused, Request, Use
+from squish_core.backends.base import OPS, OPS_OF_RANK, Availability, Backend, Offer, Refused, Request, Use
 from squish_core.chains import POLICIES, Chain, Policy, Ranked
 from squish_core.errors import SquishError
 from squish_core.model import CodecSpec, Encoding, TensorSpec
@@ -25,17 +25,20 @@ def resolve(
     spec: TensorSpec | None = None,
     backend: str | None = None,
     policy: str | Policy = "spec",
-    op: str = "linear",
+    op: str | None = None,
 ) -> Chain:
     """Cross encodings with backends and order the offers. SquishError with every refusal when there is none.
 
     `policy` is "spec", "smallest", "exact" or a function from `Ranked` to a sort key; `backend` an id, with options
-    for some: "ane:device=M1".
+    for some: "ane:device=M1"; `op` what it is for (without one: what weights of this rank are usually for).
     """
     name, key = _policy(policy)
     wanted = None if backend is None else parse_spec(backend)
-    if op not in OPS:
-        raise SquishError("no such operation", expected=", ".join(OPS), found=repr(op), code="op")
+    ops = OPS if spec is None else OPS_OF_RANK.get(len(spec.shape), ("dense",))
+    op = op or ops[0]
+    if op not in ops:
+        what = "no such operation" if op not in OPS else "a tensor of this rank has no such operation"
+        raise SquishError(what, expected=", ".join(ops), found=repr(op), code="op")
     refused = [item for item in recipes if isinstance(item, Refused)]
     encodings = [item for item in recipes if isinstance(item, Encoding)]
     offers: list[Ranked] = []
@@ -66,7 +69,7 @@ def resolve_features(
     features: dict[str, Any],
     *,
     policy: str | Policy = "spec",
-    op: str = "linear",
+    op: str | None = None,
     backend: str | None = None,
 ) -> Chain:
     """The chain for a combination of a format's declared features, without a file."""

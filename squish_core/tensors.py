@@ -144,8 +144,11 @@ class Tensor:
         """The stored parts of an encoding as virtual arrays, for codecs and backends."""
         return {role: self.file.array(part) for role, part in encoding.parts.items()}
 
-    def chain(self, backend: str | None = None, *, policy: str | Policy = "spec", op: str = "linear") -> Chain:
-        """How this tensor would be executed here, and why; reads no tensor bytes."""
+    def chain(self, backend: str | None = None, *, policy: str | Policy = "spec", op: str | None = None) -> Chain:
+        """How this tensor would be executed here, and why; reads no tensor bytes.
+
+        `op`: what for; without one `linear` of matrices, `experts` of stacks of them, `dense` of all else.
+        """
         from squish_core.resolver import resolve
 
         with self._guard("resolving"):
@@ -154,7 +157,7 @@ class Tensor:
                 spec=self.spec, backend=backend, policy=policy, op=op,
             )  # fmt: skip
 
-    def load(self, backend: str | None = None, *, policy: str | Policy = "spec", op: str = "linear") -> Weight:
+    def load(self, backend: str | None = None, *, policy: str | Policy = "spec", op: str | None = None) -> Weight:
         """The tensor ready to use on a backend, still compressed where the backend can. Where its data turn out not to
         suit one that was not asked for by name, the next in the chain's order is taken."""
         chain = self.chain(backend, policy=policy, op=op)

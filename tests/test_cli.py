@@ -238,7 +238,7 @@ def test_plan_needs_no_file_for_a_format_and_its_features(squish: Any) -> None:
     assert squish("plan", "--format", "toy", "--feature", "dtype=f8").code == 2
     lacking = squish("plan", "--format", "toy", "--feature", "dtype=f32", "--backend", "metal")
     assert (lacking.code, "backend 'metal'" in lacking.err) == (2, True)
-    assert "expected dense, linear" in squish("plan", "--format", "toy", "--feature", "dtype=f32", "--op", "sing").err
+    assert "expected linear, embed" in squish("plan", "--format", "toy", "--feature", "dtype=f32", "--op", "sing").err
 
 
 @pytest.mark.parametrize(

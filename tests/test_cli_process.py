@@ -66,9 +66,10 @@ def test_an_interrupt_while_modules_load_is_no_traceback(tmp_path: Path) -> None
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "interrupted\n")
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+@pytest.mark.parametrize("command", [["codecs"], ["info", "nowhere", "--json"]])
+def test_a_reader_that_goes_away_is_no_error(command: list[str]) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", "squish_core", "codecs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "squish_core", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None

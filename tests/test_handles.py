@@ -230,6 +230,16 @@ def test_operations_of_a_loaded_tensor(file: Any) -> None:
     assert weight.embed([]).shape == (0, 32)
 
 
+@pytest.mark.parametrize(("shape", "usual", "other"), [((4,), "dense", "linear"), ((4, 4), "linear", "experts"),
+                                                      ((2, 4, 4), "experts", "linear")])  # fmt: skip
+def test_what_a_tensor_is_for_goes_by_its_rank(shape: tuple[int, ...], usual: str, other: str) -> None:
+    tensor = squish.open(toys.box({"w": np.ones(shape, np.float32)}), registry=toys.registry())["w"]
+    for load in (tensor.load, lambda: tensor.load(op=usual)):
+        np.testing.assert_array_equal(load().dense(), tensor.numpy())
+    with pytest.raises(SquishError, match=f"w: a tensor of this rank has no such operation .*{usual}.*{other}"):
+        tensor.chain(op=other)
+
+
 @pytest.mark.parametrize("shape", [(3, 0), (0, 4), (0, 0)])
 def test_products_with_weights_without_elements(shape: tuple[int, int]) -> None:
     weight = squish.open(toys.box({"w": np.ones(shape, np.float32)}), registry=toys.registry())["w"].load("numpy")

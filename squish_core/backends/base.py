@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from squish_core.plugins import Registry
     from squish_core.statistics import Statistics
 
-OPS = ("dense", "linear", "embed", "experts")
+OPS = ("linear", "embed", "experts", "dense")
+OPS_OF_RANK = {2: ("linear", "embed", "dense"), 3: ("experts", "dense")}
+"""What weights can be asked for, the usual first; of other ranks there is `dense` alone."""
 UNCOVERED = "uncovered"
 """Code of refusals, and of errors of `load`, that say the backend has no way to hold these data."""
 

@@ -49,6 +49,15 @@ COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
 
 def run(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code; KeyboardInterrupt when it was interrupted."""
+    try:
+        return _run(argv)
+    except BrokenPipeError:
+        # The reader has gone (`| head`): say nothing, not even when Python flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _run(argv: Sequence[str]) -> int:
     as_json = "--json" in argv  # looked at here, so that a command line that cannot be parsed answers in JSON, too
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name must not stop a terminal that is not UTF-8
@@ -66,11 +75,10 @@ def run(argv: Sequence[str]) -> int:
     except typer.Abort:
         raise KeyboardInterrupt from None
     except BrokenPipeError:
-        # The reader has gone (`| head`): say nothing, not even when Python flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        raise
     except (SquishError, OSError) as error:
         show_error(error, as_json)
+        sys.stdout.flush()
     except Exception as error:
         if not hasattr(error, "format_message"):  # what typer's usage errors have in all its versions
             raise

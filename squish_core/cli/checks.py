@@ -124,7 +124,7 @@ def report_lines(report: Report, ok: bool) -> Iterable[str]:
     found = ", ".join(counted(count, word) for word, count in severities(report.problems)) or "no findings"
     what = f"{report.format}, {counted(report.tensors, 'tensor')}"
     if report.deep:
-        read = "all decoded" if report.ok else "data read"
+        read = f"{'all' if report.decoded == report.tensors else f'{report.decoded:,} of them'} decoded"
         what += f", {read}, {counted(report.digests, 'digest')} checked"
     else:
         what += ", tensor data not read (--deep)"

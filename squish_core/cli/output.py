@@ -79,10 +79,10 @@ def plain_data(value: Any) -> Any:
     """What JSON can hold: arrays become lists, bytes their length, NaN and infinities null."""
     if isinstance(value, Mapping):
         return {str(key): plain_data(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain_data(item) for item in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"bytes": len(value)}
+    if isinstance(value, (Sequence, set, frozenset)) and not isinstance(value, str):
+        return [plain_data(item) for item in value]
     if hasattr(value, "tolist"):
         return plain_data(value.tolist())
     if isinstance(value, float):

@@ -91,7 +91,9 @@ def plan(
         str | None, typer.Option("--backend", metavar="ID", help="Ask only this one; ID[:key=value].")
     ] = None,
     policy: Annotated[str, typer.Option("--policy", help="What to prefer: spec, smallest or exact.")] = "spec",
-    op: Annotated[str, typer.Option("--op", help="What for: dense, linear, embed or experts.")] = "linear",
+    op: Annotated[
+        str | None, typer.Option("--op", help="What for: linear, embed, experts or dense. By rank if not given.")
+    ] = None,
     json: Json = False,
 ) -> Answer:
     """Explain how tensors would be run here.
@@ -117,7 +119,7 @@ def plan(
 
 
 def plan_features(
-    format_id: str | None, features: Sequence[str], policy: str, op: str, backend: str | None = None
+    format_id: str | None, features: Sequence[str], policy: str, op: str | None, backend: str | None = None
 ) -> Answer:
     """The chain for a format's features, without a file."""
     from squish_core.plugins import registry
@@ -154,7 +156,7 @@ def label(tensor: Tensor) -> str:
     return f"{tensor.name}  ({'; '.join(notes)})" if notes else tensor.name
 
 
-def planned(tensor: Tensor, backend: str | None, policy: str, op: str) -> Chain | SquishError:
+def planned(tensor: Tensor, backend: str | None, policy: str, op: str | None) -> Chain | SquishError:
     """The chain of a tensor, or why there is none; a wrong option is raised."""
     try:
         return tensor.chain(backend, policy=policy, op=op)
