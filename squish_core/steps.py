@@ -147,7 +147,12 @@ class Decision:
             # What is wrong with the rule itself is wrong for every tensor.
             if rule.pattern is not None or isinstance(error, MissingPluginError) or error.code in ("params", "encode"):
                 raise
-            return evolve(self._keep(spec), note=_KEPT + error.message)
+            try:
+                return evolve(self._keep(spec), note=_KEPT + error.message)
+            except TensorError as kept:
+                why = "" if error.message == kept.message else f" ({error.message})"
+                kept.message = f"{kept.message}; nor as {wanted}{why}"
+                raise
 
     def _keep(self, spec: TensorSpec) -> Step:
         if not spec.encodings:

@@ -122,3 +122,8 @@ def test_one_declaration_must_do_for_all_layers_but_in_compressed_tensors(tmp_pa
         file["1.weight"].numpy()
     with pytest.raises(SquishError, match="one quantisation"):
         squish.convert(tmp_path / "both", tmp_path / "awq", "hf:method=awq")
+
+
+def test_what_neither_an_encoding_nor_its_own_codes_let_in_is_told_with_both(tmp_path: Path) -> None:
+    with pytest.raises(SquishError, match=r"holds plain arrays only; nor as affine:bits=4,group_size=8"):
+        squish.convert(DATA / "gptq-planar_w6_g64", tmp_path / "o.safetensors", encode="affine:bits=4,group_size=8")
