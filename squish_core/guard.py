@@ -35,7 +35,7 @@ class guarded:  # noqa: N801 - read as a verb in a with statement
         elif isinstance(error, Exception):
             raise kind(
                 f"a plugin failed while {what}: {type(error).__name__}: {error}", code="plugin-bug",
-                hint="Please report this with the file's header.", **self._context,
+                hint="Please report this, with what was asked and the file's header.", **self._context,
             ) from error  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from squish_core.buffers import Buffer
 from squish_core.containers import Options
 from squish_core.detection import detect, unrefined
 from squish_core.dtypes import to_numpy
-from squish_core.errors import FormatError
+from squish_core.errors import FormatError, SquishError
 from squish_core.files import READERS, open_folder, open_source
 from squish_core.guard import guarded, uncollected
 from squish_core.hookspecs import CodecInfo
@@ -50,6 +50,8 @@ def open(  # noqa: A001
     """
     known = registry or plugins.registry()
     limits = limits or default()
+    if not isinstance(limits, Limits):
+        raise SquishError("limits= is no Limits", expected="Limits(tensors=..., ...)", found=repr(limits), code="usage")
     source = open_source(target)
     try:
         source = unpacked(source, known, limits)

@@ -77,10 +77,10 @@ def package_for(kind: str, wanted: str) -> str | None:
 
 def absent(kind: str, wanted: str) -> Refusal:
     """The refusal for an id that no installed plugin brings."""
-    package = package_for(kind, wanted)
-    why = f"{kind} {wanted!r} is not installed"
+    package, called = package_for(kind, wanted), {"container": "format"}.get(kind, kind)
+    why = f"the {called} {wanted!r} is not installed"
     if package is None:
-        why = f"there is no {kind} {wanted!r} here, and no known package brings one"
+        why = f"there is no {called} {wanted!r} here, and no known package brings one"
     return Refusal(why=why, code="not-installed", install=f"pip install {package}" if package else None)
 
 

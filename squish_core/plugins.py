@@ -281,9 +281,8 @@ class Registry:
                 entry = self._tables[kind].get(wanted)
                 if entry is None:
                     refusal = self._absent(kind, wanted)
-                    hint = (
-                        f"Run `{refusal.install}`." if refusal.install else "`squish plugins` lists what is installed."
-                    )
+                    here = f"Here are {', '.join(sorted(self._tables[kind])) or 'none'}."
+                    hint = f"Run `{refusal.install}`." if refusal.install else here
                     raise MissingPluginError(refusal.why, code="not-installed", hint=hint)
                 self._instances[key] = self._import(entry)
             return self._instances[key]
