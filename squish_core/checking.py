@@ -161,6 +161,8 @@ class Check:
             inner.problems = []  # those of opening are listed with the structure
             inner.data()
             self.problems += inner.problems
+            self.digests += inner.digests
+            self.unverified += inner.unverified
 
     def _digest(self, tensor: Tensor, role: str, part: Part) -> None:
         if part.digest is None:
