@@ -22,7 +22,7 @@ from squish_core.tensors import Tensor
 Progress = Callable[[str, int, int | None], None]
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, repr=False)
 class Report:
     """What verify found. `ok` is False exactly when there is an error; `unverified` counts digests of unknown kind."""
 
@@ -33,6 +33,11 @@ class Report:
     digests: int
     unverified: int
     problems: tuple[Problem, ...]
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{count} {severity}" for severity, count in severities(self.problems))
+        counts = f"tensors={self.tensors} digests={self.digests} unverified={self.unverified} problems=({found})"
+        return f"<Report {self.file!r} format={self.format} ok={self.ok} deep={self.deep} {counts}>"
 
     @property
     def ok(self) -> bool:

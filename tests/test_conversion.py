@@ -67,6 +67,10 @@ def test_reports_say_what_happened_in_a_line(run: Any) -> None:
     assert repr(report) == told
     counts = "tensors=(4 bytes, 1 differs, 1 values, 1 only in a) meta=1 assets=1"
     assert repr(squish.diff(source, file)) == f"<Difference '<bytes>' {report.target!r} same=False {counts}>"
+    counts = "tensors=6 digests=0 unverified=0 problems=()"
+    assert repr(squish.verify(file, deep=True)) == f"<Report {file.name!r} format=toy.box ok=True deep=True {counts}>"
+    damaged = squish.verify(toys.box(MIXED)[:-1], registry=toys.registry())
+    assert repr(damaged).endswith("ok=False deep=False tensors=0 digests=0 unverified=0 problems=(1 error)>")
 
 
 def test_the_same_codec_with_other_parameters_is_no_copy() -> None:
