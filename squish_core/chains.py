@@ -45,7 +45,7 @@ POLICIES: dict[str, tuple[Policy, str]] = {
 }
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, repr=False)
 class Chain:
     """The way chosen from stored bytes to execution, and `because` of what; `others` and `refused` are the rest."""
 
@@ -56,8 +56,13 @@ class Chain:
     others: tuple[Offer, ...] = ()
     refused: tuple[Refused, ...] = ()
     policy: str = "spec"
-    spec: TensorSpec | None = field(default=None, repr=False)
+    spec: TensorSpec | None = None
     options: Mapping[str, Any] = field(factory=dict)
+
+    def __repr__(self) -> str:
+        path = escape(self._path(self.chosen, _brief([self.chosen.encoding.codec])))
+        rest = f"mode={self.chosen.mode} others={len(self.others)} refused={len(self.refused)}"
+        return f"<Chain {self.target!r} {path} {rest}>"
 
     def __str__(self) -> str:
         return self.explain()

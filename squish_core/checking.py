@@ -22,7 +22,7 @@ from squish_core.tensors import Tensor
 Progress = Callable[[str, int, int | None], None]
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, repr=False)
 class Report:
     """What verify found. `ok` is False exactly when there is an error; `decoded` counts tensors whose values were, and
     `unverified` digests of unknown kind."""
@@ -35,6 +35,11 @@ class Report:
     digests: int
     unverified: int
     problems: tuple[Problem, ...]
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{count} {severity}" for severity, count in severities(self.problems))
+        counts = f"tensors={self.tensors} digests={self.digests} unverified={self.unverified} problems=({found})"
+        return f"<Report {self.file!r} format={self.format} ok={self.ok} deep={self.deep} {counts}>"
 
     @property
     def ok(self) -> bool:
@@ -165,6 +170,8 @@ class Check:
             inner.problems = []  # those of opening are listed with the structure
             inner.data()
             self.problems += inner.problems
+            self.digests += inner.digests
+            self.unverified += inner.unverified
 
     def _digest(self, tensor: Tensor, role: str, part: Part) -> None:
         if part.digest is None:

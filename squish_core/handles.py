@@ -218,8 +218,8 @@ class File(Mapping[str, "Tensor"]):
         except KeyError:
             import difflib
 
-            near = difflib.get_close_matches(str(name), self.index.tensors, 3, 0.5)
-            raise KeyError(f"{name!r} is not in {self.name}; near: {', '.join(near) or 'nothing'}") from None
+            near = ", ".join(difflib.get_close_matches(str(name), self.index.tensors, 3, 0.5))
+            raise KeyError(f"{name!r} is not in {self.name}" + (f"; near: {near}" if near else "")) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.index.tensors)

@@ -6,7 +6,7 @@ import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 from attrs import field, frozen
 
@@ -22,10 +22,14 @@ _LAYER = re.compile(r"(?:^|\.)(?:layers|blk|blocks|h|block|layer)\.(\d+)\.")
 
 @frozen
 class Layer(Mapping[str, Any]):
-    """The tensors of one layer by name: arrays, or Weights on a backend. `number` is None for what is in no layer."""
+    """The tensors of one layer by name: arrays, or Weights on a backend. `number` is None for what is in no layer.
+
+    `prefix` is what stands before the number: `encoder.block` and `decoder.block` are layers of their own.
+    """
 
     number: int | None
     tensors: Mapping[str, Any] = field(repr=False)
+    prefix: str = ""
 
     def __getitem__(self, name: str) -> Any:
         return self.tensors[name]
@@ -37,27 +41,33 @@ class Layer(Mapping[str, Any]):
         return len(self.tensors)
 
 
+class _Group(NamedTuple):
+    """A layer before it is loaded."""
+
+    prefix: str
+    number: int | None
+    names: list[str]
+
+
 def stream(file: File, *, memory: int = GIB, backend: str | None = None) -> Iterator[Layer]:
-    """The layers of a file in the order in which they begin, loaded ahead by threads.
+    """The layers of a file by number, one prefix after the other, loaded ahead by threads.
 
     `memory`: bytes that the layers in flight and the one handed out may take together, decoded (on a `backend`: as it
-    holds them); LimitError when one layer alone is larger. A layer is emptied when the following one is asked for. What
-    lies between layers comes as layers without a number.
+    holds them); LimitError when one layer alone is larger. A layer is emptied when the following one is asked for.
+    What is in no layer comes without a number: what lies before all layers first, the rest after those it lies among.
     """
     groups = _groups(file)
-    sizes = [sum(_size(file[name], backend) for name in names) for _, names in groups]
+    sizes = [sum(_size(file[name], backend) for name in group.names) for group in groups]
     largest = max(range(len(sizes)), key=sizes.__getitem__, default=None)
     if largest is not None and sizes[largest] > memory:
         raise LimitError(
-            "one layer is larger than the memory allowed", file=file.name, tensor=groups[largest][1][0],
+            "one layer is larger than the memory allowed", file=file.name, tensor=groups[largest].names[0],
             expected=f"{memory} bytes", found=f"{sizes[largest]} bytes", code="memory", hint="Allow that much.",
         )  # fmt: skip
     return _loaded(file, groups, sizes, memory, backend)
 
 
-def _loaded(
-    file: File, groups: list[tuple[int | None, list[str]]], sizes: list[int], memory: int, backend: str | None
-) -> Iterator[Layer]:
+def _loaded(file: File, groups: list[_Group], sizes: list[int], memory: int, backend: str | None) -> Iterator[Layer]:
     def load(names: list[str]) -> dict[str, Any]:
         return {name: file[name].numpy(copy=True) if backend is None else file[name].load(backend) for name in names}
 
@@ -67,11 +77,11 @@ def _loaded(
     try:
         while done < len(groups):
             while started < len(groups) and taken + sizes[started] <= memory and len(ahead) <= THREADS:
-                ahead.append(pool.submit(load, groups[started][1]))
+                ahead.append(pool.submit(load, groups[started].names))
                 taken += sizes[started]
                 started += 1
             tensors = ahead.popleft().result()
-            yield Layer(groups[done][0], tensors)
+            yield Layer(groups[done].number, tensors, groups[done].prefix)
             tensors.clear()
             taken -= sizes[done]
             done += 1
@@ -79,23 +89,20 @@ def _loaded(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _groups(file: File) -> list[tuple[int | None, list[str]]]:
-    """Layer numbers and names: a layer's tensors together where its first one lies, the others where they are."""
-    numbered: dict[int, list[str]] = {}
-    groups: list[tuple[int | None, list[str]]] = []
+def _groups(file: File) -> list[_Group]:
+    """Layers by prefix, in the order of the file, and number; what is in none follows the prefix begun before it."""
+    prefixes: dict[str, int] = {}
+    groups: dict[tuple[int, bool, int], _Group] = {}
+    begun = 0
     for name in file:
-        match = _LAYER.search(name)
-        number = int(match[1]) if match else None
-        if number is None:
-            if not groups or groups[-1][0] is not None:
-                groups.append((None, []))
-            groups[-1][1].append(name)
-        elif number in numbered:
-            numbered[number].append(name)
+        if match := _LAYER.search(name):
+            prefix, number = name[: match.start(1) - 1], int(match[1])
+            key = prefixes.setdefault(prefix, len(prefixes)), False, number
+            begun += key not in groups
         else:
-            numbered[number] = [name]
-            groups.append((number, numbered[number]))
-    return groups
+            prefix, number, key = "", None, (len(prefixes) - 1, True, begun)
+        groups.setdefault(key, _Group(prefix, number, [])).names.append(name)
+    return [groups[key] for key in sorted(groups)]
 
 
 def _size(tensor: Tensor, backend: str | None) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
+from attrs import fields_dict
 
 from squish_core import known
 from squish_core.entries import VARIABLE, Broken, Entry, Loaded, Settings
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from squish_core.containers import Container
 
 GROUP = "squish"
+INFOS: dict[str, type[Any]] = {
+    "container": ContainerInfo, "codec": CodecInfo, "backend": BackendInfo, "encoder": EncoderInfo,
+}  # fmt: skip
+"""Kinds of plugin and how each is declared, by the hook `squish_<kind>s`."""
 
 
 class Registry:
@@ -42,7 +47,7 @@ class Registry:
         self.manager.add_hookspecs(Hooks)
         self.plugins: list[Loaded] = []
         self.broken: list[Broken] = []
-        self._tables: dict[str, dict[str, Entry]] = {"container": {}, "codec": {}, "backend": {}, "encoder": {}}
+        self._tables: dict[str, dict[str, Entry]] = {kind: {} for kind in INFOS}
         self._instances: dict[tuple[str, str], Any] = {}
         self._lock = threading.RLock()
         from squish_core import __version__, builtin
@@ -131,11 +136,17 @@ class Registry:
         return self._implementation("backend", wanted)
 
     def find(self, kind: str, /, **facts: Any) -> list[Entry]:
-        """Entries of "container", "codec" or "backend" whose declaration has all these values, by id."""
+        """Entries of "container", "codec", "backend" or "encoder" whose declaration has all these values, by id."""
         if kind not in self._tables:
-            raise SquishError("no such kind of plugin", expected="container, codec or backend", found=repr(kind))
+            raise SquishError("no such kind of plugin", expected=", ".join(self._tables), found=repr(kind), code="kind")
         table = self._tables[kind]
         entries = [table[name] for name in sorted(table)]
+        legal = {name for info in (INFOS[kind], *(type(entry.info) for entry in entries)) for name in fields_dict(info)}
+        if unknown := sorted(set(facts) - legal):
+            raise SquishError(
+                f"no {kind} declares such a fact", found=", ".join(unknown),
+                expected=", ".join(sorted(legal)), code="fact",
+            )  # fmt: skip
         return [entry for entry in entries if all(getattr(entry.info, k, None) == v for k, v in facts.items())]
 
     def needs(self, wanted: str) -> dict[str, Any]:
@@ -231,12 +242,8 @@ class Registry:
 
     def _declared(self, plugin: Any) -> Iterator[tuple[str, Info]]:
         # Each implementation is called alone, so that a result has its distribution and its failure a name.
-        for kind, hook, info_type in (
-            ("container", self.manager.hook.squish_containers, ContainerInfo),
-            ("codec", self.manager.hook.squish_codecs, CodecInfo),
-            ("backend", self.manager.hook.squish_backends, BackendInfo),
-            ("encoder", self.manager.hook.squish_encoders, EncoderInfo),
-        ):
+        for kind, info_type in INFOS.items():
+            hook = getattr(self.manager.hook, f"squish_{kind}s")
             for implementation in hook.get_hookimpls():
                 if implementation.plugin is plugin:
                     for info in cast(Iterable[Any], implementation.function()):

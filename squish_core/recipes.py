@@ -36,18 +36,31 @@ def parse_spec(text: str) -> CodecSpec:
     outer, bracket, inner = text.partition("(")
     if bracket and text.endswith(")"):
         return evolve(parse_spec(outer), inner=parse_spec(inner[:-1]))
+    if bracket or ")" in text:
+        raise _unreadable(text)
+    return _flat(text)
+
+
+def _flat(text: str) -> CodecSpec:
+    """An id and parameters, each given once."""
     name, colon, rest = text.partition(":")
     pairs = [item.partition("=") for item in rest.split(",")] if colon else []
-    if not name.strip() or not all(key and value for key, _, value in pairs):
-        raise SquishError(
-            "a specification cannot be read", found=repr(text), expected="ID[:key=value[,key=value]]", code="spec"
-        )
-    return CodecSpec(name.strip(), {key.strip(): _number(value.strip()) for key, _, value in pairs})
+    params = {key.strip(): _number(value.strip()) for key, _, value in pairs}
+    if not name.strip() or not all(key and value for key, _, value in pairs) or len(params) < len(pairs):
+        raise _unreadable(text)
+    return CodecSpec(name.strip(), params)
+
+
+def _unreadable(text: str) -> SquishError:
+    return SquishError(
+        "a specification cannot be read", found=repr(text), code="spec",
+        expected="ID[:key=value[,key=value]], each key once, or ID[:key=value](SPEC)",
+    )  # fmt: skip
 
 
 def parse_format(text: str, kind: str, registry: Registry) -> tuple[str, dict[str, str]]:
     """A format's id and its options as text; FormatError for one that its declaration (`kind`) does not have."""
-    spec = parse_spec(text)
+    spec = _flat(text)  # a path among the options may have brackets
     entry = registry.containers.get(spec.id)
     legal: Mapping[str, str] = getattr(entry.info, kind) if entry else {}
     unknown = sorted(set(spec.params) - set(legal))

@@ -17,7 +17,7 @@ from squish_core import api
 from squish_core.cli import checks
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
 from squish_core.plugins import Registry
-from squish_core.recipes import nearest
+from squish_core.recipes import nearest, parse_format, parse_spec
 
 VALUES = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
 MIXED = {
@@ -67,6 +67,10 @@ def test_reports_say_what_happened_in_a_line(run: Any) -> None:
     assert repr(report) == told
     counts = "tensors=(4 bytes, 1 differs, 1 values, 1 only in a) meta=1 assets=1"
     assert repr(squish.diff(source, file)) == f"<Difference '<bytes>' {report.target!r} same=False {counts}>"
+    counts = "tensors=6 digests=0 unverified=0 problems=()"
+    assert repr(squish.verify(file, deep=True)) == f"<Report {file.name!r} format=toy.box ok=True deep=True {counts}>"
+    damaged = squish.verify(toys.box(MIXED)[:-1], registry=toys.registry())
+    assert repr(damaged).endswith("ok=False deep=False tensors=0 digests=0 unverified=0 problems=(1 error)>")
 
 
 def test_the_same_codec_with_other_parameters_is_no_copy() -> None:
@@ -243,6 +247,17 @@ def test_what_is_no_text_is_no_rule(tmp_path: Path, encode: Any) -> None:
 def test_a_specification_without_all_its_words_cannot_be_read(encode: str) -> None:
     with pytest.raises(SquishError, match="a specification cannot be read"):
         squish.convert(toys.box(MIXED), "o.box", None, encode, registry=toys.registry())
+
+
+@pytest.mark.parametrize("text", ["a:b=8(c", "a:b=8(c))", "a:b=8)", "a:b=8(c),d=1", "a:b=1,b=2", "a(c:b=1,b=2)", "a()"])
+def test_a_specification_closes_its_brackets_and_says_a_parameter_once(text: str) -> None:
+    with pytest.raises(SquishError, match="a specification cannot be read"):
+        parse_spec(text)
+
+
+def test_an_option_of_a_format_may_have_brackets() -> None:
+    known = toys.registry(toys.plugin("mine", squish_containers=[toys.container_info("my.own", options={"draft": ""})]))
+    assert parse_format("my.own:draft=/m (1)/a(2)", "options", known) == ("my.own", {"draft": "/m (1)/a(2)"})
 
 
 def test_the_nearest_names_are_of_different_layers() -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import toys
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+import squish_core as squish
+from squish_core import api
 from squish_core.crc32c import Crc32c
 from squish_core.digests import Digest, check_digest
+from squish_core.handles import File
 
 
 def crc(data: bytes) -> str:
@@ -76,3 +81,18 @@ def test_a_made_digest_checks(algorithm: str, start: str) -> None:
     digest.update(b"123456789")
     assert str(digest).startswith(start)
     assert check_digest(str(digest), [b"123456789"]).state == "ok"
+
+
+def test_a_report_counts_the_digests_of_a_draft_head_too() -> None:
+    file = squish.open(toys.box({}), registry=toys.registry())
+    known, unknown = (
+        api.Part(dtype="u8", shape=(9,), data=b"123456789", digest=digest)
+        for digest in ("crc32c:0xE3069283", "strange:0")
+    )
+    encoding = api.Encoding(codec=api.DENSE, parts={"data": known})
+    spec = api.TensorSpec(name="w", shape=(9,), dtype="u8", encodings=(encoding,), extras={"more": unknown})
+    draft = evolve(file.index, tensors={"w": spec})
+    both = File(file.source, evolve(draft, children={"draft": draft}), file.registry, file.limits)
+    for target, count in ((both, 2), (both.children["draft"], 1)):
+        report = squish.verify(target, deep=True)
+        assert (report.digests, report.unverified) == (2 * count, count)

@@ -42,6 +42,27 @@ def test_layers_come_in_order_with_all_their_tensors() -> None:
         np.testing.assert_array_equal(arrays[name], tensor.numpy())
 
 
+def test_layers_come_by_number_one_prefix_after_the_other() -> None:
+    names = ["shared", *(f"encoder.block.{number}.w" for number in (0, 1, 10, 2)), "encoder.norm"]
+    names += ["decoder.block.1.w", "decoder.block.0.layer.1.w", "encoder.block.0.late", "norm"]
+    array = np.zeros(4, np.float32)
+    spec = {name: TensorSpec(name=name, shape=(4,), dtype="f32") for name in names}
+    file, _ = memory_file(
+        squish.registry(), {name: (spec[name], CodecSpec("dense"), {"data": array}) for name in names}
+    )
+    seen = [(layer.prefix, layer.number, list(layer)) for layer in squish.stream(file)]
+    encoder, decoder = "encoder.block", "decoder.block"
+    assert seen == [
+        ("", None, ["shared"]),
+        (encoder, 0, ["encoder.block.0.w", "encoder.block.0.late"]),
+        *((encoder, number, [f"encoder.block.{number}.w"]) for number in (1, 2, 10)),
+        ("", None, ["encoder.norm"]),
+        (decoder, 0, ["decoder.block.0.layer.1.w"]),
+        (decoder, 1, ["decoder.block.1.w"]),
+        ("", None, ["norm"]),
+    ]
+
+
 @pytest.mark.parametrize("memory", [LAYER, 2 * LAYER, 3 * LAYER])
 def test_the_budget_holds_whatever_the_model(memory: int) -> None:
     file = model(layers=12)

@@ -156,9 +156,11 @@ def test_find_filters_by_what_is_declared() -> None:
     known = toys.registry()
     assert [entry.info.id for entry in known.find("codec", lossless=True)] == ["dense", "toy.xor"]
     assert [entry.info.id for entry in known.find("codec", kind="bytes")] == ["toy.xor"]
-    assert known.find("codec", nonsense=1) == []
-    with pytest.raises(SquishError, match="container, codec or backend"):
+    assert known.find("encoder", id="none") == []
+    with pytest.raises(SquishError, match="container, codec, backend, encoder"):
         known.find("plugin")
+    with pytest.raises(SquishError, match=r"no codec declares such a fact.*lossless.*found lossles\b"):
+        known.find("codec", lossles=True)
 
 
 @pytest.mark.parametrize(

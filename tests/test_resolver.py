@@ -148,9 +148,9 @@ def test_packages_that_are_not_installed_are_listed() -> None:
 
 def test_explain_reads_as_text() -> None:
     known = backends(toys.backend("toy.a", mode="fold", moved=1_500_000))
-    file = squish.open(toys.box({"w": FLOATS}), registry=known)
-    assert file["w"].chain().explain() == EXPLAINED
-    assert str(file["w"].chain()) == EXPLAINED
+    chain = squish.open(toys.box({"w": FLOATS}), registry=known)["w"].chain()
+    assert chain.explain() == str(chain) == EXPLAINED
+    assert repr(chain) == "<Chain 'w' toy.box -> dense -> numpy mode=fold others=1 refused=3>"
 
 
 def test_long_parameters_are_told_once() -> None:
