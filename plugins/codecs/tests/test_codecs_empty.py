@@ -70,3 +70,20 @@ def test_parameters_of_a_mask_that_cannot_be(params: dict[str, Any]) -> None:
     spec = TensorSpec(name="w", shape=(4, 64), dtype="f32")
     with pytest.raises(CodecError, match="bitmask cannot take"):
         squish.registry().codec("bitmask").params_for(spec, params)
+
+
+@pytest.mark.parametrize("params", [{}, {"sparsity": 0.5}, {"block_size": 0, "sparsity": 0.5}, {"block_size": 16}])
+def test_a_mask_of_tiles_says_what_it_needs(params: dict[str, Any]) -> None:
+    spec = TensorSpec(name="w", shape=(4, 64), dtype="f32")
+    codec = squish.registry().codec(CodecSpec("masked", params, inner=CodecSpec("affine", {"bits": 4})))
+    with pytest.raises(CodecError, match="block_size=, 1 or more, and sparsity="):
+        codec.params_for(spec, params)
+
+
+@pytest.mark.parametrize("name", ["panels", "hf.awq_gemv", "hf.awq_fast", "hf.act_order", "npydir.sqint2"])
+def test_what_is_decoded_only_says_so(name: str) -> None:
+    spec = TensorSpec(name="w", shape=(4, 64), dtype="f32")
+    if name not in squish.registry().codecs:
+        pytest.skip("brought by another plugin")
+    with pytest.raises(CodecError, match=f"{name} is decoded only"):
+        squish.registry().codec(name).params_for(spec, {})
