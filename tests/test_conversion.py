@@ -408,6 +408,16 @@ def test_a_request_that_cannot_be_met_is_explained(tmp_path: Path, options: Any,
         squish.convert(toys.box({"w": VALUES}), tmp_path / "o.box", registry=toys.registry(readonly), **options)
 
 
+@pytest.mark.parametrize("rule", ["toy.rows", "b.*=toy.rows"])
+def test_what_is_wrong_with_a_rule_is_told_once_and_of_no_tensor(
+    run: Any, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(toys.Rows, "encode")
+    with pytest.raises(SquishError, match=r"out\.box: toy\.rows is decoded only\. `squish codecs`") as error:
+        run({"a.weight": VALUES, "b.weight": VALUES, "norm": VALUES[0]}, rule)
+    assert error.value.tensor is None
+
+
 def test_a_file_can_be_converted_onto_itself(tmp_path: Path) -> None:
     path = tmp_path / "a.box"
     path.write_bytes(toys.box({"w": VALUES}))
