@@ -10,6 +10,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from squish_core import known
+from squish_core.codecs.base import Codec
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
 from squish_core.model import CodecSpec
 from squish_core.plugins import Registry
@@ -142,11 +143,13 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
                 "is no codec of tensors and encodes no values", found=repr(spec.id), code="encode",
                 hint="Formats that compress their parts have an option for it (--to FORMAT:OPTION=VALUE).",
             )  # fmt: skip
-        return spec
+        return _nested(spec, registry)
     for table in _alias_tables(container, registry):
         if spec.id in table:
             full = parse_spec(table[spec.id])
-            return evolve(spec, id=full.id, params={**full.params, **spec.params})
+            if full.id == "dense" and spec.params:  # its name says all there is to say
+                raise SquishError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code="params")
+            return _nested(evolve(spec, id=full.id, params={**full.params, **spec.params}), registry)
     encoders = (entry.info.id for entry in registry.find("codec", kind="tensor"))
     names = sorted({"keep", *encoders, *(name for table in _alias_tables(container, registry) for name in table)})
     package = known.package_for("codec", spec.id)
@@ -159,6 +162,22 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
         "no such encoding", found=repr(spec.id), code="encode",
         hint=f"Run `pip install {package}`." if package else f"{meant}Known here: {', '.join(names)}.",
     )  # fmt: skip
+
+
+def _nested(spec: CodecSpec, registry: Registry) -> CodecSpec:
+    """The same; SquishError where what is in brackets, or what has them, has no place there."""
+    if spec.id == "keep" and spec.params:
+        raise SquishError("keep takes no parameters", found=", ".join(spec.params), code="params")
+    if spec.inner is None:
+        return spec
+    for one in (spec, spec.inner):
+        if kind_of(one, registry) != "tensor":  # a policy, or keep
+            raise SquishError(f"{one.id} goes with no other encoding", found=str(spec), code="params")
+    if type(registry.codec(spec.id)).around is Codec.around:
+        raise SquishError(
+            f"{spec.id} wraps no other encoding", found=str(spec), code="params", hint="Leave out the brackets."
+        )
+    return spec
 
 
 def kind_of(spec: CodecSpec, registry: Registry) -> str:

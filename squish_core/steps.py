@@ -21,6 +21,8 @@ from squish_core.recipes import KEEP, Rule, expand, kind_of, rule_for
 from squish_core.streams import repack_exactness, values_of
 
 _KEPT = "kept: "
+_OF_THE_RULE = ("params", "encode")
+"""Codes of errors that are wrong for every tensor, whichever one a rule was tried on."""
 
 
 @frozen(kw_only=True)
@@ -81,7 +83,9 @@ class Decision:
             except MissingPluginError:
                 raise
             except SquishError as error:
-                if error.code == "option":  # of the format to write, whichever tensor it is asked about
+                rule = rule_for(self.rules, spec.name)
+                blamed = rule is not None and rule.spec != KEEP and error.code in _OF_THE_RULE
+                if blamed or error.code == "option":  # of the rule or the format to write, not of this tensor
                     error.file = error.tensor = None
                     raise
                 failed.append(error)
@@ -144,8 +148,7 @@ class Decision:
             return evolve(step, note=note)
         except SquishError as error:
             # A rule for everything leaves alone what its codec cannot take (norms, odd shapes); a named one must hold.
-            # What is wrong with the rule itself is wrong for every tensor.
-            if rule.pattern is not None or isinstance(error, MissingPluginError) or error.code in ("params", "encode"):
+            if rule.pattern is not None or isinstance(error, MissingPluginError) or error.code in _OF_THE_RULE:
                 raise
             try:
                 return evolve(self._keep(spec), note=_KEPT + error.message)

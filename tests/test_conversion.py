@@ -423,6 +423,38 @@ def test_a_request_that_cannot_be_met_is_explained(tmp_path: Path, options: Any,
         squish.convert(toys.box({"w": VALUES}), tmp_path / "o.box", registry=toys.registry(readonly), **options)
 
 
+@pytest.mark.parametrize("rule", ["toy.rows", "b.*=toy.rows"])
+def test_what_is_wrong_with_a_rule_is_told_once_and_of_no_tensor(
+    run: Any, rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(toys.Rows, "encode")
+    with pytest.raises(SquishError, match=r"out\.box: toy\.rows is decoded only\. `squish codecs`") as error:
+        run({"a.weight": VALUES, "b.weight": VALUES, "norm": VALUES[0]}, rule)
+    assert error.value.tensor is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("f16:dtype=f32", "f16 takes no parameters"),
+        ("dense:dtype=f16,x=1", "dense has no parameter 'x'"),
+        ("dense:dtype=abc", "needs a float dtype"),
+        ("keep:x=1", "keep takes no parameters"),
+        ("q8(f16)", "toy.rows wraps no other encoding"),
+        ("some(toy.rows)", "some goes with no other encoding"),
+        ("toy.rows(some)", "some goes with no other encoding"),
+        ("keep(toy.rows)", "keep goes with no other encoding"),
+    ],
+)
+def test_what_a_rule_says_in_vain_is_refused(tmp_path: Path, rule: str, said: str) -> None:
+    some = toys.plugin(squish_codecs=[api.CodecInfo(id="some", title="some", factory="toys:Rows", kind="policy")])
+    with pytest.raises(SquishError, match=said) as error:
+        squish.convert(
+            toys.box({"w": VALUES}), tmp_path / "o.box", encode=rule, registry=toys.registry(some), dry_run=True
+        )
+    assert error.value.code == "params"
+
+
 def test_a_file_can_be_converted_onto_itself(tmp_path: Path) -> None:
     path = tmp_path / "a.box"
     path.write_bytes(toys.box({"w": VALUES}))

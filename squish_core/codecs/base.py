@@ -116,7 +116,7 @@ class Codec:
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
         """Parts of a panel (f32, a region on the grain that spans the undivided axes)."""
-        raise CodecError("this codec does not encode", code="encode", hint="`squish codecs` shows which codecs do.")
+        raise self._decoded_only()
 
     def compare(
         self, codec: Codec, values: np.ndarray, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params
@@ -131,7 +131,10 @@ class Codec:
         return None
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        """Complete and check the parameters given by a user for encoding this tensor."""
+        """Complete and check the parameters given by a user for encoding this tensor; CodecError by a codec that has
+        no `encode` of its own."""
+        if type(self).encode is Codec.encode:
+            raise self._decoded_only()
         return params
 
     def weighs(self, params: Params) -> bool:
@@ -190,6 +193,10 @@ class Codec:
         """What `from_codes` would say, without its parts: asked of every panel before anything is written."""
         made = self.from_codes(codes, spec, params)
         return None if made is None else made[1]
+
+    def _decoded_only(self) -> CodecError:
+        hint = "`squish codecs` lists codecs; ask for one that encodes, such as int4 or f16."
+        return CodecError(f"{self.id} is decoded only", code="encode", hint=hint)
 
 
 Values = Callable[[TensorSpec], Iterator["np.ndarray"]]

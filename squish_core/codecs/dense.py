@@ -54,9 +54,17 @@ class Dense(Codec):
             return {"data": panel.astype(dtypes.to_numpy(params.get("dtype") or dtypes.from_numpy(panel.dtype)))}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        if unknown := [name for name in params if name != "dtype"]:
+            raise CodecError(
+                f"dense has no parameter {unknown[0]!r}", expected="dtype", found=", ".join(unknown), code="params"
+            )
         dtype = params.get("dtype", spec.dtype)
         if dtype not in dtypes.FLOATS or dtypes.bits(dtype) < 8:
-            raise CodecError("dense encoding needs a float dtype of a byte or more", found=repr(dtype), code="dtype")
+            raise CodecError(
+                "dense encoding needs a float dtype of a byte or more",
+                found=repr(dtype),
+                code="params" if params else "dtype",
+            )
         return {"dtype": dtype}
 
     def error_bound(self, params: Params) -> Exactness:

@@ -322,7 +322,7 @@ def test_completed_parameters_are_a_fixed_point_and_text_is_understood(case):
         ((4, 30), {"bits": 4, "group_size": 32}, "a multiple of 32"),
         ((4, 32), {"bits": 9}, "from 1 to 8"),
         ((4, 32), {"group_size": 32}, "number of bits"),
-        ((4, 32), {"bits": 4, "groupsize": 32}, "no parameter 'groupsize'"),
+        ((4, 32), {"bits": 4, "groupsize": 32}, "search, found groupsize)"),
         ((4, 32), {"bits": 4, "group_size": -1}, "from 0"),
         ((4, 32), {"bits": 4, "group_size": "many"}, "an integer"),
         ((4, 32), {"bits": 4, "axis": 2}, "from -2 to -1"),

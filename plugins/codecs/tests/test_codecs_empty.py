@@ -70,3 +70,42 @@ def test_parameters_of_a_mask_that_cannot_be(params: dict[str, Any]) -> None:
     spec = TensorSpec(name="w", shape=(4, 64), dtype="f32")
     with pytest.raises(CodecError, match="bitmask cannot take"):
         squish.registry().codec("bitmask").params_for(spec, params)
+
+
+@pytest.mark.parametrize("params", [{}, {"sparsity": 0.5}, {"block_size": 0, "sparsity": 0.5}, {"block_size": 16}])
+def test_a_mask_of_tiles_says_what_it_needs(params: dict[str, Any]) -> None:
+    spec = TensorSpec(name="w", shape=(4, 64), dtype="f32")
+    codec = squish.registry().codec(CodecSpec("masked", params, inner=CodecSpec("affine", {"bits": 4})))
+    with pytest.raises(CodecError, match="block_size=, 1 or more, and sparsity="):
+        codec.params_for(spec, params)
+
+
+@pytest.mark.parametrize("name", ["panels", "hf.awq_gemv", "hf.awq_fast", "hf.act_order", "npydir.sqint2"])
+def test_what_is_decoded_only_says_so(name: str) -> None:
+    spec = TensorSpec(name="w", shape=(4, 64), dtype="f32")
+    if name not in squish.registry().codecs:
+        pytest.skip("brought by another plugin")
+    with pytest.raises(CodecError, match=f"{name} is decoded only"):
+        squish.registry().codec(name).params_for(spec, {})
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "expected"),
+    [
+        ("affine", {"bits": 9}, "an integer from 1 to 8"),
+        ("affine", {"bits": 4, "group_size": "abc"}, "an integer from 0"),
+        ("affine", {"bits": 4, "search": "abc"}, "none or mse or activations"),
+        ("affine", {"bits": 4, "scale_dtype": "f8_e8m0"}, "f32 or"),
+        ("palette", {"bits": 4, "table": "abc"}, "nf4"),
+        ("hqq", {"bits": 9}, "1, 2, 3, 4 or 8"),
+        ("lowrank", {"rank": 4}, r"as in lowrank\(int4\)"),
+    ],
+)
+def test_a_parameter_that_no_tensor_can_have_is_the_rules_fault(
+    name: str, params: dict[str, Any], expected: str
+) -> None:
+    if name not in squish.registry().codecs:
+        pytest.skip("brought by another plugin")
+    with pytest.raises(CodecError, match=expected) as error:
+        squish.registry().codec(name).params_for(TensorSpec(name="w", shape=(4, 64), dtype="f32"), params)
+    assert error.value.code == "params"

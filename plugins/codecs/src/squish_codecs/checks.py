@@ -11,7 +11,7 @@ from squish_core.api import CodecError
 def refuse(name: str, expected: str, found: Any) -> CodecError:
     """The error for one parameter."""
     return CodecError(
-        f"the codec cannot take this {name}", expected=expected, found=repr(found), code=name,
+        f"the codec cannot take this {name}", expected=expected, found=repr(found), code="params",
         hint="The parameters are described in docs/codecs.",
     )  # fmt: skip
 

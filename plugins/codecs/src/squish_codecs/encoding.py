@@ -43,7 +43,7 @@ def check(scheme: Scheme) -> None:
         if not holds:
             raise CodecError(
                 f"values cannot be encoded with this {name}", expected=" or ".join(expected),
-                found=repr(getattr(scheme, name)), code=name, hint="Files with it are read all the same.",
+                found=repr(getattr(scheme, name)), code="params", hint="Files with it are read all the same.",
             )  # fmt: skip
 
 

@@ -67,8 +67,6 @@ class _Bound(Wrapping):
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        if "sparsity" not in params:
-            raise CodecError("a mask is chosen by sparsity=", code="params")
         side = params["block_size"]
         down, across = self._tiles(panel.shape, params)
         energy = _energy(panel.reshape(rows_and_columns(panel.shape)), side, down, across)
@@ -79,6 +77,18 @@ class _Bound(Wrapping):
             **self.inner.encode(panel, self.own, stats=stats),
             ROLE: np.packbits(keep.reshape(-1), bitorder="little"),
         }
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        side, share = params.get("block_size", 0), params.get("sparsity", -1)
+        legal = type(side) is int and side > 0 and type(share) in (int, float) and 0 <= share <= 1
+        if not legal or len(params) > 2:
+            raise CodecError(
+                "masked takes the side of its tiles and the share of them that is zeroed", code="params",
+                expected="block_size=, 1 or more, and sparsity=, 0 to 1",
+                found=", ".join(f"{key}={value}" for key, value in params.items()) or "no parameters",
+                hint="For example masked:block_size=16,sparsity=0.5(int4).",
+            )  # fmt: skip
+        return params
 
     def _tiles(self, shape: tuple[int, ...], params: Params) -> tuple[int, int]:
         rows, columns = rows_and_columns(shape)

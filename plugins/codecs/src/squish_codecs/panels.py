@@ -88,7 +88,7 @@ def scheme_of(params: Mapping[str, Any]) -> Scheme:
     """The same codes in rows, as `affine` has them; CodecError where parameters are wrong."""
     if unknown := [name for name in params if name not in _NAMES]:
         raise CodecError(
-            f"panels have no parameter {unknown[0]!r}", expected=", ".join(_NAMES), found=", ".join(params),
+            f"panels have no parameter {unknown[0]!r}", expected=", ".join(_NAMES), found=", ".join(unknown),
             code="params",
         )  # fmt: skip
     scheme = Scheme.of({"bits": 4, "signed": False, **params})

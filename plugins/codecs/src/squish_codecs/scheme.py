@@ -46,7 +46,7 @@ class Scheme:
         if unknown or "bits" not in params:
             raise CodecError(
                 f"affine has no parameter {unknown[0]!r}" if unknown else "affine needs the number of bits",
-                expected=", ".join(_NAMES), found=", ".join(params) or "no parameters", code="params",
+                expected=", ".join(_NAMES), found=", ".join(unknown or params) or "no parameters", code="params",
                 hint="For example affine:bits=4,group_size=32.",
             )  # fmt: skip
         value = {name: _CHECKS[name](name, given) for name, given in params.items()}

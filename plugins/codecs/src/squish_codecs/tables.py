@@ -51,7 +51,7 @@ class Tables:
         if unknown := [name for name in shared if name not in _SHARED]:
             raise CodecError(
                 f"palette has no parameter {unknown[0]!r}", expected=", ".join((*_SHARED, *_CHECKS)),
-                found=", ".join(params), code="params", hint="For example palette:bits=4,table=nf4,scale_dtype=f32.",
+                found=", ".join(unknown), code="params", hint="For example palette:bits=4,table=nf4,scale_dtype=f32.",
             )  # fmt: skip
         scaled = own.pop("scale_dtype", "none")
         dtype = {} if scaled == "none" else {"scale_dtype": scaled}

@@ -15,7 +15,7 @@ class Wrapper(Codec):
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
         raise CodecError(
-            f"{self.id} is an addition to another codec", tensor=spec.name, code="wrap",
+            f"{self.id} is an addition to another codec", code="params",
             expected=f"the other one in brackets, as in {self.id}(int4)",
         )  # fmt: skip
 

@@ -121,13 +121,16 @@ def _packed(codes: np.ndarray, packing: Packing) -> np.ndarray:
 def _matrix(spec: TensorSpec, params: Params) -> tuple[int, int]:
     """Shape of the matrix of codes; CodecError when the parameters are outside the format or do not divide it."""
     bits, size, axis = params.get("bits"), params.get("group_size", 0), params.get("axis")
-    for name, value, legal in (
-        ("bits", bits, bits in PACKINGS),
-        ("group_size", size, type(size) is int and 0 < size <= MAX_GROUP),
-        ("axis", axis, axis in (0, 1)),
+    for name, value, legal, expected in (
+        ("bits", bits, bits in PACKINGS, "1, 2, 3, 4 or 8"),
+        ("group_size", size, type(size) is int and 0 < size <= MAX_GROUP, f"1 to {MAX_GROUP}"),
+        ("axis", axis, axis in (0, 1), "0 or 1"),
     ):
         if not legal:
-            raise CodecError(f"HQQ has no such {name}", found=value, code="params")
+            raise CodecError(
+                f"HQQ has no such {name}", expected=expected, found=repr(value), code="params",
+                hint="For example hqq:bits=4,group_size=64,axis=0.",
+            )  # fmt: skip
     elements = spec.elements
     if elements % size or not elements:
         raise CodecError(
