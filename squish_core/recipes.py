@@ -134,9 +134,9 @@ def nearest(pattern: str, names: Iterable[str]) -> list[str]:
 
 
 def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
-    """Resolve short names: the target container's aliases first, then the codecs'."""
-    if spec.inner is not None:
-        spec = evolve(spec, inner=expand(spec.inner, container, registry))
+    """Resolve short names, in letters of any size: the target container's aliases first, then the codecs'."""
+    inner = None if spec.inner is None else expand(spec.inner, container, registry)
+    spec = evolve(spec, id=spec.id.lower(), inner=inner)
     if spec.id in ("keep", *registry.codecs):
         if spec.id != "keep" and kind_of(spec, registry) not in ("tensor", "policy"):
             raise SquishError(
@@ -156,11 +156,11 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     import difflib
 
     near = difflib.get_close_matches(spec.id, names, 3)
-    meant = f"Near it: {', '.join(near)}. " if near else ""
+    here = f"Near it: {', '.join(near)}; `squish codecs` lists all." if near else f"Known here: {', '.join(names)}."
     kind = MissingPluginError if package else SquishError
     raise kind(
         "no such encoding", found=repr(spec.id), code="encode",
-        hint=f"Run `pip install {package}`." if package else f"{meant}Known here: {', '.join(names)}.",
+        hint=f"Run `pip install {package}`." if package else here,
     )  # fmt: skip
 
 

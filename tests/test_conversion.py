@@ -412,6 +412,7 @@ def test_the_format_comes_from_the_suffix_or_is_asked_for(run: Any, tmp_path: Pa
         ({"to": "gguf"}, MissingPluginError, "pip install squish-gguf"),
         ({"to": "toy.readonly"}, FormatError, r"cannot be written.*toy\.box"),
         ({"encode": "int3"}, SquishError, "no such encoding.*Known here:.*q8"),
+        ({"encode": "TOY.ROW"}, SquishError, r"no such encoding \(found 'toy\.row'\)\. Near it: toy\.rows"),
         ({"encode": "ggml.q4_k"}, MissingPluginError, "pip install squish-ggml"),
         ({"encode": "affine:bits"}, SquishError, "cannot be read"),
         ({"encode": "toy.xor"}, SquishError, "is no codec of tensors"),

@@ -49,11 +49,12 @@ def codecs(json: Json = False) -> Answer:
     """
     from squish_core.plugins import registry
 
-    rows = []
+    rows, encoders = [], registry().encoders
     for entry in registry().codecs.values():
         info: Any = entry.info
+        other: Any = encoders[info.id].info if info.id in encoders else info
         kind = f"{'lossless' if info.lossless else 'lossy'}{', bytes' if info.kind == 'bytes' else ''}"
-        rows.append((info.id, kind, info.title, " ".join(info.aliases)))
+        rows.append((info.id, kind, info.title, " ".join(info.aliases | other.aliases)))
     return listing("codec", ("id", "kind", "title", "short names"), rows)
 
 
