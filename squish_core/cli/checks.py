@@ -65,6 +65,8 @@ WORST = 12
 """Tensors whose loss is printed."""
 FEW = 4
 """Sets of parameters of one codec that are told apart in a summary; places of one finding that are named."""
+LONG = 40
+"""Characters of a codec and its parameters that a summary has room for; --json has all."""
 
 
 def verify(
@@ -226,10 +228,16 @@ def quality_lines(report: Conversion) -> Iterable[str]:
 
 
 def _kind_names(names: Iterable[str]) -> dict[str, str]:
-    """What to call each way of storing: without its parameters where they are different for each tensor."""
+    """What to call each way of storing: without its parameters where they are different for each tensor, with the
+    first two of many."""
     kinds = {name: name.partition(":")[0] for name in names}
     variants = Counter(kinds.values())
-    return {name: kind if variants[kind] > FEW else name for name, kind in kinds.items()}
+    brief = {name: ",".join([*name.split(",")[:2], "..."]) if len(name) > LONG else name for name in kinds}
+    alike = Counter(brief.values())
+    return {
+        name: kind if variants[kind] > FEW else brief[name] if alike[brief[name]] == 1 else name
+        for name, kind in kinds.items()
+    }
 
 
 def conversion_lines(report: Conversion) -> Iterable[str]:
