@@ -233,11 +233,7 @@ def _kind_names(names: Iterable[str]) -> dict[str, str]:
     kinds = {name: name.partition(":")[0] for name in names}
     variants = Counter(kinds.values())
     brief = {name: ",".join([*name.split(",")[:2], "..."]) if len(name) > LONG else name for name in kinds}
-    alike = Counter(brief.values())
-    return {
-        name: kind if variants[kind] > FEW else brief[name] if alike[brief[name]] == 1 else name
-        for name, kind in kinds.items()
-    }
+    return {name: kind if variants[kind] > FEW else brief[name] for name, kind in kinds.items()}
 
 
 def conversion_lines(report: Conversion) -> Iterable[str]:
