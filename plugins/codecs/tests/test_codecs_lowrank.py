@@ -40,6 +40,12 @@ def test_the_factors_leave_the_smallest_singular_values() -> None:
         np.testing.assert_allclose(np.linalg.norm(left), np.linalg.norm(singular[rank:]), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("params", [{}, {"rnk": 4}, {"rank": 4, "dtype": "f16"}])
+def test_a_rank_is_needed_and_nothing_else_is_known(params: dict[str, object]) -> None:
+    with pytest.raises(CodecError, match="rank=, and factor_dtype="):
+        CODEC.params_for(spec_of(8, 48), params)
+
+
 @pytest.mark.parametrize("rank", [0, 9, "many"])
 def test_ranks_that_cannot_be(rank: object) -> None:
     with pytest.raises(CodecError, match="rank"):

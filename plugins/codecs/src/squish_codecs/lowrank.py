@@ -69,6 +69,11 @@ class _Bound(Wrapping):
         return {**made, LEFT: left.astype(dtype), RIGHT: right.astype(dtype)}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        if not {"rank"} <= set(params) <= {"rank", "factor_dtype"}:
+            raise CodecError(
+                "lowrank takes a rank, and the dtype of its factors", expected="rank=, and factor_dtype= or not",
+                found=", ".join(params) or "no parameters", code="params", hint="For example lowrank:rank=8(int4).",
+            )  # fmt: skip
         most = min(rows_and_columns(spec.shape))
         if not 0 < _RANK("rank", params.get("rank", 0)) <= most:
             raise CodecError(
