@@ -77,7 +77,7 @@ def test_statistics_and_encodings_need_each_other(tmp_path: Path, model: Path, c
     with pytest.raises(SquishError, match="no encoding asks for statistics"):
         squish.convert(model, tmp_path / "out", "npydir", "int4", stats=stats(tmp_path))
     told = ["--encode", RULE, "--stats", str(stats(tmp_path)), "--to", "npydir"]
-    assert main(["convert", str(model), str(tmp_path / "out"), *told]) == 0
+    assert main(["convert", str(model), str(tmp_path / "out"), *told, "--json"]) == 0
     assert "search=activations" in capsys.readouterr().out
 
 
