@@ -136,7 +136,8 @@ def nearest(pattern: str, names: Iterable[str]) -> list[str]:
 def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     """Resolve short names, in letters of any size: the target container's aliases first, then the codecs'."""
     inner = None if spec.inner is None else expand(spec.inner, container, registry)
-    spec = evolve(spec, id=spec.id.lower(), inner=inner)
+    name = spec.id if spec.id in registry.codecs else spec.id.lower()  # Q4_K, as GGUF has it
+    spec = evolve(spec, id=name, inner=inner)
     if spec.id in ("keep", *registry.codecs):
         if spec.id != "keep" and kind_of(spec, registry) not in ("tensor", "policy"):
             raise SquishError(
