@@ -49,3 +49,10 @@ class TestSafetensors(ContainerSuite):
         order = [*TAGS]
         ordered = sorted(every.items(), key=lambda item: (-order.index(item[1][0]), item[0]))
         return {"every dtype": packed(dict(ordered)), "sharded": sharded()}
+
+
+def test_a_plugin_that_is_installed_may_be_named_as_well() -> None:
+    class Named(TestSafetensors):
+        plugin = "squish_safetensors"
+
+    assert Named().entry().dist == "squish-safetensors"
