@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+from collections import UserList
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -33,6 +34,8 @@ from squish_core.api import (
 )
 from squish_core.cli import main
 from squish_core.cli.listings import listed
+from squish_core.cli.output import plain_data
+from squish_core.cli.summaries import shortened
 from squish_core.containers import Layout
 from squish_core.errors import SquishError
 
@@ -202,6 +205,14 @@ def test_info_shortens_long_values_and_meta_prints_one_whole(squish: Any, write:
     assert squish("info", path, "--meta", "vocabulary").out.split() == META["vocabulary"]
     assert squish("info", path, "--meta", "vocabulary", "--json").json == META["vocabulary"]
     assert squish("info", path, "--meta", "name").out == "toy\nsecond line\n"
+
+
+def test_lists_of_a_format_s_own_kind_are_lists() -> None:
+    assert plain_data({"a": UserList([1, b"xy"])}) == {"a": [1, {"bytes": 2}]}
+    assert [shortened(UserList(items)) for items in (["a", "b"], range(99))] == [
+        "[a, b]", "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14...] 99 values",
+    ]  # fmt: skip
+    assert shortened(b"xyz") == "{'bytes': 3}"
 
 
 def test_info_of_tensors_tells_what_their_values_are_like(squish: Any, write: Any) -> None:

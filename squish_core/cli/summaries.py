@@ -156,12 +156,11 @@ def fewest_digits(stored: Any, value: Any) -> Any:
 
 
 def shortened(value: Any) -> str:
-    """A metadata value in a line."""
-    if hasattr(value, "__len__") and not isinstance(value, (str, bytes, dict)) and len(value) <= LONG:
-        value = list(value)
-    value = plain_data(value) if not isinstance(value, list) else plain_data(value[:LONG]) + value[LONG:]
-    if isinstance(value, list):
-        text = ", ".join(str(item) for item in value[:LONG])
+    """A metadata value in a line; of a long list the first items alone are looked at."""
+    if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray, memoryview)):
+        value = plain_data(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        text = ", ".join(str(item) for item in plain_data(value[:LONG]))
         return f"[{text}]" if len(text) <= LONG >= len(value) else f"[{text[: LONG - 16]}...] {len(value):,} values"
     text = str(value)
     return text if len(text) <= LONG else f"{text[: LONG - 16]}... {len(text):,} characters"
