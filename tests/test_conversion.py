@@ -491,6 +491,18 @@ def test_a_copy_is_the_same_and_a_rounding_is_measured(tmp_path: Path) -> None:
     assert squish.diff(toys.box({"w": VALUES}), toys.box({"v": VALUES}), registry=known).same is False
 
 
+@pytest.mark.parametrize(("a", "b", "max_error"), [
+    (np.array([2**53 + 1], "i8"), np.array([2**53], "i8"), 1),
+    (np.array([2**64 - 1], "u8"), np.array([2**64 - 2], "u8"), 1),
+    (np.array([1 + 2j], "c8"), np.array([1 + 4j], "c8"), 2), (np.array([1 + 2j], "c16"), np.array([1 + 4j], "c16"), 2),
+])  # fmt: skip
+def test_diff_compares_integers_and_complex_numbers_exactly(a: np.ndarray, b: np.ndarray, max_error: float) -> None:
+    difference = squish.diff(toys.box({"w": a}), toys.box({"w": b}), registry=toys.registry())
+    assert not difference.same
+    assert (difference.tensors[0].state, difference.tensors[0].max_error) == ("differs", max_error)
+    assert squish.diff(toys.box({"w": a}), toys.box({"w": a}), registry=toys.registry()).same
+
+
 def test_diff_sees_equal_bytes_behind_a_filter_and_a_single_one_that_differs() -> None:
     values = np.arange(5 << 20, dtype="u1").reshape(5, -1)  # more than is compared at a time without a filter
     plain = toys.box({"w": values, "none": values[:0]})

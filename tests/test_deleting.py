@@ -88,6 +88,29 @@ def test_what_was_written_wrong_saves_the_source(
     assert kept(model)
 
 
+@pytest.mark.parametrize(("dtype", "numbers", "byte"), [
+    ("complex64", np.array([1 + 2j, 3 + 4j], "c8"), -2), ("i64", np.array([1, 2**53], "i8"), -8),
+    ("u64", np.array([1, 2**63], "u8"), -8),
+])  # fmt: skip
+def test_the_source_stays_when_the_target_differs_in_one_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, numbers: np.ndarray, byte: int
+) -> None:
+    source, target, delete = tmp_path / "m.safetensors", tmp_path / "out.safetensors", deleting.delete
+    source.write_bytes(dump_header([("w", dtype, numbers.shape)], {}) + numbers.tobytes())
+
+    def damage_and_delete(*args: object) -> None:
+        content = bytearray(target.read_bytes())
+        content[byte] ^= 1
+        target.write_bytes(content)
+        delete(*args)
+
+    monkeypatch.setattr("squish_core.conversion.delete", damage_and_delete)
+    with pytest.raises(SquishError) as caught:
+        squish.convert(source, target, delete_source=True)
+    assert caught.value.code == "delete"
+    assert kept(source)
+
+
 def test_a_write_that_fails_deletes_nothing(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(sink: object, data: object) -> None:
         raise OSError(28, "No space left on device")
