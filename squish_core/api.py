@@ -21,7 +21,9 @@ _NAMES = {
     "squish_core.limits": ("Limits",),
     "squish_core.source": ("Source", "check_plain_name"),
     "squish_core.files": ("open_source",),
-    "squish_core.containers": ("Container", "Layout", "Options", "Refinement", "only"),
+    "squish_core.containers": (
+        "Container", "Dropped", "Layout", "Options", "Refinement", "dropped_assets", "dropped_metadata", "only",
+    ),
     "squish_core.codecs.base": (
         "ByteCodec", "Codec", "Codes", "Decoder", "Encoder", "Params", "PartArray", "Parts", "Policy", "Region",
         "Short", "Values",
@@ -82,9 +84,12 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Values as Values
     from squish_core.codecs.dense import Dense as Dense
     from squish_core.containers import Container as Container
+    from squish_core.containers import Dropped as Dropped
     from squish_core.containers import Layout as Layout
     from squish_core.containers import Options as Options
     from squish_core.containers import Refinement as Refinement
+    from squish_core.containers import dropped_assets as dropped_assets
+    from squish_core.containers import dropped_metadata as dropped_metadata
     from squish_core.containers import only as only
     from squish_core.conversion import Conversion as Conversion
     from squish_core.conversion import convert as convert

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
-from attrs import frozen
+from attrs import field, frozen
+from attrs.validators import deep_iterable, instance_of
 
 from squish_core.errors import FormatError
 from squish_core.limits import Limits
@@ -19,12 +20,41 @@ if TYPE_CHECKING:
 Options = Mapping[str, str]
 
 
+@frozen
+class Dropped:
+    """Something of the source that the target has no place for.
+
+    `name` is its key, role or file name; `where` is the tensor, part or file that it belongs to, if it belongs to one.
+    """
+
+    kind: Literal["metadata", "asset", "attribute", "part", "digest", "child", "encoding"]
+    name: str
+    reason: str = ""
+    where: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.where}: " if self.where else ""
+        return f"{where}{self.kind} {self.name}{f' ({self.reason})' if self.reason else ''}"
+
+
+def dropped_assets(names: Iterable[str], reason: str = "") -> tuple[Dropped, ...]:
+    """Assets that have no place."""
+    return tuple(Dropped("asset", name, reason) for name in names)
+
+
+def dropped_metadata(keys: Iterable[str], reason: str = "") -> tuple[Dropped, ...]:
+    """Metadata that has no place."""
+    return tuple(Dropped("metadata", key, reason) for key in keys)
+
+
 @frozen(kw_only=True)
 class Layout:
-    """What writing would give: total bytes (None: not known before compression), and what has no place."""
+    """What writing would give: total bytes (None: not known before compression), what has no place, and sentences
+    about the file that its user should read."""
 
     size: int | None
-    dropped: tuple[str, ...] = ()
+    dropped: tuple[Dropped, ...] = field(default=(), validator=deep_iterable(instance_of(Dropped)))
+    notes: tuple[str, ...] = ()
 
 
 class Container:

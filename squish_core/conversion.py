@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 
 from squish_core import handles
 from squish_core.activations import Activations
 from squish_core.checking import check_part
-from squish_core.containers import Container
+from squish_core.containers import Container, Dropped
 from squish_core.deleting import deletable, delete
 from squish_core.digests import file_problems, is_known
 from squish_core.distances import Distance
@@ -41,8 +41,8 @@ Progress = Callable[[str, int, int | None], None]
 class Conversion:
     """The report of a conversion, or of a dry run: every tensor's step, sizes in bytes, what was not carried.
 
-    `unused`: patterns of `keep` rules that no tensor's name matches (of other rules they are errors). `deleted`: files
-    of the source, on request.
+    `notes`: what else the user should know of the target. `unused`: patterns of `keep` rules that no tensor's name
+    matches (of other rules they are errors). `deleted`: files of the source, on request.
     """
 
     source: str
@@ -51,7 +51,8 @@ class Conversion:
     steps: tuple[Step, ...]
     source_size: int
     size: int | None
-    dropped: tuple[str, ...]
+    dropped: tuple[Dropped, ...]
+    notes: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     dry_run: bool
@@ -76,7 +77,8 @@ class Conversion:
         total = self.quality
         return {
             **{key: getattr(self, key) for key in keys},
-            "dropped": list(self.dropped),
+            "dropped": [asdict(item) for item in self.dropped],
+            "notes": list(self.notes),
             "unused": list(self.unused),
             "quality": total.to_dict() if total else None,
             "deleted": list(self.deleted),
@@ -176,15 +178,17 @@ class Plan:
         index = self.file.index
         with guarded(FormatError, f"planning the {self.format} file", file=str(self.target)):
             layout = self.container.layout(self.specs, index.meta, index.assets, self.options)
-        dropped = [*layout.dropped, *(f"child {name}" for name in index.children)]
-        dropped += [f"whole-model encoding {encoding.codec}" for encoding in index.whole]
+        dropped = [*layout.dropped, *(Dropped("child", name) for name in index.children)]
+        dropped += [Dropped("encoding", str(encoding.codec), "of the whole model") for encoding in index.whole]
         names = [step.name for step in self.steps]
-        dropped += [f"{name}: {role}" for name in names for role in index.tensors[name].extras]
-        dropped += [f"{where}: digest {digest[:40]}, of an unknown kind" for where, digest in self._digests()
-                    if not is_known(digest)]  # fmt: skip
+        dropped += [Dropped("part", role, where=name) for name in names for role in index.tensors[name].extras]
+        dropped += [
+            Dropped("digest", digest[:40], "of an unknown kind", where)
+            for where, digest in self._digests() if not is_known(digest)
+        ]  # fmt: skip
         return Conversion(
             source=self.file.name, target=str(self.target), format=self.format, steps=tuple(self.steps),
-            source_size=self.file.size, dropped=tuple(dropped), dry_run=dry_run,
+            source_size=self.file.size, dropped=tuple(dropped), notes=layout.notes, dry_run=dry_run,
             size=None if self.packing else layout.size,
             # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
             unused=tuple(

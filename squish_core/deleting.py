@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from squish_core import checking, handles
+from squish_core.containers import Dropped
 from squish_core.distances import Distance
 from squish_core.errors import FormatError, SquishError
 from squish_core.files import FileSource
@@ -17,18 +18,18 @@ from squish_core.structure import spec_extents
 
 _SAME = 1e-6
 """Relative difference of two error measures that were summed in another order."""
-_SAID_BY_NAME = "meta format"
-"""Metadata whose loss stops nothing: which framework a safetensors file was saved by."""
+_DISPENSABLE = (("metadata", "format"),)
+"""What may be lost: the framework that saved a safetensors file."""
 
 
-def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence[str]) -> tuple[Path, ...]:
+def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence[Dropped]) -> tuple[Path, ...]:
     """The files that hold the source's tensors; its config, tokenizer and other neighbours are not among them.
 
     FormatError where deleting them would lose something, or might; asked before anything is written.
     """
     paths = tuple(_paths(file))
     whole = target.resolve()
-    lost = [what for what in dropped if what != _SAID_BY_NAME]
+    lost = [str(item) for item in dropped if (item.kind, item.name) not in _DISPENSABLE and not _stays(file, item)]
     doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code == "shard"]
     links = [path for path in paths if any(place.is_symlink() for place in (path, *_folders_in(file, path)))]
     reasons = {
@@ -78,8 +79,19 @@ def _paths(file: File) -> Iterator[Path]:
     if place is None or file.source.packed:
         return
     folder = place if file.source.is_dir else place.parent
-    held = {extent[0] for spec in file.index.tensors.values() for extent in spec_extents(spec)}
-    yield from (folder / file.index.files[number].name for number in sorted(held))
+    yield from (folder / file.index.files[number].name for number in sorted(_files_of_tensors(file)))
+
+
+def _files_of_tensors(file: File) -> set[int]:
+    return {extent[0] for spec in file.index.tensors.values() for extent in spec_extents(spec)}
+
+
+def _stays(file: File, item: Dropped) -> bool:
+    """Whether it is an asset in a file that is not deleted."""
+    part = file.index.assets.get(item.name) if item.kind == "asset" else None
+    if part is None or not part.segments:
+        return False
+    return _files_of_tensors(file).isdisjoint(segment.file for segment in part.segments)
 
 
 def _folders_in(file: File, path: Path) -> Iterator[Path]:

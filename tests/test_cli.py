@@ -30,6 +30,7 @@ from squish_core.api import (
     Segment,
     Signature,
     TensorSpec,
+    dropped_assets,
     hookimpl,
 )
 from squish_core.cli import main
@@ -71,7 +72,7 @@ class Toy(Container):
         return Refusal(why="toys hold matrices of f32 only")
 
     def layout(self, specs: Any, meta: Any, assets: Any, options: Any) -> Layout:
-        return Layout(size=None, dropped=("asset tokens",))
+        return Layout(size=None, dropped=dropped_assets(["tokens"]))
 
     def write(self, sink: Any, tensors: Any, meta: Any, assets: Any, options: Any) -> None:
         sink.write(head({item.spec.name: list(item.spec.shape) for item in tensors}, dict(meta)))

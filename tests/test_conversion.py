@@ -396,7 +396,19 @@ def test_what_is_not_carried_is_listed(tmp_path: Path) -> None:
         file.index, tensors={"w": spec}, children={"draft": file.index}, whole=(api.Encoding(codec=api.DENSE),)
     )
     report = squish.convert(File(file.source, index, file.registry, file.limits), tmp_path / "o.box", dry_run=True)
-    assert set(report.dropped) == {"child draft", "whole-model encoding dense", "w: input_scale"}
+    assert set(report.dropped) == {
+        api.Dropped("child", "draft"),
+        api.Dropped("encoding", "dense", "of the whole model"),
+        api.Dropped("part", "input_scale", where="w"),
+    }
+    part = {"kind": "part", "name": "input_scale", "reason": "", "where": "w"}
+    assert part in report.to_dict()["dropped"]
+    assert "  w: part input_scale" in checks.conversion_lines(report)
+
+
+def test_a_format_that_describes_what_it_drops_in_text_alone_is_a_plugin_bug() -> None:
+    with pytest.raises(TypeError):
+        api.Layout(size=None, dropped=("metadata k",))  # type: ignore[arg-type]
 
 
 def test_the_format_comes_from_the_suffix_or_is_asked_for(run: Any, tmp_path: Path) -> None:

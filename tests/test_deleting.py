@@ -43,6 +43,54 @@ def kept(source: Path) -> bool:
     return len(files) == (2 if source.is_dir() else 1)
 
 
+LAYER = {
+    "self_attn.q_proj": (64, 64), "self_attn.k_proj": (64, 64), "self_attn.v_proj": (64, 64),
+    "self_attn.o_proj": (64, 64), "mlp.gate_proj": (128, 64), "mlp.up_proj": (128, 64), "mlp.down_proj": (64, 128),
+    "input_layernorm": (64,), "post_attention_layernorm": (64,),
+}  # fmt: skip
+LLAMA = {
+    "model.embed_tokens.weight": (96, 64),
+    "lm_head.weight": (96, 64),
+    "model.norm.weight": (64,),
+    **{f"model.layers.{layer}.{name}.weight": shape for layer in (0, 1) for name, shape in LAYER.items()},
+}
+CONFIG = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 64,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 128, "vocab_size": 96,
+}  # fmt: skip
+WRITERS = sorted(entry.info.id for entry in squish.registry().find("container", can_write=True))
+OPTIONS = {
+    "uqff": ("", "version=0.1.3"), "ztensor": ("", "wire=2", "encoding=zstd"),
+    "safetensors": ("", "max_shard_size=20KB"),
+    "hf": ("method=awq", "method=gptq", "method=gptq_v2", "method=compressed-tensors"),
+}  # fmt: skip
+ENCODED = {"hf": "*_proj.weight=int4", "mlx": "*_proj.weight=int4"}
+"""Formats that declare what is quantised, and what is asked for."""
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    """A small model as torch saves it: one file, with its config beside it."""
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    values = {name: RNG.normal(size=shape).astype(np.float32) for name, shape in LLAMA.items()}
+    header = dump_header([(name, "f32", array.shape) for name, array in values.items()], {"format": "pt"})
+    (folder / "model.safetensors").write_bytes(header + b"".join(array.tobytes() for array in values.values()))
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
+
+
+@pytest.mark.parametrize("to", [f"{to}:{options}".rstrip(":") for to in WRITERS for options in OPTIONS.get(to, ("",))])
+def test_every_format_that_is_written_can_replace_a_source(tmp_path: Path, llama: Path, to: str) -> None:
+    form = to.partition(":")[0]
+    report = squish.convert(llama, tmp_path / "out", to, ENCODED.get(form), delete_source=True)
+    assert [Path(path).name for path in report.deleted] == ["model.safetensors"]
+    assert not list(llama.glob("*.safetensors"))
+    assert json.loads((llama / "config.json").read_text()) == CONFIG
+    with squish.open(tmp_path / "out", form) as file:
+        assert LLAMA.keys() <= set(file)
+
+
 @pytest.mark.parametrize("encode", [None, "int8", "a.weight=bf16"])
 @pytest.mark.parametrize("to", ["npydir", "ztensor"])
 def test_the_weights_go_and_the_papers_stay(tmp_path: Path, model: Path, to: str, encode: str | None) -> None:
@@ -135,7 +183,9 @@ def test_a_source_replaced_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.M
     assert kept(source)
 
 
-@pytest.mark.parametrize("what", ["itself", "its folder's place", "part", "a link", "one shard", "bytes", "metadata"])
+@pytest.mark.parametrize(
+    "what", ["itself", "its folder's place", "part", "a link", "one shard", "bytes", "metadata", "asset"]
+)
 def test_what_is_refused_before_anything_is_written(tmp_path: Path, model: Path, what: str) -> None:
     source, target, told = model, tmp_path / "out", {}
     if what == "itself":
@@ -152,6 +202,10 @@ def test_what_is_refused_before_anything_is_written(tmp_path: Path, model: Path,
         source = model / "model-00001-of-00002.safetensors"
     elif what == "metadata":
         source = shard(tmp_path / "m.safetensors", meta={"note": "mine"})
+    elif what == "asset":
+        source = tmp_path / "m.zt"
+        squish.convert(model, source, "ztensor")
+        told = {"to": "safetensors"}
     given = (model / "model-00001-of-00002.safetensors").read_bytes() if what == "bytes" else source
     with pytest.raises(SquishError, match="cannot be deleted"):
         squish.convert(given, target, **{"to": "npydir", "delete_source": True, **told})

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import squish_core as squish
-from squish_core.api import Encoding, Part, Refusal, Sink, TensorSpec, Typed
+from squish_core.api import Dropped, Encoding, Part, Refusal, Sink, TensorSpec, Typed
 from squish_core.errors import FormatError
 from squish_core.model import DENSE, CodecSpec
 from squish_core.typed import dump_meta, load_meta
@@ -110,7 +110,7 @@ def test_a_plain_value_gets_the_first_type_that_holds_it(tmp_path, value, kind):
 )  # fmt: skip
 def test_a_value_without_a_gguf_type_is_dropped_by_name(value):
     layout = squish.registry().container("gguf").layout([], {"k": value, "kept": 1}, {"config.json": None}, {})
-    assert layout.dropped == ("metadata k", "asset config.json")
+    assert layout.dropped == (Dropped("metadata", "k"), Dropped("asset", "config.json"))
 
 
 @pytest.mark.parametrize(

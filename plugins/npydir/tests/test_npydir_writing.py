@@ -15,7 +15,7 @@ import pytest
 from npydir_samples import CASES, make, source
 
 import squish_core as squish
-from squish_core.api import TensorError, dtypes
+from squish_core.api import Dropped, TensorError, dtypes
 
 RNG = np.random.default_rng(3)
 
@@ -133,7 +133,7 @@ def test_meta_and_assets_without_a_place_are_listed(tmp_path: Path) -> None:
     from squish_npydir.writer import layout
 
     found: Any = layout([], {"quant_label": "INT8", "other": 1}, {"config.json": 5, "x.bin": 7})
-    assert found.dropped == ("meta other", "asset x.bin")
+    assert found.dropped == (Dropped("metadata", "other"), Dropped("asset", "x.bin"))
 
 
 def test_mixed_precision_on_the_way_in(tmp_path: Path) -> None:

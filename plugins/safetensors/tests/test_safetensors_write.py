@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import squish_core as squish
+from squish_core.api import Dropped
 from squish_core.errors import FormatError
 from squish_core.model import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec, Typed
 from squish_core.writing import Outgoing, Stream, atomic_file, atomic_folder
@@ -181,9 +182,10 @@ def test_what_a_single_file_cannot_carry_is_listed() -> None:
     meta = {"a": "x", "b": Typed("u32", 3), "c": Typed("str", "y"), "d": [1]}
     assets = {"config.json": Part(dtype="u8", shape=(2,)), "extra.bin": Part(dtype="u8", shape=(2,))}
     single = CONTAINER.layout([], meta, assets, {})
-    assert single.dropped == ("metadata b (not text)", "metadata d (not text)", "asset config.json", "asset extra.bin")
+    texts = (Dropped("metadata", "b", "not text"), Dropped("metadata", "d", "not text"))
+    assert single.dropped == (*texts, Dropped("asset", "config.json"), Dropped("asset", "extra.bin"))
     folder = CONTAINER.layout([], meta, assets, {"max_shard_size": "5GB"})
-    assert folder.dropped == ("metadata b (not text)", "metadata d (not text)", "asset extra.bin")
+    assert folder.dropped == (*texts, Dropped("asset", "extra.bin"))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

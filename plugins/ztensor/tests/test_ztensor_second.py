@@ -21,6 +21,7 @@ from squish_ztensor.cbor import _weigh
 from squish_ztensor.sparse import to_scipy
 
 import squish_core as squish
+from squish_core.api import Dropped
 from squish_core.errors import CodecError, FormatError, LimitError, SquishError, TensorError, TruncatedError
 
 MAGIC = b"\x89ZT2\r\n\x1a\n"
@@ -485,7 +486,9 @@ def test_a_shards_digest_of_an_unknown_kind_is_told(tmp_path: Path) -> None:
     assert [(problem.code, problem.where) for problem in squish.verify(path).problems] == [
         ("unverified", "model-00.zt")
     ]
-    assert squish.convert(path, tmp_path / "one.zt").dropped == ("model-00.zt: digest md5:00, of an unknown kind",)
+    assert squish.convert(path, tmp_path / "one.zt").dropped == (
+        Dropped("digest", "md5:00", "of an unknown kind", "model-00.zt"),
+    )
 
 
 @pytest.mark.parametrize("to", ["ztensor:wire=2", "ztensor:wire=2,encoding=zstd", "ztensor", "ztensor:digest=sha256"])
@@ -496,7 +499,7 @@ def test_wrong_digests_are_not_converted_into_right_ones(tmp_path: Path, to: str
     assert not (tmp_path / "new.zt").exists()
     (tmp_path / "old.zt").write_bytes(one(digest="md5:00")())
     report = squish.convert(tmp_path / "old.zt", tmp_path / "new.zt", to=to)
-    assert report.dropped == ("w/data: digest md5:00, of an unknown kind",)
+    assert report.dropped == (Dropped("digest", "md5:00", "of an unknown kind", "w/data"),)
 
 
 def test_a_region_decodes_its_frames_only() -> None:

@@ -18,6 +18,7 @@ from squish_ztensor.container import Ztensor
 from squish_ztensor.names import BLOCKS, DTYPES
 
 import squish_core as squish
+from squish_core.api import Dropped
 from squish_core.errors import FormatError, MissingPluginError
 from squish_core.model import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec, Typed
 
@@ -157,7 +158,7 @@ def test_an_attribute_that_cbor_cannot_hold_is_reported_as_dropped() -> None:
     part = Part(dtype="u8", shape=(1,))
     encoding = Encoding(codec=DENSE, parts={"data": part})
     spec = TensorSpec(name="w", shape=(1,), dtype="u8", encodings=(encoding,), attrs={"a": 1, "b": object()})
-    assert Ztensor().layout([spec], {}, {}, {}).dropped == ("w: attribute b",)
+    assert Ztensor().layout([spec], {}, {}, {}).dropped == (Dropped("attribute", "b", where="w"),)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,8 @@ class Foo(api.Container):
         assets: Mapping[str, api.Part],
         options: api.Options,
     ) -> api.Layout:
-        return api.Layout(size=len(header(specs)) + sum(map(nbytes, specs)), dropped=(*meta, *assets))
+        dropped = (*api.dropped_metadata(meta), *api.dropped_assets(assets))
+        return api.Layout(size=len(header(specs)) + sum(map(nbytes, specs)), dropped=dropped)
 
     def write(
         self,

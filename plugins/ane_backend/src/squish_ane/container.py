@@ -18,6 +18,8 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
+    dropped_assets,
+    dropped_metadata,
 )
 
 from . import holding, writer
@@ -36,9 +38,10 @@ class Mlpackage(Container):
     def layout(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> Layout:
-        kept, dropped = writer.texts(meta)
+        kept = writer.texts(meta)
         made = writer.draft(specs, kept, writer.target_of(options))
-        return Layout(size=made.size, dropped=(*dropped, *assets))
+        lost = dropped_metadata((key for key in meta if key not in kept), "not text")
+        return Layout(size=made.size, dropped=(*lost, *dropped_assets(assets)))
 
     def write(
         self,
@@ -48,7 +51,7 @@ class Mlpackage(Container):
         assets: Mapping[str, bytes],
         options: Options,
     ) -> None:
-        writer.write(sink, tensors, writer.texts(meta)[0], writer.target_of(options))
+        writer.write(sink, tensors, writer.texts(meta), writer.target_of(options))
 
     def writes_folder(self, options: Options) -> bool:
         return True

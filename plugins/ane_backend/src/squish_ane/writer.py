@@ -188,7 +188,6 @@ def _manifest() -> bytes:
     return json.dumps(manifest, indent=4).encode()
 
 
-def texts(meta: Mapping[str, Any]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Metadata that a specification holds, which is text, and the keys of what it does not."""
-    kept = {key: value for key, value in meta.items() if isinstance(value, str)}
-    return kept, tuple(f"metadata {key}" for key in meta if key not in kept)
+def texts(meta: Mapping[str, Any]) -> dict[str, str]:
+    """The metadata that a specification holds, which is text."""
+    return {key: value for key, value in meta.items() if isinstance(value, str)}

@@ -7,7 +7,20 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_core.api import CodecSpec, Encoding, FormatError, Layout, Outgoing, Part, Refusal, Sink, TensorSpec
+from squish_core.api import (
+    CodecSpec,
+    Dropped,
+    Encoding,
+    FormatError,
+    Layout,
+    Outgoing,
+    Part,
+    Refusal,
+    Sink,
+    TensorSpec,
+    dropped_assets,
+    dropped_metadata,
+)
 
 from .reader import MAGIC, check_alignment
 from .types import BLOCK_CODES, DENSE_CODES, TYPES, aligned
@@ -23,7 +36,7 @@ class Plan:
     head: bytes
     sizes: tuple[int, ...]
     alignment: int
-    dropped: tuple[str, ...]
+    dropped: tuple[Dropped, ...]
 
     @property
     def size(self) -> int:
@@ -95,7 +108,7 @@ def _float4_block(codec: CodecSpec) -> str | None:
 def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Any]) -> Layout:
     """Exact size, and what has no place."""
     made = plan(specs, meta)
-    return Layout(size=made.size, dropped=(*made.dropped, *(f"asset {name}" for name in assets)))
+    return Layout(size=made.size, dropped=(*made.dropped, *dropped_assets(assets)))
 
 
 def write(sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any]) -> None:
@@ -121,7 +134,7 @@ def plan(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> Plan:
     head = b"".join([MAGIC, VERSION.to_bytes(4, "little"), counts, *kept, *table])
     return Plan(
         head=head.ljust(aligned(len(head), alignment), b"\0"), sizes=tuple(sizes), alignment=alignment,
-        dropped=tuple(f"metadata {key}" for key, pair in pairs.items() if pair is None),
+        dropped=dropped_metadata(key for key, pair in pairs.items() if pair is None),
     )  # fmt: skip
 
 

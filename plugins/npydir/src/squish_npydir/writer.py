@@ -9,7 +9,7 @@ from typing import Any
 
 from squish_safetensors.folder import ASSETS
 
-from squish_core.api import Layout, Outgoing, Part, Sink, TensorSpec, dtypes
+from squish_core.api import Layout, Outgoing, Part, Sink, TensorSpec, dropped_assets, dropped_metadata, dtypes
 
 from .dialects import DIALECTS
 from .npy import header
@@ -31,9 +31,11 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
         parts = encoding.parts.items()
         size += sum(len(_header(encoding.label, role, part)) + part.nbytes for role, part in parts)
         size += len(shape_array(spec.shape))
-    dropped = [f"meta {key}" for key in meta if key not in STATS]
-    dropped += [f"asset {name}" for name in assets if name not in ASSETS]
-    return Layout(size=size + sum(assets[name] for name in assets if name in ASSETS), dropped=tuple(dropped))
+    dropped = (
+        *dropped_metadata(key for key in meta if key not in STATS),
+        *dropped_assets(name for name in assets if name not in ASSETS),
+    )
+    return Layout(size=size + sum(assets[name] for name in assets if name in ASSETS), dropped=dropped)
 
 
 def write(sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from squish_core.api import Layout, Options, Outgoing, Part, Refinement, Sink, TensorSpec
+from squish_core.api import Layout, Options, Outgoing, Part, Refinement, Sink, TensorSpec, dropped_assets
 
 from . import writer
 from .folder import ASSETS
@@ -37,9 +37,8 @@ class Checkpoint(Refinement):
     ) -> Layout:
         """What is left behind; the size is open until config.json is made."""
         self.declare({}, specs, options)
-        return Layout(
-            size=None, dropped=tuple(f"asset {name}" for name in assets if name in DECLARING or name not in ASSETS)
-        )
+        lost = dropped_assets(name for name in assets if name in DECLARING or name not in ASSETS)
+        return Layout(size=None, dropped=(*writer.dropped_texts(meta), *lost))
 
     def write(
         self, sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes],

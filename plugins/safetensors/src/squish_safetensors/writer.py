@@ -10,6 +10,7 @@ from typing import Any
 from attrs import frozen
 
 from squish_core.api import (
+    Dropped,
     Encoding,
     FormatError,
     Layout,
@@ -20,6 +21,8 @@ from squish_core.api import (
     Sink,
     TensorSpec,
     Typed,
+    dropped_assets,
+    dropped_metadata,
     dtypes,
 )
 
@@ -70,8 +73,8 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
     size = sum(len(file.header) + file.data for file in files) + sum(assets[name] for name in kept)
     if MAX_SHARD_SIZE in options:
         size += len(_index_json(files))
-    dropped = [f"metadata {key} (not text)" for key in meta if key not in texts(meta)]
-    return Layout(size=size, dropped=(*dropped, *(f"asset {name}" for name in assets if name not in kept)))
+    lost = dropped_assets(name for name in assets if name not in kept)
+    return Layout(size=size, dropped=(*dropped_texts(meta), *lost))
 
 
 def write(
@@ -171,6 +174,12 @@ def texts(meta: Mapping[str, Any]) -> dict[str, str]:
     return {
         key: value for key, value in plain.items() if isinstance(value, str) and _encodable(value) and _encodable(key)
     }
+
+
+def dropped_texts(meta: Mapping[str, Any]) -> tuple[Dropped, ...]:
+    """The metadata that is not text, which a header has no place for."""
+    kept = texts(meta)
+    return dropped_metadata((key for key in meta if key not in kept), "not text")
 
 
 def _kept_assets(assets: Mapping[str, Any], options: Options) -> list[str]:

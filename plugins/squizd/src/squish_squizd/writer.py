@@ -10,7 +10,17 @@ from typing import Any
 
 import cbor2
 
-from squish_core.api import FormatError, Layout, Outgoing, Part, Sink, TensorSpec, dump_meta
+from squish_core.api import (
+    FormatError,
+    Layout,
+    Outgoing,
+    Part,
+    Sink,
+    TensorSpec,
+    dropped_assets,
+    dropped_metadata,
+    dump_meta,
+)
 
 from . import extras, placing
 from .blocks import ALIGNMENT, aligned
@@ -26,12 +36,13 @@ _MOST_META = 48 << 20
 
 def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted) -> Layout:
     """The exact size, from the placement alone."""
-    if wanted.draft or wanted.coreml:
-        return Layout(size=None)
-    placement = placing.place(specs, wanted)
     small = sum(part.nbytes for part in assets.values()) <= _MOST_META
     stand_in = {name: bytes(part.nbytes) for name, part in assets.items()} if small else {}
-    carried = small and _carried(meta, stand_in)
+    carried, reason = small and _carried(meta, stand_in), f"metadata and assets of more than {_MOST_META >> 20} MiB"
+    dropped = () if carried else (*dropped_metadata(meta, reason), *dropped_assets(assets, reason))
+    if wanted.draft or wanted.coreml:
+        return Layout(size=None, dropped=dropped)
+    placement = placing.place(specs, wanted)
     position = placement.end
     quantised = [block for block in placement.placed if block.kind in QUANTISED]
     if quantised:
@@ -40,7 +51,7 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
     if pairs:
         position = aligned(position) + 8 + 16 * pairs
     position = aligned(position) + 8 + len(_names(placement, *((meta, stand_in) if carried else ({}, {})), {}))
-    return Layout(size=position, dropped=() if carried else ("metadata and assets (more than 48 MiB)",))
+    return Layout(size=position, dropped=dropped)
 
 
 def write(

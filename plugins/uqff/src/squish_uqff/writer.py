@@ -10,9 +10,20 @@ from typing import Any
 from attrs import frozen
 from squish_safetensors.header import ORDER, dump_header
 from squish_safetensors.strict_json import loads
-from squish_safetensors.writer import parse_size, texts
+from squish_safetensors.writer import dropped_texts, parse_size, texts
 
-from squish_core.api import FormatError, Layout, Limits, Options, Outgoing, Sink, SquishError, TensorSpec
+from squish_core.api import (
+    FormatError,
+    Layout,
+    Limits,
+    Options,
+    Outgoing,
+    Sink,
+    SquishError,
+    TensorSpec,
+    dropped_assets,
+    dropped_metadata,
+)
 
 from . import tables
 from .names import numbers_of
@@ -23,6 +34,7 @@ from .shards import ASSETS, CONFIG, REPORT, RESIDUAL
 NAME, MAX_SHARD_SIZE, VERSION = "name", "max_shard_size", "version"
 NEWEST = ".".join(map(str, (*tables.NEWEST, 0)))
 LEGACY = ".".join(map(str, tables.WRITTEN_LEGACY))
+_NUMBERED = "layers are named by their numbers, because no config.json names them; add one with --assets DIR"
 
 
 @frozen
@@ -54,16 +66,16 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
 
     The size of 0.1.3 is not known before the config is read.
     """
-    dropped = [f"metadata {key} (not text)" for key in meta if key not in _texts(meta)]
-    dropped += [f"asset {name}" for name in assets if name not in ASSETS]
+    dropped = dropped_assets(name for name in assets if name not in ASSETS)
     if is_legacy(options):
-        return Layout(size=None, dropped=(*dropped, *(f"metadata {key}" for key in _texts(meta))))
+        return Layout(size=None, dropped=(*dropped_metadata(meta), *dropped))
     layers, rest = layers_of(specs, stack=True)
-    if any(layer.key.isdigit() for layer in layers):
-        dropped.append("names of layers: the source numbers them, and no config.json names them (--assets DIR)")
+    notes = (_NUMBERED,) if any(layer.key.isdigit() for layer in layers) else ()
     files = plan(layers, rest, meta, options)
     size = sum(file.size for file in files) + len(_report(layers, files))
-    return Layout(size=size + sum(assets[name] for name in _kept(assets)), dropped=tuple(dropped))
+    return Layout(
+        size=size + sum(assets[name] for name in _kept(assets)), dropped=(*dropped_texts(meta), *dropped), notes=notes
+    )
 
 
 def write(

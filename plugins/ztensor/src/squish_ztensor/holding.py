@@ -10,6 +10,7 @@ from attrs import evolve
 from squish_core.api import (
     CodecSpec,
     Digest,
+    Dropped,
     Encoding,
     Filter,
     FormatError,
@@ -86,11 +87,12 @@ def filtered(encoding: Encoding, wanted: Wanted, codec: str, plain: Sequence[str
     return evolve(encoding, parts=parts)
 
 
-def dropped(specs: Sequence[TensorSpec], held: Callable[[str, Any], bool]) -> tuple[str, ...]:
-    """What of the attributes has no place, for the report."""
+def dropped(specs: Sequence[TensorSpec], storable: Callable[[str, Any], bool]) -> tuple[Dropped, ...]:
+    """The attributes that have no place, for the report."""
     return tuple(
-        f"{spec.name}: attribute {key}" for spec in specs for key, value in spec.attrs.items() if not held(key, value)
-    )
+        Dropped("attribute", key, where=spec.name)
+        for spec in specs for key, value in spec.attrs.items() if not storable(key, value)
+    )  # fmt: skip
 
 
 def counted(chunks: Iterable[Any], part: Part, digest: Digest | None = None) -> Iterator[Any]:
