@@ -30,7 +30,7 @@ from squish_core.model import TensorSpec
 from squish_core.naming import parse_names
 from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, check_patterns, expand, parse_format, parse_rules
-from squish_core.steps import Decision, Step
+from squish_core.steps import Decision, Step, note_origin
 from squish_core.streams import copied, encoded, repacked, widened
 from squish_core.writing import Outgoing, Sink, atomic_file, atomic_folder
 
@@ -164,7 +164,7 @@ class Plan:
         self.stats = Activations(stats) if stats is not None else None
         decision = Decision(self.file, self.container, self.options, self.rules, rename, self.stats)
         with guarded(FormatError, "deciding", file=str(target)):
-            self.steps = decision.decide(self._selected(only))
+            self.steps = [note_origin(file, step) for step in decision.decide(self._selected(only))]
         if stats is not None and not any(map(self._weighed, self.steps)):
             raise FormatError("no encoding asks for statistics", file=stats.name, code="stats", hint="Leave them out.")
         self.specs = [step.spec for step in self.steps]
@@ -181,6 +181,10 @@ class Plan:
         dropped = [*layout.dropped, *(Dropped("child", name) for name in index.children)]
         dropped += [Dropped("encoding", str(encoding.codec), "of the whole model") for encoding in index.whole]
         names = [step.name for step in self.steps]
+        dropped += [
+            Dropped("encoding", encoding.label, where=step.name)
+            for step in self.steps for encoding in index.tensors[step.name].encodings if encoding != step.origin
+        ]  # fmt: skip
         dropped += [Dropped("part", role, where=name) for name in names for role in index.tensors[name].extras]
         dropped += [
             Dropped("digest", digest[:40], "of an unknown kind", where)

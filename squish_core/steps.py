@@ -270,6 +270,17 @@ class Decision:
         )  # fmt: skip
 
 
+def note_origin(file: File, step: Step) -> Step:
+    """The step, noted where it takes another encoding than opening the file reads: a report is about the former."""
+    if len(file.index.tensors[step.name].encodings) < 2:
+        return step
+    read = file[step.name].readable()
+    if read.label == step.origin.label:
+        return step
+    note = f"converted from {step.origin.label}, while reading the source gives {read.label}"
+    return evolve(step, note=f"{step.note}; {note}" if step.note else note)
+
+
 def _shown(spec: TensorSpec, encoding: Encoding) -> str:
     return spec.dtype if encoding.codec == DENSE else str(encoding.codec)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ import pytest
 from npydir_samples import CASES, make, source
 
 import squish_core as squish
-from squish_core.api import Dropped, TensorError, dtypes
+from squish_core.api import Dropped, SquishError, TensorError, dtypes
 
 RNG = np.random.default_rng(3)
 
@@ -219,3 +220,40 @@ def test_a_conversion_that_is_told_to_stop_leaves_nothing_half_written(tmp_path:
         process.terminate()
     assert process.returncode == 143
     assert [path.name for path in tmp_path.iterdir()] == ["s.safetensors"]
+
+
+@pytest.fixture
+def doubly_encoded(tmp_path: Path) -> Path:
+    """A directory whose matrix has codes of 8 bits and of 4, of which the latter are read."""
+    source(tmp_path / "m.safetensors", up__weight=RNG.normal(size=(8, 128)).astype(np.float32))
+    for rule in ("int8", "int4"):
+        squish.convert(tmp_path / "m.safetensors", tmp_path / rule, "npydir", rule)
+    for file in (tmp_path / "int4" / "tensors").glob("*4a.npy"):
+        shutil.copy(file, tmp_path / "int8" / "tensors")
+    return tmp_path / "int8"
+
+
+def test_the_report_says_when_other_codes_are_converted_than_are_read(doubly_encoded: Path, tmp_path: Path) -> None:
+    with squish.open(doubly_encoded) as file:
+        assert [encoding.label for encoding in file["up.weight"].spec.encodings] == ["int4", "int8"]
+    report = squish.convert(doubly_encoded, tmp_path / "out.zt", "ztensor")
+    assert report.steps[0].note == "converted from int8, while reading the source gives int4"
+    assert report.dropped == (Dropped("encoding", "int4", where="up.weight"),)
+    assert not squish.diff(doubly_encoded, tmp_path / "out.zt").same
+
+
+def test_the_report_has_no_note_when_the_first_encoding_is_converted(
+    doubly_encoded: Path, tmp_path: Path
+) -> None:
+    report = squish.convert(doubly_encoded, tmp_path / "mlx", "mlx")
+    assert report.steps[0].note == ""
+    assert report.dropped == (Dropped("encoding", "int8", where="up.weight"),)
+    assert [item.state for item in squish.diff(doubly_encoded, tmp_path / "mlx").tensors] == ["values"]
+
+
+def test_a_directory_is_not_deleted_for_one_of_its_encodings(doubly_encoded: Path, tmp_path: Path) -> None:
+    with pytest.raises(SquishError) as caught:
+        squish.convert(doubly_encoded, tmp_path / "out.zt", "ztensor", delete_source=True)
+    assert caught.value.code == "delete"
+    assert not (tmp_path / "out.zt").exists()
+    assert len(list((doubly_encoded / "tensors").glob("*.npy"))) == 6
