@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -16,9 +16,11 @@ from squish_core.handles import File
 from squish_core.model import to_json
 from squish_core.plugins import Registry
 from squish_core.regions import panels
+from squish_core.stacks import Row, complete_stacks, rows_of
 from squish_core.tensors import Tensor
 from squish_core.typed import plain
 
+Pair = tuple[Tensor | None, Tensor | None]
 Progress = Callable[[str, int, int | None], None]
 CHUNK = 16 << 20
 """Bytes compared at a time: several frames at once, where there are frames, since they decode in parallel."""
@@ -80,19 +82,15 @@ def diff(
     opened = [item if isinstance(item, File) else handles.open(item, registry=registry) for item in (a, b)]
     try:
         first, second = opened
-        wanted = {only} if isinstance(only, str) else set(only)
-        names = [name for name in (*first, *(n for n in second if n not in first)) if not wanted or name in wanted]
-        if strange := sorted(wanted.difference(names)):
-            raise TensorError("neither file has a tensor of this name", found=", ".join(strange), code="name")
-        found = []
-        sizes = [(first if name in first else second)[name].nbytes for name in names]
-        total = sum(sizes)
-        for name, done in zip(names, accumulate(sizes)):
-            found.append(compare(first, second, name))
+        pairs = matched(first, second, only)
+        sizes = [(one or other).nbytes for one, other in pairs.values()]  # type: ignore[union-attr]
+        differences, total = [], sum(sizes)
+        for (name, pair), done in zip(pairs.items(), accumulate(sizes)):
+            differences.append(compare(name, *pair))
             if progress:
                 progress(name, done, total)
         return Difference(
-            a=first.name, b=second.name, tensors=tuple(found),
+            a=first.name, b=second.name, tensors=tuple(differences),
             meta=changed(first.index.meta, second.index.meta, equal_meta),
             assets=changed(first.assets, second.assets, lambda x, y: equal_bytes(x.raw, y.raw)),
         )  # fmt: skip
@@ -102,23 +100,46 @@ def diff(
                 item.close()
 
 
-def compare(first: File, second: File, name: str) -> TensorDifference:
-    """Compare one tensor by name."""
-    if name not in second:
-        return TensorDifference(name=name, state="only in a", a=describe(first[name]))
-    if name not in first:
-        return TensorDifference(name=name, state="only in b", b=describe(second[name]))
-    one, other = first[name], second[name]
-    told: dict[str, Any] = {"name": name, "a": describe(one), "b": describe(other)}
+def matched(first: File, second: File, only: str | Iterable[str]) -> dict[str, Pair]:
+    """The tensors of both files by name; a tensor that one of them holds as a row of a stacked one goes with that row.
+
+    TensorError where neither file has a tensor of `only`.
+    """
+    selected = {only} if isinstance(only, str) else set(only)
+    first_rows, second_rows = rows_of(first, second), rows_of(second, first)
+    complete = complete_stacks(first, first_rows.values()) | complete_stacks(second, second_rows.values())
+    pairs = {
+        name: (_tensor(first, first_rows, name), _tensor(second, second_rows, name))
+        for name in (*first, *(name for name in second if name not in first))
+        if (name in selected if selected else name not in complete)
+    }
+    if strange := sorted(selected.difference(pairs)):
+        raise TensorError("neither file has a tensor of this name", found=", ".join(strange), code="name")
+    return pairs
+
+
+def _tensor(file: File, rows: Mapping[str, Row], name: str) -> Tensor | None:
+    if name in file:
+        return file[name]
+    return rows[name].tensor if name in rows else None
+
+
+def compare(name: str, one: Tensor | None, other: Tensor | None) -> TensorDifference:
+    """Compare one tensor of both files."""
+    sides: dict[str, Any] = {"name": name, "a": describe(one), "b": describe(other)}
+    if one is None or other is None:
+        return TensorDifference(state="only in b" if one is None else "only in a", **sides)
     if one.shape != other.shape:
-        return TensorDifference(state="shape", **told)
+        return TensorDifference(state="shape", **sides)
     if equal_codes(one, other):
-        return TensorDifference(state="bytes", **told)
-    return TensorDifference(**told, **distance(one, other))
+        return TensorDifference(state="bytes", **sides)
+    return TensorDifference(**sides, **distance(one, other))
 
 
-def describe(tensor: Tensor) -> str:
-    """Codec, dtype and shape in a word each."""
+def describe(tensor: Tensor | None) -> str:
+    """Codec, dtype and shape in a word each; nothing for no tensor."""
+    if tensor is None:
+        return ""
     codec = tensor.dtype if tensor.codec == "dense" else tensor.codec
     return f"{codec} {list(tensor.shape)}"
 
@@ -153,11 +174,11 @@ def equal_bytes(x: memoryview, y: memoryview) -> bool:
 
 def distance(one: Tensor, other: Tensor) -> dict[str, Any]:
     """State and error measures of decoded values, panel by panel."""
-    told = Distance()
+    total = Distance()
     for region in panels(one.shape, (1,) * len(one.shape), 8):
-        told.add(one[region], other[region])
-    found = {"nmse": told.nmse, "max_error": told.max_error, "cosine": told.cosine}
-    return {"state": "values" if told.equal else "differs", **found}
+        total.add(one[region], other[region])
+    errors = {"nmse": total.nmse, "max_error": total.max_error, "cosine": total.cosine}
+    return {"state": "values" if total.equal else "differs", **errors}
 
 
 def changed(a: Any, b: Any, equal: Callable[[Any, Any], bool]) -> tuple[str, ...]:

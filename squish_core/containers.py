@@ -49,12 +49,14 @@ def dropped_metadata(keys: Iterable[str], reason: str = "") -> tuple[Dropped, ..
 
 @frozen(kw_only=True)
 class Layout:
-    """What writing would give: total bytes (None: not known before compression), what has no place, and sentences
-    about the file that its user should read."""
+    """What writing would give: total bytes (None: not known before compression), what has no place, sentences about
+    the file that its user should read, and tensors that are written as one: its name, and theirs in the order of its
+    rows."""
 
     size: int | None
     dropped: tuple[Dropped, ...] = field(default=(), validator=deep_iterable(instance_of(Dropped)))
     notes: tuple[str, ...] = ()
+    stacks: Mapping[str, Sequence[str]] = field(factory=dict)
 
 
 class Container:

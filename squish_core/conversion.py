@@ -190,8 +190,13 @@ class Plan:
             Dropped("digest", digest[:40], "of an unknown kind", where)
             for where, digest in self._digests() if not is_known(digest)
         ]  # fmt: skip
+        rows = {name: (stack, row) for stack, owned in layout.stacks.items() for row, name in enumerate(owned)}
+        steps = (
+            evolve(step, stack=rows[step.spec.name][0], row=rows[step.spec.name][1]) if step.spec.name in rows else step
+            for step in self.steps
+        )
         return Conversion(
-            source=self.file.name, target=str(self.target), format=self.format, steps=tuple(self.steps),
+            source=self.file.name, target=str(self.target), format=self.format, steps=tuple(steps),
             source_size=self.file.size, dropped=tuple(dropped), notes=layout.notes, dry_run=dry_run,
             size=None if self.packing else layout.size,
             # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.

@@ -13,8 +13,10 @@ from squish_core.errors import FormatError, SquishError
 from squish_core.files import FileSource
 from squish_core.handles import File
 from squish_core.regions import panels
+from squish_core.stacks import rows_of
 from squish_core.steps import Step
 from squish_core.structure import spec_extents
+from squish_core.tensors import Tensor
 
 _SAME = 1e-6
 """Relative difference of two error measures that were summed in another order."""
@@ -58,8 +60,11 @@ def delete(file: File, paths: Sequence[Path], target: Path, form: str, steps: Se
         first = next(problem for problem in report.problems if problem.severity == "error")
         raise _unsure(file, f"{target} does not verify: {first.where}: {first.message}")
     with handles.open(target, form, registry=file.registry) as written:
+        rows = rows_of(written, [step.spec.name for step in steps])
         for step in steps:
-            if step.spec.name not in written or not _agrees(file, written, step):
+            name = step.spec.name
+            target_tensor = written[name] if name in written else rows[name].tensor if name in rows else None
+            if target_tensor is None or not _agrees(file[step.name], target_tensor, step):
                 raise _unsure(file, f"{step.name} in {target} is not what was to be written")
     for path, identity in zip(paths, before):
         if identity != (os.stat(path).st_dev, os.stat(path).st_ino) or identity != _identity(file, path):
@@ -111,9 +116,9 @@ def _identity(file: File, path: Path) -> tuple[int, ...] | None:
     return source.identity[:2] if isinstance(source, FileSource) else None
 
 
-def _agrees(file: File, written: File, step: Step) -> bool:
+def _agrees(source: Tensor, target: Tensor, step: Step) -> bool:
     """Whether a tensor's values are the source's, or as far from them as was measured when they were written."""
-    source, target, distance = file[step.name], written[step.spec.name], Distance()
+    distance = Distance()
     if source.shape != target.shape:
         return False
     for region in panels(source.shape, (1,) * len(source.shape), 8):

@@ -100,7 +100,9 @@ class Encoding:
 class TensorSpec:
     """A logical tensor. `encodings` are ranked, best first; `extras` are parts that no codec reads.
 
-    `tied_to` names the tensor whose bytes it shares; `problem` says why its values cannot be given.
+    `tied_to` names the tensor whose bytes it shares; `problem` says why its values cannot be given. `row_names`: of a
+    stacked tensor, what stands before and after the number in the names of its rows, where other formats store each row
+    of the first axis as a tensor of its own.
     """
 
     name: str
@@ -111,6 +113,7 @@ class TensorSpec:
     tied_to: str | None = None
     attrs: Mapping[str, Any] = field(factory=dict)
     problem: str | None = None
+    row_names: tuple[str, str] | None = None
 
     @property
     def elements(self) -> int:

@@ -31,6 +31,7 @@ class Step:
     numbers, to another byte order), "repack" (codes), "encode" (through floats).
 
     `codec`: the target's, with what it was told for encoding alone (`Codec.for_encoding`), which `spec` does not show.
+    `stack`, `row`: of a tensor that the target stacks with others, the stacked tensor and which of its rows it is.
     `quality`: of an encoding with loss, how far the written values are from the source's; measured while writing.
     """
 
@@ -46,6 +47,13 @@ class Step:
     spec: TensorSpec = field(repr=False)
     codec: CodecSpec = field(repr=False)
     origin: Encoding = field(repr=False)
+    stack: str = ""
+    row: int | None = None
+
+    @property
+    def written(self) -> str:
+        """The name of the target's tensor that holds it."""
+        return self.stack or self.spec.name
 
     @property
     def bits(self) -> float:
@@ -54,7 +62,7 @@ class Step:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        keys = ("name", "action", "source", "target", "stored", "size", "bits", "note")
+        keys = ("name", "written", "row", "action", "source", "target", "stored", "size", "bits", "note")
         quality = self.quality.to_dict() if self.quality else None
         return {**{key: getattr(self, key) for key in keys}, "exactness": str(self.exactness), "quality": quality}
 

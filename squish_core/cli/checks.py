@@ -266,6 +266,9 @@ def conversion_lines(report: Conversion) -> Iterable[str]:
             notes.setdefault(step.note, []).append(step.name)
     for note, names in notes.items():
         yield f"note: {counted(len(names), 'tensor')} {note} ({names[0]}{', ...' if len(names) > 1 else ''})"
+    if stacked := [step for step in report.steps if step.stack]:
+        stacks = counted(len({step.stack for step in stacked}), "stacked tensor")
+        yield f"note: {counted(len(stacked), 'tensor')} written as rows of {stacks} ({stacked[0].stack}, ...)"
     yield from (f"note: {note}" for note in report.notes)
     yield from (f"warning: no tensor matches {pattern!r}, so nothing is kept by it" for pattern in report.unused)
     if report.deleted:

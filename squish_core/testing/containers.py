@@ -159,6 +159,7 @@ class ContainerSuite(HostileInput):
         assert planned.size in (None, made.size), "the dry run predicted another size"
         with self.open(target) as copy:
             assert list(copy) == list(file)
+            assert {step.written for step in made.steps} <= set(copy), "the report names tensors that are not there"
             for name in file:
                 _assert_same_tensor(file[name], copy[name])
             assert not comparison.changed(file.index.meta, copy.index.meta, comparison.equal_meta)

@@ -242,9 +242,7 @@ def test_the_report_says_when_other_codes_are_converted_than_are_read(doubly_enc
     assert not squish.diff(doubly_encoded, tmp_path / "out.zt").same
 
 
-def test_the_report_has_no_note_when_the_first_encoding_is_converted(
-    doubly_encoded: Path, tmp_path: Path
-) -> None:
+def test_the_report_has_no_note_when_the_first_encoding_is_converted(doubly_encoded: Path, tmp_path: Path) -> None:
     report = squish.convert(doubly_encoded, tmp_path / "mlx", "mlx")
     assert report.steps[0].note == ""
     assert report.dropped == (Dropped("encoding", "int8", where="up.weight"),)

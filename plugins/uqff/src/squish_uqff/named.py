@@ -13,6 +13,7 @@ from squish_core.api import FormatError, Part, Problem, SquishError, TensorSpec,
 
 from . import tables
 from .layers import Layer, make_bias, make_broken, make_weight, refuse
+from .names import row_names
 from .shards import Stored
 
 MARK = ".weight.format"
@@ -92,7 +93,8 @@ def _layer(key: str, parts: Mapping[str, Part], stored: Stored) -> Layer:
         Problem(code="field", severity="warning", where=name, message=f"{field[:80]!r} is no field of this type")
         for field in sorted(more)
     )
-    weight = evolve(weight, extras={**weight.extras, **{field: parts[field] for field in sorted(more)}})
+    extras = {**weight.extras, **{field: parts[field] for field in sorted(more)}}
+    weight = evolve(weight, extras=extras, row_names=row_names(key, len(weight.shape)))
     return Layer(weight, make_bias(f"{key}.bias", parts["bias"]) if "bias" in parts else None, problems)
 
 

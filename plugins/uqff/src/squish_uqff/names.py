@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,9 @@ from attrs import frozen
 DENSE = frozenset(("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"))
 MOE = frozenset(("qwen3_moe",))
 KNOWN = DENSE | MOE
+EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(\w+_proj)")
+"""Layers that 1.2 stacks: all experts of a kind are one layer without the number."""
+STACK = re.compile(r"(.*\.mlp\.experts\.)(\w+_proj)")
 MAX_LAYERS, MAX_EXPERTS = 10_000, 10_000
 
 
@@ -20,6 +24,12 @@ class Expected:
 
     name: str
     shape: tuple[int, int]
+
+
+def row_names(key: str, rank: int) -> tuple[str, str] | None:
+    """What stands before and after the number in the names of the experts' weights; None for a layer of no stack."""
+    stack = STACK.fullmatch(key)
+    return (stack[1], f".{stack[2]}.weight") if stack and rank > 2 else None
 
 
 def name_layers(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,9 +13,9 @@ from squish_core.api import Part, TensorSpec, dtypes
 
 from . import tables
 from .choosing import GGML_CODES, isq_of, key_of
+from .names import EXPERT
 
 Streams = Mapping[str, Any]
-EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(\w+_proj)")
 STACKED = (tables.GGUF, tables.UNQUANT, tables.AFQ, tables.MXFP4)
 CODE_OF = {dtype: code for code, dtype in tables.DTYPES.items()}
 

@@ -72,10 +72,9 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
     layers, rest = layers_of(specs, stack=True)
     notes = (_NUMBERED,) if any(layer.key.isdigit() for layer in layers) else ()
     files = plan(layers, rest, meta, options)
-    size = sum(file.size for file in files) + len(_report(layers, files))
-    return Layout(
-        size=size + sum(assets[name] for name in _kept(assets)), dropped=(*dropped_texts(meta), *dropped), notes=notes
-    )
+    size = sum(file.size for file in files) + len(_report(layers, files)) + sum(assets[name] for name in _kept(assets))
+    stacks = {layer.spec.name: layer.owners for layer in layers if layer.spec.name not in layer.owners}
+    return Layout(size=size, dropped=(*dropped_texts(meta), *dropped), notes=notes, stacks=stacks)
 
 
 def write(
