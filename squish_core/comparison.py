@@ -95,8 +95,8 @@ def diff(
             assets=changed(first.assets, second.assets, lambda x, y: equal_bytes(x.raw, y.raw)),
         )  # fmt: skip
     finally:
-        for item, given in zip(opened, (a, b)):
-            if item is not given:
+        for item, argument in zip(opened, (a, b)):
+            if item is not argument:
                 item.close()
 
 
@@ -111,7 +111,7 @@ def matched(first: File, second: File, only: str | Iterable[str]) -> dict[str, P
     pairs = {
         name: (_tensor(first, first_rows, name), _tensor(second, second_rows, name))
         for name in (*first, *(name for name in second if name not in first))
-        if (name in selected if selected else name not in complete)
+        if (name in selected if selected else name not in complete or (name in first and name in second))
     }
     if strange := sorted(selected.difference(pairs)):
         raise TensorError("neither file has a tensor of this name", found=", ".join(strange), code="name")

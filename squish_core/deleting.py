@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
 from squish_core import checking, handles
@@ -29,9 +29,11 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
 
     FormatError where deleting them would lose something, or might; asked before anything is written.
     """
-    paths = tuple(_paths(file))
+    numbers = {extent[0] for spec in file.index.tensors.values() for extent in spec_extents(spec)}
+    paths = tuple(_paths(file, numbers))
     whole = target.resolve()
-    lost = [str(item) for item in dropped if (item.kind, item.name) not in _DISPENSABLE and not _stays(file, item)]
+    required = [item for item in dropped if (item.kind, item.name) not in _DISPENSABLE]
+    lost = [str(item) for item in required if not _stays(file, item, numbers)]
     doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code == "shard"]
     links = [path for path in paths if any(place.is_symlink() for place in (path, *_folders_in(file, path)))]
     reasons = {
@@ -79,24 +81,20 @@ def delete(file: File, paths: Sequence[Path], target: Path, form: str, steps: Se
             ) from None  # fmt: skip
 
 
-def _paths(file: File) -> Iterator[Path]:
+def _paths(file: File, numbers: Set[int]) -> Iterator[Path]:
     place = file.source.path
     if place is None or file.source.packed:
         return
     folder = place if file.source.is_dir else place.parent
-    yield from (folder / file.index.files[number].name for number in sorted(_files_of_tensors(file)))
+    yield from (folder / file.index.files[number].name for number in sorted(numbers))
 
 
-def _files_of_tensors(file: File) -> set[int]:
-    return {extent[0] for spec in file.index.tensors.values() for extent in spec_extents(spec)}
-
-
-def _stays(file: File, item: Dropped) -> bool:
-    """Whether it is an asset in a file that is not deleted."""
+def _stays(file: File, item: Dropped, numbers: Set[int]) -> bool:
+    """Whether it is an asset in another file than those with these numbers, which are deleted."""
     part = file.index.assets.get(item.name) if item.kind == "asset" else None
     if part is None or not part.segments:
         return False
-    return _files_of_tensors(file).isdisjoint(segment.file for segment in part.segments)
+    return not any(segment.file in numbers for segment in part.segments)
 
 
 def _folders_in(file: File, path: Path) -> Iterator[Path]:

@@ -187,14 +187,14 @@ def test_a_source_replaced_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.M
     "what", ["itself", "its folder's place", "part", "a link", "one shard", "bytes", "metadata", "asset"]
 )
 def test_what_is_refused_before_anything_is_written(tmp_path: Path, model: Path, what: str) -> None:
-    source, target, told = model, tmp_path / "out", {}
+    source, target, options = model, tmp_path / "out", {}
     if what == "itself":
         source = target = shard(tmp_path / "m.safetensors")
-        told = {"to": "safetensors"}
+        options = {"to": "safetensors"}
     elif what == "its folder's place":
         target = model
     elif what == "part":
-        told = {"only": "norm"}
+        options = {"only": "norm"}
     elif what == "a link":
         real = (model / "model-00001-of-00002.safetensors").rename(tmp_path / "blob")
         (model / "model-00001-of-00002.safetensors").symlink_to(real)
@@ -205,10 +205,10 @@ def test_what_is_refused_before_anything_is_written(tmp_path: Path, model: Path,
     elif what == "asset":
         source = tmp_path / "m.zt"
         squish.convert(model, source, "ztensor")
-        told = {"to": "safetensors"}
-    given = (model / "model-00001-of-00002.safetensors").read_bytes() if what == "bytes" else source
+        options = {"to": "safetensors"}
+    argument = (model / "model-00001-of-00002.safetensors").read_bytes() if what == "bytes" else source
     with pytest.raises(SquishError, match="cannot be deleted"):
-        squish.convert(given, target, **{"to": "npydir", "delete_source": True, **told})
+        squish.convert(argument, target, **{"to": "npydir", "delete_source": True, **options})
     assert kept(source)
     assert target == source or not (tmp_path / "out").exists()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from squish_safetensors.header import dump_header
 
 import squish_core as squish
 from squish_core.api import SquishError
@@ -83,3 +84,24 @@ def write_plain(path: Path, tensors: dict[str, np.ndarray]) -> None:
         data += raw
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+
+
+@pytest.mark.parametrize(("name", "config", "note"), [
+    ("model.layers.0.mlp.up_proj.weight", True, None),
+    ("model.layers.0.mlp.up_proj.weight", False, "no config: mlx-lm cannot load this"),
+    ("blk.0.ffn_up.weight", True, "names are GGUF's: mlx-lm cannot load this"),
+    ("blk.0.ffn_up.weight", False, "no config, names are GGUF's: mlx-lm cannot load this"),
+    ("token_embd.weight", True, "names are GGUF's: mlx-lm cannot load this"),
+])  # fmt: skip
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_the_report_says_what_mlx_lm_cannot_load(
+    tmp_path: Path, name: str, config: bool, note: str | None, dry_run: bool
+) -> None:
+    (tmp_path / "m").mkdir()
+    array = np.ones((8, 64), np.float32)
+    (tmp_path / "m" / "model.safetensors").write_bytes(dump_header([(name, "f32", array.shape)], {}) + array.tobytes())
+    if config:
+        (tmp_path / "m" / "config.json").write_text('{"model_type": "llama"}')
+    report = squish.convert(tmp_path / "m", tmp_path / "out", "mlx", "q4", dry_run=dry_run)
+    assert report.notes == (() if note is None else (note,))
+    assert report.to_dict()["notes"] == list(report.notes)

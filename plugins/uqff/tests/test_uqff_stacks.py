@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from attrs import evolve
 
 import squish_core as squish
-from squish_core.api import SquishError, TensorError
+from squish_core.api import File, SquishError, TensorError
 
 EXPERT, STACK = "model.layers.0.mlp.experts.{}.up_proj.weight", "model.layers.0.mlp.experts.up_proj.weight"
 NORM = "model.norm.weight"
@@ -139,3 +140,13 @@ def test_a_source_stays_when_one_row_is_damaged(
         squish.convert(source, tmp_path / "out", "uqff", delete_source=True)
     assert caught.value.code == "delete"
     assert source.exists()
+
+
+def test_a_stack_in_both_files_is_compared_besides_its_rows(model: Callable[..., Path], tmp_path: Path) -> None:
+    squish.convert(model(), tmp_path / "out", "uqff")
+    with squish.open(tmp_path / "out") as file:
+        spec = file.index.tensors[STACK]
+        rows = {EXPERT.format(row): evolve(spec, name=EXPERT.format(row), row_names=None) for row in range(3)}
+        both = File(file.source, evolve(file.index, tensors={**file.index.tensors, **rows}), file.registry, file.limits)
+        states = {item.name: item.state for item in squish.diff(file, both).tensors}
+    assert states == {STACK: "bytes", NORM: "bytes", **{EXPERT.format(row): "shape" for row in range(3)}}

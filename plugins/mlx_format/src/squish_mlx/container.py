@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
 from squish_safetensors.checkpoint import Checkpoint
 from squish_safetensors.layers import CONFIG, Files, Parts, collect, names_nothing, refine
 
@@ -12,9 +13,11 @@ from squish_core.api import (
     Encoding,
     FormatError,
     Index,
+    Layout,
     Limits,
     Options,
     Outgoing,
+    Part,
     Problem,
     Refusal,
     Source,
@@ -58,6 +61,11 @@ class Mlx(Checkpoint):
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)
+
+    def layout(
+        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+    ) -> Layout:
+        return evolve(super().layout(specs, meta, assets, options), notes=writer.notes(specs, assets))
 
     def lower(self, tensor: Outgoing, options: Options) -> list[Outgoing]:
         return writer.lower(tensor)

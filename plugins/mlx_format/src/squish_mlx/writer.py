@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import asdict
 from squish_codecs.affine import Affine
 from squish_codecs.families import affine_form
 from squish_safetensors import writer
-from squish_safetensors.layers import bare, lowered
+from squish_safetensors.layers import CONFIG, bare, lowered
 
 from squish_core.api import CodecSpec, Encoding, Outgoing, Part, Refusal, SquishError, TensorSpec
 from squish_mlx.modes import (
@@ -24,6 +25,8 @@ from squish_mlx.modes import (
     Mode,
     affine_params,
 )  # fmt: skip
+
+_GGUF_NAME = re.compile(r"blk\.[0-9]+\.|token_embd\.|output_norm\.")
 
 
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
@@ -69,6 +72,16 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str,
     stated = {layer: _stated(mode) for layer, mode in modes.items() if mode != common}
     declared = {**_stated(common), **stated}
     return {**kept, "quantization": declared, "quantization_config": declared}
+
+
+def notes(specs: Sequence[TensorSpec], assets: Iterable[str]) -> tuple[str, ...]:
+    """What keeps mlx-lm from loading the checkpoint."""
+    missing = {
+        "no config": CONFIG not in assets,
+        "names are GGUF's": any(_GGUF_NAME.match(spec.name) for spec in specs),
+    }
+    reasons = ", ".join(reason for reason, holds in missing.items() if holds)
+    return (f"{reasons}: mlx-lm cannot load this",) if reasons else ()
 
 
 def _stated(mode: Mode) -> dict[str, Any]:
