@@ -17,6 +17,8 @@ from squish_core.structure import spec_extents
 
 _SAME = 1e-6
 """Relative difference of two error measures that were summed in another order."""
+_DOUBTS = ("shard", "edit-running")
+"""Codes of notes about a source that may hold more than was read."""
 _SAID_BY_NAME = "meta format"
 """Metadata whose loss stops nothing: which framework a safetensors file was saved by."""
 
@@ -29,7 +31,7 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
     paths = tuple(_paths(file))
     whole = target.resolve()
     lost = [what for what in dropped if what != _SAID_BY_NAME]
-    doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code == "shard"]
+    doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code in _DOUBTS]
     links = [path for path in paths if any(place.is_symlink() for place in (path, *_folders_in(file, path)))]
     reasons = {
         "it is compressed whole, or not on a disk": not paths,

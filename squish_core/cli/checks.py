@@ -266,6 +266,7 @@ def conversion_lines(report: Conversion) -> Iterable[str]:
             notes.setdefault(step.note, []).append(step.name)
     for note, names in notes.items():
         yield f"note: {counted(len(names), 'tensor')} {note} ({names[0]}{', ...' if len(names) > 1 else ''})"
+    yield from (f"note: {note}" for note in report.notes)
     yield from (f"warning: no tensor matches {pattern!r}, so nothing is kept by it" for pattern in report.unused)
     if report.deleted:
         yield from ("would delete:" if report.dry_run else "deleted:", *(f"  {path}" for path in report.deleted))
