@@ -190,6 +190,7 @@ class Plan:
             source=self.file.name, target=str(self.target), format=self.format, steps=tuple(self.steps),
             source_size=self.file.size, dropped=tuple(dropped), dry_run=dry_run,
             size=None if self.packing else layout.size,
+            notes=tuple(f"{problem.where}: {problem.message}" for problem in self.file.source.problems()),
             # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
             unused=tuple(
                 rule.pattern for rule in self.rules if rule.pattern and not any(map(rule.matches, index.tensors))

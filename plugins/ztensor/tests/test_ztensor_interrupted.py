@@ -144,6 +144,15 @@ def test_a_torn_append_is_a_warning_that_strict_refuses(model: Path) -> None:
     assert (report.ok, report.clean) == (True, False)
 
 
+def test_a_conversion_of_a_torn_file_says_so(model: Path, tmp_path: Path) -> None:
+    with squish.open(model) as file:
+        assert squish.convert(file, tmp_path / "new.zt", dry_run=True).notes == ()
+    tear(model)
+    report = squish.convert(model, tmp_path / "new.zt")
+    assert [note.startswith("model.zt: ") for note in report.notes] == [True]
+    assert contents(tmp_path / "new.zt") == OLD
+
+
 def test_a_torn_append_is_seen_through_a_link(model: Path, tmp_path: Path) -> None:
     tear(model)
     (tmp_path / "other").mkdir()
