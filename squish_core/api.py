@@ -38,7 +38,8 @@ _NAMES = {
     "squish_core.plugins": ("Registry",),
     "squish_core.chains": ("Chain",),
     "squish_core.statistics": ("Statistics",),
-    "squish_core.writing": ("Outgoing", "Sink", "Stream", "appended_file", "atomic_file", "atomic_folder"),
+    "squish_core.writing": ("Outgoing", "Sink", "Stream"),
+    "squish_core.atomic": ("LockedFile", "appended_file", "atomic_file", "atomic_folder", "locked_file"),
     "squish_core.conversion": ("Conversion", "convert", "outgoing"),
     "squish_core.cli.output": ("Answer",),
     "squish_core.cli.progress": ("Progress",),
@@ -54,6 +55,11 @@ __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
     from squish_core import dtypes as dtypes
+    from squish_core.atomic import LockedFile as LockedFile
+    from squish_core.atomic import appended_file as appended_file
+    from squish_core.atomic import atomic_file as atomic_file
+    from squish_core.atomic import atomic_folder as atomic_folder
+    from squish_core.atomic import locked_file as locked_file
     from squish_core.backends.base import OPS as OPS
     from squish_core.backends.base import Availability as Availability
     from squish_core.backends.base import Backend as Backend
@@ -150,9 +156,6 @@ if TYPE_CHECKING:
     from squish_core.writing import Outgoing as Outgoing
     from squish_core.writing import Sink as Sink
     from squish_core.writing import Stream as Stream
-    from squish_core.writing import appended_file as appended_file
-    from squish_core.writing import atomic_file as atomic_file
-    from squish_core.writing import atomic_folder as atomic_folder
 
 
 def __getattr__(name: str) -> Any:

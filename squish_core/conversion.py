@@ -15,12 +15,14 @@ from attrs import asdict, evolve, frozen
 
 from squish_core import handles
 from squish_core.activations import Activations
+from squish_core.atomic import atomic_file, atomic_folder
 from squish_core.checking import check_part
 from squish_core.containers import Container, Dropped
 from squish_core.deleting import deletable, delete
 from squish_core.digests import file_problems, is_known
 from squish_core.distances import Distance
 from squish_core.errors import FormatError
+from squish_core.files import common_mode
 from squish_core.guard import guarded, uncollected
 from squish_core.handles import File
 from squish_core.known import SUFFIXES
@@ -32,7 +34,7 @@ from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, check_patterns, expand, parse_format, parse_rules
 from squish_core.steps import Decision, Step, note_origin
 from squish_core.streams import copied, encoded, repacked, widened
-from squish_core.writing import Outgoing, Sink, atomic_file, atomic_folder
+from squish_core.writing import Outgoing, Sink
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -197,8 +199,9 @@ class Plan:
         )
         return Conversion(
             source=self.file.name, target=str(self.target), format=self.format, steps=tuple(steps),
-            source_size=self.file.size, dropped=tuple(dropped), notes=layout.notes, dry_run=dry_run,
+            source_size=self.file.size, dropped=tuple(dropped), dry_run=dry_run,
             size=None if self.packing else layout.size,
+            notes=(*layout.notes, *(f"{problem.where}: {problem.message}" for problem in self.file.source.problems())),
             # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
             unused=tuple(
                 rule.pattern for rule in self.rules if rule.pattern and not any(map(rule.matches, index.tensors))
@@ -207,15 +210,15 @@ class Plan:
 
     def carry_out(self, report: Conversion, doomed: Sequence[Path], progress: Progress | None) -> Conversion:
         """Write the target, then delete what is `doomed`; the report with what was measured."""
-        self.write(progress, report.size)
+        notes = self.write(progress, report.size)
         steps = tuple(evolve(step, quality=self.quality.get(step.name)) for step in report.steps)
         size = _size_of(self.target)
         if doomed:
             delete(self.file, doomed, self.target, self.format, steps)
-        return evolve(report, steps=steps, size=size)
+        return evolve(report, steps=steps, size=size, notes=(*report.notes, *notes))
 
-    def write(self, progress: Progress | None, size: int | None) -> None:
-        """Write beside the target and rename; `size` is the predicted one, headers and all."""
+    def write(self, progress: Progress | None, size: int | None) -> list[str]:
+        """Write beside the target and rename; `size` is the predicted one, headers and all. Returns notes."""
         total = size or sum(step.size for step in self.steps)
         done, current = 0, ""
 
@@ -234,11 +237,13 @@ class Plan:
         # A full disk may show only when the file is closed, so that the guard is around that, too.
         with guarded(FormatError, "writing", file=str(self.target)), self._atomic(advance) as sink:
             self.container.write(sink, tensors, self.file.index.meta, assets, self.options)
+        return sink.notes
 
     def _atomic(self, advance: Callable[[int], None]) -> AbstractContextManager[Sink]:
+        mode = common_mode(_paths_of(self.file))
         if self.container.writes_folder(self.options):
-            return atomic_folder(self.target, advance)
-        return atomic_file(self.target, advance, self.known.byte_codec(self.packing) if self.packing else None)
+            return atomic_folder(self.target, advance, mode)
+        return atomic_file(self.target, advance, self.known.byte_codec(self.packing) if self.packing else None, mode)
 
     def outgoing(self, start: Callable[[str], None] | None = None) -> list[Outgoing]:
         """The tensors as the target holds them, their parts as streams; `start` is told each one's name in its turn.
@@ -333,3 +338,12 @@ def format_for(target: Path, known: Registry) -> str:
 def _size_of(target: Path) -> int:
     files = target.rglob("*") if target.is_dir() else [target]
     return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def _paths_of(file: File) -> list[Path]:
+    """The files and the folder that a model lies in; none for bytes in memory."""
+    place, source = file.path, file.source
+    if place is None or source.packed:
+        return [place] if place else []
+    folder = place if source.is_dir else place.parent
+    return [place, *(folder / ref.name for ref in file.index.files)]

@@ -22,6 +22,8 @@ _SAME = 1e-6
 """Relative difference of two error measures that were summed in another order."""
 _DISPENSABLE = (("metadata", "format"),)
 """What may be lost: the framework that saved a safetensors file."""
+_DOUBTS = ("shard", "edit-running")
+"""Codes of notes about a source that may hold more than was read."""
 
 
 def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence[Dropped]) -> tuple[Path, ...]:
@@ -34,7 +36,7 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
     whole = target.resolve()
     required = [item for item in dropped if (item.kind, item.name) not in _DISPENSABLE]
     lost = [str(item) for item in required if not _stays(file, item, numbers)]
-    doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code == "shard"]
+    doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code in _DOUBTS]
     links = [path for path in paths if any(place.is_symlink() for place in (path, *_folders_in(file, path)))]
     reasons = {
         "it is compressed whole, or not on a disk": not paths,

@@ -5,10 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import reduce
+from operator import and_
 from pathlib import Path
 from typing import Any
 
 from squish_core.errors import FormatError, TruncatedError
+from squish_core.journal import committed_size
 from squish_core.mapping import mapped
 from squish_core.source import BytesSource, Source, check_plain_name, closed
 
@@ -38,8 +43,11 @@ class FileSource(Source):
         except OSError as error:
             raise missing(path, error) from None
         info = os.fstat(handle.fd)
-        super().__init__(str(path), info.st_size)
+        size, finding = committed_size(path, handle.fd) if stat.S_ISREG(info.st_mode) else (info.st_size, None)
+        super().__init__(str(path), size)
         self.path = path
+        if finding:
+            self.findings = (finding,)
         self.identity = _identity(info)
         self._handle: _Handle | None = handle
         self._map: memoryview | None = None
@@ -219,6 +227,15 @@ def regular_files(folder: Path) -> tuple[str, ...]:
         return ()
     except OSError as error:
         raise missing(folder, error) from None
+
+
+def common_mode(paths: Iterable[Path]) -> int | None:
+    """The permissions to read and write that all files and folders in `paths` grant; None if there are none."""
+    modes = []
+    for path in paths:
+        with suppress(OSError):
+            modes.append(path.stat().st_mode)
+    return reduce(and_, modes, 0o666) if modes else None
 
 
 def missing(path: Path, error: Exception) -> FormatError:

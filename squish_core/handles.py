@@ -57,6 +57,8 @@ def open(  # noqa: A001
         source = unpacked(source, known, limits)
         lent = source.lend(open_folder(assets)) if assets is not None else ()
         index = with_assets(read_index(source, known, limits, format), source, lent)
+        if found := source.problems():
+            index = evolve(index, problems=(*index.problems, *found))
         file = File(source, index, known, limits)
         if strict:
             fail_on_warnings(file)

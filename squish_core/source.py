@@ -6,9 +6,12 @@ import os
 import threading
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from squish_core.errors import ClosedError, FormatError, TruncatedError
+
+if TYPE_CHECKING:
+    from squish_core.model import Problem
 
 HEAD, TAIL = 4096, 64
 LENT = (".json", ".jinja", ".txt", ".model")
@@ -27,6 +30,8 @@ class Source:
     path: Path | None = None
     packed: tuple[str, int] | None = None
     """Codec and size of the compressed file that this is the content of, where it is one."""
+    findings: tuple[Problem, ...] = ()
+    """What is wrong with the file itself, whatever its format: an interrupted append."""
 
     def __init__(self, name: str, size: int) -> None:
         self.name, self.size = name, size
@@ -78,6 +83,11 @@ class Source:
         """Sorted names of the regular files in the folder (for a file: the folder it lies in) and of those lent, or
         in a folder in it."""
         return tuple(sorted({*self._names(folder), *(() if folder else self._lent)}))
+
+    def problems(self) -> tuple[Problem, ...]:
+        """Findings of this file and of those opened beside it so far."""
+        with self._lock:
+            return (*self.findings, *(finding for member in self._members.values() for finding in member.findings))
 
     def stat(self, path: str) -> tuple[int, int] | None:
         """Size, and time of change in ns, of what lies in the folder, unopened; None where nothing does, or where

@@ -1,31 +1,29 @@
-"""Writing: a temporary beside the target, flushed and synced, then renamed; nothing is lost when it fails."""
+"""Sinks: where containers write bytes, and the streams of tensors that they take; `atomic` makes them."""
 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO
 
 from squish_core.errors import FormatError
-from squish_core.files import home_hint
 from squish_core.model import Part, TensorSpec
 from squish_core.source import Source, check_plain_name
 from squish_core.stored import StoredArray
 from squish_core.syncing import STEP, Syncer
 
-if TYPE_CHECKING:
-    from squish_core.codecs.base import ByteCodec
-
 _PAGE, _PIECE = 4096, 2 << 20
 _ZEROS = bytes(_PAGE)
-_Made = TypeVar("_Made")
 
 
 class Sink:
-    """Where a container writes: sequential bytes into one file, or several files of a folder."""
+    """Where a container writes: sequential bytes into one file, or several files of a folder.
+
+    `notes`: what a user should read about the write, complete once it is over. `mode`: permissions of the files of a
+    folder, masked by the umask.
+    """
 
     def __init__(
         self,
@@ -34,10 +32,13 @@ class Sink:
         progress: Callable[[int], None] | None,
         position: int = 0,
         syncer: Syncer | None = None,
+        mode: int | None = None,
     ) -> None:
         self._file, self._folder, self._progress, self._syncer = file, folder, progress, syncer
         self._position, self._begun = position, position
+        self._mode = mode
         self.kernel_copy = True
+        self.notes: list[str] = []
 
     def tell(self) -> int:
         """Bytes of the file so far."""
@@ -116,7 +117,8 @@ class Sink:
         place = self._folder / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         assert self._syncer is not None
-        with place.open("xb") as file:
+        mode = 0o666 if self._mode is None else self._mode
+        with open(place, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield Sink(file, None, self._progress, syncer=self._syncer)
             self._syncer.finish(file)
 
@@ -216,108 +218,3 @@ class Stream:
                 "a part came out in another size than declared",
                 expected=self.part.nbytes, found=sink.tell() - start, code="size",
             )  # fmt: skip
-
-
-@contextmanager
-def atomic_file(
-    target: Path, progress: Callable[[int], None] | None = None, packing: ByteCodec | None = None
-) -> Iterator[Sink]:
-    """A Sink whose file takes the target's place only when the block ends well; `packing` compresses it whole."""
-    _check_plain(target)
-    _check_parent(target)
-    temporary = _beside(target)
-    try:
-        # A stop may come while it is made: inside, what is there by then is taken away.
-        with _made(target, lambda: temporary.open("x+b", buffering=1 << 20)) as file, closing(Syncer()) as syncer:
-            if packing is None:
-                yield Sink(file, None, progress, syncer=syncer)
-            else:
-                with packing.packing(file.write) as write:
-                    yield PackedSink(write, progress)
-            syncer.finish(file)
-            syncer.wait()
-        os.replace(temporary, target)
-        _sync_folder(target.parent)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-
-
-@contextmanager
-def appended_file(target: Path) -> Iterator[Sink]:
-    """A Sink at the end of a file that is there; synced when the block ends well, else cut back to what it was."""
-    _check_plain(target)
-    file = _made(target, lambda: target.open("r+b", buffering=1 << 20))
-    size = file.seek(0, os.SEEK_END)
-    try:
-        with file, closing(Syncer()) as syncer:
-            yield Sink(file, None, None, size, syncer)
-            syncer.finish(file)
-            syncer.wait()
-    except BaseException:
-        # Closed first, though that may fail too (a full disk): what is buffered must not come after the cut.
-        os.truncate(target, size)
-        raise
-
-
-@contextmanager
-def atomic_folder(target: Path, progress: Callable[[int], None] | None = None) -> Iterator[Sink]:
-    """A Sink of a new folder that appears only when the block ends well; an existing one is not touched."""
-    if target.exists() or target.is_symlink():
-        raise FormatError("already exists", file=str(target), code="exists", hint="Name a new folder, or remove it.")
-    _check_parent(target)
-    temporary = _beside(target)
-    try:
-        _made(target, temporary.mkdir)
-        with closing(Syncer()) as syncer:
-            yield Sink(None, temporary, progress, syncer=syncer)
-            syncer.wait()
-        for folder in (*(path for path in temporary.rglob("*") if path.is_dir()), temporary):
-            _sync_folder(folder)
-        os.rename(temporary, target)
-        _sync_folder(target.parent)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-
-
-def _check_parent(target: Path) -> None:
-    folder = target.parent
-    if not folder.is_dir():
-        hint = home_hint(folder) or "Create it first."
-        raise FormatError("the folder does not exist", file=str(folder), code="missing", hint=hint)
-
-
-def _check_plain(target: Path) -> None:
-    if target.is_symlink() or (target.exists() and not target.is_file()):
-        kind = "a link" if target.is_symlink() else "a folder" if target.is_dir() else "no regular file"
-        raise FormatError(
-            f"is {kind}, and is not written through", file=str(target), code="file-kind",
-            hint="Name a file in it." if kind == "a folder" else "Name a plain file.",
-        )  # fmt: skip
-
-
-def _made(target: Path, make: Callable[[], _Made]) -> _Made:
-    """The file or folder that `make` makes; FormatError where it cannot."""
-    try:
-        return make()
-    except OSError as error:
-        raise FormatError(
-            "cannot be written", file=str(target), found=error.strerror, code="unwritable",
-            hint=f"Check that {str(target.parent)!r} lets you make files and that the name is not too long.",
-        ) from None  # fmt: skip
-
-
-def _beside(target: Path) -> Path:
-    """A new hidden name in the target's folder; what is made there gets the permissions of any new file."""
-    return target.with_name(f".{target.name}.{os.urandom(8).hex()}.part")
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import struct
 import sys
 from collections import UserList
@@ -39,6 +41,7 @@ from squish_core.cli.output import plain_data
 from squish_core.cli.summaries import shortened
 from squish_core.containers import Layout
 from squish_core.errors import SquishError
+from squish_core.journal import Journal, write_journal
 
 NAMES = {"a.weight": [[1.0, 2.0], [3.0, 4.0]], "a.bias": [5.0, 6.0], "b.weight": [[7.0, 8.0], [9.0, 1.0]]}
 META = {"name": "toy\nsecond line", "vocabulary": [f"w{i}" for i in range(100)]}
@@ -560,6 +563,86 @@ def test_of_a_large_family_only_the_number_is_listed() -> None:
     assert listed({"codecs": [*family, "affine"]}) == "codecs affine ggml.* (7)"
     assert listed({"codecs": family[:2]}) == "codecs ggml.q0_0 ggml.q1_0"
     assert listed({"codecs": [f"codec{number}" for number in range(9)]}).count("codec") == 10
+
+
+def part(folder: Path, name: str, size: int = 3) -> Path:
+    path = folder / f".{name}.{'0' * 16}.part"
+    path.write_bytes(bytes(size))
+    return path
+
+
+def test_doctor_lists_what_dead_writers_left_in_a_folder_and_removes_it(squish: Any, tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    (tmp_path / "inner").mkdir()
+    gone = [part(tmp_path / "inner", "b.toy", 5000), part(tmp_path, "a.toy")]
+    os.utime(gone[0], (1000, 1000))
+    with part(tmp_path, "c.toy").open("rb") as live:
+        fcntl.flock(live, fcntl.LOCK_EX)
+        ran = squish("doctor", str(tmp_path), "--json")
+        rows = {row["file"]: row for row in ran.json["temporaries"]}
+        assert [(rows[str(path)]["state"], rows[str(path)]["size"]) for path in gone] == [("dead", 5000), ("dead", 3)]
+        assert rows[str(gone[0])]["age"] > 1e9 > 1000 > rows[str(gone[1])]["age"]
+        assert rows[str(gone[0])]["target"] == str(tmp_path / "inner" / "b.toy")
+        text = squish("doctor", str(tmp_path)).out
+        assert all(str(path) in text for path in gone)
+        assert str(live.name) not in text
+        ran = squish("doctor", str(tmp_path), "--clean", "--json")
+        assert sorted(row["state"] for row in ran.json["temporaries"]) == ["live", "removed", "removed"]
+        assert (ran.code, [path.exists() for path in gone], os.path.exists(live.name)) == (0, [False, False], True)
+    assert squish("doctor", str(tmp_path), "--clean").code == 0
+    assert squish("doctor", str(tmp_path)).out == "no interrupted write left anything here\n"
+
+
+def test_doctor_says_what_it_could_not_remove(squish: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = part(tmp_path, "a.toy")
+
+    def refused(self: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    ran = squish("doctor", str(tmp_path), "--clean", "--json")
+    (row,) = ran.json["temporaries"]
+    assert (ran.code, ran.json["ok"], row["state"], row["error"]) == (1, False, "dead", "Permission denied")
+    assert path.exists()
+
+
+def test_doctor_names_torn_appends_and_leaves_them(squish: Any, tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(b"old")
+    with path.open("r+b") as file:
+        write_journal(path, Journal.of(file.fileno()), 0o644)
+        file.seek(0, os.SEEK_END)
+        file.write(bytes(50))
+    assert squish("doctor", str(tmp_path), "--json").json["torn_appends"] == [{"file": str(path), "bytes": 50}]
+    assert "--recover" in squish("doctor", str(tmp_path), "--clean").out
+    assert path.stat().st_size == 53
+
+
+@pytest.mark.parametrize("words", [["--clean"], ["gone"], ["FILE"]])
+def test_doctor_looks_into_folders_only(squish: Any, write: Any, words: list[str]) -> None:
+    ran = squish("doctor", *(write() if word == "FILE" else word for word in words), "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (
+        2, {"--clean": "usage", "gone": "missing", "FILE": "file-kind"}[words[0]],
+    )  # fmt: skip
+
+
+def test_convert_says_that_it_removed_what_its_dead_predecessor_left(squish: Any, write: Any, tmp_path: Path) -> None:
+    source, left = write(), part(tmp_path, "out.toy")
+    ran = squish("convert", source, str(tmp_path / "out.toy"), "--json")
+    assert [left.name in note for note in ran.json["notes"]] == [True]
+    assert not left.exists()
+    part(tmp_path, "out.toy")
+    assert f"note: removed {left.name} (3 bytes)" in squish("convert", source, str(tmp_path / "out.toy")).out
+
+
+def test_convert_keeps_the_targets_permissions_or_takes_the_sources(squish: Any, write: Any, tmp_path: Path) -> None:
+    source, target = Path(write()), tmp_path / "out.toy"
+    source.chmod(0o600)
+    assert squish("convert", str(source), str(target)).code == 0
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    source.chmod(0o644)
+    assert squish("convert", str(source), str(target)).code == 0
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
 
 
 def test_doctor_survives_plugins_in_conflict(squish: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from squish_core import syncing
+from squish_core.atomic import atomic_file, atomic_folder
 from squish_core.errors import FormatError
 from squish_core.guard import guarded
-from squish_core.writing import Sink, atomic_file, atomic_folder
+from squish_core.writing import Sink
 
 
 def names(folder: Path) -> list[str]:

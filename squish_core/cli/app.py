@@ -43,7 +43,7 @@ COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
     "codecs": (listings.codecs, ("squish codecs",)),
     "backends": (listings.backends, ("squish backends",)),
     "plugins": (listings.plugins, ("squish plugins", "SQUISH_PLUGINS=-squish-gguf squish plugins")),
-    "doctor": (listings.doctor, ("squish doctor",)),
+    "doctor": (listings.doctor, ("squish doctor", "squish doctor models --clean")),
 }
 
 

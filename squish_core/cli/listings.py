@@ -11,6 +11,7 @@ import typer
 from squish_core import known
 from squish_core.cli.options import Json
 from squish_core.cli.output import Answer, table
+from squish_core.errors import SquishError
 
 if TYPE_CHECKING:
     from squish_core.entries import Entry
@@ -91,12 +92,27 @@ def plugins(json: Json = False) -> Answer:
     return Answer(data, table(("state", "package", "version", "brings"), "<<<<", rows))
 
 
-def doctor(json: Json = False) -> Answer:
-    """Find out what works here.
+def doctor(
+    folder: Annotated[
+        str | None, typer.Argument(metavar="FOLDER", help="Look for what interrupted writes left in it and below.")
+    ] = None,
+    clean: Annotated[
+        bool, typer.Option("--clean", help="Remove the temporaries of writers that are gone from FOLDER.")
+    ] = False,
+    json: Json = False,
+) -> Answer:
+    """Find out what works here, or clean up a folder.
 
-    Shows versions, the machine, every plugin, which backends run here and why not, and what is not installed. Exit
-    code 1 when something is broken.
+    Without FOLDER: versions, the machine, every plugin, which backends run here and why not, and what is not
+    installed. With FOLDER: what interrupted writes left in it. Exit code 1 when something is broken or cannot be
+    removed.
     """
+    if folder is not None:
+        from squish_core.cli.cleanup import examine
+
+        return examine(folder, clean)
+    if clean:
+        raise SquishError("--clean needs a folder", code="usage", hint="`squish doctor FOLDER --clean`.")
     from squish_core.cli.diagnosis import diagnose
 
     return diagnose()

@@ -9,14 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_core.api import Answer, SquishError, check_patterns
+from squish_core.api import Answer, SquishError, check_patterns, locked_file
 from squish_core.api import open as open_file
 
-from .editing import edit as change
+from .editing import change
 
 EXAMPLES = (
     "squish edit model.zt --add lora.safetensors",
     "squish edit model.zt --remove 'blk.0.*' --set license=MIT --unset note",
+    "squish edit model.zt --recover",
 )
 
 
@@ -37,29 +38,42 @@ def edit(
     unset: Annotated[
         list[str] | None, typer.Option("--unset", metavar="KEY", help="Delete a key of the metadata; repeatable.")
     ] = None,
+    recover: Annotated[
+        bool, typer.Option("--recover", help="Cut off what an interrupted edit left; every edit does so first.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> Answer:
     """Change tensors and metadata of a zTensor file.
 
     A file of wire 2 grows at its end, its old bytes untouched; one of 1.x is rewritten and renamed.
     """
-    if not (add or remove or put or unset):
+    edits = bool(add or remove or put or unset)
+    if not (edits or recover):
         raise SquishError(
-            "nothing to change", file=file, expected="--add, --remove, --set or --unset", code="usage",
+            "nothing to change", file=file, expected="--add, --remove, --set, --unset or --recover", code="usage",
             hint="`squish edit --help` says more.",
         )  # fmt: skip
-    with ExitStack() as opened:
+    with locked_file(Path(file), recover) as lock, ExitStack() as opened:
         old = opened.enter_context(open_file(file, "ztensor"))
         removed = _matching(list(old), remove or [], file)
         deleted = _keys(unset or [], old.meta, file)
         source = opened.enter_context(open_file(add)) if add else None
         added = list(source or ())
         attributes: dict[str, Any] = {**dict.fromkeys(deleted), **dict(map(_pair, put or []))}
-        change(file, add=source, remove=removed, attributes=attributes, limits=old.limits)
+        if edits:
+            change(lock, add=source, remove=removed, attributes=attributes, limits=old.limits)
     size = Path(file).stat().st_size
-    data = {"file": file, "added": added, "removed": removed, "attributes": sorted(attributes), "size": size}
+    data = {
+        "file": file, "added": added, "removed": removed, "attributes": sorted(attributes), "size": size,
+        "recovered": lock.recovered, "notes": lock.notes,
+    }  # fmt: skip
+    lines = [f"note: {note}" for note in lock.notes]
+    if lock.recovered:
+        lines.insert(0, f"recovered {file}: cut off {lock.recovered:,} bytes that an interrupted edit had left")
+    elif recover:
+        lines.insert(0, f"nothing to recover in {file}")
     counts = f"{len(added):,} tensors added, {len(removed):,} removed, {len(attributes):,} keys of metadata changed"
-    return Answer(data, [f"edited {file}: {counts}; {size:,} bytes"])
+    return Answer(data, [*([f"edited {file}: {counts}; {size:,} bytes"] if edits else []), *lines])
 
 
 def _matching(names: list[str], patterns: list[str], file: str) -> list[str]:

@@ -15,6 +15,7 @@ from squish_core.api import (
     File,
     FormatError,
     Limits,
+    LockedFile,
     Outgoing,
     Part,
     Problem,
@@ -27,6 +28,7 @@ from squish_core.api import (
     appended_file,
     atomic_file,
     dtypes,
+    locked_file,
     open_source,
     outgoing,
 )
@@ -56,33 +58,46 @@ def edit(
     deletes a key).
 
     v2: appended and synced; on failure the file is cut back to what it was. 1.x: atomic rewrite without the removed
-    bytes, 1.0 as 1.1. Raises TensorError for a name that is not there or there twice, FormatError for what the file
-    cannot hold.
+    bytes, 1.0 as 1.1. Waits up to 10 s for another edit of the file. Raises TensorError for a name that is not there
+    or there twice, FormatError for what the file cannot hold, and with code `locked` if the other edit goes on.
     """
-    limits, target = limits or Limits(), Path(path)
-    source = open_source(target)
+    with locked_file(Path(path)) as lock:
+        change(lock, add=add, remove=remove, attributes=attributes, limits=limits)
+
+
+def change(
+    lock: LockedFile,
+    *,
+    add: Mapping[str, np.ndarray] | File | None = None,
+    remove: Iterable[str] = (),
+    attributes: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+) -> None:
+    """Change a locked file as `edit` does; what the user should read goes into `lock.notes`."""
+    limits = limits or Limits()
+    source = open_source(lock.path)
     try:
-        found = locate(source, limits)
-        if found.wire == "0.1":
+        location = locate(source, limits)
+        if location.wire == "0.1":
             raise UnsupportedVersionError(
-                "zTensor 0.1 is not edited", file=str(target), expected="1.0, 1.1, 1.2 or 2", found=found.wire,
+                "zTensor 0.1 is not edited", file=source.name, expected="1.0, 1.1, 1.2 or 2", found=location.wire,
                 code="version", hint="Convert it: `squish convert OLD NEW --to ztensor:wire=2`.",
             )  # fmt: skip
         manifest = read_manifest(source, limits)  # refuses what is not a sound file
-        wanted = _flavour(manifest)
-        root = _root(source, found, limits)
+        flavour = _flavour(manifest)
+        root = _root(source, location, limits)
         more = _change(root, manifest, source, tuple(remove), attributes or {}, limits)
-        more = [*_incoming(add or {}, wanted), *more]
+        more = [*_incoming(add or {}, flavour), *more]
         for item in more:
             if item.spec.name in root["objects"]:
                 raise TensorError(
                     "is in the file already", tensor=item.spec.name, code="name", hint="Remove it in the same edit."
                 )
-        if found.wire == "2":
-            with appended_file(target) as sink:
-                second_writer.append(sink, root, more, wanted)
+        if location.wire == "2":
+            with appended_file(lock) as sink:
+                second_writer.append(sink, root, more, flavour)
         else:
-            _rewrite(target, source, root, more, wanted)
+            _rewrite(lock, source, root, more, flavour)
     finally:
         source.close()
 
@@ -152,7 +167,7 @@ def _change(
     return [sidecar.outgoing(typed, {name: bytes(part.data or b"") for name, part in assets.items()})]
 
 
-def _rewrite(target: Path, source: Source, root: Root, more: Sequence[Outgoing], wanted: Wanted) -> None:
+def _rewrite(lock: LockedFile, source: Source, root: Root, more: Sequence[Outgoing], wanted: Wanted) -> None:
     placement = writer.Placement(wanted.compatible, root["objects"])
     components = [
         (part["offset"], part["length"], name, part)
@@ -160,7 +175,7 @@ def _rewrite(target: Path, source: Source, root: Root, more: Sequence[Outgoing],
         for part in record["components"].values()
     ]
     moved: dict[tuple[int, int], int] = {}
-    with atomic_file(target) as sink:
+    with atomic_file(lock.path) as sink:
         sink.write(MAGIC)
         for offset, length, name, part in sorted(components, key=lambda item: item[:3]):
             if (offset, length) not in moved:
@@ -171,3 +186,5 @@ def _rewrite(target: Path, source: Source, root: Root, more: Sequence[Outgoing],
         writer.append(sink, placement, more, wanted)
         root["objects"] = dict(sorted(placement.objects.items()))
         writer.close(sink, root)
+        lock.check()
+    lock.notes += sink.notes

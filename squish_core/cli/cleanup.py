@@ -1,0 +1,67 @@
+"""`squish doctor FOLDER`: temporaries of writers that are gone, and appends that were interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from squish_core.cli.output import Answer, counted, table
+from squish_core.files import missing, open_folder
+
+UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def examine(folder: str, clean: bool) -> Answer:
+    """List what interrupted writes left in a folder and below; `clean` removes the temporaries of dead writers."""
+    from squish_core.temporaries import remove, temporaries, torn_appends
+
+    open_folder(folder).close()  # its error says what is wrong with the path
+    place = Path(folder)
+    try:
+        leftovers, torn = list(temporaries(place)), list(torn_appends(place))
+    except OSError as error:
+        raise missing(place, error) from None
+    rows = []
+    for leftover in leftovers:
+        state, reason = leftover.state, None
+        if clean and state == "dead":
+            try:
+                state = "removed" if remove(leftover) else "live"
+            except OSError as error:
+                reason = error.strerror or str(error)
+        rows.append(
+            {"file": str(leftover.path), "target": str(leftover.target), "size": leftover.size,
+             "age": leftover.age, "state": state, "error": reason}
+        )  # fmt: skip
+    appends = [{"file": str(path), "bytes": count} for path, count in torn]
+    ok = not any(row["error"] for row in rows)
+    data = {"ok": ok, "folder": folder, "temporaries": rows, "torn_appends": appends}
+    return Answer(data, list(lines(rows, appends)), 0 if ok else 1)
+
+
+def lines(rows: Sequence[dict[str, Any]], appends: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The findings for people; temporaries that may be in use are counted only."""
+    from squish_core.chains import human
+
+    gone = [row for row in rows if row["state"] in ("dead", "removed")]
+    states = [f"dead ({row['error']})" if row["error"] else row["state"] for row in gone]
+    cells = [(state, human(row["size"]), age(row["age"]), row["file"]) for state, row in zip(states, gone)]
+    yield from table(("writer", "size", "age", "temporary"), "<>><", cells)
+    dead = [row for row in gone if row["state"] == "dead"]
+    total = human(sum(row["size"] for row in dead))
+    if dead:
+        yield f"{counted(len(dead), 'temporary file')} of interrupted writes, {total}; --clean removes them"
+    for state, text in (("live", "in use by a running write"), ("unknown", "of a writer that may still run")):
+        if count := sum(row["state"] == state for row in rows):
+            yield f"{counted(count, 'temporary file')} {text}: left alone"
+    for append in appends:
+        yield f"torn append: {append['file']}: {human(append['bytes'])} of an interrupted edit; --recover cuts them off"
+    if not gone and not appends:
+        yield "no interrupted write left anything here"
+
+
+def age(seconds: float) -> str:
+    """A duration in its largest unit: `3 d`, `20 min`."""
+    size, unit = next(((size, unit) for size, unit in UNITS if seconds >= size), UNITS[-1])
+    return f"{int(seconds // size)} {unit}"

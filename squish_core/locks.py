@@ -1,0 +1,52 @@
+"""Advisory locks on open files: they end with the process, so a lock that is free means its writer is gone."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
+
+WAIT = 10.0
+"""Seconds to wait for another process's lock."""
+_POLL = 0.02
+
+
+def try_lock(fd: int, shared: bool = False) -> bool | None:
+    """Take the lock of an open file: False if another descriptor holds it, None if the file system has no locks."""
+    if sys.platform == "win32":
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_NB | (fcntl.LOCK_SH if shared else fcntl.LOCK_EX))
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def wait_lock(fd: int, seconds: float = WAIT) -> bool | None:
+    """Take the lock of an open file, waiting for up to `seconds`; the answers of `try_lock`."""
+    deadline = time.monotonic() + seconds
+    while (locked := try_lock(fd)) is False and time.monotonic() < deadline:
+        time.sleep(_POLL)
+    return locked
+
+
+def is_locked(fd: int) -> bool | None:
+    """Whether another descriptor holds the lock of an open file; None if the file system has no locks."""
+    free = try_lock(fd, shared=True)
+    if free and sys.platform != "win32":
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    return None if free is None else not free
+
+
+def is_same_file(path: Path, fd: int) -> bool:
+    """Whether `path` still names the open file."""
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
+    except OSError:
+        return False
