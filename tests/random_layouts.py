@@ -118,7 +118,10 @@ def palette(draw: Draw) -> Layout:
         params["codebook_dtype"] = draw(st.sampled_from(("f32", "f16", "bf16", "i8", "u8")))
     kind = draw(st.sampled_from(("whole", "groups", "flat", "nested", "books", "vectors")))
     if kind == "groups":
-        params |= {"scale_dtype": draw(st.sampled_from(SCALES)), "group_size": draw(st.sampled_from(divisors(shape[-1])))}
+        params |= {
+            "scale_dtype": draw(st.sampled_from(SCALES)),
+            "group_size": draw(st.sampled_from(divisors(shape[-1]))),
+        }
     elif kind in ("flat", "nested"):
         params |= {"axis": "flat", "scale_dtype": "f32", "group_size": draw(st.sampled_from(FLAT_GROUPS))}
         if kind == "nested":
@@ -167,7 +170,10 @@ def float8(draw: Draw) -> Layout:
     sizes = st.sampled_from((0, 1, 5, 16, 32, 64, 128))
     params: dict[str, Any] = {"element": draw(st.sampled_from(("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")))}
     if draw(st.booleans()):
-        params |= {"block": [draw(sizes), draw(sizes)], "scale_dtype": draw(st.sampled_from(("f32", "bf16", "f8_e8m0")))}
+        params |= {
+            "block": [draw(sizes), draw(sizes)],
+            "scale_dtype": draw(st.sampled_from(("f32", "bf16", "f8_e8m0"))),
+        }
     return Layout(CodecSpec("float8", params), draw(matrices()))
 
 

@@ -31,9 +31,11 @@ def random_tensor(
     if "table" in parts:  # SQUIZD: an id, then a finite scale and a finite zero
         parts["table"][:, :2] = 0
         parts["table"][:, 2:] = rng.standard_normal((len(parts["table"]), 2), np.float32).view(np.uint32)
-    if "g_idx" in parts:
-        n_groups = parts["scale"].shape[-2 if codec.inner and codec.inner.params.get("transposed") else -1]
-        parts["g_idx"] = rng.integers(0, n_groups, parts["g_idx"].shape, np.int32)
+    if "g_idx" in parts and codec.inner:
+        columns = shape[-1]
+        parts["g_idx"] = rng.permutation(
+            np.arange(columns, dtype=np.int32) // (codec.inner.params["group_size"] or columns)
+        )
     if codec.id == "hqq" and codec.params["bits"] == 3:
         parts["data"] &= 0x3FFFFFFF
     file, _ = memory_file(registry, {"w": (spec, codec, parts)})
