@@ -170,3 +170,39 @@ def _capsule(data: np.ndarray, code: tuple[int, int], versioned: bool, flags: in
     _alive[address] = (managed, shape, data)
     capsule = _offered[address] = _new_capsule(address, _NAMES[versioned], None)
     return capsule
+
+
+_DTYPES = {code: dtype for dtype, code in _CODES.items()}
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+
+
+def copy_of_dlpack(x: Any) -> np.ndarray:
+    """A copy of the array that `x` exports by DLPack, in dtypes that NumPy itself does not take (bf16, f8) too.
+
+    BufferError if it is in the memory of another device or has a dtype without an array.
+    """
+    import numpy as np
+
+    if int(x.__dlpack_device__()[0]) != _CPU:
+        raise BufferError("the array is not in the memory of the CPU")
+    capsule = x.__dlpack__()  # it stays unconsumed, so dropping it after the copy releases the memory
+    if _is_valid(capsule, _NAMES[1]):
+        tensor = _Versioned.from_address(_pointer(capsule, _NAMES[1])).tensor
+    else:
+        tensor = _Managed.from_address(_pointer(capsule, _NAMES[0])).tensor
+    dtype = _DTYPES.get((tensor.code, tensor.bits))
+    if dtype is None or tensor.lanes != 1:
+        raise BufferError(f"DLPack type {tensor.code} of {tensor.bits} bits has no array")
+    kind, shape = dtypes.to_numpy(dtype), tuple(tensor.shape[: tensor.ndim])
+    if not prod(shape):
+        return np.empty(shape, kind)
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
+    if strides is None:
+        strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    reach = [(size - 1) * stride for size, stride in zip(shape, strides)]
+    low, high = (sum(limit(step, 0) for step in reach) for limit in (min, max))
+    start = tensor.data + tensor.byte_offset + low * kind.itemsize
+    raw = (ctypes.c_ubyte * ((high - low + 1) * kind.itemsize)).from_address(start)
+    steps = [stride * kind.itemsize for stride in strides]
+    return np.ndarray(shape, kind, memoryview(raw).cast("B"), -low * kind.itemsize, steps).copy()

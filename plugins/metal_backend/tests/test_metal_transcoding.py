@@ -229,3 +229,11 @@ def test_without_a_gpu_it_must_be_asked_for(monkeypatch):
     chain = loaded("affine", {"bits": 4, "group_size": 32}, (4, 64)).chain()
     assert chain.chosen.backend != "metal"
     assert any(refused.backend == "metal" and "SQUISH_METAL=cpu" in refused.why for refused in chain.refused)
+
+
+def test_a_bf16_array_of_mlx_is_an_operand():
+    import mlx.core as mx
+
+    weight = loaded("affine", {"bits": 4, "group_size": 32}, (2, 64)).load("metal")
+    x = np.arange(64, dtype=np.float32)
+    np.testing.assert_array_equal(weight.linear(mx.array(x).astype(mx.bfloat16)), weight.linear(x))
