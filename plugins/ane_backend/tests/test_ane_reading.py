@@ -19,6 +19,7 @@ from squish_core.api import FormatError, LimitError, Limits, SquishError
 
 DATA = Path(__file__).parent / "data"
 WEIGHTS = dict(np.load(DATA / "weights.npz"))
+OPTIMISED = dict(np.load(DATA / "optimised.npz"))
 
 
 def matrix(file):
@@ -30,8 +31,9 @@ def matrix(file):
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("packages")
-    with zipfile.ZipFile(DATA / "packages.zip") as archive:
-        archive.extractall(folder)
+    for name in ("packages.zip", "optimised.zip"):
+        with zipfile.ZipFile(DATA / name) as archive:
+            archive.extractall(folder)
     return folder
 
 
@@ -44,6 +46,19 @@ def test_values_are_those_of_coremltools(packages, name):
         assert (tensor.shape, tensor.dtype) == (WEIGHTS[name].shape, "f16")
         assert tensor.numpy().astype(np.float16).tobytes() == WEIGHTS[name].tobytes()
         np.testing.assert_array_equal(tensor[1:3, 2:5], tensor.numpy()[1:3, 2:5])
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMISED))
+def test_values_of_what_the_optimisers_write_are_those_of_coremltools(packages, name):
+    with squish.open(packages / f"{name}.mlpackage") as file:
+        assert not file.problems
+        expected = OPTIMISED[name]
+        (tensor,) = (tensor for tensor in file.values() if tensor.shape == expected.shape)
+        assert tensor.dtype == "f16"
+        assert tensor.numpy().astype(np.float16).tobytes() == expected.tobytes()
+        np.testing.assert_array_equal(tensor[1:3, 2:5], tensor.numpy()[1:3, 2:5])
+        np.testing.assert_array_equal(tensor[5:], tensor.numpy()[5:])
+    assert squish.verify(packages / f"{name}.mlpackage", deep=True).ok
 
 
 def test_a_constant_of_many_numbers_costs_no_more_than_its_bytes():

@@ -38,6 +38,7 @@ def squish_codecs() -> list[CodecInfo]:
         CodecInfo(id="awq", title="columns scaled by activations (AWQ)", factory="squish_codecs.awq:Awq"),
         CodecInfo(id="float8", title="float8 with one scale, or one a block", factory="squish_codecs.float8:Float8"),
         CodecInfo(id="bitmask", title="values and a bit for each place", factory="squish_codecs.bitmask:Bitmask"),
+        CodecInfo(id="boxes", title="integers with scales by boxes", factory="squish_codecs.boxes:Boxes"),
         CodecInfo(
             id="mx",
             title="microscaling: float4 or float8 in blocks",
