@@ -102,6 +102,35 @@ def test_codes_stay_the_same_when_a_package_is_written_again(packages, tmp_path,
         assert tensor.numpy().astype(np.float16).tobytes() == WEIGHTS[name].tobytes()
 
 
+@pytest.mark.parametrize(
+    "name", ["box_int4", "box_int4_columns", "box_uint4_offsets", "box_int8_offsets", "box_int4_kernel",
+             "lut_groups_of_columns", "sparse_int4_blocks", "sparse_uint4_blocks", "sparse_int4_boxes",
+             "sparse_int8_offsets", "sparse_int8_tensor", "sparse_lut_groups"]
+)  # fmt: skip
+def test_boxes_stay_the_same_when_a_package_is_written_again(packages, tmp_path, name):
+    target = tmp_path / "again.mlpackage"
+    report = squish.convert(packages / f"{name}.mlpackage", target)
+    assert {(step.action, str(step.exactness)) for step in report.steps} == {("copy", "bytes")}
+    with squish.open(target) as file:
+        assert any(tensor.numpy().astype(np.float16).tobytes() == OPTIMISED[name].tobytes() for tensor in file.values())
+
+
+@pytest.mark.parametrize("name", ["lut_channel_scale", "lut_int8", "lut_scaled_after", "sparse_lut_int8"])
+def test_palettes_with_scales_are_read_and_refused_by_the_writer(packages, tmp_path, name):
+    with pytest.raises(SquishError) as caught:
+        squish.convert(packages / f"{name}.mlpackage", tmp_path / "again.mlpackage")
+    assert caught.value.code == "refused"
+
+
+@pytest.mark.parametrize("name", ["box_int4", "box_int4_columns", "box_uint4_offsets"])
+def test_codes_of_boxes_are_repacked_into_groups(packages, tmp_path, name):
+    target = tmp_path / "model.squizd"
+    report = squish.convert(packages / f"{name}.mlpackage", target, encode={"*bias*": "f16"})
+    assert "repack" in {step.action for step in report.steps}
+    with squish.open(target) as file:
+        np.testing.assert_array_equal(matrix(file).numpy().astype(np.float16), OPTIMISED[name])
+
+
 @pytest.fixture
 def package(packages, tmp_path):
     return Path(shutil.copytree(packages / "int4_blocks.mlpackage", tmp_path / "p.mlpackage"))

@@ -86,13 +86,13 @@ def sparse_lut(operation: Operation, scales: Scales | None = None) -> Stored:
 def _table(operation: Operation, scales: Scales | None) -> tuple[Value, Scales | None]:
     """The table, and the scales of its entries, which are those of the elements, too."""
     maker = operation.makers.get("lut")
-    if maker is None:
-        return operand(operation, "lut"), scales
-    if scales is not None or maker.type != "constexpr_blockwise_shift_scale":
-        raise UnsupportedError(f"a table that {maker.type} makes")
-    table = operand(maker, "data")
+    table = operand(operation, "lut") if maker is None else operand(maker, "data")
     if table.kind.dtype not in ENTRIES:
         raise UnsupportedError(f"tables of {table.kind.dtype or 'no known type'}")
+    if maker is None:
+        return table, scales
+    if scales is not None or maker.type != "constexpr_blockwise_shift_scale":
+        raise UnsupportedError(f"a table that {maker.type} makes")
     scales = scales_of(maker, table.kind)
     if scales.grid[-2:] != (1, 1):
         raise UnsupportedError("tables with scales for single entries")
@@ -107,8 +107,6 @@ def _check_table(operation: Operation, table: Value, indices: Value, shape: Shap
         raise mismatch(operation, "lut", f"[{rank} groups, {1 << bits}, vector]", table.kind)
     if any(not books or size % books for size, books in zip(shape, sizes)):
         raise mismatch(operation, "lut", f"groups that divide {list(shape)}", table.kind)
-    if table.kind.dtype not in ENTRIES:
-        raise UnsupportedError(f"tables of {table.kind.dtype or 'no known type'}")
     return bits
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from squish_core.api import Codec, CodecError, Codes, Exactness, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, CodecSpec, Codes, Exactness, Params, Parts, Region, TensorSpec, dtypes
 
 from .bitmask import kept_places
 from .checks import choice, integer, refuse
@@ -81,9 +81,7 @@ class Boxes(Codec):
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         """The integers of rows, with a scale for each row of a box; None under a mask or with a codebook."""
         form = _Form.of(params, spec.shape)
-        if form.count is not None or form.books is not None or form.scale_dtype == "none" or not spec.elements:
-            return None
-        if not region:
+        if not form.numbers or not spec.elements or not region:
             return None
         sizes = tuple(part.stop - part.start for part in region)
         inner, rows = dtypes.count(spec.shape[1:]), region[0]
@@ -95,6 +93,18 @@ class Boxes(Codec):
             offset_kind="none" if offset is None else "zero_point",
             unpack=lambda: form.codes(parts["data"], rows.start * inner, rows.stop * inner).reshape(sizes),
         )  # fmt: skip
+
+    def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
+        """Groups of each row of a matrix."""
+        form = _Form.of(params, spec.shape)
+        if not form.numbers or len(spec.shape) != 2:
+            return None
+        whole = "i8" if form.signed else "u8"
+        offset = {"offset": "zero_point", "offset_dtype": whole if form.offset_dtype == "packed" else form.offset_dtype}
+        return CodecSpec("affine", {
+            "bits": form.bits, "group_size": spec.shape[1] // form.grid[1], "signed": form.signed,
+            "scale_dtype": form.scale_dtype, **(offset if form.offset_dtype != "none" else {}),
+        })  # fmt: skip
 
 
 @frozen(kw_only=True)
@@ -127,6 +137,11 @@ class _Form:
                     found=list(boxes), code="shape",
                 )  # fmt: skip
         return form
+
+    @property
+    def numbers(self) -> bool:
+        """Whether every element has a code, which is a number with a scale."""
+        return self.count is None and self.books is None and self.scale_dtype != "none"
 
     @property
     def packing(self) -> Packing:
