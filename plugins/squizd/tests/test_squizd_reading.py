@@ -125,16 +125,22 @@ def test_two_names_may_share_a_block(sq: SimpleNamespace) -> None:
 SHAPES = ([4, 210], [210, 4], [3, 2, 140], [4, 3, 70, 1], [840], [1, 840], [2, 420, 1], [0], [])
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("side", [0, 8])
-@pytest.mark.parametrize("kind", ["int4", "int2", "tcaw", "astw", "npcl"])
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        (kind, shape)
+        for kind in ("int4", "int2", "tcaw", "astw", "npcl")
+        for shape in SHAPES
+        if kind != "astw" or math.prod(shape)  # a texture has an area
+    ],
+    ids=str,
+)
 def test_a_shape_of_sqxt_need_not_end_in_the_columns_of_the_block(
     sq: SimpleNamespace, kind: str, shape: list[int], side: int, tmp_path: Path
 ) -> None:
     """A convolution [out, in, 3, 3] is stored as a block [out, 9 * in]."""
     size, name = {0: (0, 5), 1: (1, 1)}.get(math.prod(shape), (12, 70)), "model.layers.0.mlp.conv"
-    if kind == "astw" and not math.prod(shape):
-        return  # a texture has an area
     tiles = -(-size[0] // 8) * -(-size[1] // 8)
     more = {"name": name, "keep": [sq.rng.randrange(2) for _ in range(tiles)] if side else None}
     tensor = sq.npcl(sq.rng, size, 2, **more) if kind == "npcl" else getattr(sq, kind)(sq.rng, *size, **more)

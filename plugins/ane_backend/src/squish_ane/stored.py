@@ -131,15 +131,15 @@ def integers(value: Value) -> tuple[int, ...]:
     return tuple(int.from_bytes(value.data[at : at + size], "little") for at in range(0, len(value.data), max(size, 1)))
 
 
-def expect(operation: Operation, name: str, found: Kind, expected: Kind) -> None:
+def expect(operation: Operation, name: str, actual: Kind, expected: Kind) -> None:
     """FormatError unless an operand has this dtype and shape."""
-    if found != expected:
-        raise mismatch(operation, name, f"{expected.dtype} {list(expected.shape)}", found)
+    if actual != expected:
+        raise mismatch(operation, name, f"{expected.dtype} {list(expected.shape)}", actual)
 
 
-def mismatch(operation: Operation, name: str, expected: str, found: Kind) -> FormatError:
+def mismatch(operation: Operation, name: str, expected: str, actual: Kind) -> FormatError:
     """The error for an operand that does not fit the others."""
     return FormatError(
         f"{operation.type}: {name} does not fit", tensor=operation.name, expected=expected,
-        found=f"{found.dtype} {list(found.shape)}", code="shape",
+        found=f"{actual.dtype} {list(actual.shape)}", code="shape",
     )  # fmt: skip

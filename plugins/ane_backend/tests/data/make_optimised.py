@@ -23,10 +23,12 @@ SMALL = {"weight_threshold": 16}
 
 def program(make, shape):
     """A model of one layer: linear for a matrix, a convolution for a weight of rank 4."""
-    given = (1, shape[1]) if len(shape) == 2 else (1, shape[1], 8, 8)
+    input_shape = (1, shape[1]) if len(shape) == 2 else (1, shape[1], 8, 8)
     layer = Builder.linear if len(shape) == 2 else Builder.conv
 
-    @Builder.program(input_specs=[Builder.TensorSpec(shape=given, dtype=types.fp16)], opset_version=ct.target.iOS18)
+    @Builder.program(
+        input_specs=[Builder.TensorSpec(shape=input_shape, dtype=types.fp16)], opset_version=ct.target.iOS18
+    )
     def built(x):
         return layer(x=x, weight=make(), name="y")
 
@@ -66,12 +68,12 @@ def models(chance):
     def scaled_after():
         """As coremltools converts a torch model that was palettized with a scale for each channel."""
         indices = chance.integers(0, 16, shape).astype(types.nptype_from_builtin(types.uint4))
-        made = Builder.constexpr_lut_to_dense(indices=indices, lut=floats(4, 1, 16, 1))
-        return Builder.constexpr_blockwise_shift_scale(data=made, scale=floats(ROWS, 1))
+        weight = Builder.constexpr_lut_to_dense(indices=indices, lut=floats(4, 1, 16, 1))
+        return Builder.constexpr_blockwise_shift_scale(data=weight, scale=floats(ROWS, 1))
 
     groups = {"granularity": "per_grouped_channel", "group_size": 4}
     whole, linear = "linear_symmetric", "linear"
-    found = {
+    compressed = {
         "box_int4": quantized(dense(), whole, "int4", block=[4, 16]),
         "box_int4_columns": quantized(dense(), whole, "int4", block=[0, 16]),
         "box_uint4_offsets": quantized(dense(), linear, "uint4", block=[4, 16]),
@@ -95,7 +97,7 @@ def models(chance):
             palettized(pruned(), joint=True), whole, "int8", granularity="per_tensor", joint=True
         ),
     }
-    return {name: (model, kernel if name == "box_int4_kernel" else shape) for name, model in found.items()}
+    return {name: (model, kernel if name == "box_int4_kernel" else shape) for name, model in compressed.items()}
 
 
 def main() -> None:
@@ -110,9 +112,9 @@ def main() -> None:
             model.save(str(folder))
             plain = cto.decompress_weights(model)
             operations = plain._mil_program.functions["main"].operations
-            (found,) = (op for op in operations if op.op_type in ("linear", "conv"))
-            assert found.weight.val.shape == shape, name
-            decoded[name] = found.weight.val
+            (layer,) = (op for op in operations if op.op_type in ("linear", "conv"))
+            assert layer.weight.val.shape == shape, name
+            decoded[name] = layer.weight.val
             for path in sorted(folder.rglob("*")):
                 if path.is_file():
                     entry = zipfile.ZipInfo(str(path.relative_to(work)), (1980, 1, 1, 0, 0, 0))

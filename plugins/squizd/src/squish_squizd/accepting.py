@@ -20,8 +20,8 @@ def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | 
     """Dense f32, f16 and bf16, INT4, INT2, TCA-TBE and ASTC; affine codes are repacked; FFN tiles masked on request."""
     codec, parts = encoding.codec, dict(encoding.parts)
     if codec.id == "reshaped" and codec.inner is not None:
-        stored, kept = evolve(spec, shape=placing.stored_shape(spec)), evolve(wanted, sparsity=None)
-        block = accepts(stored, evolve(encoding, codec=codec.inner), kept)
+        stored, unpruned = evolve(spec, shape=placing.stored_shape(spec)), evolve(wanted, sparsity=None)
+        block = accepts(stored, evolve(encoding, codec=codec.inner), unpruned)
         return block if isinstance(block, Refusal) else evolve(block, codec=evolve(codec, inner=block.codec))
     in_layer = placing.layer_of(spec.name) is not None
     inner = placing.unwrapped(codec)
