@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 from squish_core import handles
 from squish_core.digests import check_digest, file_problems
 from squish_core.errors import FormatError, MissingPluginError, SquishError
-from squish_core.guard import guarded
+from squish_core.guard import computing, guarded
 from squish_core.handles import File
 from squish_core.limits import Limits
 from squish_core.model import Part, Problem, to_json
@@ -135,7 +135,7 @@ class Check:
     def structure(self) -> None:
         """What the format's own plugin finds beyond opening, and tensors that cannot be given."""
         container = self.file.registry.container(self.file.format)
-        with self._collect(), guarded(FormatError, "verifying", file=self.file.name):
+        with self._collect(), computing(FormatError, "verifying", file=self.file.name):
             self.problems += container.verify(self.file.index, self.file.source, self.file.limits)
             self.problems += file_problems(self.file)
         told = {(problem.where, problem.message) for problem in self.problems}

@@ -23,9 +23,8 @@ from squish_core.digests import file_problems, is_known
 from squish_core.distances import Distance
 from squish_core.errors import FormatError
 from squish_core.files import common_mode
-from squish_core.guard import guarded, uncollected
+from squish_core.guard import computing, uncollected
 from squish_core.handles import File
-from squish_core.known import SUFFIXES
 from squish_core.limits import Limits
 from squish_core.matching import weighs
 from squish_core.model import TensorSpec
@@ -34,6 +33,7 @@ from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, check_patterns, expand, parse_format, parse_rules
 from squish_core.steps import Decision, Step, note_origin
 from squish_core.streams import copied, encoded, repacked, widened
+from squish_core.targets import format_for, packed_by
 from squish_core.writing import Outgoing, Sink
 
 Progress = Callable[[str, int, int | None], None]
@@ -73,9 +73,14 @@ class Conversion:
             total.take(lost.max_error, lost.error, lost.power, lost.norm)
         return total if told else None
 
+    @property
+    def clipped(self) -> int:
+        """Values of all tensors that `overflow=saturate` clipped."""
+        return sum(step.clipped for step in self.steps)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        keys = ("source", "target", "format", "source_size", "size", "dry_run", "seconds")
+        keys = ("source", "target", "format", "source_size", "size", "dry_run", "seconds", "clipped")
         total = self.quality
         return {
             **{key: getattr(self, key) for key in keys},
@@ -160,12 +165,12 @@ class Plan:
         content, self.packing = packed_by(target, self.known)
         self.format, self.options = parse_format(to or format_for(content, self.known), "options", self.known)
         self.container = self._writable()
-        self.rules = tuple(Rule(rule.pattern, expand(rule.spec, self.format, self.known)) for rule in rules)
+        self.rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.known)) for rule in rules)
         asked = [rule.pattern for rule in self.rules if rule.pattern is not None and rule.spec != KEEP]
         check_patterns((*only, *asked), self.file.index.tensors, self.file.name)
         self.stats = Activations(stats) if stats is not None else None
         decision = Decision(self.file, self.container, self.options, self.rules, rename, self.stats)
-        with guarded(FormatError, "deciding", file=str(target)):
+        with computing(FormatError, "deciding", file=str(target)):
             self.steps = [note_origin(file, step) for step in decision.decide(self._selected(only))]
         if stats is not None and not any(map(self._weighed, self.steps)):
             raise FormatError("no encoding asks for statistics", file=stats.name, code="stats", hint="Leave them out.")
@@ -173,12 +178,13 @@ class Plan:
         if len({spec.name for spec in self.specs}) != len(self.specs):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
         self.quality: dict[str, Distance] = {}
+        self.clipped: dict[str, int] = {}
         self._checked: set[str] = set()
 
     def report(self, dry_run: bool) -> Conversion:
         """Sizes and losses as the target format predicts them."""
         index = self.file.index
-        with guarded(FormatError, f"planning the {self.format} file", file=str(self.target)):
+        with computing(FormatError, f"planning the {self.format} file", file=str(self.target)):
             layout = self.container.layout(self.specs, index.meta, index.assets, self.options)
         dropped = [*layout.dropped, *(Dropped("child", name) for name in index.children)]
         dropped += [Dropped("encoding", str(encoding.codec), "of the whole model") for encoding in index.whole]
@@ -211,7 +217,10 @@ class Plan:
     def carry_out(self, report: Conversion, doomed: Sequence[Path], progress: Progress | None) -> Conversion:
         """Write the target, then delete what is `doomed`; the report with what was measured."""
         notes = self.write(progress, report.size)
-        steps = tuple(evolve(step, quality=self.quality.get(step.name)) for step in report.steps)
+        steps = tuple(
+            evolve(step, quality=self.quality.get(step.name), clipped=self.clipped.get(step.name, 0))
+            for step in report.steps
+        )
         size = _size_of(self.target)
         if doomed:
             delete(self.file, doomed, self.target, self.format, steps)
@@ -235,7 +244,7 @@ class Plan:
         assets = {name: bytes(buffer.raw) for name, buffer in self.file.assets.items()}
         tensors = self.outgoing(start)
         # A full disk may show only when the file is closed, so that the guard is around that, too.
-        with guarded(FormatError, "writing", file=str(self.target)), self._atomic(advance) as sink:
+        with computing(FormatError, "writing", file=str(self.target)), self._atomic(advance) as sink:
             self.container.write(sink, tensors, self.file.index.meta, assets, self.options)
         return sink.notes
 
@@ -303,36 +312,17 @@ class Plan:
             return (copied if step.action == "copy" else widened)(self.file, step.origin, step.spec.encodings[0])
         if step.action == "repack":
             return repacked(self.file, step.name, step.spec, step.origin)
-        told = partial(self.quality.__setitem__, step.name) if step.exactness.kind == "bounded" else None
+        lossy = step.exactness.kind == "bounded"
         activations = self.stats.of(step.spec) if self.stats and self._weighed(step) else None
         spec = evolve(step.spec, encodings=(evolve(step.spec.encodings[0], codec=step.codec),))
-        return encoded(self.file, step.name, spec, step.origin, told, activations)
+        report = partial(self._measured, step.name) if lossy else None
+        return encoded(self.file, step.name, spec, step.origin, report, activations, step.overflow)
+
+    def _measured(self, name: str, quality: Distance, clipped: int) -> None:
+        self.quality[name], self.clipped[name] = quality, clipped
 
     def _weighed(self, step: Step) -> bool:
         return step.action == "encode" and weighs(step.codec, self.known)
-
-
-def packed_by(target: Path, known: Registry) -> tuple[Path, str | None]:
-    """The name of the content, and the byte codec that compresses the file whole, if its suffix stands for one."""
-    for entry in known.find("codec", kind="bytes"):
-        suffix = getattr(entry.info, "suffix", "")
-        if suffix and target.name.lower().endswith(suffix):
-            return target.with_name(target.name[: -len(suffix)] or target.name), entry.info.id
-    return target, None
-
-
-def format_for(target: Path, known: Registry) -> str:
-    """The writable format that a file name's suffix stands for."""
-    writable = known.find("container", can_write=True)
-    for entry in writable:
-        if any(target.name.lower().endswith(suffix) for suffix in getattr(entry.info, "suffixes", ())):
-            return entry.info.id
-    if (usual := SUFFIXES.get(target.suffix.lower())) and usual not in known.containers:
-        return usual  # not installed: what asks for it says so
-    raise FormatError(
-        "the target format is not clear from the name", file=str(target), code="format",
-        hint=f"Give to=... (--to): {', '.join(entry.info.id for entry in writable)}.",
-    )  # fmt: skip
 
 
 def _size_of(target: Path) -> int:

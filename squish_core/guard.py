@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from squish_core.errors import SquishError
+
+Result = TypeVar("Result")
 
 
 class guarded:  # noqa: N801 - read as a verb in a with statement
     """Turn whatever escapes from a plugin into a typed error that says where.
 
-    A class, because one is entered for every tensor: a generator would cost more than what it guards.
+    NumPy's warnings about infinities and NaN are off inside, where it is loaded: a file may hold such values, and they
+    are what is read. A class, because one is entered for every tensor: a generator would cost more than what it guards.
     """
 
-    __slots__ = ("_context", "_kind", "_what")
+    __slots__ = ("_context", "_errstate", "_kind", "_what")
 
     def __init__(self, kind: type[SquishError], what: str, **context: Any) -> None:
         self._kind, self._what, self._context = kind, what, context
+        self._errstate: Any = None
 
     def __enter__(self) -> None:
-        return None
+        if (errstate := self._numpy_errstate()) is not None:
+            self._errstate = errstate(all="ignore")
+            self._errstate.__enter__()
 
     def __exit__(self, _: Any, error: BaseException | None, trace: Any) -> None:
+        if self._errstate is not None:
+            self._errstate.__exit__(None, None, None)
         kind, what = self._kind, self._what
         if isinstance(error, SquishError):
             error.within(**self._context).__suppress_context__ = True
@@ -37,6 +46,30 @@ class guarded:  # noqa: N801 - read as a verb in a with statement
                 f"a plugin failed while {what}: {type(error).__name__}: {error}", code="plugin-bug",
                 hint="Please report this, with what was asked and the file's header.", **self._context,
             ) from error  # fmt: skip
+
+    def _numpy_errstate(self) -> Any:
+        """`numpy.errstate`, if NumPy is loaded: reading a header does not need it."""
+        return getattr(sys.modules.get("numpy"), "errstate", None)
+
+
+class computing(guarded):  # noqa: N801 - read as a verb in a with statement
+    """The same around what calculates, NumPy loaded: decoding, encoding, products."""
+
+    __slots__ = ()
+
+    def _numpy_errstate(self) -> Any:
+        import numpy as np
+
+        return np.errstate
+
+
+def quietly(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function without NumPy's warnings about infinities and NaN; for other threads, which have their own
+    setting."""
+    import numpy as np
+
+    with np.errstate(all="ignore"):
+        return function(*arguments)
 
 
 @contextmanager

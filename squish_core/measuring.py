@@ -17,7 +17,7 @@ from attrs import asdict, evolve, frozen
 from squish_core import handles, plugins
 from squish_core.dtypes import nbytes
 from squish_core.errors import CodecError, SquishError
-from squish_core.guard import guarded
+from squish_core.guard import computing
 from squish_core.handles import File
 from squish_core.limits import DEFAULT
 from squish_core.model import DENSE, CodecSpec, Encoding, FileRef, Index, Part, TensorSpec
@@ -115,7 +115,7 @@ def synthetic(known: Registry, columns: int = COLUMNS, most: int = LARGEST) -> I
     panel = np.random.default_rng(0).standard_normal((ROWS, columns), np.float32)
     for name, spec in _encoders(known):
         try:
-            with guarded(CodecError, f"encoding {name}"):
+            with computing(CodecError, f"encoding {name}"):
                 tensor = _repeated(panel, name, spec, known.codec(spec.id), most)
         except SquishError:
             continue  # decoded only, or needs what is not installed

@@ -13,6 +13,7 @@ from squish_core import known
 from squish_core.codecs.base import Codec
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
 from squish_core.model import CodecSpec
+from squish_core.overflow import REFUSE, take_overflow
 from squish_core.plugins import Registry
 
 KEEP = CodecSpec("keep")
@@ -22,10 +23,14 @@ ALIKE = 0.7
 
 @frozen
 class Rule:
-    """Encode tensors whose name matches `pattern`; a rule without a pattern takes whatever its codec can take."""
+    """Encode tensors whose name matches `pattern`; a rule without a pattern takes whatever its codec can take.
+
+    `overflow`: what happens to values that do not stay finite, "refuse" or "saturate".
+    """
 
     pattern: str | None
     spec: CodecSpec
+    overflow: str = REFUSE
 
     def matches(self, name: str) -> bool:
         """Whether the rule is for a tensor of this name."""
@@ -86,15 +91,20 @@ def parse_rules(encode: str | Iterable[str] | Mapping[str, str] | None) -> tuple
             expected="'SPEC', ['SPEC', 'PATTERN=SPEC'] or {'PATTERN': 'SPEC'}, such as 'int4:group_size=64'",
         )  # fmt: skip
     if isinstance(given, Mapping):
-        return tuple(Rule(pattern, parse_spec(spec)) for pattern, spec in given.items())
+        return tuple(_rule(pattern, spec) for pattern, spec in given.items())
     rules = []
     for text in texts:
         before, equals, after = text.partition("=")
         if equals and ":" not in before:
-            rules.append(Rule(before, parse_spec(after)))
+            rules.append(_rule(before, after))
         else:
-            rules.append(Rule(None, parse_spec(text)))
+            rules.append(_rule(None, text))
     return tuple(rules)
+
+
+def _rule(pattern: str | None, text: str) -> Rule:
+    spec = parse_spec(text)
+    return Rule(pattern, spec) if spec.id == KEEP.id else Rule(pattern, *take_overflow(spec))
 
 
 def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -13,12 +12,14 @@ from squish_core.activations import Activations
 from squish_core.containers import Container
 from squish_core.distances import Distance
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
-from squish_core.guard import guarded
+from squish_core.guard import computing
 from squish_core.handles import File
 from squish_core.matching import holds, same, weighs, wider, with_hints, without_hints
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
+from squish_core.overflow import REFUSE
+from squish_core.panel_encoder import complete_params, values_of
 from squish_core.recipes import KEEP, Rule, expand, kind_of, rule_for
-from squish_core.streams import repack_exactness, values_of
+from squish_core.streams import repack_exactness
 
 _KEPT = "kept: "
 _OF_THE_RULE = ("params", "encode")
@@ -33,6 +34,7 @@ class Step:
     `codec`: the target's, with what it was told for encoding alone (`Codec.for_encoding`), which `spec` does not show.
     `stack`, `row`: of a tensor that the target stacks with others, the stacked tensor and which of its rows it is.
     `quality`: of an encoding with loss, how far the written values are from the source's; measured while writing.
+    `overflow`: "refuse" values that do not stay finite, or "saturate"; then `clipped` counts them.
     """
 
     name: str
@@ -44,6 +46,8 @@ class Step:
     exactness: Exactness
     note: str = ""
     quality: Distance | None = field(default=None, eq=False)
+    overflow: str = REFUSE
+    clipped: int = field(default=0, eq=False)
     spec: TensorSpec = field(repr=False)
     codec: CodecSpec = field(repr=False)
     origin: Encoding = field(repr=False)
@@ -62,7 +66,10 @@ class Step:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        keys = ("name", "written", "row", "action", "source", "target", "stored", "size", "bits", "note")
+        keys = (
+            "name", "written", "row", "action", "source", "target", "stored", "size", "bits", "note", "overflow",
+            "clipped",
+        )  # fmt: skip
         quality = self.quality.to_dict() if self.quality else None
         return {**{key: getattr(self, key) for key in keys}, "exactness": str(self.exactness), "quality": quality}
 
@@ -82,11 +89,11 @@ class Decision:
     def decide(self, specs: list[TensorSpec]) -> list[Step]:
         """One step for each tensor; SquishError where one cannot be had."""
         steps, failed = [], []
-        with guarded(TensorError, "choosing encodings", file=self.file.name):
+        with computing(TensorError, "choosing encodings", file=self.file.name):
             self.chosen = self._chosen(specs)
         for spec in specs:
             try:
-                with guarded(TensorError, "planning", file=self.file.name, tensor=spec.name):
+                with computing(TensorError, "planning", file=self.file.name, tensor=spec.name):
                     steps.append(self._step(spec))
             except MissingPluginError:
                 raise
@@ -150,10 +157,10 @@ class Decision:
         if wanted is None or isinstance(wanted, str):
             return evolve(self._keep(spec), note=_KEPT + (wanted or f"{self.format} does not quantise it"))
         try:
-            step = self._encode(spec, wanted)
+            step = self._encode(spec, wanted, rule.overflow)
             who = rule.spec.id if self._is_policy(rule) else f"the habits of {self.format}"
             note = "" if wanted == rule.spec else f"encoded as {wanted} by {who}"
-            return evolve(step, note=note)
+            return evolve(step, note=note, overflow=rule.overflow)
         except SquishError as error:
             # A rule for everything leaves alone what its codec cannot take (norms, odd shapes); a named one must hold.
             if rule.pattern is not None or isinstance(error, MissingPluginError) or error.code in _OF_THE_RULE:
@@ -208,7 +215,7 @@ class Decision:
         restated = self.container.accepts(spec, Encoding(codec=codec, parts=parts), self.options)
         return answer if isinstance(restated, Refusal) else restated  # a refusal names what the file has
 
-    def _encode(self, spec: TensorSpec, wanted: CodecSpec) -> Step:
+    def _encode(self, spec: TensorSpec, wanted: CodecSpec, overflow: str) -> Step:
         origin = self.file[spec.name].readable()
         value_dtype = self.known.codec(origin.codec).value_dtype(spec, origin.codec.params)
         if not value_dtype.startswith(("f", "bf")):
@@ -229,9 +236,7 @@ class Decision:
                 error.message += f"; {lacking}"
             raise
         self._check_stats(spec, wanted)
-        params = codec.measure(
-            partial(values_of, self.file, spec, origin, codec.value_dtype(spec, params)), spec, params
-        )
+        params = complete_params(codec, self.file, spec, origin, params, overflow)
         dtype = params["dtype"] if wanted.id == "dense" else codec.value_dtype(spec, params)
         made = evolve(spec, dtype=dtype, encodings=(), problem=None)
         parts = {role: _part(*declared) for role, declared in codec.parts(made, params).items()}

@@ -13,12 +13,15 @@ from attrs import evolve
 
 from squish_core import dtypes
 from squish_core.buffers import as_array
-from squish_core.codecs.base import Codes, Encoder
+from squish_core.codecs.base import Codes
 from squish_core.distances import Distance
 from squish_core.errors import CodecError
+from squish_core.guard import computing, quietly
 from squish_core.handles import File
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
-from squish_core.regions import PANEL_BYTES, Region, panels, read_region, sizes, stored_panels
+from squish_core.overflow import REFUSE, SATURATE, Saturation, refusing
+from squish_core.panel_encoder import PanelEncoder
+from squish_core.regions import PANEL_BYTES, sizes, stored_panels
 from squish_core.stored import StoredArray
 from squish_core.writing import Stream
 
@@ -56,81 +59,39 @@ def _wider(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
         yield _bytes(numbers.astype(dtypes.to_numpy(dtype), copy=False))
 
 
-def values_of(file: File, spec: TensorSpec, origin: Encoding, dtype: str) -> Iterator[np.ndarray]:
-    """A tensor's values in row panels: as they are where they have this dtype, else in f32 or the dtype they have."""
-    read = _reader(file, spec.name, origin, dtype)
-    for region in stored_panels(spec.shape, (1,) * len(spec.shape), 4):
-        yield read(region)
-
-
-def _reader(file: File, name: str, origin: Encoding, dtype: str) -> Callable[[Region], np.ndarray]:
-    """What reads a region's values for one that wants this dtype: as f32 where a plugin's loops decode them, else in
-    the dtype that they have. Values of the wanted dtype stay as they are: a NaN's payload does not survive f32."""
-    import numpy as np
-
-    tensor, params, known = file[name], origin.codec.params, file.registry
-    arrays, fill = tensor.arrays(origin), None
-    as_is = known.codec(origin.codec).value_dtype(tensor.spec, params) == dtype
-    if not as_is and origin.codec.inner is None and all(array.in_place for array in arrays.values()):
-        parts = {role: array[...] for role, array in arrays.items()}
-        fill = known.encoder(origin.codec).decoder(known.codec(origin.codec), parts, tensor.spec, params)
-    if fill is None:
-        return partial(tensor._read, origin)
-
-    def read(region: Region) -> np.ndarray:
-        for array in arrays.values():
-            array[...]  # a file that has shrunk is found out
-        out = np.empty(sizes(region), np.float32)
-        fill(region, out)
-        return out
-
-    return read
-
-
 def encoded(
-    file: File, name: str, target: TensorSpec, origin: Encoding, told: Callable[[Distance], None] | None = None,
-    activations: np.ndarray | None = None,
+    file: File, name: str, target: TensorSpec, origin: Encoding, report: Callable[[Distance, int], None] | None = None,
+    activations: np.ndarray | None = None, overflow: str = REFUSE,
 ) -> dict[str, Stream]:  # fmt: skip
-    """The source's values, encoded panel by panel; `told` gets how far what a reader will see is from them."""
-    import numpy as np
-
-    encoding = target.encodings[0]
-    codec = file.registry.codec(encoding.codec)
-    encoder: Encoder = file.registry.encoder(encoding.codec)
-    tensor, dense = file[name], encoding.codec.id == "dense"
-    params = {"dtype": target.dtype, **encoding.codec.params} if dense else encoding.codec.params
-    own = codec.value_dtype(target, encoding.codec.params)
-    source = file.registry.codec(origin.codec)
-    as_is = source.value_dtype(tensor.spec, origin.codec.params) == own
+    """The source's values, encoded panel by panel. `report` gets how far the written values are from them, and how many
+    were clipped; without it the encoding is exact. CodecError (code "range") for a value that does not stay finite."""
+    encoding = PanelEncoder(file, name, target, origin, activations)
+    guard = partial(computing, CodecError, "encoding", file=file.name, tensor=name)
 
     def pieces() -> Iterator[dict[str, np.ndarray]]:
-        distance = Distance()
-        read = _reader(file, name, origin, own)
+        distance, read = Distance(), encoding.reader()
+        saturation = Saturation(encoding.blocks) if overflow == SATURATE and report else None
 
-        def measure(values: np.ndarray, made: dict[str, np.ndarray]) -> None:
-            panel = evolve(target, shape=values.shape)
-            params = codec.panel_params(made, encoding.codec.params)
-            declared = codec.parts(panel, params)
-            parts: Any = {role: made[role].reshape(shape) for role, (_, shape) in declared.items()}
-            if sums := encoder.compare(codec, values, parts, panel, params):
-                distance.take(*sums)
-                return
-            # pieces that stay in the cache
-            for region in panels(panel.shape, codec.grain(panel, params), 4, budget=1 << 20, whole_rows=True):
-                distance.add(values[region], read_region(codec, parts, panel, params, region))
+        def measure(values: np.ndarray, parts: dict[str, np.ndarray], start: tuple[int, ...]) -> None:
+            with guard():
+                encoding.measure(distance, values, parts, None if saturation else start)
 
         with _Behind(measure) as measured:
-            for region in stored_panels(target.shape, codec.encode_grain(target, encoding.codec.params), 4):
-                values = read(region)
-                panel = values if dense or as_is else values.astype(np.float32, copy=False)
-                stats = None if activations is None else {"activations": activations[region[-1]]}
-                made = encoder.encode(panel, params, stats=stats)
-                if told:
+            for region in stored_panels(target.shape, encoding.grain, 4):
+                start, encode = tuple(part.start for part in region), partial(encoding.encode, region)
+                with guard():
+                    values = read(region)
+                    panel = encoding.panel(values)
+                    if saturation:
+                        parts, panel = saturation.encode(values, start, encode, encoding.changed)
+                    else:
+                        parts = refusing(encode, panel, values, start)
+                if report:
                     # what was widened is as exact, and read faster
-                    measured(panel if values.itemsize <= panel.itemsize else values, made)
-                yield made
-        if told:
-            told(distance)
+                    measured(panel if values.itemsize <= panel.itemsize else values, parts, start)
+                yield parts
+        if report:
+            report(distance, saturation.clipped if saturation else 0)
 
     return _split(target, pieces)
 
@@ -159,9 +120,9 @@ class _Behind:
 def _ahead(panels: Iterator[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
     """The same, the next one made in a thread while one is written."""
     with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(next, panels, None)
+        following = pool.submit(quietly, next, panels, None)
         while (made := following.result()) is not None:
-            following = pool.submit(next, panels, None)
+            following = pool.submit(quietly, next, panels, None)
             yield made
 
 

@@ -9,7 +9,7 @@ from squish_core import dtypes
 from squish_core.backends.base import UNCOVERED
 from squish_core.buffers import Buffer
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
-from squish_core.guard import guarded
+from squish_core.guard import computing
 from squish_core.model import Encoding, TensorSpec
 from squish_core.regions import Region, full, normalise, panels, read_region, sizes, sliced
 from squish_core.stored import StoredArray, check_decoded
@@ -256,7 +256,7 @@ class Tensor:
             )  # fmt: skip
 
     def _guard(self, what: str, **context: Any) -> Any:
-        return guarded(CodecError, what, file=self.file.name, tensor=self.name, **context)
+        return computing(CodecError, what, file=self.file.name, tensor=self.name, **context)
 
     def __repr__(self) -> str:
         return f"<Tensor {self.name!r} {self.dtype}{list(self.shape)} {self.codec}>"

@@ -175,10 +175,11 @@ def test_an_encoding_with_loss_tells_what_a_reader_will_see(run: Any) -> None:
     assert told["bits"] == 8 * step.size / VALUES.size
 
 
-def test_values_beyond_the_range_of_a_dtype_are_infinitely_far(run: Any) -> None:
-    report, file = run({"w": np.float32([[1e38, 1], [2, 3]])}, "f16")
-    assert report.steps[0].quality.max_error == np.inf
-    np.testing.assert_array_equal(file["w"].numpy(), np.float16([[np.inf, 1], [2, 3]]))
+def test_clipped_values_count_as_errors(run: Any) -> None:
+    report, file = run({"w": np.float32([[1e6, 1], [2, 3]])}, "f16:overflow=saturate")
+    assert (report.steps[0].quality.max_error, report.clipped) == (1e6 - 65504, 1)
+    np.testing.assert_array_equal(file["w"].numpy(), np.float16([[65504, 1], [2, 3]]))
+    assert f"note: 1 value of w clipped: too large for {report.steps[0].target}" in checks.conversion_lines(report)
 
 
 def test_errors_of_all_tensors_are_told_together(run: Any) -> None:

@@ -83,7 +83,7 @@ class Box(api.Container):
             )
             for role, (dtype, shape, at, size, order, filters) in item["parts"].items()
         }  # fmt: skip
-        encoding = api.Encoding(codec=api.CodecSpec(*item["codec"]), parts=parts)
+        encoding = api.Encoding(codec=codec_of(item["codec"]), parts=parts)
         return api.TensorSpec(name=item["name"], shape=tuple(item["shape"]), dtype=item["dtype"], encodings=(encoding,))
 
     def recipes(self, **features: Any) -> tuple[api.Encoding, ...]:
@@ -135,6 +135,17 @@ def body(specs: Sequence[api.TensorSpec]) -> list[int]:
     return [part.nbytes for spec in specs for part in spec.encodings[0].parts.values()]
 
 
+def fields_of(codec: api.CodecSpec) -> list[Any]:
+    """A codec as the header holds it."""
+    return [codec.id, dict(codec.params), *([fields_of(codec.inner)] if codec.inner else [])]
+
+
+def codec_of(fields: Sequence[Any]) -> api.CodecSpec:
+    """The codec that a header holds."""
+    name, params, *inner = fields
+    return api.CodecSpec(name, params, codec_of(inner[0]) if inner else None)
+
+
 def head(specs: Sequence[api.TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int]) -> bytes:
     """Magic, length and header."""
     at, items, places = 0, [], {}
@@ -144,7 +155,7 @@ def head(specs: Sequence[api.TensorSpec], meta: Mapping[str, Any], assets: Mappi
             filters = [item.codec for item in part.filters]
             parts[role] = [part.dtype, list(part.shape), at, part.nbytes, part.byteorder, filters]
             at += part.nbytes
-        codec = [spec.encodings[0].codec.id, dict(spec.encodings[0].codec.params)]
+        codec = fields_of(spec.encodings[0].codec)
         items.append({"name": spec.name, "shape": spec.shape, "dtype": spec.dtype, "codec": codec, "parts": parts})
     for name, size in assets.items():
         places[name] = [at, size]

@@ -270,6 +270,9 @@ def conversion_lines(report: Conversion) -> Iterable[str]:
         stacks = counted(len({step.stack for step in stacked}), "stacked tensor")
         yield f"note: {counted(len(stacked), 'tensor')} written as rows of {stacks} ({stacked[0].stack}, ...)"
     yield from (f"note: {note}" for note in report.notes)
+    for step in report.steps:
+        if step.clipped:
+            yield f"note: {counted(step.clipped, 'value')} of {step.name} clipped: too large for {step.target}"
     yield from (f"warning: no tensor matches {pattern!r}, so nothing is kept by it" for pattern in report.unused)
     if report.deleted:
         yield from ("would delete:" if report.dry_run else "deleted:", *(f"  {path}" for path in report.deleted))

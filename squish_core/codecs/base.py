@@ -115,7 +115,11 @@ class Codec:
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        """Parts of a panel (f32, a region on the grain that spans the undivided axes)."""
+        """Parts of a panel (f32, a region on the grain that spans the undivided axes).
+
+        CodecError of the code "range" for values that it cannot hold. An encoder need not look for them: the core
+        refuses what does not decode to finite values.
+        """
         raise self._decoded_only()
 
     def compare(
@@ -232,7 +236,8 @@ class Encoder(Protocol):
         self, codec: Codec, values: np.ndarray, parts: Mapping[str, np.ndarray], spec: TensorSpec, params: Params
     ) -> tuple[float, float, float, float] | None:
         """How far what `codec` decodes from these parts is from the values they were made of: the largest error, and
-        the sums in f64 of squared errors, values and decoded values. None where only decoding can tell."""
+        the sums in f64 of squared errors, values and decoded values. None where only decoding can tell, or where a
+        value or decoded value is not finite."""
         ...
 
     def decoder(

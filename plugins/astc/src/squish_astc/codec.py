@@ -70,7 +70,7 @@ class Astc(Codec):
         if not np.isfinite(scale):
             raise CodecError(
                 "values that are not finite, or too far apart, make no texture", found=f"{low} to {high}",
-                code="not-finite", hint="Keep this tensor, or repair it first.",
+                code="range", hint="Keep this tensor, or repair it first.",
             )  # fmt: skip
         return {**params, "scale": float(scale) or 1.0, "zero": float(low)}
 

@@ -131,6 +131,7 @@ class Bitmask(Codec):
         mask = values.reshape(-1) != 0
         kept, packed = values.reshape(-1)[mask], np.packbits(mask, bitorder="little")
         if bits := params.get("bits"):
+            check_finite(panel, kept)
             book = codebook(kept[:, None].astype(np.float32), 1 << bits, FITS[0]).astype(kept.dtype)
             codes = nearest(book[:, 0].astype(np.float32), kept.astype(np.float32))
             return {"data": _indices(bits).pack(codes), "mask": packed, "codebook": book[:, 0]}

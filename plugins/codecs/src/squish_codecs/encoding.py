@@ -139,7 +139,7 @@ def check_finite(panel: Array, *extremes: Array) -> None:
     if not all(np.isfinite(extreme).all() for extreme in extremes):
         raise CodecError(
             "values that are not finite cannot be encoded", expected="finite values",
-            found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code="not-finite",
+            found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code="range",
             hint="Keep this tensor, or repair it first.",
         )  # fmt: skip
 

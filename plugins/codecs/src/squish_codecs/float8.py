@@ -53,7 +53,7 @@ class Float8(Codec):
         most = values[np.isfinite(values)].max()
         largest = np.float32(max(panel.max(initial=0), -panel.min(initial=0)))
         if not np.isfinite(largest):
-            raise CodecError("infinities and NaN have no scaled float8 form", code="values")
+            raise CodecError("infinities and NaN have no scaled float8 form", code="range")
         scale = largest / most or np.float32(1)
         data = np.clip(panel / scale, -most, most).astype(dtypes.to_numpy(element))
         return {"data": data, "scale": np.array(scale, np.float32)}

@@ -32,7 +32,7 @@ def quantise(values: Array, axis: int) -> Quantised:
     """
     largest = np.abs(values).max(axis=axis, keepdims=True, initial=0).astype(np.float32)
     if not np.isfinite(largest).all():
-        raise CodecError("values that are not finite cannot be encoded", code="not-finite")
+        raise CodecError("values that are not finite cannot be encoded", code="range")
     # Rounded up, so that no code leaves its range; a scale of zero would divide by it.
     scale = np.where(largest > 0, np.nextafter(largest / np.float32(127), np.float32(np.inf)), np.float32(1))
     codes = np.rint(values / scale).astype(np.int8)

@@ -10,6 +10,7 @@ import numpy as np
 from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec, dtypes, full
 
 from .checks import choice, integer
+from .encoding import check_finite
 from .scheme import Shape
 from .wrapping import Wrapper, Wrapping, rows_and_columns, rows_of
 
@@ -64,6 +65,7 @@ class _Bound(Wrapping):
         found = np.empty(panel.shape, np.float32)
         self.inner.decode(cast(Parts, made), spec, self.own, region=full(panel.shape), out=found)
         rest = (panel - found).reshape(rows_and_columns(panel.shape))
+        check_finite(panel, rest)
         dtype = dtypes.to_numpy(params.get("factor_dtype", "f32"))
         left, right = _factors(rest, params["rank"])
         return {**made, LEFT: left.astype(dtype), RIGHT: right.astype(dtype)}

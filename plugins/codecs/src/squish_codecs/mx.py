@@ -101,7 +101,7 @@ class Mx(Codec):
         blocks = np.ascontiguousarray(panel, np.float32).reshape(*panel.shape[:-1], panel.shape[-1] // block, block)
         largest = np.abs(np.maximum(blocks.max(axis=-1), -blocks.min(axis=-1)))  # abs: no -0
         if not np.isfinite(largest).all():
-            raise CodecError("infinities and NaN have no microscaled form", code="values")
+            raise CodecError("infinities and NaN have no microscaled form", code="range")
         made = {}
         if dtype == "f8_e8m0":
             made["scale"], steps = _powers(largest, element, scaling)

@@ -74,7 +74,7 @@ class GgmlEncoder(Measuring):
         ):
             raise CodecError(
                 "values that are not finite cannot be encoded", expected="finite values",
-                found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code="not-finite",
+                found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code="range",
                 hint="Keep this tensor, or repair it first.",
             )  # fmt: skip
         return {"data": out}

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from glob import escape
-from math import inf
 from pathlib import Path
 
 from attrs import evolve, frozen
@@ -103,7 +102,7 @@ def _finalized(own: File, folder: Path, progress: Progress | None) -> Built:
     place = _folder(folder / "finalized")
     targets = {name: place / f"{laying.key(own, spec)}.npy" for name, spec in own.index.tensors.items()}
     rules = {
-        name: "f16" if _is_float(own.index.tensors[name]) else "keep"
+        name: F16 if _is_float(own.index.tensors[name]) else "keep"
         for name, target in targets.items() if not target.exists()
     }  # fmt: skip
     for name, arrays in _converted(own, rules, progress):
@@ -197,13 +196,15 @@ def _mlx_rule(spec: TensorSpec, bits: int) -> str | None:
         return None
     group = next((size for size in MLX_GROUPS if spec.shape and spec.shape[-1] % size == 0), 0)
     if not spec.name.endswith(".weight") or len(spec.shape) < 2 or not group or not spec.elements:
-        return "f16"
+        return F16
     kept = (codec.params.get("bits"), codec.params.get("offset"), codec.params.get("group_size") in MLX_GROUPS)
     if kept == (bits, "bias", True):
         return None
     return f"affine:bits={bits},group_size={group},word=u32,offset=bias,scale_dtype=f16"
 
 
+F16 = "f16:overflow=saturate"
+"""Clipped values are counted, and their tensors become float32 instead."""
 BUILDERS = {
     "finalized": ("finalized/.ready", 16, _finalized), "mlx": (".squish_ready", 16, _weights),
     "4bit": (".squish_4bit_ready", 6, _mlx(4)), "3bit": (".squish_3bit_ready", 5, _mlx(3)),
@@ -243,7 +244,7 @@ def _converted(
 
 def _beyond(report: Conversion) -> dict[str, str]:
     """The tensors that float16 does not reach: they are kept as float32."""
-    return {step.name: "f32" for step in report.steps if step.quality and step.quality.max_error == inf}
+    return {step.name: "f32" for step in report.steps if step.clipped}
 
 
 def _folder(place: Path) -> Path:

@@ -48,7 +48,7 @@ class F8Q8(Codec):
         blocks.reshape(-1)[: values.size] = values
         largest = np.abs(blocks).max(axis=-1, initial=0)
         if not np.isfinite(largest).all():
-            raise CodecError("infinities and NaN have no F8Q8 form", code="values")
+            raise CodecError("infinities and NaN have no F8Q8 form", code="range")
         stored = np.minimum(largest / np.float32(127) * np.float32(SCALE), np.float32(SCALE))
         stored = stored.astype(dtypes.to_numpy("f8_e4m3"))
         scale = stored.astype(np.float32) / np.float32(SCALE)

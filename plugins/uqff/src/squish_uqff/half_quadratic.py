@@ -32,7 +32,7 @@ def _columns(values: np.ndarray, highest: int) -> tuple[np.ndarray, np.ndarray, 
     span = values.max(axis=0) - low
     if not np.isfinite(span).all():
         raise CodecError(
-            "values that are not finite, or too far apart, cannot be encoded", code="not-finite",
+            "values that are not finite, or too far apart, cannot be encoded", code="range",
             hint="Keep this tensor, or repair it first.",
         )  # fmt: skip
     scale = np.where(span > 0, span / np.float32(highest), np.float32(1))

@@ -1,0 +1,188 @@
+"""Overflow of encoders: what is finite must decode to something finite, infinities and NaN to themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from squish_core.errors import CodecError, SquishError
+from squish_core.model import CodecSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Parts = dict[str, np.ndarray]
+    Encode = Callable[[np.ndarray], Parts]
+    Changed = Callable[[np.ndarray, Parts], np.ndarray | None]
+
+CODE = "range"
+"""Code of errors about values that an encoding cannot hold; encoders raise it, and `check` does."""
+PARAMETER = "overflow"
+REFUSE, SATURATE = "refuse", "saturate"
+
+
+def take_overflow(spec: CodecSpec) -> tuple[CodecSpec, str]:
+    """A specification without `overflow=`, which any encoder may have, and its value."""
+    inner, mode = (None, REFUSE) if spec.inner is None else take_overflow(spec.inner)
+    params = {name: value for name, value in spec.params.items() if name != PARAMETER}
+    mode = spec.params.get(PARAMETER, mode)
+    if mode not in (REFUSE, SATURATE):
+        raise SquishError(
+            "unknown overflow mode", expected=f"{PARAMETER}={REFUSE} or {PARAMETER}={SATURATE}",
+            found=f"{PARAMETER}={mode}", code="params",
+        )  # fmt: skip
+    return evolve(spec, params=params, inner=inner), mode
+
+
+def changed(values: np.ndarray, decoded: np.ndarray) -> np.ndarray:
+    """Where a finite value did not stay finite, or an infinity or NaN did not stay what it was."""
+    import numpy as np
+
+    both_finite = np.isfinite(values) & np.isfinite(decoded)
+    both_nan = np.isnan(values) & np.isnan(decoded)
+    mask: np.ndarray = ~(both_finite | both_nan | (values == decoded))
+    return mask
+
+
+def check(values: np.ndarray, decoded: np.ndarray, steps: tuple[int | None, ...], start: tuple[int, ...]) -> None:
+    """CodecError where `changed` finds something, about the first block that it is in.
+
+    `steps`: of the blocks whose values share a scale, along each axis. `start`: the index of the first value in the
+    tensor.
+    """
+    import numpy as np
+
+    mask = changed(values, decoded)
+    if not mask.any():
+        return
+    first = [int(index) for index in np.unravel_index(int(mask.argmax()), mask.shape)]
+    low = [0 if step is None else index - index % step for index, step in zip(first, steps)]
+    block = tuple(slice(index, None if step is None else index + step) for index, step in zip(low, steps))
+    raise error_at(values[block], tuple(map(sum, zip(start, low))))
+
+
+def error_at(
+    values: np.ndarray, start: tuple[int, ...], mask: np.ndarray | None = None, cause: CodecError | None = None
+) -> CodecError:
+    """The error for the first value that is not finite (of those in `mask`), or else for the largest one.
+
+    `cause`: what the encoder said, if it refused the values itself.
+    """
+    import numpy as np
+
+    magnitude = np.abs(values.astype(np.float64))
+    if mask is not None:
+        magnitude = np.where(mask, magnitude, -1)
+    place = int(magnitude.argmax())  # argmax takes the first NaN for the largest
+    odd = ~np.isfinite(magnitude)
+    if odd.any():
+        place = int(odd.argmax())
+    index = [int(first + offset) for first, offset in zip(start, np.unravel_index(place, values.shape))]
+    value = float(values.reshape(-1)[place])
+    repair = "Keep this tensor (NAME=keep)" + (", or repair it first." if value != value else "")
+    return CodecError(
+        cause.message if cause else "a value does not fit this encoding", code=CODE,
+        expected=cause.expected if cause else "values that stay finite", found=f"{value} at index {index}",
+        hint=repair if value != value else f"{repair}, or clip with {PARAMETER}={SATURATE}.",
+    )  # fmt: skip
+
+
+def refusing(encode: Encode, panel: np.ndarray, values: np.ndarray, start: tuple[int, ...]) -> Parts:
+    """The parts of a panel; where the encoder refuses its `values`, an error that says which one."""
+    try:
+        return encode(panel)
+    except CodecError as error:
+        if error.code != CODE:
+            raise
+        raise error_at(values, start, cause=error) from error
+
+
+class Saturation:
+    """Encodes panels with what overflows clipped to the largest magnitude that stays finite; `clipped` counts values.
+
+    `steps`: as of `check`; blocks of rows encode alone.
+    """
+
+    def __init__(self, steps: tuple[int | None, ...]) -> None:
+        self._steps, self.clipped = steps, 0
+
+    def encode(
+        self, values: np.ndarray, start: tuple[int, ...], encode: Encode, changed_by: Changed
+    ) -> tuple[Parts, np.ndarray]:
+        """The parts of a panel, and its values with infinities as they were clipped."""
+        import numpy as np
+
+        attempt = partial(_attempt, encode, changed_by)
+        parts, mask, cause = attempt(values)
+        if parts is not None and mask is None:
+            return parts, values
+        mask = np.ones(values.shape, bool) if mask is None else mask
+        blocks = _blocks(mask, self._steps)
+        mask = mask | (blocks & np.isinf(values))  # one that stayed infinite may be why others did not stay finite
+        rows = blocks.reshape(len(blocks), -1).any(axis=1) if blocks.ndim else ...
+        limit = _limit(attempt, values[rows], mask[rows])
+        clipped = _clip(values, mask, limit)
+        parts, left, _ = attempt(clipped)
+        if parts is None or left is not None:
+            odd = blocks & np.isnan(values)
+            raise error_at(values, start, odd if odd.any() else mask, cause)
+        self.clipped += int(np.count_nonzero(mask & (clipped != values)))
+        return parts, np.where(np.isinf(values), clipped, values)
+
+
+def _blocks(mask: np.ndarray, steps: tuple[int | None, ...]) -> np.ndarray:
+    """All of each block that has something in `mask`."""
+    import numpy as np
+
+    for axis, step in enumerate(steps):
+        size = mask.shape[axis]
+        if step != 1 and size:
+            some = np.logical_or.reduceat(mask, np.arange(0, size, step or size), axis=axis)
+            mask = np.repeat(some, step or size, axis=axis)[(slice(None),) * axis + (slice(0, size),)]
+    return mask
+
+
+def _attempt(
+    encode: Encode, changed_by: Changed, values: np.ndarray
+) -> tuple[Parts | None, np.ndarray | None, CodecError | None]:
+    """Parts (None: the encoder refused), where values changed (None: nowhere, or not known), and the refusal."""
+    try:
+        parts = encode(values)
+    except CodecError as error:
+        if error.code != CODE:
+            raise
+        return None, None, error
+    return parts, changed_by(values, parts), None
+
+
+def _limit(attempt: Callable[[np.ndarray], tuple[Any, ...]], values: np.ndarray, mask: np.ndarray) -> float:
+    """The largest float32 to which clipping leaves everything finite; positive floats are ordered as their bits."""
+    import numpy as np
+
+    def stays_finite(bits: int) -> bool:
+        parts, left, _ = attempt(_clip(values, mask, _float_of(bits)))
+        return parts is not None and left is None
+
+    low, high = 0, int(np.array(np.inf, np.float32).view(np.uint32))
+    if not stays_finite(low):  # NaN is never clipped
+        return 0.0
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if stays_finite(middle) else (low, middle)
+    return _float_of(low)
+
+
+def _float_of(bits: int) -> float:
+    import numpy as np
+
+    return float(np.array(bits, np.uint32).view(np.float32))
+
+
+def _clip(values: np.ndarray, mask: np.ndarray, limit: float) -> np.ndarray:
+    import numpy as np
+
+    clipped: np.ndarray = np.where(mask, np.clip(values, -limit, limit), values)
+    return clipped.astype(values.dtype, copy=False)
