@@ -94,11 +94,7 @@ def verify(
 def as_problem(error: SquishError, severity: str = "error") -> Problem:
     """A finding from an error; the place is told apart from the text."""
     place = error.where() or (f"byte {error.offset}" if error.offset is not None else "file")
-    text = str(error)
-    for prefix in (error.file, error.where()):
-        if prefix:
-            text = text.removeprefix(f"{prefix}: ")
-    return Problem(code=error.code or "format", severity=severity, where=place, message=text)
+    return Problem(code=error.code or "format", severity=severity, where=place, message=error.reason())
 
 
 def check_part(file: File, name: str, role: str, part: Part) -> bool:

@@ -198,15 +198,15 @@ def open_source(target: Any) -> Source:
         except TypeError:
             what = type(target).__name__
             raise TypeError(f"expected a path, or the bytes of a file in any buffer, not {what}") from None
-    given = os.fspath(target)
-    if not given:
-        raise FormatError("the path is empty", file=repr(given), code="missing", hint="Name a file.")
-    path = Path(given)
+    name = os.fspath(target)
+    if not name:
+        raise FormatError("the path is empty", file=repr(name), code="missing", hint="Name a file.")
+    path = Path(name)
+    if "://" in name and not path.exists():
+        raise FormatError("is not a local path", file=name, code="missing", hint="Download it first.")
     try:
         info = path.stat()
     except (OSError, ValueError) as error:
-        if "://" in given:
-            raise FormatError("is no local file", file=given, code="missing", hint="Download it first.") from None
         raise missing(path, error) from None
     return FolderSource(path) if stat.S_ISDIR(info.st_mode) else FileSource(path)
 

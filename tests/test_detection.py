@@ -145,7 +145,7 @@ def test_a_missing_path_names_what_exists(tmp_path: Path) -> None:
 
 
 def test_a_url_is_told_to_be_downloaded() -> None:
-    with pytest.raises(FormatError, match=r"^https://example.org/model.box: is no local file. Download it first"):
+    with pytest.raises(FormatError, match=r"^https://example.org/model.box: is not a local path. Download it first"):
         squish.open("https://example.org/model.box", registry=toys.registry())
 
 
