@@ -10,10 +10,13 @@ from attrs import frozen
 
 from squish_core import known
 from squish_core.errors import AmbiguousFormatError, FormatError, SquishError, UnknownFormatError
-from squish_core.hookspecs import ContainerInfo, Signature
+from squish_core.hookspecs import CodecInfo, ContainerInfo, Signature
 from squish_core.model import Index, Problem
 from squish_core.plugins import Registry
 from squish_core.source import HEAD, TAIL, Source
+
+MAX_SKIPPED = 64
+"""Skippable frames that are passed over to reach the signature of a codec; writers make one."""
 
 
 @frozen
@@ -61,6 +64,29 @@ def detect(source: Source, registry: Registry) -> str:
     if len(named) == 1 and not source.is_dir:
         return named.pop()
     raise unknown(probe, source, registry)
+
+
+def compressed_by(source: Source, registry: Registry) -> CodecInfo | None:
+    """The byte codec that compressed the whole file; None if there is none."""
+    for entry in registry.find("codec", kind="bytes") if source.size else ():
+        info = entry.info
+        if isinstance(info, CodecInfo) and info.signature and _first_frame(source, info).startswith(info.signature):
+            return info
+    return None
+
+
+def _first_frame(source: Source, info: CodecInfo) -> bytes:
+    """The first bytes behind the skippable frames of a codec."""
+    offset, length = 0, max(8, len(info.signature))
+    for _ in range(MAX_SKIPPED):
+        head = source.read(offset, min(length, source.size - offset))
+        mark = next((mark for mark in info.skippable if head.startswith(mark)), None)
+        if mark is None:
+            return head
+        offset += len(mark) + 4 + int.from_bytes(head[len(mark) : len(mark) + 4], "little")
+        if offset >= source.size:
+            break
+    return b""
 
 
 def score(info: ContainerInfo, probe: Probe) -> int:

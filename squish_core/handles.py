@@ -13,12 +13,11 @@ from attrs import evolve
 from squish_core import plugins
 from squish_core.buffers import Buffer
 from squish_core.containers import Options
-from squish_core.detection import detect, unrefined
+from squish_core.detection import compressed_by, detect, unrefined
 from squish_core.dtypes import to_numpy
 from squish_core.errors import FormatError, SquishError
 from squish_core.files import READERS, open_folder, open_source
 from squish_core.guard import guarded, uncollected
-from squish_core.hookspecs import CodecInfo
 from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, LazyTensors, Part, PlainRange, Problem, Segment, TensorSpec
 from squish_core.plugins import Registry
@@ -70,15 +69,17 @@ def open(  # noqa: A001
 
 
 def unpacked(source: Source, known: Registry, limits: Limits) -> Source:
-    """The source, or what is in it where a byte codec compressed the whole file."""
-    found = known.find("codec", kind="bytes") if source.size else []
-    for codec in (entry.info for entry in found):
-        assert isinstance(codec, CodecInfo)
-        length = len(codec.signature)
-        if 0 < length <= source.size and source.read(0, length) == codec.signature:
-            with guarded(FormatError, f"reading it through {codec.id}", file=source.name):
-                return known.byte_codec(codec.id).unpacked(source, limits)
-    return source
+    """The source, or its content if a byte codec compressed the whole file."""
+    info = compressed_by(source, known)
+    if info is None:
+        return source
+    with guarded(FormatError, f"reading it through {info.id}", file=source.name):
+        content = known.byte_codec(info.id).unpacked(source, limits)
+        if compressed_by(content, known) is not None:
+            raise FormatError(
+                "is compressed twice", code="nested", hint="Decompress it once; a file that is compressed once opens.",
+            )  # fmt: skip
+    return content
 
 
 def read_index(source: Source, known: Registry, limits: Limits, wanted: str | None = None) -> Index:

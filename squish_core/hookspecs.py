@@ -53,7 +53,8 @@ class CodecInfo:
     """A codec. `kind` is "tensor", "bytes", "whole" (a model for another runtime, which nothing decodes) or
     "policy" (it chooses among others). `lossless` says whether encoding keeps every value.
 
-    `signature` and `suffix`: how files that are compressed whole by a byte codec begin, and end in name."""
+    `signature` and `suffix`: how files that are compressed whole by a byte codec begin, and end in name. `skippable`:
+    how frames begin that may precede the signature; a u32 (little endian) behind it counts the bytes that follow."""
 
     id: str
     title: str
@@ -62,6 +63,7 @@ class CodecInfo:
     lossless: bool = False
     aliases: Mapping[str, str] = field(factory=dict)
     signature: bytes = b""
+    skippable: tuple[bytes, ...] = ()
     suffix: str = ""
 
 
