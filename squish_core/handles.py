@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -12,19 +12,16 @@ from attrs import evolve
 
 from squish_core import plugins
 from squish_core.buffers import Buffer
-from squish_core.containers import Options
-from squish_core.detection import compressed_by, detect, unrefined
 from squish_core.dtypes import to_numpy
 from squish_core.errors import FormatError, SquishError
 from squish_core.files import READERS, open_folder, open_source
 from squish_core.guard import guarded, uncollected
 from squish_core.limits import Limits, default
-from squish_core.model import FileRef, Index, LazyTensors, Part, PlainRange, Problem, Segment, TensorSpec
+from squish_core.model import Index, LazyTensors, Part, PlainRange, Problem, TensorSpec
+from squish_core.opening import decompress, read_index, with_assets
 from squish_core.plugins import Registry
-from squish_core.recipes import parse_format
 from squish_core.source import Source
 from squish_core.stored import StoredArray
-from squish_core.structure import check_index, lookalike_names
 from squish_core.tensors import Tensor
 from squish_core.typed import plain
 
@@ -47,18 +44,18 @@ def open(  # noqa: A001
     folder with the config, tokenizer and the like that do not lie beside the file. `strict` fails on warnings too,
     and reads the further files whose digest the header names. Raises a `SquishError`.
     """
-    known = registry or plugins.registry()
+    registry = registry or plugins.registry()
     limits = limits or default()
     if not isinstance(limits, Limits):
         raise SquishError("limits= is no Limits", expected="Limits(tensors=..., ...)", found=repr(limits), code="usage")
     source = open_source(target)
     try:
-        source = unpacked(source, known, limits)
+        source = decompress(source, registry, limits)
         lent = source.lend(open_folder(assets)) if assets is not None else ()
-        index = with_assets(read_index(source, known, limits, format), source, lent)
-        if found := source.problems():
-            index = evolve(index, problems=(*index.problems, *found))
-        file = File(source, index, known, limits)
+        index = with_assets(read_index(source, registry, limits, format), source, lent)
+        if problems := source.problems():
+            index = evolve(index, problems=(*index.problems, *problems))
+        file = File(source, index, registry, limits)
         if strict:
             fail_on_warnings(file)
         return file
@@ -66,80 +63,6 @@ def open(  # noqa: A001
         if source is not target:
             source.close()
         raise
-
-
-def unpacked(source: Source, known: Registry, limits: Limits) -> Source:
-    """The source, or its content if a byte codec compressed the whole file."""
-    info = compressed_by(source, known)
-    if info is None:
-        return source
-    with guarded(FormatError, f"reading it through {info.id}", file=source.name):
-        content = known.byte_codec(info.id).unpacked(source, limits)
-        if compressed_by(content, known) is not None:
-            raise FormatError(
-                "is compressed twice", code="nested", hint="Decompress it once; a file that is compressed once opens.",
-            )  # fmt: skip
-    return content
-
-
-def read_index(source: Source, known: Registry, limits: Limits, wanted: str | None = None) -> Index:
-    """The checked Index of a source: detect, read, check, refine."""
-    infos = known.containers
-    wanted, options = parse_format(wanted, "reading", known) if wanted else (None, {})
-    base = wanted or detect(source, known)
-    refinement = None
-    if base in infos and infos[base].info.refines:  # type: ignore[union-attr]
-        refinement, base = base, str(infos[base].info.refines)  # type: ignore[union-attr]
-    with guarded(FormatError, f"reading the {base} header", file=source.name):
-        container = known.container(base)
-        if source.size == 0 and not source.is_dir:
-            raise FormatError("is empty (0 bytes)", code="empty", hint="Fetch the file again.")
-        with uncollected():
-            index = container.read_index(source, limits)
-            check_index(index, limits)
-        doubtful = lookalike_names(index.tensors)
-        if doubtful:
-            index = evolve(index, problems=(*index.problems, *doubtful))
-    if wanted == base:
-        return index  # the format that was asked for: what is stored, with no meaning read into it
-    return refine(index, source, known, limits, refinement, options)
-
-
-def refine(
-    index: Index, source: Source, known: Registry, limits: Limits, wanted: str | None, options: Options
-) -> Index:
-    """Let installed refinements read meaning into an Index, until none does; one whose suffix the file has, first.
-
-    `options` are those of `wanted`.
-    """
-    main = index.files[0].name.lower() if index.files else ""
-    infos: dict[str, Any] = {name: entry.info for name, entry in known.containers.items()}
-    for name in sorted(infos, key=lambda name: (not main.endswith(infos[name].suffixes or "/"), name)):
-        if infos[name].refines == index.format and wanted in (None, name):
-            with guarded(FormatError, f"refining as {name}", file=source.name):
-                with uncollected():
-                    refined = known.container(name).refine(index, source, limits, options)  # type: ignore[attr-defined]
-                    if refined is not None:
-                        check_index(refined, limits)
-                if refined is not None:
-                    return refine(refined, source, known, limits, None, {})
-    if wanted is not None:
-        raise FormatError(f"does not declare itself as {wanted}", file=source.name, code="format")
-    unread = unrefined(index, source, known)
-    return evolve(index, problems=(*index.problems, *unread)) if unread else index
-
-
-def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
-    """The Index with these files beside the source as assets, after those it has."""
-    if not names:
-        return index
-    files, assets = list(index.files), dict(index.assets)
-    for name in names:
-        if name not in assets:
-            file = source.member(name)
-            assets[name] = Part(dtype="u8", shape=(file.size,), segments=(Segment(len(files), 0, file.size),))
-            files.append(FileRef(name, file.size))
-    return evolve(index, files=tuple(files), assets=assets)
 
 
 def fail_on_warnings(file: File) -> None:

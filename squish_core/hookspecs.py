@@ -32,6 +32,7 @@ class ContainerInfo:
     `features` lists the values of each flag or option that `resolve(container=..., **features)` accepts;
     `aliases` are the short names that `convert --encode` understands for this format. `options` are those of writing
     (`--to ID:key=value`), `reading` those of opening as a refinement (`--format ID:key=value`), each with what it does.
+    `views`: tensors may be views of one storage, so that their byte ranges overlap; elsewhere that is an error.
     """
 
     id: str
@@ -41,6 +42,7 @@ class ContainerInfo:
     signatures: tuple[Signature, ...] = ()
     refines: str | None = None
     can_write: bool = False
+    views: bool = False
     features: Mapping[str, tuple[str, ...]] = field(factory=dict)
     options: Mapping[str, str] = field(factory=dict)
     reading: Mapping[str, str] = field(factory=dict)
