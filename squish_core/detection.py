@@ -41,21 +41,23 @@ class Probe:
 def detect(source: Source, registry: Registry) -> str:
     """Id of the container whose signature matches best; a typed error that says what the file is otherwise."""
     probe = Probe.of(source)
-    infos = [entry.info for entry in registry.containers.values() if isinstance(entry.info, ContainerInfo)]
+    infos = [entry.info for entry in registry.find("container") if isinstance(entry.info, ContainerInfo)]
     base = [info for info in infos if not info.refines]
     begin = [info for info in base for s in info.signatures if s.where != "tail" and matches(s, probe)]
     # The end of a file alone speaks only where no start does: data may end in anything.
-    scores = {info.id: score(info, probe) for info in begin or base}
+    scores: dict[str, int] = {}
+    for info in begin or base:  # several have one id if distributions are in conflict
+        scores[info.id] = max(scores.get(info.id, 0), score(info, probe))
     best = max(scores.values(), default=0)
     winners = [name for name, points in scores.items() if points == best]
     if best and len(winners) > 1:
-        by_suffix = [info.id for info in infos if info.id in winners and _suffix(info, probe)]
+        by_suffix = {info.id for info in infos if info.id in winners and _suffix(info, probe)}
         if len(by_suffix) != 1:
             raise AmbiguousFormatError(
                 "several formats match", file=source.name, found=", ".join(sorted(winners)), code="ambiguous",
                 hint="Name one with format=... (or --format).",
             )  # fmt: skip
-        return by_suffix[0]
+        return by_suffix.pop()
     if best:
         return winners[0]
     raise_if_other(probe, source, registry)

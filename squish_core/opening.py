@@ -71,16 +71,18 @@ def refine(
     `name` is the refinement to apply, if any, and `options` are its options. `views`: the base format declares them.
     """
     filename = index.files[0].name.lower() if index.files else ""
-    infos = [cast(ContainerInfo, entry.info) for entry in registry.find("container", refines=index.format)]
-    for info in sorted(infos, key=lambda info: (not filename.endswith(info.suffixes or "/"), info.id)):
-        if name not in (None, info.id):
-            continue
+    entries = [
+        (cast(ContainerInfo, entry.info), entry) for entry in registry.find("container", refines=index.format)
+        if name in (None, entry.info.id)
+    ]  # fmt: skip
+    for info, entry in sorted(entries, key=lambda item: (not filename.endswith(item[0].suffixes or "/"), item[0].id)):
         shared = views or info.views
         with guarded(FormatError, f"refining as {info.id}", file=source.name):
             with uncollected():
-                refinement = cast("Refinement", registry.container(info.id))
+                refinement: Refinement = registry.instance("container", entry)
                 refined = refinement.refine(index, source, limits, options)
                 if refined is not None:
+                    registry.container(info.id)  # which raises if another distribution brings it, too
                     check_index(refined, limits, views=shared)
             if refined is not None:
                 return refine(refined, source, registry, limits, None, {}, views=shared)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from squish_core import dtypes
 from squish_core.backends.base import UNCOVERED
 from squish_core.buffers import Buffer
-from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
+from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import guarded
 from squish_core.model import Encoding, TensorSpec
 from squish_core.regions import Region, full, normalise, panels, read_region, sizes, sliced
@@ -200,6 +200,8 @@ class Tensor:
             refusals.append(refusal)
         why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals)) or "it has no encoding"
         install = next((refusal.install for refusal in refusals if refusal.install), None)
+        if any(refusal.code == "conflict" for refusal in refusals) and not install:
+            raise ConflictError(why, tensor=self.name, code="conflict")
         raise MissingPluginError(why, code="not-installed", hint=f"Run `{install}`." if install else None)
 
     def _value_dtype(self, encoding: Encoding) -> str:

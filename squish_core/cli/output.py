@@ -14,7 +14,7 @@ from attrs import frozen
 
 from squish_core.errors import SquishError, escape, redact
 
-_COLOURS = {"ok": 32, "same": 32, "error": 31, "broken": 31, "no": 31, "differs": 31, "warning": 33}
+_COLOURS = {"ok": 32, "same": 32, "error": 31, "broken": 31, "conflict": 31, "no": 31, "differs": 31, "warning": 33}
 _STATE = re.compile(rf"^( *)({'|'.join(_COLOURS)})(?=[ :,]|$)")
 
 
