@@ -27,10 +27,10 @@ from squish_core.guard import guarded, uncollected
 from squish_core.handles import File
 from squish_core.known import SUFFIXES
 from squish_core.limits import Limits
-from squish_core.links import link_notes
 from squish_core.matching import weighs
 from squish_core.model import TensorSpec
 from squish_core.naming import parse_names
+from squish_core.notes import source_notes
 from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, check_patterns, expand, parse_format, parse_rules
 from squish_core.steps import Decision, Step, note_origin
@@ -202,10 +202,7 @@ class Plan:
             source=self.file.name, target=str(self.target), format=self.format, steps=tuple(steps),
             source_size=self.file.size, dropped=tuple(dropped), dry_run=dry_run,
             size=None if self.packing else layout.size,
-            notes=(
-                *layout.notes, *(f"{problem.where}: {problem.message}" for problem in self.file.source.problems()),
-                *link_notes(self.file, layout),
-            ),
+            notes=(*layout.notes, *source_notes(self.file, layout)),
             # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
             unused=tuple(
                 rule.pattern for rule in self.rules if rule.pattern and not any(map(rule.matches, index.tensors))

@@ -1,4 +1,4 @@
-"""Files of a model folder that are links to somewhere else."""
+"""Notes of a conversion: files of a model folder that are links to somewhere else."""
 
 from __future__ import annotations
 

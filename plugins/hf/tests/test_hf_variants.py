@@ -377,6 +377,13 @@ def test_a_checkpoint_whose_declaration_is_cut_is_an_error_with_the_stored_tenso
     assert not squish.verify(tmp_path).ok
 
 
+def test_converting_a_checkpoint_whose_declaration_is_cut_notes_the_error(tmp_path: Path) -> None:
+    gptq(tmp_path / "source").close()
+    (tmp_path / "source/config.json").write_text('{"quantization_config": {')
+    (note,) = squish.convert(tmp_path / "source", tmp_path / "out.zt", dry_run=True).notes
+    assert "config.json" in note
+
+
 def test_a_cut_config_is_not_written_as_a_new_one(tmp_path: Path) -> None:
     checkpoint(tmp_path / "source", {}, a__weight=np.ones((8, 64), np.float32)).close()
     (tmp_path / "source/config.json").write_text('{"model_type": "llama", ')
