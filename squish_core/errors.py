@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from squish_core.model import Problem
 
 
-MAX_PLACE, MAX_VALUE, MAX_MESSAGE = 300, 500, 1000
-"""Characters shown of a file or tensor, of a value, and of a message: a file may declare names of megabytes."""
+MAX_FILE, MAX_PLACE, MAX_VALUE, MAX_MESSAGE = 1000, 300, 500, 1000
+"""Characters shown of a path, of a tensor, of a value, and of a message: a file may declare names of megabytes."""
 _USER = r"(?:[^/?#\s]*@|[^/?#\s:]*:(?!\d*(?:[/?#\s]|$))\S*@)?"
 """User and password; a password may hold an unquoted slash, and a port is none."""
 _ADDRESS = re.compile(rf"([A-Za-z][\w+.-]+:/{{1,2}}){_USER}([^?#\s]*)([?#]\S*)?")
@@ -71,7 +71,7 @@ class SquishError(Exception):
         return f"{text}{'' if text.endswith('?') else '.'} {escape(shorten(self.hint, MAX_MESSAGE))}"
 
     def __str__(self) -> str:
-        file = escape(shorten(self.file, MAX_PLACE)) if self.file else None
+        file = escape(shorten(self.file, MAX_FILE)) if self.file else None
         return "".join(f"{place}: " for place in (file, self.where()) if place) + self.reason()
 
     def __reduce__(self) -> tuple[Any, ...]:
