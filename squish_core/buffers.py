@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+from collections.abc import Callable
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -21,15 +22,23 @@ _CODES = {
     "bool": (6, 8), "f8_e4m3": (10, 8), "f8_e4m3fnuz": (11, 8), "f8_e5m2": (12, 8), "f8_e5m2fnuz": (13, 8),
     "f8_e8m0": (14, 8),
 }  # fmt: skip
-_READ_ONLY, _CPU = 1, 1
+_IS_COPIED, _CPU = 2, 1
+_FEW_BYTES = 1 << 16
+"""Up to this many a copy costs less than a mapping, of which a process may have some 65 000."""
 _NAMES = (b"dltensor", b"dltensor_versioned")  # a consumer renames the capsule that it takes
 
 
 class Buffer:
-    """A stored array over the bytes it was read from, read-only. It keeps its mapping alive by itself."""
+    """A stored array over the bytes it was read from, read-only. It keeps its mapping alive by itself.
 
-    def __init__(self, raw: memoryview, dtype: str, shape: tuple[int, ...]) -> None:
-        self.raw, self.dtype, self.shape = raw, dtype, shape
+    `writable_view` maps the same bytes of the file again, writable, so that changes stay in memory; None if it cannot.
+    """
+
+    def __init__(
+        self, raw: memoryview, dtype: str, shape: tuple[int, ...],
+        writable_view: Callable[[], memoryview | None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.raw, self.dtype, self.shape, self._writable_view = raw, dtype, shape, writable_view
 
     @property
     def nbytes(self) -> int:
@@ -61,15 +70,22 @@ class Buffer:
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
-        """DLPack capsule; carries the read-only flag when the consumer speaks DLPack 1.0."""
+        """DLPack capsule over memory that the consumer may write; neither the file nor this buffer ever changes.
+
+        Each capsule has memory of its own: pages of the file that are copied when they are written, or a copy of
+        bytes that are few or do not lie in a file as they are. `copy=False` raises BufferError for such bytes.
+        """
         if dl_device not in (None, (_CPU, 0)):
-            raise BufferError("a file's bytes are on the CPU")
+            raise BufferError("the bytes of a file are on the CPU")
         if self.dtype not in _CODES:
             raise BufferError(f"DLPack has no type for {self.dtype}")
-        data = self.numpy()
-        if copy:
-            data = data.copy()
-        return _capsule(data, _CODES[self.dtype], max_version is not None and tuple(max_version) >= (1, 0))
+        few = copy is None and self.nbytes <= _FEW_BYTES
+        view = None if copy or few else self._writable_view()
+        if view is None and copy is False and self.nbytes:
+            raise BufferError("these bytes are read-only and not mapped from a file, so copy=False is not possible")
+        data = self.numpy().copy() if view is None else as_array(view, self.dtype, self.shape)
+        versioned = max_version is not None and tuple(max_version) >= (1, 0)
+        return _capsule(data, _CODES[self.dtype], versioned, _IS_COPIED if view is None else 0)
 
 
 def as_array(raw: Any, dtype: str, shape: tuple[int, ...], byteorder: str = "<") -> np.ndarray:
@@ -142,12 +158,11 @@ def _sweep() -> None:
                 _alive.pop(address, None)
 
 
-def _capsule(data: np.ndarray, code: tuple[int, int], versioned: bool) -> Any:
+def _capsule(data: np.ndarray, code: tuple[int, int], versioned: bool, flags: int) -> Any:
     _sweep()
     shape = (ctypes.c_int64 * max(data.ndim, 1))(*data.shape)
     tensor = _DLTensor(data.ctypes.data, _CPU, 0, data.ndim, code[0], code[1], 1, shape, None, 0)
     if versioned:
-        flags = 0 if data.flags.writeable else _READ_ONLY
         managed: Any = _Versioned(1, 0, None, _release, flags, tensor)
     else:
         managed = _Managed(tensor, None, _release)
@@ -155,3 +170,39 @@ def _capsule(data: np.ndarray, code: tuple[int, int], versioned: bool) -> Any:
     _alive[address] = (managed, shape, data)
     capsule = _offered[address] = _new_capsule(address, _NAMES[versioned], None)
     return capsule
+
+
+_DTYPES = {code: dtype for dtype, code in _CODES.items()}
+_pointer = ctypes.pythonapi.PyCapsule_GetPointer
+_pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+
+
+def copy_of_dlpack(x: Any) -> np.ndarray:
+    """A copy of the array that `x` exports by DLPack, in dtypes that NumPy itself does not take (bf16, f8) too.
+
+    BufferError if it is in the memory of another device or has a dtype without an array.
+    """
+    import numpy as np
+
+    if int(x.__dlpack_device__()[0]) != _CPU:
+        raise BufferError("the array is not in the memory of the CPU")
+    capsule = x.__dlpack__()  # it stays unconsumed, so dropping it after the copy releases the memory
+    if _is_valid(capsule, _NAMES[1]):
+        tensor = _Versioned.from_address(_pointer(capsule, _NAMES[1])).tensor
+    else:
+        tensor = _Managed.from_address(_pointer(capsule, _NAMES[0])).tensor
+    dtype = _DTYPES.get((tensor.code, tensor.bits))
+    if dtype is None or tensor.lanes != 1:
+        raise BufferError(f"DLPack type {tensor.code} of {tensor.bits} bits has no array")
+    kind, shape = dtypes.to_numpy(dtype), tuple(tensor.shape[: tensor.ndim])
+    if not prod(shape):
+        return np.empty(shape, kind)
+    strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
+    if strides is None:
+        strides = tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    reach = [(size - 1) * stride for size, stride in zip(shape, strides)]
+    low, high = (sum(limit(step, 0) for step in reach) for limit in (min, max))
+    start = tensor.data + tensor.byte_offset + low * kind.itemsize
+    raw = (ctypes.c_ubyte * ((high - low + 1) * kind.itemsize)).from_address(start)
+    steps = [stride * kind.itemsize for stride in strides]
+    return np.ndarray(shape, kind, memoryview(raw).cast("B"), -low * kind.itemsize, steps).copy()

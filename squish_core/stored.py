@@ -74,7 +74,13 @@ class StoredArray:
 
     def buffer(self) -> Buffer:
         """The whole part as a Buffer."""
-        return Buffer(self.bytes(0, self.part.nbytes), self.part.dtype, self.part.shape)
+        part = self.part
+        raw = self.bytes(0, part.nbytes)
+        if not self.in_place or part.data is not None:
+            return Buffer(raw, part.dtype, part.shape)
+        (segment,) = part.segments
+        view = self._files(segment.file).writable_view(segment.offset, segment.length)
+        return Buffer(raw, part.dtype, part.shape, view)
 
     def chunks(self, size: int = 4 * MIB) -> Iterator[memoryview]:
         """The part's bytes before filters, in order."""

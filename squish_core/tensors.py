@@ -279,7 +279,7 @@ class Weight:
         return self._run("dense", region=wanted, dtype=dtypes.named(dtype), out=out)
 
     def linear(self, x: np.ndarray) -> np.ndarray:
-        """`x @ W.T` in float32, for x of shape [..., in]."""
+        """`x @ W.T` in float32, for x of shape [..., in]: an array, or a tensor of another library on the CPU."""
         return self._run("linear", x)
 
     def embed(self, ids: np.ndarray) -> np.ndarray:

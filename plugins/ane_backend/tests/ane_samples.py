@@ -30,6 +30,10 @@ FORMS = {
     "sparse palette": ("bitmask", {"dtype": "f16", "kept": "run", "bits": 4}),
     "sparse int8": ("bitmask", {"dtype": "i8", "kept": "run", "scale": "f16"}),
     "sparse float32": ("bitmask", {"dtype": "f32", "kept": "run"}),
+    "int4 boxes": ("boxes", {"bits": 4, "signed": True, "grid": [16, 4], "scale_dtype": "f16"}),
+    "uint4 boxes with zero points": ("boxes", {
+        "bits": 4, "grid": [1, 4], "scale_dtype": "f16", "offset_dtype": "packed"}),
+    "palette by boxes": ("boxes", {"bits": 4, "books": [4, 8], "codebook_dtype": "f16"}),
     "dense": ("dense", {}),
 }  # fmt: skip
 OLD = {

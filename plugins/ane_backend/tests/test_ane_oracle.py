@@ -72,7 +72,23 @@ def build(folder):
             linear(mode="linear", dtype="uint4", granularity="per_block", block_size=32, **small),
             cto.linear_quantize_weights,
         ),
+        "boxes4": made(
+            linear(mode="linear_symmetric", dtype="int4", granularity="per_block", block_size=[4, 16], **small),
+            cto.linear_quantize_weights,
+        ),
+        "columns4": made(
+            linear(mode="linear", dtype="uint4", granularity="per_block", block_size=[0, 16], **small),
+            cto.linear_quantize_weights,
+        ),
+        "channel_scales": made(
+            palette(mode="uniform", nbits=4, enable_per_channel_scale=True, **small), cto.palettize_weights
+        ),
     }
+    pruned = made(cto.OpMagnitudePrunerConfig(target_sparsity=0.5, **small), cto.prune_weights)
+    blocks = linear(mode="linear", dtype="uint4", granularity="per_block", block_size=32, **small)
+    models["sparse4"] = cto.linear_quantize_weights(
+        pruned, cto.OptimizationConfig(global_config=blocks), joint_compression=True
+    )
     found = {}
     for name, each in models.items():
         each.save(f"{folder}/{name}.mlpackage")
@@ -105,7 +121,7 @@ def test_we_decode_what_coremltools_compresses(tmp_path):
     for name, values in found.items():
         with squish.open(tmp_path / f"{name}.mlpackage") as file:
             (tensor,) = (each for each in file.values() if len(each.shape) == 2)
-            assert tensor.codec in ("affine", "palette")
+            assert tensor.codec in ("affine", "boxes", "palette")
             assert tensor.numpy().astype(np.float16).astype(np.float32).tobytes() == values.tobytes(), name
 
 

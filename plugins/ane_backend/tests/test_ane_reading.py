@@ -19,6 +19,7 @@ from squish_core.api import FormatError, LimitError, Limits, SquishError
 
 DATA = Path(__file__).parent / "data"
 WEIGHTS = dict(np.load(DATA / "weights.npz"))
+OPTIMISED = dict(np.load(DATA / "optimised.npz"))
 
 
 def matrix(file):
@@ -30,8 +31,9 @@ def matrix(file):
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("packages")
-    with zipfile.ZipFile(DATA / "packages.zip") as archive:
-        archive.extractall(folder)
+    for name in ("packages.zip", "optimised.zip"):
+        with zipfile.ZipFile(DATA / name) as archive:
+            archive.extractall(folder)
     return folder
 
 
@@ -44,6 +46,19 @@ def test_values_are_those_of_coremltools(packages, name):
         assert (tensor.shape, tensor.dtype) == (WEIGHTS[name].shape, "f16")
         assert tensor.numpy().astype(np.float16).tobytes() == WEIGHTS[name].tobytes()
         np.testing.assert_array_equal(tensor[1:3, 2:5], tensor.numpy()[1:3, 2:5])
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMISED))
+def test_values_of_what_the_optimisers_write_are_those_of_coremltools(packages, name):
+    with squish.open(packages / f"{name}.mlpackage") as file:
+        assert not file.problems
+        expected = OPTIMISED[name]
+        (tensor,) = (tensor for tensor in file.values() if tensor.shape == expected.shape)
+        assert tensor.dtype == "f16"
+        assert tensor.numpy().astype(np.float16).tobytes() == expected.tobytes()
+        np.testing.assert_array_equal(tensor[1:3, 2:5], tensor.numpy()[1:3, 2:5])
+        np.testing.assert_array_equal(tensor[5:], tensor.numpy()[5:])
+    assert squish.verify(packages / f"{name}.mlpackage", deep=True).ok
 
 
 def test_a_constant_of_many_numbers_costs_no_more_than_its_bytes():
@@ -85,6 +100,35 @@ def test_codes_stay_the_same_when_a_package_is_written_again(packages, tmp_path,
     with squish.open(target) as file:
         tensor = matrix(file)
         assert tensor.numpy().astype(np.float16).tobytes() == WEIGHTS[name].tobytes()
+
+
+@pytest.mark.parametrize(
+    "name", ["box_int4", "box_int4_columns", "box_uint4_offsets", "box_int8_offsets", "box_int4_kernel",
+             "lut_groups_of_columns", "sparse_int4_blocks", "sparse_uint4_blocks", "sparse_int4_boxes",
+             "sparse_int8_offsets", "sparse_int8_tensor", "sparse_lut_groups"]
+)  # fmt: skip
+def test_boxes_stay_the_same_when_a_package_is_written_again(packages, tmp_path, name):
+    target = tmp_path / "again.mlpackage"
+    report = squish.convert(packages / f"{name}.mlpackage", target)
+    assert {(step.action, str(step.exactness)) for step in report.steps} == {("copy", "bytes")}
+    with squish.open(target) as file:
+        assert any(tensor.numpy().astype(np.float16).tobytes() == OPTIMISED[name].tobytes() for tensor in file.values())
+
+
+@pytest.mark.parametrize("name", ["lut_channel_scale", "lut_int8", "lut_scaled_after", "sparse_lut_int8"])
+def test_palettes_with_scales_are_read_and_refused_by_the_writer(packages, tmp_path, name):
+    with pytest.raises(SquishError) as caught:
+        squish.convert(packages / f"{name}.mlpackage", tmp_path / "again.mlpackage")
+    assert caught.value.code == "refused"
+
+
+@pytest.mark.parametrize("name", ["box_int4", "box_int4_columns", "box_uint4_offsets"])
+def test_codes_of_boxes_are_repacked_into_groups(packages, tmp_path, name):
+    target = tmp_path / "model.squizd"
+    report = squish.convert(packages / f"{name}.mlpackage", target, encode={"*bias*": "f16"})
+    assert "repack" in {step.action for step in report.steps}
+    with squish.open(target) as file:
+        np.testing.assert_array_equal(matrix(file).numpy().astype(np.float16), OPTIMISED[name])
 
 
 @pytest.fixture

@@ -55,9 +55,10 @@ def reference(parts, shape, params):
 
 def code_at(words, at, params):
     width, bits = int(params.get("word", "u8")[1:]), params["bits"]
-    if params.get("order") == "msb":
+    if params.get("order", "lsb") != "lsb":
         each = width // bits
-        return int(words[at // each]) % (1 << width) >> (each - 1 - at % each) * bits & (1 << bits) - 1
+        place = at % each if params["order"] == "padded" else each - 1 - at % each
+        return int(words[at // each]) % (1 << width) >> place * bits & (1 << bits) - 1
     stream = sum((int(word) % (1 << width)) << (width * i) for i, word in enumerate(words))
     return stream >> at * bits & (1 << bits) - 1
 
@@ -86,8 +87,8 @@ def scaled(value, parts, params, cell):
 def palettes(draw):
     """Shapes and parameters of every kind that go together."""
     params = {"bits": draw(st.integers(1, 8)), "word": draw(st.sampled_from(["u8", "i8", "u16", "u32"]))}
-    if int(params["word"][1:]) % params["bits"] == 0:
-        params["order"] = draw(st.sampled_from(["lsb", "msb"]))
+    spare = int(params["word"][1:]) % params["bits"]
+    params["order"] = draw(st.sampled_from(["lsb", "padded"] if spare else ["lsb", "padded", "msb"]))
     if draw(st.booleans()):
         params["axis"] = "flat"
     group, groups = draw(st.integers(1, 6)), draw(st.integers(1, 4))

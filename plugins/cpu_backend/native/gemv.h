@@ -93,10 +93,9 @@ struct Product {
 };
 template <class Units> constexpr Product product() { return {arrange<Units>, dot_row<Units>}; }
 
-// Null where the codes of 32 columns have no scale of their own, or are not in rows.
+// Null for codecs without such a loop, and for weights that are not in units.
 static Product product_of(const Weights& w) {
-    const bool grid = w.kind >= AFFINE_1 && w.kind <= TABLE_8;
-    if (w.mask || w.strided || w.columns % 32 || (grid && w.group_columns % 32)) return {};
+    if (!in_units(w)) return {};
     if (w.zero > 1 << 16 || w.zero < -(1 << 16)) return {};
     switch (w.kind) {
         case Q4_0: return product<NibbleUnits<Q4_0>>();

@@ -169,9 +169,11 @@ struct Vectors {
 };
 template <class Units> constexpr Vectors vectors8() { return {quantize_all<Units>, multiply8_rows<Units>}; }
 
-// For kinds whose 32 weights have codes of a byte and one scale, or two; nothing for the others.
-static Vectors vectors8_of(int32_t kind) {
-    switch (kind) {
+// For kinds whose 32 weights have codes of a byte and one scale, or two; nothing for other kinds, and for weights that are not in
+// units.
+static Vectors vectors8_of(const Weights& w) {
+    if (!in_units(w)) return {};
+    switch (w.kind) {
         case Q4_0: return vectors8<NibbleUnits<Q4_0>>();
         case Q4_1: return vectors8<NibbleUnits<Q4_1>>();
         case Q5_0: return vectors8<FiveUnits<Q5_0>>();

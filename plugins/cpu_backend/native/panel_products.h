@@ -217,7 +217,7 @@ template <class X> constexpr Vectors vectors() { return {X::prepare, multiply_pa
 
 // For activations as `type`; nothing where the rows of `w` have no loop for those.
 static Vectors vectors_of(const Weights& w, int32_t type) {
-    if (w.kind != PANELS) return type == I8 ? vectors8_of(w.kind) : Vectors{};
+    if (w.kind != PANELS) return type == I8 ? vectors8_of(w) : Vectors{};
     return type == I8 ? vectors<AsInt8>() : type == BF16 ? vectors<AsBf16>() : vectors<AsF32>();
 }
 

@@ -52,8 +52,9 @@ void repack_row(const Weights& w, int64_t row, uint8_t* codes, float* scale, flo
 }
 
 using RepackRow = void (*)(const Weights& w, int64_t row, uint8_t* codes, float* scale, float* offset);
-static RepackRow repack_of(int32_t kind) {
-    switch (kind) {
+static RepackRow repack_of(const Weights& w) {
+    if (!in_units(w)) return nullptr;
+    switch (w.kind) {
         case Q4_0: return repack_row<NibbleUnits<Q4_0>>;
         case Q4_1: return repack_row<NibbleUnits<Q4_1>>;
         case Q4_K: return repack_row<Nested>;
@@ -62,7 +63,7 @@ static RepackRow repack_of(int32_t kind) {
     }
 }
 static bool repack(const Weights& w, int64_t row0, int64_t count, uint8_t* codes, float* scale, float* offset) {
-    const RepackRow row = repack_of(w.kind);
+    const RepackRow row = repack_of(w);
     for (int64_t i = 0; row && i < count; i++) row(w, row0 + i, codes, scale, offset);
     return row;
 }

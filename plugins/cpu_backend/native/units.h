@@ -312,4 +312,12 @@ struct SixUnits {  // Q6_K: a unit has the low and the high four bits of 16 byte
 #endif
 };
 
+// Whether products can go through rows 32 columns at a time: codes lie in rows, every 32 of them share a scale, and groups
+// fill the row. A short last group has a scale that loops over whole groups would never reach.
+static bool in_units(const Weights& w) {
+    const bool grid = w.kind >= AFFINE_1 && w.kind <= TABLE_8;
+    if (w.mask || w.strided || w.columns % 32) return false;
+    return !grid || (w.group_columns % 32 == 0 && w.columns % w.group_columns == 0);
+}
+
 }  // namespace ISA

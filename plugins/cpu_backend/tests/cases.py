@@ -37,6 +37,9 @@ AFFINE: list[tuple[dict[str, Any], tuple[int, ...]]] = [
     ({"axis": "flat", "group_size": 256, "offset": "bias"}, (4, 128)),
     ({"axis": "flat"}, (4, 128)),
     ({"axis": "flat", "group_size": 48}, (100,)),
+    ({"axis": "flat", "group_size": 64}, (1, 32)),
+    ({"axis": "flat", "group_size": 64, "offset": "bias", "scale_dtype": "f16"}, (1, 2080)),
+    ({"axis": "flat", "group_size": 1 << 20}, (3, 32)),
     ({"group_size": 64, "word": "u32", "offset": "bias", "scale_dtype": "f16"}, (4, 128)),
     ({"group_size": 32, "axis": -2, "transposed": True, "word": "i32", "zero": 1, **PACKED_ZEROS}, (64, 96)),
     ({"group_size": 32}, (3, 4, 64)),
@@ -92,6 +95,8 @@ def every() -> Iterator[Case]:
         )
     for size in ({}, {"group_size": 32}, {"group_size": 256}):
         yield from ((CodecSpec(f"squizd.{name}", size), (4, 128), "f32") for name in ("int4", "int2"))
+    yield from ((CodecSpec(f"squizd.{name}", {"group_size": 64}), (1, 2080), "f32") for name in ("int4", "int2"))
+    yield CodecSpec("palette", {**nf4, "axis": "flat"}), (1, 96), "f32"
     for inner in (CodecSpec("affine", {"bits": 4, "group_size": 32}), CodecSpec("ggml.q8_0"), CodecSpec("dense")):
         yield CodecSpec("masked", {"block_size": 8}, inner=inner), (20, 160), "f32"
     yield from ((CodecSpec("dense"), (5, 77), dtype) for dtype in ("f32", "f16", "bf16"))

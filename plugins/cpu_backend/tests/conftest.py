@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from squish_cpu import library
 
-sys.path.insert(0, str(Path(__file__).parent))  # cases and random_parts are modules of these tests
+sys.path.insert(0, str(Path(__file__).parent))  # cases is a module of these tests
 
 
 @pytest.fixture(params=library.library().instructions)

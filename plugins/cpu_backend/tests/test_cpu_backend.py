@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import random_parts
 from cases import AWQ
 from random_parts import random_tensor, same
 from squish_cpu import library
@@ -123,7 +124,7 @@ def test_many_threads_of_python_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 FORK = """
 import os, sys
 import numpy as np
-sys.path.insert(0, {here!r})
+sys.path.insert(0, {modules!r})
 from random_parts import random_tensor
 from squish_core.api import CodecSpec
 weight = random_tensor(CodecSpec("ggml.q8_0"), (4000, 256)).load("cpu")
@@ -138,7 +139,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_can_go_on() -> None:
-    code = FORK.format(here=os.path.dirname(__file__))
+    code = FORK.format(modules=os.path.dirname(random_parts.__file__))
     environment = {**os.environ, library.THREADS: "4"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, timeout=60, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

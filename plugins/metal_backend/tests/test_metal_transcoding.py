@@ -151,17 +151,33 @@ def loaded(codec_id, params, shape, **given):
     return file["w"]
 
 
-def test_a_bias_beyond_float32_is_refused():
-    tensor = loaded("affine", {"bits": 4, "group_size": 32}, (2, 64), scale=np.full((2, 2), 2.0**126, np.float32))
-    with pytest.raises(SquishError, match="beyond float32"):
+@pytest.mark.parametrize(
+    ("codec_id", "params", "scale"),
+    [
+        ("affine", {"bits": 4, "group_size": 32}, np.full((2, 2), 2.0**126, np.float32)),  # a bias beyond float32
+        ("mx", {}, np.full((2, 2), 255, np.uint8)),  # NaN, which MLX would take for infinity
+    ],
+)
+def test_data_without_an_mlx_form_go_to_the_next_backend(codec_id, params, scale):
+    tensor = loaded(codec_id, params, (2, 64), scale=scale)
+    with pytest.raises(SquishError) as refusal:
         tensor.load("metal")
+    assert (refusal.value.code, refusal.value.tensor) == ("uncovered", "w")
+
+    def metal_first(ranked):
+        return ranked.offer.backend != "metal"
+
+    weight = tensor.load(policy=metal_first)
+    assert weight.chain.chosen.backend != "metal"
+    assert "metal" in {refused.backend for refused in weight.chain.refused}
 
 
-def test_a_block_without_a_scale_is_refused():
-    """255 is NaN in the microscaling formats; MLX would take it for infinity."""
-    tensor = loaded("mx", {}, (2, 64), scale=np.full((2, 2), 255, np.uint8))
-    with pytest.raises(SquishError, match="NaN"):
+def test_zero_points_that_do_not_add_up_go_to_the_next_backend():
+    params = {"bits": 4, "group_size": 32, "zero": 1, "offset": "zero_point", "offset_dtype": "f32"}
+    tensor = loaded("affine", params, (2, 64), offset=np.full((2, 2), 2.0**24, np.float32))
+    with pytest.raises(SquishError) as refusal:
         tensor.load("metal")
+    assert (refusal.value.code, refusal.value.tensor) == ("uncovered", "w")
 
 
 @pytest.mark.parametrize(
@@ -213,3 +229,11 @@ def test_without_a_gpu_it_must_be_asked_for(monkeypatch):
     chain = loaded("affine", {"bits": 4, "group_size": 32}, (4, 64)).chain()
     assert chain.chosen.backend != "metal"
     assert any(refused.backend == "metal" and "SQUISH_METAL=cpu" in refused.why for refused in chain.refused)
+
+
+def test_a_bf16_array_of_mlx_is_an_operand():
+    import mlx.core as mx
+
+    weight = loaded("affine", {"bits": 4, "group_size": 32}, (2, 64)).load("metal")
+    x = np.arange(64, dtype=np.float32)
+    np.testing.assert_array_equal(weight.linear(mx.array(x).astype(mx.bfloat16)), weight.linear(x))

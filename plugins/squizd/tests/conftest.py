@@ -170,9 +170,12 @@ def build(
     layers: list[list[Tensor]], outside: list[Tensor] = (), *, flags: int | None = None, arch: int = 0,  # type: ignore[assignment]
     side: int = 0, draft: list[list[Tensor]] | None = None, archive: bytes | None = None, names: bool = False,
     order: list[int] | None = None, sums: tuple[int, float] | None = None, merged: bool = False, gap: int = 0,
-    change: Any = None,
+    change: Any = None, align: int = 64,
 ) -> bytes:  # fmt: skip
-    """A whole file. `side`: tile size (0: no masks); `order`: physical order of the layers; `merged`: one table."""
+    """A whole file. `side`: tile size (0: no masks); `order`: physical order of the layers; `merged`: one table.
+
+    `align`: where sections and blocks start; 1 is the layout to the letter of the specification.
+    """
     every = [tensor for layer in layers for tensor in layer] + list(outside)
     word = 0
     for tensor in every:
@@ -180,8 +183,8 @@ def build(
     word |= 8 * bool(side) | 16 * (draft is not None) | 64 * (archive is not None)
     out = bytearray(256 + 32 * len(layers))
 
-    def pad(to: int = 64) -> int:
-        out.extend(bytes(-len(out) % to))
+    def pad() -> int:
+        out.extend(bytes(-len(out) % align))
         return len(out)
 
     places: dict[int, tuple[int, int, int]] = {}

@@ -310,7 +310,7 @@ def test_masks_that_lie(sparse: bytes, sq: SimpleNamespace) -> None:
     offset, length = struct.unpack_from("<QQ", sparse, 260)
     assert offset + length == masks + 4
     warned(changed(sparse, masks + 3, "<B", 0x80 | sparse[masks + 3]), "P6", "spare")
-    refused(changed(sparse, 276, "<Q", masks - 1), "P6", "multiple of 64")
+    refused(changed(sparse, 276, "<Q", masks - 1), "P6", "follows the masks")
     refused(changed(sparse, 268, "<Q", length - 1), "P6", "runs past")
     refused(with_crc(changed(sparse, 132, "<I", 1)), "P6", "runs past")
     refused(with_crc(changed(sparse, 132, "<I", 5)), "P6", "follows the masks")

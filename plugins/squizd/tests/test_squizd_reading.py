@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import random
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -118,6 +120,50 @@ def test_two_names_may_share_a_block(sq: SimpleNamespace) -> None:
     file = squish.open(sq.build([], outside, names=True, change=tie), strict=True)
     assert file["head"].spec.tied_to == "embed"
     assert same(file["head"].numpy(), file["embed"].numpy())
+
+
+SHAPES = ([4, 210], [210, 4], [3, 2, 140], [4, 3, 70, 1], [840], [1, 840], [2, 420, 1], [0], [])
+
+
+@pytest.mark.parametrize("side", [0, 8])
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [
+        (kind, shape)
+        for kind in ("int4", "int2", "tcaw", "astw", "npcl")
+        for shape in SHAPES
+        if kind != "astw" or math.prod(shape)  # a texture has an area
+    ],
+    ids=str,
+)
+def test_a_shape_of_sqxt_need_not_end_in_the_columns_of_the_block(
+    sq: SimpleNamespace, kind: str, shape: list[int], side: int, tmp_path: Path
+) -> None:
+    """A convolution [out, in, 3, 3] is stored as a block [out, 9 * in]."""
+    size, name = {0: (0, 5), 1: (1, 1)}.get(math.prod(shape), (12, 70)), "model.layers.0.mlp.conv"
+    tiles = -(-size[0] // 8) * -(-size[1] // 8)
+    more = {"name": name, "keep": [sq.rng.randrange(2) for _ in range(tiles)] if side else None}
+    tensor = sq.npcl(sq.rng, size, 2, **more) if kind == "npcl" else getattr(sq, kind)(sq.rng, *size, **more)
+    data = sq.build([[tensor]], names=True, side=side, change=lambda root: {**root, "shapes": {name: shape}})
+    file = squish.open(data, strict=True)
+    values = tensor.values(side).reshape(shape)
+    assert same(file[name].numpy(), values)
+    for place in range(0, len(values), max(len(values) // 5, 1)) if shape else ():
+        assert same(file[name][place : place + 1], values[place : place + 1])
+    assert squish.verify(data, deep=True).clean
+    path = tmp_path / "again.squizd"
+    report = squish.convert(data, path)
+    assert [str(step.exactness) for step in report.steps] == ["bytes"]
+    with squish.open(path, strict=True) as again:
+        assert same(again[name].numpy(), values)
+
+
+def test_a_shape_of_sqxt_of_another_size_is_a_warning(sq: SimpleNamespace) -> None:
+    tensor = sq.int4(sq.rng, 6, 8, name="a")
+    data = sq.build([[tensor]], names=True, change=lambda root: {**root, "shapes": {"a": [6, 9]}})
+    file = squish.open(data)
+    assert file["a"].shape == (6, 8)
+    assert [(problem.code, problem.severity) for problem in file.problems] == [("P9", "warning")]
 
 
 def test_shapes_beyond_two_dimensions_come_from_sqxt(sq: SimpleNamespace) -> None:

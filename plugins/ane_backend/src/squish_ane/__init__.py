@@ -33,7 +33,7 @@ def squish_containers() -> list[ContainerInfo]:
                 "sparse_int8": "bitmask:dtype=i8,scale=f16,sparsity=0.5",
                 **{f"lut{bits}": f"palette:bits={bits},axis=flat,codebook_dtype=f16" for bits in (1, 2, 3, 4, 6, 8)},
             },
-            codecs=("affine", "bitmask", "palette"),
+            codecs=("affine", "bitmask", "boxes", "palette"),
         )
     ]
 

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import frozen
 from squish_codecs.affine import Affine
 from squish_codecs.bitmask import Bitmask
+from squish_codecs.boxes import Boxes
 from squish_codecs.palette import Palette
 from squish_codecs.scheme import Scheme
 from squish_codecs.tables import Tables
@@ -61,6 +62,8 @@ def operation(spec: TensorSpec, target: str) -> Op:
         return _affine_op(Scheme.of(encoding.codec.params), spec, target)
     if encoding.codec.id == "bitmask":
         return _bitmask_op(spec, target)
+    if encoding.codec.id == "boxes":
+        return _boxes_op(spec)
     return _palette_op(Tables.of(encoding.codec.params), spec, target)
 
 
@@ -134,6 +137,7 @@ _CODECS: Mapping[str, tuple[Callable[[Mapping[str, Any]], object], Codec]] = {
     "affine": (Scheme.of, Affine()),
     "palette": (Tables.of, Palette()),
     "bitmask": (dict, Bitmask()),
+    "boxes": (dict, Boxes()),
 }
 _ORDER = ("axis", "word", "order", "group_size")  # there is one order here, and no scale
 
@@ -154,9 +158,24 @@ def _bitmask(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | s
     return f"Core ML has no form of {failed}" if failed else encoding.codec
 
 
+def _boxes(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
+    params = encoding.codec.params
+    books, scale, offset = "books" in params, params.get("scale_dtype", "none"), params.get("offset_dtype", "none")
+    whole = ("packed" if params["bits"] == 4 else "i8" if params.get("signed") else "u8", *FLOATS, "none")
+    rules = (
+        (target == "iOS18", "boxes before iOS18"),
+        (params["bits"] in ((1, 2, 3, 4, 6, 8) if books else (4, 8)), f"{params['bits']}-bit codes in boxes"),
+        (not books or (scale == offset == "none"), "a palette with scales"),
+        ((params.get("codebook_dtype", "f32") if books else scale) in FLOATS, "values of other types than f16 and f32"),
+        (offset in whole, f"zero points of {offset}"),
+    )
+    failed = next((what for holds, what in rules if not holds), None)
+    return f"Core ML has no form of {failed}" if failed else encoding.codec
+
+
 _HELD: Mapping[str, Callable[[TensorSpec, Encoding, str], CodecSpec | str]] = {
     "dense": _dense, "affine": _affine, "palette": _palette, "bitmask": _bitmask,
-    "squizd.int4": _squizd(4), "squizd.int2": _squizd(2),
+    "boxes": _boxes, "squizd.int4": _squizd(4), "squizd.int2": _squizd(2),
 }  # fmt: skip
 
 
@@ -205,6 +224,29 @@ def _bitmask_op(spec: TensorSpec, target: str) -> Op:
         return Op(type="constexpr_sparse_blockwise_shift_scale", dtype=params["scale"],
                   params={"data_mask": mask, "nonzero_data": values, "scale": scale})  # fmt: skip
     return Op(type="constexpr_sparse_to_dense", dtype=data.dtype, params={"nonzero_data": values, "mask": mask})
+
+
+def _boxes_op(spec: TensorSpec) -> Op:
+    params, masked = spec.encodings[0].codec.params, "count" in spec.encodings[0].codec.params
+    shape = (params["count"],) if masked else spec.shape
+    mask = ("mask", "u1", spec.shape)
+    if "books" in params:
+        dtype = params.get("codebook_dtype", "f32")
+        indices = ("data", f"u{params['bits']}", shape)
+        table = ("codebook", dtype, (*params["books"], 1 << params["bits"], 1))
+        if masked:
+            named = {"indices_mask": mask, "indices_nonzero_data": indices, "lut": table}
+            return Op(type="constexpr_lut_to_sparse", dtype=dtype, params=named)
+        return Op(type="constexpr_lut_to_dense", dtype=dtype, params={"indices": indices, "lut": table})
+    dtype, grid = params["scale_dtype"], tuple(params["grid"])
+    whole = ("i" if params.get("signed") else "u") + str(params["bits"])
+    operands = {"nonzero_data" if masked else "data": ("data", whole, shape), "scale": ("scale", dtype, grid)}
+    if (offset := params.get("offset_dtype", "none")) != "none":
+        operands["offset"] = ("offset", offset if offset in FLOATS else whole, grid)
+    if masked:
+        operands = {"data_mask": mask, **operands}
+    kind = "constexpr_sparse_blockwise_shift_scale" if masked else "constexpr_blockwise_shift_scale"
+    return Op(type=kind, dtype=dtype, params=operands)
 
 
 def _palette_op(tables: Tables, spec: TensorSpec, target: str) -> Op:

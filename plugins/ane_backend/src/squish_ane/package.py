@@ -142,7 +142,7 @@ def _model_path(source: Source) -> PurePosixPath:
     try:
         manifest = json.loads(member.read(0, member.size, "the manifest"))
         root = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise FormatError(
             "the manifest does not name the model", file=member.name, found=f"{type(error).__name__}: {error}"[:120],
             code="manifest",

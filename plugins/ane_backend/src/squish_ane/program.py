@@ -53,12 +53,16 @@ class Value:
 
 @frozen(kw_only=True)
 class Operation:
-    """One operation: constants by parameter, names of the results of others by parameter, and its own results."""
+    """One operation: constants by parameter, names of the results of others by parameter, and its own results.
+
+    `makers`: the compressed operations that make its inputs, by parameter.
+    """
 
     type: str
     values: Mapping[str, Value]
     inputs: Mapping[str, str]
     outputs: tuple[tuple[str, Kind], ...]
+    makers: Mapping[str, Operation] = field(factory=dict)
 
     @property
     def name(self) -> str:

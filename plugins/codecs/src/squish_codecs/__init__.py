@@ -33,10 +33,12 @@ def squish_codecs() -> list[CodecInfo]:
             id="mixed", title="widths by what tensors lose", factory="squish_codecs.mixed:Mixed", kind="policy"
         ),
         CodecInfo(id="masked", title="tiles of zeros over another codec", factory="squish_codecs.masked:Masked"),
+        CodecInfo(id="reshaped", title="another codec in another shape", factory="squish_codecs.reshaped:Reshaped"),
         CodecInfo(id="lowrank", title="low-rank correction of another codec", factory="squish_codecs.lowrank:LowRank"),
         CodecInfo(id="awq", title="columns scaled by activations (AWQ)", factory="squish_codecs.awq:Awq"),
         CodecInfo(id="float8", title="float8 with one scale, or one a block", factory="squish_codecs.float8:Float8"),
         CodecInfo(id="bitmask", title="values and a bit for each place", factory="squish_codecs.bitmask:Bitmask"),
+        CodecInfo(id="boxes", title="integers with scales by boxes", factory="squish_codecs.boxes:Boxes"),
         CodecInfo(
             id="mx",
             title="microscaling: float4 or float8 in blocks",

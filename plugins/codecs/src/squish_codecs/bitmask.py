@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, Params, PartArray, Parts, Region, TensorSpec, dtypes
 
 from .decoding import PANEL
 from .encoding import check_finite, step_of
@@ -161,13 +161,8 @@ def _decode_run(parts: Parts, spec: TensorSpec, params: Params, region: Region, 
     """Rows of a run: the bits before them are counted, and after the last one all values must have been used."""
     inner = dtypes.count(spec.shape[1:])
     first, last = (region[0].start * inner, region[0].stop * inner) if region else (0, 1)
-    start = int(ONES[parts["mask"][: first // 8]].sum(dtype=np.int64))
-    bits = np.unpackbits(parts["mask"][first // 8 : -(-last // 8)], bitorder="little")
-    start += int(bits[: first % 8].sum())
-    mask = bits[first % 8 : first % 8 + last - first].view(bool)
-    count, total = int(mask.sum()), params.get("count", 0)
-    whole = last == spec.elements
-    _check(start + count == total if whole else start + count <= total, f"{total} values", f"{start + count} bits set")
+    start, mask = kept_places(parts["mask"], first, last, spec.elements, params.get("count", 0))
+    count = int(mask.sum())
     values = _kept(parts, params, start, count)
     if params.get("scale", "none") != "none":
         scale = parts["scale"][region[:1]].astype(np.float32).reshape(-1)
@@ -176,6 +171,18 @@ def _decode_run(parts: Parts, spec: TensorSpec, params: Params, region: Region, 
     flat = out.reshape(-1)
     flat[...] = 0
     flat[mask] = values
+
+
+def kept_places(mask: PartArray, first: int, last: int, elements: int, total: int) -> tuple[int, np.ndarray]:
+    """Bits of a mask that are set before an element, and a bool for each one up to another; CodecError where the mask
+    has other bits than `total` values."""
+    start = int(ONES[mask[: first // 8]].sum(dtype=np.int64))
+    bits = np.unpackbits(mask[first // 8 : -(-last // 8)], bitorder="little")
+    start += int(bits[: first % 8].sum())
+    kept = bits[first % 8 : first % 8 + last - first].view(bool)
+    stop = start + int(kept.sum())
+    _check(stop == total if last == elements else stop <= total, f"{total} values", f"{stop} bits set")
+    return start, kept
 
 
 def _kept(parts: Parts, params: Params, start: int, count: int) -> np.ndarray:

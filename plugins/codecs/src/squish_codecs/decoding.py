@@ -167,9 +167,7 @@ def _rows(array: Array) -> Array:
 
 def _in_words(scheme: Scheme, region: Region, axis: int) -> Region:
     """A region of codes as one of words."""
-    along, packing = region[axis], scheme.packing
-    first = along.start // packing.unit * packing.words(packing.unit)
-    return _replaced(region, axis, slice(first, packing.words(along.stop)))
+    return _replaced(region, axis, scheme.packing.span(region[axis].start, region[axis].stop))
 
 
 def _replaced(region: Region, axis: int, part: slice) -> Region:

@@ -55,6 +55,10 @@ class Packing:
             return -(-count // 32) * self.bits
         return -(-count * self.bits // self.width)
 
+    def span(self, start: int, stop: int) -> slice:
+        """The words that hold codes `start` to `stop` of a line; `start` is a multiple of `unit`."""
+        return slice(start // self.unit * self.words(self.unit), self.words(stop))
+
     def unpack(self, words: Array, count: int, axis: int = -1) -> Array:
         """Unsigned codes (u8) of lines of words along `axis`; may be a view of `words`, or have any strides."""
         if axis != -1:

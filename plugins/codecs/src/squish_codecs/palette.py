@@ -233,20 +233,20 @@ def _lines(
 ) -> Iterator[tuple[int, Array, Array]]:
     """Place in row-major order, words [lines, words] and their part of `out`, of stretches of a region."""
     scheme, done = tables.indices, 0
-    unit = scheme.packing.words
+    packing = scheme.packing
     if not scheme.flat and (not tables.codebook_size or len(region) < 2):
         *lead, last = region
-        words = data[(*lead, slice(last.start * scheme.bits // scheme.packing.width, unit(last.stop)))]
+        words = data[(*lead, packing.span(last.start, last.stop))]
         yield last.start, words.reshape(-1, words.shape[-1]), out
         return
     for start, stop in runs(shape, region) if scheme.flat else _rows(shape, region):
         target = out[done : done + stop - start]
         done += stop - start
         if scheme.flat:
-            words = data[start * scheme.bits // scheme.packing.width : unit(stop)]
+            words = data[packing.span(start, stop)]
         else:
             *row, first = (int(place) for place in np.unravel_index(start, shape))
-            words = data[(*row, slice(first * scheme.bits // scheme.packing.width, unit(first + stop - start)))]
+            words = data[(*row, packing.span(first, first + stop - start))]
         yield start, words[None], target
 
 

@@ -111,7 +111,7 @@ def _codes(scheme: Scheme) -> Fields:
 
 
 def _flat_groups(scheme: Scheme, rows: int, columns: int) -> Fields:
-    group = scheme.group_size or rows * columns
+    group = min(scheme.group_size or rows * columns, rows * columns)
     if rows == 1 or columns % group == 0:
         cells = -(-columns // group)
         return {"group_rows": 1, "group_columns": group, "grid_row": cells, "grid_column": 1}

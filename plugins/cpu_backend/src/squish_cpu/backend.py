@@ -251,10 +251,12 @@ def _multiply(handle: Handle, x: Array, first: int, rows: int) -> Array:
         kind = NUMBERS[handle.activations]
         padded = -(-columns // 512) * 16  # numbers, a scale for each 32 columns, and up to twice as many sums
         room = np.empty(count * (columns // (4 if kind == NUMBERS["int8"] else 1) + 3 * padded), np.float32)
-        library().multiply_as(
+        multiplied = library().multiply_as(
             handle.products, kind, first, rows, x.ctypes.data, count, room.ctypes.data, out.ctypes.data, rows,
             handle.threads,
         )  # fmt: skip
+        if not multiplied:
+            raise UncoveredError("the compiled kernels have no loop for these activations", code="activations")
     elif out.size:
         library().multiply(
             handle.products, first, rows, x.ctypes.data, columns, count, out.ctypes.data, rows, handle.threads

@@ -54,12 +54,20 @@ class Layout:
         """Whether products read it as it is stored, and as a repack would make it."""
         return bool(self.fields["kind"] == PANELS)
 
+    @property
+    def in_units(self) -> bool:
+        """Whether codes lie in rows, every 32 columns share a scale, and whole groups fill each row.
+
+        Mirrors `in_units` of native/units.h.
+        """
+        group, strided = self.fields.get("group_columns", 32), self.fields.get("strided")
+        whole = not self.columns % 32 and not group % 32 and not self.columns % group
+        return whole and not strided and "mask" not in self.pointers
+
     def check_int8(self) -> None:
-        """UncoveredError where 32 weights in a row do not have one scale and codes of a byte."""
-        kind, group = self.fields["kind"], self.fields.get("group_columns", 32)
-        rows = not self.fields.get("strided") and "mask" not in self.pointers
-        if kind not in INT8_KINDS or not rows or group % 32 or self.columns % 32:
-            raise UncoveredError("no loop takes activations of 8 bits for this codec", code="activations")
+        """UncoveredError unless a loop multiplies these codes by activations of 8 bits."""
+        if self.fields["kind"] not in INT8_KINDS or not self.in_units:
+            raise UncoveredError("int8 activations are not supported for this codec and shape", code="activations")
 
 
 def layout_of(codec: CodecSpec, spec: TensorSpec) -> Layout:

@@ -33,11 +33,10 @@ class Grid:
 
     @classmethod
     def of(cls, layout: Layout) -> Grid:
-        """UncoveredError where codes are not of 4 bits, in rows, with groups of a multiple of 32."""
+        """UncoveredError unless codes have 4 bits and lie in rows of whole groups of a multiple of 32."""
         kind, fields = layout.fields["kind"], layout.fields
-        if kind not in (Q4_0, Q4_1, Q4_K, AFFINE_4):
-            raise UncoveredError("only codes of 4 bits in rows are repacked", code="repack")
-        layout.check_int8()
+        if kind not in (Q4_0, Q4_1, Q4_K, AFFINE_4) or not layout.in_units:
+            raise UncoveredError("only 4-bit codes in rows of whole groups are repacked", code="repack")
         if not -MOST_ZERO <= fields.get("zero", 0) <= MOST_ZERO:
             raise UncoveredError("a zero that codes are not exact in bf16 beside", code="repack")
         group, zero, offset = 32, 8 if kind == Q4_0 else 0, {Q4_1: "f16", Q4_K: "u8"}.get(kind)
@@ -70,9 +69,9 @@ def repacked(
     grid = Grid.of(layout)
     codes, scale = _zeros((grid.panels, grid.columns * ROWS // 2), "u8"), _zeros(grid.shape, "f32")
     offset = _zeros(grid.shape, "f32") if grid.offset else None
-    library().repack(
-        weights, codes.ctypes.data, scale.ctypes.data, None if offset is None else offset.ctypes.data, threads
-    )
+    offset_pointer = None if offset is None else offset.ctypes.data
+    if not library().repack(weights, codes.ctypes.data, scale.ctypes.data, offset_pointer, threads):
+        raise UncoveredError("the compiled kernels have no panels for these codes", code="repack")
     arrays = {"data": codes, "scale": _cells(scale, grid.scale)}
     made = Weights(
         rows=layout.rows, columns=grid.columns, kind=PANELS, group_rows=1, group_columns=grid.group, zero=grid.zero,

@@ -27,7 +27,7 @@ class Packed:
 def pack_affine(form: Form, codec: Codec, params: Params, parts: Parts, spec: TensorSpec) -> Packed:
     """The codes of a tensor in MLX's affine form, a panel at a time; float32 scales and biases.
 
-    CodecError where a bias leaves the range of float32.
+    CodecError if the zero points do not add up exactly or a bias leaves the range of float32.
     """
     *lead, columns = spec.shape
     packing = Packing(form.bits, "u32", "lsb")
@@ -36,16 +36,14 @@ def pack_affine(form: Form, codec: Codec, params: Params, parts: Parts, spec: Te
     for region in panels(spec.shape, codec.grain(spec, params), 4, whole_rows=True):
         codes = codec.codes(parts, spec, params, region)
         if codes is None:
-            raise CodecError("its zero points do not add up exactly", tensor=spec.name, code="codes")
+            raise _uncovered("zero points do not add up exactly", spec)
         rows = region[:-1]
         weight[rows] = packing.pack(_unsigned(codes))
         scale, bias = _affine(codes)
         repeat = codes.group[-1] // form.group_size
         scales[rows], biases[rows] = (np.repeat(grid, repeat, axis=-1) for grid in (scale, bias))
     if not np.isfinite(biases[np.isfinite(scales)]).all():
-        raise CodecError(
-            "a bias is beyond float32", tensor=spec.name, code="range", hint="The NumPy backend runs this tensor."
-        )
+        raise _uncovered("a bias is beyond float32", spec)
     return Packed(form=form, weight=weight, scales=scales, biases=biases)
 
 
@@ -54,10 +52,13 @@ def pack_microscaled(form: Form, codec: CodecSpec, parts: Parts, spec: TensorSpe
     weight = np.ascontiguousarray(parts["data"][...]).view(np.uint8)
     scales = np.ascontiguousarray(parts["scale" if codec.id == "mx" else "scales"][...]).view(np.uint8)
     if form.mode != "nvfp4" and (scales == 255).any():
-        raise CodecError(
-            "a block's scale is NaN", tensor=spec.name, code="range", hint="The NumPy backend runs this tensor."
-        )
+        raise _uncovered("the scale of a block is NaN", spec)
     return Packed(form=form, weight=weight.view(np.uint32), scales=scales)
+
+
+def _uncovered(reason: str, spec: TensorSpec) -> CodecError:
+    """The error after which the next backend is tried: MLX has no form for these data."""
+    return CodecError(reason, tensor=spec.name, code="uncovered", hint="The NumPy backend runs this tensor.")
 
 
 def _unsigned(codes: Codes) -> Array:

@@ -31,7 +31,7 @@ def squish_containers() -> list[ContainerInfo]:
                 "int4": "squizd.int4", "int2": "squizd.int2", "f32": "dense:dtype=f32", "f16": "dense:dtype=f16",
                 "bf16": "dense:dtype=bf16",
             },
-            codecs=("dense", "squizd.int4", "squizd.int2", "tca_tbe", "masked", "astc"),
+            codecs=("dense", "squizd.int4", "squizd.int2", "tca_tbe", "masked", "reshaped", "astc"),
         )
     ]  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from attrs import evolve
 from squish_codecs.families import affine_form
 from squish_codecs.scheme import Scheme
 from squish_codecs.wrapping import rows_and_columns
@@ -18,6 +19,10 @@ from .placing import Wanted
 def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | Refusal:
     """Dense f32, f16 and bf16, INT4, INT2, TCA-TBE and ASTC; affine codes are repacked; FFN tiles masked on request."""
     codec, parts = encoding.codec, dict(encoding.parts)
+    if codec.id == "reshaped" and codec.inner is not None:
+        stored, unpruned = evolve(spec, shape=placing.stored_shape(spec)), evolve(wanted, sparsity=None)
+        block = accepts(stored, evolve(encoding, codec=codec.inner), unpruned)
+        return block if isinstance(block, Refusal) else evolve(block, codec=evolve(codec, inner=block.codec))
     in_layer = placing.layer_of(spec.name) is not None
     inner = placing.unwrapped(codec)
     form = None if codec.id in (*placing.KINDS, "masked") else affine_form(codec)

@@ -12,6 +12,7 @@ from attrs import frozen
 
 from squish_core.api import Limits, Source
 
+from .blocks import skip_zeros
 from .findings import Findings
 
 MAGIC, MOST_ENTRIES, RATIO, TOTAL = b"ANLX", 100_000, 1000, 64 << 30
@@ -59,15 +60,12 @@ def read_appendix(source: Source, at: int, limits: Limits, found: Findings) -> A
         )
         return None
     (length,) = struct.unpack("<Q", source.read(at + 4, 8))
-    if at + 12 + length != source.size:
+    stop = at + 12 + length
+    if not stop <= source.size <= stop + 63 or skip_zeros(source, stop, source.size) < source.size:
         found.error(
-            "P8",
-            "CoreML appendix",
-            "does not end with the file",
-            offset=at + 4,
-            expected=source.size - at - 12,
-            found=length,
-        )
+            "P8", "CoreML appendix", "does not end with the file, but for 63 zero bytes", offset=at + 4,
+            expected=source.size - at - 12, found=length,
+        )  # fmt: skip
         return None
     try:
         _check_directory(source, at + 12, length)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from attrs import field, frozen
@@ -184,11 +184,11 @@ def aligned(position: int) -> int:
 
 
 def parse_run(
-    source: Source, start: int, end: int, flags: frozenset[str] | None, found: Findings, where: str, most: int
+    source: Source, start: int, end: int, flags: frozenset[str], found: Findings, where: str, most: int
 ) -> tuple[list[Block], int]:
     """Blocks from `start`, with zero padding between, up to `end` or to where none follows; and that position.
 
-    `flags` are those whose blocks are allowed (None: INT4 and NPCL, as in the draft head, P7); `most` blocks.
+    `flags` are those whose blocks are allowed; `most` blocks.
     """
     blocks: list[Block] = []
     position = start
@@ -210,10 +210,10 @@ def parse_run(
             )  # fmt: skip
             return blocks, end
         needed = FLAG_OF[block.kind]
-        if needed and (needed not in flags if flags is not None else block.kind != "INT4"):
+        if needed and needed not in flags:
             found.error(
                 "P2", where, f"a {block.kind} block, but the flag {needed} is not set", offset=block.start,
-                expected=f"flag {needed}", found=", ".join(sorted(flags or ())) or "no flags",
+                expected=f"flag {needed}", found=", ".join(sorted(flags)) or "no flags",
             )  # fmt: skip
         _check_spare(source, block, found, where)
         blocks.append(block)
@@ -235,6 +235,16 @@ def _check_spare(source: Source, block: Block, found: Findings, where: str) -> N
             at = skip_zeros(source, start, end)
             if at < end:
                 found.warn("P5", where, "padding inside a TCAW block is not zero", offset=at)
+
+
+def find_section(source: Source, magic: bytes, position: int, end: int, offsets: Iterable[int] = ()) -> int:
+    """Start of the section with this magic after zero padding of any length (P2); `position` where there is none.
+
+    Padding that is not zero hides no section: it also starts where an offset points, or at the next multiple of 64.
+    """
+    pointed = [offset for offset in offsets if offset >= position]
+    candidates = (skip_zeros(source, position, end), *([min(pointed)] if pointed else ()), aligned(position))
+    return next((at for at in candidates if at + 4 <= end and source.read(at, 4) == magic), position)
 
 
 def skip_zeros(source: Source, start: int, end: int) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from squish_codecs.wrapping import rows_and_columns
+
 from squish_core.api import (
     DENSE,
     CodecSpec,
@@ -32,7 +34,7 @@ from squish_core.api import (
 from . import sections, verifying, writer
 from .accepting import accepts
 from .anatomy import Anatomy
-from .blocks import NPCL_DTYPES, Block
+from .blocks import BITS, NPCL_DTYPES, Block
 from .findings import Findings
 from .header import ARCHITECTURES, GLOBAL_KEY, Header
 from .names import logical_shape
@@ -158,11 +160,17 @@ class _Builder:
         if problem:
             extras = {"data": _part("u8", (block.length,), block.data, block.length)}
             return TensorSpec(name=name, shape=shape, dtype=spec.dtype, extras=extras, problem=problem, tied_to=tied_to)
-        codec, parts = _ENCODED[block.kind](block, shape, scales)
         mask = self.anatomy.masks.get(key, {}).get(block.start)
+        # Codes of a flat order take any matrix; tiles, bitmaps and textures are those of the block's own.
+        flat = mask is None and block.kind in BITS
+        fits = len(shape) > 1 and (flat or rows_and_columns(shape) == block.shape)
+        stored = shape if fits or (mask is None and block.kind == "NPCL") else block.shape
+        codec, parts = _ENCODED[block.kind](block, stored, scales)
         if mask is not None and self.anatomy.header.sparsity is not None:
             codec = CodecSpec("masked", {"block_size": self.anatomy.header.sparsity[0]}, inner=codec)
             parts["mask"] = _part("u8", (mask.length,), mask.offset, mask.length)
+        if stored != shape:
+            codec = CodecSpec("reshaped", {"shape": list(stored)}, inner=codec)
         encoding = Encoding(codec=codec, parts=parts, label=LABELS[block.kind])
         return TensorSpec(name=name, shape=shape, dtype=spec.dtype, encodings=(encoding,), tied_to=tied_to)
 

@@ -15,7 +15,8 @@ def read_draft(anatomy: Anatomy, source: Source, end: int, limits: Limits, found
     if anatomy.header.eagle is None:
         return end
     own = Findings()
-    anatomy.draft = _draft_blocks(anatomy.header.eagle, source, end, limits, own)
+    flags = anatomy.header.flags | {"INT4"}  # always allowed here, the others where the file's flag is set
+    anatomy.draft = _draft_blocks(anatomy.header.eagle, flags, source, end, limits, own)
     found.section(own)
     if anatomy.draft is None:
         return None
@@ -25,14 +26,14 @@ def read_draft(anatomy: Anatomy, source: Source, end: int, limits: Limits, found
 
 
 def _draft_blocks(
-    meta: tuple[int, int, int, int], source: Source, end: int, limits: Limits, found: Findings
+    meta: tuple[int, int, int, int], flags: frozenset[str], source: Source, end: int, limits: Limits, found: Findings
 ) -> dict[int, list[Block]] | None:
     offset, length, layers, vocab = meta
     where = "draft head"
-    if offset % 64 or offset < end or length < 8 or offset + length > source.size or not vocab:
+    if offset < end or length < 8 or offset + length > source.size or not vocab:
         found.error(
             "P7", where, "its metadata names no possible section", offset=160,
-            expected=f"a multiple of 64 in {end}..{source.size}, 8 bytes or more, a vocabulary",
+            expected=f"an offset in {end}..{source.size}, 8 bytes or more, a vocabulary",
             found=f"{offset}, {length} bytes, vocabulary {vocab}",
         )  # fmt: skip
         return None
@@ -47,7 +48,7 @@ def _draft_blocks(
             found=f"{magic!r}, {stored} layers",
         )
         return None
-    blocks, position = parse_run(source, offset + 8, offset + length, None, found, where, limits.tensors)
+    blocks, position = parse_run(source, offset + 8, offset + length, flags, found, where, limits.tensors)
     if position < offset + length:
         found.error("P7", where, "holds something that is not a tensor block", offset=position)
     if len(blocks) % layers if layers else blocks:

@@ -15,8 +15,6 @@ def read_masks(anatomy: Anatomy, layer: Layer, blocks: list[Block], source: Sour
     where, position, end = f"layer {layer.number}", layer.scale_offset, layer.offset + layer.length
     assert anatomy.header.sparsity is not None
     side = anatomy.header.sparsity[0]
-    if position % 64:
-        found.error("P6", where, "its masks do not start at a multiple of 64", offset=layer.at + 20, found=position)
     masks = anatomy.masks[layer.number] = {}
     for block in blocks:
         if len(block.shape) != 2:

@@ -117,12 +117,14 @@ def check_names(
 
 
 def logical_shape(block: Block, name: str, names: Names, found: Findings) -> tuple[int, ...]:
-    """The shape that the section gives, where it fits the block."""
+    """The shape that the section gives, where it has as many elements as the block."""
     shape = names.shapes.get(name)
     if shape is None:
         return block.shape
-    if math.prod(shape) != block.elements or (block.kind != "NPCL" and (not shape or shape[-1] != block.shape[1])):
-        found.warn("P9", name, "its shape does not fit its block", expected=list(block.shape), found=list(shape))
+    if math.prod(shape) != block.elements:
+        found.warn(
+            "P9", name, "its shape has another size than its block", expected=list(block.shape), found=list(shape)
+        )
         return block.shape
     return shape
 

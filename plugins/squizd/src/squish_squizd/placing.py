@@ -76,7 +76,12 @@ class Placed:
     @property
     def matrix(self) -> tuple[int, int]:
         """Rows and columns of the block."""
-        return rows_and_columns(self.spec.shape)
+        return rows_and_columns(stored_shape(self.spec))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in the block's header."""
+        return stored_shape(self.spec) if self.kind == "NPCL" else self.matrix
 
     @property
     def id(self) -> int:
@@ -178,19 +183,27 @@ def is_ffn(name: str) -> bool:
     return bool(_FFN.search(name))
 
 
-def unwrapped(codec: CodecSpec) -> CodecSpec:
-    """The codec of the block under a mask."""
-    return codec.inner if codec.id == "masked" and codec.inner is not None else codec
+def unwrapped(codec: CodecSpec, *wrappers: str) -> CodecSpec:
+    """The codec under these wrapping ones; by default that of the block."""
+    for wrapper in wrappers or ("reshaped", "masked"):
+        codec = codec.inner if codec.id == wrapper and codec.inner is not None else codec
+    return codec
+
+
+def stored_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """The tensor's shape in its block."""
+    codec = spec.encodings[0].codec
+    return tuple(codec.params["shape"]) if codec.id == "reshaped" else spec.shape
 
 
 def is_masked(spec: TensorSpec) -> bool:
     """Whether a tensor brings its own mask."""
-    return spec.encodings[0].codec.id == "masked"
+    return unwrapped(spec.encodings[0].codec, "reshaped").id == "masked"
 
 
 def has_mask(block: Placed) -> bool:
     """Whether a sparse layer has a bitmap for the block: those that are two-dimensional in the file."""
-    return block.kind != "NPCL" or len(block.spec.shape) == 2
+    return len(block.shape) == 2
 
 
 def tiles(block: Placed, side: int) -> int:
@@ -226,7 +239,8 @@ def fits(spec: TensorSpec, codec: CodecSpec, parts: Mapping[str, Part]) -> Refus
 
 
 def _block_size(specs: Sequence[TensorSpec], wanted: Wanted) -> int:
-    sizes = {spec.encodings[0].codec.params["block_size"] for spec in specs if is_masked(spec)}
+    masked = [unwrapped(spec.encodings[0].codec, "reshaped") for spec in specs if is_masked(spec)]
+    sizes = {codec.params["block_size"] for codec in masked}
     if len(sizes) > 1:
         raise SquishError(
             "masks have different tile sizes", found=", ".join(map(str, sorted(sizes))), code="block_size"
@@ -243,11 +257,12 @@ def _shares(spec: TensorSpec, names: Mapping[str, TensorSpec]) -> bool:
 
 
 def _npcl(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
-    return struct.pack(f"<4sII{len(spec.shape)}I", b"NPCL", NPCL_CODES[spec.dtype], len(spec.shape), *spec.shape)
+    shape = stored_shape(spec)
+    return struct.pack(f"<4sII{len(shape)}I", b"NPCL", NPCL_CODES[spec.dtype], len(shape), *shape)
 
 
 def _packed(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
-    rows, columns = rows_and_columns(spec.shape)
+    rows, columns = rows_and_columns(stored_shape(spec))
     if codec.id == "squizd.int4":
         return struct.pack("<4sII", b"INT4", rows, columns)
     length = codec.params.get("group_size", max(spec.elements, 1))
@@ -255,7 +270,7 @@ def _packed(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
 
 
 def _tcaw(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
-    rows, columns = rows_and_columns(spec.shape)
+    rows, columns = rows_and_columns(stored_shape(spec))
     high = codec.params["n_high"]
     base = codec.params["base_exponent"]
     fixed = TCAW.pack(b"TCAW", rows, 64, columns, 2, base, 3, 0, high, spec.elements - high)
@@ -263,7 +278,7 @@ def _tcaw(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
 
 
 def _astw(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
-    rows, columns = rows_and_columns(spec.shape)
+    rows, columns = rows_and_columns(stored_shape(spec))
     x, y = map(int, codec.params["footprint"].split("x"))
     return struct.pack("<4sIII", b"ASTW", columns, rows, x << 4 | y)
 

@@ -6,12 +6,14 @@ from squish_core.api import Limits, Source
 
 from . import tables
 from .anatomy import Anatomy
+from .appendix import MAGIC as APPENDIX
 from .appendix import read_appendix
-from .blocks import Block, aligned, parse_run, skip_zeros
+from .blocks import Block, aligned, find_section, parse_run, skip_zeros
 from .draft import read_draft
 from .findings import Findings
 from .header import DRAFT_KEY, ENTRY, SIZE, Layer, parse_header, parse_index
 from .masks import check_sparsity, read_masks
+from .names import MAGIC as NAMES
 from .names import Names, check_names, read_names
 
 
@@ -40,11 +42,11 @@ def read(source: Source, limits: Limits, found: Findings) -> Anatomy:
     weights_end = max([index_end, *(layer.offset + layer.length for layer in layers if layer.length)])
     end = _after_weights(anatomy, source, weights_end, limits, found)
     found.raise_first()
-    _check_scale_offsets(anatomy, found)
     check_sparsity(anatomy, found)
     draft_end = read_draft(anatomy, source, end, limits, found)
     _check_names(anatomy, found)
     _match_scales(anatomy, source, found)
+    _check_scale_offsets(anatomy, found)
     _tail(anatomy, source, end, draft_end, limits, found)
     _check_padding(anatomy, source, found)
     found.raise_first()
@@ -62,7 +64,10 @@ def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, found
     )
     anatomy.blocks[layer.number] = blocks
     anatomy.count += len(blocks)
-    if position < stop and layer.length:
+    last = blocks[-1].end if blocks else layer.offset
+    if masked and position < stop <= aligned(last):
+        found.warn("P2", where, "padding before its masks is not zero", offset=position)
+    elif position < stop and layer.length:
         found.error(
             "P2", where, "its weight block holds something that is not a tensor block", offset=position,
             expected="INT4, INT2, NPCL, ASTW or TCAW", found=source.read(position, min(4, stop - position)),
@@ -85,15 +90,16 @@ def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits,
     if anatomy.globals:
         weights_end = anatomy.globals[-1].end
         anatomy.add("globals", anatomy.globals[0].start, weights_end, _kinds(anatomy.globals))
-    at = aligned(weights_end)
+    at = find_section(source, tables.MAGIC, weights_end, end, {layer.scale_offset for layer in anatomy.layers})
     anatomy.tables = tables.read_tables(source, at, end, found)
     for number, table in enumerate(anatomy.tables):
         anatomy.add("scale table", table.at, table.end, f"{table.count} entries{', sub-blocks' if number else ''}")
     after = anatomy.tables[-1].end if anatomy.tables else weights_end
-    names, stop = read_names(source, aligned(after), end, limits, found)
-    if stop > aligned(after):
+    at = find_section(source, NAMES, after, end)
+    names, stop = read_names(source, at, end, limits, found)
+    if stop > at:
         anatomy.names = names or Names()
-        anatomy.add("names", aligned(after), stop, "SQXT")
+        anatomy.add("names", at, stop, "SQXT")
         after = stop
     return after
 
@@ -112,10 +118,12 @@ def _check_padding(anatomy: Anatomy, source: Source, found: Findings) -> None:
 
 
 def _check_scale_offsets(anatomy: Anatomy, found: Findings) -> None:
-    table = anatomy.tables[0].at if anatomy.tables else None
+    """Each is the first table, the layer's own first entry in it, its masks, or 0 where nothing is quantised."""
     for layer in anatomy.layers:
-        quantised = any(block.kind in tables.QUANTISED for block in anatomy.blocks[layer.number])
-        allowed = ({table} if table else set()) | (set() if quantised else {0})
+        quantised = [block for block in anatomy.blocks[layer.number] if block.kind in tables.QUANTISED]
+        allowed = {table.at for table in anatomy.tables[:1]} | (set() if quantised else {0})
+        if quantised and (level := anatomy.scales[quantised[0].start].level) is not None:
+            allowed.add(level)
         if layer.scale_offset not in allowed and layer.number not in anatomy.masks:
             found.error(
                 "P3", f"layer {layer.number}", "its scale_offset points neither at the scale table nor at masks",
@@ -155,9 +163,11 @@ def _tail(anatomy: Anatomy, source: Source, end: int, draft_end: int | None, lim
         last = declared if end <= declared <= source.size else None
     if "ANE_COREML" in anatomy.header.flags:
         own = Findings()
-        anatomy.appendix = read_appendix(source, aligned(last if last is not None else end), limits, own)
+        at = find_section(source, APPENDIX, last if last is not None else end, source.size)
+        anatomy.appendix = read_appendix(source, at, limits, own)
         if anatomy.appendix is not None:
-            anatomy.add("CoreML appendix", aligned(last or end), source.size, f"{len(anatomy.appendix.names)} files")
+            stop = anatomy.appendix.offset + anatomy.appendix.length
+            anatomy.add("CoreML appendix", at, stop, f"{len(anatomy.appendix.names)} files")
         found.section(own)
         if anatomy.appendix is not None or own.first is not None:
             return

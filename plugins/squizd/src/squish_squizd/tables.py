@@ -6,11 +6,11 @@ import math
 import struct
 from collections.abc import Iterator, Sequence
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from squish_core.api import Source
 
-from .blocks import Block, aligned
+from .blocks import Block, find_section
 from .findings import Findings
 from .header import fnv1a64
 
@@ -46,6 +46,8 @@ class Scales:
     scale: float = 0.0
     zero: float = 0.0
     problem: str | None = None
+    level: int | None = None
+    """Offset of the tensor-level entry."""
 
     @property
     def count(self) -> int:
@@ -59,7 +61,7 @@ def tensor_id(key: int, name: str) -> int:
 
 
 def read_tables(source: Source, start: int, end: int, found: Findings) -> list[Table]:
-    """The one or two tables that begin at `start`."""
+    """The one or two tables from `start`, where the first one begins."""
     tables: list[Table] = []
     at = start
     while len(tables) < 2 and at + 4 <= end and source.read(at, 4) == MAGIC:
@@ -75,7 +77,7 @@ def read_tables(source: Source, start: int, end: int, found: Findings) -> list[T
             )  # fmt: skip
             break
         tables.append(table)
-        at = aligned(table.end)
+        at = find_section(source, MAGIC, table.end, end)
     return tables
 
 
@@ -90,9 +92,10 @@ def match(
             found.error("P3", "scale table", "entries of the same tensor are scattered", offset=run[1])
             return [Scales(problem="its scales cannot be told [P3]") for _ in wanted]
     stored = _stored_ids(wanted, entries, found)
+    levels = [None if own is None else entries.level[own] for own in stored]
     scales = [
-        _scales(source, None if own is None else entries.level[own], entries.sub.get(own or 0, []), block)
-        for own, (_, _, block) in zip(stored, wanted)
+        evolve(_scales(source, level, entries.sub.get(own or 0, []), block), level=level)
+        for own, level, (_, _, block) in zip(stored, levels, wanted)
     ]
     _check_order(entries, stored, found)
     return scales

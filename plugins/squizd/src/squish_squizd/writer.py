@@ -144,11 +144,7 @@ def _names(
 ) -> bytes:
     """The map of SQXT."""
     outside = [(block.spec.name, block) for block in placement.globals] + placement.tied
-    shapes = {
-        block.spec.name: list(block.spec.shape)
-        for block in placement.placed
-        if block.kind != "NPCL" and len(block.spec.shape) != 2
-    }
+    shapes = {block.spec.name: list(block.spec.shape) for block in placement.placed if block.shape != block.spec.shape}
     natural = [block.spec.name for blocks in placement.layers.values() for block in blocks]
     others: dict[str, list[str]] = {}
     for name, shared in placement.tied:

@@ -1,0 +1,261 @@
+"""Boxes: small integers whose scales, zero points and codebooks each belong to a box of elements of any rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from squish_core.api import Codec, CodecError, CodecSpec, Codes, Exactness, Params, Parts, Region, TensorSpec, dtypes
+
+from .bitmask import kept_places
+from .checks import choice, integer, refuse
+from .decoding import PANEL
+from .packing import Packing
+from .scheme import Shape
+
+Array = np.ndarray
+
+
+class Boxes(Codec):
+    """Codes `q` with `value = (q - offset) * scale`, in float32, each step rounded once; zeros where a mask has none.
+
+    Parts: `data` u8, the codes as one bit stream over the row-major order, the first in the lowest bits; `scale` and
+    `offset` of the shape `grid`; `codebook` [*books, 2**bits], whose entries stand for the codes; `mask` u8, a bit for
+    each element, the first in the lowest bit: then `data` holds the codes of the set bits alone. Parameters:
+
+    bits            1..8      width of a code; required
+    signed          false     two's complement, where there is no codebook
+    grid            none      boxes along each axis that share a scale; each divides its axis. [8, 4] in a tensor
+                              [32, 64]: boxes of 4 rows and 16 columns
+    scale_dtype     none      f32 f16 bf16, with `grid`
+    offset_dtype    none      u8 i8 f32 f16 bf16, with `grid`; packed: as many bits as a code, as one bit stream
+    books           none      boxes along each axis that share a codebook
+    codebook_dtype  f32       f32 f16 bf16 i8 u8
+    count           none      codes under a mask; none: every element has one
+
+    Decoded only. Groups along one axis are `affine`, codebooks of runs of rows `palette`. Source: Core ML
+    constexpr_blockwise_shift_scale, constexpr_lut_to_dense, constexpr_sparse_blockwise_shift_scale,
+    constexpr_lut_to_sparse.
+    """
+
+    scanned = ("mask", "data", "codebook")  # the bits before a row say where its codes begin
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
+        return _Form.of(params, spec.shape).parts()
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        _Form.of(params, spec.shape)
+        return (1, *(None,) * (len(spec.shape) - 1)) if spec.shape else ()
+
+    def error_bound(self, params: Params) -> Exactness:
+        return Exactness("bounded")
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
+        form, target = _Form.of(params, spec.shape), out.reshape(-1)
+        if not target.size:
+            return
+        inner = dtypes.count(spec.shape[1:])
+        rows = region[0] if region else slice(0, 1)
+        first, last = rows.start * inner, rows.stop * inner
+        grids = _Grids(form, parts, rows)
+        start, kept = first, None
+        if form.count is not None:
+            start, kept = kept_places(parts["mask"], first, last, spec.elements, form.count)
+        with np.errstate(all="ignore"):
+            for low in range(first, last, PANEL):
+                panel = target[low - first : low - first + PANEL]
+                if kept is None:
+                    codes = form.codes(parts["data"], low, low + len(panel))
+                    panel[...] = grids.values(codes, np.arange(low, low + len(panel)))
+                    continue
+                bits = kept[low - first : low - first + PANEL]
+                places = low + np.flatnonzero(bits)
+                panel[...] = 0
+                panel[bits] = grids.values(form.codes(parts["data"], start, start + len(places)), places)
+                start += len(places)
+
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        """The integers of rows, with a scale for each row of a box; None under a mask or with a codebook."""
+        form = _Form.of(params, spec.shape)
+        if not form.numbers or not spec.elements or not region:
+            return None
+        sizes = tuple(part.stop - part.start for part in region)
+        inner, rows = dtypes.count(spec.shape[1:]), region[0]
+        offset = None if form.offset_dtype == "none" else _by_row(form, form.offsets(parts, rows), rows)
+        return Codes(
+            bits=form.bits, signed=form.signed, shape=sizes,
+            group=(1, *(size // max(cells, 1) or 1 for size, cells in zip(spec.shape[1:], form.grid[1:]))),
+            scale=_by_row(form, parts["scale"][form.rows(rows)], rows), offset=offset,
+            offset_kind="none" if offset is None else "zero_point",
+            unpack=lambda: form.codes(parts["data"], rows.start * inner, rows.stop * inner).reshape(sizes),
+        )  # fmt: skip
+
+    def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
+        """Groups of each row of a matrix."""
+        form = _Form.of(params, spec.shape)
+        if not form.numbers or len(spec.shape) != 2:
+            return None
+        whole = "i8" if form.signed else "u8"
+        offset = {"offset": "zero_point", "offset_dtype": whole if form.offset_dtype == "packed" else form.offset_dtype}
+        return CodecSpec("affine", {
+            "bits": form.bits, "group_size": spec.shape[1] // form.grid[1], "signed": form.signed,
+            "scale_dtype": form.scale_dtype, **(offset if form.offset_dtype != "none" else {}),
+        })  # fmt: skip
+
+
+@frozen(kw_only=True)
+class _Form:
+    """The parameters of `Boxes` for a tensor of this shape."""
+
+    shape: Shape
+    bits: int
+    signed: bool
+    grid: Shape
+    scale_dtype: str
+    offset_dtype: str
+    books: Shape | None
+    codebook_dtype: str
+    count: int | None
+
+    @classmethod
+    def of(cls, params: Mapping[str, Any], shape: Shape) -> _Form:
+        """Parameters from a file with the defaults filled in; CodecError where they are wrong or do not divide."""
+        if unknown := [name for name in params if name not in _CHECKS]:
+            raise refuse("parameter", ", ".join(_CHECKS), unknown[0])
+        checked = {name: check(name, params[name]) for name, check in _CHECKS.items() if name in params}
+        if "bits" not in checked:
+            raise refuse("bits", "an integer from 1 to 8", None)
+        form = cls(shape=shape, **{**_DEFAULTS, "grid": (1,) * len(shape), **checked})
+        for boxes in (form.grid, form.books):
+            if boxes is not None and (len(boxes) != len(shape) or any(size % n for size, n in zip(shape, boxes))):
+                raise CodecError(
+                    "the boxes do not divide the tensor", expected=f"a divisor of {list(shape)} along each axis",
+                    found=list(boxes), code="shape",
+                )  # fmt: skip
+        return form
+
+    @property
+    def numbers(self) -> bool:
+        """Whether every element has a code, which is a number with a scale."""
+        return self.count is None and self.books is None and self.scale_dtype != "none"
+
+    @property
+    def packing(self) -> Packing:
+        """How codes lie in bytes."""
+        return Packing(self.bits, "u8", "lsb")
+
+    def parts(self) -> dict[str, tuple[str, Shape]]:
+        """Dtype and shape of each part."""
+        elements = dtypes.count(self.shape)
+        stored = elements if self.count is None else self.count
+        declared: dict[str, tuple[str, Shape]] = {"data": ("u8", (self.packing.words(stored),))}
+        if self.scale_dtype != "none":
+            declared["scale"] = (self.scale_dtype, self.grid)
+        if self.offset_dtype == "packed":
+            declared["offset"] = ("u8", (self.packing.words(prod(self.grid)),))
+        elif self.offset_dtype != "none":
+            declared["offset"] = (self.offset_dtype, self.grid)
+        if self.books is not None:
+            declared["codebook"] = (self.codebook_dtype, (*self.books, 1 << self.bits))
+        if self.count is not None:
+            declared["mask"] = ("u8", (-(-elements // 8),))
+        return declared
+
+    def codes(self, stream: Any, start: int, stop: int) -> Array:
+        """Codes of a bit stream: i8 where they are signed numbers, else u8."""
+        first = start // 8 * 8  # eight codes begin with a byte
+        words = stream[self.packing.words(first) : self.packing.words(stop)]
+        codes = self.packing.unpack(words, stop - first)[start - first :]
+        if not self.signed or self.books is not None:
+            return codes
+        half = np.uint8(1 << self.bits - 1)
+        return ((codes ^ half) - half).view(np.int8)
+
+    def rows(self, rows: slice) -> slice:
+        """Rows of the grid for some rows of the tensor."""
+        if not self.shape:
+            return slice(0, 1)
+        step = self.shape[0] // self.grid[0]
+        return slice(rows.start // step, -(-rows.stop // step))
+
+    def offsets(self, parts: Parts, rows: slice) -> Array:
+        """The zero points for some rows of the tensor."""
+        within = self.rows(rows)
+        if self.offset_dtype != "packed":
+            return parts["offset"][within] if self.shape else parts["offset"][...]
+        inner = prod(self.grid[1:])
+        return self.codes(parts["offset"], within.start * inner, within.stop * inner).reshape(-1, *self.grid[1:])
+
+
+class _Grids:
+    """Scales, zero points and codebooks for some rows of a tensor, as float32."""
+
+    def __init__(self, form: _Form, parts: Parts, rows: slice) -> None:
+        self.form, self.first = form, form.rows(rows).start * prod(form.grid[1:])
+        self.books = self.scale = self.offset = None
+        if form.books is not None:
+            self.books = parts["codebook"][...].astype(np.float32).reshape(-1, 1 << form.bits)
+        if form.scale_dtype != "none":
+            scale = parts["scale"][form.rows(rows)] if form.shape else parts["scale"][...]
+            self.scale = scale.astype(np.float32).reshape(-1)
+        if form.offset_dtype != "none":
+            self.offset = form.offsets(parts, rows).astype(np.float32).reshape(-1)
+
+    def values(self, codes: Array, places: Array) -> Array:
+        """Values of the codes of some elements, by their places in row-major order."""
+        values = codes.astype(np.float32)
+        if self.books is not None and self.form.books is not None:
+            values = self.books[_boxes_of(places, self.form.shape, self.form.books), codes]
+        if self.scale is None and self.offset is None:
+            return values
+        cells = _boxes_of(places, self.form.shape, self.form.grid) - self.first
+        if self.offset is not None:
+            values -= self.offset[cells]
+        if self.scale is not None:
+            values *= self.scale[cells]
+        return values
+
+
+def _boxes_of(places: Array, shape: Shape, grid: Shape) -> Array:
+    """The box of each element, both in row-major order."""
+    cells, stride = np.zeros(len(places), np.int64), 1
+    for size, count in zip(reversed(shape), reversed(grid)):
+        places, along = np.divmod(places, size)
+        if count > 1:
+            cells += along // (size // count) * stride
+        stride *= count
+    return cells
+
+
+def _by_row(form: _Form, grid: Array, rows: slice) -> Array:
+    """A grid's values for each row of the tensor."""
+    step = form.shape[0] // form.grid[0]
+    first = rows.start % step
+    return np.repeat(grid, step, axis=0)[first : first + rows.stop - rows.start]
+
+
+def _sizes(name: str, value: Any) -> Shape:
+    if not isinstance(value, (list, tuple)) or len(value) > 64 or any(type(n) is not int or n < 1 for n in value):
+        raise refuse(name, "numbers of boxes along each axis", value)
+    return tuple(value)
+
+
+def _flag(name: str, value: Any) -> bool:
+    if type(value) is not bool:
+        raise refuse(name, "true or false", value)
+    return value
+
+
+_CHECKS: dict[str, Any] = {
+    "bits": integer(1, 8), "signed": _flag, "grid": _sizes, "scale_dtype": choice("none", "f32", "f16", "bf16"),
+    "offset_dtype": choice("none", "packed", "u8", "i8", "f32", "f16", "bf16"), "books": _sizes,
+    "codebook_dtype": choice("f32", "f16", "bf16", "i8", "u8"), "count": integer(0, 1 << 62),
+}  # fmt: skip
+_DEFAULTS: dict[str, Any] = {
+    "signed": False, "scale_dtype": "none", "offset_dtype": "none", "books": None, "codebook_dtype": "f32",
+    "count": None,
+}  # fmt: skip
