@@ -14,8 +14,8 @@ from typing import Any
 
 from squish_core.errors import FormatError, TruncatedError
 from squish_core.journal import committed_size
-from squish_core.mapping import mapped, mapped_privately
-from squish_core.source import BytesSource, Source, check_plain_name, closed
+from squish_core.mapping import MappedFile, mapped, mapped_privately, shrunk
+from squish_core.source import Backing, BytesSource, Source, check_plain_name, closed
 
 Identity = tuple[int, int, int, int]
 """Device, inode, size and time of change of a file."""
@@ -31,9 +31,9 @@ class _Handle:
         # O_NONBLOCK: opening a pipe put in the file's place must not wait for a writer.
         self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter exits
         if hasattr(self, "fd"):
-            os.close(self.fd)
+            close(self.fd)
 
 
 class FileSource(Source):
@@ -42,9 +42,9 @@ class FileSource(Source):
     def __init__(self, path: Path) -> None:
         try:
             handle = _Handle(path)
+            info = os.fstat(handle.fd)
         except OSError as error:
             raise missing(path, error) from None
-        info = os.fstat(handle.fd)
         size, finding = committed_size(path, handle.fd) if stat.S_ISREG(info.st_mode) else (info.st_size, None)
         super().__init__(str(path), size)
         self.path = path
@@ -83,7 +83,10 @@ class FileSource(Source):
     def _fill(self, handle: _Handle, offset: int, out: memoryview) -> None:
         done = 0
         while done < len(out):
-            got = os.preadv(handle.fd, [out[done:]], offset + done)
+            try:
+                got = os.preadv(handle.fd, [out[done:]], offset + done)
+            except OSError as error:
+                raise self._failed(error, offset + done) from None
             if not got:
                 raise self._shrunk(handle)
             done += got
@@ -105,7 +108,10 @@ class FileSource(Source):
 
     def _read(self, offset: int, length: int) -> bytes:
         if length <= PIECE and hasattr(os, "pread"):
-            data = os.pread(self._open().fd, length, offset)
+            try:
+                data = os.pread(self._open().fd, length, offset)
+            except OSError as error:
+                raise self._failed(error, offset) from None
             if len(data) == length:
                 return data
         out = bytearray(length)
@@ -113,23 +119,40 @@ class FileSource(Source):
         return bytes(out)
 
     def _view(self, offset: int, length: int) -> memoryview:
+        if not self._maps:
+            import numpy as np
+
+            out = np.empty(length, np.uint8).data  # not bytearray, which writes zeros first
+            self.read_into(offset, out)
+            return out.toreadonly()
         with self._lock:
             handle = self._open()
-            # A mapped file that has shrunk kills the process on access, so look before each view.
-            if os.fstat(handle.fd).st_size < self.size:
-                raise self._shrunk(handle)
-            if self._map is None:
-                try:
+            try:
+                # Access beyond the end of a file that has shrunk kills the process, so look before each view.
+                if os.fstat(handle.fd).st_size < self.size:
+                    raise self._shrunk(handle)
+                if self._map is None:
                     self._map = mapped(handle.fd, self.size)
-                except OSError as error:
-                    raise missing(Path(self.name), error) from None
+            except OSError as error:
+                raise self._failed(error, offset) from None
             return self._map[offset : offset + length]
 
     def writable_view(self, offset: int, length: int) -> Callable[[], memoryview | None]:
+        if not self._maps:
+            return super().writable_view(offset, length)
         return partial(_map_privately, self.name, self.identity, offset, length)
+
+    def backing(self) -> Backing | None:
+        return MappedFile(self.name, self.identity[:2], self.size) if self._maps else None
 
     def _shrunk(self, handle: _Handle) -> TruncatedError:
         return shrunk(self.name, self.size, os.fstat(handle.fd).st_size)
+
+    def _failed(self, error: OSError, offset: int) -> FormatError:
+        return FormatError(
+            f"cannot be read: {error.strerror or error}", file=self.name, offset=offset, code="unreadable",
+            hint="The disk or the connection to it fails; read it again, or fetch the file again.",
+        )  # fmt: skip
 
 
 def _map_privately(name: str, identity: Identity, offset: int, length: int) -> memoryview | None:
@@ -144,14 +167,6 @@ def _map_privately(name: str, identity: Identity, offset: int, length: int) -> m
     if current[:2] == identity[:2] and current[2] < offset + length:  # pages that are mapped are gone
         raise shrunk(name, offset + length, current[2])
     return None
-
-
-def shrunk(name: str, expected: int, size: int) -> TruncatedError:
-    """The error for a file that became shorter while it was open."""
-    return TruncatedError(
-        "the file changed while it was open", file=name, expected=f"{expected} bytes", found=f"{size} bytes",
-        code="changed", hint="Open it again once it is complete.",
-    )  # fmt: skip
 
 
 class FolderSource(Source):
@@ -171,8 +186,10 @@ class FolderSource(Source):
     def stat(self, path: str) -> tuple[int, int] | None:
         try:
             info = os.stat(os.path.join(self.name, path))
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise missing(Path(self.name, path), error) from None
         return info.st_size, info.st_mtime_ns
 
     def _open_member(self, name: str) -> Source:
@@ -242,7 +259,8 @@ def open_folder(path: Any) -> Source:
 def regular_files(folder: Path) -> tuple[str, ...]:
     """Names of the regular files (or links to such) of a folder; none of one that is not there."""
     try:
-        return tuple(entry.name for entry in os.scandir(folder) if entry.is_file())
+        with os.scandir(folder) as entries:
+            return tuple(entry.name for entry in entries if _may_be_file(entry))
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
@@ -256,6 +274,15 @@ def common_mode(paths: Iterable[Path]) -> int | None:
         with suppress(OSError):
             modes.append(path.stat().st_mode)
     return reduce(and_, modes, 0o666) if modes else None
+
+
+def _may_be_file(entry: os.DirEntry[str]) -> bool:
+    """A link to itself leads to no file, as one to nothing does not. What else cannot be looked at is listed: whoever
+    needs it gets the error, by its name."""
+    try:
+        return entry.is_file()
+    except OSError as error:
+        return error.errno != errno.ELOOP
 
 
 def missing(path: Path, error: Exception) -> FormatError:

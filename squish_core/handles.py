@@ -35,6 +35,7 @@ def open(  # noqa: A001
     *,
     assets: Any = None,
     strict: bool = False,
+    mmap: bool = True,
     limits: Limits | None = None,
     registry: Registry | None = None,
 ) -> File:
@@ -42,13 +43,15 @@ def open(  # noqa: A001
 
     `format` is `ID[:key=value,...]`, a container and options of opening, and is obeyed or fails. `assets` is a
     folder with the config, tokenizer and the like that do not lie beside the file. `strict` fails on warnings too,
-    and reads the further files whose digest the header names. Raises a `SquishError`.
+    and reads the further files whose digest the header names. `mmap=False` reads into memory what is otherwise mapped:
+    slower, but a file that is cut, or a disk that fails, while its weights are in use is never a signal. Raises a
+    `SquishError`.
     """
     registry = registry or plugins.registry()
     limits = limits or default()
     if not isinstance(limits, Limits):
         raise SquishError("limits= is no Limits", expected="Limits(tensors=..., ...)", found=repr(limits), code="usage")
-    source = open_source(target)
+    source = open_source(target) if mmap else open_source(target).unmapped()
     try:
         source = decompress(source, registry, limits)
         lent = source.lend(open_folder(assets)) if assets is not None else ()

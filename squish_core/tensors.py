@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from squish_core.chains import Chain, Policy
     from squish_core.handles import File
+    from squish_core.source import Backing
     from squish_core.statistics import Statistics
 
 
@@ -139,6 +140,13 @@ class Tensor:
             with self._guard("reading a part", part=role):
                 buffers[role] = self.file.array(part).buffer()
         return buffers
+
+    def backing(self, encoding: Encoding) -> tuple[Backing, ...]:
+        """The files that views of an encoding's parts depend on."""
+        parts = [part for part in encoding.parts.values() if part.data is None and not part.filters]
+        numbers = {segment.file for part in parts for segment in part.segments if segment.length}
+        files = (self.file.file(number).backing() for number in sorted(numbers))
+        return tuple(backing for backing in files if backing is not None)
 
     def arrays(self, encoding: Encoding) -> dict[str, StoredArray]:
         """The stored parts of an encoding as virtual arrays, for codecs and backends."""
@@ -269,6 +277,7 @@ class Weight:
 
     def __init__(self, tensor: Tensor, chain: Chain, backend: Any, handle: Any) -> None:
         self.tensor, self.chain, self._backend, self._handle = tensor, chain, backend, handle
+        self._backing = tensor.backing(chain.chosen.encoding)
 
     def dense(
         self, *, region: Any = None, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None
@@ -295,6 +304,7 @@ class Weight:
         from squish_core.statistics import Tally
 
         with self.tensor._guard("counting values"):
+            self._check_backing()
             found: Statistics | None = self._backend.statistics(self._handle)
             if found is None:
                 spec, held = self.tensor.spec, self.chain.chosen.encoding.codec
@@ -306,8 +316,14 @@ class Weight:
 
     def _run(self, op: str, *operands: Any, **wishes: Any) -> np.ndarray:
         with self.tensor._guard(f"running {op}"):
+            self._check_backing()
             result: np.ndarray = getattr(self._backend, op)(self._handle, *operands, **wishes)
             return result
+
+    def _check_backing(self) -> None:
+        """A mapped file that was cut kills the process on access: look before each operation."""
+        for backing in self._backing:
+            backing.check()
 
     def __repr__(self) -> str:
         tensor, offer = self.tensor, self.chain.chosen
