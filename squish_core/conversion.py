@@ -29,7 +29,7 @@ from squish_core.known import SUFFIXES
 from squish_core.limits import Limits
 from squish_core.matching import weighs
 from squish_core.model import TensorSpec
-from squish_core.naming import parse_names
+from squish_core.naming import check_architecture, parse_names
 from squish_core.notes import source_notes
 from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, check_patterns, expand, parse_format, parse_rules
@@ -111,10 +111,11 @@ def convert(
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
     error. Caches are not read (`File.originals`): they are less exact than what they were made from. `only`: name
     patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
-    `names`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF; all patterns are about the
-    source's. `stats`: a file of activations, for encodings that weigh errors by them. Digests of what is read are
-    checked. `delete_source`: verify what was written and compare it with the source, then delete the files that held
-    its tensors. A file at `dst` is replaced, a folder refused. Raises SquishError; the old `dst` stays on failure.
+    `names`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF, where the file states no other
+    architecture; all patterns are about the source's. `stats`: a file of activations, for encodings that weigh errors
+    by them. Digests of what is read are checked. `delete_source`: verify what was written and compare it with the
+    source, then delete the files that held its tensors. A file at `dst` is replaced, a folder refused. Raises
+    SquishError; the old `dst` stays on failure.
     """
     started = time.perf_counter()
     with ExitStack() as opened:
@@ -125,8 +126,11 @@ def convert(
         if stats is not None:
             told = opened.enter_context(handles.open(stats, limits=limits, registry=registry))
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
+        rename = parse_names(names)
+        if names is not None:
+            check_architecture(names, file)
         with uncollected():
-            plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names), told)
+            plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, rename, told)
             report = plan.report(dry_run)
         doomed = deletable(file, Path(dst), report.steps, report.dropped) if delete_source else ()
         report = evolve(report, deleted=tuple(map(str, doomed)))
