@@ -86,3 +86,15 @@ def test_vectors_count_where_there_is_nothing_else() -> None:
 
 def test_a_vocabulary_without_tensors_keeps_what_it_states() -> None:
     assert with_file_type({KEY: 1}, []) == {KEY: 1}
+
+
+def test_the_alpha_of_an_adapter_is_carried_or_reported(tmp_path: Path) -> None:
+    alpha = "adapter.lora.alpha"
+    spec = TensorSpec(name="blk.0.ffn_up.weight.lora_a", shape=(4, 8), dtype="f32")
+    file, _ = memory_file(squish.registry(), {spec.name: (spec, DENSE, {"data": np.ones((4, 8), np.float32)})})
+    file.index.meta[alpha] = Typed("f32", 16.0)
+    squish.convert(file, tmp_path / "a.gguf", "gguf")
+    with squish.open(tmp_path / "a.gguf") as adapter:
+        assert adapter.index.meta == {alpha: Typed("f32", 16.0)}
+    done = squish.convert(tmp_path / "a.gguf", tmp_path / "a.safetensors")
+    assert [text for text in done.dropped if alpha in text]

@@ -253,3 +253,25 @@ def test_the_limits_of_the_caller_hold_for_a_layer(rank: int, code: str | None, 
         )  # fmt: skip
     assert [each.code for each in made.problems] == ([] if code is None else [code])
     assert (made.tensors["a"].shape == shape) is (code is None)
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    """A folder as PEFT writes it."""
+    (tmp_path / "adapter_model.safetensors").write_bytes(shard(**{"q_proj.lora_A.weight": b"aaaa"}))
+    (tmp_path / "adapter_config.json").write_text('{"r": 8, "lora_alpha": 16}')
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["", "adapter_model.safetensors"])
+def test_the_rank_and_alpha_of_an_adapter_are_an_asset(adapter: Path, name: str) -> None:
+    with squish.open(adapter / name) as file:
+        assert list(file.assets) == ["adapter_config.json"]
+
+
+def test_the_rank_and_alpha_of_an_adapter_are_carried_or_reported(adapter: Path) -> None:
+    done = squish.convert(adapter, adapter / "folder", "safetensors:max_shard_size=1GB")
+    assert done.dropped == ()
+    assert (adapter / "folder" / "adapter_config.json").read_text() == '{"r": 8, "lora_alpha": 16}'
+    done = squish.convert(adapter, adapter / "one.safetensors")
+    assert done.dropped == ("asset adapter_config.json",)

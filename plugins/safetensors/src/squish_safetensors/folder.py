@@ -15,7 +15,7 @@ from .strict_json import loads
 
 SUFFIX, INDEX_SUFFIX = ".safetensors", ".safetensors.index.json"
 UQFF_SUFFIX, UQFF_REST = ".uqff", "residual.safetensors"
-STANDARD = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
+STANDARD = re.compile(r"(adapter_)?model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 SHARD = re.compile(r"(.+)-\d{5}-of-(\d{5})\.safetensors")
 CONFIG = "config.json"
 DECLARING = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
@@ -25,7 +25,7 @@ MAX_JSON, LONGEST_ENTRY = 16 << 20, 4 << 20
 ASSETS = (
     CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
-    "preprocessor_config.json", *DECLARING,
+    "preprocessor_config.json", *DECLARING, "adapter_config.json",
 )  # fmt: skip
 
 
