@@ -43,9 +43,9 @@ class FileSource(Source):
         try:
             handle = _Handle(path)
             info = os.fstat(handle.fd)
+            size, finding = committed_size(path, handle.fd) if stat.S_ISREG(info.st_mode) else (info.st_size, None)
         except OSError as error:
             raise missing(path, error) from None
-        size, finding = committed_size(path, handle.fd) if stat.S_ISREG(info.st_mode) else (info.st_size, None)
         super().__init__(str(path), size)
         self.path = path
         if finding:

@@ -121,12 +121,15 @@ def test_without_mmap_arrays_are_memory_of_their_own(tmp_path: Path) -> None:
 
 
 class FailingCall:
-    """A function of `os` that gives EIO after its first `good` calls."""
+    """A function of `os` that gives EIO after its first `good` calls. An unreadable journal counts as none (`journal`),
+    so calls about journals are left alone."""
 
     def __init__(self, work: Callable[..., Any], good: int) -> None:
         self.work, self.good, self.calls = work, good, 0
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
+        if str(arguments[0]).endswith(".edit"):
+            return self.work(*arguments, **options)
         self.calls += 1
         if self.calls > self.good:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
