@@ -21,6 +21,8 @@ Identity = tuple[int, int, int, int]
 """Device, inode, size and time of change of a file."""
 PIECE = 4 << 20
 """Bytes of one read; larger ones are split over threads."""
+NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""Errors of paths that lead to no file, such as a link to itself."""
 READERS = min(4, os.cpu_count() or 1)
 
 
@@ -186,9 +188,9 @@ class FolderSource(Source):
     def stat(self, path: str) -> tuple[int, int] | None:
         try:
             info = os.stat(os.path.join(self.name, path))
-        except (FileNotFoundError, NotADirectoryError):
-            return None
         except OSError as error:
+            if error.errno in NOWHERE:
+                return None
             raise missing(Path(self.name, path), error) from None
         return info.st_size, info.st_mtime_ns
 
@@ -282,7 +284,7 @@ def _may_be_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
     except OSError as error:
-        return error.errno != errno.ELOOP
+        return error.errno not in NOWHERE
 
 
 def missing(path: Path, error: Exception) -> FormatError:

@@ -186,6 +186,7 @@ def test_a_link_to_itself_is_no_file_and_blocks_no_other(tmp_path: Path) -> None
         warnings.simplefilter("error")
         assert open_source(tmp_path).members() == ("a.box",)
         assert open_source(path).members() == ("a.box",)
+        assert open_source(tmp_path).stat("loop") is None
         gc.collect()
 
 
