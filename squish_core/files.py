@@ -121,7 +121,7 @@ class FileSource(Source):
         return bytes(out)
 
     def _view(self, offset: int, length: int) -> memoryview:
-        if not self._maps:
+        if not self._maps and hasattr(os, "preadv"):  # Windows has none, and cuts no file that is mapped
             import numpy as np
 
             out = np.empty(length, np.uint8).data  # not bytearray, which writes zeros first
