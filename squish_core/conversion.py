@@ -29,7 +29,7 @@ from squish_core.known import SUFFIXES
 from squish_core.limits import Limits
 from squish_core.matching import weighs
 from squish_core.model import TensorSpec
-from squish_core.naming import check_architecture, parse_names
+from squish_core.naming import parse_names
 from squish_core.notes import source_notes
 from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, check_patterns, expand, parse_format, parse_rules
@@ -126,11 +126,8 @@ def convert(
         if stats is not None:
             told = opened.enter_context(handles.open(stats, limits=limits, registry=registry))
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
-        rename = parse_names(names)
-        if names is not None:
-            check_architecture(names, file)
         with uncollected():
-            plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, rename, told)
+            plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names, file), told)
             report = plan.report(dry_run)
         doomed = deletable(file, Path(dst), report.steps, report.dropped) if delete_source else ()
         report = evolve(report, deleted=tuple(map(str, doomed)))

@@ -45,10 +45,10 @@ def rename(name: str, to: str) -> str:
     return f"{table[key]}{dot}{kind}" if key in table else name
 
 
-def parse_names(text: str | None) -> Callable[[str], str]:
+def parse_names(text: str | None, file: File | None = None) -> Callable[[str], str]:
     """`hf:ARCH` or `gguf:ARCH` as a function from names to names; without it names stay as they are.
 
-    FormatError for an architecture whose tensors differ in more than names.
+    FormatError for an architecture whose tensors differ in more than names, and for one that is not what `file` states.
     """
     if text is None:
         return str
@@ -59,12 +59,13 @@ def parse_names(text: str | None) -> Callable[[str], str]:
             expected=f"{' or '.join(_TABLES)}, a colon and {' or '.join(ARCHITECTURES)}", found=repr(text),
             code="names",
         )  # fmt: skip
+    if file is not None:
+        _check_architecture(architecture, file)
     return partial(rename, to=to)
 
 
-def check_architecture(names: str, file: File) -> None:
-    """FormatError unless the architecture of `names` is the one that the file states, if it states one."""
-    architecture = names.partition(":")[2]
+def _check_architecture(architecture: str, file: File) -> None:
+    """FormatError unless the architecture is the one that the file states, if it states one."""
     for place, stated in stated_architectures(file):
         if re.sub("[-_]", "", stated.lower()) != architecture:
             raise FormatError(
