@@ -138,10 +138,7 @@ def convert(
 
 
 def outgoing(file: File, to: str) -> list[Outgoing]:
-    """The tensors of a file as the format `to` holds them, codes kept: for formats whose files take further tensors.
-
-    Raises SquishError where it cannot hold one.
-    """
+    """Tensors of a file as the format `to` holds them, codes kept; SquishError where it cannot hold one."""
     return Plan(file, Path(), to, (), ()).outgoing()
 
 
