@@ -18,6 +18,7 @@ _NAMES = {
         "MissingPluginError", "SquishError", "TensorError", "TruncatedError", "UnknownFormatError",
         "UnsupportedVersionError",
     ),
+    "squish_core.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
     "squish_core.source": ("Source", "check_plain_name"),
     "squish_core.files": ("open_source",),
@@ -124,6 +125,7 @@ if TYPE_CHECKING:
     from squish_core.hookspecs import EncoderInfo as EncoderInfo
     from squish_core.hookspecs import Signature as Signature
     from squish_core.hookspecs import hookimpl as hookimpl
+    from squish_core.kinds import kind_of as kind_of
     from squish_core.known import lookalike as lookalike
     from squish_core.limits import Limits as Limits
     from squish_core.model import DENSE as DENSE

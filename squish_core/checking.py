@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
 from squish_core import handles
 from squish_core.digests import check_digest, file_problems
+from squish_core.dtypes import count, to_numpy
 from squish_core.errors import FormatError, MissingPluginError, SquishError
 from squish_core.guard import computing, guarded
 from squish_core.handles import File
 from squish_core.limits import Limits
 from squish_core.model import Part, Problem, to_json
 from squish_core.plugins import Registry
-from squish_core.regions import panels, read_region
+from squish_core.regions import PANEL_BYTES, panels, read_region, sizes
 from squish_core.tensors import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -65,9 +69,13 @@ def verify(
     registry: Registry | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Check a file and list every finding; never raises for what the file holds."""
+    """Check a file and list every finding; never raises for what the file holds. Reads into memory, never through a
+    mapping: a file that is cut meanwhile is a finding, too."""
     try:
-        file = target if isinstance(target, File) else handles.open(target, format, limits=limits, registry=registry)
+        if isinstance(target, File):
+            file = File(target.source.unmapped(), target.index, target.registry, target.limits)
+        else:
+            file = handles.open(target, format, mmap=False, limits=limits, registry=registry)
     except SquishError as error:
         given = os.fspath(target) if isinstance(target, (str, os.PathLike)) else error.file or "<bytes>"
         found = as_problem(error)
@@ -87,18 +95,13 @@ def verify(
             digests=check.digests, unverified=check.unverified, problems=tuple(check.problems),
         )  # fmt: skip
     finally:
-        if file is not target:
-            file.close()
+        file.close()
 
 
 def as_problem(error: SquishError, severity: str = "error") -> Problem:
     """A finding from an error; the place is told apart from the text."""
     place = error.where() or (f"byte {error.offset}" if error.offset is not None else "file")
-    text = str(error)
-    for prefix in (error.file, error.where()):
-        if prefix:
-            text = text.removeprefix(f"{prefix}: ")
-    return Problem(code=error.code or "format", severity=severity, where=place, message=text)
+    return Problem(code=error.code or "format", severity=severity, where=place, message=error.reason())
 
 
 def check_part(file: File, name: str, role: str, part: Part) -> bool:
@@ -129,6 +132,7 @@ class Check:
         self.file, self.problems, self.digests, self.unverified = file, list(file.problems), 0, 0
         self.decoded = 0
         self._progress = progress
+        self._scratch: np.ndarray | None = None
         self._done = 0
         self._total: int | None = None
 
@@ -193,8 +197,20 @@ class Check:
             for array in arrays.values():
                 if array.part.filters and not array.part.nbytes:
                     array.bytes(0, 0)  # no region of it is ever decoded
+            dtype = to_numpy(codec.value_dtype(tensor.spec, params))
             for region in panels(tensor.shape, codec.grain(tensor.spec, params), 4):
-                read_region(codec, arrays, tensor.spec, params, region)
+                read_region(codec, arrays, tensor.spec, params, region, self._panel(sizes(region), dtype))
+
+    def _panel(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """Memory for a panel that nobody looks at, the same for one after the other: fresh memory costs page faults."""
+        import numpy as np
+
+        nbytes = dtype.itemsize * count(shape)
+        if nbytes > 2 * PANEL_BYTES:
+            return np.empty(shape, dtype)
+        if self._scratch is None:
+            self._scratch = np.empty(2 * PANEL_BYTES, np.uint8)
+        return self._scratch[:nbytes].view(dtype).reshape(shape)
 
     def _collect(self) -> Any:
         return _Collect(self.problems)

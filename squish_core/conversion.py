@@ -29,6 +29,7 @@ from squish_core.limits import Limits
 from squish_core.matching import weighs
 from squish_core.model import TensorSpec
 from squish_core.naming import parse_names
+from squish_core.notes import source_notes
 from squish_core.plugins import Registry
 from squish_core.recipes import KEEP, Rule, check_patterns, expand, parse_format, parse_rules
 from squish_core.steps import Decision, Step, note_origin
@@ -115,10 +116,11 @@ def convert(
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
     error. Caches are not read (`File.originals`): they are less exact than what they were made from. `only`: name
     patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
-    `names`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF; all patterns are about the
-    source's. `stats`: a file of activations, for encodings that weigh errors by them. Digests of what is read are
-    checked. `delete_source`: verify what was written and compare it with the source, then delete the files that held
-    its tensors. A file at `dst` is replaced, a folder refused. Raises SquishError; the old `dst` stays on failure.
+    `names`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF, where the file states no other
+    architecture; all patterns are about the source's. `stats`: a file of activations, for encodings that weigh errors
+    by them. Digests of what is read are checked. `delete_source`: verify what was written and compare it with the
+    source, then delete the files that held its tensors. A file at `dst` is replaced, a folder refused. Raises
+    SquishError; the old `dst` stays on failure.
     """
     started = time.perf_counter()
     with ExitStack() as opened:
@@ -130,7 +132,7 @@ def convert(
             told = opened.enter_context(handles.open(stats, limits=limits, registry=registry))
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
         with uncollected():
-            plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names), told)
+            plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names, file), told)
             report = plan.report(dry_run)
         doomed = deletable(file, Path(dst), report.steps, report.dropped) if delete_source else ()
         report = evolve(report, deleted=tuple(map(str, doomed)))
@@ -141,10 +143,7 @@ def convert(
 
 
 def outgoing(file: File, to: str) -> list[Outgoing]:
-    """The tensors of a file as the format `to` holds them, codes kept: for formats whose files take further tensors.
-
-    Raises SquishError where it cannot hold one.
-    """
+    """Tensors of a file as the format `to` holds them, codes kept; SquishError where it cannot hold one."""
     return Plan(file, Path(), to, (), ()).outgoing()
 
 
@@ -207,7 +206,7 @@ class Plan:
             source=self.file.name, target=str(self.target), format=self.format, steps=tuple(steps),
             source_size=self.file.size, dropped=tuple(dropped), dry_run=dry_run,
             size=None if self.packing else layout.size,
-            notes=(*layout.notes, *(f"{problem.where}: {problem.message}" for problem in self.file.source.problems())),
+            notes=(*layout.notes, *source_notes(self.file, layout)),
             # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
             unused=tuple(
                 rule.pattern for rule in self.rules if rule.pattern and not any(map(rule.matches, index.tensors))

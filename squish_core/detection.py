@@ -10,10 +10,13 @@ from attrs import frozen
 
 from squish_core import known
 from squish_core.errors import AmbiguousFormatError, FormatError, SquishError, UnknownFormatError
-from squish_core.hookspecs import ContainerInfo, Signature
+from squish_core.hookspecs import CodecInfo, ContainerInfo, Signature
 from squish_core.model import Index, Problem
 from squish_core.plugins import Registry
 from squish_core.source import HEAD, TAIL, Source
+
+MAX_SKIPPED = 64
+"""Skippable frames that are passed over to reach the signature of a codec; writers make one."""
 
 
 @frozen
@@ -38,21 +41,23 @@ class Probe:
 def detect(source: Source, registry: Registry) -> str:
     """Id of the container whose signature matches best; a typed error that says what the file is otherwise."""
     probe = Probe.of(source)
-    infos = [entry.info for entry in registry.containers.values() if isinstance(entry.info, ContainerInfo)]
+    infos = [entry.info for entry in registry.find("container") if isinstance(entry.info, ContainerInfo)]
     base = [info for info in infos if not info.refines]
     begin = [info for info in base for s in info.signatures if s.where != "tail" and matches(s, probe)]
     # The end of a file alone speaks only where no start does: data may end in anything.
-    scores = {info.id: score(info, probe) for info in begin or base}
+    scores: dict[str, int] = {}
+    for info in begin or base:  # several have one id if distributions are in conflict
+        scores[info.id] = max(scores.get(info.id, 0), score(info, probe))
     best = max(scores.values(), default=0)
     winners = [name for name, points in scores.items() if points == best]
     if best and len(winners) > 1:
-        by_suffix = [info.id for info in infos if info.id in winners and _suffix(info, probe)]
+        by_suffix = {info.id for info in infos if info.id in winners and _suffix(info, probe)}
         if len(by_suffix) != 1:
             raise AmbiguousFormatError(
                 "several formats match", file=source.name, found=", ".join(sorted(winners)), code="ambiguous",
                 hint="Name one with format=... (or --format).",
             )  # fmt: skip
-        return by_suffix[0]
+        return by_suffix.pop()
     if best:
         return winners[0]
     raise_if_other(probe, source, registry)
@@ -61,6 +66,29 @@ def detect(source: Source, registry: Registry) -> str:
     if len(named) == 1 and not source.is_dir:
         return named.pop()
     raise unknown(probe, source, registry)
+
+
+def compressed_by(source: Source, registry: Registry) -> CodecInfo | None:
+    """The byte codec that compressed the whole file; None if there is none."""
+    for entry in registry.find("codec", kind="bytes") if source.size else ():
+        info = entry.info
+        if isinstance(info, CodecInfo) and info.signature and _first_frame(source, info).startswith(info.signature):
+            return info
+    return None
+
+
+def _first_frame(source: Source, info: CodecInfo) -> bytes:
+    """The first bytes behind the skippable frames of a codec."""
+    offset, length = 0, max(8, len(info.signature))
+    for _ in range(MAX_SKIPPED):
+        head = source.read(offset, min(length, source.size - offset))
+        mark = next((mark for mark in info.skippable if head.startswith(mark)), None)
+        if mark is None:
+            return head
+        offset += len(mark) + 4 + int.from_bytes(head[len(mark) : len(mark) + 4], "little")
+        if offset >= source.size:
+            break
+    return b""
 
 
 def score(info: ContainerInfo, probe: Probe) -> int:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from squish_core.model import Problem
 
 
+MAX_FILE, MAX_PLACE, MAX_VALUE, MAX_MESSAGE = 1000, 300, 500, 1000
+"""Characters shown of a path, of a tensor, of a value, and of a message: a file may declare names of megabytes."""
+_USER = r"(?:[^/?#\s]*@|[^/?#\s:]*:(?!\d*(?:[/?#\s]|$))\S*@)?"
+"""User and password; a password may hold an unquoted slash, and a port is none."""
+_ADDRESS = re.compile(rf"([A-Za-z][\w+.-]+:/{{1,2}}){_USER}([^?#\s]*)([?#]\S*)?")
+
+
 class SquishError(Exception):
     """Base of all errors; reads `<file>: <tensor>/<part>: <what is wrong> (<numbers>). <next step>`.
 
     The fields `file`, `tensor`, `part`, `offset`, `expected`, `found`, `code` and `hint` are public, may be
-    None, and are filled in by the core where the raiser did not know them. `findings` are all Problems that
-    were met, where the raiser looked for more than the first; `verify` lists them.
+    None, and are filled in by the core where the raiser did not know them. They never hold the password or the
+    query of an address, and the text shortens what is long. `findings` are all Problems that were met, where the
+    raiser looked for more than the first; `verify` lists them.
     """
 
     findings: tuple[Problem, ...] = ()
@@ -33,33 +42,37 @@ class SquishError(Exception):
         code: str | None = None,
         hint: str | None = None,
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.file, self.tensor, self.part, self.offset = file, tensor, part, offset
-        self.expected, self.found, self.code, self.hint = expected, found, code, hint
+        self.message = redact(message)
+        super().__init__(self.message)
+        self.file, self.tensor, self.part, self.offset = redact(file), tensor, part, offset
+        self.expected, self.found, self.code, self.hint = redact(expected), redact(found), code, redact(hint)
 
     def within(self, **context: Any) -> SquishError:
         """Fill in the fields that are still unknown, and return self."""
         for field, value in context.items():
             if getattr(self, field) is None:
-                setattr(self, field, value)
+                setattr(self, field, redact(value))
         return self
 
     def where(self) -> str:
         """`<tensor>/<part>` as far as known, printable."""
-        return escape("/".join(part for part in (self.tensor, self.part) if part))
+        return escape(shorten("/".join(part for part in (self.tensor, self.part) if part), MAX_PLACE))
 
-    def __str__(self) -> str:
+    def reason(self) -> str:
+        """The text without file and tensor: what is wrong, the numbers and the next step."""
         numbers = [f"at byte {self.offset}"] if self.offset is not None else []
-        numbers += [f"expected {self.expected}"] if self.expected is not None else []
-        numbers += [f"found {self.found}"] if self.found is not None else []
-        where = "".join(f"{escape(place)}: " for place in (self.file, self.where()) if place)
-        text = f"{where}{escape(self.message)}"
+        numbers += [f"expected {_value(self.expected)}"] if self.expected is not None else []
+        numbers += [f"found {_value(self.found)}"] if self.found is not None else []
+        text = escape(shorten(self.message, MAX_MESSAGE))
         if numbers:
-            text += escape(f" ({', '.join(numbers)})")
+            text += f" ({', '.join(numbers)})"
         if not self.hint:
             return text
-        return f"{text}{'' if text.endswith('?') else '.'} {escape(self.hint)}"
+        return f"{text}{'' if text.endswith('?') else '.'} {escape(shorten(self.hint, MAX_MESSAGE))}"
+
+    def __str__(self) -> str:
+        file = escape(shorten(self.file, MAX_FILE)) if self.file else None
+        return "".join(f"{place}: " for place in (file, self.where()) if place) + self.reason()
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = {name: getattr(self, name) for name in self.FIELDS}
@@ -124,6 +137,25 @@ def escape(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most `limit` characters of a text: its beginning and its end."""
+    if len(text) <= limit:
+        return text
+    tail = limit // 3
+    return f"{text[: limit - tail - 3]}...{text[-tail:]}"
+
+
+def redact(value: Any) -> Any:
+    """A text whose addresses (`https://...`) have lost user, password, query and fragment; other values unchanged."""
+    if not isinstance(value, str) or ":/" not in value:
+        return value
+    return _ADDRESS.sub(lambda match: f"{match[1]}{match[2]}{'?...' if match[3] else ''}", value)
+
+
+def _value(value: Any) -> str:
+    return escape(shorten(str(value), MAX_VALUE))
 
 
 def _rebuild(

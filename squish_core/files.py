@@ -14,13 +14,15 @@ from typing import Any
 
 from squish_core.errors import FormatError, TruncatedError
 from squish_core.journal import committed_size
-from squish_core.mapping import mapped, mapped_privately
-from squish_core.source import BytesSource, Source, check_plain_name, closed
+from squish_core.mapping import MappedFile, mapped, mapped_privately, shrunk
+from squish_core.source import Backing, BytesSource, Source, check_plain_name, closed
 
 Identity = tuple[int, int, int, int]
 """Device, inode, size and time of change of a file."""
 PIECE = 4 << 20
 """Bytes of one read; larger ones are split over threads."""
+NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""Errors of paths that lead to no file, such as a link to itself."""
 READERS = min(4, os.cpu_count() or 1)
 
 
@@ -31,9 +33,9 @@ class _Handle:
         # O_NONBLOCK: opening a pipe put in the file's place must not wait for a writer.
         self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter exits
         if hasattr(self, "fd"):
-            os.close(self.fd)
+            close(self.fd)
 
 
 class FileSource(Source):
@@ -42,10 +44,10 @@ class FileSource(Source):
     def __init__(self, path: Path) -> None:
         try:
             handle = _Handle(path)
+            info = os.fstat(handle.fd)
+            size, finding = committed_size(path, handle.fd) if stat.S_ISREG(info.st_mode) else (info.st_size, None)
         except OSError as error:
             raise missing(path, error) from None
-        info = os.fstat(handle.fd)
-        size, finding = committed_size(path, handle.fd) if stat.S_ISREG(info.st_mode) else (info.st_size, None)
         super().__init__(str(path), size)
         self.path = path
         if finding:
@@ -83,7 +85,10 @@ class FileSource(Source):
     def _fill(self, handle: _Handle, offset: int, out: memoryview) -> None:
         done = 0
         while done < len(out):
-            got = os.preadv(handle.fd, [out[done:]], offset + done)
+            try:
+                got = os.preadv(handle.fd, [out[done:]], offset + done)
+            except OSError as error:
+                raise self._failed(error, offset + done) from None
             if not got:
                 raise self._shrunk(handle)
             done += got
@@ -105,7 +110,10 @@ class FileSource(Source):
 
     def _read(self, offset: int, length: int) -> bytes:
         if length <= PIECE and hasattr(os, "pread"):
-            data = os.pread(self._open().fd, length, offset)
+            try:
+                data = os.pread(self._open().fd, length, offset)
+            except OSError as error:
+                raise self._failed(error, offset) from None
             if len(data) == length:
                 return data
         out = bytearray(length)
@@ -113,23 +121,40 @@ class FileSource(Source):
         return bytes(out)
 
     def _view(self, offset: int, length: int) -> memoryview:
+        if not self._maps and hasattr(os, "preadv"):  # Windows has none, and cuts no file that is mapped
+            import numpy as np
+
+            out = np.empty(length, np.uint8).data  # not bytearray, which writes zeros first
+            self.read_into(offset, out)
+            return out.toreadonly()
         with self._lock:
             handle = self._open()
-            # A mapped file that has shrunk kills the process on access, so look before each view.
-            if os.fstat(handle.fd).st_size < self.size:
-                raise self._shrunk(handle)
-            if self._map is None:
-                try:
+            try:
+                # Access beyond the end of a file that has shrunk kills the process, so look before each view.
+                if os.fstat(handle.fd).st_size < self.size:
+                    raise self._shrunk(handle)
+                if self._map is None:
                     self._map = mapped(handle.fd, self.size)
-                except OSError as error:
-                    raise missing(Path(self.name), error) from None
+            except OSError as error:
+                raise self._failed(error, offset) from None
             return self._map[offset : offset + length]
 
     def writable_view(self, offset: int, length: int) -> Callable[[], memoryview | None]:
+        if not self._maps:
+            return super().writable_view(offset, length)
         return partial(_map_privately, self.name, self.identity, offset, length)
+
+    def backing(self) -> Backing | None:
+        return MappedFile(self.name, self.identity[:2], self.size) if self._maps else None
 
     def _shrunk(self, handle: _Handle) -> TruncatedError:
         return shrunk(self.name, self.size, os.fstat(handle.fd).st_size)
+
+    def _failed(self, error: OSError, offset: int) -> FormatError:
+        return FormatError(
+            f"cannot be read: {error.strerror or error}", file=self.name, offset=offset, code="unreadable",
+            hint="The disk or the connection to it fails; read it again, or fetch the file again.",
+        )  # fmt: skip
 
 
 def _map_privately(name: str, identity: Identity, offset: int, length: int) -> memoryview | None:
@@ -144,14 +169,6 @@ def _map_privately(name: str, identity: Identity, offset: int, length: int) -> m
     if current[:2] == identity[:2] and current[2] < offset + length:  # pages that are mapped are gone
         raise shrunk(name, offset + length, current[2])
     return None
-
-
-def shrunk(name: str, expected: int, size: int) -> TruncatedError:
-    """The error for a file that became shorter while it was open."""
-    return TruncatedError(
-        "the file changed while it was open", file=name, expected=f"{expected} bytes", found=f"{size} bytes",
-        code="changed", hint="Open it again once it is complete.",
-    )  # fmt: skip
 
 
 class FolderSource(Source):
@@ -171,8 +188,10 @@ class FolderSource(Source):
     def stat(self, path: str) -> tuple[int, int] | None:
         try:
             info = os.stat(os.path.join(self.name, path))
-        except OSError:
-            return None
+        except OSError as error:
+            if error.errno in NOWHERE:
+                return None
+            raise missing(Path(self.name, path), error) from None
         return info.st_size, info.st_mtime_ns
 
     def _open_member(self, name: str) -> Source:
@@ -218,15 +237,15 @@ def open_source(target: Any) -> Source:
         except TypeError:
             what = type(target).__name__
             raise TypeError(f"expected a path, or the bytes of a file in any buffer, not {what}") from None
-    given = os.fspath(target)
-    if not given:
-        raise FormatError("the path is empty", file=repr(given), code="missing", hint="Name a file.")
-    path = Path(given)
+    name = os.fspath(target)
+    if not name:
+        raise FormatError("the path is empty", file=repr(name), code="missing", hint="Name a file.")
+    path = Path(name)
+    if "://" in name and not path.exists():
+        raise FormatError("is not a local path", file=name, code="missing", hint="Download it first.")
     try:
         info = path.stat()
     except (OSError, ValueError) as error:
-        if "://" in given:
-            raise FormatError("is no local file", file=given, code="missing", hint="Download it first.") from None
         raise missing(path, error) from None
     return FolderSource(path) if stat.S_ISDIR(info.st_mode) else FileSource(path)
 
@@ -242,7 +261,8 @@ def open_folder(path: Any) -> Source:
 def regular_files(folder: Path) -> tuple[str, ...]:
     """Names of the regular files (or links to such) of a folder; none of one that is not there."""
     try:
-        return tuple(entry.name for entry in os.scandir(folder) if entry.is_file())
+        with os.scandir(folder) as entries:
+            return tuple(entry.name for entry in entries if _may_be_file(entry))
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
@@ -256,6 +276,15 @@ def common_mode(paths: Iterable[Path]) -> int | None:
         with suppress(OSError):
             modes.append(path.stat().st_mode)
     return reduce(and_, modes, 0o666) if modes else None
+
+
+def _may_be_file(entry: os.DirEntry[str]) -> bool:
+    """A link to itself leads to no file, as one to nothing does not. What else cannot be looked at is listed: whoever
+    needs it gets the error, by its name."""
+    try:
+        return entry.is_file()
+    except OSError as error:
+        return error.errno not in NOWHERE
 
 
 def missing(path: Path, error: Exception) -> FormatError:

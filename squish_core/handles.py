@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -12,20 +12,16 @@ from attrs import evolve
 
 from squish_core import plugins
 from squish_core.buffers import Buffer
-from squish_core.containers import Options
-from squish_core.detection import detect, unrefined
 from squish_core.dtypes import to_numpy
 from squish_core.errors import FormatError, SquishError
 from squish_core.files import READERS, open_folder, open_source
 from squish_core.guard import guarded, uncollected
-from squish_core.hookspecs import CodecInfo
 from squish_core.limits import Limits, default
-from squish_core.model import FileRef, Index, LazyTensors, Part, PlainRange, Problem, Segment, TensorSpec
+from squish_core.model import Index, LazyTensors, Part, PlainRange, Problem, TensorSpec
+from squish_core.opening import decompress, read_index, with_assets
 from squish_core.plugins import Registry
-from squish_core.recipes import parse_format
 from squish_core.source import Source
 from squish_core.stored import StoredArray
-from squish_core.structure import check_index, lookalike_names
 from squish_core.tensors import Tensor
 from squish_core.typed import plain
 
@@ -39,6 +35,7 @@ def open(  # noqa: A001
     *,
     assets: Any = None,
     strict: bool = False,
+    mmap: bool = True,
     limits: Limits | None = None,
     registry: Registry | None = None,
 ) -> File:
@@ -46,20 +43,22 @@ def open(  # noqa: A001
 
     `format` is `ID[:key=value,...]`, a container and options of opening, and is obeyed or fails. `assets` is a
     folder with the config, tokenizer and the like that do not lie beside the file. `strict` fails on warnings too,
-    and reads the further files whose digest the header names. Raises a `SquishError`.
+    and reads the further files whose digest the header names. `mmap=False` reads into memory what is otherwise mapped:
+    slower, but a file that is cut, or a disk that fails, while its weights are in use is never a signal. Raises a
+    `SquishError`.
     """
-    known = registry or plugins.registry()
+    registry = registry or plugins.registry()
     limits = limits or default()
     if not isinstance(limits, Limits):
         raise SquishError("limits= is no Limits", expected="Limits(tensors=..., ...)", found=repr(limits), code="usage")
-    source = open_source(target)
+    source = open_source(target) if mmap else open_source(target).unmapped()
     try:
-        source = unpacked(source, known, limits)
+        source = decompress(source, registry, limits)
         lent = source.lend(open_folder(assets)) if assets is not None else ()
-        index = with_assets(read_index(source, known, limits, format), source, lent)
-        if found := source.problems():
-            index = evolve(index, problems=(*index.problems, *found))
-        file = File(source, index, known, limits)
+        index = with_assets(read_index(source, registry, limits, format), source, lent)
+        if problems := source.problems():
+            index = evolve(index, problems=(*index.problems, *problems))
+        file = File(source, index, registry, limits)
         if strict:
             fail_on_warnings(file)
         return file
@@ -67,78 +66,6 @@ def open(  # noqa: A001
         if source is not target:
             source.close()
         raise
-
-
-def unpacked(source: Source, known: Registry, limits: Limits) -> Source:
-    """The source, or what is in it where a byte codec compressed the whole file."""
-    found = known.find("codec", kind="bytes") if source.size else []
-    for codec in (entry.info for entry in found):
-        assert isinstance(codec, CodecInfo)
-        length = len(codec.signature)
-        if 0 < length <= source.size and source.read(0, length) == codec.signature:
-            with guarded(FormatError, f"reading it through {codec.id}", file=source.name):
-                return known.byte_codec(codec.id).unpacked(source, limits)
-    return source
-
-
-def read_index(source: Source, known: Registry, limits: Limits, wanted: str | None = None) -> Index:
-    """The checked Index of a source: detect, read, check, refine."""
-    infos = known.containers
-    wanted, options = parse_format(wanted, "reading", known) if wanted else (None, {})
-    base = wanted or detect(source, known)
-    refinement = None
-    if base in infos and infos[base].info.refines:  # type: ignore[union-attr]
-        refinement, base = base, str(infos[base].info.refines)  # type: ignore[union-attr]
-    with guarded(FormatError, f"reading the {base} header", file=source.name):
-        container = known.container(base)
-        if source.size == 0 and not source.is_dir:
-            raise FormatError("is empty (0 bytes)", code="empty", hint="Fetch the file again.")
-        with uncollected():
-            index = container.read_index(source, limits)
-            check_index(index, limits)
-        doubtful = lookalike_names(index.tensors)
-        if doubtful:
-            index = evolve(index, problems=(*index.problems, *doubtful))
-    if wanted == base:
-        return index  # the format that was asked for: what is stored, with no meaning read into it
-    return refine(index, source, known, limits, refinement, options)
-
-
-def refine(
-    index: Index, source: Source, known: Registry, limits: Limits, wanted: str | None, options: Options
-) -> Index:
-    """Let installed refinements read meaning into an Index, until none does; one whose suffix the file has, first.
-
-    `options` are those of `wanted`.
-    """
-    main = index.files[0].name.lower() if index.files else ""
-    infos: dict[str, Any] = {name: entry.info for name, entry in known.containers.items()}
-    for name in sorted(infos, key=lambda name: (not main.endswith(infos[name].suffixes or "/"), name)):
-        if infos[name].refines == index.format and wanted in (None, name):
-            with guarded(FormatError, f"refining as {name}", file=source.name):
-                with uncollected():
-                    refined = known.container(name).refine(index, source, limits, options)  # type: ignore[attr-defined]
-                    if refined is not None:
-                        check_index(refined, limits)
-                if refined is not None:
-                    return refine(refined, source, known, limits, None, {})
-    if wanted is not None:
-        raise FormatError(f"does not declare itself as {wanted}", file=source.name, code="format")
-    unread = unrefined(index, source, known)
-    return evolve(index, problems=(*index.problems, *unread)) if unread else index
-
-
-def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
-    """The Index with these files beside the source as assets, after those it has."""
-    if not names:
-        return index
-    files, assets = list(index.files), dict(index.assets)
-    for name in names:
-        if name not in assets:
-            file = source.member(name)
-            assets[name] = Part(dtype="u8", shape=(file.size,), segments=(Segment(len(files), 0, file.size),))
-            files.append(FileRef(name, file.size))
-    return evolve(index, files=tuple(files), assets=assets)
 
 
 def fail_on_warnings(file: File) -> None:

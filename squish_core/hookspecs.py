@@ -32,6 +32,7 @@ class ContainerInfo:
     `features` lists the values of each flag or option that `resolve(container=..., **features)` accepts;
     `aliases` are the short names that `convert --encode` understands for this format. `options` are those of writing
     (`--to ID:key=value`), `reading` those of opening as a refinement (`--format ID:key=value`), each with what it does.
+    `views`: tensors may be views of one storage, so that their byte ranges overlap; elsewhere that is an error.
     """
 
     id: str
@@ -41,6 +42,7 @@ class ContainerInfo:
     signatures: tuple[Signature, ...] = ()
     refines: str | None = None
     can_write: bool = False
+    views: bool = False
     features: Mapping[str, tuple[str, ...]] = field(factory=dict)
     options: Mapping[str, str] = field(factory=dict)
     reading: Mapping[str, str] = field(factory=dict)
@@ -53,7 +55,8 @@ class CodecInfo:
     """A codec. `kind` is "tensor", "bytes", "whole" (a model for another runtime, which nothing decodes) or
     "policy" (it chooses among others). `lossless` says whether encoding keeps every value.
 
-    `signature` and `suffix`: how files that are compressed whole by a byte codec begin, and end in name."""
+    `signature` and `suffix`: how files that are compressed whole by a byte codec begin, and end in name. `skippable`:
+    how frames begin that may precede the signature; a u32 (little endian) behind it counts the bytes that follow."""
 
     id: str
     title: str
@@ -62,6 +65,7 @@ class CodecInfo:
     lossless: bool = False
     aliases: Mapping[str, str] = field(factory=dict)
     signature: bytes = b""
+    skippable: tuple[bytes, ...] = ()
     suffix: str = ""
 
 

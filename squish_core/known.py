@@ -60,8 +60,8 @@ LOOKALIKES: tuple[tuple[bytes, str, str], ...] = (
     *((bytes((0x80, protocol)), "a Python pickle", "Squish never unpickles; convert it to safetensors first.")
       for protocol in range(2, 6)),
     (b"\x93NUMPY", "a single NumPy array", "Open it with numpy.load(path, allow_pickle=False)."),
-    (b"\x28\xb5\x2f\xfd", "a zstd-compressed file",
-     "Install squish-zstd to open it as it is, or decompress it (`zstd -d`)."),
+    *((magic, "a zstd-compressed file", "Install squish-zstd to open it as it is, or decompress it (`zstd -d`).")
+      for magic in (b"\x28\xb5\x2f\xfd", b"\x50\x2a\x4d\x18\4\0\0\0")),
     (b"\x1f\x8b", "a gzip-compressed file", "Decompress it first (`gunzip`)."),
     (b"\x89HDF", "an HDF5 file", "Convert it to safetensors first."),
     (b"\x7fELF", "a program", "Check the path."),

@@ -8,6 +8,10 @@ import os
 import sys
 import weakref
 
+from attrs import frozen
+
+from squish_core.errors import TruncatedError
+
 
 def mapped(fd: int, size: int) -> memoryview:
     """The first `size` bytes (at least one) of an open file, read-only; views keep the mapping alive. OSError."""
@@ -46,3 +50,31 @@ if sys.platform != "win32":
         ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
     )  # fmt: skip
     _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+
+
+@frozen
+class MappedFile:
+    """A file that loaded weights read in place, known by its path: as many as a model has files would not fit the
+    descriptors of a process."""
+
+    name: str
+    node: tuple[int, int]
+    """Device and inode."""
+    size: int
+
+    def check(self) -> None:
+        """TruncatedError once the file has shrunk. One that was deleted or replaced lives on under its mapping."""
+        try:
+            info = os.stat(self.name)
+        except OSError:
+            return
+        if info.st_size < self.size and (info.st_dev, info.st_ino) == self.node:
+            raise shrunk(self.name, self.size, info.st_size)
+
+
+def shrunk(name: str, expected: int, size: int) -> TruncatedError:
+    """The error for a file that became shorter while it was open."""
+    return TruncatedError(
+        "the file changed while it was open", file=name, expected=f"{expected} bytes", found=f"{size} bytes",
+        code="changed", hint="Open it again once it is complete.",
+    )  # fmt: skip

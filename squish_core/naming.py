@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from squish_core.errors import FormatError
+from squish_core.typed import plain
+
+if TYPE_CHECKING:
+    from squish_core.handles import File
 
 # As GGUF calls them. Not here: llama, whose rows of q and k are in another order in GGUF, and gemma, whose norms are
 # stored plus 1.
@@ -20,6 +26,7 @@ _LAYER = {
     **{f"ffn_{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")},
     **{f"ffn_{name}_exps": f"mlp.experts.{name}_proj" for name in ("gate", "up", "down")},
 }  # fmt: skip
+_ARCHITECTURE, _CONFIG = "general.architecture", "config.json"
 _TABLES: Mapping[str, tuple[re.Pattern[str], str, Mapping[str, str]]] = {
     "hf": (re.compile(r"blk\.(\d+)\.(.+)"), "model.layers.{}.{}", {**_MODEL, **_LAYER}),
     "gguf": (
@@ -38,10 +45,10 @@ def rename(name: str, to: str) -> str:
     return f"{table[key]}{dot}{kind}" if key in table else name
 
 
-def parse_names(text: str | None) -> Callable[[str], str]:
+def parse_names(text: str | None, file: File | None = None) -> Callable[[str], str]:
     """`hf:ARCH` or `gguf:ARCH` as a function from names to names; without it names stay as they are.
 
-    FormatError for an architecture whose tensors differ in more than names.
+    FormatError for an architecture whose tensors differ in more than names, and for one that is not what `file` states.
     """
     if text is None:
         return str
@@ -52,4 +59,30 @@ def parse_names(text: str | None) -> Callable[[str], str]:
             expected=f"{' or '.join(_TABLES)}, a colon and {' or '.join(ARCHITECTURES)}", found=repr(text),
             code="names",
         )  # fmt: skip
+    if file is not None:
+        _check_architecture(architecture, file)
     return partial(rename, to=to)
+
+
+def _check_architecture(architecture: str, file: File) -> None:
+    """FormatError unless the architecture is the one that the file states, if it states one."""
+    for place, stated in stated_architectures(file):
+        if re.sub("[-_]", "", stated.lower()) != architecture:
+            raise FormatError(
+                "the names are those of another architecture", file=file.name, code="names",
+                expected=architecture, found=f"{stated!r} in {place}",
+                hint="Name the file's own architecture; of others, the tensors differ in more than names.",
+            )  # fmt: skip
+
+
+def stated_architectures(file: File) -> Iterator[tuple[str, str]]:
+    """Where a file states its architecture, and what it states: GGUF's metadata, and the model's config."""
+    if _ARCHITECTURE in file.index.meta:
+        yield _ARCHITECTURE, str(plain(file.index.meta[_ARCHITECTURE]))
+    if _CONFIG in file.assets:
+        try:
+            config = json.loads(bytes(file.assets[_CONFIG].raw))
+        except (ValueError, RecursionError):
+            raise FormatError("is not JSON", file=file.name, part=_CONFIG, code="json") from None
+        if isinstance(config, dict) and "model_type" in config:
+            yield f"{_CONFIG} (model_type)", str(config["model_type"])

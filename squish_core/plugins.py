@@ -12,8 +12,9 @@ import pluggy
 from attrs import fields_dict
 
 from squish_core import known
+from squish_core.claims import Claims, Conflict
 from squish_core.entries import VARIABLE, Broken, Entry, Loaded, Settings
-from squish_core.errors import ConflictError, MissingPluginError, SquishError
+from squish_core.errors import MissingPluginError, SquishError
 from squish_core.hookspecs import SQUISH_API, BackendInfo, CodecInfo, ContainerInfo, EncoderInfo, Hooks, Info
 from squish_core.model import CodecSpec, Encoding, Refusal
 
@@ -47,8 +48,9 @@ class Registry:
         self.manager.add_hookspecs(Hooks)
         self.plugins: list[Loaded] = []
         self.broken: list[Broken] = []
-        self._tables: dict[str, dict[str, Entry]] = {kind: {} for kind in INFOS}
-        self._instances: dict[tuple[str, str], Any] = {}
+        self._claims = Claims(INFOS, self.prefer)
+        self._tables = self._claims.winners
+        self._instances: dict[tuple[str, str, str], Any] = {}
         self._lock = threading.RLock()
         from squish_core import __version__, builtin
 
@@ -64,6 +66,11 @@ class Registry:
     def __repr__(self) -> str:
         counts = (f"{kind}s={len(table)}" for kind, table in self._tables.items())
         return f"<Registry plugins={len(self.plugins)} {' '.join(counts)} broken={len(self.broken)}>"
+
+    @property
+    def conflicts(self) -> tuple[Conflict, ...]:
+        """Ids that several distributions bring, each unusable until one is uninstalled or chosen."""
+        return tuple(self._claims.conflicts.values())
 
     @property
     def containers(self) -> Mapping[str, Entry]:
@@ -136,11 +143,13 @@ class Registry:
         return self._implementation("backend", wanted)
 
     def find(self, kind: str, /, **facts: Any) -> list[Entry]:
-        """Entries of "container", "codec", "backend" or "encoder" whose declaration has all these values, by id."""
+        """Entries of "container", "codec", "backend" or "encoder" whose declaration has all these values, by id.
+
+        All distributions that bring an id in conflict have theirs in the list.
+        """
         if kind not in self._tables:
             raise SquishError("no such kind of plugin", expected=", ".join(self._tables), found=repr(kind), code="kind")
-        table = self._tables[kind]
-        entries = [table[name] for name in sorted(table)]
+        entries = self._claims.of(kind)
         legal = {name for info in (INFOS[kind], *(type(entry.info) for entry in entries)) for name in fields_dict(info)}
         if unknown := sorted(set(facts) - legal):
             raise SquishError(
@@ -176,7 +185,8 @@ class Registry:
         entry = self.codecs.get(encoding.codec.id)
         if entry is not None and getattr(entry.info, "kind", "") == "whole":
             return Refusal(why=f"{encoding.codec.id} is a whole model, for its own runtime alone", code="whole")
-        if entry is not None and encoding.codec.inner is None and not encoding.filtered:
+        in_conflict = self._claims.conflicts
+        if entry is not None and encoding.codec.inner is None and not encoding.filtered and not in_conflict:
             return None
         spec: CodecSpec | None = encoding.codec
         wanted = []
@@ -187,6 +197,9 @@ class Registry:
         for codec in wanted:
             if codec not in self.codecs:
                 return self._absent("codec", codec)
+            if ("codec", codec) in in_conflict:
+                error = in_conflict["codec", codec].error()
+                return Refusal(why=error.reason(), code="conflict")
         return None
 
     def resolve(
@@ -208,6 +221,17 @@ class Registry:
 
         Raises ConflictError when it brings an id that another distribution has brought.
         """
+        self._register(plugin, dist, version, exclusive=True)
+
+    def instance(self, kind: str, entry: Entry) -> Any:
+        """Implementation of one entry of `find`, even where its id is in conflict."""
+        with self._lock:
+            key = kind, entry.info.id, entry.dist
+            if key not in self._instances:
+                self._instances[key] = self._import(entry)
+            return self._instances[key]
+
+    def _register(self, plugin: Any, dist: str | None, version: str, *, exclusive: bool) -> None:
         name: str = dist or str(getattr(plugin, "__name__", type(plugin).__name__))
         self._check_api(plugin)
         with self._lock:
@@ -216,11 +240,9 @@ class Registry:
             self.manager.register(plugin, name=label)
             try:
                 self._check_hooks(plugin)
-                found = list(self._declared(plugin))
-                entries = [(kind, Entry(info=info, dist=name, version=version)) for kind, info in found]
-                for kind, entry in [item for item in entries if self._wins(*item)]:
-                    self._tables[kind][entry.info.id] = entry
-                    self._instances.pop((kind, entry.info.id), None)
+                infos = list(self._declared(plugin))
+                entries = [(kind, Entry(info=info, dist=name, version=version)) for kind, info in infos]
+                self._claims.add(entries, exclusive=exclusive)
             except BaseException:
                 self.manager.unregister(plugin)
                 raise
@@ -233,10 +255,7 @@ class Registry:
         if not self.settings.allows(dist, point.name):
             return
         try:
-            plugin = point.load()
-            self.register(plugin, dist=dist, version=version)
-        except ConflictError:
-            raise
+            self._register(point.load(), dist, version, exclusive=False)
         except Exception as error:  # a plugin may fail in any way at all; it must not take the others down
             self.broken.append(Broken(dist=dist, name=point.name, reason=f"{type(error).__name__}: {error}"))
 
@@ -250,22 +269,6 @@ class Registry:
                         if not isinstance(info, info_type):
                             raise TypeError(f"{hook.name} must give {info_type.__name__}, not {type(info).__name__}")
                         yield kind, info
-
-    def _wins(self, kind: str, entry: Entry) -> bool:
-        """Whether an entry takes its id: it is free, or preferred to the one that has it."""
-        wanted = entry.info.id
-        other = self._tables[kind].get(wanted)
-        if other is None:
-            return True
-        if other.dist == entry.dist:
-            raise SquishError(f"the {kind} {wanted!r} is declared twice", found=entry.dist, code="conflict")
-        preferred = self.prefer.get(wanted)
-        if preferred not in (other.dist, entry.dist):
-            raise ConflictError(
-                f"two distributions bring the {kind} {wanted!r}", found=f"{other.dist} and {entry.dist}",
-                code="conflict", hint=f"Uninstall one, or set {VARIABLE}={wanted}={other.dist} to choose.",
-            )  # fmt: skip
-        return preferred == entry.dist
 
     def _check_hooks(self, plugin: Any) -> None:
         for caller in self.manager.get_hookcallers(plugin) or ():
@@ -281,18 +284,16 @@ class Registry:
                 hint="Install versions of the plugin and of squish-core that belong together.",
             )  # fmt: skip
 
-    def _implementation(self, kind: str, wanted: str) -> Any:
-        with self._lock:
-            key = (kind, wanted)
-            if key not in self._instances:
-                entry = self._tables[kind].get(wanted)
-                if entry is None:
-                    refusal = self._absent(kind, wanted)
-                    here = f"Here are {', '.join(sorted(self._tables[kind])) or 'none'}."
-                    hint = f"Run `{refusal.install}`." if refusal.install else here
-                    raise MissingPluginError(refusal.why, code="not-installed", hint=hint)
-                self._instances[key] = self._import(entry)
-            return self._instances[key]
+    def _implementation(self, kind: str, name: str) -> Any:
+        if conflict := self._claims.conflicts.get((kind, name)):
+            raise conflict.error()
+        entry = self._tables[kind].get(name)
+        if entry is None:
+            refusal = self._absent(kind, name)
+            installed = f"Here are {', '.join(sorted(self._tables[kind])) or 'none'}."
+            hint = f"Run `{refusal.install}`." if refusal.install else installed
+            raise MissingPluginError(refusal.why, code="not-installed", hint=hint)
+        return self.instance(kind, entry)
 
     def _import(self, entry: Entry) -> Any:
         module, _, name = entry.info.factory.partition(":")

@@ -140,10 +140,10 @@ def _available(registry: Registry, wanted: CodecSpec | None, refused: list[Refus
     for name in sorted(registry.backends) if wanted is None else [wanted.id]:
         try:
             backend = registry.backend(name)
-        except SquishError as error:  # it is installed and cannot be imported; the others still answer
+        except SquishError as error:  # it cannot be imported, or is in conflict; the others still answer
             if wanted is not None:
                 raise
-            refused.append(Refused(backend=name, encoding=None, code="import", why=error.message))
+            refused.append(Refused(backend=name, encoding=None, code=error.code or "import", why=error.message))
             continue
         if wanted is not None and wanted.params:
             backend = backend.configured(wanted.params)

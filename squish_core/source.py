@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from squish_core.errors import ClosedError, FormatError, TruncatedError
 
@@ -19,6 +19,13 @@ LENT = (".json", ".jinja", ".txt", ".model")
 """Suffixes of the files that a folder of assets lends: what describes a model, never its weights."""
 MEMBERS = 64
 """Files of a folder that stay open at a time: a model may have more of them than a process may have descriptors."""
+
+
+class Backing(Protocol):
+    """A file that views are mapped from."""
+
+    def check(self) -> None:
+        """TruncatedError once the file ends before what was mapped."""
 
 
 class Source:
@@ -80,9 +87,22 @@ class Source:
                 if len(self._members) >= MEMBERS:
                     del self._members[next(iter(self._members))]
                 opened = self._lent[path].member(name) if path in self._lent else self._open_member(path)
+                opened = opened if self._maps else opened.unmapped()
                 opened.filename, opened._lent = path, self._lent
                 self._members[path] = opened
             return self._members[path]
+
+    def unmapped(self) -> Source:
+        """A second source of the same open file whose `view` copies: a file that is cut or fails under a mapping kills
+        the process, under a read it is an error. A subclass that holds another source, or caches, replaces them."""
+        twin: Source = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._maps, twin._members, twin._lock = False, {}, threading.Lock()
+        return twin
+
+    def backing(self) -> Backing | None:
+        """What a view depends on after it was handed out; None where views are memory of this process."""
+        return None
 
     def __reduce__(self) -> Any:
         raise TypeError("an open file does not pickle; give the other process its name, and open it there")
@@ -124,6 +144,7 @@ class Source:
             member.close()
 
     _closed = False
+    _maps = True
 
     def _check(self, offset: int, length: int, what: str) -> None:
         if self._closed:
@@ -166,13 +187,23 @@ class BytesSource(Source):
 
 def check_plain_name(name: str, file: str) -> None:
     """A name that comes from inside a file must be a plain file name of the same folder."""
-    if not name or name.startswith(".") or any(c in name for c in "/\\\0:") or name != name.strip():
+    separators = any(c in name for c in "/\\\0:")
+    if not name or name.startswith(".") or separators or name != name.strip() or not _encodes(name):
         raise FormatError(
             "refers to a file by something that is not a plain file name",
             file=file,
             found=repr(name),
             code="path",
         )
+
+
+def _encodes(name: str) -> bool:
+    """Whether the file system can have the name: JSON can spell surrogates that no encoding has bytes for."""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def closed(name: str) -> ClosedError:

@@ -79,8 +79,9 @@ def check_extents(
 ) -> tuple[list[Problem], bool]:
     """Byte ranges lie in their files and are pairwise disjoint or identical.
 
-    `aliases` says what identical ranges are: "accept", "problem" or "error". Returns the problems found, and
-    whether the ranges of each file tile it in order (for formats that forbid holes). Empty ranges never overlap.
+    `aliases` says what identical ranges are: "accept", "problem" or "error"; "views" accepts any overlap. Returns the
+    problems found, and whether the ranges of each file tile it in order (for formats that forbid holes). Empty ranges
+    never overlap.
     """
     problems: list[Problem] = []
     sizes = {file: files[file].size for file in {extent[0] for extent in extents}}
@@ -97,6 +98,9 @@ def check_extents(
         end = before[1] + before[2]
         if before[0] != after[0] or end <= after[1]:
             tiled = tiled and (before[0] != after[0] or end == after[1])
+            continue
+        if aliases == "views":
+            tiled = False
             continue
         same = before[1:3] == after[1:3]
         if same and aliases == "accept":
@@ -120,8 +124,12 @@ def check_extents(
     return problems, tiled
 
 
-def check_index(index: Index, limits: Limits) -> None:
-    """What the core checks of every Index, whoever made it: count, names, shapes, sizes, bounds."""
+def check_index(index: Index, limits: Limits, *, views: bool = False) -> None:
+    """What the core checks of every Index, whoever made it: count, names, shapes, sizes, bounds.
+
+    `views`: the container declares that tensors may overlap.
+    """
+    aliases = "views" if views else "accept"
     if len(index.tensors) > limits.tensors:
         raise LimitError(
             "too many tensors",
@@ -131,16 +139,16 @@ def check_index(index: Index, limits: Limits) -> None:
             limit="tensors",
         )
     if isinstance(index.tensors, LazyTensors):
-        check_extents(index.tensors.extents, index.files)
+        check_extents(index.tensors.extents, index.files, aliases=aliases)
     else:
         extents: list[Extent] = []
         for name, spec in index.tensors.items():
             check_name(name, limits)
             check_shape(spec.shape, limits, tensor=name)
             extents += spec_extents(spec)
-        check_extents(extents, index.files)
+        check_extents(extents, index.files, aliases=aliases)
     for child in index.children.values():
-        check_index(child, limits)
+        check_index(child, limits, views=views)
 
 
 def spec_extents(spec: TensorSpec) -> Iterable[Extent]:

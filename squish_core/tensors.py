@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from squish_core import dtypes
 from squish_core.backends.base import UNCOVERED
 from squish_core.buffers import Buffer
-from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
+from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import computing
 from squish_core.model import Encoding, TensorSpec
 from squish_core.regions import Region, full, normalise, panels, read_region, sizes, sliced
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from squish_core.chains import Chain, Policy
     from squish_core.handles import File
+    from squish_core.source import Backing
     from squish_core.statistics import Statistics
 
 
@@ -140,6 +141,13 @@ class Tensor:
                 buffers[role] = self.file.array(part).buffer()
         return buffers
 
+    def backing(self, encoding: Encoding) -> tuple[Backing, ...]:
+        """The files that views of an encoding's parts depend on."""
+        parts = [part for part in encoding.parts.values() if part.data is None and not part.filters]
+        numbers = {segment.file for part in parts for segment in part.segments if segment.length}
+        files = (self.file.file(number).backing() for number in sorted(numbers))
+        return tuple(backing for backing in files if backing is not None)
+
     def arrays(self, encoding: Encoding) -> dict[str, StoredArray]:
         """The stored parts of an encoding as virtual arrays, for codecs and backends."""
         return {role: self.file.array(part) for role, part in encoding.parts.items()}
@@ -200,6 +208,8 @@ class Tensor:
             refusals.append(refusal)
         why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals)) or "it has no encoding"
         install = next((refusal.install for refusal in refusals if refusal.install), None)
+        if any(refusal.code == "conflict" for refusal in refusals) and not install:
+            raise ConflictError(why, tensor=self.name, code="conflict")
         raise MissingPluginError(why, code="not-installed", hint=f"Run `{install}`." if install else None)
 
     def _value_dtype(self, encoding: Encoding) -> str:
@@ -267,6 +277,7 @@ class Weight:
 
     def __init__(self, tensor: Tensor, chain: Chain, backend: Any, handle: Any) -> None:
         self.tensor, self.chain, self._backend, self._handle = tensor, chain, backend, handle
+        self._backing = tensor.backing(chain.chosen.encoding)
 
     def dense(
         self, *, region: Any = None, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None
@@ -293,6 +304,7 @@ class Weight:
         from squish_core.statistics import Tally
 
         with self.tensor._guard("counting values"):
+            self._check_backing()
             found: Statistics | None = self._backend.statistics(self._handle)
             if found is None:
                 spec, held = self.tensor.spec, self.chain.chosen.encoding.codec
@@ -304,8 +316,14 @@ class Weight:
 
     def _run(self, op: str, *operands: Any, **wishes: Any) -> np.ndarray:
         with self.tensor._guard(f"running {op}"):
+            self._check_backing()
             result: np.ndarray = getattr(self._backend, op)(self._handle, *operands, **wishes)
             return result
+
+    def _check_backing(self) -> None:
+        """A mapped file that was cut kills the process on access: look before each operation."""
+        for backing in self._backing:
+            backing.check()
 
     def __repr__(self) -> str:
         tensor, offer = self.tensor, self.chain.chosen

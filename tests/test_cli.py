@@ -40,7 +40,7 @@ from squish_core.cli.listings import listed
 from squish_core.cli.output import plain_data
 from squish_core.cli.summaries import shortened
 from squish_core.containers import Layout
-from squish_core.errors import SquishError
+from squish_core.errors import ConflictError, SquishError
 from squish_core.journal import Journal, write_journal
 
 NAMES = {"a.weight": [[1.0, 2.0], [3.0, 4.0]], "a.bias": [5.0, 6.0], "b.weight": [[7.0, 8.0], [9.0, 1.0]]}
@@ -645,11 +645,11 @@ def test_convert_keeps_the_targets_permissions_or_takes_the_sources(squish: Any,
     assert stat.S_IMODE(target.stat().st_mode) == 0o600
 
 
-def test_doctor_survives_plugins_in_conflict(squish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def conflict() -> Any:
-        raise plugins.ConflictError("two distributions bring the container 'toy'")
+def test_doctor_survives_settings_that_cannot_be_read(squish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable() -> Any:
+        raise ConflictError("plugin settings cannot be read")
 
-    monkeypatch.setattr(plugins, "registry", conflict)
+    monkeypatch.setattr(plugins, "registry", unreadable)
     assert squish("doctor").code == 1
     assert squish("formats").code == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -59,3 +60,41 @@ def test_two_tensors_never_get_one_name(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="one name"):
         squish.convert(box, tmp_path / "o.box", "toy.box", names="hf:qwen2", registry=toys.registry())
     assert not list(tmp_path.iterdir())
+
+
+def stating(architecture: str, place: str) -> bytes:
+    """A box that states its architecture as a GGUF file or as a model's config does."""
+    tensors = {"blk.0.ffn_up.weight": np.ones((2, 2), np.float32)}
+    if place == "meta":
+        return toys.box(tensors, meta={"general.architecture": architecture})
+    return toys.box(tensors, assets={"config.json": json.dumps({"model_type": architecture}).encode()})
+
+
+@pytest.mark.parametrize("place", ["meta", "config"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2vl", "qwen3", ""])
+def test_names_of_an_architecture_that_the_file_does_not_state_are_refused(
+    architecture: str, place: str, tmp_path: Path
+) -> None:
+    for dry_run in (True, False):
+        with pytest.raises(FormatError) as caught:
+            squish.convert(
+                stating(architecture, place), tmp_path / "o.box", names="hf:qwen2", dry_run=dry_run,
+                registry=toys.registry(),
+            )  # fmt: skip
+        assert (caught.value.code, caught.value.expected) == ("names", "qwen2")
+        assert repr(architecture) in str(caught.value.found)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("place", ["meta", "config"])
+@pytest.mark.parametrize(("architecture", "names"), [("qwen2", "hf:qwen2"), ("qwen3_moe", "gguf:qwen3moe")])
+def test_names_of_the_stated_architecture_are_given(architecture: str, names: str, place: str, tmp_path: Path) -> None:
+    done = squish.convert(stating(architecture, place), tmp_path / "o.box", names=names, registry=toys.registry())
+    assert done.size
+
+
+def test_a_config_that_is_no_json_is_an_error_where_names_depend_on_it(tmp_path: Path) -> None:
+    box = toys.box({"w": np.ones((2, 2), np.float32)}, assets={"config.json": b'{"model_type": "qwe'})
+    with pytest.raises(FormatError) as caught:
+        squish.convert(box, tmp_path / "o.box", names="hf:qwen2", registry=toys.registry())
+    assert (caught.value.code, caught.value.part) == ("json", "config.json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import toys
 
 import squish_core as squish
 from squish_core import api
+from squish_core.checking import verify
 from squish_core.errors import FormatError
 from squish_core.limits import Limits
 from squish_core.plugins import Registry
@@ -70,3 +72,46 @@ def test_bytes_in_memory_borrow_too_and_a_file_lends_nothing(tmp_path: Path) -> 
         assert list(file.assets) == ["config.json"]
     with pytest.raises(FormatError, match="is not a folder"):
         squish.open(box, assets=tmp_path / "config.json", registry=toys.registry())
+
+
+def box_of_views(**views: tuple[int, int]) -> bytes:
+    """A box of six numbers and of views of them: name -> (offset in bytes, length)."""
+    box = toys.box({"storage": np.arange(6, dtype=np.float32)})
+    length = int.from_bytes(box[4:8], "little")
+    header = json.loads(box[8 : 8 + length])
+    for name, (offset, count) in views.items():
+        parts = {"data": ["f32", [count], offset, 4 * count, "<", []]}
+        header["tensors"].append({**header["tensors"][0], "name": name, "shape": [count], "parts": parts})
+    raw = json.dumps(header).encode()
+    return box[:4] + len(raw).to_bytes(4, "little") + raw + box[8 + length :]
+
+
+def with_views() -> Registry:
+    """A registry whose box declares that its tensors may be views of one storage."""
+    info = toys.container_info("toy.views", suffixes=(".views",), views=True)
+    return toys.registry(toys.plugin(squish_containers=[info]))
+
+
+def test_a_container_that_declares_views_opens_tensors_of_one_storage(tmp_path: Path) -> None:
+    registry = with_views()
+    with squish.open(box_of_views(head=(0, 2), middle=(4, 3)), "toy.views", registry=registry) as file:
+        assert not file.problems
+        assert {name: array.tolist() for name, array in file.numpy().items()} == {
+            "storage": [0, 1, 2, 3, 4, 5], "head": [0, 1], "middle": [1, 2, 3],
+        }  # fmt: skip
+        assert verify(file, deep=True).clean
+        squish.convert(file, tmp_path / "copy.box", registry=registry)
+    with squish.open(tmp_path / "copy.box", registry=registry) as copy:
+        assert copy["middle"].numpy().tolist() == [1, 2, 3]
+
+
+def test_a_container_without_views_refuses_tensors_that_overlap() -> None:
+    with pytest.raises(FormatError) as caught:
+        squish.open(box_of_views(middle=(4, 3)), registry=with_views())
+    assert (caught.value.code, caught.value.tensor) == ("overlap", "middle")
+
+
+def test_a_view_that_leaves_the_file_is_refused() -> None:
+    with pytest.raises(FormatError) as caught:
+        squish.open(box_of_views(outside=(12, 6)), "toy.views", registry=with_views())
+    assert (caught.value.code, caught.value.tensor) == ("bounds", "outside")

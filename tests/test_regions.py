@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from squish_core.errors import FormatError, LimitError
+from squish_core.errors import FormatError, LimitError, TruncatedError
 from squish_core.limits import DEFAULT
 from squish_core.model import FileRef
 from squish_core.regions import full, on_grain, panels, sizes
@@ -87,6 +87,14 @@ def test_identical_ranges_are_as_the_format_says() -> None:
     assert [item.where for item in check_extents(twins, FILES, aliases="problem")[0]] == ["w"]
     with pytest.raises(FormatError, match="the same range"):
         check_extents(twins, FILES, aliases="error")
+
+
+def test_ranges_of_views_may_overlap_and_stay_inside_the_file() -> None:
+    overlapping = [(0, 0, 50, "storage"), (0, 0, 10, "head"), (0, 5, 10, "middle")]
+    assert check_extents(overlapping, FILES, aliases="views") == ([], False)
+    with pytest.raises(TruncatedError) as caught:
+        check_extents([*overlapping, (0, 60, 50, "outside")], FILES, aliases="views")
+    assert (caught.value.code, caught.value.tensor, caught.value.offset) == ("bounds", "outside", 60)
 
 
 def test_tiling_is_told() -> None:

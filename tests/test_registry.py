@@ -74,13 +74,6 @@ def test_a_broken_plugin_is_named_by_the_error_it_explains() -> None:
         known.container("gguf")
 
 
-def test_one_id_from_two_distributions_is_a_conflict_that_names_both_and_the_fix() -> None:
-    with pytest.raises(ConflictError) as caught:
-        toys.registry(points=[point("a", good()), point("b", good())])
-    for text in ("dist-a", "dist-b", "acme.good", "SQUISH_PLUGINS=acme.good=dist-a"):
-        assert text in str(caught.value)
-
-
 @pytest.mark.parametrize("chosen", ["dist-a", "dist-b"])
 def test_prefer_settles_a_conflict(chosen: str) -> None:
     points = [point("a", good()), point("b", good())]

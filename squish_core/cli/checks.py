@@ -11,7 +11,7 @@ import typer
 from squish_core.cli.options import Assets, Format, Json, Quiet
 from squish_core.cli.output import Answer, counted, error_data, table
 from squish_core.cli.progress import Progress
-from squish_core.errors import SquishError
+from squish_core.errors import MAX_MESSAGE, MAX_PLACE, SquishError, shorten
 
 if TYPE_CHECKING:
     from squish_core.checking import Report
@@ -122,7 +122,8 @@ def report_lines(report: Report, ok: bool) -> Iterable[str]:
         places.setdefault((problem.severity, problem.code, problem.message), []).append(problem.where)
     for (severity, code, message), where in places.items():
         more = f" and {len(where) - FEW} more" if len(where) > FEW else ""
-        yield from (f"{severity:8} {', '.join(where[:FEW])}{more} ({code})", f"         {message}")
+        places_shown = ", ".join(shorten(place, MAX_PLACE) for place in where[:FEW])
+        yield from (f"{severity:8} {places_shown}{more} ({code})", f"         {shorten(message, MAX_MESSAGE)}")
     found = ", ".join(counted(count, word) for word, count in severities(report.problems)) or "no findings"
     what = f"{report.format}, {counted(report.tensors, 'tensor')}"
     if report.deep:

@@ -12,7 +12,7 @@ import typer
 
 from squish_core import known
 from squish_core.cli.extras import add_commands
-from squish_core.cli.listings import brought, listed, missing_ids
+from squish_core.cli.listings import brought, conflicts, listed, missing_ids
 from squish_core.cli.output import Answer
 from squish_core.errors import SquishError
 
@@ -23,7 +23,7 @@ LIBRARIES = ("numpy", "ml_dtypes", "attrs", "cbor2", "pluggy", "typer", "rich")
 
 
 def diagnose() -> Answer:
-    """The whole diagnosis; a conflict between plugins is a finding here, not the end."""
+    """The whole diagnosis; settings that cannot be read are a finding here, not the end."""
     from squish_core.entries import VARIABLE
     from squish_core.plugins import registry
 
@@ -31,10 +31,13 @@ def diagnose() -> Answer:
     try:
         found = registry()
     except SquishError as error:
-        data.update(conflict=str(error), plugins=[], backends=[], missing={})
+        data.update(conflict=str(error), conflicts=[], plugins=[], backends=[], missing={})
     else:
-        data.update(conflict=None, plugins=plugins(found), backends=backends(found), missing=missing(found))
-    bad = data["conflict"] or any(not plugin["ok"] for plugin in data["plugins"])
+        data.update(
+            conflict=None, conflicts=conflicts(found), plugins=plugins(found), backends=backends(found),
+            missing=missing(found),
+        )  # fmt: skip
+    bad = data["conflict"] or data["conflicts"] or any(not plugin["ok"] for plugin in data["plugins"])
     return Answer({"ok": not bad, **data}, list(lines(data)), 1 if bad else 0)
 
 
@@ -86,14 +89,12 @@ def plugins(found: Registry) -> list[dict[str, Any]]:
 
 def failures(found: Registry, dist: str) -> Iterable[str]:
     """Why implementations of a distribution cannot be imported."""
-    kinds = (
-        (found.containers, found.container), (found.codecs, found.codec), (found.backends, found.backend),
-    )  # fmt: skip
-    for entries, implementation in kinds:
-        for name, entry in entries.items():
+    for kind in ("container", "codec", "backend"):
+        for entry in found.find(kind):
+            name = entry.info.id
             if entry.dist == dist:
                 try:
-                    implementation(name)
+                    found.instance(kind, entry)
                 except Exception as error:  # a plugin may fail in any way at all
                     yield (
                         error.message if isinstance(error, SquishError) else f"{name}: {type(error).__name__}: {error}"
@@ -142,6 +143,7 @@ def lines(data: dict[str, Any]) -> Iterable[str]:
         state, name = "ok" if plugin["ok"] else "broken", f"{plugin['dist']} {plugin['version']}".strip()
         yield f"  {state:6}  {name}" + (f": {listed(plugin['brings'])}" if plugin["ok"] or plugin["brings"] else "")
         yield from (f"          {reason}" for reason in plugin["reasons"])
+    yield from (f"  conflict: {message}" for message in data["conflicts"])
     yield from ("", "backends")
     for backend in data["backends"]:
         facts = ", ".join(f"{key} {value}" for key, value in backend["facts"].items())

@@ -16,7 +16,7 @@ def add_commands(app: typer.Typer) -> list[tuple[str, str]]:
     try:
         hook: Any = registry().manager.hook.squish_commands
     except SquishError:
-        return []  # plugins in conflict must not take `--help` away; every other command says what is wrong
+        return []  # settings that cannot be read must not take `--help` away; other commands say what is wrong
     failed = []
     for implementation in hook.get_hookimpls():
         try:

@@ -77,19 +77,28 @@ def plugins(json: Json = False) -> Answer:
     """List the plugins and what each brings."""
     from squish_core.plugins import registry
 
-    found = registry()
+    installed = registry()
     data: list[dict[str, Any]] = [
-        {"dist": item.dist, "version": item.version, "ok": True, "reason": None, "brings": brought(found, item.dist)}
-        for item in found.plugins
-    ]
+        {"dist": item.dist, "version": item.version, "ok": True, "reason": None,
+         "brings": brought(installed, item.dist), "conflicts": conflicts(installed, item.dist)}
+        for item in installed.plugins
+    ]  # fmt: skip
     data += [
-        {"dist": item.dist, "version": "", "ok": False, "reason": item.reason, "brings": {}} for item in found.broken
+        {"dist": item.dist, "version": "", "ok": False, "reason": item.reason, "brings": {}, "conflicts": []}
+        for item in installed.broken
     ]
     rows = [
         ("ok" if item["ok"] else "broken", item["dist"], item["version"], item["reason"] or listed(item["brings"]))
         for item in data
     ]
-    return Answer(data, table(("state", "package", "version", "brings"), "<<<<", rows))
+    lines = table(("state", "package", "version", "brings"), "<<<<", rows)
+    messages = [f"conflict: {message}" for message in conflicts(installed)]
+    return Answer(data, [*lines, *([""] if messages else []), *messages])
+
+
+def conflicts(registry: Registry, dist: str | None = None) -> list[str]:
+    """What is wrong with each id that several distributions bring; with those of one distribution, if given."""
+    return [str(each.error()) for each in registry.conflicts if dist is None or dist in each.dists]
 
 
 def doctor(

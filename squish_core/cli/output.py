@@ -12,9 +12,9 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_core.errors import SquishError, escape
+from squish_core.errors import SquishError, escape, redact
 
-_COLOURS = {"ok": 32, "same": 32, "error": 31, "broken": 31, "no": 31, "differs": 31, "warning": 33}
+_COLOURS = {"ok": 32, "same": 32, "error": 31, "broken": 31, "conflict": 31, "no": 31, "differs": 31, "warning": 33}
 _STATE = re.compile(rf"^( *)({'|'.join(_COLOURS)})(?=[ :,]|$)")
 
 
@@ -44,14 +44,14 @@ def show_error(error: Exception, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"error": plain_data(error_data(error))}, indent=1))
     else:
-        print(f"error: {escape(str(error))}", file=sys.stderr)
+        print(f"error: {escape(redact(str(error)))}", file=sys.stderr)
 
 
 def error_data(error: Exception) -> dict[str, Any]:
     """An error for JSON."""
     fields = {name: getattr(error, name, None) for name in SquishError.FIELDS}
-    message = getattr(error, "message", str(error))
-    return {"type": type(error).__name__, "message": message, "text": str(error), **fields}
+    text = redact(str(error))
+    return {"type": type(error).__name__, "message": getattr(error, "message", text), "text": text, **fields}
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:

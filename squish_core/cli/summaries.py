@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from squish_core.cli.output import Answer, counted, plain_data, table
-from squish_core.errors import SquishError, escape
+from squish_core.errors import MAX_MESSAGE, MAX_PLACE, SquishError, escape, shorten
 
 if TYPE_CHECKING:
     from squish_core.handles import File
@@ -117,7 +117,11 @@ def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
         f"  {name}: {child['kind']}, {counted(child['tensors'], 'tensor')}" for name, child in data["children"].items()
     ]
     yield from section("children", children)
-    yield from section("problems", [f"  {p['severity']}: {p['where']}: {p['message']}" for p in data["problems"]])
+    problems = (
+        f"  {each['severity']}: {shorten(each['where'], MAX_PLACE)}: {shorten(each['message'], MAX_MESSAGE)}"
+        for each in data["problems"]
+    )
+    yield from section("problems", list(problems))
 
 
 def section(title: str, lines: Sequence[str]) -> list[str]:

@@ -32,6 +32,11 @@ class CountingSource(Source):
     def _names(self, folder: str = "") -> tuple[str, ...]:
         return self.inner.members(folder)
 
+    def unmapped(self) -> Source:
+        twin: CountingSource = super().unmapped()  # type: ignore[assignment]
+        twin.inner = self.inner.unmapped()
+        return twin
+
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
         self._note(offset, len(out))
         self.inner.read_into(offset, out, what)

@@ -42,14 +42,19 @@ def bits(chosen: CodecSpec | str) -> int:
 
 
 @pytest.mark.parametrize(
-    "name", ["model.embed_tokens.weight", "lm_head.weight", "model.norm.weight", "mlp.gate.weight"]
-)
+    "name",
+    [
+        "model.embed_tokens.weight", "lm_head.weight", "model.norm.weight", "mlp.gate.weight",
+        "token_embd.weight", "output.weight", "output_norm.weight", "blk.0.ffn_gate_inp.weight",
+    ],
+)  # fmt: skip
 def test_sensitive_names_are_kept(name: str) -> None:
     assert "sensitive" in str(choose({name: NORMAL})[name])
 
 
-def test_gate_projections_are_no_routers() -> None:
-    assert bits(choose({"mlp.gate_proj.weight": NORMAL})["mlp.gate_proj.weight"]) == 4
+@pytest.mark.parametrize("name", ["mlp.gate_proj.weight", "blk.0.ffn_gate.weight", "blk.0.attn_output.weight"])
+def test_projections_are_quantised(name: str) -> None:
+    assert bits(choose({name: NORMAL})[name]) == 4
 
 
 def test_outliers_and_super_weights_keep_a_tensor() -> None:

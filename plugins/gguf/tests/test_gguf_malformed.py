@@ -210,6 +210,12 @@ def test_row_59_a_tensor_of_unknown_type_is_listed_and_refused_alone(raw, code):
         assert file["odd"].parts()["data"].raw == b"\2" * 96
 
 
+@pytest.mark.parametrize("code", [97, 133, 153, 157, 158, 202, 230, 352, 353, 397, 399])
+def test_a_type_of_ik_llama_names_the_program_that_reads_it(raw, code):
+    with squish.open(raw.file((), (raw.tensor("w", (256,), code),), bytes(512))) as file:
+        assert "of ik_llama.cpp" in file["w"].spec.problem
+
+
 def test_groups_of_128_under_the_code_of_q2_0_are_the_fork_s(raw):
     """As early files of PrismML have them; a file that is cut is not taken for one."""
     tensors = raw.tensor("a", (1024,), 42), raw.tensor("b", (8,), 0, 288), raw.tensor("c", (1024,), 42, 320)

@@ -361,3 +361,59 @@ def test_cache_scales_alone_are_plain_tensors(tmp_path: Path) -> None:
     tensors = {"attn__k_scale": np.ones(1, np.float32), "a__weight": np.zeros((8, 8), np.float16)}
     with checkpoint(tmp_path, {"quant_method": "fp8"}, **tensors) as file:
         assert (set(file), file.problems) == ({"attn.k_scale", "a.weight"}, ())
+
+
+@pytest.mark.parametrize("config", ['{"quantization_config": {"quant_method": "gptq", "bits": 4', "[]", "not json"])
+@pytest.mark.parametrize("name", ["config.json", "quantize_config.json"])
+def test_a_checkpoint_whose_declaration_is_cut_is_an_error_with_the_stored_tensors(
+    name: str, config: str, tmp_path: Path
+) -> None:
+    gptq(tmp_path).close()
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / name).write_text(config)
+    with squish.open(tmp_path) as file:
+        assert [(each.code, each.severity, each.where) for each in file.problems] == [("json", "error", name)]
+        assert file["a.x.qweight"].numpy().dtype == np.int32
+    assert not squish.verify(tmp_path).ok
+
+
+def test_converting_a_checkpoint_whose_declaration_is_cut_notes_the_error(tmp_path: Path) -> None:
+    gptq(tmp_path / "source").close()
+    (tmp_path / "source/config.json").write_text('{"quantization_config": {')
+    (note,) = squish.convert(tmp_path / "source", tmp_path / "out.zt", dry_run=True).notes
+    assert "config.json" in note
+
+
+def test_a_cut_config_is_not_written_as_a_new_one(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "source", {}, a__weight=np.ones((8, 64), np.float32)).close()
+    (tmp_path / "source/config.json").write_text('{"model_type": "llama", ')
+    with pytest.raises(SquishError) as caught:
+        squish.convert(tmp_path / "source", tmp_path / "out", "hf:method=gptq", encode="int4:group_size=32")
+    assert (caught.value.code, caught.value.part) == ("json", "config.json")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("declared", ["gptq", ["gptq"], 4])
+def test_a_declaration_that_is_no_object_is_an_error(declared: Any, tmp_path: Path) -> None:
+    with checkpoint(tmp_path, declared, a__weight=np.ones((2, 8), np.float32)) as file:
+        assert [(each.code, each.severity) for each in file.problems] == [("quant-method", "error")]
+
+
+def test_the_limits_of_the_caller_hold_for_layers_and_their_parts(tmp_path: Path) -> None:
+    gptq(tmp_path).close()
+    with squish.open(tmp_path, limits=squish.Limits(rank=2)) as file:
+        assert file["a.x.weight"].numpy().any()
+    config = json.loads((tmp_path / "config.json").read_text())
+    for _ in range(4):
+        config["quantization_config"] = {**config["quantization_config"], "extra": config["quantization_config"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with squish.open(tmp_path) as file:
+        assert file.format == "hf"
+    with squish.open(tmp_path, limits=squish.Limits(depth=3)) as file:
+        assert file.format == "safetensors"
+
+
+def test_no_part_of_a_packed_layer_is_lost_on_conversion(tmp_path: Path) -> None:
+    source = Path(__file__).parent / "data/compressed-tensors-w4_g32_sym"
+    report = squish.convert(source, tmp_path / "out.zt", dry_run=True)
+    assert not [str(item) for item in report.dropped if "weight_shape" in str(item)]

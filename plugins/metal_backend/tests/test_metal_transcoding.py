@@ -33,6 +33,13 @@ def packed(codec, spec, params, parts):
     return transcoding.pack_affine(form, codec, params, parts, spec)
 
 
+def test_a_codec_without_codes_has_no_form_in_mlx():
+    """The params of TCA-TBE count the values of the whole tensor, and fit no row of it."""
+    spec = TensorSpec(name="w", shape=(64, 64), dtype="bf16")
+    params = {"base_exponent": 120, "n_high": 64 * 64}
+    assert forms.affine(squish.registry().codec("tca_tbe"), params, spec) is None
+
+
 def dequantized(found):
     form = found.form
     arrays = [None if part is None else mx.array(part) for part in (found.weight, found.scales, found.biases)]

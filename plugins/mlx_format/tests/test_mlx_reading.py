@@ -61,6 +61,8 @@ def changed(tmp_path: Path, **quantization: Any) -> squish.File:
         ({"bits": 7}, "bits"),
         ({"bits": "4"}, "bits"),
         ({"mode": "quip"}, "mode"),
+        ({"mode": ["affine"]}, "mode"),
+        ({LAYER: {"mode": {"affine": 4}}}, "mode"),
         ({"mode": "mxfp4", "group_size": 32}, "no biases"),
         ({LAYER: False}, "not quantised"),
         ({LAYER: {"group_size": 32, "bits": 4}}, "scales"),

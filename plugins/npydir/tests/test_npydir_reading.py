@@ -98,6 +98,20 @@ def test_rotated_two_bit_weights(tmp_path: Path, rotated: tuple[int, int]) -> No
         np.testing.assert_allclose(file["w"].numpy(), values, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("suffix", ["sqint2_L", "sqint2_R", "sqint2_srows", "sqint2_scols", "sqint2_svals"])
+def test_a_file_that_the_description_calls_for_and_that_is_missing_leaves_the_tensor_unread(
+    tmp_path: Path, suffix: str
+) -> None:
+    files, _ = sqint2(16, 32)
+    del files[suffix]
+    with squish.open(make(tmp_path / "m", {"w": files, "good": int8()})) as file:
+        file["good"].numpy()
+        with pytest.raises(TensorError) as caught:
+            file["w"].numpy()
+    assert caught.value.tensor == "w"
+    assert {problem.where for problem in squish.verify(tmp_path / "m").problems if problem.severity == "error"} == {"w"}
+
+
 def test_a_rotation_that_is_not_portable_is_reported(tmp_path: Path) -> None:
     files, _ = sqint2(16, 48)
     file = squish.open(make(tmp_path / "m", {"w": files}))

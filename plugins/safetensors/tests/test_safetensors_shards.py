@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from squish_safetensors.layers import Files, collect, refine
 
 import squish_core as squish
+from squish_core.api import TensorSpec
 from squish_core.errors import FormatError, SquishError, UnknownFormatError
 
 INDEX = "model.safetensors.index.json"
@@ -133,6 +135,64 @@ def test_row_72_a_damaged_index_is_a_typed_error(model: Path, text: str) -> None
     assert caught.value.code != "plugin-bug"
 
 
+@pytest.mark.parametrize("names", [SHARDS, ["model.safetensors"]])
+def test_an_index_without_entries_hides_no_tensor(names: Sequence[str], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).write_bytes(shard(a=b"aa"))
+    (tmp_path / INDEX).write_text('{"weight_map": {}}')
+    with pytest.raises(FormatError) as caught:
+        squish.open(tmp_path)
+    assert (caught.value.code, caught.value.tensor) == ("shard-map", "a")
+    assert names[0] in str(caught.value.file)
+    assert list(squish.open(tmp_path / names[0])) == ["a"]
+
+
+def test_a_model_without_tensors_is_read_as_written(tmp_path: Path) -> None:
+    (tmp_path / "empty.safetensors").write_bytes(shard())
+    squish.convert(tmp_path / "empty.safetensors", tmp_path / "folder", "safetensors:max_shard_size=5GB")
+    with squish.open(tmp_path / "folder") as file:
+        assert (list(file), file.meta, file.problems) == ([], {"format": "pt"}, ())
+
+
+def test_a_shard_of_the_set_that_the_index_leaves_out_is_a_warning(model: Path) -> None:
+    (model / SHARDS[1]).unlink()
+    change(model, lambda listing: (listing["weight_map"].pop("c"), listing["metadata"].pop("total_size")))
+    for name in (SHARDS[1], "model-00001-of-00009.safetensors", "other-00002-of-00002.safetensors"):
+        (model / name).write_bytes(shard(c=b"cc"))
+    with squish.open(model) as file:
+        assert [(each.code, each.severity, each.where) for each in file.problems] == [
+            ("shard-unlisted", "warning", SHARDS[1])
+        ]
+        assert list(file) == ["a", "b"]
+
+
+@pytest.mark.parametrize("name", ["config.json", "quantize_config.json", "quant_config.json", "hf_quant_config.json"])
+@pytest.mark.parametrize(
+    "text", ['{"quantization_config": {"bits"', "[]", "null", '"gptq"', "", '{"a": 1, "a": 2}', "\xff"]
+)
+def test_a_declaration_that_cannot_be_read_is_an_error_and_stored_tensors_stay(
+    name: str, text: str, model: Path
+) -> None:
+    (model / name).write_text(text)
+    with squish.open(model) as file:
+        assert [(each.code, each.severity, each.where) for each in file.problems] == [("json", "error", name)]
+        assert bytes(file["a"].numpy()) == b"aa"
+    assert not squish.verify(model).ok
+    with pytest.raises(FormatError):
+        squish.open(model, strict=True)
+
+
+def test_a_config_may_hold_the_constants_that_python_writes(model: Path) -> None:
+    (model / "config.json").write_text('{"time_step_limit": [0.0, Infinity], "x": NaN}')
+    assert not squish.open(model).problems
+
+
+def test_the_limits_of_the_caller_hold_for_a_declaration(model: Path) -> None:
+    (model / "config.json").write_text('{"a": {"b": {"c": {}}}}')
+    assert not squish.open(model).problems
+    assert [each.where for each in squish.open(model, limits=squish.Limits(depth=2)).problems] == ["config.json"]
+
+
 @pytest.mark.parametrize("size", [4, "5", 5.5, None])
 def test_row_72_a_wrong_total_size_is_a_warning(model: Path, size: object) -> None:
     change(model, lambda listing: listing["metadata"].update(total_size=size))
@@ -179,3 +239,39 @@ def test_metadata_that_differs_between_shards_is_a_warning(model: Path) -> None:
     with squish.open(model) as file:
         assert file.meta == {"format": "pt"}
         assert [problem.code for problem in file.problems] == ["metadata"]
+
+
+@pytest.mark.parametrize(("rank", "code"), [(100, None), (2, "shape")])
+def test_the_limits_of_the_caller_hold_for_a_layer(rank: int, code: str | None, model: Path) -> None:
+    shape = (1,) * 70 if rank > 70 else (1, 1, 1)
+    with squish.open(model, "safetensors") as file:
+        files = Files(file.index, file.source, squish.Limits(rank=rank))
+        layers = collect(file.index.tensors, ("",), bases=("",))
+        made = refine(
+            files, "x", "", {"a": layers["a"]}, lambda name, _: TensorSpec(name=name, shape=shape, dtype="u8"), (),
+            bases=("",),
+        )  # fmt: skip
+    assert [each.code for each in made.problems] == ([] if code is None else [code])
+    assert (made.tensors["a"].shape == shape) is (code is None)
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    """A folder as PEFT writes it."""
+    (tmp_path / "adapter_model.safetensors").write_bytes(shard(**{"q_proj.lora_A.weight": b"aaaa"}))
+    (tmp_path / "adapter_config.json").write_text('{"r": 8, "lora_alpha": 16}')
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["", "adapter_model.safetensors"])
+def test_the_rank_and_alpha_of_an_adapter_are_an_asset(adapter: Path, name: str) -> None:
+    with squish.open(adapter / name) as file:
+        assert list(file.assets) == ["adapter_config.json"]
+
+
+def test_the_rank_and_alpha_of_an_adapter_are_carried_or_reported(adapter: Path) -> None:
+    done = squish.convert(adapter, adapter / "folder", "safetensors:max_shard_size=1GB")
+    assert done.dropped == ()
+    assert (adapter / "folder" / "adapter_config.json").read_text() == '{"r": 8, "lora_alpha": 16}'
+    done = squish.convert(adapter, adapter / "one.safetensors")
+    assert [(item.kind, item.name) for item in done.dropped] == [("asset", "adapter_config.json")]

@@ -219,6 +219,25 @@ def test_a_file_named_uqff_without_a_version_is_refused(uqff: SimpleNamespace, t
         squish.open(tmp_path / "q.uqff")
 
 
+@pytest.mark.parametrize("order", [("old", "new"), ("new", "old")])
+def test_shards_of_both_generations_in_one_folder_are_refused(
+    order: tuple[str, str], uqff: SimpleNamespace, blobs: Any, data: Path, tmp_path: Path
+) -> None:
+    content = {
+        "old": uqff.legacy(blobs["unquant"].replace(u32(0x000200), u32(0x000103), 1)),
+        "new": (data / "1.2.0-q8_0/q8_0-0.uqff").read_bytes(),
+    }
+    for number, kind in enumerate(order):
+        (tmp_path / f"q-{number}.uqff").write_bytes(content[kind])
+    old = tmp_path / f"q-{order.index('old')}.uqff"
+    for target in (tmp_path, tmp_path / "q-0.uqff", tmp_path / "q-1.uqff"):
+        with pytest.raises(squish.FormatError) as caught:
+            squish.open(target)
+        assert (caught.value.code, caught.value.tensor, caught.value.file) == ("generation", "0", str(old))
+    with squish.open(old, "safetensors") as file:
+        assert file["0"].dtype == "u8"
+
+
 @pytest.mark.parametrize("text", ["[]", "{", '{"outputs": 3}', '{"outputs": [{"shards": [1]}]}', "[" * 10**5])
 def test_a_damaged_report_or_config_is_not_used(text: str, uqff: SimpleNamespace, blobs: Any, tmp_path: Path) -> None:
     for name in ("uqff_report.json", "config.json"):

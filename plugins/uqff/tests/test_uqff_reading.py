@@ -132,6 +132,16 @@ def test_the_order_of_dense_models(model: str, uqff: SimpleNamespace, plain: Any
         assert not uqff.codes(file)
 
 
+@pytest.mark.parametrize("model", [["llama"], {"llama": 1}, None, 3])
+def test_a_model_type_that_is_not_text_names_no_layers(
+    model: Any, uqff: SimpleNamespace, plain: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "q-0.uqff").write_bytes(uqff.legacy(*plain(*DENSE)))
+    (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "model_type": model}))
+    with squish.open(tmp_path) as file:
+        assert uqff.codes(file) == ["names"]
+
+
 def test_the_order_of_qwen3_moe_goes_by_expert(uqff: SimpleNamespace, plain: Any, tmp_path: Path) -> None:
     experts = [(2, 4), (2, 4), (4, 2)] * 2
     (tmp_path / "q-0.uqff").write_bytes(uqff.legacy(*plain((10, 4), *ATTENTION, *experts)))

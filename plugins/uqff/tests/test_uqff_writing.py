@@ -201,6 +201,14 @@ def test_the_head_is_promoted_to_what_encodes_where_the_asked_type_does(asked: s
     assert [chosen[name] for name in names] == [CodecSpec(f"ggml.{head}", wanted.params), wanted]
 
 
+@pytest.mark.parametrize("name", ["lm_head", "output", "token_embd", "model.embed_tokens"])
+def test_heads_and_embeddings_are_promoted_in_every_naming(name: str) -> None:
+    layer = "model.layers.0.mlp.up_proj" if name in ("lm_head", "model.embed_tokens") else "blk.0.ffn_up"
+    specs = [TensorSpec(name=f"{each}.weight", shape=(256, 256), dtype="f32", encodings=()) for each in (name, layer)]
+    chosen = choose(specs, CodecSpec("ggml.q4_0"))
+    assert [chosen[spec.name].id for spec in specs] == ["ggml.q8_0", "ggml.q4_0"]
+
+
 def test_matrices_are_layers_where_no_name_is_known(tmp_path: Path, uqff: Any) -> None:
     tensors = dense(("blk.0.attn_q.weight", [32, 128]), ("blk.0.attn_norm.weight", [128]), ("x", [32, 128]))
     (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(tensors))

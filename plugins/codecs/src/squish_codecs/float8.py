@@ -67,7 +67,9 @@ class Float8(Codec):
                 np.take(table * parts["scale"][...].astype(np.float32), codes, out=out, mode="clip")
             else:
                 np.take(table, codes, out=out, mode="clip")
-                _multiply(out, parts["scale"], region, block)
+                # A block that reaches over the edge is the whole axis, however large a file says it is.
+                down, across = (0 if step >= size else step for step, size in zip(block, spec.shape[-2:]))
+                _multiply(out, parts["scale"], region, (down, across))
 
 
 def _multiply(out: np.ndarray, scale: Any, region: Region, block: tuple[int, int]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any, cast
@@ -23,6 +22,7 @@ from squish_core.api import (
     Values,
     dtypes,
     full,
+    kind_of,
 )  # fmt: skip
 
 from .affine import Affine
@@ -30,8 +30,6 @@ from .checks import refuse
 from .palette import Palette
 
 Array = np.ndarray
-SENSITIVE = re.compile(r"embed|norm|lm_head|(^|\.)output\.|(^|\.)(router|gate)\.|\.shared_expert_gate\.|conv1d|bias")
-"""Names of tensors that suffer most from rounding, or are too small to matter."""
 WIDTHS = (2, 3, 4, 8)
 SAMPLE = 1 << 20
 """Values of a tensor on which errors are measured, in panels spread over it."""
@@ -48,7 +46,9 @@ class Mixed(Policy):
     outliers  20    a tensor with a value this many times its row's mean magnitude is kept; 0: never; 100: only for
                     super weights
 
-    Kept without looking: embeddings, norms, heads, routers, vectors. Later rules with a pattern win over all of this.
+    Kept without looking: embeddings, norms, heads, routers, convolutions and biases by their names (`kind_of`: they
+    suffer most from rounding, or are too small to matter), and vectors. Later rules with a pattern win over all of
+    this.
     Sources: Squish's --outlier-threshold and --super-weight; HAWQ for the allotment.
     """
 
@@ -121,7 +121,8 @@ def _reason(spec: TensorSpec) -> str:
         return "a vector is not quantised"
     if not spec.dtype.startswith(("f", "bf")):
         return f"only float tensors are encoded, and it is {spec.dtype}"
-    return "sensitive by its name" if SENSITIVE.search(spec.name) else ""
+    kind = kind_of(spec.name)
+    return f"sensitive by its name ({kind})" if kind else ""
 
 
 def _outlier(panels: Iterable[Array], most: float) -> str:

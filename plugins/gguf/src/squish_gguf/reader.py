@@ -240,4 +240,4 @@ def unknown_type(code: int) -> str:
         return f"GGML type {code} ({REMOVED[code]}) was removed from GGML; its layout is not defined any more"
     if code in FORKS:
         return f"GGML type {code} ({FORKS[code]}) is not read here; that program reads it"
-    return f"GGML type {code} is unknown here; a newer squish-gguf may read it"
+    return f"GGML type {code} is unknown: it is newer than this squish-gguf, or of a fork of llama.cpp"

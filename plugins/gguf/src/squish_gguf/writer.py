@@ -22,6 +22,7 @@ from squish_core.api import (
     dropped_metadata,
 )
 
+from .file_type import type_code, with_file_type
 from .reader import MAGIC, check_alignment
 from .types import BLOCK_CODES, DENSE_CODES, TYPES, aligned
 from .values import pack_pair, pack_string, typed
@@ -122,7 +123,8 @@ def write(sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any]) -> N
 
 def plan(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> Plan:
     """Lay out a file; FormatError when a metadata value does not fit its stored type."""
-    pairs = {key: pack_pair(key, value) for key, value in meta.items()}
+    described = with_file_type(meta, specs)
+    pairs = {key: pack_pair(key, described[key]) if key in described else None for key in meta}
     alignment = check_alignment(typed(meta.get("general.alignment")))
     kept = [pair for pair in pairs.values() if pair is not None]
     sizes, table, offset = [], [], 0
@@ -140,9 +142,7 @@ def plan(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> Plan:
 
 def _entry(spec: TensorSpec, offset: int) -> bytes:
     """A line of the tensor table: name, dimensions with the fastest first, type, offset."""
-    encoding = spec.encodings[0]
-    part = encoding.parts["data"]
-    code = DENSE_CODES[part.dtype] if encoding.codec.id == "dense" else BLOCK_CODES[encoding.codec.id]
+    code = type_code(spec)
     numbers = [len(spec.shape).to_bytes(4, "little"), *(size.to_bytes(8, "little") for size in reversed(spec.shape))]
     try:
         name = pack_string(spec.name)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 from squish_codecs.palette import Palette
-from squish_safetensors.layers import LIMITS, Files, Parts, encoded, need, viewed
+from squish_safetensors.layers import Files, Parts, encoded, need, viewed
 from squish_safetensors.strict_json import loads
 
 from squish_core.api import (
@@ -85,7 +85,7 @@ def _four(layer: str, parts: Parts, files: Files) -> TensorSpec:
     kind = next((kind for kind in ("nf4", "fp4") if STATE + kind in parts), "nf4")
     state = _state(parts, STATE + kind, files)
     codes = parts.get(".weight") or need(parts, ".weight", ("u8",))
-    shape = check_shape(state.get("shape", 0), LIMITS, tensor=f"{layer}.weight")
+    shape = check_shape(state.get("shape", 0), files.limits, tensor=f"{layer}.weight")
     params: dict[str, Any] = {
         "bits": 4, "axis": "flat", "order": "msb", "scale_dtype": "f32", "group_size": _number(state, "blocksize"),
     }  # fmt: skip
@@ -113,7 +113,7 @@ def _state(parts: Parts, suffix: str, files: Files) -> dict[str, Any]:
     part = need(parts, suffix, ("u8",), rank=1)
     if part.nbytes > MAX_STATE:
         raise FormatError("is too large", part="quant_state", expected=f"at most {MAX_STATE} bytes", found=part.nbytes)
-    state = loads(files.read(part, "the quantisation state"), "quantisation state", LIMITS)
+    state = loads(files.read(part, "the quantisation state"), "quantisation state", files.limits)
     if state.get("quant_type") != suffix.rpartition("__")[2]:
         raise refuse("quant_type", suffix.rpartition("__")[2], state.get("quant_type"), part="quant_state")
     return state

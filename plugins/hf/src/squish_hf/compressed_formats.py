@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 from squish_codecs.affine import Affine
 from squish_codecs.float8 import ELEMENTS
 from squish_codecs.mx import Mx
-from squish_safetensors.layers import LIMITS, Files, Parts, encoded, need, viewed
+from squish_safetensors.layers import Files, Parts, encoded, need, viewed
 
 from squish_core.api import DENSE, CodecSpec, Encoding, FormatError, Part, TensorSpec, check_shape
 from squish_hf.act_order import ActOrder
@@ -83,7 +83,7 @@ def packed(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSp
         params.update(offset="zero_point", offset_dtype="packed")
         fields["offset"] = ("weight_zero_point", need(parts, ".weight_zero_point", ("i32",), rank=2))
     spec, name = CodecSpec("affine", params), f"{layer}.weight"
-    used = ("weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx")
+    used = ("weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx")
     extras = left(parts, *used)
     if ".weight_g_idx" not in parts:
         return encoded(name, shape, spec, Affine(), fields, extras)
@@ -161,7 +161,7 @@ def read_pair(parts: Parts, suffix: str, files: Files, layer: str) -> tuple[int,
         raise FormatError("is no pair", part=field, expected="[2]", found=list(part.shape), code="shape")
     raw, width = files.read(part, field), part.nbytes // 2
     rows, columns = (int.from_bytes(raw[at : at + width], "little", signed=True) for at in (0, width))
-    check_shape([rows, columns], LIMITS, tensor=f"{layer}.weight")
+    check_shape([rows, columns], files.limits, tensor=f"{layer}.weight")
     return rows, columns
 
 

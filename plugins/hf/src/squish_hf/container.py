@@ -51,7 +51,7 @@ class HuggingFace(Checkpoint):
     framework = "pt"
 
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
-        files = Files(index, source)
+        files = Files(index, source, limits)
         declared, problems = read_declaration(files)
         if declared is None:
             return None
@@ -68,7 +68,7 @@ class HuggingFace(Checkpoint):
         if refused and not layers:  # its layers have other names, too
             code, said = refused.code or "config", str(refused)
             problems.append(Problem(code=code, severity="error", where=declared.where, message=said))
-        made = refine(index, self.id, method.dialect, layers, method.make, problems, bases=method.bases)
+        made = refine(files, self.id, method.dialect, layers, method.make, problems, bases=method.bases)
         with contextlib.suppress(SquishError):  # a bad pattern, which the layers were refused for
             made = evolve(made, problems=(*made.problems, *map(names_nothing, method.idle(layers))))
         return made

@@ -8,7 +8,8 @@ from typing import Any
 
 import regex
 from attrs import field, frozen
-from squish_safetensors.layers import CONFIG, Files
+from squish_safetensors.folder import CONFIG
+from squish_safetensors.layers import Files
 
 from squish_core.api import FormatError, Problem
 
@@ -52,13 +53,12 @@ def refuse(name: str, expected: str, found: Any, *, part: str = CONFIG) -> Forma
 
 def read_declaration(files: Files) -> tuple[Declared | None, list[Problem]]:
     """What config.json declares, or else a file of one method; what contradicts it is a finding."""
-    config, problems = files.json(CONFIG)
+    config, problems = files.json(CONFIG), list[Problem]()
     if isinstance(config.get("quantization"), dict):
         return None, []  # that of MLX
     declared = _in_config(config)
     for name, method in BESIDE.items():
-        fields, more = files.json(name)
-        problems += more
+        fields = files.json(name)
         if not fields:
             continue
         fields = fields.get("quantization", fields)
@@ -96,6 +96,8 @@ def _in_config(config: Mapping[str, Any]) -> Declared | None:
             fields = holder.get(key)
             if isinstance(fields, dict) and fields:
                 return Declared(_method(fields), fields, CONFIG)
+            if fields:
+                return Declared(repr(fields), {}, CONFIG)  # not an object: no method is stated
     return None
 
 

@@ -54,6 +54,8 @@ _MODES: Mapping[tuple[Any, ...], Form] = {
 
 def affine(codec: Codec, params: Params, spec: TensorSpec) -> Form | None:
     """The affine form of a codec that gives codes; what they look like is seen on a blank row of the same width."""
+    if type(codec).codes is Codec.codes:  # none; params that count what the whole tensor holds fit no blank row either
+        return None
     codes = _blank_codes(codec, params, spec)
     if codes is None or codes.table is not None or any(size != 1 for size in codes.group[:-1]):
         return None

@@ -7,7 +7,8 @@ from typing import Any
 
 from attrs import evolve
 from squish_safetensors.checkpoint import Checkpoint
-from squish_safetensors.layers import CONFIG, Files, Parts, collect, names_nothing, refine
+from squish_safetensors.folder import CONFIG
+from squish_safetensors.layers import Files, Parts, collect, names_nothing, refine
 
 from squish_core.api import (
     Encoding,
@@ -36,7 +37,8 @@ class Mlx(Checkpoint):
     framework = "mlx"
 
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
-        config, problems = Files(index, source).json(CONFIG)
+        files, problems = Files(index, source, limits), list[Problem]()
+        config = files.json(CONFIG)
         declared = config.get(KEY)
         if not isinstance(declared, dict):
             return None
@@ -57,7 +59,7 @@ class Mlx(Checkpoint):
                 raise FormatError("the configuration says it is not quantised", part=CONFIG, code="contradiction")
             return read_layer(layer, parts, read_mode(override if isinstance(override, dict) else declared))
 
-        return refine(index, "mlx", "", layers, make, problems)
+        return refine(files, "mlx", "", layers, make, problems)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)

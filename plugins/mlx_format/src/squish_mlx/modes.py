@@ -37,7 +37,7 @@ FLOATS: dict[str, tuple[int, int, Mapping[str, Any]]] = {
 def read_mode(declared: Mapping[str, Any]) -> Mode:
     """The mode that a `quantization` object or a layer's override states; FormatError where MLX has none such."""
     name = declared.get("mode", AFFINE)
-    if name != AFFINE and name not in FLOATS:
+    if not isinstance(name, str) or (name != AFFINE and name not in FLOATS):
         raise _refuse("mode", " or ".join((AFFINE, *FLOATS)), name)
     bits, group, _ = FLOATS.get(name, (4, 64, {}))
     mode = Mode(name, declared.get("bits", bits), declared.get("group_size", group))

@@ -8,7 +8,7 @@ docs/formats/npydir.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 from attrs import frozen
@@ -46,10 +46,7 @@ class Dialect:
 
 def encoding(dialect: Dialect, name: str, shape: Shape, files: Files, folder: Folder) -> Encoding:
     """The encoding that these files make; TensorError where one is missing or does not fit."""
-    for role, suffix in dialect.files.items():
-        if role not in files and role not in dialect.optional:
-            first = files[next(iter(dialect.files))].path
-            raise TensorError(f"{first} is there without the tensor's {suffix}", code="partner")
+    _check_partners(dialect, files, (role for role in dialect.files if role not in dialect.optional))
     codec = dialect.codec(shape, files, folder)
     if codec == DENSE:
         stored = files["data"]
@@ -57,12 +54,26 @@ def encoding(dialect: Dialect, name: str, shape: Shape, files: Files, folder: Fo
         return Encoding(codec=codec, parts={"data": stored.part(spec.dtype, shape)}, label=dialect.label)
     spec = TensorSpec(name=name, shape=shape, dtype="f32")
     declared = implementation(codec).parts(spec, codec.params)
+    _check_partners(dialect, files, declared)
+    for role in dialect.optional:
+        if role in files and role not in declared and files[role].npy.nbytes:
+            raise TensorError(
+                f"{files[role].path} is there, and the tensor's description has no place for it", code="partner"
+            )
     flat = (codec.inner or codec).params.get("axis") == "flat"
     parts = {
         role: files[role].flat(dtype, wanted[0]) if flat and len(wanted) == 1 else files[role].part(dtype, wanted)
         for role, (dtype, wanted) in declared.items()
     }
     return Encoding(codec=codec, parts=parts, label=dialect.label)
+
+
+def _check_partners(dialect: Dialect, files: Files, roles: Iterable[str]) -> None:
+    """TensorError unless the tensor has the files of these roles."""
+    for role in roles:
+        if role not in files:
+            first = files[next(iter(dialect.files))].path
+            raise TensorError(f"{first} is there without the tensor's {dialect.files[role]}", code="partner")
 
 
 def shape_of(dialect: Dialect, files: Files) -> Shape:

@@ -8,12 +8,8 @@ from typing import Any, ClassVar
 from squish_core.api import Layout, Options, Outgoing, Part, Refinement, Sink, TensorSpec, dropped_assets
 
 from . import writer
-from .folder import ASSETS
+from .folder import ASSETS, DECLARING
 from .layers import with_config
-
-DECLARING = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
-"""Assets in which a method may declare its quantisation besides config.json: those of a source say nothing of what is
-written."""
 
 
 class Checkpoint(Refinement):
@@ -47,6 +43,7 @@ class Checkpoint(Refinement):
         """Write the shards, the assets and the index."""
         stored = [made for tensor in tensors for made in self.lower(tensor, options)]
         specs = [tensor.spec for tensor in tensors]
+        # Those of a source say nothing of what is written.
         kept = {name: data for name, data in assets.items() if name not in DECLARING}
         declared = with_config(kept, lambda config: self.declare(config, specs, options))
         size = {writer.MAX_SHARD_SIZE: options.get(writer.MAX_SHARD_SIZE, "5GB")}

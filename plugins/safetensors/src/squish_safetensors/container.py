@@ -27,7 +27,7 @@ from squish_core.api import (
 )
 
 from . import writer
-from .folder import ASSETS, INDEX_SUFFIX, STANDARD, Shard, choose, part_of_set, read_set
+from .folder import ASSETS, INDEX_SUFFIX, STANDARD, Shard, choose, part_of_set, read_set, unreadable
 from .header import build, plain, read_header
 
 
@@ -59,7 +59,7 @@ class Safetensors(Container):
             },
             problems=(
                 *problems, *(problem for shard in shards for problem in shard.header.problems),
-                *contradictions,
+                *contradictions, *unreadable(beside, limits),
             ),
         )  # fmt: skip
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -15,13 +15,17 @@ from .strict_json import loads
 
 SUFFIX, INDEX_SUFFIX = ".safetensors", ".safetensors.index.json"
 UQFF_SUFFIX, UQFF_REST = ".uqff", "residual.safetensors"
-STANDARD = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
-SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\.safetensors")
+STANDARD = re.compile(r"(adapter_)?model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
+SHARD = re.compile(r"(.+)-\d{5}-of-(\d{5})\.safetensors")
+CONFIG = "config.json"
+DECLARING = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
+"""Assets in which a method may declare its quantisation besides config.json."""
+MAX_JSON, LONGEST_ENTRY = 16 << 20, 4 << 20
+"""Bytes of a JSON file, and of one entry of it: a quantisation may list every layer."""
 ASSETS = (
-    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
+    CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
-    "preprocessor_config.json", "quantize_config.json", "quant_config.json",
-    "hf_quant_config.json",
+    "preprocessor_config.json", *DECLARING, "adapter_config.json",
 )  # fmt: skip
 
 
@@ -55,7 +59,10 @@ def choose(folder: Source) -> str:
 
 
 def read_set(index: Source, limits: Limits) -> tuple[list[Shard], list[Problem]]:
-    """The shards that an index file names; the index and the shards must agree on every tensor."""
+    """The shards that an index file names; the index and the shards must agree on every tensor.
+
+    An index that names none is compared with all files beside it, so that it cannot hide their tensors.
+    """
     cap = min(limits.header, MAX_HEADER)
     if index.size > cap:
         raise LimitError("the index is too large", expected=f"at most {cap} bytes", found=index.size, code="index")
@@ -63,9 +70,31 @@ def read_set(index: Source, limits: Limits) -> tuple[list[Shard], list[Problem]]
     places = listing.get("weight_map")
     if type(places) is not dict:
         raise FormatError("the index has no weight_map", found=type(places).__name__, code="index")
-    shards = [_shard(index, name, file, limits) for file, name in enumerate(_shard_names(places, index))]
+    members = index.members()
+    names = _shard_names(places, index) or [name for name in members if name.endswith(SUFFIX)]
+    shards = [_shard(index, name, file, limits) for file, name in enumerate(names)]
     _check_agreement(places, shards)
-    return shards, _check_total(listing.get("metadata"), shards)
+    return shards, [*_check_total(listing.get("metadata"), shards), *_unlisted(names, members)]
+
+
+def read_json(source: Source, name: str, limits: Limits) -> dict[str, Any]:
+    """The object in a JSON file of a model; a typed error if there is none, or it is too large."""
+    if source.size > MAX_JSON:
+        raise FormatError("is too large", expected=f"at most {MAX_JSON} bytes", found=source.size, code="json")
+    return loads(source.read(0, source.size), name, limits, piece=LONGEST_ENTRY, constants=True)
+
+
+def unreadable(files: Iterable[Source], limits: Limits) -> list[Problem]:
+    """An error for each file that may declare how tensors are stored, and cannot be read."""
+    problems = []
+    for file in files:
+        if file.filename in (CONFIG, *DECLARING):
+            try:
+                read_json(file, file.filename, limits)
+            except SquishError as error:
+                message = f"{error.reason()} What it declares is unknown: tensors are given as stored"
+                problems.append(Problem(code="json", severity="error", where=file.filename, message=message))
+    return problems
 
 
 def part_of_set(name: str, members: Sequence[str]) -> list[Problem]:
@@ -103,6 +132,17 @@ def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
                 hint="Fetch it into the same folder.",
             )  # fmt: skip
     return sorted(first)
+
+
+def _unlisted(names: Sequence[str], members: Sequence[str]) -> list[Problem]:
+    """A warning for each further shard of the numbered set whose shards are named."""
+    sets = {match.groups() for match in map(SHARD.fullmatch, names) if match}
+    message = "is a shard of this set, and the index does not name it: its tensors are left out"
+    return [
+        Problem(code="shard-unlisted", severity="warning", where=name, message=message)
+        for name in members
+        if name not in names and (match := SHARD.fullmatch(name)) and match.groups() in sets
+    ]
 
 
 def _shard(index: Source, name: str, file: int, limits: Limits) -> Shard:

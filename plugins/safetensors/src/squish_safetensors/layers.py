@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -30,12 +31,11 @@ from squish_core.api import (
     dtypes,
 )
 
+from .folder import CONFIG, LONGEST_ENTRY, read_json
 from .strict_json import loads
 
-LIMITS = Limits()
-MAX_JSON, LONGEST_ENTRY = 16 << 20, 4 << 20
-"""Bytes of a JSON file, and of one entry of it: a quantisation may list every layer."""
-CONFIG = "config.json"
+_ANY_RANK = Limits(rank=sys.maxsize)
+"""For shapes that a codec is asked about: the rank is checked in `refine`, with the limits of the caller."""
 Parts = Mapping[str, Part]
 Make = Callable[[str, Parts], TensorSpec]
 """A layer's tensor from the layer's name and its parts by suffix; raises SquishError where they do not fit."""
@@ -47,22 +47,21 @@ class Files:
 
     index: Index
     source: Source
+    limits: Limits
 
     def read(self, part: Part, what: str) -> bytes:
         """The bytes of a small part; `what` names it in errors."""
         return b"".join(self.file(segment.file).read(segment.offset, segment.length, what) for segment in part.segments)
 
-    def json(self, name: str) -> tuple[dict[str, Any], list[Problem]]:
-        """The object in an asset; {} where it is not there, and a warning where it cannot be read."""
+    def json(self, name: str) -> dict[str, Any]:
+        """The object in an asset; {} if it is not there, or cannot be read, which the container has reported."""
         asset = self.index.assets.get(name)
         if asset is None:
-            return {}, []
+            return {}
         try:
-            if asset.nbytes > MAX_JSON:
-                raise FormatError("is too large", expected=f"at most {MAX_JSON} bytes", found=asset.nbytes, code="json")
-            return loads(self.read(asset, name), name, LIMITS, piece=LONGEST_ENTRY), []
-        except SquishError as error:
-            return {}, [Problem(code="json", severity="warning", where=name, message=f"is not used: {error}")]
+            return read_json(self.file(asset.segments[0].file), name, self.limits)
+        except SquishError:
+            return {}
 
     def file(self, number: int) -> Source:
         """A file of the Index by its number."""
@@ -93,7 +92,7 @@ def collect(
 
 
 def refine(
-    index: Index, name: str, version: str, layers: Mapping[str, Parts], make: Make, problems: Iterable[Problem], *,
+    files: Files, name: str, version: str, layers: Mapping[str, Parts], make: Make, problems: Iterable[Problem], *,
     bases: Sequence[str] = (".weight",),
 ) -> Index:  # fmt: skip
     """The Index with each layer's tensors replaced by one, in the place of the first of them.
@@ -101,6 +100,7 @@ def refine(
     A layer that `make` refuses becomes a tensor `<layer><base>` without an encoding, with the first base where none is
     there: its parts are extras, and a Problem says why.
     """
+    index = files.index
     owner = {layer + suffix: layer for layer, parts in layers.items() for suffix in parts}
     found = list(problems)
     tensors: dict[str, TensorSpec] = {}
@@ -113,16 +113,20 @@ def refine(
         if layer is not None:
             done.add(layer)
             base = next((each for each in bases if each in layers[layer]), bases[0])
-            spec = _made(make, layer, layers[layer], layer + base, found)
+            spec = _made(make, layer, layers[layer], layer + base, found, files.limits)
         if tensors.setdefault(spec.name, spec) is not spec:
             message = "is stored twice, quantised and as it is; the second one is left out"
             found.append(Problem(code="duplicate", severity="error", where=spec.name, message=message))
     return evolve(index, format=name, version=version, tensors=tensors, problems=(*index.problems, *found))
 
 
-def _made(make: Make, layer: str, parts: Parts, name: str, problems: list[Problem]) -> TensorSpec:
+def _made(
+    make: Make, layer: str, parts: Parts, name: str, problems: list[Problem], limits: Limits
+) -> TensorSpec:  # fmt: skip
     try:
-        return make(layer, parts)
+        spec = make(layer, parts)
+        check_shape(spec.shape, limits, tensor=spec.name)
+        return spec
     except SquishError as error:
         code = error.code or "layer"
         problems.append(Problem(code=code, severity="error", where=name, message=str(error.within(tensor=name))))
@@ -139,7 +143,7 @@ def encoded(
 ) -> TensorSpec:  # fmt: skip
     """A tensor under `spec`; `parts` maps roles to the stored field's name and the part. The codec says what each must
     be, FormatError naming the field where it is not."""
-    spread = check_shape(tuple(shape), LIMITS, tensor=name)
+    spread = check_shape(tuple(shape), _ANY_RANK, tensor=name)
     made = TensorSpec(name=name, shape=spread, dtype=dtype)
     try:
         wanted = codec.parts(made, spec.params)
@@ -221,9 +225,12 @@ def lowered(tensor: Outgoing, fields: Iterable[tuple[str, str, tuple[int, ...], 
 
 
 def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, bytes]:
-    """The assets with a config.json that `change` makes of theirs (of {} where there is none that can be read)."""
+    """The assets with a config.json that `change` makes of theirs, of {} if there is none."""
     try:
-        config = loads(bytes(assets.get(CONFIG, b"{}")), CONFIG, LIMITS, piece=LONGEST_ENTRY)
-    except SquishError:
-        config = {}
+        config = loads(bytes(assets.get(CONFIG, b"{}")), CONFIG, Limits(), piece=LONGEST_ENTRY, constants=True)
+    except SquishError as error:
+        raise FormatError(
+            f"the config of the source cannot be read: {error.message}", part=CONFIG, offset=error.offset,
+            expected=error.expected, found=error.found, code="json", hint="Mend it, or fetch it again.",
+        ) from None  # fmt: skip
     return {**assets, CONFIG: (json.dumps(change(config), ensure_ascii=False, indent=4) + "\n").encode()}

@@ -26,12 +26,16 @@ class Members:
     where it is reached: FormatError on another encoding than UTF-8, a key twice in a piece, NaN and infinities,
     half surrogate pairs, trailing bytes; LimitError on nesting deeper than `limits.depth` and on members longer than
     a piece (but for long text, and objects that can be read in pieces). `what` names the text in errors, `start` is
-    its offset.
+    its offset. `constants` allows NaN and infinities, which Python writes.
     """
 
-    def __init__(self, raw: bytes | memoryview, what: str, limits: Limits, *, start: int = 0, piece: int = 0) -> None:
+    def __init__(
+        self, raw: bytes | memoryview, what: str, limits: Limits, *, start: int = 0, piece: int = 0,
+        constants: bool = False,
+    ) -> None:  # fmt: skip
         self.raw, self.what, self.limits, self.start = raw, what, limits, start
         self.at, self.piece = 0, piece or PIECE
+        self.decoder = _LENIENT if constants else _DECODER
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         if self.raw[:1] != b"{":
@@ -85,7 +89,7 @@ class Members:
     def _parsed(self, piece: bytes, begin: int, close: str = "}") -> dict[str, Any]:
         try:
             text = "{" + piece.decode() + close
-            members: dict[str, Any] = _DECODER.decode(text)
+            members: dict[str, Any] = self.decoder.decode(text)
             if "\\u" in text:
                 json.dumps(members, ensure_ascii=False).encode()
         except UnicodeDecodeError as error:
@@ -132,10 +136,12 @@ class Members:
         return FormatError(f"the {self.what} {message}", offset=self.start + at, code=code, **numbers)
 
 
-def loads(raw: bytes | memoryview, what: str, limits: Limits, *, piece: int = 0) -> dict[str, Any]:
+def loads(
+    raw: bytes | memoryview, what: str, limits: Limits, *, piece: int = 0, constants: bool = False
+) -> dict[str, Any]:
     """The whole object; see `Members`."""
     found: dict[str, Any] = {}
-    for at, members in Members(raw, what, limits, piece=piece):
+    for at, members in Members(raw, what, limits, piece=piece, constants=constants):
         merge(found, members, at, limits)
     return found
 
@@ -189,3 +195,4 @@ def _no_constant(text: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)
+_LENIENT = json.JSONDecoder(object_pairs_hook=_unique)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from squish_core import api
-from squish_core.api import FormatError, Outgoing, Refusal, Sink, SquishError, Stream
+from squish_core.api import FormatError, Outgoing, Refusal, Sink, SquishError, Stream, kind_of
 
 from . import placing
 from .accepting import accepts
@@ -100,9 +100,7 @@ class Draft:
     def _vocabulary(self) -> int:
         shapes = {outgoing.spec.name: outgoing.spec.shape for tensors in self._tensors.values() for outgoing in tensors}
         heads = [
-            shape[0]
-            for name, shape in shapes.items()
-            if len(shape) == 2 and ("head" in name or "embed" in name or name == "output.weight")
+            shape[0] for name, shape in shapes.items() if len(shape) == 2 and kind_of(name) in ("head", "embedding")
         ]
         return max([1, *(heads or (shape[0] for shape in shapes.values() if shape))])
 

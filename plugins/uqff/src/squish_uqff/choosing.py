@@ -18,15 +18,15 @@ from squish_core.api import (
     SquishError,
     TensorSpec,
     dtypes,
+    kind_of,
 )
 
 from . import tables
 
 GGML_CODES = {f"ggml.{name}": code for code, name in tables.GGML_BLOCKS.items()}
 CODECS = {"hqq": tables.HQQ, "float8": tables.FP8, "affine": tables.AFQ, "uqff.f8q8": tables.F8Q8, "mx": tables.MXFP4}
-# Dense tensors that are layers all the same; the last two are promoted.
+# Dense tensors that are layers all the same.
 LINEAR = re.compile(r"(?:.*_proj|.*\.(?:dense|fc1|fc2|c_fc)|lm_head|model\.embed_tokens)")
-PROMOTED = ("lm_head", "model.embed_tokens")
 BIG = 1 << 32
 TOGETHER = ("q4_k", "q5_k", "q6_k")
 """Block types that compiled encoders make, all or none."""
@@ -45,6 +45,11 @@ def isq_of(spec: TensorSpec) -> int | None:
 def key_of(name: str) -> str | None:
     """The layer whose weight has this name."""
     return name.removesuffix(".weight") if name.endswith(".weight") else None
+
+
+def is_promoted(name: str) -> bool:
+    """Whether a tensor or layer gets a finer type than the others."""
+    return kind_of(name) in ("head", "embedding")
 
 
 def accepts(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Refusal:
@@ -107,7 +112,7 @@ def _not_legacy(spec: TensorSpec, codec: CodecSpec, parts: Mapping[str, Part]) -
         return f"has no type for {codec.id}"
     if len(spec.shape) != 2:
         return f"holds matrices, not {list(spec.shape)}"
-    if key_of(spec.name) == "model.embed_tokens":
+    if kind_of(spec.name) == "embedding":
         return "keeps embeddings as plain values (--encode 'model.embed_tokens.weight=f16')"
     return "counts bytes in 32 bits, and this has more" if any(part.nbytes >= BIG for part in parts.values()) else ""
 
@@ -122,8 +127,8 @@ def choose(specs: Sequence[TensorSpec], wanted: CodecSpec) -> dict[str, CodecSpe
     weights = {spec.name.removesuffix(".weight"): spec for spec in specs if _is_matrix(spec)}
     layers = {key: spec for key, spec in weights.items() if LINEAR.fullmatch(key)} or weights  # names of another world
     chosen: dict[str, CodecSpec] = {}
-    for key, spec in layers.items():
-        made = _target(key, spec, wanted)
+    for spec in layers.values():
+        made = _target(spec, wanted)
         if made:
             chosen[spec.name] = made
     family = "ggml" if wanted.id in GGML_CODES else wanted.id
@@ -140,10 +145,10 @@ def _is_matrix(spec: TensorSpec) -> bool:
     return len(spec.shape) > 1 and spec.name.endswith(".weight")
 
 
-def _target(key: str, spec: TensorSpec, wanted: CodecSpec) -> CodecSpec | None:
+def _target(spec: TensorSpec, wanted: CodecSpec) -> CodecSpec | None:
     """What a layer becomes; None when it has to stay as it is."""
-    promote, last = key in PROMOTED, spec.shape[-1]
-    if wanted.id == "hqq" and key == "model.embed_tokens" and wanted.params.get("bits") not in (4, 8):
+    promote, last = is_promoted(spec.name), spec.shape[-1]
+    if wanted.id == "hqq" and kind_of(spec.name) == "embedding" and wanted.params.get("bits") not in (4, 8):
         return None  # no other width can be looked up by row
     if wanted.id in GGML_CODES:
         return _blocks(wanted, promote, last)

@@ -51,6 +51,8 @@ class Uqff(Refinement):
             problems += _add(tensors, residual.tensors.values())
         if source.path:  # bytes in memory have nothing beside them
             problems += [_absent(what, why) for what, why in _COMPANIONS.items() if what not in members]
+        reported = {(problem.code, problem.where) for problem in index.problems}
+        problems = [problem for problem in problems if (problem.code, problem.where) not in reported]
         beside = [source.member(asset) for asset in shards.ASSETS if asset in members]
         return Index(
             format="uqff",
@@ -68,7 +70,7 @@ class Uqff(Refinement):
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
         """Bits that no code uses, and that are not zero."""
-        return list(spare.findings(index, source))
+        return list(spare.findings(index, source, limits))
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return choosing.accepts(spec, encoding, writer.is_legacy(options))
@@ -120,6 +122,7 @@ def _layers(
     stored: Stored, source: Source, members: Sequence[str], options: Options
 ) -> tuple[named.Version, dict[str, TensorSpec], list[Problem]]:
     """Version, tensors and findings of either generation."""
+    numbered.check_one_generation(stored)
     blobs = numbered.numbered(stored.tensors)
     tensors: dict[str, TensorSpec] = {}
     if blobs:

@@ -43,9 +43,9 @@ def name_layers(
     if not config and not arch:
         hint = "put the model's config.json into the folder or name its folder (assets=DIR), or open it with"
         return [], f"0.x files hold no layer names; {hint} format='uqff:arch=...' ({', '.join(sorted(KNOWN))})"
-    model = arch or config.get("model_type")
+    model = arch or model_type(config)
     if model not in KNOWN:
-        return [], f"the layer order of the architecture {str(model)[:40]!r} is not known"
+        return [], f"the layer order of the architecture {model[:40]!r} is not known"
     last = max(shapes)
     try:
         # One more than there is, to see whether the files end too early.
@@ -66,11 +66,17 @@ def name_layers(
 
 def numbers_of(config: Mapping[str, Any]) -> dict[str, int]:
     """The number of each layer of a model, by its name; {} when the config does not give them."""
-    model = config.get("model_type")
+    model = model_type(config)
     try:
-        return {layer.name: number for number, layer in enumerate(_order(str(model), config))} if model in KNOWN else {}
+        return {layer.name: number for number, layer in enumerate(_order(model, config))} if model in KNOWN else {}
     except (KeyError, TypeError, ZeroDivisionError):
         return {}
+
+
+def model_type(config: Mapping[str, Any]) -> str:
+    """The architecture that a config names; "" where that is missing or not text."""
+    name = config.get("model_type")
+    return name if isinstance(name, str) else ""
 
 
 def _measured(model: str, shapes: Mapping[int, Any]) -> dict[str, int]:

@@ -25,6 +25,20 @@ def numbered(tensors: Mapping[str, TensorSpec]) -> dict[int, TensorSpec]:
     return {number: tensors[str(number)] for number in sorted(map(int, tensors))}
 
 
+def check_one_generation(stored: Stored) -> None:
+    """FormatError if layers of UQFF 0.x lie among tensors of 1.x: shards of two models in one folder."""
+    if numbered(stored.tensors):
+        return
+    for name, spec in stored.tensors.items():
+        source = stored.sources[stored_part(spec).segments[0].file]
+        if _is_number(name) and _begins(spec, source, stored.limits):
+            raise FormatError(
+                "is a layer of UQFF 0.x among tensors of 1.x", file=source.name, tensor=name,
+                offset=_segment(spec).offset, expected="shards of one version", code="generation",
+                hint="Move the shards of each version to a folder of their own; format='safetensors' opens a shard.",
+            )  # fmt: skip
+
+
 def declares_itself(blobs: Blobs, source: Source, limits: Limits) -> bool:
     """Whether a blob begins with a version of 0.x and a type."""
     return any(_begins(spec, source, limits) for spec in blobs.values())

@@ -10,7 +10,7 @@ from typing import Any
 from squish_core.api import Problem, TensorSpec
 
 from . import tables
-from .choosing import PROMOTED
+from .choosing import is_promoted
 from .outgoing import Layer
 from .shards import REPORT
 
@@ -22,7 +22,7 @@ def make_report(layers: Sequence[Layer], shards: Sequence[str], version: str) ->
     default = counts.most_common(1)[0][0] if counts else "unquant"
     details: list[dict[str, Any]] = []
     for layer in layers:
-        resolved = _promoted(default) if layer.key in PROMOTED else default
+        resolved = _promoted(default) if is_promoted(layer.key) else default
         details.append({
             "module": layer.key, "default_target": default, "resolved_target": resolved, "stored": stored[layer.key],
             "shape": list(layer.spec.shape),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from squish_safetensors.layers import Files
 
-from squish_core.api import Index, Part, Problem, Source, TensorSpec
+from squish_core.api import Index, Limits, Part, Problem, Source, TensorSpec
 
 from .f8q8 import BLOCK
 from .hqq import PACKINGS
@@ -15,9 +15,9 @@ from .hqq import PACKINGS
 CHUNK = 1 << 22
 
 
-def findings(index: Index, source: Source) -> Iterator[Problem]:
+def findings(index: Index, source: Source, limits: Limits) -> Iterator[Problem]:
     """A problem for each tensor whose spare bits are not zero."""
-    files = Files(index, source)
+    files = Files(index, source, limits)
     for spec in index.tensors.values():
         for encoding in spec.encodings:
             check = _CHECKS.get(encoding.codec.id)

@@ -16,6 +16,7 @@ def squish_codecs() -> list[CodecInfo]:
             kind="bytes",
             lossless=True,
             signature=b"\x28\xb5\x2f\xfd",
+            skippable=tuple(bytes((0x50 + number,)) + b"\x2a\x4d\x18" for number in range(16)),
             suffix=".zst",
         )
     ]

@@ -76,6 +76,11 @@ class Unpacked(Source):
 
         _on_cores(fill, numbers)
 
+    def unmapped(self) -> Source:
+        twin: Unpacked = super().unmapped()  # type: ignore[assignment]
+        twin._packed, twin._frames = self._packed.unmapped(), OrderedDict()
+        return twin
+
     def close(self) -> None:
         super().close()
         self._packed.close()

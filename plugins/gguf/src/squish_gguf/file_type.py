@@ -1,0 +1,56 @@
+"""`general.file_type`: llama.cpp's number for the type that most tensors have. Source: llama.h, llama_ftype."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from squish_core.api import TensorSpec, Typed
+
+from .types import BLOCK_CODES, DENSE_CODES, TYPES
+
+KEY = "general.file_type"
+
+# number -> the types that most tensors of such a file may have; mixes (M, L, XS) have one among others
+_NUMBERS: dict[int, tuple[str, ...]] = {
+    0: ("F32",), 1: ("F16",), 2: ("Q4_0",), 3: ("Q4_1",), 7: ("Q8_0",), 8: ("Q5_0",), 9: ("Q5_1",),
+    10: ("Q2_K", "Q3_K"), 11: ("Q3_K",), 12: ("Q3_K",), 13: ("Q3_K", "Q5_K"), 14: ("Q4_K",), 15: ("Q4_K",),
+    16: ("Q5_K",), 17: ("Q5_K",), 18: ("Q6_K",), 19: ("IQ2_XXS",), 20: ("IQ2_XS",), 21: ("Q2_K",),
+    22: ("IQ3_XXS", "IQ3_S"), 23: ("IQ3_XXS",), 24: ("IQ1_S",), 25: ("IQ4_NL",), 26: ("IQ3_S",), 27: ("IQ3_S",),
+    28: ("IQ2_XS", "IQ2_S"), 29: ("IQ2_S",), 30: ("IQ4_XS",), 31: ("IQ1_M",), 32: ("BF16",), 36: ("TQ1_0",),
+    37: ("TQ2_0",), 38: ("MXFP4",), 39: ("NVFP4",), 40: ("Q1_0",),
+}  # fmt: skip
+_USUAL: Mapping[str, int] = {
+    **{types[0]: number for number, types in reversed(_NUMBERS.items())},
+    "Q3_K": 12, "Q4_K": 15, "Q5_K": 17, "IQ2_S": 28, "IQ3_XXS": 23, "IQ3_S": 26, "IQ2_XS": 20,
+}  # fmt: skip
+"""The number that llama.cpp itself infers from the most common type: of K-quants, the M mix."""
+
+
+def with_file_type(meta: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
+    """The metadata with the file type of these tensors, where a file type is stated and no longer true.
+
+    Without the key nothing is added: llama.cpp infers it. A type that has no number loses the key.
+    """
+    if KEY not in meta or not specs:
+        return dict(meta)
+    common = most_common_type(specs)
+    stated = getattr(meta[KEY], "value", meta[KEY])
+    if isinstance(stated, int) and common in _NUMBERS.get(stated, ()):
+        return dict(meta)
+    if common not in _USUAL:
+        return {key: value for key, value in meta.items() if key != KEY}
+    return {**meta, KEY: Typed("u32", _USUAL[common])}
+
+
+def most_common_type(specs: Sequence[TensorSpec]) -> str:
+    """The type of most matrices (of all tensors, where there are none): norms and biases are F32 in every file."""
+    matrices = [spec for spec in specs if len(spec.shape) > 1] or specs
+    return Counter(TYPES[type_code(spec)].name for spec in matrices).most_common(1)[0][0]
+
+
+def type_code(spec: TensorSpec) -> int:
+    """GGML's code of a tensor that is to be written."""
+    encoding = spec.encodings[0]
+    return DENSE_CODES[encoding.parts["data"].dtype] if encoding.codec.id == "dense" else BLOCK_CODES[encoding.codec.id]

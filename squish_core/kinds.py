@@ -1,0 +1,40 @@
+"""What a tensor is for, from its name: one decision for the names of Hugging Face, GGUF, MLX and UQFF."""
+
+from __future__ import annotations
+
+import re
+
+NORM, HEAD, ROUTER, EMBEDDING, CONVOLUTION, BIAS = "norm", "head", "router", "embedding", "convolution", "bias"
+
+_KINDS = (
+    # input_layernorm, q_norm, ln_f; attn_norm, output_norm, token_embd_norm
+    (NORM, re.compile(r".*norm.*|ln(_\w+|\d*)")),
+    # lm_head, embed_out (GPT-NeoX), score (classifiers)
+    (HEAD, re.compile(r"(\w*_)?heads?|embed_out|score|classifier")),
+    # mlp.gate, block_sparse_moe.gate, router, shared_expert_gate; ffn_gate_inp, ffn_gate_inp_shexp
+    (ROUTER, re.compile(r"gate|\w*router|shared_expert_gate|ffn_gate_inp(_\w+)?")),
+    # embed_tokens, word_embeddings, wte; token_embd, position_embd, token_types
+    (EMBEDDING, re.compile(r".*(embed|embd).*|wte|wpe|token_types")),
+    # conv1d of state-space models; ssm_conv1d
+    (CONVOLUTION, re.compile(r".*conv1d.*")),
+    (BIAS, re.compile(r".*bias.*")),
+)
+"""Kind -> what one of the name's parts between dots looks like; the first that matches decides."""
+_WHOLE = {"output": HEAD, "shared": EMBEDDING}
+"""Modules that are of a kind only outside of layers: GGUF's and Meta's head, T5's embedding."""
+_ROLE = re.compile(r"\.(weight|bias)$")
+
+
+def kind_of(name: str) -> str | None:
+    """NORM, HEAD, ROUTER, EMBEDDING, CONVOLUTION or BIAS; None for all else (projections, experts).
+
+    >>> kind_of("model.layers.0.mlp.gate.weight"), kind_of("blk.0.ffn_gate_inp.weight")
+    ('router', 'router')
+    >>> kind_of("model.layers.0.mlp.gate_proj.weight")
+    """
+    parts = name.split(".")
+    for kind, pattern in _KINDS:
+        if any(map(pattern.fullmatch, parts)):
+            return kind
+    layered = any(part.isdecimal() for part in parts)
+    return None if layered else _WHOLE.get(_ROLE.sub("", name).rpartition(".")[2])

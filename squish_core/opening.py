@@ -1,0 +1,112 @@
+"""From a source to its checked Index: decompress, detect, read, check, refine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from attrs import evolve
+
+from squish_core.containers import Options
+from squish_core.detection import compressed_by, detect, unrefined
+from squish_core.errors import FormatError
+from squish_core.guard import guarded, uncollected
+from squish_core.hookspecs import ContainerInfo
+from squish_core.limits import Limits
+from squish_core.model import FileRef, Index, Part, Segment
+from squish_core.plugins import Registry
+from squish_core.recipes import parse_format
+from squish_core.source import Source
+from squish_core.structure import check_index, lookalike_names
+
+if TYPE_CHECKING:
+    from squish_core.containers import Refinement
+
+
+def decompress(source: Source, registry: Registry, limits: Limits) -> Source:
+    """The source, or its content if a byte codec compressed the whole file."""
+    info = compressed_by(source, registry)
+    if info is None:
+        return source
+    with guarded(FormatError, f"reading it through {info.id}", file=source.name):
+        content = registry.byte_codec(info.id).unpacked(source, limits)
+        if compressed_by(content, registry) is not None:
+            raise FormatError(
+                "is compressed twice", code="nested", hint="Decompress it once; a file that is compressed once opens."
+            )
+    return content
+
+
+def read_index(source: Source, registry: Registry, limits: Limits, format_spec: str | None = None) -> Index:
+    """The checked Index of a source: detect, read, check, refine."""
+    name, options = parse_format(format_spec, "reading", registry) if format_spec else (None, {})
+    base = name or detect(source, registry)
+    info = _info(registry, base)
+    refinement = None
+    if info is not None and info.refines:
+        refinement, base = base, info.refines
+        registry.container(refinement)  # which says why it cannot be used
+        info = _info(registry, base)
+    views = info is not None and info.views
+    with guarded(FormatError, f"reading the {base} header", file=source.name):
+        container = registry.container(base)
+        if source.size == 0 and not source.is_dir:
+            raise FormatError("is empty (0 bytes)", code="empty", hint="Fetch the file again.")
+        with uncollected():
+            index = container.read_index(source, limits)
+            check_index(index, limits, views=views)
+        doubtful = lookalike_names(index.tensors)
+        if doubtful:
+            index = evolve(index, problems=(*index.problems, *doubtful))
+    if name == base:
+        return index  # the format that was asked for: what is stored, with no meaning read into it
+    return refine(index, source, registry, limits, refinement, options, views=views)
+
+
+def refine(
+    index: Index, source: Source, registry: Registry, limits: Limits, name: str | None, options: Options, *, views: bool
+) -> Index:
+    """Let installed refinements read meaning into an Index, until none does; one whose suffix the file has, first.
+
+    `name` is the refinement to apply, if any, and `options` are its options. `views`: the base format declares them.
+    """
+    filename = index.files[0].name.lower() if index.files else ""
+    entries = [
+        (cast(ContainerInfo, entry.info), entry) for entry in registry.find("container", refines=index.format)
+        if name in (None, entry.info.id)
+    ]  # fmt: skip
+    for info, entry in sorted(entries, key=lambda item: (not filename.endswith(item[0].suffixes or "/"), item[0].id)):
+        shared = views or info.views
+        with guarded(FormatError, f"refining as {info.id}", file=source.name):
+            with uncollected():
+                refinement: Refinement = registry.instance("container", entry)
+                refined = refinement.refine(index, source, limits, options)
+                if refined is not None:
+                    registry.container(info.id)  # which raises if another distribution brings it, too
+                    check_index(refined, limits, views=shared)
+            if refined is not None:
+                return refine(refined, source, registry, limits, None, {}, views=shared)
+    if name is not None:
+        raise FormatError(f"does not declare itself as {name}", file=source.name, code="format")
+    missing = unrefined(index, source, registry)
+    return evolve(index, problems=(*index.problems, *missing)) if missing else index
+
+
+def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
+    """The Index with these files beside the source as assets, after those it has."""
+    if not names:
+        return index
+    files, assets = list(index.files), dict(index.assets)
+    for name in names:
+        if name not in assets:
+            file = source.member(name)
+            assets[name] = Part(dtype="u8", shape=(file.size,), segments=(Segment(len(files), 0, file.size),))
+            files.append(FileRef(name, file.size))
+    return evolve(index, files=tuple(files), assets=assets)
+
+
+def _info(registry: Registry, name: str) -> ContainerInfo | None:
+    """The declaration of a format; None if it is not installed."""
+    entry = registry.containers.get(name)
+    info: Any = entry.info if entry is not None else None
+    return info
