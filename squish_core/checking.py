@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from attrs import evolve, frozen
@@ -16,16 +17,19 @@ from squish_core.handles import File
 from squish_core.limits import Limits
 from squish_core.model import Part, Problem, to_json
 from squish_core.plugins import Registry
-from squish_core.regions import panels, read_region
+from squish_core.regions import decode_all
 from squish_core.tensors import Tensor
 
 Progress = Callable[[str, int, int | None], None]
+WRONG_DIGEST = "digest"
+"""Code of the error for bytes whose digest is another one."""
 
 
 @frozen(kw_only=True, repr=False)
 class Report:
-    """What verify found. `ok` is False exactly when there is an error; `decoded` counts tensors whose values were, and
-    `unverified` digests of unknown kind."""
+    """What verify found. `ok` is False exactly when there is an error; `decoded` counts tensors whose values were.
+    `digests` counts those of parts; `unverified` of them could not be checked: of an unknown kind, a plugin or package
+    that is not installed, bytes that cannot be read."""
 
     file: str
     format: str | None
@@ -113,13 +117,21 @@ def check_part(file: File, name: str, role: str, part: Part) -> bool:
         if verdict.state == "wrong":
             hint = "The bytes are damaged, or the digest was made over other bytes."
             [(other, chunks)] = over.items()
-            if part.filters and check_digest(part.digest, chunks()).state == "ok":
-                hint = f"It matches the {other} bytes; this format hashes the {part.digest_of} ones."
+            with suppress(SquishError):  # damaged bytes may not decode, or their plugin is not installed
+                if part.filters and check_digest(part.digest, chunks()).state == "ok":
+                    hint = f"It matches the {other} bytes; this format hashes the {part.digest_of} ones."
             raise FormatError(
                 "the digest does not match", offset=part.segments[0].offset if part.segments else None,
-                expected=verdict.expected, found=verdict.found, code="digest", hint=hint,
+                expected=verdict.expected, found=verdict.found, code=WRONG_DIGEST, hint=hint,
             )  # fmt: skip
         return verdict.state == "ok"
+
+
+def check_empty(file: File, name: str, role: str, part: Part) -> None:
+    """Undo the filters of a part without elements, of which no region is ever read."""
+    if part.filters and not part.nbytes:
+        with guarded(FormatError, "decoding", file=file.name, tensor=name, part=role):
+            file.array(part).bytes(0, 0)
 
 
 class Check:
@@ -176,10 +188,17 @@ class Check:
     def _digest(self, tensor: Tensor, role: str, part: Part) -> None:
         if part.digest is None:
             return
+        self.digests += 1
+        self.unverified += 1  # until it is compared
         with self._collect():
-            self.digests += 1
-            if not check_part(self.file, tensor.name, role, part):
-                self.unverified += 1
+            try:
+                known = check_part(self.file, tensor.name, role, part)
+            except SquishError as error:
+                self.unverified -= error.code == WRONG_DIGEST
+                raise
+            if known:
+                self.unverified -= 1
+            else:
                 message = f"the digest {part.digest[:40]!r} is of an unknown kind"
                 where = f"{tensor.name}/{role}"
                 self.problems.append(Problem(code="unverified", severity="note", where=where, message=message))
@@ -190,11 +209,9 @@ class Check:
             codec = self.file.registry.codec(encoding.codec)
             params, arrays = encoding.codec.params, tensor.arrays(encoding)
             tensor._check_decoded(encoding, tensor.shape)
-            for array in arrays.values():
-                if array.part.filters and not array.part.nbytes:
-                    array.bytes(0, 0)  # no region of it is ever decoded
-            for region in panels(tensor.shape, codec.grain(tensor.spec, params), 4):
-                read_region(codec, arrays, tensor.spec, params, region)
+            for role, array in arrays.items():
+                check_empty(self.file, tensor.name, role, array.part)
+            decode_all(codec, arrays, tensor.spec, params)
 
     def _collect(self) -> Any:
         return _Collect(self.problems)
