@@ -115,6 +115,12 @@ def read_region(
     return out
 
 
+def decode_all(codec: Codec, parts: Parts, spec: TensorSpec, params: Params) -> None:
+    """Decode a tensor panel by panel and keep nothing; raises what `decode` raises."""
+    for region in panels(spec.shape, codec.grain(spec, params), 4):
+        read_region(codec, parts, spec, params, region)
+
+
 def normalise(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]]:
     """A NumPy basic index as the region that must be read and the index that is left for the result."""
     keys = list(key) if isinstance(key, tuple) else [key]

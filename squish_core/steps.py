@@ -18,7 +18,7 @@ from squish_core.handles import File
 from squish_core.matching import holds, same, weighs, wider, with_hints, without_hints
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
 from squish_core.recipes import KEEP, Rule, expand, kind_of, rule_for
-from squish_core.streams import repack_exactness, values_of
+from squish_core.streams import check_copied, repack_exactness, values_of
 
 _KEPT = "kept: "
 _OF_THE_RULE = ("params", "encode")
@@ -265,6 +265,8 @@ class Decision:
         self, spec: TensorSpec, action: str, origin: Encoding, target: Encoding, exactness: Exactness,
         codec: CodecSpec | None = None,
     ) -> Step:  # fmt: skip
+        if action in ("copy", "widen"):
+            check_copied(self.file, spec.name, origin)
         codec = codec or target.codec
         held = TensorSpec(
             name=self.rename(spec.name), shape=spec.shape, dtype=spec.dtype, encodings=(target,),

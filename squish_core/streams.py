@@ -56,6 +56,13 @@ def _wider(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
         yield _bytes(numbers.astype(dtypes.to_numpy(dtype), copy=False))
 
 
+def check_copied(file: File, name: str, origin: Encoding) -> None:
+    """Raise the error with which the parts do not decode: a copy would pass the damage on."""
+    if file.registry.missing(origin) is None:
+        codec = file.registry.codec(origin.codec)
+        codec.check_parts(file[name].arrays(origin), file.index.tensors[name], origin.codec.params)
+
+
 def values_of(file: File, spec: TensorSpec, origin: Encoding, dtype: str) -> Iterator[np.ndarray]:
     """A tensor's values in row panels: as they are where they have this dtype, else in f32 or the dtype they have."""
     read = _reader(file, spec.name, origin, dtype)

@@ -1,11 +1,12 @@
-"""Files of every format and codec: the plugins' test data, and a small model written by every writer in every encoding."""
+"""Files of every format and codec: the test data of plugins, and a small model in every format and encoding."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,13 @@ ENCODINGS = (
     "nvfp4", "nf4", "palette:bits=3", "float8", "bitmask", "lowrank:rank=2(int4)", "squizd.int4:group_size=8",
     "squizd.int2", "tca_tbe", "hqq", "uqff.f8q8", "zt.sparse_coo", "zt.sparse_csr", "panels", "astc", "mixed",
 )  # fmt: skip
+
+
+def suffix(writer: str) -> str:
+    """The suffix that a writer's target must have."""
+    return ".mlpackage" if WRITERS[writer].startswith("mlpackage") else ""
+
+
 NAMES = {
     "gguf": ("blk.0.attn_q.weight", "blk.0.ffn_down.weight", "blk.0.attn_norm.weight"),
     "hf": ("model.layers.0.self_attn.q_proj.weight", "model.layers.0.mlp.down_proj.weight", "model.norm.weight"),
@@ -94,38 +102,49 @@ def _safetensors(arrays: Mapping[str, np.ndarray], tag: str) -> bytes:
     return len(text).to_bytes(8, "little") + text + data
 
 
-def made_files(folder: Path) -> dict[str, Path]:
-    """The base models by every writer in every encoding it can hold: one file for each set of codecs that comes out.
+def made_files(folder: Path, models: Collection[str] = ()) -> dict[str, Path]:
+    """These base models (all by default) by every writer in every encoding it can hold: one file for each set of codecs
+    that comes out.
 
     Made once for a folder, which lists them in `made.json`.
     """
     listing = folder / "made.json"
     if not listing.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        listing.write_text(json.dumps(_make(folder)))
+        listing.write_text(json.dumps(_make(folder, models or base_models())))
     return {name: folder / name for name in json.loads(listing.read_text())}
 
 
-def _make(folder: Path) -> list[str]:
+def _make(folder: Path, models: Collection[str]) -> list[str]:
     made: dict[tuple[str, tuple[str, ...]], str] = {}
-    for family, model in base_models().items():
-        for writer, to in WRITERS.items():
-            for encoding in (None, *ENCODINGS):
-                name = f"{writer}_{family}_{len(made)}{'.mlpackage' if to.startswith('mlpackage') else ''}"
-                target = folder / name
-                try:
-                    squish.convert(model, target, to, encoding)
-                    with squish.open(target) as file:
-                        kind = (writer, codecs_of(file))
-                except squish.SquishError:
-                    continue
-                if kind not in made:
-                    made[kind] = name
-                elif target.is_dir():
-                    shutil.rmtree(target)
-                else:
-                    target.unlink()
+    sources = {family: squish.open(model) for family, model in base_models().items() if family in models}
+    for (family, source), (writer, to), encoding in product(sources.items(), WRITERS.items(), (None, *ENCODINGS)):
+        name = f"{writer}_{family}_{len(made)}{suffix(writer)}"
+        target = folder / name
+        try:
+            squish.convert(source, target, to, encoding)
+            with squish.open(target) as file:
+                kind = (writer, codecs_of(file))
+        except squish.SquishError:
+            continue
+        if kind not in made:
+            made[kind] = name
+        elif target.is_dir():
+            shutil.rmtree(target)
+        else:
+            target.unlink()
     return list(made.values())
+
+
+def cover(sources: Mapping[str, Path]) -> dict[str, Path]:
+    """Of these files a few that have every format and codec among them: the smallest file for each pair."""
+    smallest: dict[tuple[str, str], tuple[int, str]] = {}
+    for name, path in sources.items():
+        with squish.open(path) as file:
+            for codec in codecs_of(file):
+                pair, entry = (file.format, codec), (file.size, name)
+                smallest[pair] = min(entry, smallest.get(pair, entry))
+    return {name: sources[name] for _, name in sorted(set(smallest.values()))}
 
 
 def codecs_of(file: File) -> tuple[str, ...]:
