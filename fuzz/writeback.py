@@ -36,6 +36,10 @@ MEMORY = 6 << 30
 FILE_SIZE = 1 << 28
 LARGEST = 1 << 22
 """Elements of a file that is converted; larger ones are counted and left."""
+REPORT_EVERY = 300
+"""Seconds between lines with the totals so far."""
+NUMBERS = 1_000_000_000
+"""Mutants reserved for the workers that run at once; those started after a death take the next."""
 HEADERS = (None, 256, 4096)
 SPECIAL = tuple(bytes.fromhex(text) for text in (
     "0000c07f", "0000807f", "000080ff", "ffff7f7f", "01000000", "00000080", "007e", "007c", "00fc", "ff7b", "0100",
@@ -201,7 +205,10 @@ class Worker:
 
     def save(self, case: dict | None) -> None:
         """The totals so far, for the parent."""
-        self.log.with_suffix(f".worker-{os.getpid()}").write_text(json.dumps({"counts": self.counts, "case": case}))
+        state = self.log.with_suffix(f".worker-{os.getpid()}")
+        unfinished = self.log.with_suffix(f".unfinished-{os.getpid()}")
+        unfinished.write_text(json.dumps({"counts": self.counts, "case": case}))
+        os.replace(unfinished, state)
 
 
 def limit_this_process() -> None:
@@ -211,6 +218,7 @@ def limit_this_process() -> None:
         raise Hang(f"more than {SECONDS_PER_CASE} s")
 
     signal.signal(signal.SIGALRM, too_long)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, FILE_SIZE))
@@ -231,53 +239,63 @@ def replay(line: str, extra: Path | None) -> int:
 
 
 def supervise(options: argparse.Namespace) -> int:
-    """Run the workers, each started again when it dies, until the time is over; print totals."""
+    """Run the workers, each started again when it dies, until the time is over or SIGTERM comes; print totals."""
     log = HOME / f"findings-{options.seed}.jsonl"
     HOME.mkdir(parents=True, exist_ok=True)
-    log.unlink(missing_ok=True)
-    for old in HOME.glob(f"findings-{options.seed}.worker-*"):
+    for old in HOME.glob(f"findings-{options.seed}.*"):
         old.unlink()
     all_samples(options.files)  # made once
-    until = time.monotonic() + options.seconds
+    until, reported = time.monotonic() + options.seconds, time.monotonic()
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
     totals: Counter[str] = Counter()
-    first = 0
-    running: dict[int, subprocess.Popen] = {}
-    while running or time.monotonic() < until:
-        for job in range(options.jobs):
-            worker = running.get(job)
-            if worker is not None and worker.poll() is None:
-                continue
-            if worker is not None:
-                del running[job]
-                totals += collect(log, worker)
-            left = until - time.monotonic()
-            if left > 0:
-                command = [sys.executable, __file__, "--worker", f"{first},{options.jobs}", "--seed", str(options.seed)]
-                command += ["--seconds", str(left), *(["--files", str(options.files)] if options.files else [])]
-                running[job] = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-                first += 1_000_000_000 // options.jobs * options.jobs + 1
+    started = 0
+    running: list[subprocess.Popen] = []
+    while running or (time.monotonic() < until and not stopped):
+        for worker in [worker for worker in running if worker.poll() is not None]:
+            running.remove(worker)
+            totals += collect(log, worker, bool(stopped))
+        left = until - time.monotonic()
+        while len(running) < options.jobs and left > 0 and not stopped:
+            command = [sys.executable, __file__, "--worker", f"{started},{options.jobs}", "--seed", str(options.seed)]
+            command += ["--seconds", str(left), *(["--files", str(options.files)] if options.files else [])]
+            running.append(subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}))
+            started += 1
+        for worker in running if stopped else ():
+            worker.terminate()
+        if time.monotonic() - reported > REPORT_EVERY:
+            reported = time.monotonic()
+            show(options.seed, sum((saved(log, worker)[0] for worker in running), totals))
         time.sleep(1)
-    print(f"seed {options.seed}: " + ", ".join(f"{totals[key]} {key}" for key in COUNTS))
-    for key in sorted(set(totals).difference(COUNTS)):
-        print(f"  {key}: {totals[key]}")
+    show(options.seed, totals)
     return 1 if totals["findings"] else 0
 
 
-def collect(log: Path, worker: subprocess.Popen) -> Counter[str]:
-    """The totals of a worker that ended; if it died, its last case is a finding."""
-    state = log.with_suffix(f".worker-{worker.pid}")
+def show(seed: int, totals: Counter[str]) -> None:
+    """Print totals, the findings by kind."""
+    kinds = ", ".join(f"{key}: {totals[key]}" for key in sorted(set(totals).difference(COUNTS)))
+    print(f"seed {seed}: " + ", ".join(f"{totals[key]:,} {key}" for key in COUNTS) + f" ({kinds})", flush=True)
+
+
+def saved(log: Path, worker: subprocess.Popen) -> tuple[Counter[str], dict]:
+    """The totals of a worker and the case under way, as last saved."""
     try:
-        saved = json.loads(state.read_text())
+        state = json.loads(log.with_suffix(f".worker-{worker.pid}").read_text())
     except (OSError, ValueError):
-        saved = {"counts": {}, "case": {}}
-    counts = Counter(saved["counts"])
-    if worker.returncode:
+        return Counter(), {}
+    return Counter(state["counts"]), state["case"] or {}
+
+
+def collect(log: Path, worker: subprocess.Popen, stopped: bool) -> Counter[str]:
+    """The totals of a worker that ended; if it died, its last case is a finding."""
+    counts, case = saved(log, worker)
+    if worker.returncode and not stopped:
         counts["findings"] += 1
         counts["finding died"] += 1
-        line = {"kind": "died", "place": "", "error": f"exit status {worker.returncode}", **(saved["case"] or {})}
+        line = {"kind": "died", "place": "", "error": f"exit status {worker.returncode}", **case}
         with log.open("a") as file:
             file.write(json.dumps(line) + "\n")
-    state.unlink(missing_ok=True)
+    log.with_suffix(f".worker-{worker.pid}").unlink(missing_ok=True)
     return counts
 
 
@@ -296,9 +314,9 @@ def main() -> int:
     if not options.worker:
         return supervise(options)
     limit_this_process()
-    first, step = map(int, options.worker.split(","))
+    start, jobs = map(int, options.worker.split(","))
     log = HOME / f"findings-{options.seed}.jsonl"
-    Worker(options.seed, first, step, options.seconds, options.files, log).run()
+    Worker(options.seed, NUMBERS * (start // jobs) + start % jobs, jobs, options.seconds, options.files, log).run()
     return 0
 
 
