@@ -49,6 +49,12 @@ DAMAGED = {
     "masked table": (
         "squizd", "f32", (2, 8), CodecSpec("masked", {"block_size": 4}, INT4),
         {"table": [0, 0, 0x7F800000]}, "P3"),
+    "reshaped table": (
+        "squizd", "f32", (4, 4), CodecSpec("reshaped", {"shape": (2, 8)}, INT4),
+        {"table": [0, 0, 0x7F800000]}, "P3"),
+    "masked boxes": (
+        "mlpackage", "f32", (2, 8), CodecSpec("boxes", {"bits": 4, "grid": (1, 1), "scale_dtype": "f16", "count": 1}),
+        {"scale": 1}, "mask"),
     "group index": (
         "hf:method=gptq", "f32", (8, 16), CodecSpec("hf.act_order", {}, CodecSpec("affine", GROUPS)),
         {"g_idx": [7]}, "g_idx"),
@@ -129,6 +135,8 @@ IN_NO_FILE = {
     "lowrank": ((4, 32), CodecSpec("lowrank", {"rank": 2}, CodecSpec("affine", {"bits": 4, "group_size": 16}))),
     "masked": ((4, 32), CodecSpec("masked", {"block_size": 4}, CodecSpec("squizd.int4", {"group_size": 8}))),
     "awq": ((4, 32), CodecSpec("awq", {}, CodecSpec("affine", {"bits": 4, "group_size": 16, "offset": "bias"}))),
+    "reshaped": ((4, 4), CodecSpec("reshaped", {"shape": (2, 8)}, INT4)),
+    "boxes": ((4, 8), CodecSpec("boxes", {"bits": 4, "grid": (2, 2), "scale_dtype": "f16"})),
     "panels": ((16, 64), CodecSpec("panels", {"group_size": 32, "zero": 7, "scale_dtype": "f32"})),
     "ggml.big_endian": ((2, 256), CodecSpec("ggml.big_endian", {}, CodecSpec("ggml.q4_0"))),
     **{codec: ((2, 256), CodecSpec(codec)) for codec in (
