@@ -56,8 +56,9 @@ test: $(installed)  ## run the tests that need nothing else
 oracles: $(installed)  ## compare with the peer packages, each in a process of its own
 	$(pytest) -m oracle
 
-fuzz: $(installed)  ## run the long mutation tests, and atheris on every format (FUZZ_SECONDS=60 each)
+fuzz: $(installed)  ## run the long mutation tests, damaged files through every writer, and atheris (FUZZ_SECONDS=60 each)
 	$(pytest) -m fuzz
+	$(python) fuzz/writeback.py --seconds $(FUZZ_SECONDS)
 	@$(VENV)/bin/uv pip install --quiet --python $(python) atheris 2>/dev/null && $(python) fuzz/run.py --seconds $(FUZZ_SECONDS) || \
 	  { $(python) -c 'import atheris' 2>/dev/null && exit 1 || echo "make: atheris has no build for this Python and system; left out" >&2; }
 

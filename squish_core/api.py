@@ -35,7 +35,7 @@ _NAMES = {
     ),
     "squish_core.backends.operands": ("delivered", "indices", "matrix_of", "operand", "routed"),
     "squish_core.recipes": ("check_patterns",),
-    "squish_core.regions": ("full", "panels"),
+    "squish_core.regions": ("decode_all", "full", "panels"),
     "squish_core.plugins": ("Registry",),
     "squish_core.chains": ("Chain",),
     "squish_core.statistics": ("Statistics",),
@@ -145,6 +145,7 @@ if TYPE_CHECKING:
     from squish_core.model import Typed as Typed
     from squish_core.plugins import Registry as Registry
     from squish_core.recipes import check_patterns as check_patterns
+    from squish_core.regions import decode_all as decode_all
     from squish_core.regions import full as full
     from squish_core.regions import panels as panels
     from squish_core.source import Source as Source

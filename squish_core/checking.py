@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
 from squish_core import handles
 from squish_core.digests import check_digest, file_problems
-from squish_core.dtypes import count, to_numpy
 from squish_core.errors import FormatError, MissingPluginError, SquishError
 from squish_core.guard import computing, guarded
 from squish_core.handles import File
 from squish_core.limits import Limits
 from squish_core.model import Part, Problem, to_json
 from squish_core.plugins import Registry
-from squish_core.regions import PANEL_BYTES, panels, read_region, sizes
+from squish_core.regions import PANEL_BYTES, decode_all
 from squish_core.tensors import Tensor
 
 if TYPE_CHECKING:
     import numpy as np
 
 Progress = Callable[[str, int, int | None], None]
+WRONG_DIGEST = "digest"
+"""Code of the error for bytes whose digest is another one."""
 
 
 @frozen(kw_only=True, repr=False)
 class Report:
-    """What verify found. `ok` is False exactly when there is an error; `decoded` counts tensors whose values were, and
-    `unverified` digests of unknown kind."""
+    """What verify found. `ok` is False exactly when there is an error; `decoded` counts tensors whose values were.
+    `digests` counts those of parts; `unverified` of them could not be checked: of an unknown kind, a plugin or package
+    that is not installed, bytes that cannot be read."""
 
     file: str
     format: str | None
@@ -116,13 +119,21 @@ def check_part(file: File, name: str, role: str, part: Part) -> bool:
         if verdict.state == "wrong":
             hint = "The bytes are damaged, or the digest was made over other bytes."
             [(other, chunks)] = over.items()
-            if part.filters and check_digest(part.digest, chunks()).state == "ok":
-                hint = f"It matches the {other} bytes; this format hashes the {part.digest_of} ones."
+            with suppress(SquishError):  # damaged bytes may not decode, or their plugin is not installed
+                if part.filters and check_digest(part.digest, chunks()).state == "ok":
+                    hint = f"It matches the {other} bytes; this format hashes the {part.digest_of} ones."
             raise FormatError(
                 "the digest does not match", offset=part.segments[0].offset if part.segments else None,
-                expected=verdict.expected, found=verdict.found, code="digest", hint=hint,
+                expected=verdict.expected, found=verdict.found, code=WRONG_DIGEST, hint=hint,
             )  # fmt: skip
         return verdict.state == "ok"
+
+
+def check_empty(file: File, name: str, role: str, part: Part) -> None:
+    """Undo the filters of a part without elements, of which no region is ever read."""
+    if part.filters and not part.nbytes:
+        with guarded(FormatError, "decoding", file=file.name, tensor=name, part=role):
+            file.array(part).bytes(0, 0)
 
 
 class Check:
@@ -180,10 +191,17 @@ class Check:
     def _digest(self, tensor: Tensor, role: str, part: Part) -> None:
         if part.digest is None:
             return
+        self.digests += 1
+        self.unverified += 1  # until it is compared
         with self._collect():
-            self.digests += 1
-            if not check_part(self.file, tensor.name, role, part):
-                self.unverified += 1
+            try:
+                known = check_part(self.file, tensor.name, role, part)
+            except SquishError as error:
+                self.unverified -= error.code == WRONG_DIGEST
+                raise
+            if known:
+                self.unverified -= 1
+            else:
                 message = f"the digest {part.digest[:40]!r} is of an unknown kind"
                 where = f"{tensor.name}/{role}"
                 self.problems.append(Problem(code="unverified", severity="note", where=where, message=message))
@@ -194,23 +212,11 @@ class Check:
             codec = self.file.registry.codec(encoding.codec)
             params, arrays = encoding.codec.params, tensor.arrays(encoding)
             tensor._check_decoded(encoding, tensor.shape)
-            for array in arrays.values():
-                if array.part.filters and not array.part.nbytes:
-                    array.bytes(0, 0)  # no region of it is ever decoded
-            dtype = to_numpy(codec.value_dtype(tensor.spec, params))
-            for region in panels(tensor.shape, codec.grain(tensor.spec, params), 4):
-                read_region(codec, arrays, tensor.spec, params, region, self._panel(sizes(region), dtype))
-
-    def _panel(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Memory for a panel that nobody looks at, the same for one after the other: fresh memory costs page faults."""
-        import numpy as np
-
-        nbytes = dtype.itemsize * count(shape)
-        if nbytes > 2 * PANEL_BYTES:
-            return np.empty(shape, dtype)
-        if self._scratch is None:
-            self._scratch = np.empty(2 * PANEL_BYTES, np.uint8)
-        return self._scratch[:nbytes].view(dtype).reshape(shape)
+            for role, array in arrays.items():
+                check_empty(self.file, tensor.name, role, array.part)
+            if self._scratch is None:
+                self._scratch = np.empty(2 * PANEL_BYTES, np.uint8)  # fresh memory for each panel costs page faults
+            decode_all(codec, arrays, tensor.spec, params, self._scratch)
 
     def _collect(self) -> Any:
         return _Collect(self.problems)

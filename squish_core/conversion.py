@@ -16,7 +16,7 @@ from attrs import asdict, evolve, frozen
 from squish_core import handles
 from squish_core.activations import Activations
 from squish_core.atomic import atomic_file, atomic_folder
-from squish_core.checking import check_part
+from squish_core.checking import check_empty, check_part
 from squish_core.containers import Container, Dropped
 from squish_core.deleting import deletable, delete
 from squish_core.digests import file_problems, is_known
@@ -291,6 +291,7 @@ class Plan:
             self._checked.add(step.name)
             for role, part in step.origin.parts.items():
                 check_part(self.file, step.name, role, part)
+                check_empty(self.file, step.name, role, part)
 
     def _writable(self) -> Container:
         container = self.known.container(self.format)

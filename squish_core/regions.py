@@ -115,6 +115,17 @@ def read_region(
     return out
 
 
+def decode_all(codec: Codec, parts: Parts, spec: TensorSpec, params: Params, scratch: np.ndarray | None = None) -> None:
+    """Decode a tensor panel by panel and keep nothing; raises what `decode` raises. `scratch`: bytes for a panel."""
+    dtype = dtypes.to_numpy(codec.value_dtype(spec, params))
+    for region in panels(spec.shape, codec.grain(spec, params), 4):
+        shape = sizes(region)
+        nbytes, out = dtype.itemsize * dtypes.count(shape), None
+        if scratch is not None and nbytes <= scratch.nbytes:
+            out = scratch[:nbytes].view(dtype).reshape(shape)
+        read_region(codec, parts, spec, params, region, out)
+
+
 def normalise(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]]:
     """A NumPy basic index as the region that must be read and the index that is left for the result."""
     keys = list(key) if isinstance(key, tuple) else [key]

@@ -19,7 +19,7 @@ from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness,
 from squish_core.overflow import REFUSE
 from squish_core.panel_encoder import complete_params, values_of
 from squish_core.recipes import KEEP, Rule, expand, kind_of, rule_for
-from squish_core.streams import repack_exactness
+from squish_core.streams import check_copied, repack_exactness
 
 _KEPT = "kept: "
 _OF_THE_RULE = ("params", "encode")
@@ -270,6 +270,8 @@ class Decision:
         self, spec: TensorSpec, action: str, origin: Encoding, target: Encoding, exactness: Exactness,
         codec: CodecSpec | None = None,
     ) -> Step:  # fmt: skip
+        if action in ("copy", "widen"):
+            check_copied(self.file, spec.name, origin)
         codec = codec or target.codec
         held = TensorSpec(
             name=self.rename(spec.name), shape=spec.shape, dtype=spec.dtype, encodings=(target,),

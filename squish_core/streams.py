@@ -59,6 +59,13 @@ def _wider(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
         yield _bytes(numbers.astype(dtypes.to_numpy(dtype), copy=False))
 
 
+def check_copied(file: File, name: str, origin: Encoding) -> None:
+    """Raise the error with which the parts do not decode: a copy would pass the damage on."""
+    if file.registry.missing(origin) is None:
+        codec = file.registry.codec(origin.codec)
+        codec.check_parts(file[name].arrays(origin), file.index.tensors[name], origin.codec.params)
+
+
 def encoded(
     file: File, name: str, target: TensorSpec, origin: Encoding, report: Callable[[Distance, int], None] | None = None,
     activations: np.ndarray | None = None, overflow: str = REFUSE,

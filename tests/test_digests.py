@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import squish_core as squish
 from squish_core import api
+from squish_core.cli.checks import report_lines
 from squish_core.crc32c import Crc32c
 from squish_core.digests import Digest, check_digest
 from squish_core.handles import File
@@ -96,3 +97,38 @@ def test_a_report_counts_the_digests_of_a_draft_head_too() -> None:
     for target, count in ((both, 2), (both.children["draft"], 1)):
         report = squish.verify(target, deep=True)
         assert (report.digests, report.unverified) == (2 * count, count)
+
+
+def with_part(part: api.Part, *, registry: squish.Registry | None = None) -> File:
+    """A file with one tensor of nine bytes that has this part."""
+    file = squish.open(toys.box({}), registry=registry or toys.registry())
+    encoding = api.Encoding(codec=api.DENSE, parts={"data": part})
+    spec = api.TensorSpec(name="w", shape=(9,), dtype="u8", encodings=(encoding,))
+    return File(file.source, evolve(file.index, tensors={"w": spec}), file.registry, file.limits)
+
+
+def test_digests_of_parts_whose_byte_codec_is_not_installed_are_unverified() -> None:
+    part = api.Part(
+        dtype="u8", shape=(9,), data=b"123456789", filters=(api.Filter("gone"),),
+        digest="crc32c:0xE3069283", digest_of="decoded",
+    )  # fmt: skip
+    report = squish.verify(with_part(part), deep=True)
+    assert (report.digests, report.unverified, report.decoded) == (1, 1, 0)
+    assert {(problem.code, problem.severity) for problem in report.problems} == {("not-installed", "warning")}
+    assert "0 of 1 digest checked" in list(report_lines(report, report.ok))[-1]
+
+
+def test_a_wrong_digest_of_stored_bytes_is_an_error_without_the_byte_codec() -> None:
+    part = api.Part(
+        dtype="u8", shape=(9,), data=b"123456789", filters=(api.Filter("gone"),), digest="crc32c:0x00000000"
+    )
+    report = squish.verify(with_part(part), deep=True)
+    assert (report.digests, report.unverified) == (1, 0)
+    assert ("digest", "error") in {(problem.code, problem.severity) for problem in report.problems}
+
+
+def test_a_wrong_digest_counts_as_checked() -> None:
+    report = squish.verify(
+        with_part(api.Part(dtype="u8", shape=(9,), data=b"123456789", digest="crc32c:0x00000000")), deep=True
+    )
+    assert (report.digests, report.unverified, report.ok) == (1, 0, False)

@@ -128,7 +128,8 @@ def report_lines(report: Report, ok: bool) -> Iterable[str]:
     what = f"{report.format}, {counted(report.tensors, 'tensor')}"
     if report.deep:
         read = f"{'all' if report.decoded == report.tensors else f'{report.decoded:,} of them'} decoded"
-        what += f", {read}, {counted(report.digests, 'digest')} checked"
+        checked = f"{report.digests - report.unverified:,} of " if report.unverified else ""
+        what += f", {read}, {checked}{counted(report.digests, 'digest')} checked"
     else:
         what += ", tensor data not read (--deep)"
     what = what if report.format else "cannot be opened"

@@ -112,6 +112,10 @@ class Codec:
         """Dtype that `decode` gives; f32 for quantised codecs."""
         return "f32"
 
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        """Raise the CodecError that `decode` has for these contents (indices, counts, masks); asked before parts are
+        copied undecoded. A codec that decodes any contents has nothing to check."""
+
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:

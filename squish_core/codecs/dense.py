@@ -45,6 +45,13 @@ class Dense(Codec):
             )
         out[...] = values
 
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        dtype = self.value_dtype(spec, params)
+        if dtype == "bool" or dtypes.bits(dtype) < 8:
+            from squish_core.regions import decode_all  # regions are of codecs
+
+            decode_all(self, parts, spec, params)
+
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:

@@ -24,6 +24,7 @@ from squish_core.tensors import Tensor
 from squish_core.testing.hostile import HostileInput
 from squish_core.testing.sources import CountingSource, as_bytes, source_of, touched_part
 from squish_core.testing.suite import assert_regions_equal, parametrize, typed_errors_only
+from squish_core.testing.writeback import check_conversion
 
 Sample = bytes | str | Path
 
@@ -168,6 +169,10 @@ class ContainerSuite(HostileInput):
             assert not comparison.changed(file.index.meta, copy.index.meta, comparison.equal_meta)
             assert list(copy.index.meta) == list(file.index.meta)
             assert not comparison.changed(file.assets, copy.assets, lambda a, b: as_bytes(a) == as_bytes(b))
+
+    def test_what_is_written_verifies_and_is_what_the_report_states(self, sample: str, tmp_path: Path) -> None:
+        """A deep verification, the values and `diff` agree with the exactness of every step."""
+        check_conversion(self._rewritable(sample), tmp_path / "copy", self.container)
 
     def test_writing_is_deterministic(self, sample: str, tmp_path: Path) -> None:
         """The same input gives the same bytes."""

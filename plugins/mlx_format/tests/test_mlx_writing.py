@@ -105,3 +105,15 @@ def test_the_report_says_what_mlx_lm_cannot_load(
     report = squish.convert(tmp_path / "m", tmp_path / "out", "mlx", "q4", dry_run=dry_run)
     assert report.notes == (() if note is None else (note,))
     assert report.to_dict()["notes"] == list(report.notes)
+
+
+@pytest.mark.parametrize("suffix", [".scales", ".biases"])
+def test_a_tensor_with_the_name_of_scales_is_not_written_beside_quantised_layers(suffix: str, tmp_path: Path) -> None:
+    source = tmp_path / "plain.safetensors"
+    write_plain(source, {"a.weight": np.ones((4, 64), np.float32), f"b{suffix}": np.ones((4, 1), np.float32)})
+    squish.convert(source, tmp_path / "dense", "mlx")
+    assert squish.verify(tmp_path / "dense", deep=True).ok
+    with pytest.raises(SquishError) as refused:
+        squish.convert(source, tmp_path / "out", "mlx", encode=["a.weight=q4"])
+    assert (refused.value.code, refused.value.tensor) == ("names", f"b{suffix}")
+    assert not (tmp_path / "out").exists()

@@ -49,7 +49,7 @@ class TestSqint2(CodecSuite):
         rng, spec = np.random.default_rng(0), TensorSpec(name="w", shape=(8, 32), dtype="f32")
         parts = {
             "data": rng.integers(0, 256, (8, 8)).astype(np.uint8),
-            "scale": rng.random((8, 2), np.float32), "offset": rng.random((8, 2), np.float32),
+            "scale": rng.random((8, 2), np.float32), "offset": rng.random((8, 2), np.float32), "meta": np.zeros(16),
         }  # fmt: skip
         plain = {"group_size": 16, "rank": 0, "nonzero": 0, "left_start": -1, "right_start": -1}
         rotated = {**plain, "rank": 2, "nonzero": 3, "left_start": 1, "right_start": 2}

@@ -112,6 +112,22 @@ def test_a_file_that_the_description_calls_for_and_that_is_missing_leaves_the_te
     assert {problem.where for problem in squish.verify(tmp_path / "m").problems if problem.severity == "error"} == {"w"}
 
 
+def test_rotated_two_bit_weights_are_written_with_their_description(tmp_path: Path) -> None:
+    files, _ = sqint2(16, 32)
+    with squish.open(make(tmp_path / "m", {"w": files})) as source:
+        squish.convert(source, tmp_path / "copy", "npydir")
+        assert squish.verify(tmp_path / "copy", deep=True).ok
+        assert squish.diff(source, tmp_path / "copy").tensors[0].state == "bytes"
+
+
+def test_sparse_places_outside_the_matrix_are_not_copied(tmp_path: Path) -> None:
+    files, _ = sqint2(16, 32)
+    files["sqint2_srows"][0] = 16
+    with pytest.raises(squish.SquishError) as refused:
+        squish.convert(make(tmp_path / "m", {"w": files}), tmp_path / "copy", "npydir")
+    assert (refused.value.code, refused.value.tensor) == ("sparse", "w")
+
+
 def test_a_rotation_that_is_not_portable_is_reported(tmp_path: Path) -> None:
     files, _ = sqint2(16, 48)
     file = squish.open(make(tmp_path / "m", {"w": files}))

@@ -290,3 +290,11 @@ def test_a_folder_of_assets_gives_0_1_3_its_numbers_and_names(tmp_path: Path, uq
         assert "arch=" in next(problem.message for problem in file.problems if problem.code == "names")
     with pytest.raises(squish.FormatError, match="layer order is not known"):
         squish.open(tmp_path / "out", "uqff:arch=bert")
+
+
+def test_a_0_1_3_file_without_layers_is_refused(tmp_path: Path) -> None:
+    source = Path(__file__).parents[3] / "tests" / "data" / "sample.safetensors"
+    with pytest.raises(squish.FormatError) as refused:
+        squish.convert(source, tmp_path / "out", "uqff:version=0.1.3")
+    assert refused.value.code == "layers"
+    assert not list(tmp_path.iterdir())

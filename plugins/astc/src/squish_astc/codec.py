@@ -11,7 +11,7 @@ import astc_encoder
 import numpy as np
 from astc_encoder.enum import ASTCProfile, ASTCQualityPreset, ASTCType
 
-from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, decode_all
 
 FOOTPRINTS = {
     f"{x}x{y}": (x, y)
@@ -105,6 +105,9 @@ class Astc(Codec):
                 panel = matrix[top - rows.start : down.stop - rows.start, left - columns.start :][:, : texels.shape[1]]
                 np.multiply(texels, np.float32(params["scale"]), out=panel)
                 panel += np.float32(params["zero"])
+
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        decode_all(self, parts, spec, params)
 
 
 def _texels(blocks: np.ndarray, footprint: tuple[int, int], rows: int, columns: int) -> np.ndarray:

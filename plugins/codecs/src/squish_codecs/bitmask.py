@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, Params, PartArray, Parts, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, Params, PartArray, Parts, Region, TensorSpec, decode_all, dtypes
 
 from .decoding import PANEL
 from .encoding import check_finite, step_of
@@ -98,6 +98,9 @@ class Bitmask(Codec):
         with np.errstate(all="ignore"):
             out[mask] = values.astype(np.float32)
             out *= parts["scale"][slice(0, 1) if params.get("scales") == "all" else rows].astype(np.float32)
+
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        decode_all(self, parts, spec, params)
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         given = {"kept": RUN, "dtype": "f16", **params}

@@ -9,7 +9,19 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
-from squish_core.api import Codec, CodecError, CodecSpec, Codes, Exactness, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import (
+    Codec,
+    CodecError,
+    CodecSpec,
+    Codes,
+    Exactness,
+    Params,
+    Parts,
+    Region,
+    TensorSpec,
+    decode_all,
+    dtypes,
+)
 
 from .bitmask import kept_places
 from .checks import choice, integer, refuse
@@ -77,6 +89,10 @@ class Boxes(Codec):
                 panel[...] = 0
                 panel[bits] = grids.values(form.codes(parts["data"], start, start + len(places)), places)
                 start += len(places)
+
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        if _Form.of(params, spec.shape).count is not None:
+            decode_all(self, parts, spec, params)
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         """The integers of rows, with a scale for each row of a box; None under a mask or with a codebook."""

@@ -53,6 +53,9 @@ class _Bound(Codec):
     def error_bound(self, params: Params) -> Exactness:
         return self.inner.error_bound(self.own)
 
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        self.inner.check_parts(parts, _stored(spec, params), self.own)
+
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         if not out.size:
             return

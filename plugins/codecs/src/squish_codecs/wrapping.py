@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import ClassVar
 
-from squish_core.api import Codec, CodecError, Params, Region, TensorSpec
+from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec
 
 from .scheme import Shape
 
@@ -38,6 +38,9 @@ class Wrapping(Codec):
         """That of the wrapped codec, over whole inner axes: only then is a region a run of rows."""
         grain = self.inner.grain(spec, self.own)
         return grain if len(grain) < 3 else (grain[0], *(None,) * (len(grain) - 2), grain[-1])
+
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        self.inner.check_parts(parts, spec, self.own)
 
     def value_dtype(self, spec: TensorSpec, params: Params) -> str:
         return self.inner.value_dtype(spec, self.own)

@@ -64,6 +64,9 @@ class _Bound(Codec):
                     panel -= offset[low : low + step][..., order]
                 panel *= scale[low : low + step][..., order]
 
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        self._order(parts, spec)
+
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         if self._order(parts, spec) is not None:
             raise CodecError(

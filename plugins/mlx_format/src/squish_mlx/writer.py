@@ -13,7 +13,7 @@ from squish_codecs.families import affine_form
 from squish_safetensors import writer
 from squish_safetensors.layers import CONFIG, bare, lowered
 
-from squish_core.api import CodecSpec, Encoding, Outgoing, Part, Refusal, SquishError, TensorSpec
+from squish_core.api import CodecSpec, Encoding, Outgoing, Part, Refusal, SquishError, TensorError, TensorSpec
 from squish_mlx.modes import (
     AFFINE,
     AFFINE_BITS,
@@ -61,13 +61,23 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
 
 
 def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """A configuration with the layers' modes: the most common one for all, the others under the layers' names."""
+    """A configuration with the layers' modes: the most common one for all, the others under the layers' names.
+
+    TensorError for a dense tensor that a reader of this configuration takes for the scales of a layer.
+    """
     modes = {
         spec.name.removesuffix(WEIGHT): _mode(spec) for spec in specs if spec.encodings[0].codec.id != "dense"
     }  # fmt: skip
     kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
     if not modes:
         return kept
+    for spec in specs:
+        if spec.encodings[0].codec.id == "dense" and spec.name.endswith((SCALES, BIASES)):
+            raise TensorError(
+                f"in a quantised MLX checkpoint this name is that of a layer's {spec.name.rpartition('.')[2]}",
+                tensor=spec.name, found="a tensor of its own", code="names",
+                hint="Leave it out (only=), or write dense tensors alone (encode=f16).",
+            )  # fmt: skip
     common = Counter(modes.values()).most_common(1)[0][0]
     stated = {layer: _stated(mode) for layer, mode in modes.items() if mode != common}
     declared = {**_stated(common), **stated}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from squish_codecs.palette import Palette
 
-from squish_core.api import Codec, Params, Parts, Region, TensorError, TensorSpec
+from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorError, TensorSpec
 
 META = 16
 
@@ -16,14 +16,15 @@ class Sqint2(Codec):
     """`Hl.T @ ((nf2[code] - zero) * scale + left @ right + sparse) @ Hr` in float32; a matrix, decoded whole.
 
     Parameters: `group_size`, `rank`, `nonzero`, and `left_start`, `right_start`: where the generators of the rotations'
-    signs start (-1: not rotated). H is Sylvester's Hadamard matrix over sqrt(n), its columns times the signs.
+    signs start (-1: not rotated). Part `meta` f64 [16] holds these numbers as the directory stores them. H is
+    Sylvester's Hadamard matrix over sqrt(n), its columns times the signs.
     Source: observed behaviour of Squish; docs/formats/npydir.md.
     """
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         rows, columns = _matrix(spec)
         inner = Palette().parts(spec, _palette(params))
-        made: dict[str, tuple[str, tuple[int, ...]]] = {**inner}
+        made: dict[str, tuple[str, tuple[int, ...]]] = {**inner, "meta": ("f64", (META,))}
         if params["rank"]:
             made |= {"left": ("f16", (rows, params["rank"])), "right": ("f16", (params["rank"], columns))}
         if params["nonzero"]:
@@ -39,17 +40,24 @@ class Sqint2(Codec):
         if params["rank"]:
             out += parts["left"][...].astype(np.float32) @ parts["right"][...].astype(np.float32)
         if params["nonzero"]:
-            rows, columns = parts["rows"][...], parts["columns"][...]
-            for places, size in ((rows, out.shape[0]), (columns, out.shape[1])):
-                if places.min() < 0 or places.max() >= size:
-                    raise TensorError(
-                        "a sparse place lies outside the matrix", expected=f"0 to {size - 1}", code="sparse"
-                    )
-            np.add.at(out, (rows, columns), parts["values"][...].astype(np.float32))
+            np.add.at(out, _places(parts, spec), parts["values"][...].astype(np.float32))
         if params["left_start"] >= 0:
             out[...] = _hadamard(out.T).T * _signs(params["left_start"], len(out))[:, None]
         if params["right_start"] >= 0:
             out[...] = _hadamard(out) * _signs(params["right_start"], out.shape[1])
+
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        if params["nonzero"]:
+            _places(parts, spec)
+
+
+def _places(parts: Parts, spec: TensorSpec) -> tuple[np.ndarray, ...]:
+    """Rows and columns of the sparse values, inside the matrix."""
+    places = parts["rows"][...], parts["columns"][...]
+    for indices, size in zip(places, spec.shape):
+        if indices.min() < 0 or indices.max() >= size:
+            raise CodecError("a sparse place lies outside the matrix", expected=f"0 to {size - 1}", code="sparse")
+    return places
 
 
 def sqint2_params(meta: Sequence[float], nonzero: int, shape: tuple[int, ...]) -> dict[str, int]:

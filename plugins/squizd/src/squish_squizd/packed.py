@@ -11,6 +11,9 @@ from squish_codecs.families import SQUIZD
 
 from squish_core.api import Codec, CodecError, CodecSpec, Codes, Exactness, Params, PartArray, Parts, Region, TensorSpec
 
+_ENTRIES = 1 << 16
+"""Table entries read at a time."""
+
 
 class Packed(Codec):
     """`w = scale * q + zero` in f32; `group_size` elements of the flat order share a pair (absent: the whole tensor).
@@ -41,6 +44,12 @@ class Packed(Codec):
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         self.affine.decode(_columns(parts), spec, self.scheme(params), region=region, out=out)
+
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        columns = _columns(parts)
+        for start in range(0, parts["table"].shape[0], _ENTRIES):
+            for role in ("scale", "offset"):
+                columns[role][start : start + _ENTRIES]
 
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
@@ -78,7 +87,15 @@ class Packed(Codec):
         self, codes: Codes, spec: TensorSpec, params: Params
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
         made = self.affine.from_codes(codes, spec, self.scheme(params))
-        return made and ({"codes": made[0]["data"], "table": _table(made[0])}, made[1])
+        if made is None:
+            return None
+        table = _table(made[0])
+        if not np.isfinite(table[:, 2:].view(np.float32)).all():
+            raise CodecError(
+                "a scale or zero point is not finite, and a scale table holds finite numbers only [P3]", code="range",
+                hint="The source is damaged, or was quantised from values that are not finite.",
+            )  # fmt: skip
+        return {"codes": made[0]["data"], "table": table}, made[1]
 
     def _encoding(self, params: Params) -> dict[str, Any]:
         return self.scheme(params) | {name: params[name] for name in self.for_encoding if name in params}

@@ -12,7 +12,7 @@ import numpy as np
 from squish_codecs.packing import ONES
 from squish_codecs.wrapping import rows_and_columns, rows_of
 
-from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec, decode_all
 
 PLANES = ("plane0", "plane1", "plane2")
 WIDEST = 248
@@ -103,6 +103,9 @@ class TcaTbe(Codec):
             coded = code != 0
             panel[coded] |= (short & 0x80) << 8 | (short & 0x7F)
             panel.reshape(-1)[np.flatnonzero(~coded)] = parts["full"][low * columns - first : high * columns - last]
+
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        decode_all(self, parts, spec, params)
 
     def _counts_before(self, parts: Parts, rows: int) -> np.ndarray:
         """Coded elements before each row, counted once per open tensor."""

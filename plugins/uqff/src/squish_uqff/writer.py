@@ -128,6 +128,12 @@ def plan_legacy(
     if "lm_head" in numbers and embeddings and all(layer.key != "lm_head" for layer in layers):
         # Where the two are tied, blob 0 holds the embeddings.
         layers = [Layer("lm_head", tables.UNQUANT, embeddings, (embeddings.name,)), *layers]
+    if not layers:
+        raise FormatError(
+            "has no layer, and a file of 0.1.3 states its version in its layers only", code="layers",
+            expected="matrices with the names of Hugging Face, such as model.layers.0.self_attn.q_proj.weight",
+            hint="Rename the tensors (names=hf:ARCH), encode some, or write 1.2.0.",
+        )  # fmt: skip
     entries = [blob_of(layer, int(numbers[layer.key] or 0)) for layer in layers]
     return _files([], entries, rest, {}, options)
 

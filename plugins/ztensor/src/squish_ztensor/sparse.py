@@ -17,6 +17,7 @@ from squish_core.api import (
     Region,
     SquishError,
     TensorSpec,
+    decode_all,
     dtypes,
 )
 
@@ -37,6 +38,9 @@ class _Sparse(Codec):
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         return (1,) * len(spec.shape)
+
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        decode_all(self, parts, spec, params)
 
 
 class Csr(_Sparse):
