@@ -207,6 +207,8 @@ class Check:
                 self.problems.append(Problem(code="unverified", severity="note", where=where, message=message))
 
     def _decode(self, tensor: Tensor) -> None:
+        import numpy as np
+
         with tensor._guard("decoding"):
             encoding = tensor.readable()
             codec = self.file.registry.codec(encoding.codec)
