@@ -14,7 +14,7 @@ from squish_codecs.palette import Palette
 
 from benchmarks.table import Row, markdown
 from squish_core.api import CodecSpec, TensorSpec
-from squish_core.plugins import registry
+from squish_core.plugins.registry import registry
 from squish_core.testing.sources import memory_file
 
 # Runs in a process of its own, which reports how far its resident set grew (Linux; the peak is reset first, because a
@@ -64,7 +64,7 @@ def package(size: int, layers: int, name: str) -> Row:
         file = model(size, layers)
 
         def ours() -> None:
-            from squish_core.conversion import convert
+            from squish_core.conversion.convert import convert
 
             convert(file, Path(folder) / f"{next(count)}.mlpackage", encode=name)
 
@@ -85,7 +85,7 @@ def model(size: int, layers: int) -> Any:
 
 def memory(size: int, layers: int) -> str:
     """How far the resident set of a process grows that builds a package, beside the bytes of the model."""
-    from squish_core.conversion import convert
+    from squish_core.conversion.convert import convert
 
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "plain.safetensors"

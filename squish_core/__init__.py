@@ -15,10 +15,10 @@ TYPE_CHECKING = False
 __version__ = "0.1.0"
 
 _HOME = {
-    "open": "handles", "File": "handles", "Tensor": "tensors", "Weight": "tensors",
-    "registry": "plugins", "Registry": "plugins",
-    "verify": "checking", "Report": "checking",
-    "diff": "comparison", "convert": "conversion",
+    "open": "opening", "File": "file", "Tensor": "tensor", "Weight": "tensor",
+    "registry": "plugins.registry", "Registry": "plugins.registry",
+    "verify": "analysis.verify", "Report": "analysis.verify",
+    "diff": "analysis.diff", "convert": "conversion.convert",
     "stream": "layers", "Layer": "layers",
     "Limits": "limits",
     "SquishError": "errors", "FormatError": "errors", "UnsupportedVersionError": "errors",
@@ -29,9 +29,9 @@ _HOME = {
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
-    from squish_core.checking import Report, verify
-    from squish_core.comparison import diff
-    from squish_core.conversion import convert
+    from squish_core.analysis.diff import diff
+    from squish_core.analysis.verify import Report, verify
+    from squish_core.conversion.convert import convert
     from squish_core.errors import (
         AmbiguousFormatError,
         ClosedError,
@@ -46,11 +46,12 @@ if TYPE_CHECKING:
         UnknownFormatError,
         UnsupportedVersionError,
     )
-    from squish_core.handles import File, open  # noqa: A004
+    from squish_core.file import File
     from squish_core.layers import Layer, stream
     from squish_core.limits import Limits
-    from squish_core.plugins import Registry, registry
-    from squish_core.tensors import Tensor, Weight
+    from squish_core.opening import open  # noqa: A004
+    from squish_core.plugins.registry import Registry, registry
+    from squish_core.tensor import Tensor, Weight
 
 
 def __getattr__(name: str) -> object:

@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _NAMES = {
-    "squish_core.hookspecs": (
+    "squish_core.plugins.hookspecs": (
         "SQUISH_API", "BackendInfo", "CodecInfo", "ContainerInfo", "EncoderInfo", "Signature", "hookimpl",
     ),
     "squish_core.model": (
@@ -18,11 +18,11 @@ _NAMES = {
         "MissingPluginError", "SquishError", "TensorError", "TruncatedError", "UnknownFormatError",
         "UnsupportedVersionError",
     ),
-    "squish_core.kinds": ("kind_of",),
+    "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
-    "squish_core.source": ("Source", "check_plain_name"),
-    "squish_core.files": ("open_source",),
-    "squish_core.containers": (
+    "squish_core.io.source": ("Source", "check_plain_name"),
+    "squish_core.io.local": ("open_source",),
+    "squish_core.formats.base": (
         "Container", "Dropped", "Layout", "Options", "Refinement", "dropped_assets", "dropped_metadata", "only",
     ),
     "squish_core.codecs.base": (
@@ -33,22 +33,23 @@ _NAMES = {
     "squish_core.backends.base": (
         "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
     ),
-    "squish_core.backends.operands": ("delivered", "indices", "matrix_of", "operand", "routed"),
-    "squish_core.recipes": ("check_patterns",),
-    "squish_core.regions": ("decode_all", "full", "panels"),
-    "squish_core.plugins": ("Registry",),
-    "squish_core.chains": ("Chain",),
-    "squish_core.statistics": ("Statistics",),
-    "squish_core.writing": ("Outgoing", "Sink", "Stream"),
-    "squish_core.atomic": ("LockedFile", "appended_file", "atomic_file", "atomic_folder", "locked_file"),
-    "squish_core.conversion": ("Conversion", "convert", "outgoing"),
+    "squish_core.backends.checks": ("delivered", "indices", "matrix_of", "operand", "routed"),
+    "squish_core.conversion.rules": ("check_patterns",),
+    "squish_core.codecs.regions": ("decode_all", "full", "panels"),
+    "squish_core.plugins.registry": ("Registry",),
+    "squish_core.backends.chain": ("Chain",),
+    "squish_core.analysis.statistics": ("Statistics",),
+    "squish_core.io.sink": ("Outgoing", "Sink", "Stream"),
+    "squish_core.io.atomic": ("LockedFile", "appended_file", "atomic_file", "atomic_folder", "locked_file"),
+    "squish_core.conversion.convert": ("Conversion", "convert", "outgoing"),
     "squish_core.cli.output": ("Answer",),
     "squish_core.cli.progress": ("Progress",),
-    "squish_core.handles": ("File", "open"),
-    "squish_core.typed": ("dump_meta", "load_meta"),
-    "squish_core.digests": ("Digest", "check_digest"),
-    "squish_core.structure": ("check_extents", "check_name", "check_shape"),
-    "squish_core.known": ("lookalike",),
+    "squish_core.file": ("File",),
+    "squish_core.opening": ("open",),
+    "squish_core.formats.metadata": ("dump_meta", "load_meta"),
+    "squish_core.io.digest": ("Digest", "check_digest"),
+    "squish_core.formats.validate": ("check_extents", "check_name", "check_shape"),
+    "squish_core.plugins.catalog": ("lookalike",),
     "squish_core": ("dtypes",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
@@ -56,11 +57,7 @@ __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
     from squish_core import dtypes as dtypes
-    from squish_core.atomic import LockedFile as LockedFile
-    from squish_core.atomic import appended_file as appended_file
-    from squish_core.atomic import atomic_file as atomic_file
-    from squish_core.atomic import atomic_folder as atomic_folder
-    from squish_core.atomic import locked_file as locked_file
+    from squish_core.analysis.statistics import Statistics as Statistics
     from squish_core.backends.base import OPS as OPS
     from squish_core.backends.base import Availability as Availability
     from squish_core.backends.base import Backend as Backend
@@ -69,12 +66,12 @@ if TYPE_CHECKING:
     from squish_core.backends.base import Refused as Refused
     from squish_core.backends.base import Request as Request
     from squish_core.backends.base import Use as Use
-    from squish_core.backends.operands import delivered as delivered
-    from squish_core.backends.operands import indices as indices
-    from squish_core.backends.operands import matrix_of as matrix_of
-    from squish_core.backends.operands import operand as operand
-    from squish_core.backends.operands import routed as routed
-    from squish_core.chains import Chain as Chain
+    from squish_core.backends.chain import Chain as Chain
+    from squish_core.backends.checks import delivered as delivered
+    from squish_core.backends.checks import indices as indices
+    from squish_core.backends.checks import matrix_of as matrix_of
+    from squish_core.backends.checks import operand as operand
+    from squish_core.backends.checks import routed as routed
     from squish_core.cli.output import Answer as Answer
     from squish_core.cli.progress import Progress as Progress
     from squish_core.codecs.base import ByteCodec as ByteCodec
@@ -90,19 +87,13 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Short as Short
     from squish_core.codecs.base import Values as Values
     from squish_core.codecs.dense import Dense as Dense
-    from squish_core.containers import Container as Container
-    from squish_core.containers import Dropped as Dropped
-    from squish_core.containers import Layout as Layout
-    from squish_core.containers import Options as Options
-    from squish_core.containers import Refinement as Refinement
-    from squish_core.containers import dropped_assets as dropped_assets
-    from squish_core.containers import dropped_metadata as dropped_metadata
-    from squish_core.containers import only as only
-    from squish_core.conversion import Conversion as Conversion
-    from squish_core.conversion import convert as convert
-    from squish_core.conversion import outgoing as outgoing
-    from squish_core.digests import Digest as Digest
-    from squish_core.digests import check_digest as check_digest
+    from squish_core.codecs.regions import decode_all as decode_all
+    from squish_core.codecs.regions import full as full
+    from squish_core.codecs.regions import panels as panels
+    from squish_core.conversion.convert import Conversion as Conversion
+    from squish_core.conversion.convert import convert as convert
+    from squish_core.conversion.convert import outgoing as outgoing
+    from squish_core.conversion.rules import check_patterns as check_patterns
     from squish_core.errors import AmbiguousFormatError as AmbiguousFormatError
     from squish_core.errors import ClosedError as ClosedError
     from squish_core.errors import CodecError as CodecError
@@ -115,18 +106,34 @@ if TYPE_CHECKING:
     from squish_core.errors import TruncatedError as TruncatedError
     from squish_core.errors import UnknownFormatError as UnknownFormatError
     from squish_core.errors import UnsupportedVersionError as UnsupportedVersionError
-    from squish_core.files import open_source as open_source
-    from squish_core.handles import File as File
-    from squish_core.handles import open as open  # noqa: A004
-    from squish_core.hookspecs import SQUISH_API as SQUISH_API
-    from squish_core.hookspecs import BackendInfo as BackendInfo
-    from squish_core.hookspecs import CodecInfo as CodecInfo
-    from squish_core.hookspecs import ContainerInfo as ContainerInfo
-    from squish_core.hookspecs import EncoderInfo as EncoderInfo
-    from squish_core.hookspecs import Signature as Signature
-    from squish_core.hookspecs import hookimpl as hookimpl
-    from squish_core.kinds import kind_of as kind_of
-    from squish_core.known import lookalike as lookalike
+    from squish_core.file import File as File
+    from squish_core.formats.base import Container as Container
+    from squish_core.formats.base import Dropped as Dropped
+    from squish_core.formats.base import Layout as Layout
+    from squish_core.formats.base import Options as Options
+    from squish_core.formats.base import Refinement as Refinement
+    from squish_core.formats.base import dropped_assets as dropped_assets
+    from squish_core.formats.base import dropped_metadata as dropped_metadata
+    from squish_core.formats.base import only as only
+    from squish_core.formats.kinds import kind_of as kind_of
+    from squish_core.formats.metadata import dump_meta as dump_meta
+    from squish_core.formats.metadata import load_meta as load_meta
+    from squish_core.formats.validate import check_extents as check_extents
+    from squish_core.formats.validate import check_name as check_name
+    from squish_core.formats.validate import check_shape as check_shape
+    from squish_core.io.atomic import LockedFile as LockedFile
+    from squish_core.io.atomic import appended_file as appended_file
+    from squish_core.io.atomic import atomic_file as atomic_file
+    from squish_core.io.atomic import atomic_folder as atomic_folder
+    from squish_core.io.atomic import locked_file as locked_file
+    from squish_core.io.digest import Digest as Digest
+    from squish_core.io.digest import check_digest as check_digest
+    from squish_core.io.local import open_source as open_source
+    from squish_core.io.sink import Outgoing as Outgoing
+    from squish_core.io.sink import Sink as Sink
+    from squish_core.io.sink import Stream as Stream
+    from squish_core.io.source import Source as Source
+    from squish_core.io.source import check_plain_name as check_plain_name
     from squish_core.limits import Limits as Limits
     from squish_core.model import DENSE as DENSE
     from squish_core.model import SAME_BYTES as SAME_BYTES
@@ -143,22 +150,16 @@ if TYPE_CHECKING:
     from squish_core.model import Segment as Segment
     from squish_core.model import TensorSpec as TensorSpec
     from squish_core.model import Typed as Typed
-    from squish_core.plugins import Registry as Registry
-    from squish_core.recipes import check_patterns as check_patterns
-    from squish_core.regions import decode_all as decode_all
-    from squish_core.regions import full as full
-    from squish_core.regions import panels as panels
-    from squish_core.source import Source as Source
-    from squish_core.source import check_plain_name as check_plain_name
-    from squish_core.statistics import Statistics as Statistics
-    from squish_core.structure import check_extents as check_extents
-    from squish_core.structure import check_name as check_name
-    from squish_core.structure import check_shape as check_shape
-    from squish_core.typed import dump_meta as dump_meta
-    from squish_core.typed import load_meta as load_meta
-    from squish_core.writing import Outgoing as Outgoing
-    from squish_core.writing import Sink as Sink
-    from squish_core.writing import Stream as Stream
+    from squish_core.opening import open as open  # noqa: A004
+    from squish_core.plugins.catalog import lookalike as lookalike
+    from squish_core.plugins.hookspecs import SQUISH_API as SQUISH_API
+    from squish_core.plugins.hookspecs import BackendInfo as BackendInfo
+    from squish_core.plugins.hookspecs import CodecInfo as CodecInfo
+    from squish_core.plugins.hookspecs import ContainerInfo as ContainerInfo
+    from squish_core.plugins.hookspecs import EncoderInfo as EncoderInfo
+    from squish_core.plugins.hookspecs import Signature as Signature
+    from squish_core.plugins.hookspecs import hookimpl as hookimpl
+    from squish_core.plugins.registry import Registry as Registry
 
 
 def __getattr__(name: str) -> Any:

@@ -12,9 +12,9 @@ from attrs import field, frozen
 
 from squish_core import dtypes
 from squish_core.errors import LimitError
-from squish_core.handles import File
+from squish_core.file import File
 from squish_core.limits import GIB
-from squish_core.tensors import Tensor
+from squish_core.tensor import Tensor
 
 THREADS = 2
 _LAYER = re.compile(r"(?:^|\.)(?:layers|blk|blocks|h|block|layer)\.(\d+)\.")

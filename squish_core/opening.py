@@ -3,24 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve
 
-from squish_core.containers import Options
-from squish_core.detection import compressed_by, detect, unrefined
-from squish_core.errors import FormatError
+from squish_core.conversion.rules import parse_format
+from squish_core.errors import FormatError, SquishError
+from squish_core.file import File
+from squish_core.formats.base import Options
+from squish_core.formats.detect import compressed_by, detect, unrefined
+from squish_core.formats.validate import check_index, lookalike_names
 from squish_core.guard import guarded, uncollected
-from squish_core.hookspecs import ContainerInfo
-from squish_core.limits import Limits
+from squish_core.io.local import open_folder, open_source
+from squish_core.io.source import Source
+from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, Part, Segment
-from squish_core.plugins import Registry
-from squish_core.recipes import parse_format
-from squish_core.source import Source
-from squish_core.structure import check_index, lookalike_names
+from squish_core.plugins.hookspecs import ContainerInfo
+from squish_core.plugins.registry import Registry
+from squish_core.plugins.registry import registry as installed
 
 if TYPE_CHECKING:
-    from squish_core.containers import Refinement
+    from squish_core.formats.base import Refinement
+
+
+def open(  # noqa: A001
+    target: Any,
+    format: str | None = None,  # noqa: A002
+    *,
+    assets: Any = None,
+    strict: bool = False,
+    mmap: bool = True,
+    limits: Limits | None = None,
+    registry: Registry | None = None,
+) -> File:
+    """Open a file, a folder or bytes; reads the header only.
+
+    `format` is `ID[:key=value,...]`, a container and options of opening, and is obeyed or fails. `assets` is a
+    folder with the config, tokenizer and the like that do not lie beside the file. `strict` fails on warnings too,
+    and reads the further files whose digest the header names. `mmap=False` reads into memory what is otherwise mapped:
+    slower, but a file that is cut, or a disk that fails, while its weights are in use is never a signal. Raises a
+    `SquishError`.
+    """
+    registry = registry or installed()
+    limits = limits or default()
+    if not isinstance(limits, Limits):
+        raise SquishError("limits= is no Limits", expected="Limits(tensors=..., ...)", found=repr(limits), code="usage")
+    source = open_source(target) if mmap else open_source(target).unmapped()
+    try:
+        source = decompress(source, registry, limits)
+        lent = source.lend(open_folder(assets)) if assets is not None else ()
+        index = with_assets(read_index(source, registry, limits, format), source, lent)
+        if problems := source.problems():
+            index = evolve(index, problems=(*index.problems, *problems))
+        file = File(source, index, registry, limits)
+        if strict:
+            fail_on_warnings(file)
+        return file
+    except BaseException:
+        if source is not target:
+            source.close()
+        raise
+
+
+def fail_on_warnings(file: File) -> None:
+    """Strict mode: the first warning or error is raised, a wrong digest of a whole file included."""
+    from squish_core.io.digest import file_problems
+
+    for problem in chain(file.problems, file_problems(file)):
+        if problem.severity != "note":
+            raise FormatError(
+                f"{problem.message} (strict)", file=file.name, tensor=problem.where or None, code=problem.code,
+                hint="`squish verify` lists all findings.",
+            )  # fmt: skip
 
 
 def decompress(source: Source, registry: Registry, limits: Limits) -> Source:

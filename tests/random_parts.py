@@ -6,7 +6,7 @@ import numpy as np
 
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorSpec, dtypes
-from squish_core.tensors import Tensor
+from squish_core.tensor import Tensor
 from squish_core.testing.sources import memory_file
 
 FLOATS = ("f32", "f16", "bf16")

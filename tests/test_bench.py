@@ -8,45 +8,46 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from squish_core import measuring, plugins
+from squish_core.analysis import benchmark
 from squish_core.cli.app import run
+from squish_core.plugins import registry
 
 DATA = Path(__file__).with_name("data")
 
 
 def test_a_file_is_opened_decoded_and_multiplied_on_every_backend() -> None:
-    found = measuring.bench(DATA / "sample.safetensors")
+    found = benchmark.bench(DATA / "sample.safetensors")
     assert found.rows[0].what == "open"
     backends = {row.backend for row in found.rows if row.what == "linear"}
-    assert backends in (set(), set(plugins.registry().backends))
+    assert backends in (set(), set(registry.registry().backends))
     for row in found.rows:
         assert row.refused or (row.seconds and row.rate and row.ratio), row
 
 
 def test_every_codec_that_encodes_is_in_the_synthetic_file() -> None:
     names = set()
-    for file in measuring.synthetic(plugins.registry(), 256, 3 * measuring.ROWS * 256):
+    for file in benchmark.synthetic(registry.registry(), 256, 3 * benchmark.ROWS * 256):
         (name,) = file
         names.add(name)
         values = file[name].numpy()
-        assert values.shape == (3 * measuring.ROWS, 256)
+        assert values.shape == (3 * benchmark.ROWS, 256)
         for panel in np.split(values, 3):  # equal, and what was encoded within reason
-            assert panel.tobytes() == values[: measuring.ROWS].tobytes()
+            assert panel.tobytes() == values[: benchmark.ROWS].tobytes()
     assert {"int8", "int4", "q4_0", "q8_0"} <= names
 
 
 def test_a_synthetic_matrix_is_stored_in_more_bytes_than_the_last_level_cache_has(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(measuring, "last_level", lambda: 1 << 19)
-    for file in measuring.synthetic(plugins.registry(), 256):
+    monkeypatch.setattr(benchmark, "last_level", lambda: 1 << 19)
+    for file in benchmark.synthetic(registry.registry(), 256):
         assert all(file[name].nbytes > 1 << 19 for name in file)
 
 
 def test_the_command_prints_ratios_or_one_document(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "last_level", lambda: 1 << 19)
+    monkeypatch.setattr(benchmark, "last_level", lambda: 1 << 19)
     assert run(["bench", str(DATA / "sample.safetensors"), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["limits"]["read"] > 0

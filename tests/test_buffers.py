@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from squish_core import buffers, dtypes
-from squish_core.buffers import Buffer
+from squish_core import dtypes
 from squish_core.errors import SquishError
+from squish_core.io import buffer as buffer_module
+from squish_core.io.buffer import Buffer
 
 RAW = np.arange(6, dtype="<f4")
 
@@ -84,9 +85,9 @@ def test_the_capsule_states_types_that_numpy_lacks(dtype: str, code: int, bits: 
     shape = (2, 24 // 2 // (bits // 8))
     held = buffer(dtype, shape)
     capsule = held.__dlpack__(max_version=(1, 1))
-    managed = buffers._Versioned.from_address(pointer(capsule, b"dltensor_versioned"))
+    managed = buffer_module._Versioned.from_address(pointer(capsule, b"dltensor_versioned"))
     tensor = managed.tensor
-    assert (managed.major, managed.minor, managed.flags) == (1, 0, buffers._IS_COPIED)
+    assert (managed.major, managed.minor, managed.flags) == (1, 0, buffer_module._IS_COPIED)
     assert (tensor.code, tensor.bits, tensor.lanes, tensor.ndim, tensor.byte_offset) == (code, bits, 1, 2, 0)
     assert tuple(tensor.shape[:2]) == shape
     assert ctypes.string_at(tensor.data, held.nbytes) == bytes(held.raw)
@@ -94,8 +95,8 @@ def test_the_capsule_states_types_that_numpy_lacks(dtype: str, code: int, bits: 
 
 def held_after_a_sweep() -> int:
     gc.collect()
-    buffers._sweep()
-    return len(buffers._alive)
+    buffer_module._sweep()
+    return len(buffer_module._alive)
 
 
 @pytest.mark.parametrize("version", [None, (1, 0)])
@@ -118,7 +119,7 @@ def test_the_next_capsule_clears_those_that_were_dropped() -> None:
     before = held_after_a_sweep()
     for _ in range(100):
         buffer().__dlpack__()
-    assert len(buffers._alive) <= before + 1
+    assert len(buffer_module._alive) <= before + 1
 
 
 @pytest.mark.parametrize("wrap", [Buffer, Plain], ids=["1.0", "0"])

@@ -17,7 +17,7 @@ def consume(root: str, dtype: str, raw: bytes) -> list:  # type: ignore[type-arg
     import torch
 
     sys.path.insert(0, root)
-    from squish_core.buffers import Buffer
+    from squish_core.io.buffer import Buffer
 
     buffer = Buffer(memoryview(raw), dtype, (2, len(raw) // torch_width(dtype) // 2))
     tensor = torch.from_dlpack(buffer)
@@ -34,8 +34,8 @@ def write(root: str, path: str) -> list:  # type: ignore[type-arg]
     import torch
 
     sys.path.insert(0, root)
-    from squish_core.buffers import Buffer, copy_of_dlpack
-    from squish_core.files import FileSource
+    from squish_core.io.buffer import Buffer, copy_of_dlpack
+    from squish_core.io.local import FileSource
 
     source, stored = FileSource(Path(path)), Path(path).read_bytes()
     buffer = Buffer(source.view(0, source.size), "u8", (source.size,), source.writable_view(0, source.size))

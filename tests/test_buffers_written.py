@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.buffers import _IS_COPIED, Buffer, _Managed, _Versioned
 from squish_core.errors import SquishError
-from squish_core.files import FileSource
-from squish_core.source import BytesSource, Source
+from squish_core.io.buffer import _IS_COPIED, Buffer, _Managed, _Versioned
+from squish_core.io.local import FileSource
+from squish_core.io.source import BytesSource, Source
 
 COUNT = 1 << 18
 """Values of the large tensor, which is mapped; eight are copied."""

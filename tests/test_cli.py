@@ -17,7 +17,6 @@ import pytest
 
 pytest.importorskip("typer")
 
-from squish_core import plugins
 from squish_core.api import (
     DENSE,
     Container,
@@ -39,9 +38,10 @@ from squish_core.cli import main
 from squish_core.cli.listings import listed
 from squish_core.cli.output import plain_data
 from squish_core.cli.summaries import shortened
-from squish_core.containers import Layout
 from squish_core.errors import ConflictError, SquishError
-from squish_core.journal import Journal, write_journal
+from squish_core.formats.base import Layout
+from squish_core.io.journal import Journal, write_journal
+from squish_core.plugins import registry
 
 NAMES = {"a.weight": [[1.0, 2.0], [3.0, 4.0]], "a.bias": [5.0, 6.0], "b.weight": [[7.0, 8.0], [9.0, 1.0]]}
 META = {"name": "toy\nsecond line", "vocabulary": [f"w{i}" for i in range(100)]}
@@ -123,12 +123,12 @@ def write(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., plugins.Registry]:
+def install(monkeypatch: pytest.MonkeyPatch) -> Callable[..., registry.Registry]:
     """Make a registry of the core, the toy format and more plugins the default one."""
 
-    def make(*extra: Any, points: Any = (), **options: Any) -> plugins.Registry:
-        found = plugins.Registry("", extra=[ToyPlugin(), *extra], entry_points=lambda: points, **options)
-        monkeypatch.setattr(plugins, "_default", found)
+    def make(*extra: Any, points: Any = (), **options: Any) -> registry.Registry:
+        found = registry.Registry("", extra=[ToyPlugin(), *extra], entry_points=lambda: points, **options)
+        monkeypatch.setattr(registry, "_default", found)
         return found
 
     module = ModuleType("toy_format")
@@ -327,7 +327,7 @@ def test_a_question_is_not_ended_twice() -> None:
 
 
 def test_verify_names_the_file_as_it_was_given_and_a_shard_where_it_is_the_reason(tmp_path: Path) -> None:
-    from squish_core.checking import verify
+    from squish_core.analysis.verify import verify
 
     (tmp_path / "empty.toy").touch()
     assert verify(tmp_path / "empty.toy").file == str(tmp_path / "empty.toy")
@@ -526,9 +526,9 @@ def test_a_command_of_an_absent_package_says_what_to_install(
 
 
 def test_help_tells_each_command_in_a_whole_sentence(squish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plugins, "_default", plugins.Registry(""))
+    monkeypatch.setattr(registry, "_default", registry.Registry(""))
     monkeypatch.setenv("COLUMNS", "80")
-    for command in ([], ["cache"]) if "npydir" in plugins.registry().containers else ([],):
+    for command in ([], ["cache"]) if "npydir" in registry.registry().containers else ([],):
         told = squish(*command, "--help").out.partition("Commands:")[2]
         assert told
         assert "..." not in told
@@ -649,7 +649,7 @@ def test_doctor_survives_settings_that_cannot_be_read(squish: Any, monkeypatch: 
     def unreadable() -> Any:
         raise ConflictError("plugin settings cannot be read")
 
-    monkeypatch.setattr(plugins, "registry", unreadable)
+    monkeypatch.setattr(registry, "registry", unreadable)
     assert squish("doctor").code == 1
     assert squish("formats").code == 2
 
@@ -708,7 +708,7 @@ def test_an_interrupt_gives_130(squish: Any, write: Any, monkeypatch: pytest.Mon
     def interrupted(*args: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("squish_core.checking.verify", interrupted)
+    monkeypatch.setattr("squish_core.verify", interrupted)
     ran = squish("verify", write())
     assert (ran.code, ran.out, ran.err) == (130, "", "interrupted\n")
 

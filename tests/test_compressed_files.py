@@ -13,7 +13,7 @@ import zstandard
 
 import squish_core as squish
 from squish_core.errors import FormatError, UnknownFormatError
-from squish_core.plugins import Registry
+from squish_core.plugins.registry import Registry
 
 BOX = toys.box({"w": np.ones((2, 3), np.float32)})
 FRAME = zstandard.ZstdCompressor().compress(BOX)

@@ -11,10 +11,11 @@ import toys
 from attrs import evolve
 
 import squish_core as squish
-from squish_core import api, plugins
+from squish_core import api
 from squish_core.cli import main
 from squish_core.errors import ConflictError, SquishError
-from squish_core.plugins import Registry
+from squish_core.plugins import registry as registry_module
+from squish_core.plugins.registry import Registry
 
 VALUES = np.random.default_rng(0).standard_normal((4, 8)).astype(np.float32)
 BOX = toys.box({"dense": VALUES, "rows": toys.rows(VALUES)})
@@ -58,7 +59,7 @@ def test_the_error_names_all_who_bring_the_id_and_how_to_choose() -> None:
 
 @pytest.mark.parametrize("kind", ["container", "codec", "backend", "encoder"])
 def test_an_id_of_any_kind_is_refused_where_it_is_used(kind: str) -> None:
-    info = plugins.INFOS[kind](id="acme.x", title="x", factory="toys:Rows")
+    info = registry_module.INFOS[kind](id="acme.x", title="x", factory="toys:Rows")
     registry = installed(a=brings(**{f"{kind}s": [info]}), b=brings(**{f"{kind}s": [info]}))
     name: Any = api.CodecSpec("acme.x") if kind == "encoder" else "acme.x"
     refused(lambda: getattr(registry, kind)(name))
@@ -149,7 +150,7 @@ def test_a_file_compressed_by_a_codec_in_conflict_is_refused() -> None:
 @pytest.fixture
 def in_conflict(monkeypatch: pytest.MonkeyPatch) -> Registry:
     registry = installed(a=brings(codecs=[ROWS]))
-    monkeypatch.setattr(plugins, "_default", registry)
+    monkeypatch.setattr(registry_module, "_default", registry)
     return registry
 
 

@@ -15,9 +15,9 @@ import toys
 import squish_core as squish
 from squish_core import api
 from squish_core.cli import checks
+from squish_core.conversion.rules import nearest, parse_format, parse_spec
 from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
-from squish_core.plugins import Registry
-from squish_core.recipes import nearest, parse_format, parse_spec
+from squish_core.plugins.registry import Registry
 
 VALUES = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
 MIXED = {
@@ -74,7 +74,7 @@ def test_reports_say_what_happened_in_a_line(run: Any) -> None:
 
 
 def test_the_same_codec_with_other_parameters_is_no_copy() -> None:
-    from squish_core.matching import wider
+    from squish_core.conversion.compatible import wider
 
     def stored(index: str, **params: Any) -> api.Encoding:
         parts = {"data": api.Part(dtype="f32", shape=(2, 2)), "index": api.Part(dtype=index, shape=(2, 2))}
@@ -388,7 +388,7 @@ def test_what_is_not_carried_is_listed(tmp_path: Path) -> None:
     from attrs import evolve
 
     from squish_core import api
-    from squish_core.handles import File
+    from squish_core.file import File
 
     file = squish.open(toys.box({"w": VALUES}), registry=toys.registry())
     extra = api.Part(dtype="f32", shape=(1,), data=b"\0\0\0\0")

@@ -11,9 +11,10 @@ import pytest
 from squish_safetensors.header import dump_header
 
 import squish_core as squish
-from squish_core import deleting, writing
 from squish_core.api import SquishError
 from squish_core.cli import main
+from squish_core.conversion import delete_source
+from squish_core.io import sink
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {"a.weight": RNG.normal(size=(32, 64)).astype(np.float32), "norm": np.ones(64, np.float32)}
@@ -129,8 +130,8 @@ def test_what_was_written_wrong_saves_the_source(
         "cut": lambda: os.truncate(next((target / "tensors").glob("a__weight__[qp]*.npy")), 130),
         "a tensor lost": lambda: (target / "manifest.json").write_text('{"norm": "norm"}'),
     }[damage]
-    delete = deleting.delete
-    monkeypatch.setattr("squish_core.conversion.delete", lambda *told: (harm(), delete(*told)))
+    delete = delete_source.delete
+    monkeypatch.setattr("squish_core.conversion.convert.delete", lambda *told: (harm(), delete(*told)))
     with pytest.raises(SquishError, match="was not deleted"):
         squish.convert(model, target, "npydir", encode, delete_source=True)
     assert kept(model)
@@ -143,7 +144,7 @@ def test_what_was_written_wrong_saves_the_source(
 def test_the_source_stays_when_the_target_differs_in_one_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, numbers: np.ndarray, byte: int
 ) -> None:
-    source, target, delete = tmp_path / "m.safetensors", tmp_path / "out.safetensors", deleting.delete
+    source, target, delete = tmp_path / "m.safetensors", tmp_path / "out.safetensors", delete_source.delete
     source.write_bytes(dump_header([("w", dtype, numbers.shape)], {}) + numbers.tobytes())
 
     def damage_and_delete(*args: object) -> None:
@@ -152,7 +153,7 @@ def test_the_source_stays_when_the_target_differs_in_one_bit(
         target.write_bytes(content)
         delete(*args)
 
-    monkeypatch.setattr("squish_core.conversion.delete", damage_and_delete)
+    monkeypatch.setattr("squish_core.conversion.convert.delete", damage_and_delete)
     with pytest.raises(SquishError) as caught:
         squish.convert(source, target, delete_source=True)
     assert caught.value.code == "delete"
@@ -163,7 +164,7 @@ def test_a_write_that_fails_deletes_nothing(tmp_path: Path, model: Path, monkeyp
     def full(sink: object, data: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(writing.Sink, "write", full)
+    monkeypatch.setattr(sink.Sink, "write", full)
     with pytest.raises((SquishError, OSError)):
         squish.convert(model, tmp_path / "out", "npydir", delete_source=True)
     assert kept(model)
@@ -171,13 +172,13 @@ def test_a_write_that_fails_deletes_nothing(tmp_path: Path, model: Path, monkeyp
 
 def test_a_source_replaced_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = shard(tmp_path / "m.safetensors")
-    agrees = deleting._agrees
+    agrees = delete_source._agrees
 
     def replacing(*told: object) -> bool:
         shard(tmp_path / "new").replace(source)
         return agrees(*told)
 
-    monkeypatch.setattr(deleting, "_agrees", replacing)
+    monkeypatch.setattr(delete_source, "_agrees", replacing)
     with pytest.raises(SquishError, match="replaced"):
         squish.convert(source, tmp_path / "out", "npydir", delete_source=True)
     assert kept(source)

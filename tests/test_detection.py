@@ -15,9 +15,9 @@ import toys
 
 import squish_core as squish
 from squish_core.api import AmbiguousFormatError, FormatError, Signature, SquishError, UnknownFormatError
-from squish_core.detection import detect
-from squish_core.known import lookalike
-from squish_core.source import BytesSource
+from squish_core.formats.detect import detect
+from squish_core.io.source import BytesSource
+from squish_core.plugins.catalog import lookalike
 
 EMPTY = toys.box({})
 SAMPLES = Path(__file__).parent / "data"
@@ -118,7 +118,7 @@ def test_a_folder_is_recognised_by_its_members(tmp_path: Path) -> None:
     with pytest.raises(UnknownFormatError, match="folder that no installed format"):
         squish.open(tmp_path, registry=known)
     (tmp_path / "weights.idx").write_bytes(b"x")
-    from squish_core.files import open_source
+    from squish_core.io.local import open_source
 
     assert detect(open_source(tmp_path), known) == "folder"
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 import squish_core as squish
 from squish_core import api
 from squish_core.cli.checks import report_lines
-from squish_core.crc32c import Crc32c
-from squish_core.digests import Digest, check_digest
-from squish_core.handles import File
+from squish_core.file import File
+from squish_core.io.crc32c import Crc32c
+from squish_core.io.digest import Digest, check_digest
 
 
 def crc(data: bytes) -> str:

@@ -7,12 +7,12 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from squish_core import distances
-from squish_core.distances import Distance
+from squish_core.analysis import metrics
+from squish_core.analysis.metrics import Distance
 
 
 def test_panels_add_up_to_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distances, "_STEP", 7)
+    monkeypatch.setattr(metrics, "_STEP", 7)
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((2, 5, 9))
     distance = Distance()

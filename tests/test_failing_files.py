@@ -21,8 +21,8 @@ import toys
 
 import squish_core as squish
 from squish_core.api import FormatError, SquishError, TruncatedError
-from squish_core.files import open_source
-from squish_core.plugins import Registry
+from squish_core.io.local import open_source
+from squish_core.plugins.registry import Registry
 
 HERE = Path(__file__).parent
 DATA = HERE / "data"
@@ -199,7 +199,7 @@ first = sys.modules["first"] = types.ModuleType("first")  # modules are cleared 
 import squish_core as squish, toys
 first.file = squish.open(sys.argv[1], registry=toys.registry())
 first.tensors = list(first.file.values())
-sys.modules_kept = [first, sys.modules["squish_core.files"]]
+sys.modules_kept = [first, sys.modules["squish_core.io.local"]]
 """
     done = run(script, path)
     assert (done.returncode, done.stderr) == (0, "")

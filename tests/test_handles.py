@@ -14,11 +14,11 @@ import toys
 import squish_core as squish
 from squish_core import api
 from squish_core.errors import CodecError, FormatError, LimitError, MissingPluginError, SquishError, TensorError
+from squish_core.formats.metadata import dump_meta, load_meta
+from squish_core.io.source import BytesSource
 from squish_core.limits import Limits
 from squish_core.model import Typed
-from squish_core.source import BytesSource
 from squish_core.testing import CountingSource
-from squish_core.typed import dump_meta, load_meta
 
 VALUES = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
 BOX = toys.box({"w": VALUES, "q": toys.rows(VALUES), "bias": VALUES[0]}, {"name": "toy"}, {"config.json": b"{}"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from squish_core.kinds import BIAS, CONVOLUTION, EMBEDDING, HEAD, NORM, ROUTER, kind_of
+from squish_core.formats.kinds import BIAS, CONVOLUTION, EMBEDDING, HEAD, NORM, ROUTER, kind_of
 
 NAMES = {
     EMBEDDING: (

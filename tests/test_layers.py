@@ -11,8 +11,8 @@ import pytest
 
 import squish_core as squish
 from squish_core.api import CodecError, CodecSpec, LimitError, TensorSpec
-from squish_core.handles import File
-from squish_core.tensors import Tensor
+from squish_core.file import File
+from squish_core.tensor import Tensor
 from squish_core.testing.sources import memory_file
 
 LAYER = 4 * 64 * 1024 * 2

@@ -12,7 +12,7 @@ import pytest
 import toys
 
 import squish_core as squish
-from squish_core.regions import PANEL_BYTES
+from squish_core.codecs.regions import PANEL_BYTES
 
 SHAPE = (8192, 1024)  # 32 MiB in f32, 8 MiB of codes
 X = np.ones((2, SHAPE[1]), np.float32)

@@ -10,8 +10,8 @@ import pytest
 import toys
 
 import squish_core as squish
+from squish_core.conversion.rename import parse_names
 from squish_core.errors import FormatError
-from squish_core.naming import parse_names
 
 PAIRS = {
     "token_embd.weight": "model.embed_tokens.weight",

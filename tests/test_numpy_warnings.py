@@ -15,7 +15,7 @@ import squish_core as squish
 from squish_core import api, dtypes
 from squish_core.codecs.base import Codec
 from squish_core.errors import SquishError
-from squish_core.plugins import Registry
+from squish_core.plugins.registry import Registry
 from squish_core.testing.sources import memory_file
 
 SHAPE = 64, 256

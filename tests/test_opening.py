@@ -11,10 +11,10 @@ import toys
 
 import squish_core as squish
 from squish_core import api
-from squish_core.checking import verify
+from squish_core.analysis.verify import verify
 from squish_core.errors import FormatError
 from squish_core.limits import Limits
-from squish_core.plugins import Registry
+from squish_core.plugins.registry import Registry
 
 VALUES = np.ones((2, 3), np.float32)
 

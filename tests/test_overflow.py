@@ -14,9 +14,9 @@ import toys
 import squish_core as squish
 from squish_core import api
 from squish_core.codecs.base import Codec
+from squish_core.conversion.rules import expand, parse_spec
 from squish_core.errors import CodecError, SquishError
-from squish_core.plugins import Registry
-from squish_core.recipes import expand, parse_spec
+from squish_core.plugins.registry import Registry
 
 SHAPE = 32, 256
 VALUES = np.random.default_rng(7).standard_normal(SHAPE).astype(np.float32)

@@ -16,7 +16,7 @@ from random_parts import random_tensor
 
 from squish_core.api import CodecSpec, SquishError
 from squish_core.backends.base import UNCOVERED
-from squish_core.tensors import Tensor, Weight
+from squish_core.tensor import Tensor, Weight
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 N_VECTORS = (1, 2, 5, 9)

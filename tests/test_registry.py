@@ -12,9 +12,9 @@ import pytest
 import toys
 
 from squish_core import api
+from squish_core.conversion.rules import expand
 from squish_core.errors import ConflictError, MissingPluginError, SquishError
-from squish_core.plugins import Registry
-from squish_core.recipes import expand
+from squish_core.plugins.registry import Registry
 
 
 def point(name: str, load: Any, dist: str | None = None) -> Any:
@@ -206,7 +206,7 @@ def test_listing_plugins_imports_no_implementation() -> None:
     known = Registry()
     entries = [entry for table in (known.containers, known.codecs, known.backends) for entry in table.values()]
     implementations = {entry.info.factory.partition(":")[0] for entry in entries}
-    assert not found & {"numpy", "zstandard", "cbor2", "ml_dtypes", "squish_core.handles", *implementations}
+    assert not found & {"numpy", "zstandard", "cbor2", "ml_dtypes", "squish_core.file", *implementations}
 
 
 def test_importing_the_package_imports_almost_nothing() -> None:

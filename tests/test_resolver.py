@@ -11,10 +11,11 @@ import pytest
 import toys
 
 import squish_core as squish
-from squish_core import api, chains
-from squish_core.chains import human
+from squish_core import api
+from squish_core.backends import chain
+from squish_core.backends.chain import human
+from squish_core.backends.resolve import resolve
 from squish_core.errors import MissingPluginError, SquishError, TensorError
-from squish_core.resolver import resolve
 
 DENSE, ROWS = (api.Encoding(codec=api.CodecSpec(name), label=name) for name in ("dense", "toy.rows"))
 FLOATS = np.ones((4, 6), np.float32)
@@ -158,8 +159,8 @@ def test_long_parameters_are_told_once() -> None:
     rows = api.CodecSpec("dense", {"word": "u8", "layout": "as it has never been seen"})
     inner = api.CodecSpec("wrapping", {}, long)
     short = api.CodecSpec("short", {"bits": 4})
-    assert chains._brief([inner, short, inner]) == {str(inner): "wrapping(dense)", str(short): "short:bits=4"}
-    assert chains._brief([long, rows]) == {
+    assert chain._brief([inner, short, inner]) == {str(inner): "wrapping(dense)", str(short): "short:bits=4"}
+    assert chain._brief([long, rows]) == {
         str(long): str(long),
         str(rows): str(rows),
     }  # nothing else tells them apart
@@ -200,7 +201,7 @@ def test_features_that_are_not_declared_are_refused(features: Any, said: str) ->
 
 
 def test_a_format_without_recipes_refuses_in_words() -> None:
-    info = api.ContainerInfo(id="toy.bare", title="x", factory="squish_core.containers:Container")
+    info = api.ContainerInfo(id="toy.bare", title="x", factory="squish_core.formats.base:Container")
     with pytest.raises(SquishError):
         toys.registry(toys.plugin(squish_containers=[info])).resolve(container="toy.bare")
     with pytest.raises(MissingPluginError, match="pip install squish-squizd"):

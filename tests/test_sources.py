@@ -12,8 +12,8 @@ import toys
 
 import squish_core as squish
 from squish_core.api import ClosedError, FormatError, Source, TruncatedError
-from squish_core.files import open_source
-from squish_core.source import BytesSource
+from squish_core.io.local import open_source
+from squish_core.io.source import BytesSource
 
 DATA = bytes(range(256)) * 40
 

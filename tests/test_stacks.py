@@ -10,8 +10,8 @@ import toys
 from attrs import evolve
 
 import squish_core as squish
+from squish_core.analysis.stacks import complete_stacks, rows_of
 from squish_core.api import Encoding, File, Segment
-from squish_core.stacks import complete_stacks, rows_of
 
 VALUES = np.arange(24, dtype="<f4").reshape(4, 3, 2)
 AFFIXES = ("experts.", ".up")

@@ -16,15 +16,15 @@ from typing import Any
 import kills
 import pytest
 
-from squish_core import locks
-from squish_core.atomic import atomic_file, atomic_folder
-from squish_core.files import common_mode
-from squish_core.temporaries import temporaries, torn_appends
+from squish_core.io import locks
+from squish_core.io.atomic import atomic_file, atomic_folder
+from squish_core.io.local import common_mode
+from squish_core.io.temporaries import temporaries, torn_appends
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks, no SIGKILL")
 
 WORK = """
-from squish_core.atomic import atomic_file, atomic_folder
+from squish_core.io.atomic import atomic_file, atomic_folder
 
 def prepare(folder):
     if {file!r}:
@@ -131,7 +131,7 @@ def test_a_temporary_removed_between_its_creation_and_its_lock_is_created_again(
             removed[0].unlink()
         return wait(fd)
 
-    monkeypatch.setattr("squish_core.temporaries.wait_lock", remove_first)
+    monkeypatch.setattr("squish_core.io.temporaries.wait_lock", remove_first)
     write_file(tmp_path / "out")
     assert len(removed) == 1
     assert os.listdir(tmp_path) == ["out"]
@@ -240,7 +240,8 @@ def test_the_mode_of_a_folder_is_what_it_and_its_files_have_in_common(tmp_path: 
 
 def test_a_torn_append_is_listed_with_the_bytes_it_left(tmp_path: Path) -> None:
     code = (
-        "import os, signal, sys; from pathlib import Path; from squish_core.atomic import appended_file, locked_file\n"
+        "import os, signal, sys; from pathlib import Path\n"
+        "from squish_core.io.atomic import appended_file, locked_file\n"
         "with locked_file(Path(sys.argv[1])) as lock, appended_file(lock) as sink:\n"
         "    sink.write(bytes(1 << 21)); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -13,7 +13,7 @@ import writeback_samples as samples
 
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorSpec, dtypes
-from squish_core.handles import File
+from squish_core.file import File
 from squish_core.testing.sources import memory_file
 from squish_core.testing.writeback import WritebackError, check_conversion
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from squish_core import syncing
-from squish_core.atomic import atomic_file, atomic_folder
 from squish_core.errors import FormatError
 from squish_core.guard import guarded
-from squish_core.writing import Sink
+from squish_core.io import fsync
+from squish_core.io.atomic import atomic_file, atomic_folder
+from squish_core.io.sink import Sink
 
 
 def names(folder: Path) -> list[str]:
@@ -65,7 +65,7 @@ def test_everything_is_synced_before_it_takes_its_place(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(os, "fsync", watched)
     with atomic_folder(target) as sink:
-        for number in range(2 * syncing.MOST):
+        for number in range(2 * fsync.MOST):
             with sink.member(f"{number}", "inner") as member:
                 member.write(bytes(number))
     paths = [target, *target.rglob("*")]
@@ -76,7 +76,7 @@ def test_everything_is_synced_before_it_takes_its_place(tmp_path: Path, monkeypa
 def test_a_long_file_is_on_its_way_while_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = list[int]()
     monkeypatch.setattr(os, "fsync", synced.append)
-    monkeypatch.setattr("squish_core.writing.STEP", 1 << 21)
+    monkeypatch.setattr("squish_core.io.sink.STEP", 1 << 21)
     with atomic_file(tmp_path / "out") as sink:
         for _ in range(5):
             sink.write(bytes(1 << 20))

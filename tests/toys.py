@@ -13,7 +13,7 @@ from attrs import evolve
 
 from squish_core import api
 from squish_core.api import dtypes
-from squish_core.plugins import Registry
+from squish_core.plugins.registry import Registry
 
 
 def registry(*extra: Any, plugins: str = "", points: Iterable[Any] = (), **settings: Any) -> Registry:

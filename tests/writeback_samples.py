@@ -13,7 +13,7 @@ import numpy as np
 from ml_dtypes import bfloat16
 
 import squish_core as squish
-from squish_core.handles import File
+from squish_core.file import File
 
 ROOT = Path(__file__).resolve().parents[1]
 ARCHIVES = ("plugins/npydir/tests/data/squish-9.34.15.tar.xz", "plugins/ane_backend/tests/data/packages.zip")

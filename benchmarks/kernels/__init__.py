@@ -16,11 +16,11 @@ from benchmarks.decoding import finite_blocks
 from benchmarks.plot import dots
 from benchmarks.table import Row, Section, markdown
 from squish_core.api import CodecSpec, Encoding, FileRef, Index, Part, Segment, TensorSpec, dtypes
-from squish_core.handles import File
+from squish_core.file import File
+from squish_core.io.source import BytesSource
 from squish_core.limits import DEFAULT
-from squish_core.plugins import registry
-from squish_core.source import BytesSource
-from squish_core.tensors import Tensor
+from squish_core.plugins.registry import registry
+from squish_core.tensor import Tensor
 
 CODECS = {
     "INT4 g32": CodecSpec("affine", {"bits": 4, "group_size": 32}),

@@ -12,7 +12,7 @@ from squish_cpu.layouts import aligned
 from benchmarks.kernels import CODECS, NUMBERS, ROUNDS, Peer, instructions, judged, limits, peers, section, tensors
 from benchmarks.table import Row, Section
 from squish_core.api import SquishError
-from squish_core.tensors import Tensor
+from squish_core.tensor import Tensor
 
 SHAPE = (4096, 4096)
 PEERS = {

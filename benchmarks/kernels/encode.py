@@ -13,7 +13,7 @@ from squish_cpu.library import THREADS
 from benchmarks.kernels import CODECS, NUMBERS, ROUNDS, Peer, instructions, judged, limits, peers, section
 from benchmarks.table import Row, Section
 from squish_core.api import CodecSpec, TensorSpec
-from squish_core.plugins import registry
+from squish_core.plugins.registry import registry
 
 SHAPE = (2048, 4096)
 Q4_0 = {

@@ -11,7 +11,7 @@ import oracles
 from benchmarks.kernels import CODECS, NUMBERS, ROUNDS, Peer, instructions, judged, limits, peers, section, tensors
 from benchmarks.table import Row, Section
 from squish_core.api import SquishError
-from squish_core.tensors import Tensor
+from squish_core.tensor import Tensor
 
 SQUARE, TALL = (4096, 4096), (14336, 4096)
 CASES = {  # plot -> shape, vectors, threads

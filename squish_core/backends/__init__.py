@@ -1,1 +1,1 @@
-"""What a backend is, and the one that the core brings: NumPy."""
+"""The backend interface, and the choice among backends."""

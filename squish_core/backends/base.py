@@ -14,9 +14,9 @@ from squish_core.model import Encoding, TensorSpec
 if TYPE_CHECKING:
     import numpy as np
 
-    from squish_core.chains import Chain
-    from squish_core.plugins import Registry
-    from squish_core.statistics import Statistics
+    from squish_core.analysis.statistics import Statistics
+    from squish_core.backends.chain import Chain
+    from squish_core.plugins.registry import Registry
 
 OPS = ("linear", "embed", "experts", "dense")
 OPS_OF_RANK = {2: ("linear", "embed", "dense"), 3: ("experts", "dense")}
@@ -127,7 +127,7 @@ class Backend:
         raise self.lacks("experts")
 
     def statistics(self, handle: Any) -> Statistics | None:
-        """What the values are like, as `squish_core.statistics` counts them; None: the core asks `dense` and counts."""
+        """What the values are like, as `analysis.statistics` counts them; None: the core asks `dense` and counts."""
         return None
 
     def lacks(self, op: str) -> SquishError:

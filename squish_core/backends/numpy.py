@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from attrs import frozen
 
 from squish_core.backends.base import OPS, Availability, Backend, Cost, Offer, Refused, Request
-from squish_core.backends.operands import delivered, indices, matrix_of, operand, routed
+from squish_core.backends.checks import delivered, indices, matrix_of, operand, routed
 from squish_core.codecs.base import Codec, Parts, Region
+from squish_core.codecs.regions import PANEL_BYTES, full, panels, read_region
 from squish_core.model import Encoding, TensorSpec
-from squish_core.regions import PANEL_BYTES, full, panels, read_region
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from squish_core.chains import Chain
-    from squish_core.plugins import Registry
+    from squish_core.backends.chain import Chain
+    from squish_core.plugins.registry import Registry
 
 
 @frozen(kw_only=True)

@@ -11,7 +11,7 @@ from squish_core.cli.output import Answer, table
 from squish_core.errors import SquishError
 
 if TYPE_CHECKING:
-    from squish_core.measuring import Measured
+    from squish_core.analysis.benchmark import Measured
 
 Target = Annotated[str | None, typer.Argument(metavar="FILE", help="A weights file, or a folder of them.")]
 Synthetic = Annotated[bool, typer.Option("--synthetic", help="A seeded matrix under every codec that encodes.")]
@@ -24,12 +24,12 @@ def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = Fal
     as many bytes of memory, linear (one vector) to reading as many bytes as are stored, open to reading the whole
     file. 1 is the limit. Small tensors of a file lie in caches, and so do the bytes they are compared with.
     """
-    from squish_core import measuring
-    from squish_core.chains import human
+    from squish_core.analysis.benchmark import bench as benchmark
+    from squish_core.backends.chain import human
 
     if bool(file) == synthetic:
         raise SquishError("name a file or say --synthetic", code="usage", hint="`squish bench --help` says more.")
-    found = measuring.bench(file)
+    found = benchmark(file)
     rates = {"set": found.limits.set, "read": found.limits.read, "file": found.limits.file}
     shown = ", ".join(f"{name} {rate / 1e9:.3g} GB/s" for name, rate in rates.items() if rate)
     rows = table(

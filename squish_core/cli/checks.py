@@ -14,10 +14,10 @@ from squish_core.cli.progress import Progress
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, SquishError, shorten
 
 if TYPE_CHECKING:
-    from squish_core.checking import Report
-    from squish_core.comparison import Difference
-    from squish_core.conversion import Conversion
-    from squish_core.steps import Step
+    from squish_core.analysis.diff import Difference
+    from squish_core.analysis.verify import Report
+    from squish_core.conversion.convert import Conversion
+    from squish_core.conversion.plan import Step
 
 CANNOT_RUN = (
     "missing",
@@ -97,25 +97,25 @@ def verify(
 
 def verified(file: str, deep: bool, strict: bool, format: str | None, quiet: bool) -> Answer:  # noqa: A002
     """What is wrong with one file; SquishError when it cannot be looked at."""
-    from squish_core import checking
-    from squish_core.handles import open as open_file
+    import squish_core as squish
+    from squish_core.opening import open as open_file
 
     try:
         opened = open_file(file, format)
     except SquishError as error:
         if error.code in CANNOT_RUN:
             raise
-        report = checking.verify(file, deep=deep, format=format)
+        report = squish.verify(file, deep=deep, format=format)
     else:
         with opened, Progress("verifying", quiet) as progress:
-            report = checking.verify(opened, deep=deep, progress=progress)
+            report = squish.verify(opened, deep=deep, progress=progress)
     ok = report.clean if strict else report.ok
     return Answer({**report.to_dict(), "ok": ok, "strict": strict}, list(report_lines(report, ok)), 0 if ok else 1)
 
 
 def report_lines(report: Report, ok: bool) -> Iterable[str]:
     """The findings, those that are alike together, then the verdict."""
-    from squish_core.checking import severities
+    from squish_core.analysis.verify import severities
 
     places: dict[tuple[str, str, str], list[str]] = {}
     for problem in report.problems:
@@ -147,10 +147,10 @@ def diff(
     Compares tensors, metadata and assets; decodes only tensors whose bytes differ. Exit code 1 when they are not the
     same. Equal values stored in another way are no difference.
     """
-    from squish_core import comparison
+    import squish_core as squish
 
     with Progress("comparing", quiet) as progress:
-        found = comparison.diff(a, b, progress=progress)
+        found = squish.diff(a, b, progress=progress)
     return Answer(found.to_dict(), list(difference_lines(found)), 0 if found.same else 1)
 
 
@@ -199,11 +199,11 @@ def convert(
     Stored codes are kept as they are; values change only where --encode says so.
     SPEC is ID[:key=value,...] with an ID or a short name of `squish codecs`, or keep; ID(SPEC) wraps another.
     """
-    from squish_core import conversion
-    from squish_core.handles import open as open_file
+    import squish_core as squish
+    from squish_core.opening import open as open_file
 
     with open_file(src, format, assets=assets) as opened, Progress("writing", quiet) as progress:
-        report = conversion.convert(
+        report = squish.convert(
             opened, dst, to, encode, only=only, names=names, stats=stats, delete_source=delete_source,
             dry_run=dry_run, progress=progress,
         )  # fmt: skip
@@ -240,7 +240,7 @@ def _kind_names(names: Iterable[str]) -> dict[str, str]:
 
 def conversion_lines(report: Conversion) -> Iterable[str]:
     """What was done to how many tensors, how exact that is, and what was left behind."""
-    from squish_core.chains import human
+    from squish_core.backends.chain import human
 
     size = human(report.size) if report.size is not None else "size not known before"
     verb, time = ("would write", "") if report.dry_run else ("wrote", f", {report.seconds:.1f} s")

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from squish_core.cli.output import Answer, counted, table
-from squish_core.files import missing, open_folder
+from squish_core.io.local import missing, open_folder
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def examine(folder: str, clean: bool) -> Answer:
     """List what interrupted writes left in a folder and below; `clean` removes the temporaries of dead writers."""
-    from squish_core.temporaries import remove, temporaries, torn_appends
+    from squish_core.io.temporaries import remove, temporaries, torn_appends
 
     open_folder(folder).close()  # its error says what is wrong with the path
     place = Path(folder)
@@ -42,7 +42,7 @@ def examine(folder: str, clean: bool) -> Answer:
 
 def lines(rows: Sequence[dict[str, Any]], appends: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The findings for people; temporaries that may be in use are counted only."""
-    from squish_core.chains import human
+    from squish_core.backends.chain import human
 
     gone = [row for row in rows if row["state"] in ("dead", "removed")]
     states = [f"dead ({row['error']})" if row["error"] else row["state"] for row in gone]

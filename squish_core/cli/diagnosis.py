@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from squish_core import known
 from squish_core.cli.extras import add_commands
 from squish_core.cli.listings import brought, conflicts, listed, missing_ids
 from squish_core.cli.output import Answer
 from squish_core.errors import SquishError
+from squish_core.plugins import catalog
 
 if TYPE_CHECKING:
-    from squish_core.plugins import Registry
+    from squish_core.plugins.registry import Registry
 
 LIBRARIES = ("numpy", "ml_dtypes", "attrs", "cbor2", "pluggy", "typer", "rich")
 
 
 def diagnose() -> Answer:
     """The whole diagnosis; settings that cannot be read are a finding here, not the end."""
-    from squish_core.entries import VARIABLE
-    from squish_core.plugins import registry
+    from squish_core.plugins.entries import VARIABLE
+    from squish_core.plugins.registry import registry
 
     data: dict[str, Any] = {"versions": versions(), "machine": machine(), "settings": os.environ.get(VARIABLE)}
     try:
@@ -117,7 +117,7 @@ def backends(found: Registry) -> list[dict[str, Any]]:
 def missing(found: Registry) -> dict[str, dict[str, list[str]]]:
     """Package -> what it would bring, for the packages of this repository that are not installed."""
     absent: dict[str, dict[str, list[str]]] = {}
-    for kind in known.PACKAGES:
+    for kind in catalog.PACKAGES:
         for package, ids in missing_ids(kind, found).items():
             absent.setdefault(package, {})["formats" if kind == "container" else f"{kind}s"] = ids
     return absent
@@ -125,7 +125,7 @@ def missing(found: Registry) -> dict[str, dict[str, list[str]]]:
 
 def lines(data: dict[str, Any]) -> Iterable[str]:
     """The diagnosis for people."""
-    from squish_core.chains import human
+    from squish_core.backends.chain import human
 
     for name, version in data["versions"].items():
         yield f"{name:12} {version or 'not installed'}"

@@ -6,9 +6,9 @@ from typing import Any
 
 import typer
 
-from squish_core import known
 from squish_core.errors import MissingPluginError, SquishError
-from squish_core.plugins import registry
+from squish_core.plugins import catalog
+from squish_core.plugins.registry import registry
 
 
 def add_commands(app: typer.Typer) -> list[tuple[str, str]]:
@@ -28,7 +28,7 @@ def add_commands(app: typer.Typer) -> list[tuple[str, str]]:
 
 def check_known(app: typer.Typer, wanted: str | None, failed: list[tuple[str, str]]) -> None:
     """MissingPluginError for a command that a package of this repository brings and that the app has not."""
-    package = known.COMMANDS.get(wanted or "")
+    package = catalog.COMMANDS.get(wanted or "")
     added = {*(each.name for each in app.registered_commands), *(each.name for each in app.registered_groups)}
     if package is None or wanted in added:
         return

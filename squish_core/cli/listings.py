@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from squish_core import known
 from squish_core.cli.options import Json
 from squish_core.cli.output import Answer, table
 from squish_core.errors import SquishError
+from squish_core.plugins import catalog
 
 if TYPE_CHECKING:
-    from squish_core.entries import Entry
-    from squish_core.plugins import Registry
+    from squish_core.plugins.entries import Entry
+    from squish_core.plugins.registry import Registry
 
 FAMILY = 6
 """Ids of a family that are listed one by one for people."""
@@ -28,7 +28,7 @@ def formats(format_id: FormatId = None, json: Json = False) -> Answer:
 
     With an ID: the options that `convert --to` takes for it, its features and short names.
     """
-    from squish_core.plugins import registry
+    from squish_core.plugins.registry import registry
 
     found = registry().containers
     if format_id is not None:
@@ -48,7 +48,7 @@ def codecs(json: Json = False) -> Answer:
 
     `convert --encode` takes their ids and short names.
     """
-    from squish_core.plugins import registry
+    from squish_core.plugins.registry import registry
 
     rows, encoders = [], registry().encoders
     for entry in registry().codecs.values():
@@ -64,7 +64,7 @@ def backends(json: Json = False) -> Answer:
 
     `squish doctor` says which of them run here.
     """
-    from squish_core.plugins import registry
+    from squish_core.plugins.registry import registry
 
     def row(entry: Entry) -> tuple[object, ...]:
         return entry.info.id, getattr(entry.info, "preference", 0), origin(entry), entry.info.title
@@ -75,7 +75,7 @@ def backends(json: Json = False) -> Answer:
 
 def plugins(json: Json = False) -> Answer:
     """List the plugins and what each brings."""
-    from squish_core.plugins import registry
+    from squish_core.plugins.registry import registry
 
     installed = registry()
     data: list[dict[str, Any]] = [
@@ -129,7 +129,7 @@ def doctor(
 
 def listing(kind: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...]], align: str = "") -> Answer:
     """A table of one kind of plugin, then what is known but not installed."""
-    from squish_core.plugins import registry
+    from squish_core.plugins.registry import registry
 
     entries = [entry.to_dict() for entry in registry().find(kind)]
     absent = missing_ids(kind, registry())
@@ -144,7 +144,7 @@ def missing_ids(kind: str, found: Registry) -> dict[str, list[str]]:
     """Ids and families of this repository's packages that are not installed, by package."""
     present = {plugin.dist for plugin in found.plugins} | {plugin.dist for plugin in found.broken}
     absent: dict[str, list[str]] = {}
-    for wanted, package in known.PACKAGES[kind].items():
+    for wanted, package in catalog.PACKAGES[kind].items():
         if package not in present:
             absent.setdefault(package, []).append(wanted)
     return absent
@@ -177,7 +177,7 @@ def brought(found: Registry, dist: str) -> dict[str, list[str]]:
     """The ids that a distribution brings, by kind."""
     ids = {
         "formats" if kind == "container" else f"{kind}s": [e.info.id for e in found.find(kind) if e.dist == dist]
-        for kind in known.PACKAGES
+        for kind in catalog.PACKAGES
     }
     return {kind: names for kind, names in ids.items() if names}
 

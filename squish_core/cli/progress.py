@@ -43,7 +43,7 @@ class Progress:
             print(self._line(name, done, total, now), file=sys.stderr, flush=True)
 
     def _line(self, name: str, done: int, total: int | None, now: float) -> str:
-        from squish_core.chains import human
+        from squish_core.backends.chain import human
 
         of = f" of {human(total)} ({100 * done // total}%)" if total else ""
         return f"{self._verb}: {human(done)}{of}, {human(done / (now - self._started))}/s, {escape(name)}"

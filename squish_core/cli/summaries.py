@@ -9,8 +9,8 @@ from squish_core.cli.output import Answer, counted, plain_data, table
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, SquishError, escape, shorten
 
 if TYPE_CHECKING:
-    from squish_core.handles import File
-    from squish_core.tensors import Tensor
+    from squish_core.file import File
+    from squish_core.tensor import Tensor
 
 MOST_FILES = 16
 """Files that `info` shows to people."""
@@ -77,7 +77,7 @@ def packed(file: File) -> dict[str, Any] | None:
 
 def facts(data: dict[str, Any]) -> Iterable[tuple[str, str]]:
     """The first lines of a summary."""
-    from squish_core.chains import human
+    from squish_core.backends.chain import human
 
     version = f" {data['version']}" if data["version"] else ""
     kind = f" ({data['kind']})" if data["kind"] != "model" else ""
@@ -93,7 +93,7 @@ def facts(data: dict[str, Any]) -> Iterable[tuple[str, str]]:
 
 def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
     """What `info` tells, for people."""
-    from squish_core.chains import human
+    from squish_core.backends.chain import human
 
     yield from table(("file", escape(data["file"])), "<<", facts(data))
     if len(data["files"]) > 1:

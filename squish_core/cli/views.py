@@ -14,9 +14,9 @@ from squish_core.cli.values import values
 from squish_core.errors import SquishError, escape
 
 if TYPE_CHECKING:
-    from squish_core.chains import Chain
-    from squish_core.handles import File
-    from squish_core.tensors import Tensor
+    from squish_core.backends.chain import Chain
+    from squish_core.file import File
+    from squish_core.tensor import Tensor
 
 
 def ls(
@@ -30,8 +30,8 @@ def ls(
 
     Shows shape, dtype or codec, bits per weight and size of each. Reads the header only.
     """
-    from squish_core.chains import human
-    from squish_core.handles import open as open_file
+    from squish_core.backends.chain import human
+    from squish_core.opening import open as open_file
 
     with open_file(file, format, assets=assets) as opened:
         tensors = chosen(opened, patterns)
@@ -64,7 +64,7 @@ def info(
     Shows format, sizes, what the tensors are stored as, metadata, assets and problems, and reads the header only. With
     PATTERNs it decodes those tensors and shows extremes and zeros; of one alone, how many values have which magnitude.
     """
-    from squish_core.handles import open as open_file
+    from squish_core.opening import open as open_file
 
     if patterns and meta is not None:
         raise SquishError("--meta is for the file, not for tensors", code="usage", hint="Leave out one of them.")
@@ -104,7 +104,7 @@ def plan(
         return plan_features(format, feature or [], policy, op, backend)
     if feature:
         raise SquishError("--feature is for asking without a FILE", code="usage", hint="Leave out one of them.")
-    from squish_core.handles import open as open_file
+    from squish_core.opening import open as open_file
 
     with open_file(file, format) as opened:
         found = [planned(tensor, backend, policy, op) for tensor in chosen(opened, patterns)]
@@ -122,7 +122,7 @@ def plan_features(
     format_id: str | None, features: Sequence[str], policy: str, op: str | None, backend: str | None = None
 ) -> Answer:
     """The chain for a format's features, without a file."""
-    from squish_core.plugins import registry
+    from squish_core.plugins.registry import registry
 
     if format_id is None:
         raise SquishError("give a FILE, or --format and --feature", code="usage", hint="See `squish plan --help`.")
@@ -141,7 +141,7 @@ def chosen(file: File, patterns: Sequence[str] | None) -> list[Tensor]:
     """The tensors whose name matches any of the patterns; all without one."""
     from fnmatch import fnmatchcase
 
-    from squish_core.recipes import check_patterns
+    from squish_core.conversion.rules import check_patterns
 
     names = [name for name in file if not patterns or any(fnmatchcase(name, pattern) for pattern in patterns)]
     if patterns and not names:

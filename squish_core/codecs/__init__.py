@@ -1,1 +1,1 @@
-"""What a codec is, and the one codec that the core brings: dense."""
+"""The codec interface, and reading encodings through it."""

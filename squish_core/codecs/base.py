@@ -15,8 +15,8 @@ from squish_core.model import CodecSpec, Exactness, TensorSpec
 if TYPE_CHECKING:
     import numpy as np
 
+    from squish_core.io.source import Source
     from squish_core.limits import Limits
-    from squish_core.source import Source
 
 Params = Mapping[str, Any]
 Region = tuple[slice, ...]

@@ -48,7 +48,7 @@ class Dense(Codec):
     def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
         dtype = self.value_dtype(spec, params)
         if dtype == "bool" or dtypes.bits(dtype) < 8:
-            from squish_core.regions import decode_all  # regions are of codecs
+            from squish_core.codecs.regions import decode_all  # regions are of codecs
 
             decode_all(self, parts, spec, params)
 

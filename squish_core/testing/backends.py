@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from squish_core.analysis.statistics import Tally
 from squish_core.backends.base import OPS, Availability, Backend, Offer, Refused, Request, Use
-from squish_core.chains import MODES
+from squish_core.backends.chain import MODES
 from squish_core.model import DENSE, CodecSpec, Encoding, TensorSpec
-from squish_core.statistics import Tally
-from squish_core.tensors import Tensor, Weight
+from squish_core.tensor import Tensor, Weight
 from squish_core.testing.sources import CountingSource, memory_file, touched_part
 from squish_core.testing.suite import Suite, parametrize
 

@@ -9,9 +9,9 @@ import pytest
 
 from squish_core import dtypes
 from squish_core.codecs.base import Codec, Codes
+from squish_core.codecs.regions import full, normalise, read_region, sizes, stored_panels
 from squish_core.model import CodecSpec, TensorSpec
-from squish_core.regions import full, normalise, read_region, sizes, stored_panels
-from squish_core.tensors import Tensor
+from squish_core.tensor import Tensor
 from squish_core.testing.sources import memory_file
 from squish_core.testing.suite import Suite, assert_regions_equal, parametrize
 

@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from squish_core import comparison, conversion, handles
-from squish_core.detection import detect
+from squish_core import opening
+from squish_core.analysis.diff import changed, equal_meta
+from squish_core.conversion.convert import convert
 from squish_core.errors import MissingPluginError, SquishError
-from squish_core.handles import File
+from squish_core.file import File
+from squish_core.formats.detect import detect
+from squish_core.formats.validate import check_extents, spec_extents
 from squish_core.limits import DEFAULT
 from squish_core.model import Index
 from squish_core.opening import read_index
-from squish_core.structure import check_extents, spec_extents
-from squish_core.tensors import Tensor
+from squish_core.tensor import Tensor
 from squish_core.testing.hostile import HostileInput
 from squish_core.testing.sources import CountingSource, as_bytes, source_of, touched_part
 from squish_core.testing.suite import assert_regions_equal, parametrize, typed_errors_only
@@ -57,7 +59,7 @@ class ContainerSuite(HostileInput):
 
     def open(self, target: Any) -> File:
         """Open as the format under test."""
-        return handles.open(target, self.container, registry=self.registry)
+        return opening.open(target, self.container, registry=self.registry)
 
     def index(self, source: Any) -> Index:
         """Read the Index, without detection."""
@@ -70,7 +72,7 @@ class ContainerSuite(HostileInput):
         source = source_of(self.sample(sample))
         base = self.entry().info.refines or self.container  # type: ignore[union-attr]
         assert detect(source, self.registry) == base
-        assert handles.open(source, registry=self.registry).format == self.container
+        assert opening.open(source, registry=self.registry).format == self.container
         source.close()
 
     def test_the_index_pickles_and_is_stable(self, sample: str) -> None:
@@ -82,7 +84,7 @@ class ContainerSuite(HostileInput):
 
     def test_the_sample_is_clean_and_verifies(self, sample: str) -> None:
         """A deep verification finds no error."""
-        from squish_core.checking import verify
+        from squish_core.analysis.verify import verify
 
         with self.open(self.sample(sample)) as file:
             report = verify(file, deep=True)
@@ -157,18 +159,18 @@ class ContainerSuite(HostileInput):
     def test_converting_to_itself_keeps_everything(self, sample: str, tmp_path: Path) -> None:
         """Names, order, part bytes, metadata and assets survive; the dry run predicted the size."""
         file, target = self._rewritable(sample), tmp_path / "copy"
-        planned = conversion.convert(file, target, self.container, dry_run=True)
+        planned = convert(file, target, self.container, dry_run=True)
         assert not target.exists()
-        made = conversion.convert(file, target, self.container)
+        made = convert(file, target, self.container)
         assert planned.size in (None, made.size), "the dry run predicted another size"
         with self.open(target) as copy:
             assert list(copy) == list(file)
             assert {step.written for step in made.steps} <= set(copy), "the report names tensors that are not there"
             for name in file:
                 _assert_same_tensor(file[name], copy[name])
-            assert not comparison.changed(file.index.meta, copy.index.meta, comparison.equal_meta)
+            assert not changed(file.index.meta, copy.index.meta, equal_meta)
             assert list(copy.index.meta) == list(file.index.meta)
-            assert not comparison.changed(file.assets, copy.assets, lambda a, b: as_bytes(a) == as_bytes(b))
+            assert not changed(file.assets, copy.assets, lambda a, b: as_bytes(a) == as_bytes(b))
 
     def test_what_is_written_verifies_and_is_what_the_report_states(self, sample: str, tmp_path: Path) -> None:
         """A deep verification, the values and `diff` agree with the exactness of every step."""
@@ -178,7 +180,7 @@ class ContainerSuite(HostileInput):
         """The same input gives the same bytes."""
         file = self._rewritable(sample)
         for name in ("one", "two"):
-            conversion.convert(file, tmp_path / name, self.container)
+            convert(file, tmp_path / name, self.container)
         assert _contents(tmp_path / "one") == _contents(tmp_path / "two")
 
     def test_an_interrupted_write_leaves_the_old_file(self, sample: str, tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ class ContainerSuite(HostileInput):
             raise OSError("no space left on device")
 
         with pytest.raises(SquishError):
-            conversion.convert(file, target, self.container, progress=fail)
+            convert(file, target, self.container, progress=fail)
         assert _contents(tmp_path) == ({"target": b"old"} if target.exists() else {})
 
     # Recipes
@@ -229,7 +231,7 @@ def _readable(file: File) -> Iterator[Tensor]:
 
 
 def _same_index(one: Index, other: Index) -> bool:
-    same_meta = not comparison.changed(one.meta, other.meta, comparison.equal_meta)
+    same_meta = not changed(one.meta, other.meta, equal_meta)
     return same_meta and evolve(one, meta={}) == evolve(other, meta={})
 
 

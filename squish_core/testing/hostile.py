@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from squish_core.source import Source
+from squish_core.io.source import Source
 from squish_core.testing.memory import within
 from squish_core.testing.mutations import mutant, truncations
 from squish_core.testing.sources import DamagedFolder, DamagedSource, source_of
 from squish_core.testing.suite import Suite, typed_errors_only
 
 if TYPE_CHECKING:
-    from squish_core.handles import File
+    from squish_core.file import File
 
 VARIABLE = "SQUISH_MUTANTS"
 SMALL = 1 << 16

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from squish_core.files import open_source
-from squish_core.handles import File
+from squish_core.file import File
+from squish_core.io.local import open_source
+from squish_core.io.source import BytesSource, Source
 from squish_core.limits import DEFAULT
 from squish_core.model import CodecSpec, Encoding, FileRef, Index, Part, Segment, TensorSpec
-from squish_core.plugins import Registry
-from squish_core.source import BytesSource, Source
+from squish_core.plugins.registry import Registry
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.extra.numpy import basic_indices
 
-from squish_core import plugins
-from squish_core.entries import Entry
 from squish_core.errors import SquishError
-from squish_core.plugins import Registry
+from squish_core.plugins.entries import Entry
+from squish_core.plugins.registry import Registry
+from squish_core.plugins.registry import registry as installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 HEAVY = ("numpy", "ml_dtypes", "cbor2", "zstandard", "torch", "mlx", "coremltools", "scipy")
 _LISTING = """
 import importlib, json, sys
-from squish_core.plugins import Registry
+from squish_core.plugins.registry import Registry
 name, dist = sys.argv[1:]
 extra = [importlib.import_module(name)] if name else []
 known = Registry("", extra=extra, entry_points=list) if name else Registry(f"+{dist}")
@@ -46,7 +46,7 @@ class Suite:
     @property
     def registry(self) -> Registry:
         """The registry under test: everything installed, and `plugin`."""
-        return _with(self.plugin) if self.plugin else plugins.registry()
+        return _with(self.plugin) if self.plugin else installed()
 
     def wanted(self) -> str:
         """The id under test."""

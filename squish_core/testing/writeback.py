@@ -9,14 +9,14 @@ from typing import Any
 from attrs import frozen
 
 from squish_core import dtypes
-from squish_core.checking import verify
-from squish_core.comparison import Difference, diff
-from squish_core.conversion import Conversion, convert
+from squish_core.analysis.diff import Difference, diff
+from squish_core.analysis.verify import verify
+from squish_core.codecs.regions import full
+from squish_core.conversion.convert import Conversion, convert
+from squish_core.conversion.plan import Step
 from squish_core.errors import MissingPluginError, SquishError
-from squish_core.handles import File
-from squish_core.handles import open as open_file
-from squish_core.regions import full
-from squish_core.steps import Step
+from squish_core.file import File
+from squish_core.opening import open as open_file
 
 FAULTS = ("plugin-bug", "memory", "changed")
 """Codes of errors that are no refusal: a bug in a plugin, or a state that a conversion must not reach."""

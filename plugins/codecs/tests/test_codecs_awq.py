@@ -6,7 +6,7 @@ from squish_codecs.affine import Affine
 from squish_codecs.awq import Awq, apply, scales
 
 from squish_core.api import CodecError, TensorSpec
-from squish_core.regions import full, read_region
+from squish_core.codecs.regions import full, read_region
 
 RNG = np.random.default_rng(0)
 PARAMS = {"bits": 3, "group_size": 32, "offset": "bias"}

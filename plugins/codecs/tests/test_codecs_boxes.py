@@ -6,7 +6,7 @@ from squish_codecs.boxes import Boxes
 from squish_codecs.packing import Packing
 
 from squish_core.api import CodecError, TensorSpec, dtypes
-from squish_core.regions import full, read_region
+from squish_core.codecs.regions import full, read_region
 from squish_core.testing import CodecSuite
 
 FORMS = {

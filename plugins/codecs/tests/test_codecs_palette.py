@@ -14,7 +14,7 @@ from squish_codecs.palette import Palette, nearest
 from squish_codecs.tables import NAMED
 
 from squish_core.api import CodecError, TensorSpec, dtypes
-from squish_core.regions import full, read_region
+from squish_core.codecs.regions import full, read_region
 from squish_core.testing import CodecSuite
 
 DATA = Path(__file__).parent / "data"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.source import BytesSource
+from squish_core.io.source import BytesSource
 from squish_core.testing import CountingSource
 
 VALUES = [

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import squish_core as squish
 from squish_core.api import Dropped, Encoding, Part, Refusal, Sink, TensorSpec, Typed
 from squish_core.errors import FormatError
+from squish_core.formats.metadata import dump_meta, load_meta
+from squish_core.io.sink import Outgoing, Stream
 from squish_core.model import DENSE, CodecSpec
-from squish_core.typed import dump_meta, load_meta
-from squish_core.writing import Outgoing, Stream
 
 DEFAULT = squish.Limits()
 

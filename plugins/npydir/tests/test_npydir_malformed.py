@@ -25,7 +25,7 @@ from squish_core.api import (
     UnknownFormatError,
 )
 from squish_core.cli import main
-from squish_core.files import open_source
+from squish_core.io.local import open_source
 from squish_core.testing.mutations import mutant
 from squish_core.testing.sources import DamagedFolder
 

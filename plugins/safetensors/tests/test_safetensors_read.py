@@ -153,7 +153,7 @@ def test_an_array_stays_valid_after_close_and_after_the_file_is_gone(tmp_path: P
 
 
 def test_open_reads_the_header_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from squish_core.files import FileSource
+    from squish_core.io.local import FileSource
 
     path = tmp_path / "model.safetensors"
     path.write_bytes(pack({"w": entry("U8", [1 << 20], 0, 1 << 20)}, bytes(1 << 20)))

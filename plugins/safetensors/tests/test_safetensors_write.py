@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 import squish_core as squish
 from squish_core.api import Dropped
-from squish_core.atomic import atomic_file, atomic_folder
 from squish_core.errors import FormatError
+from squish_core.io.atomic import atomic_file, atomic_folder
+from squish_core.io.sink import Outgoing, Stream
 from squish_core.model import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec, Typed
-from squish_core.writing import Outgoing, Stream
 
 CONTAINER = squish.registry().container("safetensors")
 SUB_BYTE = {"f4_e2m1": 4, "f6_e2m3": 6, "f6_e3m2": 6}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import squish_core as squish
 from squish_core.limits import Limits
-from squish_core.plugins import Registry
+from squish_core.plugins.registry import Registry
 
 
 def same(found: np.ndarray, expected: np.ndarray) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import squish_core as squish
-from squish_core.files import open_source
+from squish_core.io.local import open_source
 from squish_core.limits import Limits
 from squish_core.testing import CountingSource
 

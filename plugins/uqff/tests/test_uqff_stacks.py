@@ -123,7 +123,7 @@ def test_a_source_is_deleted_when_the_rows_hold_its_experts(
 def test_a_source_stays_when_one_row_is_damaged(
     model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from squish_core import conversion
+    from squish_core.conversion import convert as conversion
 
     source, delete = model(), conversion.delete
 

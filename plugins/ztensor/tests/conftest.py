@@ -13,9 +13,9 @@ import pytest
 from squish_ztensor.container import Ztensor
 
 from squish_core import dtypes
-from squish_core.atomic import atomic_file
+from squish_core.io.atomic import atomic_file
+from squish_core.io.sink import Outgoing, Stream
 from squish_core.model import DENSE, CodecSpec, Encoding, Part, TensorSpec
-from squish_core.writing import Outgoing, Stream
 
 MAGIC = b"ZTEN1000"
 FOUR = np.arange(4, dtype="<f4").tobytes()

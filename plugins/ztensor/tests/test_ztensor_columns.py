@@ -18,7 +18,7 @@ from squish_ztensor import columns
 from squish_ztensor.manifest import read_manifest
 
 from squish_core.errors import SquishError
-from squish_core.files import open_source
+from squish_core.io.local import open_source
 from squish_core.limits import DEFAULT
 
 ARRAYS: dict[str, Any] = {

@@ -7,9 +7,9 @@ from pathlib import Path
 import cbor2
 import numpy as np
 
+from squish_core.formats.metadata import dump_meta
 from squish_core.model import Typed
 from squish_core.testing import ContainerSuite
-from squish_core.typed import dump_meta
 
 DATA = Path(__file__).with_name("data")
 

@@ -19,10 +19,10 @@ import pytest
 from squish_ztensor.editing import edit
 
 import squish_core as squish
-from squish_core import atomic
 from squish_core.cli import app
 from squish_core.errors import FormatError, SquishError
-from squish_core.journal import Journal, journal_path, write_journal
+from squish_core.io import atomic
+from squish_core.io.journal import Journal, journal_path, write_journal
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks, no SIGKILL")
 
@@ -31,8 +31,8 @@ WIRES = [{"wire": "2"}, {"wire": "2", "flavour": "aligned"}, {}]
 WORK = """
 import shutil
 import numpy as np
-from squish_core.atomic import locked_file
-from squish_core.journal import Journal, write_journal
+from squish_core.io.atomic import locked_file
+from squish_core.io.journal import Journal, write_journal
 from squish_ztensor.editing import edit
 
 SOURCE = {source!r}

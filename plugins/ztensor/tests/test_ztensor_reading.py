@@ -11,10 +11,10 @@ import pytest
 
 import squish_core as squish
 from squish_core.errors import MissingPluginError
+from squish_core.formats.metadata import dump_meta
 from squish_core.limits import DEFAULT
 from squish_core.model import Typed
-from squish_core.plugins import Registry
-from squish_core.typed import dump_meta
+from squish_core.plugins.registry import Registry
 
 READABLE = (
     "v01_dense_all_dtypes", "v10_dense_all_dtypes", "h11_f8_complex_dtype", "v11_dense_all_dtypes",

@@ -15,7 +15,7 @@ from squish_ztensor.identity import content_digest
 
 import squish_core as squish
 from squish_core.errors import FormatError, SquishError
-from squish_core.files import open_source
+from squish_core.io.local import open_source
 from squish_core.model import Typed
 
 RNG = np.random.default_rng(5)

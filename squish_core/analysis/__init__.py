@@ -1,0 +1,1 @@
+"""Questions about files: verify, diff, statistics, benchmark."""

@@ -1,0 +1,208 @@
+"""Compare two files of any formats: names, shapes, dtypes, codes, and how far values are apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from attrs import frozen
+
+from squish_core import opening
+from squish_core.analysis.metrics import Distance
+from squish_core.analysis.stacks import Row, complete_stacks, rows_of
+from squish_core.codecs.regions import panels
+from squish_core.errors import TensorError
+from squish_core.file import File
+from squish_core.formats.metadata import plain
+from squish_core.model import to_json
+from squish_core.plugins.registry import Registry
+from squish_core.tensor import Tensor
+
+Pair = tuple[Tensor | None, Tensor | None]
+Progress = Callable[[str, int, int | None], None]
+CHUNK = 16 << 20
+"""Bytes compared at a time: several frames at once, where there are frames, since they decode in parallel."""
+PIECE = 1 << 18
+"""Bytes of one comparison by NumPy: its answers stay in the cache."""
+
+
+@frozen(kw_only=True)
+class TensorDifference:
+    """One tensor in both files. `state`: "bytes" (stored bytes equal), "values" (decoded values equal), "differs",
+    "shape", "only in a", "only in b". The errors are of b against a, in f64: `nmse` is |a-b|^2 / |a|^2."""
+
+    name: str
+    state: str
+    a: str = ""
+    b: str = ""
+    nmse: float | None = None
+    max_error: float | None = None
+    cosine: float | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class Difference:
+    """What differs between two files; `same` when every tensor, all metadata and all assets are equal."""
+
+    a: str
+    b: str
+    tensors: tuple[TensorDifference, ...]
+    meta: tuple[str, ...]
+    assets: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Every value is equal (stored bytes may be laid out otherwise), and so are metadata and assets."""
+        return not self.meta and not self.assets and all(item.state in ("bytes", "values") for item in self.tensors)
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{count} {state}" for state, count in Counter(item.state for item in self.tensors).items())
+        rest = f"meta={len(self.meta)} assets={len(self.assets)}"
+        return f"<Difference {self.a!r} {self.b!r} same={self.same} tensors=({states}) {rest}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {"same": self.same, **to_json(self)}
+
+
+def diff(
+    a: Any,
+    b: Any,
+    *,
+    registry: Registry | None = None,
+    progress: Progress | None = None,
+    only: str | Iterable[str] = (),
+) -> Difference:
+    """Compare two files (paths, bytes or open Files); decodes only tensors whose stored bytes differ.
+
+    `only`: exact names of the tensors to compare; all by default.
+    """
+    opened = [item if isinstance(item, File) else opening.open(item, registry=registry) for item in (a, b)]
+    try:
+        first, second = opened
+        pairs = matched(first, second, only)
+        sizes = [(one or other).nbytes for one, other in pairs.values()]  # type: ignore[union-attr]
+        differences, total = [], sum(sizes)
+        for (name, pair), done in zip(pairs.items(), accumulate(sizes)):
+            differences.append(compare(name, *pair))
+            if progress:
+                progress(name, done, total)
+        return Difference(
+            a=first.name, b=second.name, tensors=tuple(differences),
+            meta=changed(first.index.meta, second.index.meta, equal_meta),
+            assets=changed(first.assets, second.assets, lambda x, y: equal_bytes(x.raw, y.raw)),
+        )  # fmt: skip
+    finally:
+        for item, argument in zip(opened, (a, b)):
+            if item is not argument:
+                item.close()
+
+
+def matched(first: File, second: File, only: str | Iterable[str]) -> dict[str, Pair]:
+    """The tensors of both files by name; a tensor that one of them holds as a row of a stacked one goes with that row.
+
+    TensorError where neither file has a tensor of `only`.
+    """
+    selected = {only} if isinstance(only, str) else set(only)
+    first_rows, second_rows = rows_of(first, second), rows_of(second, first)
+    complete = complete_stacks(first, first_rows.values()) | complete_stacks(second, second_rows.values())
+    pairs = {
+        name: (_tensor(first, first_rows, name), _tensor(second, second_rows, name))
+        for name in (*first, *(name for name in second if name not in first))
+        if (name in selected if selected else name not in complete or (name in first and name in second))
+    }
+    if strange := sorted(selected.difference(pairs)):
+        raise TensorError("neither file has a tensor of this name", found=", ".join(strange), code="name")
+    return pairs
+
+
+def _tensor(file: File, rows: Mapping[str, Row], name: str) -> Tensor | None:
+    if name in file:
+        return file[name]
+    return rows[name].tensor if name in rows else None
+
+
+def compare(name: str, one: Tensor | None, other: Tensor | None) -> TensorDifference:
+    """Compare one tensor of both files."""
+    sides: dict[str, Any] = {"name": name, "a": describe(one), "b": describe(other)}
+    if one is None or other is None:
+        return TensorDifference(state="only in b" if one is None else "only in a", **sides)
+    if one.shape != other.shape:
+        return TensorDifference(state="shape", **sides)
+    if equal_codes(one, other):
+        return TensorDifference(state="bytes", **sides)
+    return TensorDifference(**sides, **distance(one, other))
+
+
+def describe(tensor: Tensor | None) -> str:
+    """Codec, dtype and shape in a word each; nothing for no tensor."""
+    if tensor is None:
+        return ""
+    codec = tensor.dtype if tensor.codec == "dense" else tensor.codec
+    return f"{codec} {list(tensor.shape)}"
+
+
+def equal_codes(one: Tensor, other: Tensor) -> bool:
+    """Whether both store the same codec, parameters and part bytes (before any byte codec)."""
+    if not one.spec.encodings or not other.spec.encodings:
+        return False
+    a, b = one.spec.encodings[0], other.spec.encodings[0]
+    declared = [{r: (p.dtype, p.shape, p.byteorder) for r, p in e.parts.items()} for e in (a, b)]
+    if a.codec != b.codec or declared[0] != declared[1] or one.dtype != other.dtype:
+        return False
+    for role in a.parts:
+        with one._guard("comparing", part=role):
+            first, second = one.file.array(a.parts[role]), other.file.array(b.parts[role])
+            size = first.part.nbytes
+            for start in range(0, size, CHUNK):
+                length = min(CHUNK, size - start)
+                if not equal_bytes(first.bytes(start, length), second.bytes(start, length)):
+                    return False
+    return True
+
+
+def equal_bytes(x: memoryview, y: memoryview) -> bool:
+    """Whether two buffers hold the same bytes; memoryviews themselves compare item by item, many times as slowly."""
+    import numpy as np
+
+    a, b = np.asarray(x), np.asarray(y)
+    pieces = (slice(start, start + PIECE) for start in range(0, a.size, PIECE))
+    return a.size == b.size and all(np.array_equal(a[piece], b[piece]) for piece in pieces)
+
+
+def distance(one: Tensor, other: Tensor) -> dict[str, Any]:
+    """State and error measures of decoded values, panel by panel."""
+    total = Distance()
+    for region in panels(one.shape, (1,) * len(one.shape), 8):
+        total.add(one[region], other[region])
+    errors = {"nmse": total.nmse, "max_error": total.max_error, "cosine": total.cosine}
+    return {"state": "values" if total.equal else "differs", **errors}
+
+
+def changed(a: Any, b: Any, equal: Callable[[Any, Any], bool]) -> tuple[str, ...]:
+    """Keys that were added, removed or changed, each with a word for what happened."""
+    lines = [f"{key}: only in a" for key in a if key not in b]
+    lines += [f"{key}: only in b" for key in b if key not in a]
+    return (*lines, *(f"{key}: differs" for key in a if key in b and not equal(a[key], b[key])))
+
+
+def equal_meta(x: Any, y: Any) -> bool:
+    """Equal stored types and values; numeric arrays by bytes."""
+    return getattr(x, "type", None) == getattr(y, "type", None) and equal_values(plain(x), plain(y))
+
+
+def equal_values(p: Any, q: Any) -> bool:
+    """Equal metadata values, item by item; equal NaNs are equal."""
+    import numpy as np
+
+    if isinstance(p, (str, bytes)):
+        return bool(p == q)
+    if isinstance(p, np.ndarray) or isinstance(q, np.ndarray):
+        return np.asarray(p).tobytes() == np.asarray(q).tobytes()
+    if isinstance(p, float) and isinstance(q, float):
+        return p == q or (p != p and q != q)
+    if isinstance(p, Sequence) and isinstance(q, Sequence):
+        return len(p) == len(q) and all(map(equal_values, p, q))
+    return bool(p == q)

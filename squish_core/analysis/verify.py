@@ -1,0 +1,250 @@
+"""Verify a file: structure from the header, and with `deep` every digest and every tensor's decoding."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve, frozen
+
+from squish_core import opening
+from squish_core.codecs.regions import PANEL_BYTES, decode_all
+from squish_core.errors import FormatError, MissingPluginError, SquishError
+from squish_core.file import File
+from squish_core.guard import computing, guarded
+from squish_core.io.digest import check_digest, file_problems
+from squish_core.limits import Limits
+from squish_core.model import Part, Problem, to_json
+from squish_core.plugins.registry import Registry
+from squish_core.tensor import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Progress = Callable[[str, int, int | None], None]
+WRONG_DIGEST = "digest"
+"""Code of the error for bytes whose digest is another one."""
+
+
+@frozen(kw_only=True, repr=False)
+class Report:
+    """What verify found. `ok` is False exactly when there is an error; `decoded` counts tensors whose values were.
+    `digests` counts those of parts; `unverified` of them could not be checked: of an unknown kind, a plugin or package
+    that is not installed, bytes that cannot be read."""
+
+    file: str
+    format: str | None
+    tensors: int
+    deep: bool
+    decoded: int
+    digests: int
+    unverified: int
+    problems: tuple[Problem, ...]
+
+    def __repr__(self) -> str:
+        found = ", ".join(f"{count} {severity}" for severity, count in severities(self.problems))
+        counts = f"tensors={self.tensors} digests={self.digests} unverified={self.unverified} problems=({found})"
+        return f"<Report {self.file!r} format={self.format} ok={self.ok} deep={self.deep} {counts}>"
+
+    @property
+    def ok(self) -> bool:
+        """No finding is an error."""
+        return not any(problem.severity == "error" for problem in self.problems)
+
+    @property
+    def clean(self) -> bool:
+        """No finding is an error or a warning."""
+        return all(problem.severity == "note" for problem in self.problems)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {"ok": self.ok, **to_json(self)}
+
+
+def verify(
+    target: Any,
+    *,
+    deep: bool = False,
+    format: str | None = None,  # noqa: A002
+    limits: Limits | None = None,
+    registry: Registry | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """Check a file and list every finding; never raises for what the file holds. Reads into memory, never through a
+    mapping: a file that is cut meanwhile is a finding, too."""
+    try:
+        if isinstance(target, File):
+            file = File(target.source.unmapped(), target.index, target.registry, target.limits)
+        else:
+            file = opening.open(target, format, mmap=False, limits=limits, registry=registry)
+    except SquishError as error:
+        given = os.fspath(target) if isinstance(target, (str, os.PathLike)) else error.file or "<bytes>"
+        found = as_problem(error)
+        if error.file and os.path.basename(error.file) != os.path.basename(given):  # one of several
+            found = evolve(found, where=f"{error.file}: {found.where}")
+        return Report(
+            file=given, format=format, tensors=0, deep=deep, decoded=0, digests=0, unverified=0,
+            problems=error.findings or (found,),
+        )  # fmt: skip
+    try:
+        check = Check(file, progress)
+        check.structure()
+        if deep:
+            check.data()
+        return Report(
+            file=file.name, format=file.format, tensors=len(file), deep=deep, decoded=check.decoded,
+            digests=check.digests, unverified=check.unverified, problems=tuple(check.problems),
+        )  # fmt: skip
+    finally:
+        file.close()
+
+
+def as_problem(error: SquishError, severity: str = "error") -> Problem:
+    """A finding from an error; the place is told apart from the text."""
+    place = error.where() or (f"byte {error.offset}" if error.offset is not None else "file")
+    return Problem(code=error.code or "format", severity=severity, where=place, message=error.reason())
+
+
+def check_part(file: File, name: str, role: str, part: Part) -> bool:
+    """Whether a tensor's part has the digest that it is stored with: False for one of an unknown kind (no digest at
+    all is fine); FormatError for another one."""
+    if part.digest is None:
+        return True
+    with guarded(FormatError, "hashing", file=file.name, tensor=name, part=role):
+        array = file.array(part)
+        over: dict[str, Any] = {"stored": array.stored_chunks, "decoded": array.chunks}
+        verdict = check_digest(part.digest, over.pop(part.digest_of)())
+        if verdict.state == "wrong":
+            hint = "The bytes are damaged, or the digest was made over other bytes."
+            [(other, chunks)] = over.items()
+            with suppress(SquishError):  # damaged bytes may not decode, or their plugin is not installed
+                if part.filters and check_digest(part.digest, chunks()).state == "ok":
+                    hint = f"It matches the {other} bytes; this format hashes the {part.digest_of} ones."
+            raise FormatError(
+                "the digest does not match", offset=part.segments[0].offset if part.segments else None,
+                expected=verdict.expected, found=verdict.found, code=WRONG_DIGEST, hint=hint,
+            )  # fmt: skip
+        return verdict.state == "ok"
+
+
+def check_empty(file: File, name: str, role: str, part: Part) -> None:
+    """Undo the filters of a part without elements, of which no region is ever read."""
+    if part.filters and not part.nbytes:
+        with guarded(FormatError, "decoding", file=file.name, tensor=name, part=role):
+            file.array(part).bytes(0, 0)
+
+
+class Check:
+    """One run over an open file, collecting findings."""
+
+    def __init__(self, file: File, progress: Progress | None) -> None:
+        self.file, self.problems, self.digests, self.unverified = file, list(file.problems), 0, 0
+        self.decoded = 0
+        self._progress = progress
+        self._scratch: np.ndarray | None = None
+        self._done = 0
+        self._total: int | None = None
+
+    def structure(self) -> None:
+        """What the format's own plugin finds beyond opening, and tensors that cannot be given."""
+        container = self.file.registry.container(self.file.format)
+        with self._collect(), computing(FormatError, "verifying", file=self.file.name):
+            self.problems += container.verify(self.file.index, self.file.source, self.file.limits)
+            self.problems += file_problems(self.file)
+        told = {(problem.where, problem.message) for problem in self.problems}
+        for name, spec in self.file.index.tensors.items():
+            if spec.problem and (name, spec.problem) not in told:
+                self.problems.append(
+                    Problem(code="unreadable", severity="error", where=name, message=spec.problem)
+                )  # fmt: skip
+        for child in self.file.children.values():
+            inner = Check(child, None)
+            inner.structure()
+            self.problems += inner.problems
+
+    def data(self) -> None:
+        """Digests of all parts, and the decoding of all tensors, panel by panel."""
+        tensors = [self.file[name] for name in self.file]
+        self._total = sum(tensor.nbytes for tensor in tensors)
+        for tensor in tensors:
+            stored = [encoding.parts for encoding in tensor.spec.encodings]
+            for parts in (*stored, tensor.spec.extras):
+                for role, part in parts.items():
+                    self._digest(tensor, role, part)
+            if not tensor.spec.problem:
+                with self._collect():
+                    self._decode(tensor)
+                    self.decoded += 1
+            self._done += tensor.nbytes
+            if self._progress:
+                self._progress(tensor.name, self._done, self._total)
+        for child in self.file.children.values():
+            inner = Check(child, None)
+            inner.problems = []  # those of opening are listed with the structure
+            inner.data()
+            self.problems += inner.problems
+            self.digests += inner.digests
+            self.unverified += inner.unverified
+
+    def _digest(self, tensor: Tensor, role: str, part: Part) -> None:
+        if part.digest is None:
+            return
+        self.digests += 1
+        self.unverified += 1  # until it is compared
+        with self._collect():
+            try:
+                known = check_part(self.file, tensor.name, role, part)
+            except SquishError as error:
+                self.unverified -= error.code == WRONG_DIGEST
+                raise
+            if known:
+                self.unverified -= 1
+            else:
+                message = f"the digest {part.digest[:40]!r} is of an unknown kind"
+                where = f"{tensor.name}/{role}"
+                self.problems.append(Problem(code="unverified", severity="note", where=where, message=message))
+
+    def _decode(self, tensor: Tensor) -> None:
+        import numpy as np
+
+        with tensor._guard("decoding"):
+            encoding = tensor.readable()
+            codec = self.file.registry.codec(encoding.codec)
+            params, arrays = encoding.codec.params, tensor.arrays(encoding)
+            tensor._check_decoded(encoding, tensor.shape)
+            for role, array in arrays.items():
+                check_empty(self.file, tensor.name, role, array.part)
+            if self._scratch is None:
+                self._scratch = np.empty(2 * PANEL_BYTES, np.uint8)  # fresh memory for each panel costs page faults
+            decode_all(codec, arrays, tensor.spec, params, self._scratch)
+
+    def _collect(self) -> Any:
+        return _Collect(self.problems)
+
+
+class _Collect:
+    """Turns a SquishError of the block into a finding."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self._problems = problems
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        if isinstance(error, SquishError):
+            # What is not installed leaves a tensor unchecked; the file itself may be fine.
+            severity = "warning" if isinstance(error, MissingPluginError) else "error"
+            self._problems.append(as_problem(error, severity))
+            return True
+        return False
+
+
+def severities(problems: tuple[Problem, ...]) -> Iterator[tuple[str, int]]:
+    """How many findings of each severity, worst first."""
+    for severity in ("error", "warning", "note"):
+        count = sum(problem.severity == severity for problem in problems)
+        if count:
+            yield severity, count

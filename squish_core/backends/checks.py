@@ -1,0 +1,121 @@
+"""What an operation is given and what it gives back, checked in the same way for every backend."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from squish_core import dtypes
+from squish_core.codecs.base import Region
+from squish_core.errors import SquishError
+from squish_core.io.buffer import copy_of_dlpack
+from squish_core.model import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def _array_of(x: Any, code: str, spec: TensorSpec) -> np.ndarray:
+    """A list, array or tensor as NumPy's; through DLPack if NumPy lacks its dtype (bf16 and f8 of torch and MLX)."""
+    import numpy as np
+
+    try:
+        return np.asarray(x)
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        # Only the first two say that NumPy lacks the dtype. An array that needs another step first (a gradient, a
+        # negated view) is a RuntimeError, and its DLPack export may be something else than its values.
+        if isinstance(error, (TypeError, ValueError)) and hasattr(x, "__dlpack__"):
+            with suppress(Exception):  # code of the other library: then its first answer is the one to report
+                return copy_of_dlpack(x)
+        gradient = getattr(x, "requires_grad", False) is True
+        raise SquishError(
+            "cannot be converted to an array", tensor=spec.name, expected=f"{_EXPECTED[code]} in the memory of the CPU",
+            found=f"{type(x).__name__}: {str(error).rstrip('.')}", code=code,
+            hint="Products have no gradients: pass x.detach()." if gradient else None,
+        ) from None  # fmt: skip
+
+
+_EXPECTED = {"operand": "real numbers", "ids": "integers"}
+
+
+def matrix_of(spec: TensorSpec, rank: int) -> tuple[int, ...]:
+    """The shape of a weight, which must have this rank."""
+    if len(spec.shape) != rank:
+        raise SquishError(
+            "this operation needs another rank",
+            tensor=spec.name, expected=f"rank {rank}", found=f"shape {spec.shape}", code="rank",
+        )  # fmt: skip
+    return spec.shape
+
+
+def operand(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
+    """`x` as f32 of shape [..., columns]."""
+    import numpy as np
+
+    array = _array_of(x, "operand", spec)
+    if array.dtype.kind != "c":
+        with suppress(TypeError, ValueError):
+            array = array.astype(np.float32, copy=False)
+    if array.dtype != np.float32:
+        raise SquishError(
+            "the operand is not an array of real numbers",
+            tensor=spec.name,
+            found=f"dtype {array.dtype}",
+            code="operand",
+        )
+    if array.ndim == 0 or array.shape[-1] != columns:
+        raise SquishError(
+            "the operand's last dimension does not fit the weight",
+            tensor=spec.name, expected=columns, found=f"shape {array.shape}", code="shape",
+        )  # fmt: skip
+    return array
+
+
+def indices(ids: Any, rows: int, spec: TensorSpec) -> np.ndarray:
+    """`ids` as integers, each a row."""
+    import numpy as np
+
+    array = _array_of(ids, "ids", spec)
+    if not array.size:
+        return array.astype(np.intp)
+    if array.dtype.kind not in "iu":
+        raise SquishError("ids must be integers", tensor=spec.name, found=str(array.dtype), code="ids")
+    if not (int(array.min()) >= 0 and int(array.max()) < rows):
+        raise SquishError(
+            "an id is out of range", tensor=spec.name,
+            expected=f"0..{rows - 1}", found=f"{array.min()}..{array.max()}", code="ids",
+        )  # fmt: skip
+    return array
+
+
+def delivered(
+    values: np.ndarray, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
+) -> np.ndarray:
+    """Decoded values as `Backend.dense` was asked for them: a region, as a dtype, into `out`."""
+    import numpy as np
+
+    values = values if region is None else values[region]
+    if dtype is not None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            values = values.astype(dtypes.to_numpy(dtype), copy=False)
+    if out is None:
+        return values
+    if out.shape != values.shape or out.dtype != values.dtype or not out.flags.writeable:
+        raise SquishError(
+            "`out` does not fit", expected=f"writable {values.dtype} {values.shape}",
+            found=f"{out.dtype} {out.shape}", code="out",
+        )  # fmt: skip
+    out[...] = values
+    return out
+
+
+def routed(x: Any, ids: Any, spec: TensorSpec) -> tuple[np.ndarray, np.ndarray]:
+    """`x` [n, in] and `ids` [n] of a weight [experts, out, in]."""
+    count, _, columns = matrix_of(spec, 3)
+    x, ids = operand(x, columns, spec), indices(ids, count, spec)
+    if x.ndim != 2 or ids.shape != x.shape[:1]:
+        raise SquishError(
+            "experts take one row of x for each id", tensor=spec.name,
+            expected=f"shapes [n, {columns}] and [n]", found=f"{list(x.shape)} and {list(ids.shape)}", code="shape",
+        )  # fmt: skip
+    return x, ids

@@ -1,0 +1,203 @@
+"""From encodings and backends to one chain, and why not the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from squish_core.backends.base import OPS, OPS_OF_RANK, Availability, Backend, Offer, Refused, Request, Use
+from squish_core.backends.chain import POLICIES, Chain, Policy, Ranked
+from squish_core.conversion.rules import parse_spec
+from squish_core.errors import SquishError
+from squish_core.model import CodecSpec, Encoding, TensorSpec
+from squish_core.plugins import catalog
+
+if TYPE_CHECKING:
+    from squish_core.plugins.registry import Registry
+
+
+def resolve(
+    registry: Registry,
+    target: str,
+    container: str,
+    recipes: Sequence[Encoding | Refused],
+    *,
+    spec: TensorSpec | None = None,
+    backend: str | None = None,
+    policy: str | Policy = "spec",
+    op: str | None = None,
+) -> Chain:
+    """Cross encodings with backends and order the offers. SquishError with every refusal when there is none.
+
+    `policy` is "spec", "smallest", "exact" or a function from `Ranked` to a sort key; `backend` an id, with options
+    for some: "ane:device=M1"; `op` what it is for (without one: what weights of this rank are usually for).
+    """
+    name, key = _policy(policy)
+    wanted = None if backend is None else parse_spec(backend)
+    ops = OPS if spec is None else OPS_OF_RANK.get(len(spec.shape), ("dense",))
+    op = op or ops[0]
+    if op not in ops:
+        what = "no such operation" if op not in OPS else "a tensor of this rank has no such operation"
+        raise SquishError(what, expected=", ".join(ops), found=repr(op), code="op")
+    refused = [item for item in recipes if isinstance(item, Refused)]
+    encodings = [item for item in recipes if isinstance(item, Encoding)]
+    offers: list[Ranked] = []
+    for implementation, preference in _available(registry, wanted, refused):
+        for rank, encoding in enumerate(encodings):
+            request = Request(spec=spec, encoding=encoding, use=Use(op=op), registry=registry)
+            answer = _offer(implementation, request)
+            if isinstance(answer, Refused):
+                refused.append(answer)
+            else:
+                offers.append(Ranked(answer, rank, preference))
+    if backend is None:
+        refused += _absent_backends(registry)
+    if not offers:
+        raise _nothing(target, encodings, refused, spec)
+    offers.sort(key=lambda ranked: (key(ranked), *ranked.tie))
+    return Chain(
+        target=target, container=container, chosen=offers[0].offer,
+        because=_because(offers, name, key, asked=wanted is not None),
+        others=tuple(r.offer for r in offers[1:]), refused=tuple(refused), policy=name, spec=spec,
+        options={} if wanted is None else wanted.params,
+    )  # fmt: skip
+
+
+def resolve_features(
+    registry: Registry,
+    container: str,
+    features: dict[str, Any],
+    *,
+    policy: str | Policy = "spec",
+    op: str | None = None,
+    backend: str | None = None,
+) -> Chain:
+    """The chain for a combination of a format's declared features, without a file."""
+    from squish_core.guard import guarded
+
+    implementation = registry.container(container)
+    declared = registry.containers[container].info.features  # type: ignore[union-attr]
+    asked = {
+        name: set(value) if isinstance(value, (set, frozenset, list, tuple)) else {value}
+        for name, value in features.items()
+    }
+    for name, values in asked.items():
+        unknown = values - set(declared.get(name, ()))
+        if name not in declared or unknown:
+            raise SquishError(
+                f"format {container!r} has no such {'value of ' + repr(name) if name in declared else 'feature'}",
+                expected=", ".join(declared.get(name, declared)) or "no features",
+                found=", ".join(sorted(map(str, unknown))) if name in declared else repr(name), code="feature",
+            )  # fmt: skip
+    shown = ", ".join(f"{name}={'+'.join(sorted(values))}" for name, values in asked.items())
+    target = f"{container} with {shown or 'nothing given'}"
+    with guarded(SquishError, f"resolving {target}"):
+        recipes = implementation.recipes(**features)
+        if not recipes and declared:
+            raise SquishError(
+                "names no way to store a tensor", tensor=target, code="feature",
+                hint=f"Give a feature ({', '.join(declared)}); `squish formats {container}` lists the values.",
+            )  # fmt: skip
+        return resolve(registry, target, container, recipes, policy=policy, op=op, backend=backend)
+
+
+def _policy(policy: str | Policy) -> tuple[str, Policy]:
+    if callable(policy):
+        return getattr(policy, "__name__", "custom"), policy
+    if policy not in POLICIES:
+        raise SquishError("no such policy", expected=", ".join(POLICIES), found=repr(policy), code="policy")
+    return policy, POLICIES[policy][0]
+
+
+def _because(offers: Sequence[Ranked], policy: str, key: Policy, *, asked: bool) -> str:
+    """What put the first offer before those of other encodings, and before the next; `asked`: one backend alone was."""
+    if len(offers) == 1:
+        return "it is the backend that was asked" if asked else "nothing else here can run it"
+    first, second = offers[:2]
+    other = next((ranked for ranked in offers if ranked.rank != first.rank), second)
+    return "; ".join(dict.fromkeys(_decided(first, after, policy, key) for after in (other, second)))
+
+
+def _decided(first: Ranked, second: Ranked, policy: str, key: Policy) -> str:
+    """What put an offer before another."""
+    if key(first) != key(second):
+        return POLICIES[policy][1] if policy in POLICIES else f"the caller's policy ({policy})"
+    mine, other = first.offer, second.offer
+    reasons = (
+        f"{mine.mode} goes before {other.mode}",
+        f"{mine.backend} moves fewer bytes per use than {other.backend}",
+        f"{mine.backend} is preferred to {other.backend}",
+        "the first by name; all else is equal",
+        "the first of the stored encodings; all else is equal",
+    )
+    return next(reason for reason, a, b in zip(reasons, first.tie, second.tie) if a != b)
+
+
+def _available(registry: Registry, wanted: CodecSpec | None, refused: list[Refused]) -> Iterator[tuple[Backend, int]]:
+    """The backends that can run here, or the wanted one with its options, and their preference; others are refused."""
+    if wanted is not None and wanted.id not in registry.backends:
+        registry.backend(wanted.id)  # which says what to install
+    for name in sorted(registry.backends) if wanted is None else [wanted.id]:
+        try:
+            backend = registry.backend(name)
+        except SquishError as error:  # it cannot be imported, or is in conflict; the others still answer
+            if wanted is not None:
+                raise
+            refused.append(Refused(backend=name, encoding=None, code=error.code or "import", why=error.message))
+            continue
+        if wanted is not None and wanted.params:
+            backend = backend.configured(wanted.params)
+        available = _probe(backend)
+        if available.ok:
+            yield backend, getattr(registry.backends[name].info, "preference", 0)
+        else:
+            refused.append(Refused(backend=name, encoding=None, code="unavailable", why=available.reason))
+
+
+def _probe(backend: Backend) -> Availability:
+    try:
+        return backend.probe()
+    except Exception as error:  # a probe must never stop the others
+        return Availability(ok=False, reason=f"its probe failed: {type(error).__name__}: {error}")
+
+
+def _offer(backend: Backend, request: Request) -> Offer | Refused:
+    """What a backend answers; an offer without the operation that is asked for is a refusal."""
+    try:
+        answer = backend.offer(request)
+    except Exception as error:  # one backend's bug must not take the others away
+        code, why = "plugin-bug", f"its offer failed: {type(error).__name__}: {error}"
+    else:
+        if isinstance(answer, Refused) or request.use.op in answer.ops:
+            return answer
+        code, why = "operation", f"has no operation {request.use.op!r} for this codec and shape"
+    return Refused(backend=backend.id, encoding=request.encoding, code=code, why=why)
+
+
+def _absent_backends(registry: Registry) -> list[Refused]:
+    absent = [
+        (name, catalog.absent("backend", name)) for name in catalog.PACKAGES["backend"] if name not in registry.backends
+    ]
+    return [
+        Refused(backend=name, encoding=None, code=refusal.code, why="not installed", install=refusal.install)
+        for name, refusal in absent
+    ]
+
+
+def _nothing(
+    target: str, encodings: Sequence[Encoding], refused: Sequence[Refused], spec: TensorSpec | None
+) -> SquishError:
+    from squish_core.errors import MissingPluginError, TensorError
+
+    if spec is not None and spec.problem:
+        return TensorError(spec.problem, tensor=spec.name, code="unreadable")
+    if not encodings and all(item.encoding is None for item in refused):
+        return TensorError("no stored encoding is known for it", tensor=target, code="unreadable")
+    real = [item for item in refused if item.encoding is not None] or list(refused)
+    reasons = "; ".join(dict.fromkeys(f"{item.backend or 'the format'}: {item.why}" for item in real))
+    install = next((item.install for item in real if item.install), None)
+    kind = MissingPluginError if install else TensorError
+    return kind(
+        f"nothing installed can run it ({reasons})", tensor=target, code="no-chain",
+        hint=f"Run `{install}`." if install else None,
+    )  # fmt: skip

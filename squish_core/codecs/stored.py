@@ -1,0 +1,190 @@
+"""Stored arrays: a part's bytes, read only where they are indexed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from squish_core import dtypes
+from squish_core.errors import CodecError, LimitError, TensorError
+from squish_core.io.buffer import Buffer, as_array
+from squish_core.io.source import Source
+from squish_core.limits import MIB, Limits
+from squish_core.model import Part
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from squish_core.plugins.registry import Registry
+
+Files = Callable[[int], Source]
+
+
+class StoredArray:
+    """One part as a virtual array: `array[a:b]` reads the bytes of those rows only, without a copy where it can."""
+
+    def __init__(self, part: Part, files: Files, registry: Registry, limits: Limits) -> None:
+        self.part, self._files, self._registry, self._limits = part, files, registry, limits
+        self._decoded: tuple[int, memoryview] | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape before filters."""
+        return self.part.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        """NumPy dtype."""
+        return dtypes.to_numpy(self.part.dtype)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether all of it can be looked at without a copy."""
+        part = self.part
+        return not part.filters and part.byteorder == "<" and (part.data is not None or len(part.segments) == 1)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        import numpy as np
+
+        return np.array(self[...], dtype=dtype, copy=copy)
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        keys = key if isinstance(key, tuple) else (key,)
+        if Ellipsis in keys or not self.part.shape:
+            return self._array(0, self.part.shape)[key if self.part.shape else ...]
+        # Narrow along leading axes while a single index is taken, so that the bytes stay one range.
+        offset, shape = 0, self.part.shape
+        lead: list[Any] = []
+        for position, item in enumerate(keys):
+            if not isinstance(item, slice):
+                break
+            start, stop, step = item.indices(shape[position])
+            if step != 1:
+                break
+            inner = dtypes.nbytes(self.part.dtype, shape[position + 1 :])
+            stop = max(start, stop)
+            offset += start * inner
+            shape = (*shape[:position], stop - start, *shape[position + 1 :])
+            lead.append(slice(None))
+            if stop - start != 1:
+                break
+        array = self._array(offset, shape)
+        rest = (*lead, *keys[len(lead) :])
+        return array if all(item == slice(None) for item in rest) else array[rest]
+
+    def buffer(self) -> Buffer:
+        """The whole part as a Buffer."""
+        part = self.part
+        raw = self.bytes(0, part.nbytes)
+        if not self.in_place or part.data is not None:
+            return Buffer(raw, part.dtype, part.shape)
+        (segment,) = part.segments
+        view = self._files(segment.file).writable_view(segment.offset, segment.length)
+        return Buffer(raw, part.dtype, part.shape, view)
+
+    def chunks(self, size: int = 4 * MIB) -> Iterator[memoryview]:
+        """The part's bytes before filters, in order."""
+        total = self.part.nbytes
+        if self.part.filters:
+            size = max(size, 16 * MIB)  # several frames at once, where there are frames: they decode in parallel
+        for start in range(0, total, size):
+            yield self.bytes(start, min(size, total - start))
+
+    def stored_chunks(self, size: int = 4 * MIB) -> Iterator[memoryview]:
+        """The part's bytes as they lie in the file."""
+        if self.part.data is not None:
+            yield memoryview(self.part.data)
+            return
+        for segment in self.part.segments:
+            source = self._files(segment.file)
+            for start in range(0, segment.length, size):
+                yield source.view(segment.offset + start, min(size, segment.length - start))
+
+    def read_into(self, out: memoryview) -> None:
+        """Copy the whole part into `out` (bytes), by pread where nothing has to be decoded."""
+        part = self.part
+        if part.filters or part.data is not None:
+            out[:] = self.bytes(0, part.nbytes)
+            return
+        self._check_stored()
+        done = 0
+        for segment in part.segments:
+            self._files(segment.file).read_into(segment.offset, out[done : done + segment.length])
+            done += segment.length
+
+    def bytes(self, start: int, length: int) -> memoryview:
+        """A range of the part's bytes before filters."""
+        part = self.part
+        if part.filters:
+            low, held = self._decoded or (0, memoryview(b""))
+            if self._decoded is None or not low <= start <= start + length <= low + len(held):
+                low, held = self._decoded = self._decode(start, start + length)
+            return held[start - low : start - low + length]
+        self._check_stored()
+        if part.data is not None:
+            return memoryview(part.data)[start : start + length]
+        pieces = list(self._pieces(start, length))
+        return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+
+    def _array(self, offset: int, shape: Sequence[int]) -> np.ndarray:
+        shape = tuple(shape)
+        raw = self.bytes(offset, dtypes.nbytes(self.part.dtype, shape))
+        return as_array(raw, self.part.dtype, shape, self.part.byteorder)
+
+    def _pieces(self, start: int, length: int) -> Iterator[memoryview]:
+        stop = start + length
+        for segment in self.part.segments:
+            low, high = max(start, 0), min(stop, segment.length)
+            if low < high:
+                yield self._files(segment.file).view(segment.offset + low, high - low)
+            start, stop = start - segment.length, stop - segment.length
+
+    def _check_stored(self) -> None:
+        if self.part.stored != self.part.nbytes:
+            raise TensorError(
+                "the stored bytes do not fit the shape",
+                expected=f"{self.part.nbytes} bytes for {self.part.dtype} {list(self.part.shape)}",
+                found=f"{self.part.stored} bytes", code="size",
+            )  # fmt: skip
+
+    def _decode(self, start: int, stop: int) -> tuple[int, memoryview]:
+        """Undo the filters around a range, into memory of a size that is checked against the limits before it is taken.
+
+        Returns where the decoded bytes begin, and them; what was decoded last is kept for the next range.
+        """
+        part, limits = self.part, self._limits
+        size = part.nbytes
+        if len(part.filters) > 1:
+            raise CodecError("more than one filter on a part is not supported", found=len(part.filters), code="filter")
+        check_decoded(size, part.stored, limits)
+        stored = (
+            memoryview(b"".join(self.stored_chunks()))
+            if len(part.segments) != 1
+            else next(iter(self.stored_chunks(1 << 62)), memoryview(b""))
+        )
+        codec, params = self._registry.byte_codec(part.filters[0].codec), part.filters[0].params
+        low, high = codec.covering(stored, params, size=size, start=start, stop=stop)
+        if (low, high) != (0, size):
+            out = bytearray(high - low)
+            codec.decode_range(stored, params, size=size, start=low, out=memoryview(out))
+            return low, memoryview(out).toreadonly()
+        if size > max(32 * MIB, 64 * len(stored)):
+            # So much from so little is rare: see that it is there before memory for it is taken.
+            found = codec.measure(stored, params, most=size)
+            if found is not None and found != size:
+                raise CodecError(
+                    "decodes to another size", expected=f"{size} bytes", found=f"{found} bytes", code="size"
+                )
+        out = bytearray(size)
+        codec.decode(stored, params, out=memoryview(out), ratio=limits.ratio)
+        return 0, memoryview(out).toreadonly()
+
+
+def check_decoded(size: int, stored: int, limits: Limits) -> None:
+    """LimitError when `size` decoded bytes are too many, or too many for `stored` ones."""
+    allowed = min(max(256 * MIB, stored * limits.ratio), limits.decoded)
+    if size > allowed:
+        raise LimitError(
+            "would decode to more than the limits allow", expected=f"at most {allowed} bytes", found=f"{size} bytes",
+            code="ratio", limit="decoded" if size > limits.decoded else "ratio",
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""From one file to another: rules, plan, streams, report."""

@@ -1,0 +1,134 @@
+"""Deleting the source of a conversion, once what was written is known to hold all of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence, Set
+from pathlib import Path
+
+from squish_core import opening
+from squish_core.analysis.metrics import Distance
+from squish_core.analysis.stacks import rows_of
+from squish_core.analysis.verify import verify
+from squish_core.codecs.regions import panels
+from squish_core.conversion.plan import Step
+from squish_core.errors import FormatError, SquishError
+from squish_core.file import File
+from squish_core.formats.base import Dropped
+from squish_core.formats.validate import spec_extents
+from squish_core.io.local import FileSource
+from squish_core.tensor import Tensor
+
+_SAME = 1e-6
+"""Relative difference of two error measures that were summed in another order."""
+_DISPENSABLE = (("metadata", "format"),)
+"""What may be lost: the framework that saved a safetensors file."""
+_DOUBTS = ("shard", "edit-running")
+"""Codes of notes about a source that may hold more than was read."""
+
+
+def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence[Dropped]) -> tuple[Path, ...]:
+    """The files that hold the source's tensors; its config, tokenizer and other neighbours are not among them.
+
+    FormatError where deleting them would lose something, or might; asked before anything is written.
+    """
+    numbers = {extent[0] for spec in file.index.tensors.values() for extent in spec_extents(spec)}
+    paths = tuple(_paths(file, numbers))
+    whole = target.resolve()
+    required = [item for item in dropped if (item.kind, item.name) not in _DISPENSABLE]
+    lost = [str(item) for item in required if not _stays(file, item, numbers)]
+    doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code in _DOUBTS]
+    links = [path for path in paths if any(place.is_symlink() for place in (path, *_folders_in(file, path)))]
+    reasons = {
+        "it is compressed whole, or not on a disk": not paths,
+        f"{len(file) - len(steps)} of its tensors are not converted": len(steps) < len(file),
+        f"not everything is carried over: {', '.join(lost[:3])}": bool(lost),
+        f"it is not as it should be: {'; '.join(doubts[:2])}": bool(doubts),
+        "the target takes its place": any(whole == path.resolve() or whole in path.resolve().parents for path in paths),
+        f"{', '.join(map(str, links[:2]))} is a link, and others may need what it leads to": bool(links),
+    }
+    for reason, holds in reasons.items():
+        if holds:
+            raise FormatError(
+                f"cannot be deleted: {reason}", file=file.name, code="delete",
+                hint="Convert it without deleting, and delete it yourself.",
+            )  # fmt: skip
+    return paths
+
+
+def delete(file: File, paths: Sequence[Path], target: Path, form: str, steps: Sequence[Step]) -> None:
+    """Verify the target deeply, compare it with the source, delete `paths`; FormatError, and nothing deleted, when
+    the target does not hold what the steps say."""
+    before = [_identity(file, path) for path in paths]
+    report = verify(target, deep=True, format=form, registry=file.registry)
+    if not report.ok:
+        first = next(problem for problem in report.problems if problem.severity == "error")
+        raise _unsure(file, f"{target} does not verify: {first.where}: {first.message}")
+    with opening.open(target, form, registry=file.registry) as written:
+        rows = rows_of(written, [step.spec.name for step in steps])
+        for step in steps:
+            name = step.spec.name
+            target_tensor = written[name] if name in written else rows[name].tensor if name in rows else None
+            if target_tensor is None or not _agrees(file[step.name], target_tensor, step):
+                raise _unsure(file, f"{step.name} in {target} is not what was to be written")
+    for path, identity in zip(paths, before):
+        if identity != (os.stat(path).st_dev, os.stat(path).st_ino) or identity != _identity(file, path):
+            raise _unsure(file, f"{path} was replaced meanwhile")
+    for number, path in enumerate(paths):
+        try:
+            path.unlink()
+        except OSError as error:
+            raise FormatError(
+                f"could not be deleted ({number} of {len(paths)} files were): {error.strerror}", file=str(path),
+                code="delete", hint=f"{target} holds all of it; delete the rest yourself.",
+            ) from None  # fmt: skip
+
+
+def _paths(file: File, numbers: Set[int]) -> Iterator[Path]:
+    place = file.source.path
+    if place is None or file.source.packed:
+        return
+    folder = place if file.source.is_dir else place.parent
+    yield from (folder / file.index.files[number].name for number in sorted(numbers))
+
+
+def _stays(file: File, item: Dropped, numbers: Set[int]) -> bool:
+    """Whether it is an asset in another file than those with these numbers, which are deleted."""
+    part = file.index.assets.get(item.name) if item.kind == "asset" else None
+    if part is None or not part.segments:
+        return False
+    return not any(segment.file in numbers for segment in part.segments)
+
+
+def _folders_in(file: File, path: Path) -> Iterator[Path]:
+    """Folders between the source and a file of it, and the source."""
+    place = file.source.path
+    yield from (folder for folder in path.parents if place is not None and folder.is_relative_to(place))
+
+
+def _identity(file: File, path: Path) -> tuple[int, ...] | None:
+    """Device and number of what was opened as a path's file."""
+    place = file.source.path
+    assert place is not None
+    folder = place if file.source.is_dir else place.parent
+    name = path.relative_to(folder).as_posix()
+    number = next(number for number, ref in enumerate(file.index.files) if ref.name == name)
+    source = file.file(number)
+    return source.identity[:2] if isinstance(source, FileSource) else None
+
+
+def _agrees(source: Tensor, target: Tensor, step: Step) -> bool:
+    """Whether a tensor's values are the source's, or as far from them as was measured when they were written."""
+    distance = Distance()
+    if source.shape != target.shape:
+        return False
+    for region in panels(source.shape, (1,) * len(source.shape), 8):
+        distance.add(source._read(step.origin, region), target[region])
+    if step.quality is None:
+        return distance.equal
+    pairs = ((distance.error, step.quality.error), (distance.max_error, step.quality.max_error))
+    return all(abs(now - then) <= _SAME * then for now, then in pairs)
+
+
+def _unsure(file: File, why: str) -> SquishError:
+    return FormatError(f"was not deleted: {why}", file=file.name, code="delete", hint="Convert it again.")

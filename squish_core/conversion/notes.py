@@ -1,0 +1,52 @@
+"""What the report of a conversion notes about the source: its errors, and assets that are links."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from squish_core.errors import MAX_MESSAGE, shorten
+from squish_core.file import File
+from squish_core.formats.base import Layout
+
+MOST = 4
+"""Errors that are noted, and links that a note names."""
+
+
+def source_notes(file: File, layout: Layout) -> tuple[str, ...]:
+    """What a user of the target should know of the source."""
+    interrupted = (f"{problem.where}: {problem.message}" for problem in file.source.problems())
+    return (*interrupted, *error_notes(file), *link_notes(file, layout))
+
+
+def error_notes(file: File) -> tuple[str, ...]:
+    """The errors that opening found: what is converted may not be what the source means."""
+    errors = [f"{problem.where}: {problem.message}" for problem in file.problems if problem.severity == "error"]
+    notes = [f"the source has an error: {shorten(error, MAX_MESSAGE)}" for error in errors[:MOST]]
+    if len(errors) > MOST:
+        notes.append(f"the source has {len(errors) - MOST} more errors; `squish verify` lists them")
+    return tuple(notes)
+
+
+def link_notes(file: File, layout: Layout) -> tuple[str, ...]:
+    """A note of the assets that are carried and are links to files outside their folder."""
+    dropped = {item.name for item in layout.dropped if item.kind == "asset"}
+    targets = {}
+    for name, part in file.index.assets.items():
+        number = part.segments[0].file if part.segments else None
+        if number is not None and file.index.files[number].name == name and name not in dropped:
+            target = outside_link(file.file(number).path)
+            if target is not None:
+                targets[name] = target
+    if not targets:
+        return ()
+    shown = ", ".join(f"{name} -> {target}" for name, target in list(targets.items())[:MOST])
+    more = f" and {len(targets) - MOST} more" if len(targets) > MOST else ""
+    return (f"assets are links to files outside the folder, whose content is carried: {shown}{more}",)
+
+
+def outside_link(path: Path | None) -> Path | None:
+    """Where a file really lies if it is a link out of its folder; else None."""
+    if path is None or not path.is_symlink():
+        return None
+    target = path.resolve()
+    return None if target.is_relative_to(path.parent.resolve()) else target

@@ -1,0 +1,156 @@
+"""The values of a tensor, panel by panel, and what an encoder makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from squish_core.analysis.metrics import Distance
+from squish_core.codecs.base import Codec, Encoder, Params
+from squish_core.codecs.regions import Region, full, panels, read_region, sizes, stored_panels
+from squish_core.conversion.overflow import CODE, SATURATE, changed, check, error_at
+from squish_core.errors import CodecError
+from squish_core.file import File
+from squish_core.model import Encoding, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def values_of(file: File, spec: TensorSpec, origin: Encoding, dtype: str) -> Iterator[np.ndarray]:
+    """A tensor's values in row panels: as they are where they have this dtype, else in f32 or the dtype they have."""
+    read = reader_of(file, spec.name, origin, dtype)
+    for region in value_regions(spec):
+        yield read(region)
+
+
+def value_regions(spec: TensorSpec) -> Iterator[Region]:
+    """The regions of `values_of`."""
+    return stored_panels(spec.shape, (1,) * len(spec.shape), 4)
+
+
+def reader_of(file: File, name: str, origin: Encoding, dtype: str) -> Callable[[Region], np.ndarray]:
+    """What reads a region's values for one that wants this dtype: as f32 where a plugin's loops decode them, else in
+    the dtype that they have. Values of the wanted dtype stay as they are: a NaN's payload does not survive f32."""
+    import numpy as np
+
+    tensor, params, known = file[name], origin.codec.params, file.registry
+    arrays, fill = tensor.arrays(origin), None
+    as_is = known.codec(origin.codec).value_dtype(tensor.spec, params) == dtype
+    if not as_is and origin.codec.inner is None and all(array.in_place for array in arrays.values()):
+        parts = {role: array[...] for role, array in arrays.items()}
+        fill = known.encoder(origin.codec).decoder(known.codec(origin.codec), parts, tensor.spec, params)
+    if fill is None:
+        return partial(tensor._read, origin)
+
+    def read(region: Region) -> np.ndarray:
+        for array in arrays.values():
+            array[...]  # a file that has shrunk is found out
+        out = np.empty(sizes(region), np.float32)
+        fill(region, out)
+        return out
+
+    return read
+
+
+def complete_params(
+    codec: Codec, file: File, spec: TensorSpec, origin: Encoding, params: Params, overflow: str
+) -> Params:
+    """The parameters with what only the values show (`Codec.measure`); where it refuses the values, an error that says
+    which one."""
+    import numpy as np
+
+    read = partial(values_of, file, spec, origin, codec.value_dtype(spec, params))
+    limit = float(np.finfo(np.float32).max) / 2  # any two clipped values are a float32 apart
+    clipped = lambda: (np.clip(values, -limit, limit) for values in read())  # noqa: E731
+    for panels_of in (read, clipped) if overflow == SATURATE else (read,):
+        try:
+            return codec.measure(panels_of, spec, params)
+        except CodecError as error:
+            if error.code != CODE:
+                raise
+            refusal = error
+    raise _located(refusal, spec, read()) from refusal
+
+
+def _located(refusal: CodecError, spec: TensorSpec, values: Iterator[np.ndarray]) -> CodecError:
+    """The refusal of a tensor with its first value that is not finite, or else its largest one."""
+    import numpy as np
+
+    largest, error = -1.0, refusal
+    for region, panel in zip(value_regions(spec), values):
+        magnitude = float(np.abs(panel).max(initial=0))  # NaN where there is one
+        if not magnitude <= largest:
+            largest, error = magnitude, error_at(panel, tuple(part.start for part in region), cause=refusal)
+        if not isfinite(magnitude):
+            break
+    return error
+
+
+class PanelEncoder:
+    """One encoding of the panels of a tensor's values."""
+
+    def __init__(
+        self, file: File, name: str, target: TensorSpec, origin: Encoding, activations: np.ndarray | None
+    ) -> None:
+        registry, self._target, spec = file.registry, target, target.encodings[0].codec
+        self._codec, self._params = registry.codec(spec), spec.params
+        self._encoder: Encoder = registry.encoder(spec)
+        self._activations, self._dense = activations, spec.id == "dense"
+        own = self._codec.value_dtype(target, spec.params)
+        source = registry.codec(origin.codec).value_dtype(file[name].spec, origin.codec.params)
+        self._keeps_dtype = self._dense or source == own
+        self.reader = partial(reader_of, file, name, origin, own)
+        self.grain = self._codec.encode_grain(target, spec.params)
+        self.blocks = self.grain
+        if not self._dense and self.grain and self.grain[-1] == 1:
+            self.blocks = (*self.grain[:-1], None)  # panels are whole rows, so that a scale may be of one
+
+    def panel(self, values: np.ndarray) -> np.ndarray:
+        """Values as the encoder takes them."""
+        import numpy as np
+
+        return values if self._keeps_dtype else values.astype(np.float32, copy=False)
+
+    def encode(self, region: Region, values: np.ndarray) -> dict[str, np.ndarray]:
+        """The parts of a region's values, or of some of its rows."""
+        params = {"dtype": self._target.dtype, **self._params} if self._dense else self._params
+        stats = None if self._activations is None else {"activations": self._activations[region[-1]]}
+        return self._encoder.encode(self.panel(values), params, stats=stats)
+
+    def changed(self, values: np.ndarray, encoded: dict[str, np.ndarray]) -> np.ndarray | None:
+        """Where a reader will not see finite values, infinities and NaN as such; None: nowhere."""
+        parts, spec, params = self._bound(values, encoded)
+        sums = self._encoder.compare(self._codec, values, parts, spec, params)
+        if sums and all(map(isfinite, sums)):
+            return None
+        mask = changed(values, read_region(self._codec, parts, spec, params, full(values.shape)))
+        return mask if mask.any() else None
+
+    def measure(
+        self, distance: Distance, values: np.ndarray, encoded: dict[str, np.ndarray], start: tuple[int, ...] | None
+    ) -> None:
+        """Add the distance of a panel from its values. `start`: where it begins, to check that what is finite stayed
+        so; None: that is known."""
+        parts, spec, params = self._bound(values, encoded)
+        sums = self._encoder.compare(self._codec, values, parts, spec, params)
+        if sums and all(map(isfinite, sums)):
+            distance.take(*sums)
+            return
+        grain = self._codec.grain(spec, params)
+        for region in panels(spec.shape, grain, 4, budget=1 << 20, whole_rows=True):  # pieces that stay in the cache
+            decoded = read_region(self._codec, parts, spec, params, region)
+            distance.add(values[region], decoded)
+            if distance.max_error == inf and start is not None:
+                check(values[region], decoded, self.blocks, tuple(low + part.start for low, part in zip(start, region)))
+
+    def _bound(self, values: np.ndarray, encoded: dict[str, np.ndarray]) -> tuple[Any, TensorSpec, Params]:
+        """A panel's parts in their declared shapes, what they are of, and its parameters."""
+        spec = evolve(self._target, shape=values.shape)
+        params = self._codec.panel_params(encoded, self._params)
+        declared = self._codec.parts(spec, params)
+        return {role: encoded[role].reshape(shape) for role, (_, shape) in declared.items()}, spec, params

@@ -1,0 +1,211 @@
+"""The grammar of `--to` and `--encode`: `ID[:key=value[,key=value]]`, `PATTERN=SPEC`, and short names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from attrs import evolve, frozen
+
+from squish_core.codecs.base import Codec
+from squish_core.conversion.overflow import REFUSE, take_overflow
+from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
+from squish_core.model import CodecSpec
+from squish_core.plugins import catalog
+from squish_core.plugins.registry import Registry
+
+KEEP = CodecSpec("keep")
+ALIKE = 0.7
+"""Share of a pattern's letters that a name needs to be called near it."""
+
+
+@frozen
+class Rule:
+    """Encode tensors whose name matches `pattern`; a rule without a pattern takes whatever its codec can take.
+
+    `overflow`: what happens to values that do not stay finite, "refuse" or "saturate".
+    """
+
+    pattern: str | None
+    spec: CodecSpec
+    overflow: str = REFUSE
+
+    def matches(self, name: str) -> bool:
+        """Whether the rule is for a tensor of this name."""
+        return self.pattern is None or fnmatchcase(name, self.pattern)
+
+
+def parse_spec(text: str) -> CodecSpec:
+    """`int4:group_size=64` as an id and parameters, `lowrank:rank=8(int3)` around another; numbers become numbers."""
+    outer, bracket, inner = text.partition("(")
+    if bracket and text.endswith(")"):
+        return evolve(parse_spec(outer), inner=parse_spec(inner[:-1]))
+    if bracket or ")" in text:
+        raise _unreadable(text)
+    return _flat(text)
+
+
+def _flat(text: str) -> CodecSpec:
+    """An id and parameters, each given once."""
+    name, colon, rest = text.partition(":")
+    pairs = [item.partition("=") for item in rest.split(",")] if colon else []
+    params = {key.strip(): _number(value.strip()) for key, _, value in pairs}
+    if not name.strip() or not all(key and value for key, _, value in pairs) or len(params) < len(pairs):
+        raise _unreadable(text)
+    return CodecSpec(name.strip(), params)
+
+
+def _unreadable(text: str) -> SquishError:
+    return SquishError(
+        "a specification cannot be read", found=repr(text), code="spec",
+        expected="ID[:key=value[,key=value]], each key once, or ID[:key=value](SPEC)",
+    )  # fmt: skip
+
+
+def parse_format(text: str, kind: str, registry: Registry) -> tuple[str, dict[str, str]]:
+    """A format's id and its options as text; FormatError for one that its declaration (`kind`) does not have."""
+    spec = _flat(text)  # a path among the options may have brackets
+    entry = registry.containers.get(spec.id)
+    legal: Mapping[str, str] = getattr(entry.info, kind) if entry else {}
+    unknown = sorted(set(spec.params) - set(legal))
+    if entry and unknown:
+        raise FormatError(
+            f"{spec.id} has no such option", found=", ".join(unknown),
+            expected=", ".join(sorted(legal)) or "no options", code="option",
+        )  # fmt: skip
+    return spec.id, {key: str(value) for key, value in spec.params.items()}
+
+
+def parse_rules(encode: str | Iterable[str] | Mapping[str, str] | None) -> tuple[Rule, ...]:
+    """`--encode` values as rules; a `=` before any `:` separates a name pattern from its specification."""
+    if encode is None:
+        return ()
+    given = [encode] if isinstance(encode, str) else encode
+    texts = tuple(given) if isinstance(given, Iterable) else (given,)
+    values = (*texts, *given.values()) if isinstance(given, Mapping) else texts
+    if strange := [value for value in values if not isinstance(value, str)]:
+        raise SquishError(
+            "encode= cannot be read", found=f"{type(strange[0]).__name__} {strange[0]!r}", code="encode",
+            expected="'SPEC', ['SPEC', 'PATTERN=SPEC'] or {'PATTERN': 'SPEC'}, such as 'int4:group_size=64'",
+        )  # fmt: skip
+    if isinstance(given, Mapping):
+        return tuple(_rule(pattern, spec) for pattern, spec in given.items())
+    rules = []
+    for text in texts:
+        before, equals, after = text.partition("=")
+        if equals and ":" not in before:
+            rules.append(_rule(before, after))
+        else:
+            rules.append(_rule(None, text))
+    return tuple(rules)
+
+
+def _rule(pattern: str | None, text: str) -> Rule:
+    spec = parse_spec(text)
+    return Rule(pattern, spec) if spec.id == KEEP.id else Rule(pattern, *take_overflow(spec))
+
+
+def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
+    """The last rule that matches a tensor's name."""
+    chosen = None
+    for rule in rules:
+        if rule.matches(name):
+            chosen = rule
+    return chosen
+
+
+def check_patterns(patterns: Iterable[str], names: Collection[str], file: str) -> None:
+    """TensorError for the first pattern that no name matches, with the names nearest to it."""
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            near = ", ".join(nearest(pattern, names))
+            raise TensorError(
+                "no tensor matches", file=file, found=repr(pattern), code="pattern",
+                hint=f"Near it: {near}." if near else "`squish ls` lists the names; quote a pattern in a shell.",
+            )  # fmt: skip
+
+
+def nearest(pattern: str, names: Iterable[str]) -> list[str]:
+    """Up to three names that have most of a pattern's letters in its order; of layers that are alike, the first."""
+    import difflib
+
+    letters = re.sub(r"[*?\[\]]", "", pattern)
+    alike: dict[str, str] = {}
+    for name in names:
+        alike.setdefault(re.sub(r"\d+", "0", name), name)
+    matcher = difflib.SequenceMatcher(None, "", letters, autojunk=False)
+    ranked = []
+    for name in alike.values():
+        matcher.set_seq1(name)
+        ranked.append((-sum(block.size for block in matcher.get_matching_blocks()), len(name), name))
+    return [name for shared, _, name in sorted(ranked)[:3] if -shared >= ALIKE * len(letters)]
+
+
+def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
+    """Resolve short names, in letters of any size: the target container's aliases first, then the codecs'."""
+    inner = None if spec.inner is None else expand(spec.inner, container, registry)
+    name = spec.id if spec.id in registry.codecs else spec.id.lower()  # Q4_K, as GGUF has it
+    spec = evolve(spec, id=name, inner=inner)
+    if spec.id in ("keep", *registry.codecs):
+        if spec.id != "keep" and kind_of(spec, registry) not in ("tensor", "policy"):
+            raise SquishError(
+                "is no codec of tensors and encodes no values", found=repr(spec.id), code="encode",
+                hint="Formats that compress their parts have an option for it (--to FORMAT:OPTION=VALUE).",
+            )  # fmt: skip
+        return _nested(spec, registry)
+    for table in _alias_tables(container, registry):
+        if spec.id in table:
+            full = parse_spec(table[spec.id])
+            if full.id == "dense" and spec.params:  # its name says all there is to say
+                raise SquishError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code="params")
+            return _nested(evolve(spec, id=full.id, params={**full.params, **spec.params}), registry)
+    encoders = (entry.info.id for entry in registry.find("codec", kind="tensor"))
+    names = sorted({"keep", *encoders, *(name for table in _alias_tables(container, registry) for name in table)})
+    package = catalog.package_for("codec", spec.id)
+    import difflib
+
+    near = difflib.get_close_matches(spec.id, names, 3)
+    here = f"Near it: {', '.join(near)}; `squish codecs` lists all." if near else f"Known here: {', '.join(names)}."
+    kind = MissingPluginError if package else SquishError
+    raise kind(
+        "no such encoding", found=repr(spec.id), code="encode",
+        hint=f"Run `pip install {package}`." if package else here,
+    )  # fmt: skip
+
+
+def _nested(spec: CodecSpec, registry: Registry) -> CodecSpec:
+    """The same; SquishError where what is in brackets, or what has them, has no place there."""
+    if spec.id == "keep" and spec.params:
+        raise SquishError("keep takes no parameters", found=", ".join(spec.params), code="params")
+    if spec.inner is None:
+        return spec
+    for one in (spec, spec.inner):
+        if kind_of(one, registry) != "tensor":  # a policy, or keep
+            raise SquishError(f"{one.id} goes with no other encoding", found=str(spec), code="params")
+    if type(registry.codec(spec.id)).around is Codec.around:
+        raise SquishError(
+            f"{spec.id} wraps no other encoding", found=str(spec), code="params", hint="Leave out the brackets."
+        )
+    return spec
+
+
+def kind_of(spec: CodecSpec, registry: Registry) -> str:
+    """The kind of a codec."""
+    return str(getattr(registry.codecs[spec.id].info, "kind", "")) if spec.id in registry.codecs else ""
+
+
+def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, Any]]:
+    brought = (*registry.codecs.values(), *registry.encoders.values())
+    infos = [registry.containers[container].info, *(entry.info for entry in brought)]
+    return [getattr(info, "aliases", {}) for info in infos]
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

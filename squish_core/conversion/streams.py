@@ -1,0 +1,218 @@
+"""Streams of parts for writing: copied bytes, repacked codes, encoded panels; a panel in memory, never a tensor."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from squish_core import dtypes
+from squish_core.analysis.metrics import Distance
+from squish_core.codecs.base import Codes
+from squish_core.codecs.regions import PANEL_BYTES, sizes, stored_panels
+from squish_core.codecs.stored import StoredArray
+from squish_core.conversion.overflow import REFUSE, SATURATE, Saturation, refusing
+from squish_core.conversion.panel_encoder import PanelEncoder
+from squish_core.errors import CodecError
+from squish_core.file import File
+from squish_core.guard import computing, quietly
+from squish_core.io.buffer import as_array
+from squish_core.io.sink import Stream
+from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Pieces = Callable[[], Iterator[dict[str, "np.ndarray"]]]
+
+
+def copied(file: File, origin: Encoding, target: Encoding) -> dict[str, Stream]:
+    """The source's own bytes, unfiltered; copied by the kernel where they lie raw in a file."""
+    streams = {}
+    for role, part in origin.parts.items():
+        array = file.array(part)
+        streams[role] = Stream(target.parts[role], array.chunks, stored=array)
+    return streams
+
+
+def widened(file: File, origin: Encoding, target: Encoding) -> dict[str, Stream]:
+    """The source's parts, their integers in the target's wider types (CodecError for a negative one), in its order."""
+    streams = copied(file, origin, target)
+    for role, part in origin.parts.items():
+        if (part.dtype, part.byteorder) != (target.parts[role].dtype, target.parts[role].byteorder):
+            pieces = partial(_wider, file.array(part), role, target.parts[role].dtype)
+            streams[role] = Stream(target.parts[role], pieces)
+    return streams
+
+
+def _wider(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
+    part = array.part
+    for chunk in array.chunks():
+        numbers = as_array(chunk, part.dtype, (len(chunk) // array.dtype.itemsize,), part.byteorder)
+        if dtype != part.dtype and numbers.dtype.kind == "i" and numbers.size and int(numbers.min()) < 0:
+            raise CodecError("an index is negative", part=role, found=int(numbers.min()), code="index")
+        yield _bytes(numbers.astype(dtypes.to_numpy(dtype), copy=False))
+
+
+def check_copied(file: File, name: str, origin: Encoding) -> None:
+    """Raise the error with which the parts do not decode: a copy would pass the damage on."""
+    if file.registry.missing(origin) is None:
+        codec = file.registry.codec(origin.codec)
+        codec.check_parts(file[name].arrays(origin), file.index.tensors[name], origin.codec.params)
+
+
+def encoded(
+    file: File, name: str, target: TensorSpec, origin: Encoding, report: Callable[[Distance, int], None] | None = None,
+    activations: np.ndarray | None = None, overflow: str = REFUSE,
+) -> dict[str, Stream]:  # fmt: skip
+    """The source's values, encoded panel by panel. `report` gets how far the written values are from them, and how many
+    were clipped; without it the encoding is exact. CodecError (code "range") for a value that does not stay finite."""
+    encoding = PanelEncoder(file, name, target, origin, activations)
+    guard = partial(computing, CodecError, "encoding", file=file.name, tensor=name)
+
+    def pieces() -> Iterator[dict[str, np.ndarray]]:
+        distance, read = Distance(), encoding.reader()
+        saturation = Saturation(encoding.blocks) if overflow == SATURATE and report else None
+
+        def measure(values: np.ndarray, parts: dict[str, np.ndarray], start: tuple[int, ...]) -> None:
+            with guard():
+                encoding.measure(distance, values, parts, None if saturation else start)
+
+        with _Behind(measure) as measured:
+            for region in stored_panels(target.shape, encoding.grain, 4):
+                start, encode = tuple(part.start for part in region), partial(encoding.encode, region)
+                with guard():
+                    values = read(region)
+                    panel = encoding.panel(values)
+                    if saturation:
+                        parts, panel = saturation.encode(values, start, encode, encoding.changed)
+                    else:
+                        parts = refusing(encode, panel, values, start)
+                if report:
+                    # what was widened is as exact, and read faster
+                    measured(panel if values.itemsize <= panel.itemsize else values, parts, start)
+                yield parts
+        if report:
+            report(distance, saturation.clipped if saturation else 0)
+
+    return _split(target, pieces)
+
+
+class _Behind:
+    """A function run in a thread of its own, one call at a time, while its caller goes on to the next."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function, self._pool = function, ThreadPoolExecutor(1)
+        self._last: Future[None] | None = None
+
+    def __call__(self, *told: Any) -> None:
+        if self._last is not None:
+            self._last.result()
+        self._last = self._pool.submit(self._function, *told)
+
+    def __enter__(self) -> _Behind:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._pool.shutdown()
+        if self._last is not None and exception[0] is None:
+            self._last.result()
+
+
+def _ahead(panels: Iterator[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
+    """The same, the next one made in a thread while one is written."""
+    with ThreadPoolExecutor(1) as pool:
+        following = pool.submit(quietly, next, panels, None)
+        while (made := following.result()) is not None:
+            following = pool.submit(quietly, next, panels, None)
+            yield made
+
+
+def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict[str, Stream]:
+    """The source's codes in the target's packing."""
+    encoding = target.encodings[0]
+    sink = file.registry.codec(encoding.codec)
+
+    def pieces() -> Iterator[dict[str, np.ndarray]]:
+        for codes, panel in _code_panels(file, file.index.tensors[name], origin, encoding):
+            made = None if codes is None else sink.from_codes(codes, panel, encoding.codec.params)
+            if made is None:
+                raise CodecError("the codes no longer fit the target", tensor=name, code="repack")
+            yield made[0]
+
+    return _split(target, pieces)
+
+
+def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Encoding) -> Exactness | None:
+    """How exactly the target can hold the source's codes, decided on the data; None when it cannot."""
+    worst, sink = SAME_BYTES, file.registry.codec(target.codec)
+    for codes, panel in _code_panels(file, spec, origin, target):
+        held = None if codes is None else sink.holds(codes, panel, target.codec.params)
+        if held is None:
+            return None
+        if held != SAME_BYTES:
+            worst = held
+    return worst
+
+
+def _code_panels(
+    file: File, spec: TensorSpec, origin: Encoding, target: Encoding
+) -> Iterator[tuple[Codes | None, TensorSpec]]:
+    """The source's codes (None: it has none), and what they are of, in the order in which the target stores them."""
+    source, sink = file.registry.codec(origin.codec), file.registry.codec(target.codec)
+    grain = _common(source.grain(spec, origin.codec.params), sink.encode_grain(spec, target.codec.params))
+    parts = file[spec.name].arrays(origin)
+    for region in stored_panels(spec.shape, grain, 4):
+        yield source.codes(parts, spec, origin.codec.params, region), evolve(spec, shape=sizes(region))
+
+
+def _split(target: TensorSpec, pieces: Pieces) -> dict[str, Stream]:
+    """One stream per part from panels that give all parts at once: the one asked for first drives, the others spool."""
+    encoding, ahead = target.encodings[0], _ahead if target.elements * 4 > PANEL_BYTES else iter
+    roles = list(encoding.parts)
+    spools: dict[str, Any] = {}
+
+    def part(role: str) -> Iterator[Any]:
+        if role in spools:
+            spools[role].seek(0)
+            while chunk := spools[role].read(1 << 22):
+                yield chunk
+            spools.pop(role).close()
+            return
+        others = [other for other in roles if other != role]
+        _close(spools)  # of an earlier pass: a writer may ask for a part twice
+        spools.update({other: tempfile.TemporaryFile() for other in others})  # noqa: SIM115 - closed when it is read
+        for made in ahead(pieces()):
+            for other in others:
+                spools[other].write(_bytes(made[other]))
+            yield _bytes(made[role])
+
+    # A writer may fail, or leave a part unread: spools are closed with the streams at the latest.
+    weakref.finalize(part, _close, spools)
+    return {role: Stream(encoding.parts[role], lambda role=role: part(role)) for role in roles}  # type: ignore[misc]
+
+
+def _close(spools: dict[str, Any]) -> None:
+    while spools:
+        spools.popitem()[1].close()
+
+
+def _bytes(array: np.ndarray) -> memoryview:
+    import numpy as np
+
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def _common(source: tuple[int | None, ...], sink: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """Steps for both. After an axis that the source alone cannot divide, panels would not be in the sink's order."""
+    from math import lcm
+
+    whole = next((axis for axis, (a, b) in enumerate(zip(source, sink)) if a is None and b is not None), len(sink))
+    return tuple(
+        None if a is None or b is None or axis >= whole else lcm(a, b) for axis, (a, b) in enumerate(zip(source, sink))
+    )

@@ -1,0 +1,220 @@
+"""An open file: a mapping from names to tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from squish_core.codecs.stored import StoredArray
+from squish_core.dtypes import to_numpy
+from squish_core.errors import FormatError
+from squish_core.formats.metadata import plain
+from squish_core.guard import guarded, uncollected
+from squish_core.io.buffer import Buffer
+from squish_core.io.local import READERS
+from squish_core.io.source import Source
+from squish_core.limits import Limits
+from squish_core.model import Index, LazyTensors, Part, PlainRange, Problem, TensorSpec
+from squish_core.plugins.registry import Registry
+from squish_core.tensor import Tensor
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class File(Mapping[str, "Tensor"]):
+    """An open file: a mapping from tensor names to tensors, in file order. Safe to share between threads."""
+
+    def __init__(self, source: Source, index: Index, known: Registry, limits: Limits) -> None:
+        self.source, self.index, self.registry, self.limits = source, index, known, limits
+
+    @property
+    def name(self) -> str:
+        """Path or name of the file."""
+        return self.source.name
+
+    @property
+    def path(self) -> Path | None:
+        """Where it lies, a file or a folder; None for bytes in memory."""
+        return self.source.path
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files, its assets among them; of files that are compressed whole, those of their content."""
+        return sum(ref.size for ref in self.index.files)
+
+    @property
+    def format(self) -> str:
+        """Container id."""
+        return self.index.format
+
+    @property
+    def version(self) -> str:
+        """Version or dialect of the format, as the file states it; "" where it has none."""
+        return self.index.version
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Metadata as plain values (`index.meta` keeps the stored types)."""
+        return {key: plain(value) for key, value in self.index.meta.items()}
+
+    @property
+    def assets(self) -> Mapping[str, Buffer]:
+        """Whole files that belong to the model (config, tokenizer), read when indexed."""
+        return Assets(self)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """What opening found; empty for a clean file."""
+        return self.index.problems
+
+    @property
+    def children(self) -> dict[str, File]:
+        """Indexes inside this file (a draft head), as files of their own."""
+        return {
+            name: File(self.source, evolve(child, files=child.files or self.index.files), self.registry, self.limits)
+            for name, child in self.index.children.items()
+        }
+
+    def originals(self) -> File:
+        """The same file as it is without its caches: what conversions start from."""
+        if not self.index.caches:
+            return self
+        tensors = {name: spec.without(self.index.caches) for name, spec in self.index.tensors.items()}
+        return File(self.source, evolve(self.index, tensors=tensors, caches=()), self.registry, self.limits)
+
+    def __getitem__(self, name: str) -> Tensor:
+        try:
+            return Tensor(self, self.index.tensors[name])
+        except KeyError:
+            import difflib
+
+            near = ", ".join(difflib.get_close_matches(str(name), self.index.tensors, 3, 0.5))
+            raise KeyError(f"{name!r} is not in {self.name}" + (f"; near: {near}" if near else "")) from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.index.tensors)
+
+    def __len__(self) -> int:
+        return len(self.index.tensors)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.index.tensors
+
+    # A file is the same as itself alone: a mapping's equality would compare tensors, which are made at each look.
+    __eq__, __hash__ = object.__eq__, object.__hash__
+
+    def numpy(self, *, copy: bool = False) -> dict[str, np.ndarray]:
+        """Every tensor as an array: read-only views of the file where values lie there as they are, else decoded.
+
+        `copy=True` gives writable arrays that do not touch the file again.
+        """
+        tensors, view = self.index.tensors, Views(self).view
+        arrays: dict[str, Any] = dict.fromkeys(tensors)
+        with uncollected():
+            for name, place in plain_ranges(tensors).items():
+                if not copy:
+                    arrays[name] = view(*place)
+                elif prod(place[1]) <= READ_FROM:
+                    arrays[name] = view(*place).copy()
+        alone = [name for name, array in arrays.items() if array is None]
+        if alone:
+            from concurrent.futures import ThreadPoolExecutor
+
+            # Several tensors at once: while one waits for the disk, another is read or decoded.
+            with ThreadPoolExecutor(READERS) as readers:
+                arrays.update(zip(alone, readers.map(lambda name: self[name].numpy(copy=copy), alone)))
+        return arrays
+
+    def get_tensor(self, name: str) -> np.ndarray:
+        """Decoded array of one tensor (safetensors' habit)."""
+        return self[name].numpy()
+
+    def file(self, number: int) -> Source:
+        """Source of one of the Index's files."""
+        ref = self.index.files[number]
+        if not self.source.is_dir and ref.name == self.source.filename:
+            return self.source
+        folder, _, name = ref.name.rpartition("/")
+        source = self.source.member(name, folder)
+        if source.size < ref.size:
+            raise FormatError(
+                "is smaller than when it was opened", file=source.name,
+                expected=ref.size, found=source.size, code="changed",
+            )  # fmt: skip
+        return source
+
+    def array(self, part: Part) -> StoredArray:
+        """A part of this file as a virtual array."""
+        return StoredArray(part, self.file, self.registry, self.limits)
+
+    def close(self) -> None:
+        """Stop new reads; arrays handed out before stay valid."""
+        self.source.close()
+
+    def __enter__(self) -> File:
+        return self
+
+    def __exit__(self, *exception: Any) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<File {self.name!r} format={self.format} tensors={len(self)}>"
+
+
+READ_FROM = 1 << 16
+"""Elements from which a copy is read rather than copied from the mapping: faults cost more than calls there."""
+
+
+def plain_ranges(tensors: Mapping[str, TensorSpec]) -> dict[str, PlainRange]:
+    """Where each tensor lies that is one raw dense range."""
+    if isinstance(tensors, LazyTensors):
+        return tensors.plain_ranges()
+    return {name: found for name, spec in tensors.items() if (found := spec.plain_range()) is not None}
+
+
+class Views:
+    """Arrays over the mappings of a file, made without a `Tensor` each: what 20 000 small tensors need."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._mapped: dict[int, memoryview] = {}
+
+    def view(self, dtype: str, shape: tuple[int, ...], file: int, offset: int) -> np.ndarray:
+        """Read-only array of `dtype` and `shape` at `offset` of file number `file`."""
+        import numpy as np
+
+        if 0 in shape:
+            return np.empty(shape, to_numpy(dtype))
+        if file not in self._mapped:
+            source = self._file.file(file)
+            self._mapped[file] = source.view(0, source.size)
+        return np.ndarray(shape, to_numpy(dtype), self._mapped[file], offset)
+
+
+class Assets(Mapping[str, Buffer]):
+    """Asset name -> Buffer, read when indexed."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def __getitem__(self, name: str) -> Buffer:
+        part = self._file.index.assets[name]
+        with guarded(FormatError, "reading an asset", file=self._file.name, part=name):
+            return self._file.array(part).buffer()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._file.index.assets
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file.index.assets)
+
+    def __len__(self) -> int:
+        return len(self._file.index.assets)
+
+    def __repr__(self) -> str:
+        return f"<Assets {', '.join(self) or 'none'}>"

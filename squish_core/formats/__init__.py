@@ -1,0 +1,1 @@
+"""The container interface: detection, validation, metadata."""

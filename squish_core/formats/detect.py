@@ -1,0 +1,177 @@
+"""Which format a file is: declared signatures first, then refinements; never by trying to open it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from squish_core.errors import AmbiguousFormatError, FormatError, SquishError, UnknownFormatError
+from squish_core.io.source import HEAD, TAIL, Source
+from squish_core.model import Index, Problem
+from squish_core.plugins import catalog
+from squish_core.plugins.hookspecs import CodecInfo, ContainerInfo, Signature
+from squish_core.plugins.registry import Registry
+
+MAX_SKIPPED = 64
+"""Skippable frames that are passed over to reach the signature of a codec; writers make one."""
+
+
+@frozen
+class Probe:
+    """What detection looks at: the first 4 KiB, the last 64 bytes, the name, a folder's file names."""
+
+    name: str
+    head: bytes
+    tail: bytes
+    members: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, source: Source) -> Probe:
+        """Read the probe of a source."""
+        if source.is_dir:
+            return cls(source.filename, b"", b"", source.members())
+        head = source.read(0, min(HEAD, source.size))
+        tail = source.read(max(0, source.size - TAIL), min(TAIL, source.size))
+        return cls(source.filename, head, tail)
+
+
+def detect(source: Source, registry: Registry) -> str:
+    """Id of the container whose signature matches best; a typed error that says what the file is otherwise."""
+    probe = Probe.of(source)
+    infos = [entry.info for entry in registry.find("container") if isinstance(entry.info, ContainerInfo)]
+    base = [info for info in infos if not info.refines]
+    begin = [info for info in base for s in info.signatures if s.where != "tail" and matches(s, probe)]
+    # The end of a file alone speaks only where no start does: data may end in anything.
+    scores: dict[str, int] = {}
+    for info in begin or base:  # several have one id if distributions are in conflict
+        scores[info.id] = max(scores.get(info.id, 0), score(info, probe))
+    best = max(scores.values(), default=0)
+    winners = [name for name, points in scores.items() if points == best]
+    if best and len(winners) > 1:
+        by_suffix = {info.id for info in infos if info.id in winners and _suffix(info, probe)}
+        if len(by_suffix) != 1:
+            raise AmbiguousFormatError(
+                "several formats match", file=source.name, found=", ".join(sorted(winners)), code="ambiguous",
+                hint="Name one with format=... (or --format).",
+            )  # fmt: skip
+        return by_suffix.pop()
+    if best:
+        return winners[0]
+    raise_if_other(probe, source, registry)
+    # Nothing in the bytes speaks for a format; the name at least says whose error the user should read.
+    named = {info.refines or info.id for info in infos if _suffix(info, probe)}
+    if len(named) == 1 and not source.is_dir:
+        return named.pop()
+    raise unknown(probe, source, registry)
+
+
+def compressed_by(source: Source, registry: Registry) -> CodecInfo | None:
+    """The byte codec that compressed the whole file; None if there is none."""
+    for entry in registry.find("codec", kind="bytes") if source.size else ():
+        info = entry.info
+        if isinstance(info, CodecInfo) and info.signature and _first_frame(source, info).startswith(info.signature):
+            return info
+    return None
+
+
+def _first_frame(source: Source, info: CodecInfo) -> bytes:
+    """The first bytes behind the skippable frames of a codec."""
+    offset, length = 0, max(8, len(info.signature))
+    for _ in range(MAX_SKIPPED):
+        head = source.read(offset, min(length, source.size - offset))
+        mark = next((mark for mark in info.skippable if head.startswith(mark)), None)
+        if mark is None:
+            return head
+        offset += len(mark) + 4 + int.from_bytes(head[len(mark) : len(mark) + 4], "little")
+        if offset >= source.size:
+            break
+    return b""
+
+
+def score(info: ContainerInfo, probe: Probe) -> int:
+    """Bytes of declared signatures that match: the more specific signature wins."""
+    return sum(len(signature.bytes) for signature in info.signatures if matches(signature, probe))
+
+
+def matches(signature: Signature, probe: Probe) -> bool:
+    """Whether one signature is there."""
+    if signature.where == "member":
+        return any(name.endswith(signature.bytes.decode()) for name in probe.members)
+    data = probe.head if signature.where == "head" else probe.tail
+    start = signature.offset if signature.offset >= 0 else max(0, len(data) + signature.offset)
+    return data[start : start + len(signature.bytes)] == signature.bytes
+
+
+def raise_if_other(probe: Probe, source: Source, registry: Registry) -> None:
+    """Say what the file is, when its first bytes are those of something else."""
+    other = catalog.lookalike(probe.head)
+    if other:
+        raise UnknownFormatError(f"is {other[0]}", file=source.name, code="lookalike", hint=other[1])
+    absent = catalog.absent_format(probe.head, probe.members)
+    if absent and absent not in registry.containers:
+        refusal = catalog.absent("container", absent)
+        raise UnknownFormatError(
+            f"looks like {absent}, and that plugin is not installed",
+            file=source.name, code="not-installed", hint=f"Run `{refusal.install}`.",
+        )  # fmt: skip
+
+
+def unrefined(index: Index, source: Source, registry: Registry) -> tuple[Problem, ...]:
+    """A warning for every known format that the file declares to be beyond its own, and that is not installed."""
+    absent = {name: where for name, where in catalog.DECLARED.items() if name not in registry.containers}
+    problems = []
+    for name, (base, place, keys) in absent.items():
+        if index.format == base and follow(index.meta if place == "meta" else small_json(index, source, place), keys):
+            message = f"{'.'.join(keys)} calls for {name}, which is not installed: tensors are given as stored"
+            hint = f"Run `{catalog.absent('container', name).install}`."
+            problems.append(
+                Problem(code="not-installed", severity="warning", where=place, message=f"{message}. {hint}")
+            )
+    return tuple(problems)
+
+
+def follow(value: Any, keys: Sequence[str]) -> bool:
+    """Whether mappings within mappings have these keys."""
+    for key in keys:
+        if not isinstance(value, Mapping) or key not in value:
+            return False
+        value = value[key]
+    return True
+
+
+def small_json(index: Index, source: Source, name: str) -> Any:
+    """What an asset of up to 1 MiB holds as JSON; None where there is none, or none that can be read."""
+    asset = index.assets.get(name)
+    if asset is None or asset.nbytes > 1 << 20:
+        return None
+    try:
+        return json.loads(source.member(name).read(0, asset.nbytes, name))
+    except (SquishError, ValueError, RecursionError):
+        return None
+
+
+def unknown(probe: Probe, source: Source, registry: Registry) -> FormatError | UnknownFormatError:
+    """The error for a file that nothing recognises."""
+    installed = ", ".join(sorted(registry.containers)) or "none"
+    if source.is_dir:
+        shown = ", ".join(probe.members[:4]) + (", ..." if len(probe.members) > 4 else "")
+        return UnknownFormatError(
+            "is a folder that no installed format recognises", file=source.name, found=shown or "no files",
+            code="unknown", hint=f"Name a file of weights, or a folder with one. Installed formats: {installed}.",
+        )  # fmt: skip
+    if not source.size:
+        return UnknownFormatError("is empty (0 bytes)", file=source.name, code="empty", hint="Fetch the file again.")
+    text = catalog.lookalike(probe.head, text=True)
+    if text:
+        return UnknownFormatError(f"is {text[0]}", file=source.name, code="lookalike", hint=text[1])
+    return UnknownFormatError(
+        "is of no installed format", file=source.name, found=f"first bytes {probe.head[:8]!r}",
+        code="unknown", hint=f"Installed formats: {installed}; `squish formats` says what they read.",
+    )  # fmt: skip
+
+
+def _suffix(info: ContainerInfo, probe: Probe) -> bool:
+    return any(probe.name.lower().endswith(suffix) for suffix in info.suffixes)

@@ -1,0 +1,1 @@
+"""Bytes: sources, mappings, buffers, sinks, digests. Knows no format."""

@@ -1,0 +1,280 @@
+"""Writing whole or not at all: a temporary that is synced and renamed, or an append that a journal can undo."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from squish_core.errors import FormatError
+from squish_core.guard import guarded
+from squish_core.io.fsync import Syncer
+from squish_core.io.journal import Journal, read_journal, remove_journal, remove_stale_journal, write_journal
+from squish_core.io.local import home_hint, missing
+from squish_core.io.locks import WAIT, is_same_file, wait_lock
+from squish_core.io.sink import PackedSink, Sink
+from squish_core.io.temporaries import new_temporary, remove_dead
+
+if TYPE_CHECKING:
+    from squish_core.codecs.base import ByteCodec
+
+NO_LOCKS = "the file was not locked, since its file system has no locks: let no other program change it meanwhile"
+_BUFFER = 1 << 20
+_BINARY = getattr(os, "O_BINARY", 0)
+
+
+@contextmanager
+def atomic_file(
+    target: Path,
+    progress: Callable[[int], None] | None = None,
+    packing: ByteCodec | None = None,
+    mode: int | None = None,
+) -> Iterator[Sink]:
+    """A Sink whose file replaces the target only when the block ends well; `packing` compresses it whole.
+
+    The file keeps the permissions of the target it replaces; a new one gets `mode`, masked by the umask.
+    """
+    _check_plain(target)
+    _check_parent(target)
+    notes = remove_dead(target)
+    with new_temporary(target, lambda path: _create_file(path, target, mode)) as (path, fd):
+        with open(path if fd is None else os.dup(fd), "r+b", buffering=_BUFFER) as file, closing(Syncer()) as syncer:
+            if packing is None:
+                sink = Sink(file, None, progress, syncer=syncer)
+                yield sink
+            else:
+                with packing.packing(file.write) as write:
+                    sink = PackedSink(write, progress)
+                    yield sink
+            syncer.finish(file)
+            syncer.wait()
+        os.replace(path, target)
+        if fd is not None:
+            remove_stale_journal(target, fd)
+    sink.notes += [*notes, *_sync_rename(target)]
+
+
+@contextmanager
+def atomic_folder(
+    target: Path, progress: Callable[[int], None] | None = None, mode: int | None = None
+) -> Iterator[Sink]:
+    """A Sink of a new folder that appears only when the block ends well; an existing one is not touched.
+
+    Its files get `mode`, masked by the umask.
+    """
+    if target.exists() or target.is_symlink():
+        raise FormatError("already exists", file=str(target), code="exists", hint="Name a new folder, or remove it.")
+    _check_parent(target)
+    notes = remove_dead(target)
+    with new_temporary(target, lambda path: _create_folder(path, target, mode)) as (path, _):
+        with closing(Syncer()) as syncer:
+            sink = Sink(None, path, progress, syncer=syncer, mode=mode)
+            yield sink
+            syncer.wait()
+        for folder in (*(entry for entry in path.rglob("*") if entry.is_dir()), path):
+            _sync_folder(folder)
+        os.rename(path, target)
+    sink.notes += [*notes, *_sync_rename(target)]
+
+
+class LockedFile:
+    """A file that no other writer changes meanwhile: its descriptor, and its size when the lock was taken.
+
+    `recovered`: bytes of an interrupted append that were cut off. `notes`: what else the user should read.
+    """
+
+    def __init__(self, path: Path, fd: int, writable: bool) -> None:
+        self.path, self.fd, self.writable = path, fd, writable
+        self.recovered, self.size = 0, os.fstat(fd).st_size
+        self.notes: list[str] = []
+
+    def check(self) -> None:
+        """FormatError if the path leads to another file by now, or the file has another size."""
+        same = is_same_file(self.path, self.fd)
+        if not same or os.fstat(self.fd).st_size != self.size:
+            raise FormatError(
+                "was changed by another program during the edit", file=str(self.path), code="changed",
+                expected=f"{self.size} bytes", found=f"{os.fstat(self.fd).st_size} bytes" if same else "another file",
+                hint="Try again once that program is done.",
+            )  # fmt: skip
+
+
+@contextmanager
+def locked_file(target: Path, recover: bool = False, seconds: float = WAIT) -> Iterator[LockedFile]:
+    """Lock a file for an edit, and cut off what an interrupted append left at its end.
+
+    Waits up to `seconds` for another edit, then raises FormatError with code `locked`. Where the file system has no
+    locks, only `recover=True` cuts the file: nobody can say whether the writer of the append still lives.
+    """
+    lock = _lock(target, seconds, recover)
+    try:
+        with guarded(FormatError, "cutting off an interrupted append", file=str(target)):
+            _cut_back(lock)
+        with guarded(FormatError, "editing", file=str(target)):
+            yield lock
+    finally:
+        os.close(lock.fd)
+
+
+@contextmanager
+def appended_file(lock: LockedFile) -> Iterator[Sink]:
+    """A Sink at the end of a locked file; synced when the block ends well, else cut back to what it was.
+
+    A journal beside the file lets the next reader and writer undo an append that was interrupted.
+    """
+    target, size = lock.path, lock.size
+    lock.check()
+    if not lock.writable:
+        raise _unwritable(target, "the file may not be written")
+    try:
+        with _creation(target):
+            write_journal(target, Journal.of(lock.fd), stat.S_IMODE(os.fstat(lock.fd).st_mode) & 0o666)
+            _sync_folder(target.parent)
+        with open(os.dup(lock.fd), "r+b", buffering=_BUFFER) as file, closing(Syncer()) as syncer:
+            file.seek(size)
+            sink = Sink(file, None, None, size, syncer)
+            yield sink
+            lock.size = sink.tell()
+            syncer.finish(file)
+            syncer.wait()
+        lock.check()
+        remove_journal(target)
+    except BaseException:
+        # The file is closed by now, though that may have failed: no buffered byte comes after the cut.
+        if os.fstat(lock.fd).st_size > size:
+            os.ftruncate(lock.fd, size)
+            os.fsync(lock.fd)
+        lock.size = size
+        remove_journal(target)
+        raise
+    lock.notes += _sync_rename(target)
+
+
+def _lock(target: Path, seconds: float, recover: bool) -> LockedFile:
+    """The file that `target` names once its lock is taken: another edit may have replaced it meanwhile."""
+    deadline = time.monotonic() + seconds
+    while True:
+        _check_plain(target)
+        fd, writable = _open(target)
+        try:
+            locked = wait_lock(fd, max(deadline - time.monotonic(), 0))
+            if locked is False:
+                raise _locked(target, "is being edited by another process", "Try again when it is done.")
+            if locked is None and not recover and read_journal(target):
+                hint = "If none runs, `squish edit FILE --recover` cuts off what it left."
+                raise _locked(target, "may be in use by another edit: this file system has no locks", hint)
+            if is_same_file(target, fd):
+                lock = LockedFile(target, fd, writable)
+                lock.notes += [NO_LOCKS] if locked is None else []
+                return lock
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _locked(target: Path, why: str, hint: str) -> FormatError:
+    return FormatError(why, file=str(target), code="locked", hint=hint)
+
+
+def _open(target: Path) -> tuple[int, bool]:
+    """A descriptor of a file, and whether it may be written: locks over a network need that, a rewrite does not."""
+    try:
+        try:
+            return os.open(target, os.O_RDWR | _BINARY), True
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            return os.open(target, os.O_RDONLY | _BINARY), False
+    except OSError as error:
+        raise missing(target, error) from None
+
+
+def _cut_back(lock: LockedFile) -> None:
+    journal = read_journal(lock.path)
+    if journal and lock.size > journal.size and journal.describes(lock.fd):
+        lock.recovered, lock.size = lock.size - journal.size, journal.size
+        os.ftruncate(lock.fd, journal.size)
+        os.fsync(lock.fd)
+    remove_journal(lock.path)
+
+
+def _create_file(path: Path, target: Path, mode: int | None) -> int | None:
+    """Create a temporary with its target's permissions, if there is one, from its first byte on."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY
+    with _creation(target):
+        old = stat.S_IMODE(target.stat().st_mode) & 0o777 if target.exists() else None
+        fd = os.open(path, flags, old if old is not None else 0o666 if mode is None else mode)
+    if os.name != "posix":  # an open file is neither locked nor renamed there
+        os.close(fd)
+        return None
+    if old is not None:
+        with suppress(OSError):  # a file system without permissions
+            os.fchmod(fd, old)
+    return fd
+
+
+def _create_folder(path: Path, target: Path, mode: int | None) -> int | None:
+    """Create a temporary folder; those who may read its files may list it."""
+    with _creation(target):
+        path.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)
+    return os.open(path, os.O_RDONLY) if os.name == "posix" else None
+
+
+def _check_parent(target: Path) -> None:
+    folder = target.parent
+    if not folder.is_dir():
+        hint = home_hint(folder) or "Create it first."
+        raise FormatError("the folder does not exist", file=str(folder), code="missing", hint=hint)
+
+
+def _check_plain(target: Path) -> None:
+    if target.is_symlink() or (target.exists() and not target.is_file()):
+        kind = "a link" if target.is_symlink() else "a folder" if target.is_dir() else "no regular file"
+        raise FormatError(
+            f"is {kind}, and is not written through", file=str(target), code="file-kind",
+            hint="Name a file in it." if kind == "a folder" else "Name a plain file.",
+        )  # fmt: skip
+
+
+@contextmanager
+def _creation(target: Path) -> Iterator[None]:
+    """Turn an OSError while a file is created into a FormatError about the target."""
+    try:
+        yield
+    except OSError as error:
+        raise _unwritable(target, error.strerror or str(error)) from None
+
+
+def _unwritable(target: Path, reason: str) -> FormatError:
+    return FormatError(
+        "cannot be written", file=str(target), found=reason, code="unwritable",
+        hint=f"Check that {str(target.parent)!r} lets you make files and that the name is not too long.",
+    )  # fmt: skip
+
+
+def _sync_rename(target: Path) -> list[str]:
+    """Sync the folder after a rename or removal in it, which cannot be undone: a failure is a note."""
+    try:
+        _sync_folder(target.parent)
+    except OSError as error:
+        failure = f"its folder could not be synced ({error.strerror or error})"
+        return [f"{target} is complete and in place, but {failure}: after a power failure the old state may be back"]
+    return []
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        fd = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that syncs files alone
+                raise
+        finally:
+            os.close(fd)

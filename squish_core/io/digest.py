@@ -1,0 +1,96 @@
+"""Digests of stored bytes: `<algorithm>:<hex>` strings, checked without ever calling an unknown kind right."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+from squish_core.errors import MissingPluginError
+from squish_core.io.crc32c import Crc32c
+from squish_core.limits import MIB
+from squish_core.model import Problem
+
+if TYPE_CHECKING:
+    from squish_core.file import File
+
+
+def _xxh3() -> Any:
+    try:
+        import xxhash
+    except ImportError:
+        raise MissingPluginError(
+            "an xxh3 digest needs the package xxhash", code="not-installed", hint="Run `pip install xxhash`."
+        ) from None
+    return xxhash.xxh3_64()
+
+
+ALGORITHMS: dict[str, tuple[Callable[[], Any], str]] = {
+    "sha256": (hashlib.sha256, ""), "crc32c": (Crc32c, "0x"), "xxh3": (_xxh3, ""),
+}  # fmt: skip
+"""Algorithm -> its hasher and what stands before the hex digits."""
+
+
+@frozen
+class Verdict:
+    """`state` is "ok", "wrong" or "unverified" (an algorithm that is not known here)."""
+
+    state: str
+    expected: str = ""
+    found: str = ""
+
+
+class Digest:
+    """A digest in the making: `update` with buffers, then `str` gives `sha256:8f4a...` or `crc32c:0x1A2B3C4D`."""
+
+    def __init__(self, algorithm: str) -> None:
+        self.algorithm = algorithm
+        make, self._prefix = ALGORITHMS[algorithm]
+        self._hasher = make()
+        self.update = self._hasher.update
+
+    def __str__(self) -> str:
+        digits = self._hasher.hexdigest()
+        return f"{self.algorithm}:{self._prefix}{digits.upper() if self._prefix else digits}"
+
+
+def check_digest(text: str, chunks: Iterable[Any]) -> Verdict:
+    """Compare a digest string with the bytes; hex is compared without regard to case or a leading 0x."""
+    if not is_known(text):
+        return Verdict("unverified")
+    algorithm, _, value = text.partition(":")
+    digest = Digest(algorithm.lower())
+    for chunk in chunks:
+        digest.update(chunk)
+    expected, found = _digits(value), _digits(str(digest).partition(":")[2])
+    return Verdict("ok" if found == expected else "wrong", expected, found)
+
+
+def is_known(text: str) -> bool:
+    """Whether a digest string is of a kind that can be checked."""
+    return text.partition(":")[0].lower() in ALGORITHMS
+
+
+def file_problems(file: File, numbers: Iterable[int] | None = None) -> Iterator[Problem]:
+    """Findings for files (of an Index; all, or those with these numbers) whose bytes are not those of the digest that
+    the header names. Reads the files that have one whole."""
+    files = file.index.files
+    for number in range(len(files)) if numbers is None else numbers:
+        ref = files[number]
+        if ref.digest is None:
+            continue
+        source = file.file(number)
+        chunks = (source.view(start, min(4 * MIB, source.size - start)) for start in range(0, source.size, 4 * MIB))
+        verdict = check_digest(ref.digest, chunks)
+        if verdict.state == "wrong":
+            message = f"the file's digest does not match (expected {verdict.expected}, found {verdict.found})"
+            yield Problem(code="digest", severity="error", where=ref.name, message=message)
+        elif verdict.state == "unverified":
+            message = f"the file's digest {ref.digest[:40]!r} is of an unknown kind"
+            yield Problem(code="unverified", severity="note", where=ref.name, message=message)
+
+
+def _digits(value: str) -> str:
+    return value.lower().removeprefix("0x")

@@ -1,0 +1,153 @@
+"""The journal of an append: a small file beside the target that says how long the target was before it grew.
+
+While the journal lies there, the append is not complete. Readers stop at the old end, and the next writer cuts the
+target back to it. Removing the journal commits the append.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attrs import frozen
+
+from squish_core.io.locks import is_locked
+
+if TYPE_CHECKING:
+    from squish_core.model import Problem
+
+TAIL = 64
+"""Last bytes of the target, kept to recognise it: inode numbers are used again."""
+_FORM = re.compile(rb"squish-append 1 size=(\d{1,19}) inode=(\d{1,20}) tail=((?:[0-9a-f]{2}){0,64})\n")
+_NAME = re.compile(r"\.(.+)\.edit", re.DOTALL)
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+@frozen
+class Journal:
+    """Size, inode and last bytes of a file before an append."""
+
+    size: int
+    inode: int
+    tail: bytes
+
+    @classmethod
+    def of(cls, fd: int) -> Journal:
+        """The journal of an open file as it is now."""
+        info = os.fstat(fd)
+        return cls(info.st_size, info.st_ino, _tail(fd, info.st_size))
+
+    def describes(self, fd: int) -> bool:
+        """Whether an open file is the journal's target, at its old size or longer."""
+        info = os.fstat(fd)
+        return info.st_ino == self.inode and info.st_size >= self.size and _tail(fd, self.size) == self.tail
+
+    def pack(self) -> bytes:
+        """The journal file's bytes."""
+        return f"squish-append 1 size={self.size} inode={self.inode} tail={self.tail.hex()}\n".encode()
+
+
+def journal_path(target: Path | str) -> str:
+    """Where the journal of a file lies."""
+    folder, name = os.path.split(target)
+    return os.path.join(folder, f".{name}.edit")
+
+
+def journal_target(path: Path) -> Path | None:
+    """The file that a journal's name stands for; None for any other name."""
+    match = _NAME.fullmatch(path.name)
+    return path.with_name(match[1]) if match else None
+
+
+def read_journal(target: Path | str) -> Journal | None:
+    """The journal of a file; None if there is none, or one whose writing was interrupted: nothing was appended yet."""
+    try:
+        fd = os.open(journal_path(target), _READ)
+    except OSError:
+        return None
+    try:
+        match = _FORM.fullmatch(os.read(fd, 512))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return Journal(int(match[1]), int(match[2]), bytes.fromhex(match[3].decode())) if match else None
+
+
+def write_journal(target: Path, journal: Journal, mode: int) -> None:
+    """Write and sync the journal of a file; raises OSError."""
+    path = journal_path(target)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    with open(path, "wb", opener=lambda name, _: os.open(name, flags, mode)) as file:
+        file.write(journal.pack())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def remove_journal(target: Path) -> None:
+    """Remove the journal of a file if there is one; raises OSError."""
+    with suppress(FileNotFoundError):
+        os.unlink(journal_path(target))
+
+
+def remove_stale_journal(target: Path, fd: int) -> None:
+    """Remove the journal of the file that an open file has replaced at `target`."""
+    journal = read_journal(target)
+    if journal and journal.inode != os.fstat(fd).st_ino:
+        with suppress(OSError):
+            remove_journal(target)
+
+
+def committed_size(path: Path, fd: int) -> tuple[int, Problem | None]:
+    """Bytes of an open file that count, and the finding if these are not all: an append runs, or was interrupted."""
+    # Read before the size: an append that begins in between has not changed the file yet.
+    journal = _journal_of(path)
+    size = os.fstat(fd).st_size
+    if journal is None or size == journal.size or not journal.describes(fd):
+        return size, None
+    running = is_locked(fd)
+    if not running and _journal_of(path) != journal:
+        return committed_size(path, fd)  # the append ended meanwhile
+    return journal.size, _finding(path, journal.size, size, bool(running))
+
+
+def torn_bytes(target: Path) -> int:
+    """Bytes that an interrupted append left at the end of a file; 0 if there are none, or the append still runs."""
+    try:
+        fd = os.open(target, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError:
+        return 0
+    try:
+        size, finding = committed_size(target, fd)
+        return os.fstat(fd).st_size - size if finding and finding.code == "torn-append" else 0
+    finally:
+        os.close(fd)
+
+
+def _journal_of(path: Path) -> Journal | None:
+    """The journal of what `path` leads to."""
+    return read_journal(os.path.realpath(path) if os.path.islink(path) else path)
+
+
+def _tail(fd: int, size: int) -> bytes:
+    count = min(TAIL, size)
+    os.lseek(fd, size - count, os.SEEK_SET)
+    return os.read(fd, count)
+
+
+def _finding(path: Path, size: int, found: int, running: bool) -> Problem:
+    from squish_core.model import Problem
+
+    if running:
+        return Problem(
+            code="edit-running", severity="note", where=path.name,
+            message=f"another process is appending to the file; read as it was before, up to byte {size}",
+        )  # fmt: skip
+    return Problem(
+        code="torn-append", severity="warning", where=path.name,
+        message=f"an interrupted edit left {found - size} bytes after byte {size}; they are not read. "
+        "The next edit removes them, or `squish edit FILE --recover`",
+    )  # fmt: skip

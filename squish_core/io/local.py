@@ -1,0 +1,323 @@
+"""Files and folders as sources: positioned reads, lazy mappings, and what is wrong with a path."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import partial, reduce
+from operator import and_
+from pathlib import Path
+from typing import Any
+
+from squish_core.errors import FormatError, TruncatedError
+from squish_core.io.journal import committed_size
+from squish_core.io.mmap import MappedFile, mapped, mapped_privately, shrunk
+from squish_core.io.source import Backing, BytesSource, Source, check_plain_name, closed
+
+Identity = tuple[int, int, int, int]
+"""Device, inode, size and time of change of a file."""
+PIECE = 4 << 20
+"""Bytes of one read; larger ones are split over threads."""
+NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""Errors of paths that lead to no file, such as a link to itself."""
+READERS = min(4, os.cpu_count() or 1)
+
+
+class _Handle:
+    """A file descriptor, closed when its last user lets go: a read that races `close` stays on this file."""
+
+    def __init__(self, path: Path | str) -> None:
+        # O_NONBLOCK: opening a pipe put in the file's place must not wait for a writer.
+        self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter exits
+        if hasattr(self, "fd"):
+            close(self.fd)
+
+
+class FileSource(Source):
+    """A regular file: headers by pread, tensor bytes through one lazy read-only mapping."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            handle = _Handle(path)
+            info = os.fstat(handle.fd)
+            size, finding = committed_size(path, handle.fd) if stat.S_ISREG(info.st_mode) else (info.st_size, None)
+        except OSError as error:
+            raise missing(path, error) from None
+        super().__init__(str(path), size)
+        self.path = path
+        if finding:
+            self.findings = (finding,)
+        self.identity = _identity(info)
+        self._handle: _Handle | None = handle
+        self._map: memoryview | None = None
+        if not stat.S_ISREG(info.st_mode):
+            raise FormatError(
+                "is not a regular file", file=str(path), found=kind_of(info.st_mode), code="file-kind",
+                hint="Squish reads at random places; write it to a file first.",
+            )  # fmt: skip
+
+    def _names(self, folder: str = "") -> tuple[str, ...]:
+        assert self.path is not None
+        return regular_files(self.path.parent / folder)
+
+    def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
+        self._check(offset, len(out), what)
+        handle = self._open()
+        if not hasattr(os, "preadv"):  # Windows
+            super().read_into(offset, out, what)
+            return
+        pieces = [(start, out[start : start + PIECE]) for start in range(0, len(out), PIECE)]
+        if len(pieces) < 2:
+            for start, piece in pieces:
+                self._fill(handle, offset + start, piece)
+            return
+        from concurrent.futures import ThreadPoolExecutor
+
+        # Several reads at once keep a disk busy, and share the cost of first touching fresh memory.
+        with ThreadPoolExecutor(READERS) as readers:
+            list(readers.map(lambda item: self._fill(handle, offset + item[0], item[1]), pieces))
+
+    def _fill(self, handle: _Handle, offset: int, out: memoryview) -> None:
+        done = 0
+        while done < len(out):
+            try:
+                got = os.preadv(handle.fd, [out[done:]], offset + done)
+            except OSError as error:
+                raise self._failed(error, offset + done) from None
+            if not got:
+                raise self._shrunk(handle)
+            done += got
+
+    def close(self) -> None:
+        with self._lock:
+            self._handle = self._map = None  # views keep the mapping alive; the last one frees it
+        super().close()
+
+    def _open(self) -> _Handle:
+        handle = self._handle
+        if handle is None:
+            raise closed(self.name)
+        return handle
+
+    def _open_member(self, name: str) -> Source:
+        assert self.path is not None
+        return FileSource(self.path.parent / name)
+
+    def _read(self, offset: int, length: int) -> bytes:
+        if length <= PIECE and hasattr(os, "pread"):
+            try:
+                data = os.pread(self._open().fd, length, offset)
+            except OSError as error:
+                raise self._failed(error, offset) from None
+            if len(data) == length:
+                return data
+        out = bytearray(length)
+        self.read_into(offset, memoryview(out))
+        return bytes(out)
+
+    def _view(self, offset: int, length: int) -> memoryview:
+        if not self._maps and hasattr(os, "preadv"):  # Windows has none, and cuts no file that is mapped
+            import numpy as np
+
+            out = np.empty(length, np.uint8).data  # not bytearray, which writes zeros first
+            self.read_into(offset, out)
+            return out.toreadonly()
+        with self._lock:
+            handle = self._open()
+            try:
+                # Access beyond the end of a file that has shrunk kills the process, so look before each view.
+                if os.fstat(handle.fd).st_size < self.size:
+                    raise self._shrunk(handle)
+                if self._map is None:
+                    self._map = mapped(handle.fd, self.size)
+            except OSError as error:
+                raise self._failed(error, offset) from None
+            return self._map[offset : offset + length]
+
+    def writable_view(self, offset: int, length: int) -> Callable[[], memoryview | None]:
+        if not self._maps:
+            return super().writable_view(offset, length)
+        return partial(_map_privately, self.name, self.identity, offset, length)
+
+    def backing(self) -> Backing | None:
+        return MappedFile(self.name, self.identity[:2], self.size) if self._maps else None
+
+    def _shrunk(self, handle: _Handle) -> TruncatedError:
+        return shrunk(self.name, self.size, os.fstat(handle.fd).st_size)
+
+    def _failed(self, error: OSError, offset: int) -> FormatError:
+        return FormatError(
+            f"cannot be read: {error.strerror or error}", file=self.name, offset=offset, code="unreadable",
+            hint="The disk or the connection to it fails; read it again, or fetch the file again.",
+        )  # fmt: skip
+
+
+def _map_privately(name: str, identity: Identity, offset: int, length: int) -> memoryview | None:
+    """Writable view of a range of a file as it was opened; None if it was replaced or cannot be mapped again."""
+    try:
+        handle = _Handle(name)
+        current = _identity(os.fstat(handle.fd))
+        if length and current == identity:
+            return mapped_privately(handle.fd, offset, length)
+    except OSError:  # it is gone, or there are too many mappings
+        return None
+    if current[:2] == identity[:2] and current[2] < offset + length:  # pages that are mapped are gone
+        raise shrunk(name, offset + length, current[2])
+    return None
+
+
+class FolderSource(Source):
+    """A folder whose regular files are members."""
+
+    is_dir = True
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), 0)
+        self.path = path
+        self._first: dict[str, Identity] = {}
+
+    def _names(self, folder: str = "") -> tuple[str, ...]:
+        assert self.path is not None
+        return regular_files(self.path / folder)
+
+    def stat(self, path: str) -> tuple[int, int] | None:
+        try:
+            info = os.stat(os.path.join(self.name, path))
+        except OSError as error:
+            if error.errno in NOWHERE:
+                return None
+            raise missing(Path(self.name, path), error) from None
+        return info.st_size, info.st_mtime_ns
+
+    def _open_member(self, name: str) -> Source:
+        """Opened again after it was dropped, a member must be the same file."""
+        assert self.path is not None
+        member = FileSource(self.path / name)
+        self._check_same(name, member.identity)
+        return member
+
+    def first(self, path: str, length: int) -> tuple[int, bytes]:
+        for piece in path.split("/"):
+            check_plain_name(piece, self.name)
+        try:
+            handle = _Handle(os.path.join(self.name, path))
+            info = os.fstat(handle.fd)
+            if self._closed or not stat.S_ISREG(info.st_mode):
+                return super().first(path, length)  # which says what is wrong
+            found = os.read(handle.fd, length)
+        except OSError:
+            return super().first(path, length)
+        self._check_same(path, _identity(info))
+        return info.st_size, found
+
+    def _check_same(self, name: str, identity: Identity) -> None:
+        if self._first.setdefault(name, identity) != identity:
+            raise FormatError(
+                "was replaced while the folder was open", file=os.path.join(self.name, name), code="changed",
+                hint="Open the folder again once it is complete.",
+            )  # fmt: skip
+
+
+def _identity(info: os.stat_result) -> Identity:
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+
+
+def open_source(target: Any) -> Source:
+    """Source of a path, or of bytes (anything with the buffer protocol)."""
+    if isinstance(target, Source):
+        return target
+    if not isinstance(target, (str, os.PathLike)):
+        try:
+            return BytesSource(target)
+        except TypeError:
+            what = type(target).__name__
+            raise TypeError(f"expected a path, or the bytes of a file in any buffer, not {what}") from None
+    name = os.fspath(target)
+    if not name:
+        raise FormatError("the path is empty", file=repr(name), code="missing", hint="Name a file.")
+    path = Path(name)
+    if "://" in name and not path.exists():
+        raise FormatError("is not a local path", file=name, code="missing", hint="Download it first.")
+    try:
+        info = path.stat()
+    except (OSError, ValueError) as error:
+        raise missing(path, error) from None
+    return FolderSource(path) if stat.S_ISDIR(info.st_mode) else FileSource(path)
+
+
+def open_folder(path: Any) -> Source:
+    """Source of a folder; FormatError when it is none."""
+    source = open_source(path)
+    if not source.is_dir:
+        raise FormatError("is not a folder", file=source.name, code="file-kind", hint="Name the folder it lies in.")
+    return source
+
+
+def regular_files(folder: Path) -> tuple[str, ...]:
+    """Names of the regular files (or links to such) of a folder; none of one that is not there."""
+    try:
+        with os.scandir(folder) as entries:
+            return tuple(entry.name for entry in entries if _may_be_file(entry))
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        raise missing(folder, error) from None
+
+
+def common_mode(paths: Iterable[Path]) -> int | None:
+    """The permissions to read and write that all files and folders in `paths` grant; None if there are none."""
+    modes = []
+    for path in paths:
+        with suppress(OSError):
+            modes.append(path.stat().st_mode)
+    return reduce(and_, modes, 0o666) if modes else None
+
+
+def _may_be_file(entry: os.DirEntry[str]) -> bool:
+    """A link to itself leads to no file, as one to nothing does not. What else cannot be looked at is listed: whoever
+    needs it gets the error, by its name."""
+    try:
+        return entry.is_file()
+    except OSError as error:
+        return error.errno not in NOWHERE
+
+
+def missing(path: Path, error: Exception) -> FormatError:
+    """The error for a path that cannot be opened."""
+    if isinstance(error, FileNotFoundError):
+        nearest = next((parent for parent in path.parents if parent.exists()), Path())
+        hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."
+        hint = home_hint(path) or hint
+        return FormatError("no such file or folder", file=str(path), code="missing", hint=hint)
+    why = getattr(error, "strerror", None) or error
+    number = getattr(error, "errno", None)
+    next_step = {
+        errno.EACCES: "You need the permission to read it.", errno.EMFILE: "Allow more open files: ulimit -n.",
+    }.get(number or 0)  # fmt: skip
+    return FormatError(f"cannot be opened: {why}", file=str(path), code="unreadable", hint=next_step)
+
+
+def home_hint(path: Path) -> str | None:
+    """The next step for a path that begins with `~`, which is taken as it is, as everywhere in Python."""
+    if not str(path).startswith("~"):
+        return None
+    return "A shell makes `~` your home folder, unless it is quoted; Python's pathlib does with .expanduser()."
+
+
+def kind_of(mode: int) -> str:
+    """What a file-system entry is, in words."""
+    for test, word in (
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+        (stat.S_ISSOCK, "a socket"),
+    ):
+        if test(mode):
+            return word
+    return "something else"

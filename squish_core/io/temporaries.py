@@ -1,0 +1,154 @@
+"""Temporaries: hidden `.NAME.<random>.part` files or folders beside a target, locked while their writer lives."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from attrs import frozen
+
+from squish_core.io.journal import journal_target, torn_bytes
+from squish_core.io.locks import is_locked, is_same_file, try_lock, wait_lock
+
+_PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.part", re.DOTALL)
+_STATES = {True: "live", False: "dead", None: "unknown"}
+
+
+@frozen
+class Temporary:
+    """A temporary: its target, bytes, seconds since it was last written, and whether its writer lives.
+
+    `state` is `dead`, `live`, or `unknown` where the file system has no locks or the file may not be opened.
+    """
+
+    path: Path
+    target: Path
+    size: int
+    age: float
+    state: str
+
+
+@contextmanager
+def new_temporary(target: Path, create: Callable[[Path], int | None]) -> Iterator[tuple[Path, int | None]]:
+    """A new temporary and its descriptor, locked until the block ends; removed if the block fails.
+
+    `create` makes and opens it.
+    """
+    path, fd = _beside(target), None
+    try:
+        fd = create(path)
+        while fd is not None and (wait_lock(fd) is False or not is_same_file(path, fd)):
+            # It was taken for a dead writer's between its creation and its lock.
+            os.close(fd)
+            path, fd = _beside(target), None
+            fd = create(path)
+        yield path, fd
+    except BaseException:
+        with suppress(OSError):
+            _delete(path)
+        raise
+    finally:
+        if fd is not None:
+            os.close(fd)
+
+
+def temporaries(folder: Path) -> Iterator[Temporary]:
+    """The temporaries in a folder and below it; links are not followed. Raises OSError if it cannot be listed."""
+    for path in _entries(folder):
+        if found := _temporary(path):
+            yield found
+
+
+def torn_appends(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Files in a folder and below it whose last append was interrupted, and the bytes that it left."""
+    for path in _entries(folder):
+        target = journal_target(path)
+        if target is not None and (count := torn_bytes(target)):
+            yield target, count
+
+
+def remove_dead(target: Path) -> list[str]:
+    """Remove the temporaries that dead writers of this target left; a note for each."""
+    notes = []
+    prefix = f".{target.name}."
+    with suppress(OSError):
+        for name in os.listdir(target.parent):
+            match = _PART.fullmatch(name) if name.startswith(prefix) else None
+            if not match or match[1] != target.name:
+                continue
+            leftover = _temporary(target.with_name(name))
+            with suppress(OSError):
+                if leftover and remove(leftover):
+                    notes.append(f"removed {name} ({leftover.size:,} bytes), left by an interrupted write")
+    return notes
+
+
+def remove(leftover: Temporary) -> bool:
+    """Remove a temporary unless its writer lives; raises OSError if the system refuses."""
+    fd = _open(leftover.path)
+    if fd is None:
+        return False
+    try:
+        if try_lock(fd) is not True or not is_same_file(leftover.path, fd):
+            return False
+        _delete(leftover.path)
+        return True
+    finally:
+        os.close(fd)
+
+
+def _beside(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{os.urandom(8).hex()}.part")
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    def fail(error: OSError) -> None:
+        if error.filename == str(folder):
+            raise error
+
+    for place, folders, files in os.walk(folder, onerror=fail):
+        yield from (Path(place, name) for name in sorted([*folders, *files]) if name.startswith("."))
+        folders[:] = sorted(name for name in folders if not _PART.fullmatch(name))
+
+
+def _temporary(path: Path) -> Temporary | None:
+    match = _PART.fullmatch(path.name)
+    if not match:
+        return None
+    try:
+        infos = [path.lstat()]
+    except OSError:
+        return None
+    if not (stat.S_ISREG(infos[0].st_mode) or stat.S_ISDIR(infos[0].st_mode)):
+        return None
+    for place, _, files in os.walk(path):
+        for name in files:
+            with suppress(OSError):
+                infos.append(os.lstat(os.path.join(place, name)))
+    fd = _open(path)
+    state = _STATES[is_locked(fd) if fd is not None else None]
+    if fd is not None:
+        os.close(fd)
+    size = sum(info.st_size for info in infos if not stat.S_ISDIR(info.st_mode))
+    age = max(time.time() - max(info.st_mtime for info in infos), 0.0)
+    return Temporary(path, path.with_name(match[1]), size, age, state)
+
+
+def _open(path: Path) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError:
+        return None

@@ -1,0 +1,1 @@
+"""What is installed: hooks, declarations, the registry, the catalog of known plugins."""

@@ -1,0 +1,25 @@
+"""What the core itself brings, declared as any plugin would."""
+
+from __future__ import annotations
+
+from squish_core.plugins.hookspecs import BackendInfo, CodecInfo, hookimpl
+
+
+@hookimpl
+def squish_codecs() -> list[CodecInfo]:
+    """The dense codec, with the names under which `--encode` knows it."""
+    return [
+        CodecInfo(
+            id="dense",
+            title="plain arrays",
+            factory="squish_core.codecs.dense:Dense",
+            lossless=True,
+            aliases={name: f"dense:dtype={name}" for name in ("f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")},
+        )
+    ]
+
+
+@hookimpl
+def squish_backends() -> list[BackendInfo]:
+    """The NumPy backend."""
+    return [BackendInfo(id="numpy", title="NumPy on the CPU", factory="squish_core.backends.numpy:NumpyBackend")]

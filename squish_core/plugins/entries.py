@@ -1,0 +1,83 @@
+"""What the registry holds: declarations and who brought them, what broke, and the settings that choose."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import asdict, frozen
+
+from squish_core.errors import ConflictError
+from squish_core.plugins.hookspecs import Info
+
+VARIABLE = "SQUISH_PLUGINS"
+"""The environment variable that holds the settings."""
+
+
+@frozen(kw_only=True)
+class Entry:
+    """A declaration and the distribution that brought it."""
+
+    info: Info
+    dist: str
+    version: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        data = {key: value for key, value in asdict(self.info).items() if key not in ("signatures", "signature")}
+        return {**data, "dist": self.dist, "version": self.version}
+
+
+@frozen(kw_only=True)
+class Broken:
+    """A plugin that could not be used, and why."""
+
+    dist: str
+    name: str
+    reason: str
+
+
+@frozen(kw_only=True)
+class Loaded:
+    """A plugin that was found: its distribution, entry point and how much it brings."""
+
+    dist: str
+    name: str
+    version: str
+
+
+@frozen
+class Settings:
+    """Parsed `SQUISH_PLUGINS`: "-name" blocks, "+name" allows only what is listed, "id=dist" prefers."""
+
+    allow: frozenset[str] = frozenset()
+    block: frozenset[str] = frozenset()
+    prefer: Mapping[str, str] = {}
+
+    @classmethod
+    def parse(cls, text: str) -> Settings:
+        """From "+a,-b,id=dist"; names are distribution or entry-point names."""
+        items = [item.strip() for item in text.split(",") if item.strip()]
+        bad = [item for item in items if item[0] not in "+-" and "=" not in item]
+        if bad:
+            raise ConflictError(
+                "plugin settings cannot be read", found=repr(bad[0]), code="settings",
+                hint=f"{VARIABLE} takes +name (only these), -name (not this), id=distribution, with commas.",
+            )  # fmt: skip
+        return cls(
+            frozenset(item[1:] for item in items if item[0] == "+"),
+            frozenset(item[1:] for item in items if item[0] == "-"),
+            dict(item.split("=", 1) for item in items if item[0] not in "+-"),
+        )
+
+    def allows(self, *names: str) -> bool:
+        """Whether a plugin with any of these names may be used."""
+        return not self.block.intersection(names) and (not self.allow or bool(self.allow.intersection(names)))
+
+    def check(self, dists: set[str], entry_points: set[str]) -> None:
+        """Warn of names that no plugin has: a typo lets in, or keeps out, what it should not."""
+        named = {*self.allow, *self.block, *self.prefer.values()}
+        if unknown := sorted(named - dists - entry_points):
+            here = ", ".join(sorted(dists))
+            warnings.warn(f"{VARIABLE}: no plugin is called {', '.join(unknown)}; here are {here}", stacklevel=3)
