@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from squish_codecs import repacking
+from squish_codecs.affine import repack
 
 import squish_core as squish
 from squish_core.api import Codec, SquishError
@@ -119,7 +119,7 @@ def test_repacking_never_touches_values(
     for codec in {type(codec) for codec in carrying.values()}:
         for method in ("decode", "encode"):
             monkeypatch.setattr(codec, method, fail)
-    monkeypatch.setattr(repacking, "_values", fail)
+    monkeypatch.setattr(repack, "_values", fail)
     seen = set()
     pairs = [
         ("GGUF Q4_0", "hf:method=gptq"), ("GPTQ 4 bit, symmetric", "gguf"), ("GPTQ 4 bit", "mlx"), ("GGUF Q8_0", "mlx"),

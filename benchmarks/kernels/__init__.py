@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import oracles
 from attrs import evolve, frozen
-from squish_cpu.layouts import CACHE_LINE, aligned
+from squish_cpu.layouts.base import CACHE_LINE, aligned
 from squish_cpu.library import library
 
 from benchmarks.decoding import finite_blocks

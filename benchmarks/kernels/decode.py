@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import oracles
-from squish_cpu.layouts import aligned
+from squish_cpu.layouts.base import aligned
 
 from benchmarks.kernels import CODECS, NUMBERS, ROUNDS, Peer, instructions, judged, limits, peers, section, tensors
 from benchmarks.table import Row, Section

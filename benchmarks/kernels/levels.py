@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import oracles
-from squish_cpu.layouts import aligned
+from squish_cpu.layouts.base import aligned
 from squish_cpu.library import INSTRUCTIONS, library
 
 from benchmarks.kernels import CODECS, ROUNDS, limits, tensors

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import oracles
 from attrs import frozen
-from squish_cpu.layouts import aligned
+from squish_cpu.layouts.base import aligned
 from squish_cpu.library import library
 
 from benchmarks import data

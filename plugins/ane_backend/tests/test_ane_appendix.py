@@ -9,8 +9,8 @@ import zipfile
 import numpy as np
 import pytest
 from ane_samples import FORMS
-from squish_ane.archive import extract
-from squish_ane.runtime import Model
+from squish_ane.ane.runtime import Model
+from squish_ane.coreml.archive import extract
 
 import squish_core as squish
 from squish_core.api import CodecSpec, Encoding, FormatError, Part, SquishError, TensorSpec
@@ -113,7 +113,7 @@ def test_running_needs_a_mac(package):
 @pytest.mark.parametrize("carried", [False, True])
 def test_the_runtime_hands_the_package_to_core_ml(monkeypatch, package, squizd, carried):
     """With a stand-in for Core ML, which exists on a Mac alone: what it is given, and what becomes of its refusals."""
-    from squish_ane.backend import Ane
+    from squish_ane.ane.backend import Ane
 
     from squish_core.api import Availability
 

@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from squish_ane.backend import Ane
+from squish_ane.ane.backend import Ane
 
 import squish_core as squish
 from squish_core.api import CodecSpec, Encoding, Request, SquishError, TensorSpec, Use

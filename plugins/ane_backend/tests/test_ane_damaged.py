@@ -7,8 +7,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from squish_ane import constexpr
-from squish_ane.program import Kind, Operation, Value
+from squish_ane.coreml import constexpr
+from squish_ane.coreml.program import Kind, Operation, Value
 
 import squish_core as squish
 from squish_core.api import FormatError, SquishError

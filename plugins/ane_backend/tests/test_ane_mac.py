@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 from ane_samples import FORMS
-from squish_ane.runtime import Model
+from squish_ane.ane.runtime import Model
 
 import squish_core as squish
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_ane import facts, planner, structures
-from squish_ane.planner import Consumer, Weights, plan
+from squish_ane.ane import facts, planner, structures
+from squish_ane.ane.planner import Consumer, Weights, plan
 
 from squish_core.api import SquishError
 

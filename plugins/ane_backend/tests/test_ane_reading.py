@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from squish_ane import blobs, constexpr
-from squish_ane.program import MOST_NUMBERS, Kind, Operation, Value, kind_of, read_program
-from squish_ane.program import _value as program_value
-from squish_ane.protobuf import fields, message, number
+from squish_ane.coreml import blobs, constexpr
+from squish_ane.coreml.program import MOST_NUMBERS, Kind, Operation, Value, kind_of, read_program
+from squish_ane.coreml.program import _value as program_value
+from squish_ane.coreml.protobuf import fields, message, number
 
 import squish_core as squish
 from squish_core.api import FormatError, LimitError, Limits, SquishError

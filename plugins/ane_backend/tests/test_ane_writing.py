@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from ane_samples import FORMS, OLD
-from squish_ane.program import read_program
-from squish_ane.writer import draft
+from squish_ane.coreml.program import read_program
+from squish_ane.coreml.writer import draft
 
 import squish_core as squish
 from squish_core.api import DENSE, CodecSpec, Encoding, Limits, Part, SquishError, TensorSpec

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from squish_codecs.affine import Affine
-from squish_codecs.encoding import is_mlx
-from squish_codecs.scheme import Scheme
+from squish_codecs.affine.codec import Affine
+from squish_codecs.affine.encode import is_mlx
+from squish_codecs.affine.scheme import Scheme
 
 from squish_core.api import CodecError, TensorSpec, dtypes
 from squish_core.codecs.regions import full, on_grain, read_region, stored_panels

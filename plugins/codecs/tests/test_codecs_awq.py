@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from squish_codecs.affine import Affine
-from squish_codecs.awq import Awq, apply, scales
+from squish_codecs.affine.codec import Affine
+from squish_codecs.wrap.awq import Awq, apply, scales
 
 from squish_core.api import CodecError, TensorSpec
 from squish_core.codecs.regions import full, read_region

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_codecs.fitting import codebook, nearest_vectors
-from squish_codecs.palette import Palette
+from squish_codecs.palette.codec import Palette
+from squish_codecs.palette.fit import codebook, nearest_vectors
 
 from squish_core.api import CodecError, TensorSpec, full
 
@@ -91,7 +91,7 @@ def test_values_that_are_not_finite_are_refused(bad):
 
 def test_many_values_are_thinned_out_without_losing_a_column(monkeypatch):
     """Each column has its own level; a step that met only some columns would miss the others."""
-    monkeypatch.setattr("squish_codecs.fitting.SAMPLE", 1000)
+    monkeypatch.setattr("squish_codecs.palette.fit.SAMPLE", 1000)
     values = np.tile(np.arange(16, dtype=np.float32), (64, 1))
     np.testing.assert_array_equal(decoded({"bits": 4}, values), values)
     noise = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)

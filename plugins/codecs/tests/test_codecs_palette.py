@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_codecs.affine import Affine
-from squish_codecs.palette import Palette, nearest
-from squish_codecs.tables import NAMED
+from squish_codecs.affine.codec import Affine
+from squish_codecs.palette.codec import Palette, nearest
+from squish_codecs.palette.tables import NAMED
 
 from squish_core.api import CodecError, TensorSpec, dtypes
 from squish_core.codecs.regions import full, read_region

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from squish_codecs.families import MICROSCALED
-from squish_codecs.mx import Mx
+from squish_codecs.affine.families import MICROSCALED
+from squish_codecs.mx.codec import Mx
 from squish_ggml.codec import GgmlBlocks
 
 from squish_core.api import TensorSpec

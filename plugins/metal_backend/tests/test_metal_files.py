@@ -4,7 +4,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-from squish_codecs.affine import Affine
+from squish_codecs.affine.codec import Affine
 from squish_metal.modules import fill, packed
 from squish_squizd.packed import Packed
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_codecs.packing import Packing
-from squish_metal import device, forms, transcoding
+from squish_codecs.packing.bits import Packing
+from squish_metal import device, forms, transcode
 
 import squish_core as squish
 from squish_core.api import CodecSpec, SquishError, TensorSpec, full
@@ -30,7 +30,7 @@ def stored(codec_id, params, shape, chance, **given):
 
 def packed(codec, spec, params, parts):
     form = forms.affine(codec, params, spec)
-    return transcoding.pack_affine(form, codec, params, parts, spec)
+    return transcode.pack_affine(form, codec, params, parts, spec)
 
 
 def test_a_codec_without_codes_has_no_form_in_mlx():
@@ -146,7 +146,7 @@ def test_microscaled_bytes_are_kept(name):
     parts[role] = chance.integers(60, 120, parts[role].shape, np.uint8).view(parts[role].dtype)
     parts["data"] = chance.integers(0, 120, parts["data"].shape, np.uint8).view(parts["data"].dtype)  # no NaN
     form = forms.microscaled(codec_spec, spec)
-    found = transcoding.pack_microscaled(form, codec_spec, parts, spec)
+    found = transcode.pack_microscaled(form, codec_spec, parts, spec)
     assert form.mode == mode
     assert found.weight.tobytes() == parts["data"].tobytes()
     np.testing.assert_array_equal(dequantized(found), decoded(codec, spec, params, parts))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from npydir_samples import make, source
-from squish_npydir import cache
+from squish_npydir.tiers import cache
 from squish_safetensors.header import dump_header
 
 import squish_core as squish

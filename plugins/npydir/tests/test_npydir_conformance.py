@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 from npydir_samples import int8, make
-from squish_npydir import cache
+from squish_npydir.tiers import cache
 
 from squish_core.api import TensorSpec
 from squish_core.testing import CodecSuite, ContainerSuite

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from npydir_samples import floats, int8, make, nibbles
-from squish_npydir import cache
-from squish_npydir.sealing import Sealed
+from squish_npydir.tiers import cache
+from squish_npydir.tiers.seal import Sealed
 
 import squish_core as squish
 from squish_core.api import FormatError

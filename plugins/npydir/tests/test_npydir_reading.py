@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from npydir_samples import CASES, RNG, floats, int8, make, nibbles, spread
-from squish_npydir.npy import WRITABLE, header
+from squish_npydir.read.npy import WRITABLE, header
 
 import squish_core as squish
 from squish_core.api import FormatError, TensorError, dtypes

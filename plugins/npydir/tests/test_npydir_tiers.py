@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from npydir_samples import int8, make
-from squish_npydir import cache, sealing
-from squish_npydir.sealing import SEALS, Sealed
+from squish_npydir.tiers import cache, seal
+from squish_npydir.tiers.seal import SEALS, Sealed
 from squish_safetensors.header import dump_header
 
 import squish_core as squish
@@ -227,7 +227,7 @@ def test_a_change_breaks_the_seal(tmp_path: Path, what: str) -> None:
     elif what == "an array more":
         np.save(folder / "tensors" / "norm__q.npy", np.zeros((1, 8), np.int8))
     else:
-        path = {"the manifest": folder / "manifest.json", "the tier": tier}.get(what, folder / sealing.READY)
+        path = {"the manifest": folder / "manifest.json", "the tier": tier}.get(what, folder / seal.READY)
         os.utime(path, ns=(0, 0))
     assert not isinstance(squish.open(folder).index.tensors, Sealed)
 

@@ -92,7 +92,7 @@ def test_every_dialect_is_copied_without_touching_its_codes(tmp_path: Path, name
 
 
 def test_keys_are_plain_unique_and_short(tmp_path: Path) -> None:
-    from squish_npydir.writer import keys
+    from squish_npydir.write.writer import keys
 
     names = ["a.b.c", "a.b__c", "A.b.c", "x/../y", "\u00e9", "e\u0301", "n" * 900, "..", "a b"]
     made = keys(names)
@@ -131,7 +131,7 @@ def test_what_has_no_dialect_is_refused_with_a_reason(tmp_path: Path) -> None:
 
 
 def test_meta_and_assets_without_a_place_are_listed(tmp_path: Path) -> None:
-    from squish_npydir.writer import layout
+    from squish_npydir.write.writer import layout
 
     found: Any = layout([], {"quant_label": "INT8", "other": 1}, {"config.json": 5, "x.bin": 7})
     assert found.dropped == (Dropped("metadata", "other"), Dropped("asset", "x.bin"))

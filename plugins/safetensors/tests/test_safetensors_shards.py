@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from squish_safetensors.layers import Files, collect, refine
+from squish_safetensors.refine.layers import Files, collect, refine
 
 import squish_core as squish
 from squish_core.api import TensorSpec

@@ -102,7 +102,7 @@ def test_fields_of_the_old_header_are_shown(sq: SimpleNamespace) -> None:
 def test_hashes_are_those_of_the_test_vectors() -> None:
     import zlib
 
-    from squish_squizd.header import fnv1a64
+    from squish_squizd.read.header import fnv1a64
 
     assert zlib.crc32(bytes(32)) == 0x190A55AD
     assert zlib.crc32(struct.pack("<IIIf16x", 1, 64, 2, 0.42)) == 0xCE57AE33

@@ -171,8 +171,8 @@ def test_order_and_metadata_survive(sq: SimpleNamespace, tmp_path: Path) -> None
 
 
 def test_affine_codes_are_repacked_without_loss(sq: SimpleNamespace, tmp_path: Path) -> None:
-    from squish_squizd.accepting import accepts
-    from squish_squizd.placing import Wanted
+    from squish_squizd.write.accept import accepts
+    from squish_squizd.write.place import Wanted
 
     from squish_core.api import CodecSpec, Encoding, Part, TensorSpec
 
@@ -198,8 +198,8 @@ def test_options_that_make_no_sense_are_refused(source: bytes, tmp_path: Path, o
 
 
 def test_types_without_a_block_are_refused_with_what_to_do(sq: SimpleNamespace) -> None:
-    from squish_squizd.accepting import accepts
-    from squish_squizd.placing import Wanted
+    from squish_squizd.write.accept import accepts
+    from squish_squizd.write.place import Wanted
 
     from squish_core.api import DENSE, Encoding, Part, Refusal, TensorSpec
 

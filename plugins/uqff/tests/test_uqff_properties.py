@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_uqff.hqq import PACKINGS, Hqq
+from squish_uqff.codecs.hqq import PACKINGS, Hqq
 
 import squish_core as squish
 from squish_core.api import TensorSpec

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from squish_uqff.choosing import accepts, choose
+from squish_uqff.write.accept import accepts, choose
 
 import squish_core as squish
 from squish_core.api import CodecSpec, Encoding, Refusal, TensorSpec

@@ -15,7 +15,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from squish_ztensor import columns
-from squish_ztensor.manifest import read_manifest
+from squish_ztensor.v1.manifest import read_manifest
 
 from squish_core.errors import SquishError
 from squish_core.io.local import open_source

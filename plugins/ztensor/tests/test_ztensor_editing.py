@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from squish_ztensor.editing import edit
+from squish_ztensor.edit import edit
 
 import squish_core as squish
 from squish_core.errors import SquishError, TensorError, UnsupportedVersionError

@@ -16,7 +16,7 @@ from typing import Any
 import kills
 import numpy as np
 import pytest
-from squish_ztensor.editing import edit
+from squish_ztensor.edit import edit
 
 import squish_core as squish
 from squish_core.cli import app
@@ -33,7 +33,7 @@ import shutil
 import numpy as np
 from squish_core.io.atomic import locked_file
 from squish_core.io.journal import Journal, write_journal
-from squish_ztensor.editing import edit
+from squish_ztensor.edit import edit
 
 SOURCE = {source!r}
 
@@ -271,7 +271,7 @@ def test_where_nothing_can_be_locked_only_recover_cuts_a_torn_append(
 def test_edits_at_the_same_time_are_all_kept(zt: Any, tmp_path: Path, options: dict[str, str]) -> None:
     path = tmp_path / "model.zt"
     zt.written(path, ARRAYS, options)
-    code = "import sys; from squish_ztensor.editing import edit; edit(sys.argv[1], attributes={sys.argv[2]: 'x'})"
+    code = "import sys; from squish_ztensor.edit import edit; edit(sys.argv[1], attributes={sys.argv[2]: 'x'})"
     running = [subprocess.Popen([sys.executable, "-c", code, str(path), f"key{number}"]) for number in range(4)]
     assert [process.wait(60) for process in running] == [0] * 4
     assert contents(path) == (OLD[0], {f"key{number}": "x" for number in range(4)})

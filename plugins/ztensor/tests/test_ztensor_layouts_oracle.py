@@ -16,7 +16,7 @@ import numpy as np
 import oracles
 import pytest
 from attrs import frozen
-from squish_ztensor.editing import edit
+from squish_ztensor.edit import edit
 
 import squish_core as squish
 from squish_core import dtypes

@@ -17,8 +17,8 @@ import xxhash
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_ztensor.cbor import _weigh
-from squish_ztensor.sparse import to_scipy
+from squish_ztensor.codecs.sparse import to_scipy
+from squish_ztensor.v1.cbor import _weigh
 
 import squish_core as squish
 from squish_core.api import Dropped

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import oracles
 import pytest
-from squish_ztensor import deterministic, footer
+from squish_ztensor.v2 import deterministic, footer
 
 import squish_core as squish
 from squish_core.errors import FormatError

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import xxhash
-from squish_ztensor.identity import content_digest
+from squish_ztensor.v2.identity import content_digest
 
 import squish_core as squish
 from squish_core.errors import FormatError, SquishError

@@ -9,7 +9,7 @@ from squish_core.api import BackendInfo, CodecInfo, ContainerInfo, Signature, ho
 def squish_backends() -> list[BackendInfo]:
     """The backend of this plugin."""
     title = "Apple Neural Engine, through Core ML"
-    return [BackendInfo(id="ane", title=title, factory="squish_ane.backend:Ane", preference=20)]
+    return [BackendInfo(id="ane", title=title, factory="squish_ane.ane.backend:Ane", preference=20)]
 
 
 @hookimpl
@@ -19,7 +19,7 @@ def squish_containers() -> list[ContainerInfo]:
         ContainerInfo(
             id="mlpackage",
             title="Core ML package",
-            factory="squish_ane.container:Mlpackage",
+            factory="squish_ane.coreml.container:Mlpackage",
             suffixes=(".mlpackage",),
             signatures=(Signature(b"Manifest.json", where="member"),),
             can_write=True,
@@ -43,6 +43,9 @@ def squish_codecs() -> list[CodecInfo]:
     """A model for Core ML inside another file: nothing that decodes to a tensor."""
     return [
         CodecInfo(
-            id="ane.mlpackage", title="a whole Core ML package", factory="squish_ane.archive:Archive", kind="whole"
+            id="ane.mlpackage",
+            title="a whole Core ML package",
+            factory="squish_ane.coreml.archive:Archive",
+            kind="whole",
         )
     ]

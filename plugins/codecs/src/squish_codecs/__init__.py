@@ -12,7 +12,7 @@ def squish_codecs() -> list[CodecInfo]:
         CodecInfo(
             id="affine",
             title="group-affine quantisation",
-            factory="squish_codecs.affine:Affine",
+            factory="squish_codecs.affine.codec:Affine",
             aliases={
                 "int8": "affine:bits=8,word=i8",
                 "int4": "affine:bits=4,group_size=32,scale_dtype=f16",
@@ -26,23 +26,23 @@ def squish_codecs() -> list[CodecInfo]:
         CodecInfo(
             id="palette",
             title="indices into a table of values",
-            factory="squish_codecs.palette:Palette",
+            factory="squish_codecs.palette.codec:Palette",
             aliases={"nf4": "palette:bits=4,table=nf4,scale_dtype=f32,group_size=64"},
         ),
         CodecInfo(
-            id="mixed", title="widths by what tensors lose", factory="squish_codecs.mixed:Mixed", kind="policy"
+            id="mixed", title="widths by what tensors lose", factory="squish_codecs.allocate.mixed:Mixed", kind="policy"
         ),
-        CodecInfo(id="masked", title="tiles of zeros over another codec", factory="squish_codecs.masked:Masked"),
-        CodecInfo(id="reshaped", title="another codec in another shape", factory="squish_codecs.reshaped:Reshaped"),
-        CodecInfo(id="lowrank", title="low-rank correction of another codec", factory="squish_codecs.lowrank:LowRank"),
-        CodecInfo(id="awq", title="columns scaled by activations (AWQ)", factory="squish_codecs.awq:Awq"),
+        CodecInfo(id="masked", title="tiles of zeros over another codec", factory="squish_codecs.wrap.masked:Masked"),
+        CodecInfo(id="reshaped", title="another codec in another shape", factory="squish_codecs.wrap.reshaped:Reshaped"),
+        CodecInfo(id="lowrank", title="low-rank correction", factory="squish_codecs.wrap.lowrank:LowRank"),
+        CodecInfo(id="awq", title="columns scaled by activations (AWQ)", factory="squish_codecs.wrap.awq:Awq"),
         CodecInfo(id="float8", title="float8 with one scale, or one a block", factory="squish_codecs.float8:Float8"),
         CodecInfo(id="bitmask", title="values and a bit for each place", factory="squish_codecs.bitmask:Bitmask"),
         CodecInfo(id="boxes", title="integers with scales by boxes", factory="squish_codecs.boxes:Boxes"),
         CodecInfo(
             id="mx",
             title="microscaling: float4 or float8 in blocks",
-            factory="squish_codecs.mx:Mx",
+            factory="squish_codecs.mx.codec:Mx",
             aliases={
                 "mxfp4": "mx",
                 "mxfp8": "mx:element=f8_e4m3",

@@ -10,11 +10,11 @@ import numpy as np
 
 from squish_core.api import Codec, CodecError, Params, PartArray, Parts, Region, TensorSpec, decode_all, dtypes
 
-from .decoding import PANEL
-from .encoding import check_finite, step_of
-from .fitting import FITS, codebook
-from .packing import ONES, Packing
-from .palette import nearest
+from .affine.decode import PANEL
+from .affine.encode import check_finite, step_of
+from .packing.bits import ONES, Packing
+from .palette.codec import nearest
+from .palette.fit import FITS, codebook
 
 SCALES = ("none", "f32", "f16", "bf16")
 RUN = "run"

@@ -23,11 +23,11 @@ from squish_core.api import (
     dtypes,
 )
 
+from .affine.decode import PANEL
+from .affine.scheme import Shape
 from .bitmask import kept_places
 from .checks import choice, integer, refuse
-from .decoding import PANEL
-from .packing import Packing
-from .scheme import Shape
+from .packing.bits import Packing
 
 Array = np.ndarray
 

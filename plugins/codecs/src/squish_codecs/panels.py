@@ -21,9 +21,9 @@ from squish_core.api import (
     full,
 )
 
-from . import decoding, repacking
+from .affine import decode, repack
+from .affine.scheme import Scheme, Shape
 from .checks import refuse
-from .scheme import Scheme, Shape
 
 Array = np.ndarray
 ROWS = 16
@@ -64,24 +64,24 @@ class Panels(Codec):
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
         scheme = scheme_of(params)
-        decoding.decode(scheme, _upright(scheme, parts, spec.shape, region), out.shape, full(out.shape), out)
+        decode.decode(scheme, _upright(scheme, parts, spec.shape, region), out.shape, full(out.shape), out)
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         scheme, shape = scheme_of(params), tuple(part.stop - part.start for part in region)
-        return repacking.codes(scheme, _upright(scheme, parts, spec.shape, region), shape, full(shape))
+        return repack.codes(scheme, _upright(scheme, parts, spec.shape, region), shape, full(shape))
 
     def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
         return CodecSpec("affine", scheme_of(params).params())
 
     def from_codes(self, codes: Codes, spec: TensorSpec, params: Params) -> tuple[dict[str, Array], Exactness] | None:
         scheme = scheme_of(params)
-        made = repacking.parts(scheme, codes)
+        made = repack.parts(scheme, codes)
         if made is None:
             return None
         return {role: _side_by_side(scheme, role, part) for role, part in made.items()}, Exactness("values", "f32")
 
     def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
-        return Exactness("values", "f32") if repacking.holds(scheme_of(params), codes) else None
+        return Exactness("values", "f32") if repack.holds(scheme_of(params), codes) else None
 
 
 def scheme_of(params: Mapping[str, Any]) -> Scheme:
@@ -115,7 +115,7 @@ def _upright(scheme: Scheme, parts: Parts, shape: Shape, region: Region) -> Part
     for role, span in spans.items():
         rows = [
             _in_rows(scheme, role, parts[role][start // ROWS : -(-stop // ROWS), span])[start % ROWS :][: stop - start]
-            for start, stop in decoding.runs(shape[:-1], region[:-1])
+            for start, stop in decode.runs(shape[:-1], region[:-1])
         ]
         whole = rows[0] if len(rows) == 1 else np.concatenate(rows)
         found[role] = whole.reshape(*sizes, whole.shape[-1])

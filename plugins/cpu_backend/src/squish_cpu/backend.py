@@ -33,9 +33,9 @@ from squish_core.api import (
     routed,
 )  # fmt: skip
 
-from .layouts import DENSE, PANELS, TYPES, Layout, UncoveredError, aligned, layout_of
+from .layouts.base import DENSE, PANELS, TYPES, Layout, UncoveredError, aligned, layout_of
+from .layouts.panels import Grid, repacked
 from .library import Tally, Weights, library, threads
-from .panels import Grid, repacked
 
 Array = np.ndarray
 ROUNDED = {"f32": "", "bf16": "activations in bf16", "int8": "activations in 8 bits"}

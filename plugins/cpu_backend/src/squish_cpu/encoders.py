@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from math import prod
 
 import numpy as np
-from squish_codecs import encoding
-from squish_codecs.affine import Affine
-from squish_codecs.scheme import Scheme
+from squish_codecs.affine import encode
+from squish_codecs.affine.codec import Affine
+from squish_codecs.affine.scheme import Scheme
 
 from squish_core.api import Codec, CodecError, Dense, Params, TensorSpec, dtypes, full
 
 from . import library as native
-from .layouts import DENSE, GGML, GGML_FIRST, TYPES, Array
+from .layouts.base import DENSE, GGML, GGML_FIRST, TYPES, Array
 from .library import library, threads
-from .measuring import Measuring
+from .metrics import Measuring
 
 OFFSETS = {"none": 0, "zero_point": 1, "bias": 2}
 RUN = 16
@@ -168,7 +168,7 @@ def squizd_int2() -> Codec:
 
 def compiled(scheme: Scheme, panel: Array) -> dict[str, Array] | None:
     """Parts by the compiled loops; None where they do not cover the scheme, or a value, scale or bias is not finite."""
-    encoding.check(scheme)
+    encode.check(scheme)
     declared = scheme.parts(panel.shape)
     line = panel.size if scheme.flat else panel.shape[-1]
     size = scheme.group_size or line
@@ -183,7 +183,7 @@ def compiled(scheme: Scheme, panel: Array) -> dict[str, Array] | None:
     offset = np.empty(scale.shape if scheme.offset != "none" else 0, dtypes.to_numpy(offset_dtype))
     data = np.empty(declared["data"][1], dtypes.to_numpy(scheme.word))
     how = native.Affine(
-        size, scheme.bits, scheme.low, scheme.high, scheme.zero, OFFSETS[scheme.offset], encoding.is_mlx(scheme),
+        size, scheme.bits, scheme.low, scheme.high, scheme.zero, OFFSETS[scheme.offset], encode.is_mlx(scheme),
         TYPES[scheme.scale_dtype], TYPES[offset_dtype], scheme.search == "mse",
     )  # fmt: skip
     places = (array.ctypes.data for array in (data, scale, offset))

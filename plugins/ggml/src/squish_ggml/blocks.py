@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from . import encoders, kquants, legacy, long_tail, small
+from . import encoders, kquants, legacy, small, tail
 from .panels import Decode, Encode, Kernel, decoder, encoder
 
 
@@ -55,6 +55,6 @@ BLOCKS: dict[str, Block] = {
     )
 }
 LONG_TAIL: dict[str, Block] = {
-    name: _block(name, 256, nbytes, long_tail.KERNELS[name]) for name, nbytes in long_tail.SIZES.items()
+    name: _block(name, 256, nbytes, tail.KERNELS[name]) for name, nbytes in tail.SIZES.items()
 }
 """Block types that are decoded where gguf-py is installed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from squish_codecs.families import GGML, MICROSCALED
+from squish_codecs.affine.families import GGML, MICROSCALED
 
 from squish_core.api import (
     Codec,
@@ -20,10 +20,10 @@ from squish_core.api import (
     dtypes,
 )
 
-from . import float4, repacking
+from . import float4, repack
 from .blocks import BLOCKS, LONG_TAIL, Block
 
-_CODES = {**dict.fromkeys(repacking.PLAIN, repacking), **dict.fromkeys(MICROSCALED, float4)}
+_CODES = {**dict.fromkeys(repack.PLAIN, repack), **dict.fromkeys(MICROSCALED, float4)}
 """Block types whose codes other formats have, and the module that moves them."""
 
 

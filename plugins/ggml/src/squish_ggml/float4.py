@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from squish_codecs import float4
-from squish_codecs.families import MICROSCALED
+from squish_codecs.affine.families import MICROSCALED
+from squish_codecs.mx import float4
 
 from squish_core.api import Codes, dtypes
 
 from .blocks import BLOCKS
-from .repacking import halved, neighbours
+from .repack import halved, neighbours
 
 Array = np.ndarray[Any, Any]
 MOST = {"ggml.mxfp4": 0xFE, "ggml.nvfp4": 0x7E}

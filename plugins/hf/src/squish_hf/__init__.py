@@ -35,8 +35,8 @@ def squish_containers() -> list[ContainerInfo]:
 def squish_codecs() -> list[CodecInfo]:
     """The codecs of this plugin."""
     return [
-        CodecInfo(id="hf.act_order", title="groups in any order", factory="squish_hf.act_order:ActOrder"),
-        CodecInfo(id="hf.awq_gemv", title="AWQ for GEMV", factory="squish_hf.gemv:AwqGemv"),
-        CodecInfo(id="hf.awq_fast", title="AWQ for GEMV, fast", factory="squish_hf.gemv:AwqFast"),
-        CodecInfo(id="hf.bnb8", title="bitsandbytes int8", factory="squish_hf.bitsandbytes:EightBit"),
+        CodecInfo(id="hf.act_order", title="groups in any order", factory="squish_hf.methods.act_order:ActOrder"),
+        CodecInfo(id="hf.awq_gemv", title="AWQ for GEMV", factory="squish_hf.methods.awq_gemv:AwqGemv"),
+        CodecInfo(id="hf.awq_fast", title="AWQ for GEMV, fast", factory="squish_hf.methods.awq_gemv:AwqFast"),
+        CodecInfo(id="hf.bnb8", title="bitsandbytes int8", factory="squish_hf.methods.bitsandbytes:EightBit"),
     ]

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
-from squish_safetensors.checkpoint import Checkpoint
-from squish_safetensors.layers import Files, Make, Parts, collect, names_nothing, refine
+from squish_safetensors.refine.checkpoint import Checkpoint
+from squish_safetensors.refine.layers import Files, Make, Parts, collect, names_nothing, refine
 
 from squish_core.api import (
     Encoding,
@@ -27,21 +27,21 @@ from squish_core.api import (
 )
 from squish_hf import writer
 from squish_hf.declaration import Declared, read_declaration
-from squish_hf.method import Method
-from squish_hf.unread import reason
+from squish_hf.methods.base import Method
+from squish_hf.methods.unsupported import reason
 
 Read = Callable[[Declared, Files], Method]
 METHODS = {
-    "gptq": "squish_hf.gptq",
-    "awq": "squish_hf.awq",
-    "compressed-tensors": "squish_hf.compressed",
-    "fp8": "squish_hf.fp8",
-    "mxfp8": "squish_hf.fp8",
-    "fbgemm_fp8": "squish_hf.fp8",
-    "mxfp4": "squish_hf.mxfp4",
-    "modelopt": "squish_hf.modelopt",
-    "modelopt_fp4": "squish_hf.modelopt",
-    "bitsandbytes": "squish_hf.bitsandbytes",
+    "gptq": "squish_hf.methods.gptq",
+    "awq": "squish_hf.methods.awq",
+    "compressed-tensors": "squish_hf.methods.compressed_tensors",
+    "fp8": "squish_hf.methods.fp8",
+    "mxfp8": "squish_hf.methods.fp8",
+    "fbgemm_fp8": "squish_hf.methods.fp8",
+    "mxfp4": "squish_hf.methods.mxfp4",
+    "modelopt": "squish_hf.methods.modelopt",
+    "modelopt_fp4": "squish_hf.methods.modelopt",
+    "bitsandbytes": "squish_hf.methods.bitsandbytes",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import regex
 from attrs import field, frozen
 from squish_safetensors.folder import CONFIG
-from squish_safetensors.layers import Files
+from squish_safetensors.refine.layers import Files
 
 from squish_core.api import FormatError, Problem
 

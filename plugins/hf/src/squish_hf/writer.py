@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from squish_codecs.affine import Affine
-from squish_codecs.families import affine_form
+from squish_codecs.affine.codec import Affine
+from squish_codecs.affine.families import affine_form
 from squish_safetensors import writer
-from squish_safetensors.layers import bare, lowered
+from squish_safetensors.refine.layers import bare, lowered
 
 from squish_core.api import (
     CodecSpec,
@@ -24,8 +24,8 @@ from squish_core.api import (
     SquishError,
     TensorSpec,
 )
-from squish_hf.awq import ORDER
-from squish_hf.microscaled import GPT_OSS, MXFP4, Setting, accepts_experts, accepts_layer, form_of
+from squish_hf.methods.awq import ORDER
+from squish_hf.methods.microscaled import GPT_OSS, MXFP4, Setting, accepts_experts, accepts_layer, form_of
 
 METHOD, WEIGHT = "method", ".weight"
 GPTQ, GPTQ_V2, AWQ, PACKED = "gptq", "gptq_v2", "awq", "compressed-tensors"

@@ -31,8 +31,8 @@ from squish_core.api import (
     routed,
 )  # fmt: skip
 
-from . import device, forms, layouts, transcoding
-from .transcoding import Packed
+from . import device, forms, layouts, transcode
+from .transcode import Packed
 
 if TYPE_CHECKING:
     from .kernels import Kernels
@@ -142,8 +142,8 @@ def packed_as(form: forms.Form, encoding: Encoding, spec: TensorSpec, parts: Par
     """A tensor's codes in a form that `form_of` gave."""
     if form.mode == "affine":
         codec = registry.codec(encoding.codec)
-        return transcoding.pack_affine(form, codec, encoding.codec.params, parts, spec)
-    return transcoding.pack_microscaled(form, encoding.codec, parts, spec)
+        return transcode.pack_affine(form, codec, encoding.codec.params, parts, spec)
+    return transcode.pack_microscaled(form, encoding.codec, parts, spec)
 
 
 def kernel_layout(encoding: Encoding, spec: TensorSpec) -> layouts.Layout | None:

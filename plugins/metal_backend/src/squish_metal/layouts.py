@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from attrs import frozen
-from squish_codecs.packing import ONES
-from squish_codecs.tables import Tables
+from squish_codecs.packing.bits import ONES
+from squish_codecs.palette.tables import Tables
 
 from squish_core.api import CodecError, Encoding, Parts, TensorSpec, dtypes
 

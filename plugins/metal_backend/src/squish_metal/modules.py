@@ -12,7 +12,7 @@ from mlx.utils import tree_unflatten
 from squish_core.api import File, SquishError, dtypes
 
 from .backend import form_of, packed_as
-from .transcoding import Packed
+from .transcode import Packed
 
 _LAYERS = {nn.Linear: nn.QuantizedLinear, nn.Embedding: nn.QuantizedEmbedding}
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 
 from . import device
-from .transcoding import Packed
+from .transcode import Packed
 
 if TYPE_CHECKING:
     from .kernels import Kernels

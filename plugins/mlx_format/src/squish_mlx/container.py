@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
-from squish_safetensors.checkpoint import Checkpoint
 from squish_safetensors.folder import CONFIG
-from squish_safetensors.layers import Files, Parts, collect, names_nothing, refine
+from squish_safetensors.refine.checkpoint import Checkpoint
+from squish_safetensors.refine.layers import Files, Parts, collect, names_nothing, refine
 
 from squish_core.api import (
     Encoding,

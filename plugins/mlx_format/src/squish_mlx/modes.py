@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import frozen
-from squish_codecs.affine import Affine
-from squish_codecs.mx import Mx
-from squish_safetensors.layers import Parts, encoded, need, viewed
+from squish_codecs.affine.codec import Affine
+from squish_codecs.mx.codec import Mx
+from squish_safetensors.refine.layers import Parts, encoded, need, viewed
 
 from squish_core.api import CodecSpec, FormatError, TensorSpec
 

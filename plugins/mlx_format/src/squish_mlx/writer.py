@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import asdict
-from squish_codecs.affine import Affine
-from squish_codecs.families import affine_form
+from squish_codecs.affine.codec import Affine
+from squish_codecs.affine.families import affine_form
 from squish_safetensors import writer
-from squish_safetensors.layers import CONFIG, bare, lowered
+from squish_safetensors.refine.layers import CONFIG, bare, lowered
 
 from squish_core.api import CodecSpec, Encoding, Outgoing, Part, Refusal, SquishError, TensorError, TensorSpec
 from squish_mlx.modes import (

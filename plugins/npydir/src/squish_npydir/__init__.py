@@ -41,7 +41,9 @@ def squish_containers() -> list[ContainerInfo]:
 def squish_codecs() -> list[CodecInfo]:
     """The codec of this plugin."""
     return [
-        CodecInfo(id="npydir.sqint2", title="Squish's rotated two-bit weights", factory="squish_npydir.sqint2:Sqint2")
+        CodecInfo(
+            id="npydir.sqint2", title="Squish's rotated two-bit weights", factory="squish_npydir.codecs.sqint2:Sqint2"
+        )
     ]
 
 

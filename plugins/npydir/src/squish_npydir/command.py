@@ -8,7 +8,7 @@ import typer
 
 from squish_core.api import Answer, Progress
 
-from . import cache
+from .tiers import cache
 
 EXAMPLES = ("squish cache build model-squished/ --tier 4bit", "squish cache build model-squished/ --tier finalized")
 app = typer.Typer(help="Build the cache tiers of a Squish npy directory.", no_args_is_help=True)

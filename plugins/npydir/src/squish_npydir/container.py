@@ -35,9 +35,11 @@ from squish_core.api import (
     TensorSpec,
 )
 
-from . import awq, dialects, manifest, placing, sealing, tiers, writer
-from .folder import Folder, Stored
-from .sealing import PLACE, READY
+from .read import awq, dialects, manifest
+from .read.folder import Folder, Stored
+from .tiers import read, seal
+from .tiers.seal import PLACE, READY
+from .write import accept, writer
 
 STATS = "stats.json"
 UNREADABLE = (TensorError, CodecError, MissingPluginError)
@@ -57,7 +59,7 @@ class NpyDir(Container):
         return Directory(folder).index()
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
-        return placing.accepts(spec, encoding)
+        return accept.accepts(spec, encoding)
 
     def writes_folder(self, options: Options) -> bool:
         return True
@@ -86,7 +88,7 @@ class Directory:
         self.problems: list[Problem] = []
         self.missing: dict[str, int] = {}
         self.names = manifest.read(folder)
-        self.tiers = list(tiers.read(folder, self.problems))
+        self.tiers = list(read.read(folder, self.problems))
 
     @cached_property
     def suffixes(self) -> dict[str, frozenset[str]]:
@@ -112,15 +114,15 @@ class Directory:
             caches=tuple(found.tier.label for found in self.tiers),
         )  # fmt: skip
 
-    def sealed(self) -> tuple[sealing.Sealed, sealing.Files] | None:
+    def sealed(self) -> tuple[seal.Sealed, seal.Files] | None:
         """The tensors of the best tier, where it has all of them in one file and is sealed: no other file is read."""
         best = self.tiers[0] if self.tiers else None
         if best is None or not self.names.keys() <= best.records.keys():
             return None
-        if not sealing.holds(self.folder, best.tier.label, best.tier.needs):
+        if not seal.holds(self.folder, best.tier.label, best.tier.needs):
             return None
         folders = (found.tier.needs[:-1] for found in self.tiers if found.tier.needs.endswith("/"))
-        files = sealing.Files(self.folder, (PLACE, *folders))
+        files = seal.Files(self.folder, (PLACE, *folders))
         records = {name: best.records[name] for name in self.names}
         extents = [(file, offset, length, name) for name, (file, _, _, offset, length) in records.items()]
 
@@ -129,13 +131,13 @@ class Directory:
             files.complete()
             return self.agreeing(name)
 
-        return sealing.Sealed(records, behind, extents, plain), files
+        return seal.Sealed(records, behind, extents, plain), files
 
     def agreeing(self, name: str) -> TensorSpec:
         """A tensor of a sealed tier, which the other files must not contradict."""
         spec = self.tensor(name, self.names[name])
         if not spec.encodings or spec.encodings[0].label != self.tiers[0].tier.label:
-            raise sealing.changed(spec)
+            raise seal.changed(spec)
         return spec
 
     def tensor(self, name: str, key: str) -> TensorSpec:

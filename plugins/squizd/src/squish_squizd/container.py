@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from squish_codecs.wrapping import rows_and_columns
+from squish_codecs.wrap.base import rows_and_columns
 
 from squish_core.api import (
     DENSE,
@@ -31,16 +31,18 @@ from squish_core.api import (
     only,
 )  # fmt: skip
 
-from . import sections, verifying, writer
-from .accepting import accepts
-from .anatomy import Anatomy
-from .blocks import BITS, NPCL_DTYPES, Block
+from . import verify
 from .findings import Findings
-from .header import ARCHITECTURES, GLOBAL_KEY, Header
-from .names import logical_shape
-from .placing import Wanted
-from .tables import Scales
-from .writer import ARCH, META
+from .read import walk
+from .read.blocks import BITS, NPCL_DTYPES, Block
+from .read.header import ARCHITECTURES, GLOBAL_KEY, Header
+from .read.names import logical_shape
+from .read.parsed import Anatomy
+from .read.tables import Scales
+from .write import writer
+from .write.accept import accepts
+from .write.place import Wanted
+from .write.writer import ARCH, META
 
 LABELS = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "NPCL": "NumPy"}
 # The order in which the format tries them (P10); SPARSE and EAGLE select nothing.
@@ -55,7 +57,7 @@ class Squizd(Container):
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         found = Findings()
-        anatomy = sections.read(source, limits, found)
+        anatomy = walk.read(source, limits, found)
         return _Builder(anatomy, source, limits, found).index()
 
     def recipes(self, *, flags: Any = (), dtype: Any = None, **features: Any) -> tuple[Encoding | Refused, ...]:
@@ -92,7 +94,7 @@ class Squizd(Container):
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
         # The draft head, a child of its own here, is verified with the file it lies in.
-        return verifying.verify(source, limits) if index.kind == "model" else ()
+        return verify.verify(source, limits) if index.kind == "model" else ()
 
 
 class _Builder:

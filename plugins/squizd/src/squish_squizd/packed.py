@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from squish_codecs.affine import Affine
-from squish_codecs.families import SQUIZD
+from squish_codecs.affine.codec import Affine
+from squish_codecs.affine.families import SQUIZD
 
 from squish_core.api import Codec, CodecError, CodecSpec, Codes, Exactness, Params, PartArray, Parts, Region, TensorSpec
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from squish_codecs.packing import ONES
-from squish_codecs.wrapping import rows_and_columns, rows_of
+from squish_codecs.packing.bits import ONES
+from squish_codecs.wrap.base import rows_and_columns, rows_of
 
 from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec, decode_all
 

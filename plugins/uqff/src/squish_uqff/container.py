@@ -25,9 +25,12 @@ from squish_core.api import (
     TensorSpec,
 )
 
-from . import choosing, named, names, numbered, shards, spare, tables, writer
-from .report import findings
-from .shards import Shard, Stored
+from . import tables
+from .codecs import spare
+from .read import names, shards, v0, v1
+from .read.report import findings
+from .read.shards import Shard, Stored
+from .write import accept, writer
 
 
 class Uqff(Refinement):
@@ -42,7 +45,7 @@ class Uqff(Refinement):
         main = Shard(source.member(name) if source.is_dir else source, index.tensors)
         report, problems = shards.read_json(source, shards.REPORT, members, limits)
         found = _open_set(main, name, members, report, limits)
-        stored = shards.merged(found, limits, named.VERSION_KEYS)
+        stored = shards.merged(found, limits, v1.VERSION_KEYS)
         version, tensors, more = _layers(stored, source, members, options)
         problems += [*more, *findings(shards.output_of(name, report))]
         if shards.RESIDUAL in members and name != shards.RESIDUAL:
@@ -73,10 +76,10 @@ class Uqff(Refinement):
         return list(spare.findings(index, source, limits))
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
-        return choosing.accepts(spec, encoding, writer.is_legacy(options))
+        return accept.accepts(spec, encoding, writer.is_legacy(options))
 
     def choose(self, specs: Sequence[TensorSpec], wanted: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
-        return choosing.choose(specs, wanted)
+        return accept.choose(specs, wanted)
 
     def layout(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
@@ -104,15 +107,15 @@ _COMPANIONS = {
 
 
 def _declared(index: Index, source: Source, limits: Limits) -> bool:
-    if named.VERSION_KEYS[0] in index.tensors or any(file.name.endswith(shards.SUFFIX) for file in index.files[:1]):
+    if v1.VERSION_KEYS[0] in index.tensors or any(file.name.endswith(shards.SUFFIX) for file in index.files[:1]):
         return True
-    return not source.is_dir and numbered.declares_itself(numbered.numbered(index.tensors), source, limits)
+    return not source.is_dir and v0.declares_itself(v0.numbered(index.tensors), source, limits)
 
 
 def _open_set(main: Shard, name: str, members: Sequence[str], report: Mapping[str, Any], limits: Limits) -> list[Shard]:
     """The main file, then the other shards of its set. Before 0.1.3 a number in the name meant nothing."""
-    blobs = numbered.numbered(main.tensors)
-    if blobs and not report and numbered.first_version(blobs, [main.source], limits) < tables.FIRST_SHARDED:
+    blobs = v0.numbered(main.tensors)
+    if blobs and not report and v0.first_version(blobs, [main.source], limits) < tables.FIRST_SHARDED:
         return [main]
     others = [shard for shard in shards.shard_names(name, members, report) if shard != name]
     return [main, *(shards.open_shard(main.source, shard, file, limits) for file, shard in enumerate(others, 1))]
@@ -120,23 +123,23 @@ def _open_set(main: Shard, name: str, members: Sequence[str], report: Mapping[st
 
 def _layers(
     stored: Stored, source: Source, members: Sequence[str], options: Options
-) -> tuple[named.Version, dict[str, TensorSpec], list[Problem]]:
+) -> tuple[v1.Version, dict[str, TensorSpec], list[Problem]]:
     """Version, tensors and findings of either generation."""
-    numbered.check_one_generation(stored)
-    blobs = numbered.numbered(stored.tensors)
+    v0.check_one_generation(stored)
+    blobs = v0.numbered(stored.tensors)
     tensors: dict[str, TensorSpec] = {}
     if blobs:
         arch = options.get("arch")
         if arch is not None and arch not in names.KNOWN:
             known = ", ".join(sorted(names.KNOWN))
             raise FormatError("its layer order is not known", expected=known, found=arch, code="option")
-        version = numbered.first_version(blobs, stored.sources, stored.limits)
+        version = v0.first_version(blobs, stored.sources, stored.limits)
         config, problems = shards.read_json(source, shards.CONFIG, members, stored.limits)
-        layers, more = numbered.read_layers(blobs, stored, config, arch)
+        layers, more = v0.read_layers(blobs, stored, config, arch)
         rest: list[TensorSpec] = []
     else:
-        version, problems = named.read_version(stored, options.get("allow_newer_minor") in ("true", "1"))
-        layers, rest = named.read_layers(stored)
+        version, problems = v1.read_version(stored, options.get("allow_newer_minor") in ("true", "1"))
+        layers, rest = v1.read_layers(stored)
         message = "belongs to no layer: there is no .weight.format for it"
         more = [Problem(code="key", severity="warning", where=spec.name, message=message) for spec in rest]
     for layer in layers:

@@ -22,7 +22,7 @@ from squish_core.api import (
 )
 
 from . import tables
-from .hqq import Hqq
+from .codecs.hqq import Hqq
 
 Numbers = Mapping[str, Any]
 Parts = Mapping[str, Part]

@@ -45,15 +45,15 @@ def squish_codecs() -> list[CodecInfo]:
     return [
         CodecInfo(
             id="zt.zstd-seekable", title="zstd frames with a seek table", kind="bytes", lossless=True,
-            factory="squish_ztensor.seekable:ZstdSeekable",
+            factory="squish_ztensor.codecs.seekable:ZstdSeekable",
         ),
         CodecInfo(
-            id="zt.sparse_csr", title="sparse rows", lossless=True, factory="squish_ztensor.sparse:Csr",
+            id="zt.sparse_csr", title="sparse rows", lossless=True, factory="squish_ztensor.codecs.sparse:Csr",
         ),
         CodecInfo(
-            id="zt.sparse_coo", title="sparse coordinates", lossless=True, factory="squish_ztensor.sparse:Coo",
+            id="zt.sparse_coo", title="sparse coordinates", lossless=True, factory="squish_ztensor.codecs.sparse:Coo",
         ),
-        CodecInfo(id="zt.mx", title="blocks with a power of two", factory="squish_ztensor.mx:Mx"),
+        CodecInfo(id="zt.mx", title="blocks with a power of two", factory="squish_ztensor.codecs.mx:Mx"),
     ]  # fmt: skip
 
 

@@ -17,9 +17,10 @@ from attrs import frozen
 
 from squish_core.api import DENSE, Encoding, Limits, Part, Segment, SquishError, TensorSpec, check_shape, dtypes
 
-from . import cbor, deterministic
 from .names import ELEMENTS
 from .records import METADATA, Extent, PlainRange, Record
+from .v1 import cbor
+from .v2 import deterministic
 
 Entry = tuple[str, tuple[int, ...], int, int, int, bytes]
 """Element type, shape, file, offset, length, and the digest as it stands in the manifest, or nothing."""

@@ -12,7 +12,7 @@ import typer
 from squish_core.api import Answer, SquishError, check_patterns, locked_file
 from squish_core.api import open as open_file
 
-from .editing import change
+from .edit import change
 
 EXAMPLES = (
     "squish edit model.zt --add lora.safetensors",

@@ -25,10 +25,12 @@ from squish_core.api import (
     only,
 )
 
-from . import layouts, second_writer, sidecar, writer
-from .manifest import read_manifest
+from . import objects, sidecar
 from .options import Wanted
 from .records import Manifest, digest_problems
+from .v1 import writer
+from .v1.manifest import read_manifest
+from .v2 import writer as second_writer
 
 _WRITERS: dict[str, Any] = {"1.1": writer, "2": second_writer}
 
@@ -66,7 +68,7 @@ class Ztensor(Container):
     def recipes(self, *, dtype: Any = "f32", encoding: Any = "raw", **features: Any) -> tuple[Encoding, ...]:
         dtype = only("dtype", dtype)
         filters = (Filter("zstd"),) if only("encoding", encoding) == "zstd" else ()
-        block = layouts.block_of(dtype)
+        block = objects.block_of(dtype)
         codec = CodecSpec(f"ggml.{block}") if block else DENSE
         return (Encoding(codec=codec, parts={"data": Part(dtype="u8" if block else dtype, shape=(), filters=filters)}),)
 

@@ -9,7 +9,7 @@ from attrs import field, frozen
 
 from squish_core.api import FileRef, FormatError, Problem, TensorSpec, check_digest
 
-from . import cbor
+from .v1 import cbor
 
 METADATA = "__metadata__"
 Extent = tuple[int, int, int, str]

@@ -15,7 +15,7 @@ from squish_core.api import (
     lookalike,
 )
 
-from . import footer
+from .v2 import footer
 
 MAGIC = b"ZTEN1000"
 FOOTER = 16

@@ -1,0 +1,1 @@
+"""The Neural Engine: plans, facts and the backend."""

@@ -1,0 +1,48 @@
+"""The Neural Engine as a backend: whole Core ML packages on a Mac, and plans for any device anywhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from squish_core.api import Availability, Backend, Cost, Offer, Refused, Request, SquishError
+
+from ..coreml.archive import WHOLE
+
+
+class Ane(Backend):
+    """Runs a file's Core ML appendix through Core ML. Single tensors are not its business: packages are made of them.
+
+    With an option, `ane:device=M1`, it answers what that device would do with each tensor, and runs nothing.
+    """
+
+    id = "ane"
+
+    def probe(self) -> Availability:
+        if sys.platform != "darwin":
+            return Availability(ok=False, reason="Core ML runs on macOS alone; ane:device=M1 plans for a device")
+        try:
+            import coremltools
+        except ImportError as error:
+            return Availability(ok=False, reason=f"coremltools cannot be imported: {error}")
+        return Availability(ok=True, device="Neural Engine", facts={"coremltools": coremltools.__version__})
+
+    def configured(self, options: Mapping[str, Any]) -> Backend:
+        if set(options) != {"device"}:
+            raise SquishError(
+                "ane takes one option, device", found=", ".join(options), expected="ane:device=M1", code="backend"
+            )
+        from . import planner
+        from .planned import Planned
+
+        return Planned(planner.generation_of(str(options["device"])))
+
+    def offer(self, request: Request) -> Offer | Refused:
+        encoding = request.encoding
+        if encoding.codec.id != WHOLE:
+            why = "Core ML runs whole packages; `squish convert FILE OUT.mlpackage --to mlpackage` makes one"
+            return Refused(backend=self.id, encoding=encoding, code="whole", why=why)
+        cost = Cost(stored=encoding.stored, resident=encoding.stored, moved=encoding.stored)
+        layout = "the file's own package, run by Core ML"
+        return Offer(backend=self.id, encoding=encoding, mode="delegate", ops=("linear",), layout=layout, cost=cost)

@@ -1,0 +1,76 @@
+"""Which form of the tables a stored tensor is, from its codec's parameters alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from attrs import evolve
+from squish_codecs.affine.scheme import Scheme
+from squish_codecs.palette.tables import Tables
+
+from squish_core.api import Codec, Encoding, TensorSpec, dtypes
+
+from .planner import Weights
+
+PALETTES = {1: "palette1_2", 2: "palette1_2", 3: "palette3_6", 4: "palette4", 6: "palette3_6", 8: "palette8"}
+FLOATS = {"f16": "dense", "f8_e4m3": "f8_e4m3", "f8_e5m2": "f8_e5m2"}
+
+
+def weights_of(encoding: Encoding, spec: TensorSpec, codec: Codec) -> Weights | None:
+    """The weights as the compiler would be given them; None where Core ML has no such form and they are decoded."""
+    if encoding.codec.id not in _FORMS and (restated := codec.restated(spec, encoding.codec.params)):
+        encoding = evolve(encoding, codec=restated)
+    known = _FORMS.get(encoding.codec.id)
+    return known(encoding, spec) if known else None
+
+
+def _affine(encoding: Encoding, spec: TensorSpec) -> Weights | None:
+    scheme = Scheme.of(encoding.codec.params)
+    if scheme.bits < 8:
+        return _weights(spec, "affine4", bits=scheme.bits)
+    row = max(spec.shape[-1], 1) if spec.shape else 1
+    block = scheme.group_size or (spec.elements if scheme.flat else row)
+    if scheme.upright.group_axis != -1 or block % row:
+        return _weights(spec, "blockwise", bits=8, block=block)
+    centred = scheme.signed and scheme.offset == "none" and not scheme.zero
+    return _weights(spec, "int8" if centred else "int8_asymmetric", bits=8)
+
+
+def _palette(encoding: Encoding, spec: TensorSpec) -> Weights | None:
+    tables = Tables.of(encoding.codec.params)
+    form = PALETTES.get(tables.scheme.bits)
+    if form is None or tables.scaled:
+        return None
+    codebooks = spec.elements // tables.codebook_size if tables.codebook_size else 1
+    return _weights(
+        spec, form if codebooks == 1 else "palette_many", bits=tables.scheme.bits, codebooks=codebooks,
+        vector_size=tables.vector,
+    )  # fmt: skip
+
+
+def _bitmask(encoding: Encoding, spec: TensorSpec) -> Weights | None:
+    params = encoding.codec.params
+    count, bits = dtypes.count(encoding.parts["data"].shape), params.get("bits", 0)
+    if bits:
+        return _weights(spec, "sparse_palette", bits=bits, nonzero=params.get("count", 0))
+    if params["dtype"] == "i8":
+        return _weights(spec, "sparse_int8", nonzero=count)
+    return _weights(spec, "sparse", nonzero=count) if params["dtype"] == "f16" else None
+
+
+def _dense(encoding: Encoding, spec: TensorSpec) -> Weights | None:
+    form = FLOATS.get(encoding.parts["data"].dtype)
+    return _weights(spec, form) if form else None
+
+
+def _float8(encoding: Encoding, spec: TensorSpec) -> Weights | None:
+    return _weights(spec, FLOATS[encoding.parts["data"].dtype])
+
+
+def _weights(spec: TensorSpec, form: str, **more: int) -> Weights:
+    return Weights(form=form, elements=spec.elements, channels=spec.shape[0] if spec.shape else 1, **more)
+
+
+_FORMS: Mapping[str, Callable[[Encoding, TensorSpec], Weights | None]] = {
+    "affine": _affine, "palette": _palette, "bitmask": _bitmask, "dense": _dense, "float8": _float8,
+}  # fmt: skip

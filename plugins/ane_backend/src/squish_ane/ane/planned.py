@@ -1,0 +1,54 @@
+"""The Neural Engine of another device as a backend: what it would do with each tensor, and nothing is run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from squish_core.api import Availability, Backend, Cost, Encoding, Offer, Refused, Request, SquishError, TensorSpec
+
+from ..coreml.archive import WHOLE
+from . import facts, planner
+from .forms import weights_of
+
+
+class Planned(Backend):
+    """What a generation would do with each tensor's weights as those of a linear layer."""
+
+    id = "ane"
+
+    def __init__(self, generation: str) -> None:
+        self.generation = generation
+
+    def probe(self) -> Availability:
+        return Availability(ok=True, device=f"{self.generation}, planned and not run")
+
+    def offer(self, request: Request) -> Offer | Refused:
+        encoding, spec = request.encoding, request.spec
+        missing = None if encoding.codec.id == WHOLE else request.registry.missing(encoding)
+        if missing:
+            return Refused(
+                backend=self.id, encoding=encoding, code="not-installed", why=missing.why, install=missing.install
+            )
+        if spec is None or encoding.codec.id == WHOLE:
+            return Refused(backend=self.id, encoding=encoding, code="file", why="a plan needs a file's tensors")
+        try:
+            return self._planned(request, encoding, spec)
+        except SquishError as error:
+            return Refused(backend=self.id, encoding=encoding, code=error.code or "illegal", why=str(error).rstrip("."))
+
+    def _planned(self, request: Request, encoding: Encoding, spec: TensorSpec) -> Offer:
+        weights = weights_of(encoding, spec, request.registry.codec(encoding.codec))
+        verdict = planner.plan(weights or planner.Weights(form="dense", elements=spec.elements), self.generation)
+        dense = encoding.codec.id == "dense"
+        first = "rounded to float16 first" if dense else f"Core ML has no form of {encoding.codec.id}: decoded first"
+        told = verdict.why if weights else first
+        cut = f", in {verdict.pieces} pieces" if verdict.pieces > 1 else ""
+        title = facts.ROWS[weights.form].title if weights else "dense float16"
+        return Offer(
+            backend=self.id, encoding=encoding, mode="stream" if verdict.mode == "stream" else "fold", ops=("linear",),
+            layout=f"{title} on {self.generation}{cut} ({verdict.evidence}): {told}",
+            cost=Cost(stored=encoding.stored, resident=verdict.nbytes, moved=verdict.nbytes),
+        )  # fmt: skip
+
+    def load(self, *_: Any) -> Any:
+        raise SquishError("a plan runs nothing", found=f"ane:device for {self.generation}", code="plan")

@@ -1,0 +1,1 @@
+"""Core ML packages: a file format."""

@@ -1,0 +1,265 @@
+"""What a package holds of a tensor: the codec it is written in, and the compile-time operation that undoes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from attrs import frozen
+from squish_codecs.affine.codec import Affine
+from squish_codecs.affine.scheme import Scheme
+from squish_codecs.bitmask import Bitmask
+from squish_codecs.boxes import Boxes
+from squish_codecs.palette.codec import Palette
+from squish_codecs.palette.tables import Tables
+
+from squish_core.api import DENSE, Codec, CodecSpec, Encoding, Part, Refusal, TensorSpec, dtypes
+
+from ..ane.structures import is_vector_size
+from .blobs import TYPES
+
+Shape = tuple[int, ...]
+TARGETS = ("iOS18", "iOS16")
+FLOATS = ("f16", "f32")
+
+
+@frozen(kw_only=True)
+class Op:
+    """A compile-time operation: its type, dtype of the values, and each parameter as (role, dtype, shape)."""
+
+    type: str
+    dtype: str
+    params: Mapping[str, tuple[str, str, Shape]]
+
+
+def held(spec: TensorSpec, encoding: Encoding, target: str) -> Encoding | Refusal:
+    """The tensor as a package for `target` stores it, the same codes in Core ML's order; or why it cannot."""
+    if encoding.codec.id != "dense" and not (spec.shape and spec.elements):
+        return Refusal(
+            why=f"Core ML compresses nothing of the shape {list(spec.shape)} (its values: --encode f16)", code="shape"
+        )
+    known = _HELD.get(encoding.codec.id)
+    codec = known(spec, encoding, target) if known else f"Core ML has no form of {encoding.codec.id}"
+    if isinstance(codec, str):
+        return Refusal(why=codec)
+    if codec.id == "dense":
+        return Encoding(codec=codec, parts={"data": Part(dtype=spec.dtype, shape=spec.shape)})
+    meaning, made = _CODECS[codec.id]
+    if codec.id == encoding.codec.id and meaning(codec.params) == meaning(encoding.codec.params):
+        codec = encoding.codec  # the same in other words: copied
+    declared = made.parts(spec, codec.params)
+    return Encoding(
+        codec=codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in declared.items()}
+    )
+
+
+def operation(spec: TensorSpec, target: str) -> Op:
+    """The operation for a tensor that `held` has accepted."""
+    (encoding,) = spec.encodings
+    if encoding.codec.id == "dense":
+        return Op(type="const", dtype=spec.dtype, params={"val": ("data", spec.dtype, spec.shape)})
+    if encoding.codec.id == "affine":
+        return _affine_op(Scheme.of(encoding.codec.params), spec, target)
+    if encoding.codec.id == "bitmask":
+        return _bitmask_op(spec, target)
+    if encoding.codec.id == "boxes":
+        return _boxes_op(spec)
+    return _palette_op(Tables.of(encoding.codec.params), spec, target)
+
+
+def _dense(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
+    dtype = encoding.parts["data"].dtype
+    if dtype != spec.dtype or TYPES.get(dtype, TYPES["u4"]).bits < 8 or dtype in ("bf16", "f8_e4m3", "f8_e5m2"):
+        return f"Core ML computes in float16 or float32, not {dtype} (its values: --encode f16)"
+    return DENSE
+
+
+def _affine(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
+    scheme = Scheme.of(encoding.codec.params)
+    offset = scheme.offset if not scheme.zero else "bias"  # sums of zero points may need a bit more
+    row = spec.shape[-1] if spec.shape else 1
+    group = scheme.group_size or (0 if scheme.flat else row)
+    if scheme.upright.group_axis != -1:
+        return "its groups lie across the rows"
+    return _integers(spec, target, scheme.bits, scheme.signed, group, offset, scheme.scale_dtype)
+
+
+def _squizd(bits: int) -> Callable[[TensorSpec, Encoding, str], CodecSpec | str]:
+    def made(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
+        """SQUIZD's nibbles are Core ML's; a zero that is not 0 becomes a float offset where that is exact."""
+        offset = "none" if bits == 4 else "zero_point"
+        return _integers(spec, target, bits, bits == 4, encoding.codec.params.get("group_size", 0), offset, "f32")
+
+    return made
+
+
+def _integers(
+    spec: TensorSpec, target: str, bits: int, signed: bool, group: int, offset: str, scale: str
+) -> CodecSpec | str:
+    """The affine parameters of Core ML's flat order for these codes."""
+    scale = scale if scale in FLOATS else "f16" if scale == "f8_e4m3" else "f32"
+    width = 4 if bits <= 4 and target == "iOS18" else 8
+    if target == "iOS16" and group not in (0, spec.elements // max(spec.shape[0], 1)):
+        return "iOS16 has one scale a tensor or a channel; iOS18 has blocks"
+    if group and _grid(spec.shape, group) is None:
+        return f"groups of {group} are no blocks of {list(spec.shape)}"
+    params: dict[str, Any] = {
+        "bits": width, "group_size": group, "axis": "flat", "signed": signed, "scale_dtype": scale,
+    }  # fmt: skip
+    if offset != "none":
+        whole = "packed" if width == 4 else "i8" if signed else "u8"
+        any_number = target == "iOS18" and (offset == "bias" or width != bits)
+        params |= {"offset": "zero_point", "offset_dtype": scale if any_number else whole}
+    return CodecSpec("affine", params)
+
+
+def _palette(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
+    tables = Tables.of(encoding.codec.params)
+    bits, books = tables.scheme.bits, spec.elements // tables.codebook_size if tables.codebook_size else 1
+    wanted = (1, 2, 4, 6, 8) if target == "iOS16" else (1, 2, 3, 4, 6, 8)
+    rules = (
+        (not tables.scaled, "a palette with scales"),
+        (tables.table is None, "a constant table, which is no part of the file"),
+        (bits in wanted, f"{bits}-bit indices"),
+        (target == "iOS18" or (books == 1 and tables.vector == 1), "several codebooks or vectors before iOS18"),
+        (is_vector_size(tables.vector), f"vectors of {tables.vector}"),
+        (books == 1 or tables.index_shape(spec.shape)[0] % books == 0, "codebooks that are no runs of rows"),
+    )
+    failed = next((what for holds, what in rules if not holds), None)
+    if failed:
+        return f"Core ML has no form of {failed}"
+    params = {name: value for name, value in tables.params().items() if name not in _ORDER}
+    dtype = tables.codebook_dtype if tables.codebook_dtype != "bf16" else "f32"
+    return CodecSpec("palette", {**params, "axis": "flat", "codebook_dtype": dtype})
+
+
+_CODECS: Mapping[str, tuple[Callable[[Mapping[str, Any]], object], Codec]] = {
+    "affine": (Scheme.of, Affine()),
+    "palette": (Tables.of, Palette()),
+    "bitmask": (dict, Bitmask()),
+    "boxes": (dict, Boxes()),
+}
+_ORDER = ("axis", "word", "order", "group_size")  # there is one order here, and no scale
+
+
+def _bitmask(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
+    params = encoding.codec.params
+    joint = "bits" in params or params["dtype"] == "i8"
+    scale = params.get("scale", "none")
+    rules = (
+        (params.get("kept") == "run", "masks whose values are not one after the other (kept=run)"),
+        (params["dtype"] in (*FLOATS, "i8"), f"masked {params['dtype']}"),
+        ((scale in FLOATS) == (params["dtype"] == "i8") and params.get("scales", "row") == "row",
+         "masked floats with scales, or int8 without one for each row"),
+        (params.get("bits", 1) in (1, 2, 3, 4, 6, 8), f"{params.get('bits')}-bit indices"),
+        (not joint or target == "iOS18", "indices or int8 under a mask before iOS18"),
+    )  # fmt: skip
+    failed = next((what for holds, what in rules if not holds), None)
+    return f"Core ML has no form of {failed}" if failed else encoding.codec
+
+
+def _boxes(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
+    params = encoding.codec.params
+    books, scale, offset = "books" in params, params.get("scale_dtype", "none"), params.get("offset_dtype", "none")
+    whole = ("packed" if params["bits"] == 4 else "i8" if params.get("signed") else "u8", *FLOATS, "none")
+    rules = (
+        (target == "iOS18", "boxes before iOS18"),
+        (params["bits"] in ((1, 2, 3, 4, 6, 8) if books else (4, 8)), f"{params['bits']}-bit codes in boxes"),
+        (not books or (scale == offset == "none"), "a palette with scales"),
+        ((params.get("codebook_dtype", "f32") if books else scale) in FLOATS, "values of other types than f16 and f32"),
+        (offset in whole, f"zero points of {offset}"),
+    )
+    failed = next((what for holds, what in rules if not holds), None)
+    return f"Core ML has no form of {failed}" if failed else encoding.codec
+
+
+_HELD: Mapping[str, Callable[[TensorSpec, Encoding, str], CodecSpec | str]] = {
+    "dense": _dense, "affine": _affine, "palette": _palette, "bitmask": _bitmask,
+    "boxes": _boxes, "squizd.int4": _squizd(4), "squizd.int2": _squizd(2),
+}  # fmt: skip
+
+
+def _grid(shape: Shape, group: int) -> Shape | None:
+    """Blocks along each axis that runs of `group` elements are; None where they are no boxes."""
+    cells: list[int] = []
+    for size in reversed(shape):
+        if group >= size and group % size == 0:
+            cells.append(1)
+            group //= size
+        elif size % group == 0:
+            cells.append(size // group)
+            group = 1
+        else:
+            return None
+    return tuple(reversed(cells)) if group == 1 else None
+
+
+def _affine_op(scheme: Scheme, spec: TensorSpec, target: str) -> Op:
+    dtype = ("i" if scheme.signed else "u") + str(scheme.bits)
+    if target == "iOS16":
+        scales = spec.shape[:1] if scheme.group_size else ()
+        params = {"quantized_data": ("data", dtype, spec.shape), "scale": ("scale", scheme.scale_dtype, scales)}
+        params["zero_point"] = ("offset", dtype, scales)
+        return Op(type="constexpr_affine_dequantize", dtype=scheme.scale_dtype, params=params)
+    grid = _grid(spec.shape, scheme.group_size) if scheme.group_size else (1,) * len(spec.shape)
+    assert grid is not None
+    params = {"data": ("data", dtype, spec.shape), "scale": ("scale", scheme.scale_dtype, grid)}
+    if scheme.offset != "none":
+        params["offset"] = ("offset", dtype if scheme.offset_dtype not in FLOATS else scheme.offset_dtype, grid)
+    return Op(type="constexpr_blockwise_shift_scale", dtype=scheme.scale_dtype, params=params)
+
+
+def _bitmask_op(spec: TensorSpec, target: str) -> Op:
+    (encoding,) = spec.encodings
+    params, data, rank = encoding.codec.params, encoding.parts["data"], len(spec.shape)
+    mask = ("mask", "u8", (-(-spec.elements // 8),)) if target == "iOS16" else ("mask", "u1", spec.shape)
+    if bits := params.get("bits"):
+        table = ("codebook", params["dtype"], (*(1,) * rank, 1 << bits, 1))
+        indices = ("data", f"u{bits}", (params["count"],))
+        return Op(type="constexpr_lut_to_sparse", dtype=params["dtype"],
+                  params={"indices_mask": mask, "indices_nonzero_data": indices, "lut": table})  # fmt: skip
+    values = ("data", data.dtype, data.shape)
+    if data.dtype == "i8":
+        scale = ("scale", params["scale"], (*spec.shape[:1], *(1,) * (rank - 1)))
+        return Op(type="constexpr_sparse_blockwise_shift_scale", dtype=params["scale"],
+                  params={"data_mask": mask, "nonzero_data": values, "scale": scale})  # fmt: skip
+    return Op(type="constexpr_sparse_to_dense", dtype=data.dtype, params={"nonzero_data": values, "mask": mask})
+
+
+def _boxes_op(spec: TensorSpec) -> Op:
+    params, masked = spec.encodings[0].codec.params, "count" in spec.encodings[0].codec.params
+    shape = (params["count"],) if masked else spec.shape
+    mask = ("mask", "u1", spec.shape)
+    if "books" in params:
+        dtype = params.get("codebook_dtype", "f32")
+        indices = ("data", f"u{params['bits']}", shape)
+        table = ("codebook", dtype, (*params["books"], 1 << params["bits"], 1))
+        if masked:
+            named = {"indices_mask": mask, "indices_nonzero_data": indices, "lut": table}
+            return Op(type="constexpr_lut_to_sparse", dtype=dtype, params=named)
+        return Op(type="constexpr_lut_to_dense", dtype=dtype, params={"indices": indices, "lut": table})
+    dtype, grid = params["scale_dtype"], tuple(params["grid"])
+    whole = ("i" if params.get("signed") else "u") + str(params["bits"])
+    operands = {"nonzero_data" if masked else "data": ("data", whole, shape), "scale": ("scale", dtype, grid)}
+    if (offset := params.get("offset_dtype", "none")) != "none":
+        operands["offset"] = ("offset", offset if offset in FLOATS else whole, grid)
+    if masked:
+        operands = {"data_mask": mask, **operands}
+    kind = "constexpr_sparse_blockwise_shift_scale" if masked else "constexpr_blockwise_shift_scale"
+    return Op(type=kind, dtype=dtype, params=operands)
+
+
+def _palette_op(tables: Tables, spec: TensorSpec, target: str) -> Op:
+    bits, indices = tables.scheme.bits, tables.index_shape(spec.shape)
+    dtype = tables.codebook_dtype
+    if target == "iOS16":
+        stream = (-(-dtypes.count(indices) * bits // 8),)
+        old: dict[str, tuple[str, str, Shape]] = {"indices": ("data", "u8", stream)}
+        old["lut"] = ("codebook", dtype, (1 << bits,))
+        return Op(type="constexpr_lut_to_dense", dtype=dtype, params=old)
+    books = spec.elements // tables.codebook_size if tables.codebook_size else 1
+    groups = (books, *(1,) * (len(indices) - 1))
+    params = {
+        "indices": ("data", f"u{bits}", indices), "lut": ("codebook", dtype, (*groups, 1 << bits, tables.vector)),
+    }  # fmt: skip
+    return Op(type="constexpr_lut_to_dense", dtype=dtype, params=params)

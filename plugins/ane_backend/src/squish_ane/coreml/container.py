@@ -1,0 +1,57 @@
+"""The format plugin: Core ML packages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from squish_core.api import (
+    Container,
+    Encoding,
+    Index,
+    Layout,
+    Limits,
+    Options,
+    Outgoing,
+    Part,
+    Refusal,
+    Sink,
+    Source,
+    TensorSpec,
+    dropped_assets,
+    dropped_metadata,
+)
+
+from . import accept, writer
+from .package import read_package
+
+
+class Mlpackage(Container):
+    """A Core ML package: its constants and compressed weights as tensors; written with a linear layer a matrix."""
+
+    def read_index(self, source: Source, limits: Limits) -> Index:
+        return read_package(source, limits)
+
+    def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
+        return accept.held(spec, encoding, writer.target_of(options))
+
+    def layout(
+        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+    ) -> Layout:
+        kept = writer.texts(meta)
+        made = writer.draft(specs, kept, writer.target_of(options))
+        lost = dropped_metadata((key for key in meta if key not in kept), "not text")
+        return Layout(size=made.size, dropped=(*lost, *dropped_assets(assets)))
+
+    def write(
+        self,
+        sink: Sink,
+        tensors: Sequence[Outgoing],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, bytes],
+        options: Options,
+    ) -> None:
+        writer.write(sink, tensors, writer.texts(meta), writer.target_of(options))
+
+    def writes_folder(self, options: Options) -> bool:
+        return True

@@ -1,0 +1,97 @@
+"""Group-affine quantisation: integers, and a scale (and a zero point or a bias) for each group of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from squish_core.api import Codec, Codes, Exactness, Parts, Region, TensorSpec
+
+from . import decode, encode, repack
+from .scheme import Scheme
+
+Array = np.ndarray
+Params = Mapping[str, Any]
+
+
+class Affine(Codec):
+    """Codes `q` with `value = (q - zero) * scale`, or `q * scale + bias`, in float32, each step rounded once.
+
+    Parts: `data` (the codes), `scale`, and `offset` (zero points or biases). Parameters:
+
+    bits           1..8       width of a code; required
+    group_size     0          codes of one scale along `axis`; 0: the whole axis (per row, per channel, per tensor)
+    axis           -1         -1 or -2: groups lie along it and divide it; "flat": codes and groups run on over the
+                              row-major order, the last group may be short; data and scales are then one-dimensional
+    pack_axis      axis       -1 or -2: axis along which codes fill a word; each line starts at a new word
+    transposed     false      the stored tensor is the transpose (last two axes) of this one; every other parameter
+                              is about the stored one
+    signed         see right  two's complement; by default true where offset is none and zero is 0
+    word           u8         u8 i8 u16 i16 u32 i32 u64 i64
+    order          lsb        lsb: bit stream, first code lowest, words may share a code; msb: first code highest;
+                              padded: whole codes only, first code lowest, spare bits unused;
+                              planes: 32 codes at a time, first their lowest 4 (or 2) bits, then the next ones;
+                              list: the code at bits i*bits of a word is its order[i]-th
+    offset         none       none: `(q - zero) * scale` with the constant `zero`; zero_point: `(q - zero - offset) *
+                              scale`; bias: `q * scale + offset`
+    zero           0          constant zero point; GPTQ's first version stores zero points minus 1: zero=1
+    scale_dtype    f32        f32 f16 bf16 f8_e4m3 f8_e5m2 f8_e8m0, widened to f32 first
+    offset_dtype   see right  integer or float; for zero points "packed": like the codes, across the groups (for axis
+                              "flat": along them). Default: the scale's for a bias, u8 or i8 for zero points
+    search         none       for encoding. none: a group's range is from its smallest to its largest value; mse: of
+                              that one and narrower ones the one with the least squared error; activations: the same
+                              with errors multiplied by the activations of their columns (AWQ's measure)
+
+    Sources: SQUIZD P3; MLX quantize; zTensor zt.quant_group/1; GPTQ, AWQ, compressed-tensors checkpoints.
+    """
+
+    for_encoding = ("search",)
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return Scheme.of(params).parts(spec.shape)
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return _fitting(spec, params).grain(spec.shape)
+
+    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return _fitting(spec, params).grain(spec.shape, encoding=True)
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        scheme = _fitting(spec, params)
+        encode.check(scheme)
+        return scheme.params()
+
+    def canonical(self, params: Params) -> Params:
+        return Scheme.of(params).params()
+
+    def error_bound(self, params: Params) -> Exactness:
+        """Half a scale step of the value's group, plus rounding; not one number before the scales are known."""
+        return Exactness("bounded")
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
+        decode.decode(Scheme.of(params), parts, spec.shape, region, out)
+
+    def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
+        return encode.encode(Scheme.of(params), panel, (stats or {}).get("activations"))
+
+    def weighs(self, params: Params) -> bool:
+        return Scheme.of(params).search == "activations"
+
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        return repack.codes(Scheme.of(params), parts, spec.shape, region)
+
+    def from_codes(self, codes: Codes, spec: TensorSpec, params: Params) -> tuple[dict[str, Array], Exactness] | None:
+        made = repack.parts(Scheme.of(params), codes)
+        return None if made is None else (made, Exactness("values", "f32"))
+
+    def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
+        return Exactness("values", "f32") if repack.holds(Scheme.of(params), codes) else None
+
+
+def _fitting(spec: TensorSpec, params: Params) -> Scheme:
+    """The scheme, once it is known that the shape divides."""
+    scheme = Scheme.of(params)
+    scheme.parts(spec.shape)
+    return scheme

@@ -1,0 +1,293 @@
+"""Exact repacking: codes with their scales out of one scheme and into another, never through values."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from attrs import frozen
+
+from squish_core.api import Codes, Parts, Region, dtypes
+
+from ..packing.bits import in_rows
+from ..packing.words import flipped, from_rows, to_rows
+from .decode import integers, read, runs
+from .scheme import Scheme, Shape
+
+Array = np.ndarray
+
+
+def codes(scheme: Scheme, parts: Parts, shape: Shape, region: Region) -> Codes | None:
+    """The codes of a region; None where zero points and the constant zero do not add up exactly."""
+    sizes = tuple(part.stop - part.start for part in region)
+    if scheme.flat:
+        stored, group, scale, offset = _flat_codes(scheme, parts, shape, region, sizes)
+    else:
+        words, scale, offset = read(scheme, parts, region, widened=False)
+        stored, group = _Stored(scheme, words, sizes), _group(scheme.upright, sizes)
+    kind = scheme.offset
+    if scheme.zero:
+        total = scheme.zero + (np.zeros(scale.shape) if offset is None else offset.astype(np.float64))
+        kind, offset = "zero_point", total.astype(np.float32)
+        if not _same(offset, total):
+            return None
+    return Codes(
+        bits=scheme.bits, signed=scheme.signed, shape=sizes, group=group, scale=scale, offset=offset, offset_kind=kind,
+        unpack=stored.values, pack=stored.rows,
+    )  # fmt: skip
+
+
+@frozen(eq=False)
+class _Stored:
+    """Words of a region with axes as in the tensor (one axis for a flat order); its codes one by one, or packed."""
+
+    scheme: Scheme
+    words: Array
+    shape: Shape
+
+    def values(self) -> Array:
+        if not self.scheme.flat:
+            return integers(self.scheme, self.words, self.shape, self.scheme.upright.pack_axis)
+        return integers(self.scheme, self.words, (dtypes.count(self.shape),), -1).reshape(self.shape)
+
+    def rows(self) -> Array | None:
+        scheme, packing = self.scheme, self.scheme.packing
+        if not scheme.flat:
+            axis = scheme.upright.pack_axis
+            return to_rows(packing, self.words, self.shape[axis], axis)
+        count = dtypes.count(self.shape)
+        if not (self.shape and count) or self.shape[-1] * scheme.bits % packing.width:
+            return None
+        line = to_rows(packing, self.words, count, -1)
+        return None if line is None else line.reshape(*self.shape[:-1], -1)
+
+
+def parts(scheme: Scheme, codes: Codes) -> dict[str, Array] | None:
+    """Parts that hold exactly these codes and give the same values in float32, or None."""
+    found = _grids(scheme.upright, codes)
+    if found is None:
+        return None
+    shift, grids = found
+    made = {"data": _data(scheme.upright, codes, shift), **grids}
+    return {role: part.swapaxes(-1, -2) for role, part in made.items()} if scheme.transposed else made
+
+
+def holds(scheme: Scheme, codes: Codes) -> bool:
+    """Whether `parts` would give any; codes are unpacked only where not all of their width are ones of the scheme."""
+    return _grids(scheme.upright, codes) is not None
+
+
+def _grids(scheme: Scheme, codes: Codes) -> tuple[int, dict[str, Array]] | None:
+    """What is added to codes, and scales and offsets as the scheme has them; None where anything would be rounded."""
+    if codes.table is not None:
+        return None
+    found = _restated(scheme, codes)
+    if found is None:
+        return None
+    shift, offset = found
+    if not (_fits(scheme, codes, shift) and _same_values(scheme, codes, shift, offset)):
+        return None
+    made: dict[str, Array] = {}
+    for role, grid in (("scale", codes.scale), ("offset", offset)):
+        if grid is None:
+            continue
+        moved = _to_grid(scheme, grid, codes.group, codes.shape)
+        held = None if moved is None else _held(scheme, role, moved)
+        if held is None:
+            return None
+        made[role] = held
+    return shift, made
+
+
+def _data(scheme: Scheme, codes: Codes, shift: int) -> Array:
+    """The codes in the scheme's words: from word to word where their bits stay or only the highest one turns."""
+    if _keeps_bits(scheme, codes, shift) and codes.words is not None and codes.shape:
+        rows = flipped(codes.words, codes.bits) if shift else codes.words
+        axis = -1 if scheme.flat else scheme.pack_axis
+        made = None if rows is None else from_rows(scheme.packing, rows, codes.shape[axis], axis)
+        if made is not None:
+            return in_rows(made).reshape(-1) if scheme.flat else made
+    values = codes.values.view(np.uint8) + np.uint8(shift % 256)
+    return scheme.packing.pack(values.reshape(-1) if scheme.flat else values, scheme.pack_axis)
+
+
+def _keeps_bits(scheme: Scheme, codes: Codes, shift: int) -> bool:
+    """Whether each code stays as it is, or turns from two's complement to an excess of half its range or back."""
+    return codes.bits == scheme.bits and shift == _shift(scheme, codes)
+
+
+def _restated(scheme: Scheme, codes: Codes) -> tuple[int, Array | None] | None:
+    """What is added to codes, and offsets (on the source's grid) in the target's terms; exact arithmetic in f64."""
+    shift, biased = _shift(scheme, codes), codes.offset_kind == "bias"
+    if scheme.offset == "bias" and biased and not shift:
+        return 0, codes.offset
+    offset = np.zeros(codes.scale.shape) if codes.offset is None else codes.offset.astype(np.float64)
+    with np.errstate(all="ignore"):
+        if scheme.offset == "bias" or biased:
+            scale = codes.scale.astype(np.float64)
+        if scheme.offset == "bias":
+            return shift, (offset if biased else -offset * scale) - shift * scale
+        if biased:
+            bias, offset = offset, np.where(offset == 0, 0, -offset / scale)
+            if not _same(-offset * scale, bias):
+                return None
+        if scheme.offset == "zero_point":
+            return shift, offset + (shift - scheme.zero)
+        first = offset.flat[0] if offset.size else 0.0
+        if not (abs(scheme.zero - first) < 512 and first == int(first) and (offset == first).all()):
+            return None
+        return scheme.zero - int(first), None
+
+
+def _fits(scheme: Scheme, codes: Codes, shift: int) -> bool:
+    """Whether all codes are ones of the scheme; they are looked at where not every one of their width would be."""
+    low = -(1 << codes.bits - 1) if codes.signed else 0
+    if scheme.low <= low + shift and low + (1 << codes.bits) - 1 + shift <= scheme.high:
+        return True
+    values = codes.values
+    return not values.size or (scheme.low <= int(values.min()) + shift and int(values.max()) + shift <= scheme.high)
+
+
+def _shift(scheme: Scheme, codes: Codes) -> int:
+    """What to add to codes when the sign's convention changes; 0 where they fit as they are."""
+    half = 1 << codes.bits - 1
+    if codes.signed == scheme.signed or (scheme.signed and codes.bits < scheme.bits):
+        return 0
+    return half if codes.signed else -half
+
+
+def _same_values(scheme: Scheme, codes: Codes, shift: int, offset: Array | None) -> bool:
+    """Whether both forms round to the same float32; only a bias can make a difference."""
+    if "bias" not in (codes.offset_kind, scheme.offset) or (codes.offset_kind == scheme.offset and not shift):
+        return True
+    if _exact_products(scheme, codes, shift, offset):
+        return True
+    kind = scheme.offset if scheme.offset != "none" or not scheme.zero else "zero_point"
+    if kind == "zero_point":
+        offset = (np.zeros(codes.scale.shape) if offset is None else offset) + scheme.zero
+    with np.errstate(all="ignore"):
+        one = _values(codes.values, codes.scale, codes.offset, codes.offset_kind, codes.group)
+        values = codes.values.astype(np.int16) + np.int16(shift)
+        other = _values(values, codes.scale, offset, kind, codes.group)
+    return _same(one, other)
+
+
+def _exact_products(scheme: Scheme, codes: Codes, shift: int, offset: Array | None) -> bool:
+    """Whether scales are so short that no code's product with them is rounded, and zero points are whole numbers.
+
+    Then either form rounds once, what is the same real number.
+    """
+    if codes.offset_kind == scheme.offset == "bias" and shift and not _differs_exactly(codes, shift):
+        return False
+    zeros = [grid for grid, kind in ((codes.offset, codes.offset_kind), (offset, scheme.offset)) if kind != "bias"]
+    whole = (grid is None or ((np.abs(grid) < 32768.0).all() and (np.rint(grid) == grid).all()) for grid in zeros)
+    if not all(whole):
+        return False
+    if codes.scale.dtype == np.float16:
+        return bool(np.isfinite(codes.scale).all())
+    bits = max(codes.bits, scheme.bits)
+    short = np.asarray(codes.scale, np.float32).view(np.uint32) & np.uint32((1 << bits) - 1)
+    return not short.any() and bool((np.abs(codes.scale) < 2.0 ** (127 - bits)).all())
+
+
+def _differs_exactly(codes: Codes, shift: int) -> bool:
+    """Whether bias - shift * scale was not rounded in float64 (Knuth's TwoSum gives the error)."""
+    assert codes.offset is not None
+    one, other = codes.offset.astype(np.float64), -shift * codes.scale.astype(np.float64)
+    with np.errstate(all="ignore"):
+        total = one + other
+        part = total - one
+        return bool(((one - (total - part)) + (other - part) == 0).all())
+
+
+def _values(values: Array, scale: Array, offset: Array | None, kind: str, group: Shape) -> Array:
+    out = values.astype(np.float32)
+    if offset is not None and kind == "zero_point":
+        out -= _spread(offset.astype(np.float32), group, values.shape)
+    out *= _spread(scale.astype(np.float32), group, values.shape)
+    if offset is not None and kind == "bias":
+        out += _spread(offset.astype(np.float32), group, values.shape)
+    return out
+
+
+def _spread(grid: Array, group: Shape, shape: Shape) -> Array:
+    for axis, size in enumerate(group):
+        grid = np.repeat(grid, size, axis=axis) if size > 1 else grid
+    return grid[tuple(slice(0, size) for size in shape)]
+
+
+def _group(scheme: Scheme, shape: Shape) -> Shape:
+    """Elements of one scale along each axis."""
+    group = [1] * len(shape)
+    group[scheme.group_axis] = scheme.group_size or max(shape[scheme.group_axis], 1)
+    return tuple(group)
+
+
+def _flat_codes(
+    scheme: Scheme, parts: Parts, shape: Shape, region: Region, sizes: Shape
+) -> tuple[_Stored, Shape, Array, Array | None]:
+    """Codes of a flat order; where its groups cross rows, they are divided into cells that do not."""
+    width = sizes[-1] if sizes else 1
+    cell = math.gcd(scheme.group_size or max(width, 1), max(width, 1))
+    pieces: dict[str, list[Array]] = {"words": [], "scale": [], "offset": []}
+    for start, stop in runs(shape, region):
+        words, scale, offset = read(scheme, parts, (slice(start, stop),), widened=False)
+        pieces["words"].append(words)
+        repeat = (scheme.group_size or max(stop - start, 1)) // cell
+        for role, grid in (("scale", scale), ("offset", offset)):
+            if grid is not None:
+                cells = np.repeat(grid, repeat) if repeat > 1 else grid
+                pieces[role].append(cells[: -(-(stop - start) // cell)])
+    grid_shape = (*sizes[:-1], width // cell) if sizes else ()
+    made = {
+        role: arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for role, arrays in pieces.items() if arrays
+    }
+    offset = made["offset"].reshape(grid_shape) if "offset" in made else None
+    group = (*(1 for _ in sizes[:-1]), cell) if sizes else ()
+    return _Stored(scheme, made["words"], sizes), group, made["scale"].reshape(grid_shape), offset
+
+
+def _to_grid(scheme: Scheme, grid: Array, group: Shape, shape: Shape) -> Array | None:
+    """A grid of source groups as the target's: divided, and joined where equal."""
+    if not scheme.flat:
+        return _regrid(grid, group, _group(scheme, shape), shape)
+    width = max(shape[-1], 1) if shape else 1
+    cell = math.gcd(scheme.group_size or width, width)
+    cells = _regrid(grid, group, (*(1 for _ in shape[:-1]), cell) if shape else (), shape)
+    if cells is None:
+        return None
+    count = dtypes.count(shape)
+    return _regrid(cells.reshape(-1), (cell,), (scheme.group_size or max(count, 1),), (count,))
+
+
+def _regrid(grid: Array, have: Shape, want: Shape, shape: Shape) -> Array | None:
+    """One value per `want` elements along each axis from one per `have`; None where joined values differ."""
+    for axis, (one, other, size) in enumerate(zip(have, want, shape)):
+        if one == other:
+            continue
+        fine = math.gcd(one, other)
+        cells = np.repeat(grid, one // fine, axis=axis).take(range(-(-size // fine)), axis=axis)
+        grid = cells.take(range(0, cells.shape[axis], other // fine), axis=axis)
+        back = np.repeat(grid, other // fine, axis=axis).take(range(cells.shape[axis]), axis=axis)
+        if not _same(back, cells):
+            return None
+    return grid
+
+
+def _held(scheme: Scheme, role: str, grid: Array) -> Array | None:
+    """Scales or offsets in the target's dtype, or None where that would round."""
+    if role == "offset" and scheme.packed_zeros:
+        if not (np.rint(grid).clip(scheme.low, scheme.high) == grid).all():
+            return None
+        return scheme.packing.pack(grid.astype(np.int16).astype(np.uint8), scheme.zero_axis)
+    dtype = dtypes.to_numpy(scheme.scale_dtype if role == "scale" else scheme.offset_dtype)
+    if np.can_cast(grid.dtype, dtype):
+        return grid.astype(dtype, copy=False)
+    with np.errstate(all="ignore"):
+        held = grid.astype(dtype)
+    return held if _same(held.astype(grid.dtype), grid) else None
+
+
+def _same(one: Array, other: Array) -> bool:
+    equal = one == other
+    return bool(equal.all() or (equal | ((one != one) & (other != other))).all())

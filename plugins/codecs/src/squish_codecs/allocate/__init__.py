@@ -1,0 +1,1 @@
+"""Allocators: which codec each tensor gets."""

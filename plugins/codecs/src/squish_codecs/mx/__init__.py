@@ -1,0 +1,1 @@
+"""Microscaled floats."""

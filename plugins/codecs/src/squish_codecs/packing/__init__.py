@@ -1,0 +1,1 @@
+"""Small integers in machine words."""

@@ -1,0 +1,1 @@
+"""Palettes: indices into a codebook."""

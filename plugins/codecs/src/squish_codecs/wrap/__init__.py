@@ -1,0 +1,1 @@
+"""Codecs that wrap another codec."""

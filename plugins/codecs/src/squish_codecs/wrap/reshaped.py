@@ -1,0 +1,79 @@
+"""Reshaped: another codec's matrix under a shape whose rows are not the rows of that matrix."""
+
+from __future__ import annotations
+
+from math import lcm
+
+import numpy as np
+from attrs import evolve
+
+from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec, dtypes
+
+from ..affine.scheme import Shape
+from .base import Wrapper
+
+
+class Reshaped(Wrapper):
+    """Bound to the codec it wraps by `around`; without one it can say nothing.
+
+    `shape`: the shape under which the wrapped codec stores the tensor, with the same elements in row-major order.
+    Decoded only. Source: SQUIZD, whose blocks are matrices and whose names give shapes (a convolution [out, in, 3, 3]
+    in a block [out, 9 * in]).
+    """
+
+    def around(self, inner: Codec, params: Params) -> Codec:
+        return _Bound(inner, params)
+
+
+class _Bound(Codec):
+    """`Reshaped` around one codec."""
+
+    id = "reshaped"
+
+    def __init__(self, inner: Codec, params: Params) -> None:
+        self.inner, self.own = inner, params
+        self.scanned = inner.scanned
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
+        return self.inner.parts(_stored(spec, params), self.own)
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        """Steps of the first axis that are whole steps of the wrapped codec's first axis."""
+        stored, rank = _stored(spec, params), len(spec.shape)
+        step = (self.inner.grain(stored, self.own) or (None,))[0]
+        inner = dtypes.count(spec.shape[1:])
+        if not rank or not inner or step is None:
+            return (None,) * rank
+        rows = lcm(step * dtypes.count(stored.shape[1:]), inner) // inner
+        return (rows if rows < spec.shape[0] else None, *(None,) * (rank - 1))
+
+    def value_dtype(self, spec: TensorSpec, params: Params) -> str:
+        return self.inner.value_dtype(_stored(spec, params), self.own)
+
+    def error_bound(self, params: Params) -> Exactness:
+        return self.inner.error_bound(self.own)
+
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        self.inner.check_parts(parts, _stored(spec, params), self.own)
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        if not out.size:
+            return
+        stored = _stored(spec, params)
+        inner, row = dtypes.count(spec.shape[1:]), dtypes.count(stored.shape[1:])
+        rows = slice(region[0].start * inner // row, region[0].stop * inner // row) if region else slice(0, 1)
+        within = (rows, *(slice(0, size) for size in stored.shape[1:]))
+        sizes = tuple(part.stop - part.start for part in within)
+        self.inner.decode(parts, stored, self.own, region=within, out=out.reshape(sizes))
+
+
+def _stored(spec: TensorSpec, params: Params) -> TensorSpec:
+    """The tensor as the wrapped codec has it."""
+    shape = params.get("shape")
+    legal = isinstance(shape, (list, tuple)) and all(type(size) is int and size >= 0 for size in shape)
+    if not shape or not legal or set(params) != {"shape"} or dtypes.count(shape) != spec.elements:
+        raise CodecError(
+            "reshaped needs the stored shape", expected=f"shape=, sizes of {spec.elements} elements",
+            found=repr(dict(params))[:120], code="params",
+        )  # fmt: skip
+    return evolve(spec, shape=tuple(shape))

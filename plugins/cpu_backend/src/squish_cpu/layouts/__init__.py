@@ -1,0 +1,1 @@
+"""How each codec's parts lie in memory for the compiled loops."""

@@ -1,0 +1,61 @@
+"""What encoders do besides: decoding what is encoded anew, and measuring in one pass what an encoding has lost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import numpy as np
+
+from squish_core.api import Codec, CodecError, CodecSpec, Decoder, Params, Region, TensorSpec, dtypes
+
+from .backend import CpuBackend, Handle, bound
+from .layouts.base import DENSE, Array, Layout, layout_of
+from .library import library, threads
+
+
+class Measuring:
+    """The `compare` and `decoder` of an encoder, for every codec that the loops decode."""
+
+    def compare(
+        self, codec: Codec, values: Array, parts: Mapping[str, Array], spec: TensorSpec, params: Params
+    ) -> tuple[float, float, float, float] | None:
+        """As `Encoder.compare` says; None too where the loops do not decode this, or a number is not finite."""
+        own, given = codec.value_dtype(spec, params), dtypes.from_numpy(values.dtype)
+        layout = _layout(codec, spec, params)
+        if layout is None or given not in DENSE:
+            return None
+        values = np.require(values, requirements=["C", "A"])
+        weights, kept = bound(layout, parts)
+        sums = np.empty((layout.rows, 4))
+        library().compare(weights, values.ctypes.data, DENSE[given], DENSE[own], sums.ctypes.data, threads())
+        del kept  # alive until here: `weights` points to them
+        if not np.isfinite(sums).all():
+            return None
+        _, error, power, norm = sums.sum(axis=0).tolist()
+        return float(sums[:, 0].max()), error, power, norm
+
+    def decoder(self, codec: Codec, parts: Mapping[str, Array], spec: TensorSpec, params: Params) -> Decoder | None:
+        """As `Encoder.decoder` says; None where the loops do not decode this."""
+        layout = _layout(codec, spec, params)
+        if layout is None:
+            return None
+        weights, arrays = bound(layout, parts)
+        handle = Handle(
+            spec=spec, layout=layout, dtype="f32", arrays=arrays, weights=weights, products=weights, threads=threads(),
+            activations=None,
+        )  # fmt: skip
+        return partial(_fill, handle)
+
+
+def _fill(handle: Handle, region: Region, out: Array) -> None:
+    CpuBackend().dense(handle, region=region, dtype=dtypes.from_numpy(out.dtype), out=out)
+
+
+def _layout(codec: Codec, spec: TensorSpec, params: Params) -> Layout | None:
+    if codec.value_dtype(spec, params) not in DENSE or codec.reordered(spec, params) is not None:
+        return None
+    try:
+        return layout_of(CodecSpec(codec.id, params), spec)
+    except CodecError:
+        return None

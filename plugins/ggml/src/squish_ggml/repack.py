@@ -1,0 +1,121 @@
+"""Exact repacking of the plain blocks: their codes out of the bytes and back, never through values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from squish_codecs.affine import repack
+from squish_codecs.affine.families import GGML
+from squish_codecs.affine.scheme import Scheme
+from squish_codecs.packing.bits import in_rows
+
+from squish_core.api import Codes
+
+ELEMENTS = 32
+Array = np.ndarray[Any, Any]
+
+
+def _block(codes: int, *before: tuple[str, str]) -> np.dtype[np.void]:
+    return np.dtype([("scale", "<f2"), *before, ("codes", f"V{codes}")])
+
+
+BIAS, FIFTH = ("bias", "<f2"), ("fifth", "V4")
+PLAIN = {
+    "ggml.q4_0": _block(16),
+    "ggml.q4_1": _block(16, BIAS),
+    "ggml.q5_0": _block(16, FIFTH),
+    "ggml.q5_1": _block(16, BIAS, FIFTH),
+    "ggml.q8_0": _block(32),
+}
+"""Blocks with one scale; as opaque fields NumPy moves their bytes whole."""
+
+
+def codes(name: str, stored: Array) -> Codes:
+    """The codes of blocks u8 [..., blocks * nbytes]; scales and biases f16 [..., blocks]."""
+    form = GGML[name]
+    blocks = np.ascontiguousarray(stored).view(PLAIN[name])
+    scale = np.ascontiguousarray(blocks["scale"])
+    kind, offset = "none", None
+    if form.get("offset") == "bias":
+        kind, offset = "bias", np.ascontiguousarray(blocks["bias"])
+    elif "zero" in form:
+        kind, offset = "zero_point", np.full(scale.shape, form["zero"], np.float32)
+    shape = (*stored.shape[:-1], blocks.shape[-1] * ELEMENTS)
+    return Codes(
+        bits=form["bits"], signed=bool(form.get("signed", False)), shape=shape, scale=scale, offset=offset,
+        offset_kind=kind, group=(*(1 for _ in stored.shape[:-1]), ELEMENTS),
+        unpack=lambda: _values(blocks).reshape(shape), pack=lambda: _rows(blocks),
+    )  # fmt: skip
+
+
+def holds(name: str, codes: Codes) -> bool:
+    """Whether `blocks` would give any."""
+    return repack.holds(Scheme.of(GGML[name]), codes)
+
+
+def blocks(name: str, codes: Codes) -> Array | None:
+    """Blocks u8 [..., blocks * nbytes] that hold exactly these codes, or None."""
+    scheme = Scheme.of(GGML[name])
+    made = repack.parts(scheme, codes)
+    if made is None:
+        return None
+    *lead, columns = codes.shape
+    out = np.empty((*lead, columns // ELEMENTS), PLAIN[name])
+    out["scale"] = made["scale"]
+    if "offset" in made:
+        out["bias"] = made["offset"]
+    stored = in_rows(made["data"]).reshape(*out.shape, ELEMENTS * scheme.bits // 8)
+    if scheme.bits == 4:
+        stored = halved(stored)
+    elif scheme.bits == 5:
+        values = scheme.packing.unpack(stored, ELEMENTS)
+        stored = (values[..., :16] & 15) | values[..., 16:] << 4
+        out["fifth"] = _whole(np.packbits(values >> 4, axis=-1, bitorder="little"))
+    out["codes"] = _whole(stored)
+    return out.view(np.uint8)
+
+
+def _values(blocks: Array) -> Array:
+    """One byte a code; signed where the block has whole bytes."""
+    stored = _bytes(blocks["codes"])
+    if stored.shape[-1] == ELEMENTS:
+        return stored.view(np.int8)
+    values = np.concatenate([stored & 15, stored >> 4], axis=-1)
+    if FIFTH[0] in (blocks.dtype.names or ()):
+        values |= np.unpackbits(_bytes(blocks["fifth"]), axis=-1, bitorder="little") << 4
+    return values
+
+
+def _rows(blocks: Array) -> Array | None:
+    """Rows of packed codes, where those of a block are whole bytes or halves of bytes."""
+    if FIFTH[0] in (blocks.dtype.names or ()):
+        return None
+    stored = _bytes(blocks["codes"])
+    if stored.shape[-1] != ELEMENTS:
+        stored = neighbours(stored)
+    return stored.reshape(*blocks.shape[:-1], blocks.shape[-1] * stored.shape[-1])
+
+
+def neighbours(stored: Array) -> Array:
+    """Bytes [..., n] of the codes i and i + n, as bytes of the codes 2i and 2i + 1; n is 8 or 16."""
+    pairs, word = stored.view("<u2"), f"u{stored.shape[-1] // 2}"
+    first, second = pairs & 0x0F | pairs >> 4 & 0xF0, pairs >> 4 & 0x0F | pairs >> 8 & 0xF0
+    halves = [half.astype(np.uint8).view(word) for half in (first, second)]
+    return np.concatenate(halves, axis=-1).view(np.uint8)
+
+
+def halved(stored: Array) -> Array:
+    """The inverse."""
+    words = np.ascontiguousarray(stored).view(f"u{stored.shape[-1] // 2}")
+    first, second = (np.ascontiguousarray(words[..., half : half + 1]).view(np.uint8).astype("<u2") for half in (0, 1))
+    pairs = first & 0x0F | (first & 0xF0) << 4 | (second & 0x0F) << 4 | (second & 0xF0) << 8
+    return pairs.view(np.uint8)
+
+
+def _bytes(opaque: Array) -> Array:
+    return np.ascontiguousarray(opaque)[..., None].view(np.uint8)
+
+
+def _whole(stored: Array) -> Array:
+    return np.ascontiguousarray(stored).view(f"V{stored.shape[-1]}")[..., 0]

@@ -1,0 +1,120 @@
+"""Groups in any order: each input column says to which group it belongs (`g_idx` of GPTQ's act-order)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from squish_codecs.affine.codec import Affine
+from squish_codecs.affine.decode import integers, read
+from squish_codecs.affine.scheme import Scheme
+from squish_codecs.packing.bits import in_rows
+
+from squish_core.api import Codec, CodecError, CodecSpec, Codes, Params, PartArray, Parts, Region, TensorSpec
+
+ROLE = "g_idx"
+PANEL = 1 << 20
+"""Elements decoded at a time where groups are in disorder."""
+
+
+class ActOrder(Codec):
+    """Bound to `affine` by `around`. Part `g_idx` i32 [in] beside those of the codec that it wraps: column i has the
+    scale and zero point of group `g_idx[i]`.
+
+    Whether it is a real one, the data say: most files hold `i // group_size`, and are decoded as without it.
+    Source: gptqmodel, TorchLinear; compressed-tensors before 0.12, `weight_g_idx`.
+    """
+
+    def around(self, inner: Codec, params: Params) -> Codec:
+        if not isinstance(inner, Affine):
+            raise CodecError("act-order is for affine codes only", found=inner.id, code="wrap")
+        return _Bound(inner, params)
+
+
+class _Bound(Codec):
+    """`ActOrder` around affine codes."""
+
+    id = "hf.act_order"
+    scanned = (ROLE,)
+
+    def __init__(self, inner: Affine, params: Params) -> None:
+        self.inner, self.own, self.scheme = inner, params, Scheme.of(params)
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        return {**self.inner.parts(spec, self.own), ROLE: ("i32", spec.shape[-1:])}
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return (*self.inner.grain(spec, self.own)[:-1], None)
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        order = self._order(parts, spec)
+        if order is None:
+            self.inner.decode(parts, spec, self.own, region=region, out=out)
+            return
+        words, scale, offset = read(self.scheme, parts, region)
+        codes = integers(self.scheme, words, out.shape, self.scheme.upright.pack_axis)
+        step = max(1, PANEL // max(out.shape[-1], 1))
+        with np.errstate(all="ignore"):
+            for low in range(0, len(out), step):
+                panel = out[low : low + step]
+                panel[...] = codes[low : low + step]
+                panel -= np.float32(self.scheme.zero)
+                if offset is not None:
+                    panel -= offset[low : low + step][..., order]
+                panel *= scale[low : low + step][..., order]
+
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        self._order(parts, spec)
+
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        if self._order(parts, spec) is not None:
+            raise CodecError(
+                "its groups are in activation order, which the target cannot hold", part=ROLE, code="act-order",
+                hint="Ask for its values with encode=, or write the same method.",
+            )  # fmt: skip
+        return self.inner.codes(parts, spec, self.own, region)
+
+    def reordered(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
+        return CodecSpec("affine", self.own) if len(spec.shape) == 2 else None
+
+    def reorder(
+        self, parts: Parts, spec: TensorSpec, params: Params
+    ) -> tuple[Mapping[str, PartArray], np.ndarray | None]:
+        """Columns of a group side by side; CodecError where groups differ in size."""
+        order = self._order(parts, spec)
+        held: dict[str, PartArray] = {role: parts[role] for role in parts if role != ROLE}
+        if order is None:
+            return held, None
+        counts = np.bincount(order, minlength=spec.shape[-1] // self.scheme.group_size)
+        if (counts != self.scheme.group_size).any():
+            raise CodecError(
+                "groups have different numbers of columns, which no compiled loop takes", part=ROLE, code="uncovered",
+                expected=f"{self.scheme.group_size} each", found=f"{counts.min()} to {counts.max()}",
+                hint="The NumPy backend runs this tensor.",
+            )  # fmt: skip
+        columns = np.argsort(order, kind="stable")
+        moved: Any = self._moved(parts["data"][...], columns, spec)
+        return {**held, "data": moved}, columns
+
+    def _moved(self, stored: np.ndarray, columns: np.ndarray, spec: TensorSpec) -> np.ndarray:
+        """The codes with columns in another order, in the same words."""
+        scheme, out = self.scheme, np.empty_like(stored)
+        words, target = (array.swapaxes(0, 1) if scheme.transposed else array for array in (stored, out))
+        step = max(1, PANEL // max(len(columns), 1))
+        for low in range(0, spec.shape[0], step):
+            codes = scheme.packing.unpack(in_rows(words[low : low + step]), len(columns))
+            target[low : low + step] = scheme.packing.pack(codes.take(columns, axis=-1))
+        return out
+
+    def _order(self, parts: Parts, spec: TensorSpec) -> np.ndarray | None:
+        """The group of each column, None where they follow one another; CodecError where one does not exist."""
+        order = parts[ROLE][:]
+        size = self.scheme.group_size or max(spec.shape[-1], 1)
+        groups = spec.shape[-1] // size
+        if order.size and not 0 <= int(order.min()) <= int(order.max()) < groups:
+            raise CodecError(
+                "a column is of a group that is not there", part=ROLE, expected=f"0 to {groups - 1}",
+                found=f"{order.min()} to {order.max()}", code="g_idx",
+            )  # fmt: skip
+        return None if (order == np.arange(order.size) // size).all() else order

@@ -1,0 +1,116 @@
+"""AWQ for GEMV: codes in natural order along the input, scales and zero points padded to whole words; and the order
+of its faster kernel."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+from squish_codecs.affine import decode
+from squish_codecs.affine.scheme import Scheme
+from squish_codecs.packing.bits import Packing
+
+from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec
+
+TILE, ROWS = 64, 4
+"""Columns and rows whose codes one stretch of words holds, for the faster kernel."""
+LANES = np.array([0, 4, 8, 12], np.uint16)
+NIBBLES = Packing(4, "i32", "lsb")
+
+
+class AwqGemv(Codec):
+    """`(q - zero) * scale`: parts `data` i32 [out, in / 8], `scale` f16 [out, 8 * padded], `offset` i32 [out, padded].
+
+    Parameters: `group_size`; `padded`, the words of a row of zero points, at least those of its groups.
+    Source: autoawq 0.2.9, WQLinear_GEMV.
+    """
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        padded, groups = params["padded"], _groups(spec, params)
+        if 8 * padded < groups:
+            raise CodecError("too few zero points", expected=f"{groups} a row", found=8 * padded, code="shape")
+        rows, columns = spec.shape
+        return {
+            "data": ("i32", (rows, columns // 8)), "scale": ("f16", (rows, 8 * padded)),
+            "offset": ("i32", (rows, padded)),
+        }  # fmt: skip
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return (1, params["group_size"])
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        scheme = Scheme.of(
+            {"bits": 4, "group_size": params["group_size"], "word": "i32", "offset": "zero_point", "scale_dtype": "f16"}
+        )
+        decode.decode(scheme, {**parts, "offset": _Zeros(parts["offset"])}, spec.shape, region, out)
+
+
+class AwqFast(Codec):
+    """`q * scale + offset`: parts `data` i16 [out / 4, in], `scale` and `offset` f16 [8 * padded, out].
+
+    Parameters as in `AwqGemv`. Of 4 rows and 64 columns, row after row, each word has four codes that follow one
+    another; 32 columns lie in the order that their nibbles are spread in.
+    Source: autoawq 0.2.9, WQLinear_GEMVFast; gptqmodel 7.7, pack_intweight.
+    """
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        padded, groups = params["padded"], _groups(spec, params)
+        if 8 * padded < groups:
+            raise CodecError("too few scales", expected=f"{groups} a column", found=8 * padded, code="shape")
+        rows, columns = spec.shape
+        if rows % ROWS or columns % TILE:
+            raise CodecError(
+                "the words do not divide the matrix", expected=f"multiples of {ROWS} rows and {TILE} columns",
+                found=f"shape {list(spec.shape)}", code="shape",
+            )  # fmt: skip
+        grid = ("f16", (8 * padded, rows))
+        return {"data": ("i16", (rows // ROWS, columns)), "scale": grid, "offset": grid}
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return (ROWS, math.lcm(TILE, params["group_size"]))
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        (rows, columns), size = region, params["group_size"]
+        words = parts["data"][rows.start // ROWS : rows.stop // ROWS, columns].view(np.uint16)
+        lanes = (words[..., None] >> LANES & 15).astype(np.uint8)
+        tiles = lanes.reshape(len(words), -1, ROWS, TILE).swapaxes(1, 2)
+        out[...] = tiles.reshape(-1, 4, 2, 4).transpose(0, 3, 1, 2).reshape(out.shape)
+        groups = slice(columns.start // size, columns.stop // size)
+        scale, offset = (parts[role][groups, rows].T.astype(np.float32) for role in ("scale", "offset"))
+        blocks = out.reshape(len(out), -1, size)
+        with np.errstate(all="ignore"):
+            blocks *= scale[..., None]
+            blocks += offset[..., None]
+
+
+def _groups(spec: TensorSpec, params: Params) -> int:
+    if len(spec.shape) != 2 or spec.shape[1] % params["group_size"] or params["group_size"] % 8:
+        raise CodecError(
+            "the groups do not divide the rows", expected=f"a matrix, rows of {params['group_size']}, a multiple of 8",
+            found=f"shape {list(spec.shape)}", code="group_size",
+        )  # fmt: skip
+    return spec.shape[1] // params["group_size"]
+
+
+@frozen
+class _Zeros:
+    """Packed zero points, unpacked where they are indexed."""
+
+    words: Any
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.words.shape[0], 8 * self.words.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(np.uint8)
+
+    def __getitem__(self, key: tuple[slice, slice]) -> np.ndarray:
+        rows, groups = key
+        return NIBBLES.unpack(self.words[rows], self.shape[1])[:, groups]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.asarray(self[:, :], dtype)

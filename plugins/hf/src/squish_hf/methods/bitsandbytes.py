@@ -1,0 +1,140 @@
+"""bitsandbytes: NF4 and FP4 in blocks over the flattened tensor, and int8 rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from attrs import evolve
+from squish_codecs.palette.codec import Palette
+from squish_safetensors.refine.layers import Files, Parts, encoded, need, viewed
+from squish_safetensors.strict_json import loads
+
+from squish_core.api import (
+    Codec,
+    CodecError,
+    CodecSpec,
+    FormatError,
+    Params,
+    Part,
+    Region,
+    TensorSpec,
+    check_shape,
+    dtypes,
+)
+from squish_core.api import Parts as Arrays
+from squish_hf.declaration import Declared, refuse
+from squish_hf.methods.base import Method
+from squish_hf.methods.fp8 import left
+
+STATE = ".weight.quant_state.bitsandbytes__"
+FOUR = (
+    ".weight.absmax",
+    ".weight.quant_map",
+    ".weight.nested_absmax",
+    ".weight.nested_quant_map",
+    STATE + "nf4",
+    STATE + "fp4",
+)
+SUFFIXES = (*FOUR, ".SCB", ".weight_format")
+MAX_STATE = 4096
+BLOCKS = tuple(1 << power for power in range(5, 13))
+
+
+class EightBit(Codec):
+    """`code * scale[row] * (1 / 127)` in float32: `data` i8 of the tensor's shape, `scale` f32 [rows].
+
+    Source: bitsandbytes 0.50, int8_vectorwise_dequant.
+    """
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        if len(spec.shape) != 2:
+            raise CodecError("int8 rows need a matrix", found=f"shape {list(spec.shape)}", code="shape")
+        return {"data": ("i8", spec.shape), "scale": ("f32", spec.shape[:1])}
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return (1, 1)
+
+    def decode(self, parts: Arrays, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        with np.errstate(all="ignore"):
+            np.multiply(parts["data"][region], parts["scale"][region[0]][:, None], out=out)
+            out *= np.float32(1 / 127)
+
+
+def read(declared: Declared, files: Files) -> Method:
+    """`load_in_4bit` or `load_in_8bit`; each tensor says itself which it is."""
+    both = [declared.get(name, bool, False) for name in ("load_in_4bit", "load_in_8bit")]
+    if all(both):
+        raise refuse("load_in_4bit", "true for one of 4 and 8 bits", True, part=declared.where)
+
+    def make(layer: str, parts: Parts) -> TensorSpec:
+        if any(suffix in parts for suffix in FOUR):
+            return _four(layer, parts, files)
+        if both[0]:
+            raise FormatError("is int8 in a checkpoint of 4 bits", part="SCB", code="contradiction")
+        return _eight(layer, parts, files)
+
+    return Method(
+        dialect="bitsandbytes 4 bit" if both[0] else "bitsandbytes int8", suffixes=SUFFIXES, make=make,
+        packed=("u8", "i8"),
+    )  # fmt: skip
+
+
+def _four(layer: str, parts: Parts, files: Files) -> TensorSpec:
+    kind = next((kind for kind in ("nf4", "fp4") if STATE + kind in parts), "nf4")
+    state = _state(parts, STATE + kind, files)
+    codes = parts.get(".weight") or need(parts, ".weight", ("u8",))
+    shape = check_shape(state.get("shape", 0), files.limits, tensor=f"{layer}.weight")
+    params: dict[str, Any] = {
+        "bits": 4, "axis": "flat", "order": "msb", "scale_dtype": "f32", "group_size": _number(state, "blocksize"),
+    }  # fmt: skip
+    fields = {
+        # quant_storage may label the bytes as any dtype.
+        "data": ("weight", viewed(codes, "u8", (codes.nbytes,))),
+        "codebook": ("quant_map", need(parts, ".weight.quant_map", ("f32",))),
+        "scale": ("absmax", need(parts, ".weight.absmax", ("f32", "u8"))),
+    }  # fmt: skip
+    if ".weight.nested_absmax" in parts or "nested_blocksize" in state:
+        offset = state.get("nested_offset")
+        if type(offset) is not float or not math.isfinite(offset):
+            raise refuse("nested_offset", "a number", offset, part="quant_state")
+        params["nested"] = _number(state, "nested_blocksize")
+        fields["scale_scale"] = ("nested_absmax", need(parts, ".weight.nested_absmax", ("f32",)))
+        fields["scale_codebook"] = ("nested_quant_map", need(parts, ".weight.nested_quant_map", ("f32",)))
+        held = Part(dtype="f32", shape=(), data=np.float32(offset).tobytes())
+        fields["scale_offset"] = ("nested_offset", held)
+    extras = {STATE.rpartition(".")[2] + kind: parts[STATE + kind]}
+    return encoded(f"{layer}.weight", shape, CodecSpec("palette", params), Palette(), fields, extras)
+
+
+def _state(parts: Parts, suffix: str, files: Files) -> dict[str, Any]:
+    """The JSON of a tensor's quantisation state, which alone has its shape."""
+    part = need(parts, suffix, ("u8",), rank=1)
+    if part.nbytes > MAX_STATE:
+        raise FormatError("is too large", part="quant_state", expected=f"at most {MAX_STATE} bytes", found=part.nbytes)
+    state = loads(files.read(part, "the quantisation state"), "quantisation state", files.limits)
+    if state.get("quant_type") != suffix.rpartition("__")[2]:
+        raise refuse("quant_type", suffix.rpartition("__")[2], state.get("quant_type"), part="quant_state")
+    return state
+
+
+def _number(state: dict[str, Any], name: str) -> int:
+    value = state.get(name)
+    if type(value) is not int or value not in BLOCKS:
+        raise refuse(name, "a power of two from 32 to 4096", value, part="quant_state")
+    return value
+
+
+def _eight(layer: str, parts: Parts, files: Files) -> TensorSpec:
+    if ".weight_format" in parts and any(files.read(need(parts, ".weight_format", ("u8",), rank=0), "weight_format")):
+        raise FormatError(
+            "is in the order of one kind of GPU", part="weight_format", expected="0 (rows)", code="weight_format",
+            hint="Load it with the bitsandbytes that wrote it, and save the weights unquantised.",
+        )  # fmt: skip
+    codes, scale = need(parts, ".weight", ("i8",), rank=2), need(parts, ".SCB", ("f32",))
+    scale = evolve(scale, shape=(dtypes.count(scale.shape),))
+    fields = {"data": ("weight", codes), "scale": ("SCB", scale)}
+    return encoded(
+        f"{layer}.weight", codes.shape, CodecSpec("hf.bnb8"), EightBit(), fields, left(parts, "weight", "SCB")
+    )  # fmt: skip

@@ -1,0 +1,137 @@
+"""compressed-tensors: configuration groups with targets, each in a format of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from attrs import frozen
+from squish_codecs.float8 import ELEMENTS
+from squish_safetensors.refine.layers import Files, Parts
+
+from squish_core.api import FormatError, SquishError, TensorSpec
+from squish_hf.declaration import Declared, Patterns, refuse
+from squish_hf.methods import compressed_formats as formats
+from squish_hf.methods.base import CACHE, Method
+from squish_hf.methods.sparse import SPARSE, SPARSE_24, SPARSE_SUFFIXES, read_sparse
+from squish_hf.methods.unsupported import refuse_marlin
+
+SUFFIXES = (
+    ".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx", ".weight_global_scale",
+    *SPARSE_SUFFIXES,
+)  # fmt: skip
+BESIDE = (
+    *CACHE, ".input_global_scale", ".input_scale", ".input_zero_point", ".output_scale", ".output_zero_point",
+)  # fmt: skip
+MIXED, PATTERN = "mixed-precision", "re:"
+
+
+@frozen
+class Group:
+    """A configuration group: how the weights of its layers are quantised, in which format."""
+
+    weights: Mapping[str, Any] | None
+    format: str | None
+
+
+@frozen
+class Targets:
+    """Which group a layer is of: by its name, else by the first pattern, else by the class of its module. Which class
+    a module is of, a file does not say: a layer is of the first such group that its parts fit."""
+
+    names: Mapping[str, Group]
+    patterns: Mapping[str, Group]
+    by_class: tuple[Group, ...]
+    matched: Patterns
+
+    def of(self, layer: str) -> tuple[Group, ...]:
+        """The groups that a layer may be of."""
+        if layer in self.names:
+            return (self.names[layer],)
+        found = ((group,) for pattern, group in self.patterns.items() if self.matched.matches(pattern, layer))
+        return next(found, self.by_class)
+
+    def idle(self, layers: Collection[str]) -> list[str]:
+        """Names and patterns of weights that are none of the layers."""
+        names = (name for name, group in self.names.items() if "." in name and group.weights and name not in layers)
+        patterns = (
+            f"{PATTERN}{pattern}" for pattern, group in self.patterns.items()
+            if group.weights and not any(self.matched.matches(pattern, layer) for layer in layers)
+        )  # fmt: skip
+        return [*names, *patterns]
+
+
+def read(declared: Declared, files: Files) -> Method:
+    """compressed-tensors 0.8 to 0.20."""
+    matched = Patterns(declared.where)
+    targets = _targets(declared, matched, {name.partition(".")[0] for name in files.index.tensors})
+    ignored = {each for each in declared.get("ignore", list, []) if isinstance(each, str)}
+    unwanted = [each.removeprefix(PATTERN) for each in ignored if each.startswith(PATTERN)]
+    sparsity = declared.get("sparsity_config", dict, {}).get("format")
+    if sparsity not in (None, "dense", SPARSE, SPARSE_24):
+        raise refuse("sparsity", f"{SPARSE} or {SPARSE_24}", sparsity, part=declared.where)
+
+    def make(layer: str, parts: Parts) -> TensorSpec:
+        if layer in ignored or any(matched.matches(pattern, layer) for pattern in unwanted):
+            raise FormatError("is quantised, and `ignore` names it", part=declared.where, code="contradiction")
+        if sparsity in (SPARSE, SPARSE_24) and any(suffix in parts for suffix in SPARSE_SUFFIXES):
+            return read_sparse(layer, parts, sparsity, files)
+        refused: SquishError | None = None
+        for group in targets.of(layer):
+            try:
+                return _made(layer, parts, group, declared.where, files)
+            except SquishError as error:
+                refused = refused or error
+        raise refused or FormatError(
+            "is quantised, and no group names it", part=declared.where, code="contradiction"
+        )  # fmt: skip
+
+    return Method(
+        dialect=f"compressed-tensors {declared.get('version', str, '')}".strip(), suffixes=SUFFIXES, beside=BESIDE,
+        make=make, packed=ELEMENTS, idle=targets.idle,
+    )  # fmt: skip
+
+
+def _made(layer: str, parts: Parts, group: Group, where: str, files: Files) -> TensorSpec:
+    """The tensor of a layer of this group; SquishError where its parts do not fit."""
+    if group.weights is None:
+        raise FormatError("is quantised, and its group has no weights", part=where, code="contradiction")
+    if group.format == "marlin-24":
+        raise refuse_marlin(where)
+    maker = FORMATS.get(group.format or "")
+    if maker is None:
+        raise refuse("format", " or ".join(FORMATS), group.format, part=where)
+    return maker(layer, parts, formats.Weights.of(group.weights, where), files)
+
+
+Maker = Callable[[str, Parts, formats.Weights, Files], TensorSpec]
+FORMATS: dict[str, Maker] = {
+    "dense": formats.dense,
+    "pack-quantized": formats.packed,
+    "int-quantized": formats.plain,
+    "float-quantized": formats.plain,
+    "naive-quantized": formats.plain,
+    "nvfp4-pack-quantized": formats.nvfp4,
+    "mxfp4-pack-quantized": formats.mxfp4,
+    "mxfp8-quantized": formats.mxfp8,
+}
+
+
+def _targets(declared: Declared, matched: Patterns, modules: Collection[str]) -> Targets:
+    """The targets of the configuration groups, an earlier one first; a group without a format has that of the whole. A
+    name without dots that is none of the outermost `modules` is a class."""
+    whole, found = declared.get("format", str), {}
+    for name, group in declared.get("config_groups", dict, {}).items():
+        targets = group.get("targets") if isinstance(group, dict) else None
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if not isinstance(targets, list) or not isinstance(weights, (dict, type(None))):
+            raise refuse(f"config group {name[:40]!r}", "targets and weights", group, part=declared.where)
+        form = group.get("format")
+        if not isinstance(form, (str, type(None))):
+            raise refuse(f"format of group {name[:40]!r}", "a name", form, part=declared.where)
+        own = Group(weights, form or (None if whole == MIXED else whole))
+        found.update({each: own for each in targets if isinstance(each, str) and each not in found})
+    names = {each: group for each, group in found.items() if not each.startswith(PATTERN)}
+    patterns = {each.removeprefix(PATTERN): group for each, group in found.items() if each not in names}
+    classes = (group for each, group in names.items() if "." not in each and each not in modules)
+    return Targets(names, patterns, tuple(group for group in classes if group.weights is not None), matched)

@@ -1,0 +1,124 @@
+"""GPTQ: `qweight`, `qzeros`, `scales` and `g_idx` of a layer, stored transposed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from attrs import evolve
+from squish_codecs.affine.codec import Affine
+from squish_safetensors.refine.layers import Files, Parts, encoded, need
+
+from squish_core.api import CodecSpec, FormatError, TensorSpec
+from squish_hf.declaration import Declared, Patterns, refuse
+from squish_hf.methods.act_order import ActOrder
+from squish_hf.methods.base import CACHE, Method
+from squish_hf.methods.fp8 import left
+from squish_hf.methods.unsupported import refuse_marlin
+
+SUFFIXES = (".qweight", ".qzeros", ".scales", ".g_idx")
+BITS, FLOATS = (2, 3, 4, 8), ("f16", "bf16", "f32")
+EXCLUDED = "-:"
+WORDS = {"int32": "i32", "int16": "i16", "int8": "i8", "int64": "i64"}
+FORMATS = {"gptq": (1, BITS), "gptq_v2": (0, BITS), "gptq_p": (0, range(2, 9))}
+"""`checkpoint_format` -> what was subtracted from the stored zero points, and the legal bits."""
+
+
+def read(declared: Declared, files: Files) -> Method:
+    """GPTQ as AutoGPTQ and GPTQModel write it; without `checkpoint_format` it is the first version."""
+    dialect = layout(declared, "gptq", "checkpoint_format", "format")
+    if "marlin" in dialect or declared.get("is_marlin_format", bool, False):
+        raise refuse_marlin(declared.where)
+    if dialect not in FORMATS:
+        raise refuse("checkpoint_format", " or ".join(FORMATS), dialect, part=declared.where)
+    settings = Settings(declared)
+
+    def make(layer: str, parts: Parts) -> TensorSpec:
+        return _make(layer, parts, settings.of(layer), *FORMATS[dialect], dialect == "gptq_p")
+
+    return Method(dialect=dialect, suffixes=SUFFIXES, beside=CACHE, make=make, idle=settings.idle)
+
+
+class Settings:
+    """The declared settings, with what `dynamic` changes for some layers."""
+
+    def __init__(self, declared: Declared) -> None:
+        self.declared = declared
+        self.dynamic: Mapping[str, Any] = declared.get("dynamic", dict, {})
+        self.patterns = Patterns(declared.where)
+
+    def of(self, layer: str) -> Declared:
+        """The settings of a layer: the first pattern that matches it counts."""
+        for key, changes in self.dynamic.items():
+            if self._names(key, layer):
+                if key.startswith(EXCLUDED):
+                    raise FormatError(
+                        f"is quantised, and {key[:80]!r} excludes it", part=self.declared.where, code="contradiction"
+                    )
+                if not isinstance(changes, dict):
+                    raise refuse(f"dynamic {key[:80]!r}", "an object", changes, part=self.declared.where)
+                return evolve(self.declared, fields={**self.declared.fields, **changes})
+        return self.declared
+
+    def idle(self, layers: Iterable[str]) -> list[str]:
+        """Patterns that match none of the layers; those that exclude need not match one that is quantised."""
+        changing = (key for key in self.dynamic if not key.startswith(EXCLUDED))
+        return [key for key in changing if not any(self._names(key, layer) for layer in layers)]
+
+    def _names(self, key: str, layer: str) -> bool:
+        return self.patterns.matches(key.removeprefix(EXCLUDED if key.startswith(EXCLUDED) else "+:"), layer)
+
+
+def _make(
+    layer: str, parts: Parts, declared: Declared, subtracted: int, legal: Iterable[int], planar: bool
+) -> TensorSpec:
+    bits = declared.number("bits", legal)
+    group = group_size(declared)
+    word = WORDS.get(declared.get("pack_dtype", str, "int32"))
+    if word is None:
+        raise refuse("pack_dtype", " or ".join(WORDS), declared.fields["pack_dtype"], part=declared.where)
+    if ".weight" in parts:
+        raise FormatError("is stored quantised and as it is", part="weight", code="contradiction")
+    codes = need(parts, ".qweight", (word,), rank=2)
+    zeros = need(parts, ".qzeros", (word,), rank=2)
+    scales = need(parts, ".scales", FLOATS, rank=2)
+    rows, columns = codes.shape[1], codes.shape[0] * int(word[1:]) // bits
+    if group > columns:
+        group = 0
+    inner = {
+        "bits": bits, "group_size": group, "axis": -2, "transposed": True, "word": word, "offset": "zero_point",
+        "offset_dtype": "packed", "scale_dtype": scales.dtype,
+    }  # fmt: skip
+    if subtracted:
+        inner["zero"] = subtracted
+    if planar and bits not in (2, 4, 8):
+        inner["order"] = "planes"
+    spec = CodecSpec("affine", inner)
+    fields = {"data": ("qweight", codes), "scale": ("scales", scales), "offset": ("qzeros", zeros)}
+    extras = left(parts, *(suffix.lstrip(".") for suffix in SUFFIXES))
+    if ".g_idx" not in parts:
+        if declared.get("desc_act", bool, False):
+            need(parts, ".g_idx", ("i32",))
+        return encoded(f"{layer}.weight", (rows, columns), spec, Affine(), fields, extras)
+    fields["g_idx"] = ("g_idx", need(parts, ".g_idx", ("i32",), rank=1))
+    wrapped = ActOrder().around(Affine(), inner)
+    return encoded(f"{layer}.weight", (rows, columns), CodecSpec("hf.act_order", {}, spec), wrapped, fields, extras)
+
+
+def layout(declared: Declared, default: str, *names: str) -> str:
+    """The declared layout in small letters; GPTQModel states it in several fields, which must agree."""
+    stated = {value.lower() for name in names if (value := declared.get(name, str))}
+    if len(stated) > 1:
+        raise FormatError(
+            f"{' and '.join(names)} contradict each other", part=declared.where,
+            found=" and ".join(sorted(stated))[:80], code="contradiction",
+        )  # fmt: skip
+    return stated.pop() if stated else default
+
+
+def group_size(declared: Declared) -> int:
+    """The declared group size; 0 for -1, one group."""
+    size = declared.get("group_size", int, -1)
+    if size != -1 and not 0 < size < 1 << 31:
+        raise refuse("group_size", "-1 or a positive number", size, part=declared.where)
+    return max(int(size), 0)

@@ -1,0 +1,37 @@
+"""MXFP4 of gpt-oss: experts as `<name>_blocks` and `<name>_scales`."""
+
+from __future__ import annotations
+
+from squish_codecs.mx.codec import Mx
+from squish_safetensors.refine.layers import Files, Parts, encoded, need, viewed
+
+from squish_core.api import CodecSpec, FormatError, TensorSpec
+from squish_hf.declaration import Declared
+from squish_hf.methods.base import Method
+
+SUFFIXES = ("_blocks", "_scales")
+
+
+def read(declared: Declared, files: Files) -> Method:
+    """`quant_method` mxfp4. The tensor is [experts, out, in], as it is stored; Transformers holds its transpose."""
+    return Method(dialect="mxfp4", suffixes=SUFFIXES, make=_make, bases=("",))
+
+
+def _make(layer: str, parts: Parts) -> TensorSpec:
+    if "" in parts:
+        raise FormatError("is stored quantised and as it is", tensor=layer, code="contradiction")
+    blocks, scales = need(parts, "_blocks", ("u8",)), need(parts, "_scales", ("u8",))
+    if len(blocks.shape) < 2 or blocks.shape[-1] != 16:
+        raise FormatError(
+            "is not made of blocks",
+            part="_blocks",
+            expected="[..., in / 32, 16]",
+            found=list(blocks.shape),
+            code="shape",
+        )
+    *lead, count, _ = blocks.shape
+    fields = {
+        "data": ("_blocks", viewed(blocks, "u8", (*lead, 16 * count))),
+        "scale": ("_scales", viewed(scales, "f8_e8m0", scales.shape)),
+    }  # fmt: skip
+    return encoded(layer, (*lead, 32 * count), CodecSpec("mx"), Mx(), fields)

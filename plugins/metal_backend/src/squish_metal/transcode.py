@@ -1,0 +1,78 @@
+"""Stored codes into MLX's packing: integers are shifted and packed, never turned into values."""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import frozen
+from squish_codecs.packing.bits import Packing
+
+from squish_core.api import Codec, CodecError, CodecSpec, Codes, Params, Parts, TensorSpec, panels
+
+from .forms import Form
+
+Array = np.ndarray
+
+
+@frozen(kw_only=True, eq=False)
+class Packed:
+    """Arrays for `mx.quantized_matmul`: `weight` u32 [..., in * bits / 32], `scales` and (affine) `biases`
+    [..., in / group_size]. Source: MLX quantize; a row is one bit stream, first code in the lowest bits."""
+
+    form: Form
+    weight: Array
+    scales: Array
+    biases: Array | None = None
+
+
+def pack_affine(form: Form, codec: Codec, params: Params, parts: Parts, spec: TensorSpec) -> Packed:
+    """The codes of a tensor in MLX's affine form, a panel at a time; float32 scales and biases.
+
+    CodecError if the zero points do not add up exactly or a bias leaves the range of float32.
+    """
+    *lead, columns = spec.shape
+    packing = Packing(form.bits, "u32", "lsb")
+    weight = np.empty((*lead, columns * form.bits // 32), np.uint32)
+    scales, biases = (np.empty((*lead, columns // form.group_size), np.float32) for _ in range(2))
+    for region in panels(spec.shape, codec.grain(spec, params), 4, whole_rows=True):
+        codes = codec.codes(parts, spec, params, region)
+        if codes is None:
+            raise _uncovered("zero points do not add up exactly", spec)
+        rows = region[:-1]
+        weight[rows] = packing.pack(_unsigned(codes))
+        scale, bias = _affine(codes)
+        repeat = codes.group[-1] // form.group_size
+        scales[rows], biases[rows] = (np.repeat(grid, repeat, axis=-1) for grid in (scale, bias))
+    if not np.isfinite(biases[np.isfinite(scales)]).all():
+        raise _uncovered("a bias is beyond float32", spec)
+    return Packed(form=form, weight=weight, scales=scales, biases=biases)
+
+
+def pack_microscaled(form: Form, codec: CodecSpec, parts: Parts, spec: TensorSpec) -> Packed:
+    """The stored bytes as they are; CodecError where a block's scale is NaN, which MLX takes for infinity."""
+    weight = np.ascontiguousarray(parts["data"][...]).view(np.uint8)
+    scales = np.ascontiguousarray(parts["scale" if codec.id == "mx" else "scales"][...]).view(np.uint8)
+    if form.mode != "nvfp4" and (scales == 255).any():
+        raise _uncovered("the scale of a block is NaN", spec)
+    return Packed(form=form, weight=weight.view(np.uint32), scales=scales)
+
+
+def _uncovered(reason: str, spec: TensorSpec) -> CodecError:
+    """The error after which the next backend is tried: MLX has no form for these data."""
+    return CodecError(reason, tensor=spec.name, code="uncovered", hint="The NumPy backend runs this tensor.")
+
+
+def _unsigned(codes: Codes) -> Array:
+    """Codes counted from the lowest one: for two's complement this only flips the sign bit."""
+    if not codes.signed:
+        return codes.values
+    return codes.values.view(np.uint8) + np.uint8(1 << codes.bits - 1)
+
+
+def _affine(codes: Codes) -> tuple[Array, Array]:
+    """Scale and bias of `q * scale + bias` for codes counted from the lowest one; rounded to float32 once."""
+    scale = codes.scale.astype(np.float64)
+    half = 1 << codes.bits - 1 if codes.signed else 0
+    offset = np.zeros(scale.shape) if codes.offset is None else codes.offset.astype(np.float64)
+    with np.errstate(all="ignore"):
+        bias = offset - half * scale if codes.offset_kind == "bias" else -(offset + half) * scale
+        return codes.scale.astype(np.float32), bias.astype(np.float32)

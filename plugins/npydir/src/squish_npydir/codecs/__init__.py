@@ -1,0 +1,1 @@
+"""Codecs that only npy directories use."""

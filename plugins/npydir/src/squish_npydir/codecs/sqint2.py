@@ -1,0 +1,111 @@
+"""Squish's rotated two-bit weights: a palette, a low-rank and a sparse term, then the rotation undone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from squish_codecs.palette.codec import Palette
+
+from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorError, TensorSpec
+
+META = 16
+
+
+class Sqint2(Codec):
+    """`Hl.T @ ((nf2[code] - zero) * scale + left @ right + sparse) @ Hr` in float32; a matrix, decoded whole.
+
+    Parameters: `group_size`, `rank`, `nonzero`, and `left_start`, `right_start`: where the generators of the rotations'
+    signs start (-1: not rotated). Part `meta` f64 [16] holds these numbers as the directory stores them. H is
+    Sylvester's Hadamard matrix over sqrt(n), its columns times the signs.
+    Source: observed behaviour of Squish; docs/formats/npydir.md.
+    """
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        rows, columns = _matrix(spec)
+        inner = Palette().parts(spec, _palette(params))
+        made: dict[str, tuple[str, tuple[int, ...]]] = {**inner, "meta": ("f64", (META,))}
+        if params["rank"]:
+            made |= {"left": ("f16", (rows, params["rank"])), "right": ("f16", (params["rank"], columns))}
+        if params["nonzero"]:
+            count = (params["nonzero"],)
+            made |= {"rows": ("i32", count), "columns": ("i32", count), "values": ("f16", count)}
+        return made
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        return (None,) * len(spec.shape)
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        Palette().decode(parts, spec, _palette(params), region=region, out=out)
+        if params["rank"]:
+            out += parts["left"][...].astype(np.float32) @ parts["right"][...].astype(np.float32)
+        if params["nonzero"]:
+            np.add.at(out, _places(parts, spec), parts["values"][...].astype(np.float32))
+        if params["left_start"] >= 0:
+            out[...] = _hadamard(out.T).T * _signs(params["left_start"], len(out))[:, None]
+        if params["right_start"] >= 0:
+            out[...] = _hadamard(out) * _signs(params["right_start"], out.shape[1])
+
+    def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
+        if params["nonzero"]:
+            _places(parts, spec)
+
+
+def _places(parts: Parts, spec: TensorSpec) -> tuple[np.ndarray, ...]:
+    """Rows and columns of the sparse values, inside the matrix."""
+    places = parts["rows"][...], parts["columns"][...]
+    for indices, size in zip(places, spec.shape):
+        if indices.min() < 0 or indices.max() >= size:
+            raise CodecError("a sparse place lies outside the matrix", expected=f"0 to {size - 1}", code="sparse")
+    return places
+
+
+def sqint2_params(meta: Sequence[float], nonzero: int, shape: tuple[int, ...]) -> dict[str, int]:
+    """The parameters from the sixteen numbers of `__sqint2_meta`; TensorError for what cannot be decoded."""
+    if not np.isfinite(meta).all():
+        raise TensorError("has a description that is not of numbers", code="meta")
+    version, columns, rows, group, start, _, left, right, rank = (int(number) for number in meta[:9])
+    if version != 1 or (rows, columns) != shape:
+        raise TensorError(
+            "has a description of another tensor", expected=f"version 1, {list(shape)}",
+            found=f"version {version}, {[rows, columns]}", code="meta",
+        )  # fmt: skip
+    for flag, size in ((left, rows), (right, columns)):
+        if flag and size & (size - 1):
+            raise TensorError(
+                "is rotated by a matrix that depends on the software that made it", expected="a power of two",
+                found=size, code="rotation", hint="Decode it where it was made.",
+            )  # fmt: skip
+    return {
+        "group_size": group, "rank": rank, "nonzero": nonzero, "left_start": start if left else -1,
+        "right_start": start + 1 if right else -1,
+    }  # fmt: skip
+
+
+def _matrix(spec: TensorSpec) -> tuple[int, int]:
+    if len(spec.shape) != 2:
+        raise TensorError("only a matrix has two-bit rotated weights", found=f"shape {list(spec.shape)}", code="rank")
+    return spec.shape[0], spec.shape[1]
+
+
+def _palette(params: Params) -> dict[str, object]:
+    return {
+        "bits": 2, "table": "nf2", "group_size": params["group_size"], "scale_dtype": "f32", "offset": "zero_point",
+        "offset_dtype": "f32",
+    }  # fmt: skip
+
+
+def _signs(start: int, size: int) -> np.ndarray:
+    return np.random.default_rng(start).choice([-1, 1], size=size).astype(np.float32)
+
+
+def _hadamard(matrix: np.ndarray) -> np.ndarray:
+    """Rows times Sylvester's matrix over the root of its size, by halves."""
+    rows, size = matrix.shape
+    out = np.ascontiguousarray(matrix, np.float32)
+    half = 1
+    while half < size:
+        pairs = out.reshape(rows, -1, 2, half)
+        out = np.stack([pairs[:, :, 0] + pairs[:, :, 1], pairs[:, :, 0] - pairs[:, :, 1]], axis=2)
+        half *= 2
+    return out.reshape(rows, size) / np.float32(np.sqrt(size))

@@ -1,0 +1,1 @@
+"""A directory's manifest, files and dialects."""

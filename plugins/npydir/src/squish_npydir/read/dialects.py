@@ -1,0 +1,209 @@
+"""How tensors are stored: which files make an encoding, and what their arrays mean.
+
+In the order in which Squish's loader prefers them; those it does not know stand where their kin are, and one is ours:
+codes of scaled columns get suffixes of their own, so that Squish misses them and does not take them for the matrix.
+Parameters come from the shapes of the files, never from statistics. Source: behaviour of squish-ai 9.34.15;
+docs/formats/npydir.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Set
+from typing import Any
+
+from attrs import frozen
+from squish_codecs.affine.codec import Affine
+from squish_codecs.palette.codec import Palette
+from squish_codecs.panels import Panels
+from squish_codecs.wrap.awq import Awq
+from squish_codecs.wrap.lowrank import LowRank
+
+from squish_core.api import DENSE, Codec, CodecSpec, Encoding, TensorError, TensorSpec, dtypes
+
+from ..codecs.sqint2 import META, Sqint2, sqint2_params
+from .folder import Folder, Stored
+
+Files = Mapping[str, Stored]
+Shape = tuple[int, ...]
+
+
+@frozen(kw_only=True)
+class Dialect:
+    """One way to store a tensor.
+
+    `files`: role -> suffix; the first one tells the dialect, which `applies` may narrow by the tensor's suffixes and
+    the rank of its first array. `codec` gives the codec from the shape and the files. `each`: weights in one element of
+    the first array (0: its shape does not tell).
+    """
+
+    label: str
+    files: Mapping[str, str]
+    codec: Callable[[Shape, Files, Folder], CodecSpec]
+    each: int = 1
+    optional: tuple[str, ...] = ()
+    applies: Callable[[Set[str], int], bool] = lambda suffixes, rank: True
+
+
+def encoding(dialect: Dialect, name: str, shape: Shape, files: Files, folder: Folder) -> Encoding:
+    """The encoding that these files make; TensorError where one is missing or does not fit."""
+    _check_partners(dialect, files, (role for role in dialect.files if role not in dialect.optional))
+    codec = dialect.codec(shape, files, folder)
+    if codec == DENSE:
+        stored = files["data"]
+        spec = TensorSpec(name=name, shape=shape, dtype=stored.npy.dtype)
+        return Encoding(codec=codec, parts={"data": stored.part(spec.dtype, shape)}, label=dialect.label)
+    spec = TensorSpec(name=name, shape=shape, dtype="f32")
+    declared = implementation(codec).parts(spec, codec.params)
+    _check_partners(dialect, files, declared)
+    for role in dialect.optional:
+        if role in files and role not in declared and files[role].npy.nbytes:
+            raise TensorError(
+                f"{files[role].path} is there, and the tensor's description has no place for it", code="partner"
+            )
+    flat = (codec.inner or codec).params.get("axis") == "flat"
+    parts = {
+        role: files[role].flat(dtype, wanted[0]) if flat and len(wanted) == 1 else files[role].part(dtype, wanted)
+        for role, (dtype, wanted) in declared.items()
+    }
+    return Encoding(codec=codec, parts=parts, label=dialect.label)
+
+
+def _check_partners(dialect: Dialect, files: Files, roles: Iterable[str]) -> None:
+    """TensorError unless the tensor has the files of these roles."""
+    for role in roles:
+        if role not in files:
+            first = files[next(iter(dialect.files))].path
+            raise TensorError(f"{first} is there without the tensor's {dialect.files[role]}", code="partner")
+
+
+def shape_of(dialect: Dialect, files: Files) -> Shape:
+    """The shape of a tensor whose `__shape` is missing: that of its matrix."""
+    if "left" in files and "right" in files:
+        return (*files["left"].npy.shape[:1], *files["right"].npy.shape[1:])
+    shape = files[next(iter(dialect.files))].npy.shape
+    if not dialect.each or (dialect.each > 1 and len(shape) != 2):
+        raise TensorError("has no __shape, and its codes do not tell it", code="shape")
+    return shape if dialect.each == 1 else (shape[0], shape[1] * dialect.each)
+
+
+def implementation(codec: CodecSpec) -> Codec:
+    """The codec of an encoding that this module makes."""
+    made: Codec = CODECS[codec.id]()
+    return made if codec.inner is None else made.around(implementation(codec.inner), codec.inner.params)
+
+
+CODECS: dict[str, type[Codec]] = {
+    "affine": Affine, "palette": Palette, "npydir.sqint2": Sqint2, "lowrank": LowRank, "awq": Awq,
+    "panels": Panels,
+}  # fmt: skip
+
+
+def _group(shape: Shape, scale: Stored) -> int:
+    """Weights of a scale, from the columns of the scales; 0 for a whole row whose scales have no axis of their own."""
+    columns, found = shape[-1] if shape else 1, scale.npy.shape
+    if len(found) < 2 or not found[-1]:
+        return 0
+    if columns % found[-1]:
+        raise TensorError(
+            f"{scale.path} has groups that do not divide the rows", expected=f"a divisor of {columns}",
+            found=found[-1], code="group_size",
+        )  # fmt: skip
+    return columns // found[-1]
+
+
+def _rows(codec: str = "affine", **params: Any) -> Callable[[Shape, Files, Folder], CodecSpec]:
+    """Rows of codes, and a scale for each group of columns."""
+
+    def made(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
+        axis = {} if shape else {"axis": "flat"}
+        return CodecSpec(codec, {**params, "group_size": _group(shape, files["scale"]), **axis})
+
+    return made
+
+
+def _milo(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
+    """A stream of three-bit codes over the row-major order, with a low-rank residue where there is one."""
+    affine = CodecSpec(
+        "affine", {"bits": 3, "group_size": 64, "axis": "flat", "offset": "zero_point", "offset_dtype": "f32"}
+    )
+    if "left" not in files and "right" not in files:
+        return affine
+    if not {"left", "right"} <= files.keys():
+        raise TensorError("has one factor of its low-rank residue without the other", code="partner")
+    return CodecSpec("lowrank", {"rank": files["left"].npy.shape[-1]}, inner=affine)
+
+
+def _sqint2(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
+    meta = folder.numbers(files["meta"], "f64", META)
+    if len(meta) != META:
+        raise TensorError("has a description of another length", expected=META, found=len(meta), code="meta")
+    nonzero = dtypes.count(files["rows"].npy.shape) if "rows" in files else 0
+    return CodecSpec("npydir.sqint2", sqint2_params(meta, nonzero, shape))
+
+
+def _awq(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
+    return CodecSpec("awq", inner=_rows(bits=4, offset="bias")(shape, files, folder))
+
+
+def _panels(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
+    """Columns of one scale from the shape of the scales, and their dtype."""
+    found, columns = files["scale"].npy.shape, shape[-1] if shape else 0
+    groups = found[1] if len(found) == 3 else 0
+    if not groups or columns % groups:
+        raise TensorError(
+            f"{files['scale'].path} has no scales of groups that divide the rows",
+            expected=f"[panels, a divisor of {columns}, 16]", found=list(found), code="group_size",
+        )  # fmt: skip
+    return CodecSpec("panels", panels_params(columns // groups, files["scale"].npy.dtype, "offset" in files))
+
+
+def panels_params(group_size: int, scale_dtype: str, biased: bool) -> dict[str, Any]:
+    """As the four-bit dialects have it: codes have biases, or 7 stands for 0."""
+    offset = {"offset": "bias"} if biased else {"zero": 7}
+    return {"group_size": group_size, **offset, "scale_dtype": scale_dtype}
+
+
+def _dense(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
+    return DENSE
+
+
+def _pair(codes: str, scale: str, **more: str) -> dict[str, str]:
+    return {"data": codes, "scale": scale, **more}
+
+
+DIALECTS = (
+    Dialect(label="int4", files=_pair("q4a", "s4a", offset="z4a"), codec=_rows(bits=4, offset="bias"), each=2),
+    Dialect(label="int4 q4", files=_pair("q4", "s4", offset="z4"), codec=_rows(bits=4, offset="bias"), each=2,
+            applies=lambda suffixes, rank: "z4" in suffixes),
+    Dialect(label="int4 awq", files=_pair("awq_q4", "awq_s4", offset="awq_z4", factor="awq_s"), codec=_awq, each=2),
+    Dialect(label="int4 symmetric", files=_pair("q4", "s4"), codec=_rows(bits=4, zero=7), each=2,
+            applies=lambda suffixes, rank: "z4" not in suffixes),
+    Dialect(label="nf4", files=_pair("nf4", "s_nf4"), each=2,
+            codec=_rows("palette", bits=4, table="nf4", scale_dtype="f32")),
+    Dialect(label="int3 milo", files=_pair("q3", "s3", offset="z3", left="lra", right="lrb"), codec=_milo, each=0,
+            optional=("left", "right"), applies=lambda suffixes, rank: rank == 1),
+    Dialect(label="int3", files=_pair("q3", "s3", offset="z3"),
+            codec=_rows(bits=8, offset="bias"), applies=lambda suffixes, rank: rank != 1),
+    Dialect(label="int2", files=_pair("q2", "s2", offset="z2"), codec=_rows(bits=2, offset="bias"), each=4),
+    Dialect(label="sqint2", each=4, codec=_sqint2, optional=("left", "right", "rows", "columns", "values"),
+            files={"data": "sqint2_idx", "scale": "sqint2_scales", "offset": "sqint2_zp", "meta": "sqint2_meta",
+                   "left": "sqint2_L", "right": "sqint2_R", "rows": "sqint2_srows", "columns": "sqint2_scols",
+                   "values": "sqint2_svals"}),
+    Dialect(label="passthrough", files={"data": "pt"}, codec=_dense),
+    Dialect(label="int8", files=_pair("q", "s"), codec=_rows(bits=8, word="i8")),
+)  # fmt: skip
+
+PANELS = Dialect(label="squish_panels", files=_pair("codes", "scale", offset="offset"), codec=_panels, each=0,
+                 optional=("offset",))  # fmt: skip
+"""A tier of its own (`tiers`, `laying`), not beside the arrays."""
+
+SUFFIXES = frozenset({"shape", *(suffix for dialect in DIALECTS for suffix in dialect.files.values())})
+
+REFUSED = {
+    "pt_df11": "is stored as a pickle, which is never loaded",
+    "s4_df11": "is stored as a pickle, which is never loaded",
+    "aqlm_idx": "is stored by an experiment (AQLM) whose decoder is not known",
+    "quip_e8": "is stored by an experiment (QuIP#) whose decoder is not known",
+    "vq_idx": "is stored by an experiment (vector quantisation) whose decoder is not known",
+}
+"""Suffixes that are recognised and not read."""

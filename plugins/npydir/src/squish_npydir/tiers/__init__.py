@@ -1,0 +1,1 @@
+"""Cache tiers beside a directory's own files."""

@@ -1,0 +1,309 @@
+"""Building a cache tier from a directory's own files: tensor by tensor, resumable, the sentinel last."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from glob import escape
+from pathlib import Path
+
+from attrs import evolve, frozen
+
+from squish_core.api import Conversion, File, FormatError, LimitError, TensorSpec, atomic_file, convert
+from squish_core.api import open as open_model
+
+from ..read.dialects import PANELS
+from ..read.manifest import MANIFEST
+from ..write.replace import delete_eights
+from . import panels, seal
+from .read import LABELS, SUFFIX, TIERS
+
+MIB = 1 << 20
+MEMORY = 256 * MIB
+"""What a build may take: panels and the encoders' temporaries, whatever the size of the model."""
+BATCH = 256 * MIB
+"""Of float16 values: what a build that is interrupted may lose."""
+ROOM = ".squish-build-"
+GROUPS = (32, 16, 8, 4)
+MLX_GROUPS = (32, 64, 128)
+Progress = Callable[[str, int, int | None], None]
+
+
+@frozen(kw_only=True)
+class Built:
+    """What a build did: tensors made now, tensors that an interrupted build had left, and the tier's bytes."""
+
+    tier: str
+    made: int
+    kept: int
+    size: int
+
+
+def build(
+    path: str | Path, tier: str, progress: Progress | None = None, *, delete_source: bool = False
+) -> Built:  # fmt: skip
+    """Build a tier of the directory at `path`: finalized, mlx, 4bit, 3bit, panels, or int4 (INT8 to INT4 in place).
+
+    A tier that is there already is left alone, one that was interrupted is completed. LimitError when memory or disk
+    do not suffice; the directory's own files are read and not changed, but for `delete_source`: of int4 only, the INT8
+    arrays go once every four-bit value was compared with them.
+    """
+    if tier not in BUILDERS:
+        raise FormatError("there is no such tier", expected=", ".join(BUILDERS), found=tier, code="tier")
+    if delete_source and tier != "int4":
+        raise FormatError(
+            f"the tier {tier} is a cache: what it was made from stays", file=str(path), code="delete",
+            hint="Only int4 replaces arrays; `squish convert --delete-source` writes another directory.",
+        )  # fmt: skip
+    try:
+        built = _build(path, tier, progress)
+        if delete_source:
+            delete_eights(Path(path))
+            _seal(Path(path))
+    except OSError as error:
+        raise FormatError(f"the tier {tier} was not built: {error}", file=str(path), code="os") from error
+    return built
+
+
+def _build(path: str | Path, tier: str, progress: Progress | None) -> Built:
+    folder = Path(path)
+    sentinel, share, make = BUILDERS[tier]
+    with open_model(folder, "npydir") as file:
+        own = _own(file)
+        if (folder / sentinel).exists():
+            _seal(folder)
+            return Built(tier=tier, made=0, kept=len(own), size=0)
+        for left in folder.glob(f"{ROOM}*"):
+            shutil.rmtree(left)  # by a build that was killed
+        _check_room(folder, sum(spec.elements for spec in own.index.tensors.values()) * share // 8)
+        built = make(own, folder, progress)
+    _touch(folder / sentinel)
+    _seal(folder)
+    return evolve(built, tier=tier)
+
+
+def _own(file: File) -> File:
+    """The model without its tiers: what they are made from."""
+    own = file.originals()
+    lost = [name for name, spec in own.index.tensors.items() if not spec.encodings or spec.encodings[0].label in LABELS]
+    if lost:
+        raise FormatError(
+            "tensors cannot be read from the directory's own files", file=file.name,
+            found=", ".join(lost[:3]), code="partial", hint="A tier is built from complete directories only.",
+        )  # fmt: skip
+    return File(file.source, evolve(own.index, children={}, assets={}), file.registry, file.limits)
+
+
+def _finalized(own: File, folder: Path, progress: Progress | None) -> Built:
+    """A float16 array for each tensor."""
+    place = _folder(folder / "finalized")
+    targets = {name: place / f"{panels.key(own, spec)}.npy" for name, spec in own.index.tensors.items()}
+    rules = {
+        name: F16 if _is_float(own.index.tensors[name]) else "keep"
+        for name, target in targets.items() if not target.exists()
+    }  # fmt: skip
+    for name, arrays in _converted(own, rules, progress):
+        os.replace(arrays["pt"], targets[name])
+    size = sum(target.stat().st_size for target in targets.values())
+    return Built(tier="", made=len(rules), kept=len(own) - len(rules), size=size)
+
+
+def _int4(own: File, folder: Path, progress: Progress | None) -> Built:
+    """Asymmetric four-bit files beside the INT8 ones, in Squish's groups; tensors of an odd width stay as they are."""
+    eights = {
+        name: encoding for name, spec in own.index.tensors.items() for encoding in spec.encodings[:1]
+        if encoding.label == "int8" and spec.shape and spec.shape[-1] % 2 == 0
+    }  # fmt: skip
+    fours = sum(spec.encodings[0].label == "int4" for spec in own.index.tensors.values())
+    if not eights and not fours:
+        raise FormatError(
+            "has no INT8 tensors", file=own.name, code="tier",
+            hint="Convert it first: squish convert ... --encode int8.",
+        )  # fmt: skip
+    _folder(folder / seal.PLACE)
+    rules, size = {}, 0
+    for name in eights:
+        columns = own[name].shape[-1]
+        group = next((size for size in GROUPS if columns >= 2 * size and columns % size == 0), columns)
+        rules[name] = f"affine:bits=4,group_size={group},offset=bias"
+    for name, arrays in _converted(own, rules, progress):
+        stem = folder / own.index.files[eights[name].parts["data"].segments[0].file].name.rpartition("__")[0]
+        for suffix in ("s4a", "z4a", "q4a"):  # the codes last: where they are, their scales are
+            size += arrays[suffix].stat().st_size
+            os.replace(arrays[suffix], f"{stem}__{suffix}.npy")
+    return Built(tier="", made=len(eights), kept=fours, size=size)
+
+
+def _panels(own: File, folder: Path, progress: Progress | None) -> Built:
+    """Four-bit codes as compiled loops multiply them; other tensors have no part in it."""
+    fitting = [spec for spec in own.index.tensors.values() if panels.fits(spec)]
+    if not fitting:
+        raise FormatError(
+            "has no four-bit codes in groups of a multiple of 32", file=own.name, code="tier",
+            hint="Convert it first: squish convert ... --encode int4.",
+        )  # fmt: skip
+    place = _folder(folder / PANELS.label)
+    stems = {spec.name: place / panels.key(own, spec) for spec in fitting}
+    left = [spec for spec in fitting if not Path(f"{stems[spec.name]}__{PANELS.files['data']}.npy").exists()]
+    done, total = 0, sum(spec.elements for spec in left)
+    for spec in left:
+        with tempfile.TemporaryDirectory(prefix=ROOM, dir=own.name) as room:
+            for suffix, path in panels.lay(own, spec, Path(room)).items():
+                os.replace(path, f"{stems[spec.name]}__{suffix}.npy")
+        done += spec.elements
+        if progress:
+            progress(spec.name, done, total)
+    size = sum(path.stat().st_size for path in place.glob("*.npy"))
+    return Built(tier="", made=len(left), kept=len(fitting) - len(left), size=size)
+
+
+def _weights(own: File, folder: Path, progress: Progress | None) -> Built:
+    """One safetensors file of bfloat16."""
+    rules = {escape(name): "bf16" for name, spec in own.index.tensors.items() if _is_float(spec)}
+    report = convert(own, folder / "squish_weights.safetensors", "safetensors", rules, progress=progress)
+    return Built(tier="", made=len(own), kept=0, size=report.size or 0)
+
+
+def _mlx(bits: int) -> Callable[[File, Path, Progress | None], Built]:
+    """A folder in MLX's layout: codes of this width are kept, other quantised tensors encoded anew."""
+
+    def make(own: File, folder: Path, progress: Progress | None) -> Built:
+        rules = {escape(name): rule for name, spec in own.index.tensors.items() if (rule := _mlx_rule(spec, bits))}
+        if all(spec.encodings[0].codec.id == "dense" for spec in own.index.tensors.values()):
+            raise FormatError(
+                "has no quantised tensors", file=own.name, code="tier",
+                hint=f"Convert it first: squish convert ... --encode int{bits}.",
+            )  # fmt: skip
+        place = folder / f"squish_{bits}bit"
+        if place.is_dir() and not place.is_symlink():
+            shutil.rmtree(place)  # what an interrupted build left
+        report = convert(own, place, "mlx", rules, progress=progress)
+        if beyond := _beyond(report):
+            shutil.rmtree(place)
+            again = {**rules, **{escape(name): rule for name, rule in beyond.items()}}
+            report = convert(own, place, "mlx", again, progress=progress)
+        return Built(tier="", made=len(own), kept=0, size=report.size or 0)
+
+    return make
+
+
+def _mlx_rule(spec: TensorSpec, bits: int) -> str | None:
+    codec = spec.encodings[0].codec
+    if codec.id == "dense":
+        return None
+    group = next((size for size in MLX_GROUPS if spec.shape and spec.shape[-1] % size == 0), 0)
+    if not spec.name.endswith(".weight") or len(spec.shape) < 2 or not group or not spec.elements:
+        return F16
+    kept = (codec.params.get("bits"), codec.params.get("offset"), codec.params.get("group_size") in MLX_GROUPS)
+    if kept == (bits, "bias", True):
+        return None
+    return f"affine:bits={bits},group_size={group},word=u32,offset=bias,scale_dtype=f16"
+
+
+F16 = "f16:overflow=saturate"
+"""Clipped values are counted, and their tensors become float32 instead."""
+BUILDERS = {
+    "finalized": ("finalized/.ready", 16, _finalized), "mlx": (".squish_ready", 16, _weights),
+    "4bit": (".squish_4bit_ready", 6, _mlx(4)), "3bit": (".squish_3bit_ready", 5, _mlx(3)),
+    "int4": (".squish_int4_ready", 6, _int4), "panels": (f"{PANELS.label}/.ready", 6, _panels),
+}  # fmt: skip
+"""Tier -> sentinel, bits of a weight on disk at most, builder."""
+
+
+def _is_float(spec: TensorSpec) -> bool:
+    return spec.dtype.startswith(("f", "bf"))
+
+
+def _converted(
+    own: File, rules: Mapping[str, str], progress: Progress | None
+) -> Iterator[tuple[str, dict[str, Path]]]:  # fmt: skip
+    """Each tensor's arrays by suffix, made some tensors at a time in a directory that goes once they are taken."""
+    sizes = {name: 2 * own.index.tensors[name].elements for name in rules}
+    done, total = 0, sum(sizes.values())
+    for batch in _batches(sizes):
+        with tempfile.TemporaryDirectory(prefix=ROOM, dir=own.name) as room:
+            target = Path(room) / "made"
+            patterns = {escape(name): rules[name] for name in batch}
+            report = convert(own, target, "npydir", patterns, only=patterns)
+            beyond = _beyond(report)
+            arrays: dict[str, dict[str, Path]] = {}
+            for path in (target / "tensors").glob("*.npy"):
+                key, _, suffix = path.stem.rpartition("__")
+                arrays.setdefault(key, {})[suffix] = path
+            for name, key in json.loads((target / MANIFEST).read_text()).items():
+                if name not in beyond:
+                    yield name, arrays[key]
+                done += sizes[name]
+                if progress:
+                    progress(name, done, total)
+            yield from _converted(own, beyond, None)
+
+
+def _beyond(report: Conversion) -> dict[str, str]:
+    """The tensors that float16 does not reach: they are kept as float32."""
+    return {step.name: "f32" for step in report.steps if step.clipped}
+
+
+def _folder(place: Path) -> Path:
+    """A folder to write to, made where it is not there; FormatError for a link, which is not written through."""
+    if place.is_symlink():
+        raise FormatError("is a link, and is not written through", file=str(place), code="file-kind")
+    place.mkdir(exist_ok=True)
+    return place
+
+
+def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Names in order, as many at a time as what they are made into stays below `BATCH`, one at least."""
+    batch, held = list[str](), 0
+    for name, size in sizes.items():
+        if batch and held + size > BATCH:
+            yield batch
+            batch, held = [], 0
+        batch.append(name)
+        held += size
+    if batch:
+        yield batch
+
+
+def _check_room(folder: Path, disk: int) -> None:
+    """LimitError where memory or disk are short."""
+    free = shutil.disk_usage(folder).free
+    if free < disk:
+        raise LimitError(
+            "the disk has no room for this tier", file=str(folder), expected=f"{disk} bytes", found=f"{free} bytes",
+            code="disk", hint="Make room, or build a smaller tier.",
+        )  # fmt: skip
+    memory = available()
+    if memory is not None and memory < MEMORY:
+        raise LimitError(
+            "too little memory is available", file=str(folder), expected=f"{MEMORY} bytes", found=f"{memory} bytes",
+            code="memory", hint="Close other programs and build again: what was made is kept.",
+        )  # fmt: skip
+
+
+def available() -> int | None:
+    """Bytes of memory that can be had without swapping; None where the system does not say (Linux does)."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def _seal(folder: Path) -> None:
+    """Tiers of one file open without a look at the others while nothing changes."""
+    for tier in TIERS:
+        if tier.needs.endswith(SUFFIX) and (folder / tier.sentinel).exists():
+            seal.seal(folder, tier.label, tier.needs)
+
+
+def _touch(sentinel: Path) -> None:
+    """Everything before the sentinel reaches the disk before it."""
+    os.sync()
+    with atomic_file(sentinel):
+        pass

@@ -1,0 +1,71 @@
+"""Laying the four-bit codes of a tensor in panels: the arrays of the tier `squish_panels`, some rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from attrs import evolve
+from squish_codecs.panels import Panels
+
+from squish_core.api import Codes, File, FormatError, Params, Region, TensorSpec, dtypes, panels
+
+from ..read.dialects import PANELS, implementation, panels_params
+from ..read.npy import header
+from ..write.writer import shape_array
+
+LABELS = ("int4", "int4 q4", "int4 symmetric")
+
+
+def fits(spec: TensorSpec) -> bool:
+    """Whether it is a matrix whose own codes are of four bits, in groups that panels have."""
+    own = spec.encodings[0]
+    group = own.codec.params.get("group_size", 0)
+    return own.label in LABELS and len(spec.shape) > 1 and spec.elements > 0 and group > 0 and group % 32 == 0
+
+
+def key(file: File, spec: TensorSpec) -> str:
+    """The safe key of a tensor, from the name of its codes' file."""
+    (segment,) = spec.encodings[0].parts["data"].segments
+    return Path(file.index.files[segment.file].name).name.rpartition("__")[0]
+
+
+def lay(file: File, spec: TensorSpec, room: Path) -> dict[str, Path]:
+    """Write the arrays of a tensor that `fits`; returns suffix -> file, the codes last.
+
+    Scales and biases are of 16 bits where they all are exact in them, as those that came from other formats are.
+    """
+    own, rows = spec.encodings[0], dtypes.count(spec.shape[:-1])
+    matrix = evolve(spec, shape=(rows, spec.shape[-1]), encodings=())
+    stored = {role: file.array(evolve(part, shape=(rows, part.shape[-1]))) for role, part in own.parts.items()}
+    affine, given = implementation(own.codec), own.codec.params
+
+    def codes(region: Region) -> Codes | None:
+        return affine.codes(stored, matrix, given, region)
+
+    tries = (panels_params(given["group_size"], dtype, "offset" in own.parts) for dtype in ("f16", "f32"))
+    if not any(_write(matrix, params, codes, room) for params in tries):
+        raise FormatError(
+            "its codes have no panels", file=file.name, tensor=spec.name, found=str(own.codec), code="tier"
+        )
+    (room / "shape").write_bytes(shape_array(spec.shape))
+    roles = sorted(own.parts, key=lambda role: role == "data")
+    return {"shape": room / "shape", **{PANELS.files[role]: room / role for role in roles}}
+
+
+def _write(spec: TensorSpec, params: Params, codes: Callable[[Region], Codes | None], room: Path) -> bool:
+    """Whether the parts under these parameters hold all codes, scales and biases; they are written role by role."""
+    codec = Panels()
+    with ExitStack() as stack:
+        outs = {role: stack.enter_context((room / role).open("wb")) for role in codec.parts(spec, params)}
+        for role, (dtype, shape) in codec.parts(spec, params).items():
+            outs[role].write(header(dtype, shape))
+        for region in panels(spec.shape, codec.grain(spec, params), 4, whole_rows=True):
+            some = codes(region)
+            made = None if some is None else codec.from_codes(some, spec, params)
+            if made is None:
+                return False
+            for role, part in made[0].items():
+                outs[role].write(part.data)
+    return True

@@ -1,0 +1,194 @@
+"""Cache tiers: whole-model encodings beside the directory's own files, each with a sentinel.
+
+Panels, which are ours, first: they alone hold exactly the values of the directory's own files. Then in the order in
+which Squish loads them. A sentinel without its files, and files without their sentinel, are reported and otherwise
+ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from attrs import field, frozen
+from squish_codecs.affine.codec import Affine
+from squish_safetensors.header import Record, build, read_header
+
+from squish_core.api import (
+    DENSE,
+    CodecSpec,
+    Encoding,
+    FormatError,
+    Part,
+    Problem,
+    SquishError,
+    TensorError,
+    TensorSpec,
+)  # fmt: skip
+
+from ..read.dialects import PANELS, encoding
+from ..read.folder import Folder
+
+SUFFIX = ".safetensors"
+Held = tuple[Encoding, tuple[int, ...]]
+
+
+@frozen(kw_only=True)
+class Found:
+    """A tier that is there: `find` gives the encoding and the shape of a tensor by its name and its safe key;
+    `records`: all of them, where they lie in one file of dense tensors."""
+
+    tier: Tier
+    find: Callable[[str, str], Held | None]
+    records: Mapping[str, Record] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class Tier:
+    """A tier: its label, its sentinel, what must be there besides, and how its tensors are found. `of_all`: a tensor
+    that it lacks is worth a warning."""
+
+    label: str
+    sentinel: str
+    needs: str
+    open: Callable[[Folder, Tier], Found]
+    of_all: bool = True
+
+
+def read(folder: Folder, problems: list[Problem]) -> Iterator[Found]:
+    """Each tier that is complete, best first."""
+    for tier in TIERS:
+        ready, there = folder.has(tier.sentinel), _there(folder, tier)
+        if ready and there:
+            try:
+                yield tier.open(folder, tier)
+            except SquishError as error:
+                problems.append(_problem(tier, "error", f"cannot be read and is ignored: {error}"))
+        elif ready:
+            problems.append(_problem(tier, "warning", f"{tier.sentinel} is there without {tier.needs}"))
+        elif there:
+            problems.append(_problem(tier, "warning", f"is ignored: it was not finished ({tier.sentinel} is missing)"))
+
+
+def _there(folder: Folder, tier: Tier) -> bool:
+    if tier.needs.endswith("/"):
+        return any(name.endswith((".npy", ".npy.zst")) for name in folder.names(tier.needs[:-1]))
+    return folder.has(tier.needs)
+
+
+def _problem(tier: Tier, severity: str, message: str) -> Problem:
+    return Problem(code="tier", severity=severity, where=tier.label, message=f"the tier {tier.label} {message}")
+
+
+def _mlx(folder: Folder, tier: Tier) -> Found:
+    """An MLX checkpoint in a folder of its own: dense tensors, and triples of codes, scales and biases."""
+    place = tier.label
+    settings = folder.json(f"{place}/config.json", "configuration").get("quantization")
+    shards = [f"{place}/{name}" for name in sorted(folder.names(place)) if name.endswith(SUFFIX)]
+    if not shards:
+        raise FormatError("has no safetensors file", file=place, code="tier")
+    records = {name: record for shard in shards for name, record in _records(folder, shard).items()}
+
+    def find(name: str, key: str) -> Held | None:
+        base = name.removesuffix(".weight")
+        if name in records and f"{base}.scales" in records:
+            return _quantised(tier.label, name, base, records, settings)
+        return _dense(tier.label, name, records)
+
+    return Found(tier=tier, find=find)
+
+
+def _panels(folder: Folder, tier: Tier) -> Found:
+    """Four-bit codes in panels of sixteen rows: of the tensors that have such codes."""
+
+    def find(name: str, key: str) -> Held | None:
+        stem, suffixes = f"{tier.label}/{key}", PANELS.files
+        files = {role: stored for role, suffix in suffixes.items() if (stored := folder.find(f"{stem}__{suffix}"))}
+        if not files:
+            return None
+        stored = folder.find(f"{stem}__shape")
+        if stored is None or "data" not in files:
+            raise TensorError(f"{stem} has no {'__shape' if stored is None else '__codes'}", code="partner")
+        shape = folder.shape(stored, name)
+        return encoding(PANELS, name, shape, files, folder), shape
+
+    return Found(tier=tier, find=find)
+
+
+def _quantised(label: str, name: str, base: str, records: Mapping[str, Record], settings: Any) -> Held:
+    """Codes in u32 words, w = q * scale + bias; bits and group size as the configuration says."""
+    own = settings.get(base, settings) if isinstance(settings, dict) else {}
+    own = own if isinstance(own, dict) else settings
+    bits, group = own.get("bits"), own.get("group_size")
+    if f"{base}.biases" not in records or type(bits) is not int or not bits or type(group) is not int:
+        raise TensorError(
+            f"in the tier {label} has scales but no biases, or no bits and group_size in config.json", tensor=name,
+            code="tier",
+        )  # fmt: skip
+    parts = {
+        role: _part(stored, records)
+        for role, stored in (("data", name), ("scale", f"{base}.scales"), ("offset", f"{base}.biases"))
+    }
+    params = {"bits": bits, "group_size": group, "word": "u32", "offset": "bias", "scale_dtype": parts["scale"].dtype}
+    made = Encoding(codec=CodecSpec("affine", params), parts=parts, label=label)
+    words = parts["data"].shape
+    shape = (*words[:-1], words[-1] * 32 // bits) if words else ()
+    declared = Affine().parts(TensorSpec(name=name, shape=shape, dtype="f32"), params)
+    if declared != {role: (part.dtype, part.shape) for role, part in parts.items()}:
+        raise TensorError("has codes, scales and biases that do not fit each other", tensor=name, code="shape")
+    return made, shape
+
+
+def _weights(folder: Folder, tier: Tier) -> Found:
+    """One safetensors file of dense tensors."""
+    records = _records(folder, tier.needs)
+
+    def find(name: str, key: str) -> Held | None:
+        return _dense(tier.label, name, records)
+
+    return Found(tier=tier, find=find, records=records)
+
+
+def _finalized(folder: Folder, tier: Tier) -> Found:
+    """One dense array for each tensor."""
+
+    def find(name: str, key: str) -> Held | None:
+        stored = folder.find(f"{tier.label}/{key}")  # Squish's own keys are its names for these files, too
+        if stored is None:
+            return None
+        return Encoding(codec=DENSE, parts={"data": stored.raw()}, label=tier.label), stored.npy.shape
+
+    return Found(tier=tier, find=find)
+
+
+def _records(folder: Folder, path: str) -> Mapping[str, Record]:
+    source = folder.open(path)
+    try:
+        return read_header(source, folder.limits, folder.number(path, source.size)).records
+    except SquishError as error:
+        raise error.within(file=source.name) from None
+
+
+def _dense(label: str, name: str, records: Mapping[str, Record]) -> Held | None:
+    if name not in records:
+        return None
+    part = _part(name, records)
+    return Encoding(codec=DENSE, parts={"data": part}, label=label), part.shape
+
+
+def _part(name: str, records: Mapping[str, Record]) -> Part:
+    """What a record describes; TensorError where its dtype is not known."""
+    spec = build(name, records[name])
+    if not spec.encodings:
+        raise TensorError(f"{name} cannot be read: {spec.problem}", code="dtype")
+    return spec.encodings[0].parts["data"]
+
+
+TIERS = (
+    Tier(label=PANELS.label, sentinel=f"{PANELS.label}/.ready", needs=f"{PANELS.label}/", open=_panels, of_all=False),
+    Tier(label="squish_4bit", sentinel=".squish_4bit_ready", needs="squish_4bit/config.json", open=_mlx),
+    Tier(label="squish_3bit", sentinel=".squish_3bit_ready", needs="squish_3bit/config.json", open=_mlx),
+    Tier(label="squish_weights", sentinel=".squish_ready", needs="squish_weights.safetensors", open=_weights),
+    Tier(label="finalized", sentinel="finalized/.ready", needs="finalized/", open=_finalized),
+)
+LABELS = tuple(tier.label for tier in TIERS)

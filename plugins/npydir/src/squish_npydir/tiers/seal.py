@@ -1,0 +1,103 @@
+"""Seals of tiers: when a tier of one file was found to agree with the arrays that it was made from.
+
+While its seal holds, it is used without a look at the hundreds of files behind it, which are read when they are asked
+for. Anything that writes the manifest, adds, replaces or removes an array, finishes the directory anew or touches the
+tier breaks the seal, and so does copying: then everything is read and compared.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, overload
+
+from squish_core.api import FileRef, FormatError, LazyTensors, Limits, SquishError, TensorSpec, atomic_file, open_source
+from squish_core.api import open as open_model
+
+from ..read.folder import Folder
+from ..read.manifest import MANIFEST
+
+SEALS = "squish_seals.json"
+PLACE, READY = "tensors", "tensors/.manifest_ready"
+
+
+class Sealed(LazyTensors):
+    """The tensors of a sealed tier; what else holds them is read when a tensor's spec is asked for."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+class Files(Sequence[FileRef]):
+    """The files of an Index: those known so far, and those in further folders once one of them is asked for."""
+
+    def __init__(self, folder: Folder, places: Sequence[str]) -> None:
+        self._folder, self._places, self._lock = folder, list(places), threading.Lock()
+
+    def complete(self) -> None:
+        """Number the files of all folders."""
+        with self._lock:
+            while self._places:
+                place = self._places[-1]
+                for name in sorted(self._folder.names(place)):
+                    size, _ = self._folder.source.stat(f"{place}/{name}") or (0, 0)
+                    self._folder.number(f"{place}/{name}", size)
+                self._places.pop()
+
+    @overload
+    def __getitem__(self, number: int) -> FileRef: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[FileRef]: ...
+    def __getitem__(self, number: int | slice) -> FileRef | Sequence[FileRef]:
+        if not isinstance(number, int) or not 0 <= number < len(self._folder.refs):
+            self.complete()
+        return self._folder.refs[number]
+
+    def __bool__(self) -> bool:
+        return True  # the tier's own file is there
+
+    def __len__(self) -> int:
+        self.complete()
+        return len(self._folder.refs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (tuple(self),)
+
+
+def seal(path: Path, label: str, file: str) -> None:
+    """Write down how the files are, if opening finds no fault with them and the tier in `file` is the first."""
+    stated = _state(Folder(source=open_source(path), limits=Limits()), file)
+    with open_model(path, "npydir") as opened:
+        specs = opened.index.tensors
+        first = {spec.encodings[0].label for spec in specs.values() if spec.encodings}
+        if isinstance(specs, Sealed) or opened.problems or first != {label}:
+            return
+    with atomic_file(path / SEALS) as sink:
+        sink.write(json.dumps({label: stated}).encode())
+
+
+def holds(folder: Folder, label: str, file: str) -> bool:
+    """Whether the files are as they were when the tier was sealed."""
+    if not folder.has(SEALS):
+        return False
+    try:
+        stated = folder.json(SEALS, "list of seals").get(label)
+        return bool(stated) and stated == _state(folder, file)
+    except SquishError:
+        return False
+
+
+def changed(spec: TensorSpec) -> FormatError:
+    """The error for files that contradict their seal."""
+    return FormatError(
+        "other files than the tier's disagree with it, though it is sealed", tensor=spec.name, found=spec.problem,
+        code="changed", hint=f"Remove {SEALS} and open the directory again.",
+    )  # fmt: skip
+
+
+def _state(folder: Folder, file: str) -> str:
+    """Sizes and times of change of what a change of the directory would change; empty where there are none."""
+    found = [folder.source.stat(path) for path in (PLACE, READY, MANIFEST, file)]
+    return "" if None in found else json.dumps(found)

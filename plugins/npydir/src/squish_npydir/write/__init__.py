@@ -1,0 +1,1 @@
+"""What a directory holds of a tensor, and writing it."""

@@ -1,0 +1,130 @@
+"""How a directory would hold an encoding: which dialect has room for its codes, or why none has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from squish_codecs.affine.families import affine_form
+from squish_codecs.affine.scheme import Scheme
+
+from squish_core.api import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec
+
+from ..read.dialects import implementation
+from ..read.npy import WRITABLE
+
+
+def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
+    """The encoding with its dialect as label."""
+    codec = encoding.codec
+    if codec.id == "dense":
+        return _dense(spec, encoding)
+    if codec.id == "npydir.sqint2":
+        return Encoding(codec=codec, parts=_declared(spec, codec), label="sqint2")
+    if codec.id == "lowrank" and codec.inner is not None and _is_milo(codec.inner) and set(codec.params) == {"rank"}:
+        return Encoding(codec=codec, parts=_declared(spec, codec), label="int3 milo")
+    if codec.id == "awq" and codec.inner is not None:
+        return _awq(spec, codec.inner)
+    if encoding.label == "int3":  # a code a byte: which codes they are, only the dialect says
+        return Encoding(codec=codec, parts=_declared(spec, codec), label="int3")
+    form = affine_form(codec) if codec.id != "lowrank" else None
+    if form is not None:
+        codec = CodecSpec("affine", form)
+    place = {"affine": _affine, "palette": _palette}.get(codec.id)
+    if place is None:
+        return Refusal(why=f"a npy directory has no dialect for {codec}")
+    found = place(spec, codec)
+    if isinstance(found, Refusal):
+        return found
+    label, held = found
+    return Encoding(codec=held, parts=_declared(spec, held), label=label)
+
+
+def _dense(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
+    """As it is; bfloat16, which .npy lacks, as float32, which holds it."""
+    dtype = encoding.codec.params.get("dtype", spec.dtype)
+    wide = "f32" if dtype in ("bf16", "f8_e4m3", "f8_e5m2") else dtype
+    if wide not in WRITABLE:
+        return Refusal(why=f"a .npy file has no dtype {dtype}")
+    codec = DENSE if wide == spec.dtype else CodecSpec("dense", {"dtype": wide})
+    return Encoding(codec=codec, parts={"data": Part(dtype=wide, shape=spec.shape)}, label="passthrough")
+
+
+def _declared(spec: TensorSpec, codec: CodecSpec) -> dict[str, Part]:
+    declared = implementation(codec).parts(spec, codec.params)
+    return {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in declared.items()}
+
+
+def _is_milo(codec: CodecSpec) -> bool:
+    wanted = {"bits": 3, "group_size": 64, "axis": "flat", "offset": "zero_point", "offset_dtype": "f32"}
+    return codec.id == "affine" and codec.params == wanted
+
+
+def _affine(spec: TensorSpec, codec: CodecSpec) -> tuple[str, CodecSpec] | Refusal:
+    """The dialect by width and kind of offset; whether the codes fit it exactly is decided on the data."""
+    if _is_milo(codec):
+        return "int3 milo", codec
+    scheme = Scheme.of(codec.params)
+    group = _group(spec, scheme)
+    if isinstance(group, Refusal):
+        return group
+    plain = scheme.offset == "none"
+    if scheme.bits > 4 and plain:
+        label, each, params = "int8", 1, {"bits": 8, "word": "i8"}
+        group = 0 if group == _columns(spec) else group
+    elif scheme.bits > 4:
+        return Refusal(why=f"a npy directory has codes of {scheme.bits} bits only without offsets")
+    elif plain:
+        label, each, params = "int4 symmetric", 2, {"bits": 4, "zero": 7}
+    elif scheme.bits <= 2:
+        label, each, params = "int2", 4, {"bits": 2, "offset": "bias"}
+    else:
+        label, each, params = "int4", 2, {"bits": 4, "offset": "bias"}
+    return _placed(spec, label, each, "affine", {**params, "group_size": group})
+
+
+def _awq(spec: TensorSpec, inner: CodecSpec) -> Encoding | Refusal:
+    """Factors of columns over four-bit codes with offsets; these factors have no other place."""
+    found = _affine(spec, inner) if inner.id == "affine" else Refusal(why=str(inner))
+    if isinstance(found, Refusal) or found[0] != "int4" or not spec.shape:
+        return Refusal(why=f"a npy directory has awq around int4 only, not around {inner}")
+    codec = CodecSpec("awq", inner=found[1])
+    return Encoding(codec=codec, parts=_declared(spec, codec), label="int4 awq")
+
+
+def _palette(spec: TensorSpec, codec: CodecSpec) -> tuple[str, CodecSpec] | Refusal:
+    """NF4 with a scale for each group; that a stored table is NF4's is decided on the data."""
+    from squish_codecs.palette.tables import Tables
+
+    tables = Tables.of(codec.params)
+    group = _group(spec, tables.scheme)
+    if tables.scheme.bits != 4 or not tables.scaled or tables.scheme.offset != "none":
+        return Refusal(why="a npy directory has palettes of NF4 with scales only")
+    if isinstance(group, Refusal):
+        return group
+    return _placed(spec, "nf4", 2, "palette", {"bits": 4, "table": "nf4", "scale_dtype": "f32", "group_size": group})
+
+
+def _placed(
+    spec: TensorSpec, label: str, each: int, codec: str, params: dict[str, Any]
+) -> tuple[str, CodecSpec] | Refusal:
+    columns = _columns(spec)
+    if columns % each:
+        return Refusal(why=f"{label} needs a multiple of {each} columns, and there are {columns}")
+    return label, CodecSpec(codec, params if spec.shape else {**params, "axis": "flat"})
+
+
+def _columns(spec: TensorSpec) -> int:
+    return spec.shape[-1] if spec.shape else 1
+
+
+def _group(spec: TensorSpec, scheme: Scheme) -> int | Refusal:
+    """Columns of one scale."""
+    columns = _columns(spec)
+    size = scheme.group_size
+    if not scheme.flat and scheme.upright.group_axis != -1:
+        return Refusal(why="a npy directory has groups of columns, and these are of rows")
+    if scheme.flat and (not size or columns % size):
+        if spec.elements == columns:
+            return columns
+        return Refusal(why="a npy directory has groups of columns, and these cross rows")
+    return size or columns

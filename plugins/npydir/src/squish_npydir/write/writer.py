@@ -1,0 +1,98 @@
+"""Writing a directory: arrays, the manifest, what Squish's own bookkeeping knows, the sentinel last."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from squish_safetensors.folder import ASSETS
+
+from squish_core.api import Layout, Outgoing, Part, Sink, TensorSpec, dropped_assets, dropped_metadata, dtypes
+
+from ..read.dialects import DIALECTS
+from ..read.npy import header
+
+FILES = {dialect.label: dialect.files for dialect in DIALECTS}
+ROWS = frozenset(FILES) - {"passthrough", "int3 milo", "sqint2"}
+STATS = (
+    "base_model_dir_name", "quant_mode", "quant_label", "n_quantized", "n_passthrough", "orig_f32_bytes",
+    "compressed_bytes", "on_disk_bytes", "compression_ratio", "shards_deleted", "source_bytes_reclaimed", "elapsed_s",
+)  # fmt: skip
+PLAIN = re.compile(r"[A-Za-z0-9_-]{1,200}")
+
+
+def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int]) -> Layout:
+    """Bytes of all files, and what has no place."""
+    size = sum(len(part) for _, part in _papers(specs, meta))
+    for spec in specs:
+        encoding = spec.encodings[0]
+        parts = encoding.parts.items()
+        size += sum(len(_header(encoding.label, role, part)) + part.nbytes for role, part in parts)
+        size += len(shape_array(spec.shape))
+    dropped = (
+        *dropped_metadata(key for key in meta if key not in STATS),
+        *dropped_assets(name for name in assets if name not in ASSETS),
+    )
+    return Layout(size=size + sum(assets[name] for name in assets if name in ASSETS), dropped=dropped)
+
+
+def write(sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> None:
+    """The whole directory."""
+    specs = [tensor.spec for tensor in tensors]
+    for tensor, key in zip(tensors, keys(spec.name for spec in specs).values()):
+        label = tensor.spec.encodings[0].label
+        for role, stream in tensor.parts.items():
+            with sink.member(f"{key}__{FILES[label][role]}.npy", "tensors") as member:
+                member.write(_header(label, role, stream.part))
+                stream.write_to(member)
+        with sink.member(f"{key}__shape.npy", "tensors") as member:
+            member.write(shape_array(tensor.spec.shape))
+    for name, data in assets.items():
+        if name in ASSETS:
+            with sink.member(name) as member:
+                member.write(data)
+    for name, paper in _papers(specs, meta):
+        with sink.member(name) as member:
+            member.write(paper)
+    sink.sentinel(".manifest_ready", "tensors")
+
+
+def keys(names: Iterable[str]) -> dict[str, str]:
+    """Name -> safe key: dots become double underscores, and what is not plain or would be there twice gets a digest."""
+    made: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in names:
+        key = name.replace(".", "__")
+        if not PLAIN.fullmatch(key) or key.casefold() in taken:
+            from hashlib import sha256
+
+            digest = sha256(name.encode()).hexdigest()[:16]
+            key = f"{re.sub('[^A-Za-z0-9_-]', '_', key)[:150]}_{digest}"
+        taken.add(key.casefold())
+        made[name] = key
+    return made
+
+
+def _header(label: str, role: str, part: Part) -> bytes:
+    """The header of an array as Squish shapes it: rows of codes as a matrix, scales of whole rows without an axis."""
+    shape = part.shape
+    if label in ROWS:
+        shape = (dtypes.count(shape[:-1]), shape[-1]) if len(shape) > 1 else (1, dtypes.count(shape))
+        if label == "int8" and role == "scale" and shape[1] == 1:
+            shape = shape[:1]
+    return header(part.dtype, shape)
+
+
+def shape_array(shape: tuple[int, ...]) -> bytes:
+    """The file of a tensor's logical shape."""
+    return header("i64", (len(shape),)) + b"".join(size.to_bytes(8, "little") for size in shape)
+
+
+def _papers(specs: Iterable[TensorSpec], meta: Mapping[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """The statistics that came along, and the manifest."""
+    stats = {key: meta[key] for key in STATS if isinstance(meta.get(key), (str, int, float))}
+    if stats:
+        yield "stats.json", json.dumps(stats, indent=2).encode()
+    yield "manifest.json", json.dumps(keys(spec.name for spec in specs), indent=2).encode()

@@ -1,0 +1,1 @@
+"""Shared by formats that live inside safetensors."""

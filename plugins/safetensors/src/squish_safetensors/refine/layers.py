@@ -1,0 +1,236 @@
+"""For formats inside safetensors: layers that are stored as several tensors, and the JSON files beside them."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from attrs import evolve, frozen
+
+from squish_core.api import (
+    DENSE,
+    Codec,
+    CodecError,
+    CodecSpec,
+    Encoding,
+    FormatError,
+    Index,
+    Limits,
+    Outgoing,
+    Part,
+    Problem,
+    Source,
+    SquishError,
+    Stream,
+    TensorSpec,
+    check_shape,
+    dtypes,
+)
+
+from ..folder import CONFIG, LONGEST_ENTRY, read_json
+from ..strict_json import loads
+
+_ANY_RANK = Limits(rank=sys.maxsize)
+"""For shapes that a codec is asked about: the rank is checked in `refine`, with the limits of the caller."""
+Parts = Mapping[str, Part]
+Make = Callable[[str, Parts], TensorSpec]
+"""A layer's tensor from the layer's name and its parts by suffix; raises SquishError where they do not fit."""
+
+
+@frozen
+class Files:
+    """An Index of safetensors and the source it was read from: small parts and JSON assets by name."""
+
+    index: Index
+    source: Source
+    limits: Limits
+
+    def read(self, part: Part, what: str) -> bytes:
+        """The bytes of a small part; `what` names it in errors."""
+        return b"".join(self.file(segment.file).read(segment.offset, segment.length, what) for segment in part.segments)
+
+    def json(self, name: str) -> dict[str, Any]:
+        """The object in an asset; {} if it is not there, or cannot be read, which the container has reported."""
+        asset = self.index.assets.get(name)
+        if asset is None:
+            return {}
+        try:
+            return read_json(self.file(asset.segments[0].file), name, self.limits)
+        except SquishError:
+            return {}
+
+    def file(self, number: int) -> Source:
+        """A file of the Index by its number."""
+        name = self.index.files[number].name
+        return self.source if not self.source.is_dir and name == self.source.filename else self.source.member(name)
+
+
+def collect(
+    tensors: Mapping[str, TensorSpec], suffixes: Iterable[str], *, bases: Sequence[str] = (".weight",),
+    beside: Iterable[str] = (), packed: Iterable[str] = (),
+) -> dict[str, dict[str, Part]]:  # fmt: skip
+    """Layers by name, their parts by suffix. `<layer><base>` is a plain tensor where none of `suffixes` is there,
+    unless its dtype is one of `packed`: values that mean nothing without the parts that are missing then. Suffixes
+    `beside` belong to a layer that there is, and are plain tensors otherwise."""
+    key = frozenset(suffixes)
+    every = sorted({*key, *beside, *bases}, key=len, reverse=True)
+    pattern = re.compile(f"(.*?)({'|'.join(map(re.escape, every))})", re.DOTALL)
+    found: dict[str, dict[str, Part]] = {}
+    for name, spec in tensors.items():
+        split = pattern.fullmatch(name)
+        if split:
+            found.setdefault(split[1], {})[split[2]] = stored_part(spec)
+    return {
+        layer: parts
+        for layer, parts in found.items()
+        if key.intersection(parts) or any(base in parts and parts[base].dtype in packed for base in bases)
+    }  # fmt: skip
+
+
+def refine(
+    files: Files, name: str, version: str, layers: Mapping[str, Parts], make: Make, problems: Iterable[Problem], *,
+    bases: Sequence[str] = (".weight",),
+) -> Index:  # fmt: skip
+    """The Index with each layer's tensors replaced by one, in the place of the first of them.
+
+    A layer that `make` refuses becomes a tensor `<layer><base>` without an encoding, with the first base where none is
+    there: its parts are extras, and a Problem says why.
+    """
+    index = files.index
+    owner = {layer + suffix: layer for layer, parts in layers.items() for suffix in parts}
+    found = list(problems)
+    tensors: dict[str, TensorSpec] = {}
+    done: set[str] = set()
+    for stored, plain in index.tensors.items():
+        layer = owner.get(stored)
+        if layer in done:
+            continue
+        spec = plain
+        if layer is not None:
+            done.add(layer)
+            base = next((each for each in bases if each in layers[layer]), bases[0])
+            spec = _made(make, layer, layers[layer], layer + base, found, files.limits)
+        if tensors.setdefault(spec.name, spec) is not spec:
+            message = "is stored twice, quantised and as it is; the second one is left out"
+            found.append(Problem(code="duplicate", severity="error", where=spec.name, message=message))
+    return evolve(index, format=name, version=version, tensors=tensors, problems=(*index.problems, *found))
+
+
+def _made(
+    make: Make, layer: str, parts: Parts, name: str, problems: list[Problem], limits: Limits
+) -> TensorSpec:  # fmt: skip
+    try:
+        spec = make(layer, parts)
+        check_shape(spec.shape, limits, tensor=spec.name)
+        return spec
+    except SquishError as error:
+        code = error.code or "layer"
+        problems.append(Problem(code=code, severity="error", where=name, message=str(error.within(tensor=name))))
+        first = next(iter(parts.values()))
+        extras = {suffix.lstrip(".") or "data": part for suffix, part in parts.items()}
+        return TensorSpec(
+            name=name, shape=first.shape, dtype="unknown", extras=extras, problem=str(error).rstrip(".")
+        )  # fmt: skip
+
+
+def encoded(
+    name: str, shape: Iterable[int], spec: CodecSpec, codec: Codec, parts: Mapping[str, tuple[str, Part]],
+    extras: Parts | None = None, dtype: str = "f32",
+) -> TensorSpec:  # fmt: skip
+    """A tensor under `spec`; `parts` maps roles to the stored field's name and the part. The codec says what each must
+    be, FormatError naming the field where it is not."""
+    spread = check_shape(tuple(shape), _ANY_RANK, tensor=name)
+    made = TensorSpec(name=name, shape=spread, dtype=dtype)
+    try:
+        wanted = codec.parts(made, spec.params)
+    except CodecError as error:
+        raise FormatError(
+            f"does not fit what is declared: {error.message}", tensor=name, expected=error.expected, found=error.found,
+            code=error.code,
+        ) from None  # fmt: skip
+    for role, (kind, dims) in wanted.items():
+        field, part = parts[role]
+        if (part.dtype, part.shape) != (kind, tuple(dims)):
+            raise FormatError(
+                "does not fit what is declared", tensor=name, part=field, expected=f"{kind} {list(dims)}",
+                found=f"{part.dtype} {list(part.shape)}", code="shape",
+                hint="The configuration and the tensors belong to different models, or a file is damaged.",
+            )  # fmt: skip
+    held = {role: parts[role][1] for role in wanted}
+    encodings = (Encoding(codec=spec, parts=held),)
+    return TensorSpec(name=name, shape=spread, dtype=dtype, encodings=encodings, extras=extras or {})
+
+
+def need(parts: Parts, suffix: str, allowed: Iterable[str], *, rank: int | None = None) -> Part:
+    """A part of a layer that must be there with one of these dtypes; FormatError naming it."""
+    part = parts.get(suffix)
+    field = suffix.lstrip(".")
+    if part is None:
+        raise FormatError(
+            "is missing", part=field, expected=field, found=", ".join(each.lstrip(".") for each in parts),
+            code="missing", hint="It may be in a shard that is missing.",
+        )  # fmt: skip
+    if part.dtype not in allowed or (rank is not None and len(part.shape) != rank):
+        axes = "" if rank is None else f" of rank {rank}"
+        raise FormatError(
+            "has another dtype or shape than the format", part=field, expected=" or ".join(allowed) + axes,
+            found=f"{part.dtype} {list(part.shape)}", code="dtype",
+        )  # fmt: skip
+    return part
+
+
+def viewed(part: Part, dtype: str, shape: Iterable[int]) -> Part:
+    """The same bytes as an array of another dtype and shape of the same size."""
+    if (part.dtype, part.shape) == (dtype, shape):
+        return part
+    seen = evolve(part, dtype=dtype, shape=tuple(shape))
+    if dtypes.bits(dtype) * dtypes.count(seen.shape) != 8 * part.nbytes:
+        raise FormatError(
+            "has another size than declared", expected=f"{dtype} {list(seen.shape)}",
+            found=f"{part.dtype} {list(part.shape)}", code="size",
+        )  # fmt: skip
+    return seen
+
+
+def names_nothing(override: str) -> Problem:
+    """The finding about settings for some layers, shown as the file states them, where no quantised layer has them."""
+    message = "has settings of its own, and names no quantised layer"
+    return Problem(code="override", severity="note", where=override[:80], message=message)
+
+
+def stored_part(spec: TensorSpec) -> Part:
+    """The one part of a stored tensor; its dtype is the tensor's, also where the container has packed bytes."""
+    parts = spec.encodings[0].parts if spec.encodings else spec.extras
+    return next(iter(parts.values()))
+
+
+def bare(parts: Parts) -> dict[str, Part]:
+    """Parts as a target's encoding declares them: without where they lie."""
+    return {role: Part(dtype=part.dtype, shape=part.shape) for role, part in parts.items()}
+
+
+def lowered(tensor: Outgoing, fields: Iterable[tuple[str, str, tuple[int, ...], str | bytes]]) -> list[Outgoing]:
+    """A layer on its way out as the tensors that are stored of it: (name, dtype, shape, role or bytes) of each."""
+    made = []
+    for name, dtype, shape, data in fields:
+        part = Part(dtype=dtype, shape=shape)
+        spec = TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),))
+        stream = tensor.parts[data] if isinstance(data, str) else Stream(part, partial(iter, (data,)))
+        made.append(Outgoing(spec, {"data": stream}))
+    return made
+
+
+def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, bytes]:
+    """The assets with a config.json that `change` makes of theirs, of {} if there is none."""
+    try:
+        config = loads(bytes(assets.get(CONFIG, b"{}")), CONFIG, Limits(), piece=LONGEST_ENTRY, constants=True)
+    except SquishError as error:
+        raise FormatError(
+            f"the config of the source cannot be read: {error.message}", part=CONFIG, offset=error.offset,
+            expected=error.expected, found=error.found, code="json", hint="Mend it, or fetch it again.",
+        ) from None  # fmt: skip
+    return {**assets, CONFIG: (json.dumps(change(config), ensure_ascii=False, indent=4) + "\n").encode()}

@@ -1,0 +1,1 @@
+"""From bytes to an Index, one module a section."""

@@ -1,0 +1,259 @@
+"""Tensor blocks: self-delimiting runs with a magic each (specification 5; profile P2, P3, P4, P5)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from attrs import field, frozen
+
+from squish_core.api import Source
+
+from ..findings import Findings
+
+ALIGNMENT = 64
+TCAW = struct.Struct("<4sIIIBBBBQQ")
+NPCL_DTYPES = {0: "f32", 1: "f16", 2: "bf16"}
+NPCL_RANK = 8
+
+# code -> footprint: the specification's own enumeration, and every footprint as x<<4 | y
+FOOTPRINTS = {0x04: (4, 4), 0x05: (5, 5), 0x06: (6, 6), 0x08: (8, 5), 0x0A: (10, 10), 0x0C: (12, 12)} | {
+    x << 4 | y: (x, y)
+    for x, y in (
+        (4, 4), (5, 4), (5, 5), (6, 5), (6, 6), (8, 5), (8, 6), (8, 8), (10, 5), (10, 6), (10, 8), (10, 10),
+        (12, 10), (12, 12),
+    )
+}  # fmt: skip
+
+
+@frozen(kw_only=True)
+class Block:
+    """One tensor block: where it starts, where its data lies, and what its header says."""
+
+    kind: str
+    start: int
+    data: int
+    length: int
+    shape: tuple[int, ...]
+    facts: dict[str, int] = field(factory=dict)
+    problem: str | None = None
+
+    @property
+    def end(self) -> int:
+        """First byte after the block."""
+        return self.data + self.length
+
+    @property
+    def elements(self) -> int:
+        """Number of weights."""
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+class _At(NamedTuple):
+    """Where a block header is being read."""
+
+    source: Source
+    start: int
+    end: int
+    found: Findings
+    where: str
+
+    def words(self, count: int, offset: int = 4) -> tuple[int, ...] | None:
+        """u32 words after the magic; None (and a finding) when the section ends before them."""
+        if self.start + offset + 4 * count > self.end:
+            self.found.error(
+                "P2", self.where, "a block header runs past its section", kind="truncated", offset=self.start,
+                expected=f"{offset + 4 * count} bytes", found=f"{self.end - self.start} bytes",
+            )  # fmt: skip
+            return None
+        return struct.unpack(f"<{count}I", self.source.read(self.start + offset, 4 * count))
+
+
+def _packed(bits: int) -> Callable[[_At], Block | None]:
+    header = 3 if bits == 2 else 2
+    kind = f"INT{bits}"
+
+    def parse(at: _At) -> Block | None:
+        words = at.words(header)
+        if words is None:
+            return None
+        rows, columns, *rest = words
+        facts = {"sub_block_len": rest[0]} if rest else {}
+        if rest and rest[0] == 0:
+            at.found.error("P3", at.where, "sub_block_len is 0", offset=at.start + 12, expected="1 or more", found=0)
+            return None
+        length = -(-rows * columns * bits // 8)
+        return Block(
+            kind=kind, start=at.start, data=at.start + 4 + 4 * header, length=length, shape=(rows, columns), facts=facts
+        )
+
+    return parse
+
+
+def _npcl(at: _At) -> Block | None:
+    words = at.words(2)
+    if words is None:
+        return None
+    code, rank = words
+    if rank > NPCL_RANK:
+        at.found.error(
+            "P4", at.where, "too many dimensions", offset=at.start + 8, expected=f"at most {NPCL_RANK}", found=rank
+        )
+        return None
+    shape = at.words(rank, 12)
+    if shape is None:
+        return None
+    dtype = NPCL_DTYPES.get(code)
+    data = at.start + 12 + 4 * rank
+    width = {"f32": 4, "f16": 2, "bf16": 2, None: 0}[dtype]
+    length = width
+    for size in shape:
+        length *= size
+    if dtype is None:
+        # The size of an unknown type is unknown: the block is taken to fill the rest of its section.
+        return Block(
+            kind="NPCL", start=at.start, data=data, length=at.end - data, shape=shape, facts={"dtype_code": code},
+            problem=f"dtype_code {code} is not known (0 f32, 1 f16, 2 bf16) [P4]",
+        )  # fmt: skip
+    return Block(kind="NPCL", start=at.start, data=data, length=length, shape=shape, facts={"dtype_code": code})
+
+
+def _astw(at: _At) -> Block | None:
+    words = at.words(3)
+    if words is None:
+        return None
+    width, height, code = words
+    footprint = FOOTPRINTS.get(code)
+    if footprint is None or not width or not height:
+        what = "unknown footprint" if footprint is None else "a texture has no area"
+        found = f"{code:#x}" if footprint is None else f"{width}x{height}"
+        at.found.error("P5", at.where, what, offset=at.start + 4, found=found)
+        return None
+    length = -(-width // footprint[0]) * -(-height // footprint[1]) * 16
+    return Block(
+        kind="ASTW", start=at.start, data=at.start + 16, length=length, shape=(height, width),
+        facts={"x": footprint[0], "y": footprint[1]},
+    )  # fmt: skip
+
+
+def _tcaw(at: _At) -> Block | None:
+    if at.words(TCAW.size // 4 - 1) is None:
+        return None
+    _, rows, word_width, columns, dtype, base, planes, zero, high, full = TCAW.unpack(
+        at.source.read(at.start, TCAW.size)
+    )
+    planes_at = aligned(at.start + TCAW.size)
+    plane = rows * -(-columns // 64) * 8
+    high_at = planes_at + 3 * plane
+    full_at = high_at + high + high % 2
+    problem = None
+    if (word_width, dtype, planes) != (64, 2, 3):
+        problem = f"word width {word_width}, dtype {dtype} and {planes} planes are not decodable (64, 2, 3 are) [P5]"
+    if base > 248 or high + full != rows * columns:
+        at.found.error(
+            "P5", at.where, "the counts of values do not fit the shape" if base <= 248 else "base_exponent is over 248",
+            offset=at.start + 17 if base > 248 else at.start + 20,
+            expected="at most 248" if base > 248 else rows * columns, found=base if base > 248 else high + full,
+        )  # fmt: skip
+        return None
+    if zero:
+        at.found.warn("P5", at.where, "a reserved byte is not zero", offset=at.start + 19, expected=0, found=zero)
+    return Block(
+        kind="TCAW", start=at.start, data=planes_at, length=full_at + 2 * full - planes_at, shape=(rows, columns),
+        facts={
+            "base_exponent": base, "plane": plane, "high_at": high_at, "high": high, "full_at": full_at, "full": full,
+        },
+        problem=problem,
+    )  # fmt: skip
+
+
+KINDS: dict[bytes, Callable[[_At], Block | None]] = {
+    b"INT4": _packed(4), b"INT2": _packed(2), b"NPCL": _npcl, b"ASTW": _astw, b"TCAW": _tcaw,
+}  # fmt: skip
+BITS = {"INT4": 4, "INT2": 2}
+FLAG_OF = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "NPCL": None}
+
+
+def aligned(position: int) -> int:
+    """The next multiple of 64."""
+    return -(-position // ALIGNMENT) * ALIGNMENT
+
+
+def parse_run(
+    source: Source, start: int, end: int, flags: frozenset[str], found: Findings, where: str, most: int
+) -> tuple[list[Block], int]:
+    """Blocks from `start`, with zero padding between, up to `end` or to where none follows; and that position.
+
+    `flags` are those whose blocks are allowed; `most` blocks.
+    """
+    blocks: list[Block] = []
+    position = start
+    while position < end:
+        position = skip_zeros(source, position, end)
+        if position == end:
+            break
+        magic = source.read(position, min(4, end - position))
+        parse = KINDS.get(magic)
+        if parse is None:
+            break
+        block = parse(_At(source, position, end, found, where))
+        if block is None:
+            return blocks, end
+        if block.end > end:
+            found.error(
+                "P2", where, f"a {block.kind} block runs past its section", kind="truncated", offset=block.start,
+                expected=f"{block.end - block.start} bytes", found=f"{end - block.start} bytes",
+            )  # fmt: skip
+            return blocks, end
+        needed = FLAG_OF[block.kind]
+        if needed and needed not in flags:
+            found.error(
+                "P2", where, f"a {block.kind} block, but the flag {needed} is not set", offset=block.start,
+                expected=f"flag {needed}", found=", ".join(sorted(flags)) or "no flags",
+            )  # fmt: skip
+        _check_spare(source, block, found, where)
+        blocks.append(block)
+        position = block.end
+        if len(blocks) > most:
+            found.error("P2", where, "too many tensor blocks", offset=position, expected=f"at most {most}")
+            return blocks, end
+    return blocks, position
+
+
+def _check_spare(source: Source, block: Block, found: Findings, where: str) -> None:
+    """Bits and bytes of a block that hold nothing are zero."""
+    used = block.elements * BITS.get(block.kind, 0) % 8
+    if used and source.read(block.end - 1, 1)[0] >> used:
+        found.warn("P3", where, f"spare bits of an {block.kind} block are set", offset=block.end - 1)
+    if block.kind == "TCAW" and block.problem is None:
+        facts = block.facts
+        for start, end in ((block.start + TCAW.size, block.data), (facts["high_at"] + facts["high"], facts["full_at"])):
+            at = skip_zeros(source, start, end)
+            if at < end:
+                found.warn("P5", where, "padding inside a TCAW block is not zero", offset=at)
+
+
+def find_section(source: Source, magic: bytes, position: int, end: int, offsets: Iterable[int] = ()) -> int:
+    """Start of the section with this magic after zero padding of any length (P2); `position` where there is none.
+
+    Padding that is not zero hides no section: it also starts where an offset points, or at the next multiple of 64.
+    """
+    pointed = [offset for offset in offsets if offset >= position]
+    candidates = (skip_zeros(source, position, end), *([min(pointed)] if pointed else ()), aligned(position))
+    return next((at for at in candidates if at + 4 <= end and source.read(at, 4) == magic), position)
+
+
+def skip_zeros(source: Source, start: int, end: int) -> int:
+    """Position of the first byte that is not zero, or `end`; reads in small steps first."""
+    step = 64
+    while start < end:
+        piece = source.read(start, min(step, end - start))
+        rest = piece.lstrip(b"\0")
+        if rest:
+            return start + len(piece) - len(rest)
+        start, step = start + len(piece), min(step * 4, 1 << 20)
+    return end

@@ -1,0 +1,193 @@
+"""The CoreML appendix: a zip that is checked entry by entry before anyone unpacks it (specification 9; profile P8)."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+import zlib
+from typing import Any
+
+from attrs import frozen
+
+from squish_core.api import Limits, Source
+
+from ..findings import Findings
+from .blocks import skip_zeros
+
+MAGIC, MOST_ENTRIES, RATIO, TOTAL = b"ANLX", 100_000, 1000, 64 << 30
+_LOCAL = struct.Struct("<4s5H3I2H")
+_TAIL, _MOST_DIRECTORY = 22 + 20 + 0xFFFF, 16 << 20
+
+
+@frozen(kw_only=True)
+class Appendix:
+    """The zip's place and the names in it."""
+
+    offset: int
+    length: int
+    names: tuple[str, ...]
+
+
+class _View(io.RawIOBase):
+    """The zip's bytes as a file, so that its directory is read without the rest."""
+
+    def __init__(self, source: Source, offset: int, length: int) -> None:
+        self._source, self._offset, self._length, self._position = source, offset, length, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = max(0, offset + (0, self._position, self._length)[whence])
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        count = max(0, min(len(buffer), self._length - self._position))
+        buffer[:count] = self._source.read(self._offset + self._position, count)
+        self._position += count
+        return count
+
+
+def read_appendix(source: Source, at: int, limits: Limits, found: Findings) -> Appendix | None:
+    """The appendix at `at`; None when there is none (a warning) or it is bad (an error of the appendix alone)."""
+    if at + 12 > source.size or source.read(at, 4) != MAGIC:
+        found.warn(
+            "P8", "CoreML appendix", "the flag ANE_COREML is set, but there is no appendix", offset=at, expected=MAGIC
+        )
+        return None
+    (length,) = struct.unpack("<Q", source.read(at + 4, 8))
+    stop = at + 12 + length
+    if not stop <= source.size <= stop + 63 or skip_zeros(source, stop, source.size) < source.size:
+        found.error(
+            "P8", "CoreML appendix", "does not end with the file, but for 63 zero bytes", offset=at + 4,
+            expected=source.size - at - 12, found=length,
+        )  # fmt: skip
+        return None
+    try:
+        _check_directory(source, at + 12, length)
+        with zipfile.ZipFile(open_view(source, at + 12, length)) as archive:
+            entries = archive.infolist()
+            _check(entries, limits, found, at)
+            for entry in entries:
+                if found.first is None:
+                    _check_local(source, at + 12, length, entry, found)
+    except (
+        zipfile.BadZipFile,
+        ValueError,
+        NotImplementedError,
+        EOFError,
+        struct.error,
+        OSError,
+        UnicodeError,
+    ) as error:
+        found.error("P8", "CoreML appendix", f"is not a sound zip archive: {error}", offset=at + 12)
+    if found.first is not None:
+        return None
+    return Appendix(offset=at + 12, length=length, names=tuple(entry.filename for entry in entries))
+
+
+def _check_directory(source: Source, offset: int, length: int) -> None:
+    """ValueError where the directory alone, which zipfile takes whole into memory, is larger than any package's."""
+    tail = source.read(offset + length - min(length, _TAIL), min(length, _TAIL))
+    at = tail.rfind(b"PK\5\6")
+    size = int.from_bytes(tail[at + 12 : at + 16], "little") if at >= 0 else 0
+    if tail[max(at - 20, 0) :].startswith(b"PK\6\7"):
+        (record,) = struct.unpack_from("<Q", tail, at - 12)
+        size = int.from_bytes(source.read(offset + record + 40, 8), "little") if record + 48 <= length else size
+    if size > _MOST_DIRECTORY:
+        raise ValueError(f"its directory has {size} bytes, more than {_MOST_DIRECTORY}")
+
+
+def open_view(source: Source, offset: int, length: int) -> io.BufferedReader:
+    """A range of a source as a binary file."""
+    return io.BufferedReader(_View(source, offset, length))
+
+
+def check_contents(source: Source, appendix: Appendix, found: Findings) -> None:
+    """CRC of every entry, unpacked in pieces and never to disk."""
+    with zipfile.ZipFile(open_view(source, appendix.offset, appendix.length)) as archive:
+        for entry in archive.infolist():
+            try:
+                with archive.open(entry) as file:
+                    while file.read(1 << 20):
+                        pass
+            except (
+                zipfile.BadZipFile,
+                zlib.error,
+                EOFError,
+                NotImplementedError,
+                RuntimeError,
+                ValueError,
+                OSError,
+            ) as error:
+                found.error("P8", f"CoreML appendix/{entry.filename}", f"cannot be unpacked: {error}")
+
+
+def _check(entries: list[zipfile.ZipInfo], limits: Limits, found: Findings, at: int) -> None:
+    seen: set[str] = set()
+    where, total = "CoreML appendix", 0
+    if len(entries) > MOST_ENTRIES:
+        found.error("P8", where, "too many entries", offset=at, expected=f"at most {MOST_ENTRIES}", found=len(entries))
+        return
+    for entry in entries:
+        name = entry.orig_filename
+        total += entry.file_size
+        kind = entry.external_attr >> 28
+        wrong = (
+            "a path that is not plain" if not _plain(name)
+            else "a duplicate name" if name.rstrip("/").casefold() in seen
+            else "encryption" if entry.flag_bits & 0x41
+            else "a link or device" if entry.create_system == 3 and kind not in (0, 4, 8)
+            else "an unknown compression" if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+            else f"a ratio over {RATIO}" if entry.file_size > RATIO * max(entry.compress_size, 1)
+            else "two sizes though stored" if not entry.compress_type and entry.file_size != entry.compress_size
+            else None
+        )  # fmt: skip
+        seen.add(name.rstrip("/").casefold())
+        if wrong:
+            found.error("P8", f"{where}/{name[:80]}", f"has {wrong}", offset=at + 12 + entry.header_offset)
+            return
+    if total > min(TOTAL, limits.decoded):
+        found.error(
+            "P8",
+            where,
+            "would unpack to too much",
+            offset=at,
+            expected=f"at most {min(TOTAL, limits.decoded)} bytes",
+            found=total,
+        )
+
+
+def _plain(name: str) -> bool:
+    parts = name.removesuffix("/").split("/")
+    return (
+        "\\" not in name and "\0" not in name and ":" not in name and len(name) <= 1024
+        and all(part not in ("", ".", "..") for part in parts)
+    )  # fmt: skip
+
+
+def _check_local(source: Source, start: int, length: int, entry: zipfile.ZipInfo, found: Findings) -> None:
+    """The local header says the same as the central directory, and the data lies inside."""
+    where, at = f"CoreML appendix/{entry.filename}", entry.header_offset
+    if at < 0 or at + _LOCAL.size > length:
+        found.error("P8", where, "its local header lies outside the archive", offset=start + max(at, 0))
+        return
+    magic, _, flags, method, _, _, crc, packed, size, name_length, extra = _LOCAL.unpack(
+        source.read(start + at, _LOCAL.size)
+    )
+    data = at + _LOCAL.size + name_length + extra
+    if data + entry.compress_size > length:
+        found.error("P8", where, "its data runs past the archive", kind="truncated", offset=start + at)
+        return
+    name = source.read(start + at + _LOCAL.size, name_length)
+    encoding = "utf-8" if entry.flag_bits & 0x800 else "cp437"
+    same = magic == b"PK\3\4" and method == entry.compress_type and name == entry.orig_filename.encode(encoding)
+    # Bit 3: crc and sizes follow the data; 0xFFFFFFFF: they are in the zip64 field.
+    deferred = bool(flags & 8) or 0xFFFFFFFF in (packed, size)
+    same = same and not (flags ^ entry.flag_bits) & 0x49
+    if not same or (not deferred and (crc, packed, size) != (entry.CRC, entry.compress_size, entry.file_size)):
+        found.error("P8", where, "its local header contradicts the directory", offset=start + at)

@@ -1,0 +1,136 @@
+"""The optional section SQXT: names, shapes beyond two dimensions, tensors outside layers (profile P9)."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from attrs import field, frozen
+
+from squish_core.api import Limits, Source, SquishError, check_name
+
+from ..findings import Findings
+from . import cbor
+from .blocks import Block
+
+MAGIC, MOST = b"SQXT", 64 << 20
+
+
+@frozen(kw_only=True)
+class Names:
+    """What the section says; empty when there is none."""
+
+    names: Mapping[int, list[str]] = field(factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(factory=dict)
+    globals: Sequence[tuple[str, int, int]] = ()
+    attrs: Mapping[str, Any] = field(factory=dict)
+
+    @cached_property
+    def by_extent(self) -> dict[tuple[int, int], list[str]]:
+        """(offset, length) -> names of the globals there."""
+        found: dict[tuple[int, int], list[str]] = {}
+        for name, offset, length in self.globals:
+            found.setdefault((offset, length), []).append(name)
+        return found
+
+
+def read_names(source: Source, at: int, end: int, limits: Limits, found: Findings) -> tuple[Names | None, int]:
+    """The section at `at` (None when it is not there, or bad) and where it ends."""
+    if at + 8 > end or source.read(at, 4) != MAGIC:
+        return None, at
+    (length,) = struct.unpack("<I", source.read(at + 4, 4))
+    if at + 8 + length > end:
+        # Where it ends is where other sections are found, so this one cannot be passed over.
+        found.error(
+            "P9",
+            "SQXT",
+            "runs past the end of the file",
+            kind="truncated",
+            offset=at + 4,
+            expected=f"at most {end - at - 8}",
+            found=length,
+        )
+        return None, end
+    stop = at + 8 + length
+    try:
+        if length > MOST:
+            raise ValueError(f"longer than {MOST} bytes")
+        return _parse(cbor.loads(source.read(at + 8, length)), limits), stop
+    except (ValueError, SquishError) as error:
+        found.warn("P9", "SQXT", f"cannot be used, names are synthesised: {error}", offset=at)
+        return None, stop
+
+
+def _parse(root: Any, limits: Limits) -> Names:
+    if not isinstance(root, dict) or type(root.get("v")) is not int:
+        raise ValueError("it is not a map with an integer v")
+    if root["v"] != 1:
+        raise ValueError(f"version {root['v']}")
+    names, shapes, outside = root.get("names", {}), root.get("shapes", {}), root.get("globals", [])
+    attrs = root.get("attrs", {})
+    if not (isinstance(names, dict) and isinstance(shapes, dict) and isinstance(attrs, dict)):
+        raise ValueError("names, shapes or attrs is not a map")
+    for key, listed in names.items():
+        if type(key) is not int or not 0 <= key < 1 << 32 or not isinstance(listed, list):
+            raise ValueError(f"names has an entry that is not layer: list ({key!r})")
+        for name in listed:
+            _encodable(check_name(name, limits))
+    if not isinstance(outside, list):
+        raise ValueError("globals is not a list")
+    for item in outside:
+        if not (isinstance(item, list) and len(item) == 3 and type(item[1]) is type(item[2]) is int):
+            raise ValueError("a global is not [name, offset, length]")
+        _encodable(check_name(item[0], limits))
+    for name, shape in shapes.items():
+        if not (
+            isinstance(shape, list)
+            and len(shape) <= limits.rank
+            and all(type(size) is int and size >= 0 for size in shape)
+        ):
+            raise ValueError(f"the shape of {name!r} is not a list of sizes")
+    return Names(
+        names=names, shapes={name: tuple(shape) for name, shape in shapes.items()},
+        globals=[(item[0], item[1], item[2]) for item in outside], attrs=attrs,
+    )  # fmt: skip
+
+
+def check_names(
+    names: Names, blocks: Mapping[int, Sequence[Block]], outside: Sequence[Block], draft: Mapping[int, Sequence[Block]]
+) -> None:
+    """The section fits the file's blocks; ValueError when not."""
+    known = {**blocks, **draft}
+    for key, listed in names.names.items():
+        if key not in known or len(listed) != len(known[key]):
+            raise ValueError(f"layer key {key} has {len(known.get(key, ()))} blocks, but {len(listed)} names")
+    extents = {(block.start, block.end - block.start) for block in outside}
+    for name, offset, length in names.globals:
+        if (offset, length) not in extents:
+            raise ValueError(f"{name!r} points at no tensor block")
+    for keys in (blocks, draft):
+        every = [name for key, listed in names.names.items() if key in keys for name in listed]
+        every += [name for name, _, _ in names.globals] if keys is blocks else []
+        if len(set(every)) != len(every):
+            raise ValueError("two tensors have the same name")
+
+
+def logical_shape(block: Block, name: str, names: Names, found: Findings) -> tuple[int, ...]:
+    """The shape that the section gives, where it has as many elements as the block."""
+    shape = names.shapes.get(name)
+    if shape is None:
+        return block.shape
+    if math.prod(shape) != block.elements:
+        found.warn(
+            "P9", name, "its shape has another size than its block", expected=list(block.shape), found=list(shape)
+        )
+        return block.shape
+    return shape
+
+
+def _encodable(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeError:
+        raise ValueError(f"{name!r} is not Unicode text") from None

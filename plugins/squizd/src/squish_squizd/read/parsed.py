@@ -1,0 +1,60 @@
+"""A file taken apart: what the walk through its sections finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from attrs import define, field
+
+from .blocks import Block
+from .coreml import Appendix
+from .header import DRAFT_KEY, GLOBAL_KEY, Header, Layer
+from .names import Names
+from .tables import Scales, Table
+
+
+@define
+class Mask:
+    """The bitmap of a block: its bytes, its tiles, and how many are kept."""
+
+    offset: int
+    length: int
+    tiles: int
+    kept: int
+
+
+@define
+class Anatomy:
+    """A file taken apart; blocks by layer key, in file order."""
+
+    header: Header
+    layers: list[Layer]
+    blocks: dict[int, list[Block]] = field(factory=dict)
+    masks: dict[int, dict[int, Mask]] = field(factory=dict)
+    globals: list[Block] = field(factory=list)
+    tables: list[Table] = field(factory=list)
+    names: Names = field(factory=Names)
+    draft: dict[int, list[Block]] | None = None
+    count: int = 0
+    scales: dict[int, Scales] = field(factory=dict)
+    appendix: Appendix | None = None
+    sections: list[dict[str, int | str]] = field(factory=list)
+
+    def add(self, kind: str, offset: int, end: int, holds: str) -> None:
+        """Enter a section into the map."""
+        self.sections.append({"offset": offset, "size": end - offset, "kind": kind, "holds": holds})
+
+    def named(self, *, draft: bool = False) -> Iterator[tuple[int, str, Block]]:
+        """(layer key, name, block) in the order of the tables; the layers and globals, or the draft head."""
+        for key, blocks in ((self.draft or {}) if draft else self.blocks).items():
+            given = self.names.names.get(key)
+            number = key - DRAFT_KEY if draft else key
+            for place, block in enumerate(blocks):
+                yield key, given[place] if given else f"layers.{number}.w{place}", block
+        if not draft:
+            for place, block in enumerate(self.globals):
+                yield GLOBAL_KEY, (self.global_names(block) or [f"globals.w{place}"])[0], block
+
+    def global_names(self, block: Block) -> list[str]:
+        """Names that point at a global block."""
+        return self.names.by_extent.get((block.start, block.end - block.start), [])

@@ -1,0 +1,197 @@
+"""Scale and zero tables: which entries belong to which quantised block (specification 8; profile P3)."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator, Sequence
+
+from attrs import evolve, field, frozen
+
+from squish_core.api import Source
+
+from ..findings import Findings
+from .blocks import Block, find_section
+from .header import fnv1a64
+
+MAGIC, ENTRY, SUB_BLOCK = b"SCZT", struct.Struct("<Qff"), 1 << 63
+QUANTISED = ("INT4", "INT2", "ASTW")
+_SCATTERED = 1 << 16
+"""Runs of entries beyond four a tensor: a hostile table may have as many as entries."""
+
+
+@frozen
+class Table:
+    """A table at `at` with `count` entries."""
+
+    at: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """First byte after the table."""
+        return self.at + 8 + ENTRY.size * self.count
+
+    def offset(self, number: int) -> int:
+        """Where an entry lies."""
+        return self.at + 8 + ENTRY.size * number
+
+
+@frozen(kw_only=True)
+class Scales:
+    """The entries of one block: `runs` of (offset, count) hold its sub-blocks, or the one of the whole tensor."""
+
+    runs: tuple[tuple[int, int], ...] = ()
+    group_size: int | None = None
+    scale: float = 0.0
+    zero: float = 0.0
+    problem: str | None = None
+    level: int | None = None
+    """Offset of the tensor-level entry."""
+
+    @property
+    def count(self) -> int:
+        """Number of entries."""
+        return sum(count for _, count in self.runs)
+
+
+def tensor_id(key: int, name: str) -> int:
+    """Id of a tensor in the tables: FNV-1a-64 of the u32 layer key and the name, top bit cleared."""
+    return fnv1a64(struct.pack("<I", key) + name.encode()) & ~SUB_BLOCK
+
+
+def read_tables(source: Source, start: int, end: int, found: Findings) -> list[Table]:
+    """The one or two tables from `start`, where the first one begins."""
+    tables: list[Table] = []
+    at = start
+    while len(tables) < 2 and at + 4 <= end and source.read(at, 4) == MAGIC:
+        if at + 8 > end:
+            found.error("P3", "scale table", "its count is cut off", kind="truncated", offset=at)
+            break
+        (count,) = struct.unpack("<I", source.read(at + 4, 4))
+        table = Table(at, count)
+        if table.end > end:
+            found.error(
+                "P3", "scale table", "its entries run past the end", kind="truncated", offset=at + 4,
+                expected=f"at most {(end - at - 8) // ENTRY.size} entries", found=count,
+            )  # fmt: skip
+            break
+        tables.append(table)
+        at = find_section(source, MAGIC, table.end, end)
+    return tables
+
+
+def match(
+    source: Source, tables: Sequence[Table], wanted: Sequence[tuple[int, str, Block]], found: Findings
+) -> list[Scales]:
+    """Entries of every quantised block; `wanted` holds (id, name, block) in the order of the tables."""
+    entries = _Entries()
+    for number, run in enumerate(_runs(source, tables)):
+        entries.add(*run, found)
+        if number > _SCATTERED + 4 * len(wanted):
+            found.error("P3", "scale table", "entries of the same tensor are scattered", offset=run[1])
+            return [Scales(problem="its scales cannot be told [P3]") for _ in wanted]
+    stored = _stored_ids(wanted, entries, found)
+    levels = [None if own is None else entries.level[own] for own in stored]
+    scales = [
+        evolve(_scales(source, level, entries.sub.get(own or 0, []), block), level=level)
+        for own, level, (_, _, block) in zip(stored, levels, wanted)
+    ]
+    _check_order(entries, stored, found)
+    return scales
+
+
+@frozen
+class _Entries:
+    """Tensor-level entries (id -> offset) and runs of sub-block entries (id without its top bit -> runs)."""
+
+    level: dict[int, int] = field(factory=dict)
+    sub: dict[int, list[tuple[int, int]]] = field(factory=dict)
+
+    def add(self, wanted: int, offset: int, count: int, found: Findings) -> None:
+        """One run of equal ids."""
+        if wanted & SUB_BLOCK:
+            self.sub.setdefault(wanted & ~SUB_BLOCK, []).append((offset, count))
+            return
+        if count > 1 or wanted in self.level:
+            found.error(
+                "P3", "scale table", "two entries have the same tensor_id", offset=offset, found=f"{wanted:#018x}"
+            )
+        self.level[wanted] = offset
+
+
+def _runs(source: Source, tables: Sequence[Table]) -> Iterator[tuple[int, int, int]]:
+    """(id, offset, count) of neighbouring entries with the same id, found by doubling steps.
+
+    A run is as long as its ends show; that all ids between are the same is checked where the entries are read.
+    """
+    for table in tables:
+        start = 0
+        while start < table.count:
+            wanted = _id(source, table, start)
+            low, step = start, 1
+            while low + step < table.count and _id(source, table, low + step) == wanted:
+                low, step = low + step, 2 * step
+            high = min(low + step, table.count)
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (middle, high) if _id(source, table, middle) == wanted else (low, middle)
+            yield wanted, table.offset(start), high - start
+            start = high
+
+
+def _id(source: Source, table: Table, number: int) -> int:
+    return int.from_bytes(source.read(table.offset(number), 8), "little")
+
+
+def _stored_ids(wanted: Sequence[tuple[int, str, Block]], entries: _Entries, found: Findings) -> list[int | None]:
+    """The id under which each block's entry is stored: its own, else the one at its place in the order."""
+    ours = {own for own, _, _ in wanted}
+    by_order = list(entries.level) if len(entries.level) == len(wanted) else []
+    stored: list[int | None] = []
+    for place, (own, name, _) in enumerate(wanted):
+        if own in entries.level:
+            stored.append(own)
+        elif by_order and by_order[place] not in ours:
+            found.warn(
+                "P3",
+                name,
+                "its scale entry has another tensor_id and was matched by order",
+                expected=f"{own:#018x}",
+                found=f"{by_order[place]:#018x}",
+            )
+            stored.append(by_order[place])
+        else:
+            stored.append(None)
+    return stored
+
+
+def _check_order(entries: _Entries, stored: Sequence[int | None], found: Findings) -> None:
+    wanted = [own for own in stored if own is not None]
+    known = set(wanted)
+    for what, ids in (("scale", entries.level), ("sub-block scale", entries.sub)):
+        orphans = [own for own in ids if own not in known]
+        if orphans:
+            found.warn(
+                "P3", "scale table", f"{len(orphans)} {what} entries belong to no tensor", found=f"{orphans[0]:#018x}"
+            )  # fmt: skip
+        if [own for own in wanted if own in ids] != [own for own in ids if own in known]:
+            found.warn("P3", "scale table", f"{what} entries are not in the order of the tensors")
+
+
+def _scales(source: Source, level: int | None, runs: list[tuple[int, int]], block: Block) -> Scales:
+    if level is None:
+        return Scales(problem="it has no entry in the scale table [P3]")
+    _, scale, zero = ENTRY.unpack(source.read(level, ENTRY.size))
+    if not (math.isfinite(scale) and math.isfinite(zero)):
+        return Scales(problem=f"its scale or zero is not finite: {scale}, {zero} (at byte {level + 8}) [P3]")
+    if not runs or block.kind == "ASTW":
+        return Scales(runs=((level, 1),), scale=scale, zero=zero)
+    count = sum(number for _, number in runs)
+    length = block.facts.get("sub_block_len") or -(-block.elements // count) or 1
+    if count != -(-block.elements // length):
+        return Scales(
+            problem=f"{count} sub-block entries do not divide {block.elements} elements"
+            f" (expected {-(-block.elements // length)} of {length}) [P3]"
+        )  # fmt: skip
+    return Scales(runs=tuple(runs), group_size=length, scale=scale, zero=zero)

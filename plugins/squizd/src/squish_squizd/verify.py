@@ -1,0 +1,84 @@
+"""Findings that only a look at the data shows: table entries, spare bits, the appendix' contents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from squish_core.api import Limits, Problem, Source
+
+from .findings import Findings
+from .read import walk
+from .read.blocks import BITS, Block, skip_zeros
+from .read.coreml import check_contents
+from .read.tables import SUB_BLOCK, Scales
+
+_CHUNK = 1 << 16
+
+
+def verify(source: Source, limits: Limits) -> list[Problem]:
+    """Findings beyond those of opening."""
+    found = Findings()
+    anatomy = walk.read(source, limits, Findings())
+    for _, name, block in (*anatomy.named(), *anatomy.named(draft=True)):
+        scales = anatomy.scales.get(block.start)
+        if scales is not None and scales.problem is None:
+            _check_entries(source, name, block, scales, found)
+    if anatomy.appendix is not None:
+        check_contents(source, anatomy.appendix, found)
+    return found.problems
+
+
+def _check_entries(source: Source, name: str, block: Block, scales: Scales, found: Findings) -> None:
+    first = int.from_bytes(source.read(scales.runs[0][0], 8), "little")
+    for number, offset, rows in _entries(source, scales):
+        if (rows["id"] != first).any():
+            found.error("P3", name, "entries of other tensors stand between its sub-blocks", offset=offset)
+        if not np.isfinite(rows["pair"]).all():
+            found.error("P3", name, "a scale or zero is not finite", offset=offset)
+        scale = np.abs(rows["pair"][:, 0])
+        if ((scale > 0) & (scale < np.finfo(np.float32).tiny)).any():
+            found.warn("P3", name, "a scale is denormal", offset=offset)
+        if block.kind in BITS:
+            _check_zero_scales(source, name, block, scales, number + np.flatnonzero(scale == 0), found)
+    if bool(first & SUB_BLOCK) != (scales.group_size is not None):
+        found.warn("P3", name, "its entries have the wrong top bit", offset=scales.runs[0][0])
+
+
+def _entries(source: Source, scales: Scales) -> Iterator[tuple[int, int, np.ndarray]]:
+    """(number of the first one, offset, entries), a chunk at a time."""
+    number = 0
+    for offset, count in scales.runs:
+        for start in range(0, count, _CHUNK):
+            data = source.read(offset + 16 * start, 16 * min(_CHUNK, count - start))
+            yield number + start, offset + 16 * start, np.frombuffer(data, [("id", "<u8"), ("pair", "<f4", 2)])
+        number += count
+
+
+def _check_zero_scales(
+    source: Source, name: str, block: Block, scales: Scales, zero: np.ndarray, found: Findings
+) -> None:
+    """A scale of 0 makes its codes meaningless, unless they are all 0."""
+    length = scales.group_size or block.elements
+    for run in np.split(zero, np.flatnonzero(np.diff(zero) != 1) + 1) if len(zero) else ():
+        start, stop = int(run[0]) * length, min((int(run[-1]) + 1) * length, block.elements)
+        if _any_code(source, block, start, stop):
+            at = block.data + start * BITS[block.kind] // 8
+            found.warn("P3", name, "a scale is 0 although its codes are not", offset=at)
+            return
+
+
+def _any_code(source: Source, block: Block, start: int, stop: int) -> bool:
+    """Whether a code of a range of elements is not 0."""
+    low, high = start * BITS[block.kind], stop * BITS[block.kind]
+    begin, end = block.data + low // 8, block.data + -(-high // 8)
+    at = skip_zeros(source, begin, end)
+    while at < end:
+        byte = source.read(at, 1)[0]
+        byte &= 0xFF << low % 8 if at == begin else 0xFF
+        byte &= 0xFF >> -high % 8 if at == end - 1 else 0xFF
+        if byte:
+            return True
+        at = skip_zeros(source, at + 1, end)
+    return False

@@ -1,0 +1,286 @@
+"""Where everything goes in a new file: decided from the specs alone, before anything is written."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from attrs import define, field, frozen
+from squish_codecs.wrap.base import rows_and_columns
+
+from squish_core.api import CodecSpec, Part, Refusal, SquishError, TensorSpec
+
+from ..read.blocks import TCAW, aligned
+from ..read.header import ARCHITECTURES, DRAFT_KEY, ENTRY, GLOBAL_KEY, SIZE
+from ..read.tables import tensor_id
+
+KINDS = {"dense": "NPCL", "squizd.int4": "INT4", "squizd.int2": "INT2", "tca_tbe": "TCAW", "astc": "ASTW"}
+NPCL_CODES = {"f32": 0, "f16": 1, "bf16": 2}
+_LAYER = re.compile(
+    r"^(?:(?:model|transformer|language_model\.model|model\.language_model)\.)?(?:layers|h|blk|blocks)\.(\d+)\."
+)
+_FFN = re.compile(r"\.(?:mlp|ffn\w*|feed_forward|block_sparse_moe)\.")
+
+
+@frozen(kw_only=True)
+class Wanted:
+    """The options of a conversion, parsed."""
+
+    sparsity: float | None = None
+    block_size: int | None = None
+    arch: int | None = None
+    draft: str | None = None
+    coreml: str | None = None
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> Wanted:
+        """Options as numbers; SquishError for what makes no sense."""
+        try:
+            sparsity = float(options["sparsity"]) if "sparsity" in options else None
+            block_size = int(options["block_size"]) if "block_size" in options else None
+            arch = options.get("arch")
+            number = None if arch is None else ARCHITECTURES.index(arch) if arch in ARCHITECTURES else int(arch)
+            sane = 0 <= (sparsity or 0) < 1 and (block_size is None or 1 <= block_size < 1 << 32)
+            if not sane or not 0 <= (number or 0) < 1 << 16:
+                raise ValueError
+        except ValueError:
+            raise SquishError(
+                "an option of squizd makes no sense",
+                expected="sparsity 0..1, block_size 1 or more, arch a name or number",
+                found=", ".join(f"{key}={value}" for key, value in options.items()), code="option",
+            ) from None  # fmt: skip
+        return cls(
+            sparsity=sparsity or None, block_size=block_size, arch=number, draft=options.get("draft"),
+            coreml=options.get("coreml"),
+        )  # fmt: skip
+
+
+@define(kw_only=True)
+class Placed:
+    """One tensor block: its place, its header's bytes (padding included), and its stored parts in order."""
+
+    spec: TensorSpec
+    codec: CodecSpec
+    key: int
+    start: int
+    header: bytes
+    length: int
+
+    @property
+    def kind(self) -> str:
+        """Block magic."""
+        return KINDS[self.codec.id]
+
+    @property
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns of the block."""
+        return rows_and_columns(stored_shape(self.spec))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in the block's header."""
+        return stored_shape(self.spec) if self.kind == "NPCL" else self.matrix
+
+    @property
+    def id(self) -> int:
+        """Id in the tables."""
+        return tensor_id(self.key, self.spec.name)
+
+    @property
+    def pairs(self) -> int:
+        """Sub-block entries."""
+        return self.spec.encodings[0].parts["table"].shape[0] if "group_size" in self.codec.params else 0
+
+
+@define
+class Placement:
+    """All blocks of a file, and the sections that depend on them."""
+
+    block_size: int = 64
+    layers: dict[int, list[Placed]] = field(factory=dict)
+    extents: dict[int, tuple[int, int, int]] = field(factory=dict)  # layer -> offset, length, masks at (0: none)
+    globals: list[Placed] = field(factory=list)
+    tied: list[tuple[str, Placed]] = field(factory=list)
+    order: list[str] = field(factory=list)
+    end: int = 0
+
+    @property
+    def placed(self) -> list[Placed]:
+        """Blocks in file order, which is the order of the tables."""
+        return [*(block for blocks in self.layers.values() for block in blocks), *self.globals]
+
+    def flags(self) -> set[str]:
+        """Flags that the blocks need."""
+        of_kind = {"INT4": "INT4", "INT2": "INT2", "TCAW": "TCA_TBE", "ASTW": "ASTC"}
+        flags = {of_kind[block.kind] for block in self.placed if block.kind in of_kind}
+        return flags | ({"SPARSE"} if any(masks for *_, masks in self.extents.values()) else set())
+
+
+def place(specs: Sequence[TensorSpec], wanted: Wanted) -> Placement:
+    """Place the blocks of layers, then globals."""
+    placement = Placement(block_size=_block_size(specs, wanted))
+    by_layer: dict[int, list[TensorSpec]] = {}
+    outside: list[TensorSpec] = []
+    for spec in specs:
+        layer = layer_of(spec.name)
+        (outside if layer is None else by_layer.setdefault(layer, [])).append(spec)
+    if len(by_layer) > 0xFFFF:
+        raise SquishError("too many layers", expected="at most 65535", found=len(by_layer), code="layers")
+    numbers = sorted(by_layer)
+    if numbers and numbers[-1] < 0xFFFF:
+        numbers = list(range(numbers[-1] + 1))  # a layer without tensors is legal, a gap is a warning (P2)
+    position = SIZE + ENTRY.size * len(numbers)
+    for layer in numbers:
+        if layer not in by_layer:
+            placement.layers[layer], placement.extents[layer] = [], (0, 0, 0)
+            continue
+        blocks, end = place_blocks(by_layer[layer], layer, position)
+        masks = 0
+        # Masks of no tile cannot be pointed at: their place would be the end of the block.
+        if any(is_masked(block.spec) and mask_length(block, placement.block_size) for block in blocks):
+            masks = aligned(end)
+            end = masks + sum(mask_length(block, placement.block_size) for block in blocks)
+        start = blocks[0].start
+        placement.layers[layer], placement.extents[layer] = blocks, (start, end - start, masks)
+        position = end
+    names = {spec.name: spec for spec in outside}
+    tied = {spec.name: spec for spec in outside if _shares(spec, names)}
+    own = [spec for spec in outside if spec.name not in tied]
+    placement.globals, placement.end = place_blocks(own, GLOBAL_KEY, position)
+    by_name = {block.spec.name: block for block in placement.globals}
+    placement.tied = [(name, by_name[str(spec.tied_to)]) for name, spec in tied.items()]
+    placement.order = [spec.name for spec in specs]
+    return placement
+
+
+def place_blocks(specs: Iterable[TensorSpec], key: int, position: int) -> tuple[list[Placed], int]:
+    """Blocks one after the other, each at a multiple of 64; and where they end."""
+    placed = []
+    for spec in specs:
+        codec = unwrapped(spec.encodings[0].codec)
+        start = aligned(position)
+        header = _HEADERS[KINDS[codec.id]](spec, codec, start)
+        parts = spec.encodings[0].parts
+        length = sum(part.nbytes for role, part in parts.items() if role not in ("table", "mask"))
+        if codec.id == "tca_tbe":
+            length += parts["high"].nbytes % 2
+        placed.append(Placed(spec=spec, codec=codec, key=key, start=start, header=header, length=length))
+        position = start + len(header) + length
+    return placed, position
+
+
+def layer_of(name: str) -> int | None:
+    """The transformer layer that a tensor's name says, if any."""
+    match = _LAYER.match(name)
+    layer = int(match[1]) if match and len(match[1]) < 10 else None
+    return layer if layer is not None and layer < DRAFT_KEY else None
+
+
+def is_ffn(name: str) -> bool:
+    """Whether a name is that of a feed-forward matrix."""
+    return bool(_FFN.search(name))
+
+
+def unwrapped(codec: CodecSpec, *wrappers: str) -> CodecSpec:
+    """The codec under these wrapping ones; by default that of the block."""
+    for wrapper in wrappers or ("reshaped", "masked"):
+        codec = codec.inner if codec.id == wrapper and codec.inner is not None else codec
+    return codec
+
+
+def stored_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """The tensor's shape in its block."""
+    codec = spec.encodings[0].codec
+    return tuple(codec.params["shape"]) if codec.id == "reshaped" else spec.shape
+
+
+def is_masked(spec: TensorSpec) -> bool:
+    """Whether a tensor brings its own mask."""
+    return unwrapped(spec.encodings[0].codec, "reshaped").id == "masked"
+
+
+def has_mask(block: Placed) -> bool:
+    """Whether a sparse layer has a bitmap for the block: those that are two-dimensional in the file."""
+    return len(block.shape) == 2
+
+
+def tiles(block: Placed, side: int) -> int:
+    """Number of tiles of a block."""
+    rows, columns = block.matrix
+    return -(-rows // side) * -(-columns // side)
+
+
+def mask_length(block: Placed, side: int) -> int:
+    """Bytes of a block's bitmap."""
+    return -(-tiles(block, side) // 8) if has_mask(block) else 0
+
+
+def fits(spec: TensorSpec, codec: CodecSpec, parts: Mapping[str, Part]) -> Refusal | None:
+    """Why a tensor cannot become a block, if it cannot."""
+    if codec.id not in KINDS:
+        return Refusal(why=f"SQUIZD has no block for {codec.id}; encode it as int4, int2, tca_tbe, bf16, f16 or f32")
+    if any(size >= 1 << 32 for size in (*spec.shape, *rows_and_columns(spec.shape))):
+        return Refusal(why="a dimension does not fit 32 bits", code="shape")
+    if codec.id == "dense" and (spec.dtype not in NPCL_CODES or len(spec.shape) > 8):
+        return Refusal(
+            why=f"NPCL blocks hold f32, f16 and bf16 of at most 8 dimensions, not {spec.dtype} {list(spec.shape)}"
+        )
+    if codec.id != "dense" and len(spec.shape) < 2:
+        return Refusal(why="only matrices are packed", code="shape")
+    if codec.id == "astc" and not spec.elements:
+        return Refusal(why="a texture has no area", code="shape")
+    try:
+        spec.name.encode()
+    except UnicodeError:
+        return Refusal(why="its name is not Unicode text", code="name")
+    return None
+
+
+def _block_size(specs: Sequence[TensorSpec], wanted: Wanted) -> int:
+    masked = [unwrapped(spec.encodings[0].codec, "reshaped") for spec in specs if is_masked(spec)]
+    sizes = {codec.params["block_size"] for codec in masked}
+    if len(sizes) > 1:
+        raise SquishError(
+            "masks have different tile sizes", found=", ".join(map(str, sorted(sizes))), code="block_size"
+        )
+    return next(iter(sizes), wanted.block_size or 64)
+
+
+def _shares(spec: TensorSpec, names: Mapping[str, TensorSpec]) -> bool:
+    """Tied weights share a block when both are globals stored in the same way."""
+    other = names.get(spec.tied_to or "")
+    return other is not None and other is not spec and not other.tied_to and (
+        (other.shape, other.dtype, other.encodings[0]) == (spec.shape, spec.dtype, spec.encodings[0])
+    )  # fmt: skip
+
+
+def _npcl(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
+    shape = stored_shape(spec)
+    return struct.pack(f"<4sII{len(shape)}I", b"NPCL", NPCL_CODES[spec.dtype], len(shape), *shape)
+
+
+def _packed(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
+    rows, columns = rows_and_columns(stored_shape(spec))
+    if codec.id == "squizd.int4":
+        return struct.pack("<4sII", b"INT4", rows, columns)
+    length = codec.params.get("group_size", max(spec.elements, 1))
+    return struct.pack("<4sIII", b"INT2", rows, columns, min(length, 0xFFFFFFFF))
+
+
+def _tcaw(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
+    rows, columns = rows_and_columns(stored_shape(spec))
+    high = codec.params["n_high"]
+    base = codec.params["base_exponent"]
+    fixed = TCAW.pack(b"TCAW", rows, 64, columns, 2, base, 3, 0, high, spec.elements - high)
+    return fixed + bytes(aligned(start + len(fixed)) - start - len(fixed))
+
+
+def _astw(spec: TensorSpec, codec: CodecSpec, start: int) -> bytes:
+    rows, columns = rows_and_columns(stored_shape(spec))
+    x, y = map(int, codec.params["footprint"].split("x"))
+    return struct.pack("<4sIII", b"ASTW", columns, rows, x << 4 | y)
+
+
+_HEADERS: dict[str, Any] = {"NPCL": _npcl, "INT4": _packed, "INT2": _packed, "TCAW": _tcaw, "ASTW": _astw}

@@ -1,0 +1,1 @@
+"""Both generations of UQFF, from bytes to layers."""

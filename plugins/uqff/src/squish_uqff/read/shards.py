@@ -1,0 +1,151 @@
+"""What belongs to a UQFF file: its other shards, `residual.safetensors`, config, tokenizer and report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+from squish_safetensors.header import build, read_header
+from squish_safetensors.refine.layers import stored_part
+from squish_safetensors.strict_json import loads
+
+from squish_core.api import FormatError, Limits, Part, Problem, Source, SquishError, TensorSpec, check_plain_name
+
+SUFFIX, RESIDUAL, CONFIG, REPORT = ".uqff", "residual.safetensors", "config.json", "uqff_report.json"
+ASSETS = (
+    CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "modules.json", "chat_template.jinja",
+    "processor_config.json", "preprocessor_config.json", REPORT,
+)  # fmt: skip
+NUMBERED = re.compile(r"(.*)-(0|[1-9]\d{0,5})\.uqff", re.DOTALL)
+MAX_JSON = 16 << 20
+
+
+@frozen
+class Shard:
+    """One file of the set and the tensors that its header lists; segments count `file` into the Index's files."""
+
+    source: Source
+    tensors: Mapping[str, TensorSpec]
+
+
+@frozen
+class Stored:
+    """The files that are open, the tensors of all shards, and the limits of opening."""
+
+    sources: list[Source]
+    tensors: Mapping[str, TensorSpec]
+    limits: Limits
+
+    def read(self, part: Part, what: str) -> bytes:
+        """The bytes of a small part; `what` names it in errors."""
+        (segment,) = part.segments
+        return self.sources[segment.file].read(segment.offset, segment.length, what)
+
+
+def open_shard(main: Source, name: str, file: int, limits: Limits) -> Shard:
+    """A safetensors file beside the main one."""
+    source = main.member(name)
+    try:
+        records = read_header(source, limits, file).records
+    except SquishError as error:
+        raise error.within(file=source.name) from None
+    return Shard(source, {tensor: build(tensor, record) for tensor, record in records.items()})
+
+
+def merged(shards: Sequence[Shard], limits: Limits, repeatable: Iterable[str]) -> Stored:
+    """The tensors of all shards; only `repeatable` ones may be in several, and must then hold the same."""
+    tensors: dict[str, TensorSpec] = {}
+    holder: dict[str, Shard] = {}
+    stored = Stored([shard.source for shard in shards], tensors, limits)
+    for shard in shards:
+        for name, spec in shard.tensors.items():
+            if name not in tensors:
+                tensors[name], holder[name] = spec, shard
+            elif name not in repeatable:
+                raise FormatError(
+                    "lies in two shards", file=shard.source.name, tensor=name, expected=holder[name].source.filename,
+                    found=shard.source.filename, code="duplicate", hint="The shards belong to different models.",
+                )  # fmt: skip
+            elif stored.read(stored_part(spec), name) != stored.read(stored_part(tensors[name]), name):
+                raise FormatError(
+                    "the shards state different versions", file=shard.source.name, tensor=name, code="version",
+                    hint="The shards belong to different models.",
+                )  # fmt: skip
+    return stored
+
+
+def shard_names(name: str, members: Sequence[str], report: Mapping[str, Any]) -> list[str]:
+    """All files of the set that `name` belongs to, in order; FormatError naming those that are missing."""
+    listed = _reported(name, report)
+    if listed:
+        _demand(listed, members)
+        return listed
+    numbered = NUMBERED.fullmatch(name)
+    if not numbered:
+        return [name]
+    found = [NUMBERED.fullmatch(member) for member in members]
+    last = max(int(each[2]) for each in found if each and each[1] == numbered[1])
+    wanted = [f"{numbered[1]}-{number}{SUFFIX}" for number in range(min(last, len(members)) + 1)]
+    _demand(wanted, members)
+    return wanted
+
+
+def the_set(folder: Source, members: Sequence[str]) -> str:
+    """The file that stands for the one set of a folder; FormatError when there are several."""
+    sets: dict[str, str] = {}
+    for member in members:
+        if member.endswith(SUFFIX):
+            numbered = NUMBERED.fullmatch(member)
+            sets.setdefault(numbered[1] if numbered else member.removesuffix(SUFFIX), member)
+    if len(sets) != 1:
+        raise FormatError(
+            "is a folder with several UQFF models", file=folder.name, expected="one set of shards",
+            found=", ".join(list(sets.values())[:8]), code="folder", hint="Name one of the files.",
+        )  # fmt: skip
+    return next(iter(sets.values()))
+
+
+def read_json(main: Source, name: str, members: Sequence[str], limits: Limits) -> tuple[dict[str, Any], list[Problem]]:
+    """The object that a file beside the main one holds; {} and a problem when it cannot be read."""
+    if name not in members:
+        return {}, []
+    try:
+        source = main.member(name)
+        if source.size > MAX_JSON:
+            raise FormatError("is too large", expected=f"at most {MAX_JSON} bytes", found=source.size, code="json")
+        return loads(source.read(0, source.size), name, limits), []
+    except SquishError as error:
+        return {}, [Problem(code="json", severity="warning", where=name, message=f"is not used: {error}")]
+
+
+def output_of(name: str, report: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a report says of the set that `name` is a shard of; {} when nothing."""
+    outputs = report.get("outputs")
+    for output in outputs if isinstance(outputs, list) else ():
+        shards = output.get("shards") if isinstance(output, dict) else None
+        if isinstance(shards, list) and name in shards and all(isinstance(shard, str) for shard in shards):
+            return output
+    return {}
+
+
+def _reported(name: str, report: Mapping[str, Any]) -> list[str]:
+    """The shards that a report lists, every one a plain file name and none twice."""
+    shards: list[str] = output_of(name, report).get("shards", [])
+    for shard in shards:
+        check_plain_name(shard, REPORT)
+    if len(set(map(str.casefold, shards))) != len(shards):
+        raise FormatError("lists a shard twice", file=REPORT, found=", ".join(shards)[:200], code="shard-repeated")
+    return shards
+
+
+def _demand(names: Sequence[str], members: Sequence[str]) -> None:
+    there = frozenset(members)
+    missing = [name for name in names if name not in there]
+    if missing:
+        what = f"the shard {missing[0]!r} is missing" + (f", and {len(missing) - 1} more" if missing[1:] else "")
+        raise FormatError(
+            what, code="shard-missing", expected=f"{len(names)} shards", found=f"{len(names) - len(missing)} of these",
+            hint=f"Fetch {', '.join(missing[:8])} into the same folder.",
+        )  # fmt: skip

@@ -1,0 +1,144 @@
+"""UQFF 1.x: a layer is `<key>.weight` and what lies under that name, each a tensor of the file."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import evolve
+from squish_safetensors.refine.layers import stored_part
+
+from squish_core.api import FormatError, Part, Problem, SquishError, TensorSpec, UnsupportedVersionError
+
+from .. import tables
+from ..layers import Layer, make_bias, make_broken, make_weight, refuse
+from .names import row_names
+from .shards import Stored
+
+MARK = ".weight.format"
+VERSION_KEYS = tuple(f"uqff.version.{level}" for level in ("major", "minor", "patch"))
+Version = tuple[int, int, int]
+
+_U8 = frozenset(("bits", "axis", "round_zeros", "channel_wise"))
+_U32 = frozenset(("dtype", "group_size", "optimization_steps", "num_blocks"))
+
+
+def read_version(stored: Stored, newer: bool) -> tuple[Version, list[Problem]]:
+    """The version that the three scalars state, and a finding when it is a newer minor that `newer` allows."""
+    found = []
+    for key in VERSION_KEYS:
+        if key not in stored.tensors:
+            raise FormatError(
+                "the version is not stated", tensor=key, code="version", hint="Is shard 0 of the set missing?"
+            )
+        part = stored_part(stored.tensors[key])
+        if (part.dtype, part.shape) != ("u32", ()):
+            raise FormatError(
+                "the version is no scalar u32", tensor=key, expected="u32 []",
+                found=f"{part.dtype} {list(part.shape)}", code="version",
+            )  # fmt: skip
+        found.append(int.from_bytes(stored.read(part, key), "little"))
+    major, minor, patch = found
+    shown, newest = f"{major}.{minor}.{patch}", ".".join(map(str, tables.NEWEST))
+    if major != tables.NEWEST[0] or (minor > tables.NEWEST[1] and not newer):
+        override = "or open it with format='uqff:allow_newer_minor=true'; " if major == tables.NEWEST[0] else ""
+        swapped = major == tables.NEWEST[0] << 24
+        raise UnsupportedVersionError(
+            "this version of UQFF is not supported", tensor=VERSION_KEYS[0], expected=f"1.0 to {newest}", found=shown,
+            code="version",
+            hint="Its bytes are swapped: a big-endian file?" if swapped else
+            f"Look for a newer squish-uqff, {override}format='safetensors' shows the stored tensors.",
+        )  # fmt: skip
+    if minor <= tables.NEWEST[1]:
+        return (major, minor, patch), []
+    message = f"is {shown}, newer than {newest}; its layers are read as if they were of {newest}"
+    return (major, minor, patch), [Problem(code="version", severity="warning", where=VERSION_KEYS[1], message=message)]
+
+
+def read_layers(stored: Stored) -> tuple[list[Layer], list[TensorSpec]]:
+    """The layers of 1.x in the order of their weights, and the tensors that belong to none."""
+    groups: dict[str, dict[str, Part]] = {name.removesuffix(MARK): {} for name in stored.tensors if name.endswith(MARK)}
+    rest = []
+    for name, spec in stored.tensors.items():
+        key, field = _split(name)
+        if field and key in groups:
+            groups[key][field] = stored_part(spec)
+        elif name not in VERSION_KEYS:
+            rest.append(spec)
+    return [_layer(key, group, stored) for key, group in groups.items()], rest
+
+
+def _split(name: str) -> tuple[str, str]:
+    """Layer key and field of a stored name."""
+    key, dot, last = name.rpartition(".weight.")
+    if dot:
+        return key, f"weight.{last}"
+    key, _, last = name.rpartition(".")
+    return (key, last) if last in ("weight", "bias") else (name, "")
+
+
+def _layer(key: str, parts: Mapping[str, Part], stored: Stored) -> Layer:
+    """One layer from its tensors (`weight`, `bias`, `weight.format`, ...), or a broken one."""
+    name = f"{key}.weight"
+    try:
+        isq = _number(parts, "weight.format", "u8", stored)
+        if isq >= len(tables.ISQ_NAMES):
+            raise refuse("weight.format", f"0..{len(tables.ISQ_NAMES) - 1}", isq, "isq-type")
+        weight = make_weight(name, isq, *_fields(isq, parts, stored), stored.limits)
+    except SquishError as error:
+        return make_broken(name, error, parts)
+    more = set(parts) - {"weight", "bias", "weight.format", *(f"weight.{each}" for each in tables.SUFFIXES[isq])}
+    problems = tuple(
+        Problem(code="field", severity="warning", where=name, message=f"{field[:80]!r} is no field of this type")
+        for field in sorted(more)
+    )
+    extras = {**weight.extras, **{field: parts[field] for field in sorted(more)}}
+    weight = evolve(weight, extras=extras, row_names=row_names(key, len(weight.shape)))
+    return Layer(weight, make_bias(f"{key}.bias", parts["bias"]) if "bias" in parts else None, problems)
+
+
+def _fields(isq: int, given: Mapping[str, Part], stored: Stored) -> tuple[dict[str, Part], dict[str, Any]]:
+    """The parts and the numbers of a type, all of them there."""
+    for field in ("weight", *(f"weight.{suffix}" for suffix in tables.SUFFIXES[isq])):
+        if field not in given:
+            raise FormatError(
+                f"is missing in a layer of type {tables.ISQ_NAMES[isq]}", part=field, code="missing",
+                hint="It may be in a shard that is missing.",
+            )  # fmt: skip
+    parts: dict[str, Part] = {"weight": given["weight"]}
+    numbers: dict[str, Any] = {}
+    for suffix in tables.SUFFIXES[isq]:
+        field = f"weight.{suffix}"
+        if suffix == "shape":
+            numbers[suffix] = _dims(given[field], stored)
+        elif suffix in _U8 or suffix in _U32:
+            narrow = suffix in _U8 or (isq == tables.AFQ and suffix == "group_size")
+            numbers[suffix] = _number(given, field, "u8" if narrow else "u32", stored)
+        else:
+            if suffix.endswith("_scale"):
+                _expect(given[field], field, "f32")
+            parts[suffix] = given[field]
+    return parts, numbers
+
+
+def _number(parts: Mapping[str, Part], field: str, dtype: str, stored: Stored) -> int:
+    _expect(parts[field], field, dtype)
+    return int.from_bytes(stored.read(parts[field], field), "little")
+
+
+def _expect(part: Part, field: str, dtype: str) -> None:
+    if (part.dtype, part.shape) != (dtype, ()):
+        raise refuse(field, f"{dtype} []", f"{part.dtype} {list(part.shape)}", "dtype", offset=_offset(part))
+
+
+def _dims(part: Part, stored: Stored) -> tuple[int, ...]:
+    if part.dtype != "u32" or len(part.shape) != 1 or part.shape[0] > stored.limits.rank:
+        expected = f"u32 of rank 1, at most {stored.limits.rank}"
+        found = f"{part.dtype} {list(part.shape)}"
+        raise refuse("weight.shape", expected, found, "shape", offset=_offset(part))
+    return struct.unpack(f"<{part.shape[0]}I", stored.read(part, "weight.shape"))
+
+
+def _offset(part: Part) -> int:
+    return part.segments[0].offset

@@ -1,0 +1,1 @@
+"""What a layer becomes in a file."""

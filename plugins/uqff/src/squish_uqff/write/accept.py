@@ -1,0 +1,175 @@
+"""What UQFF can hold, and what mistral.rs would make of each tensor when all are to be of one type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from squish_codecs.affine.codec import Affine
+from squish_ggml.blocks import BLOCKS
+from squish_safetensors.header import TAG_OF
+
+from squish_core.api import (
+    CodecSpec,
+    Encoding,
+    Part,
+    Refusal,
+    SquishError,
+    TensorSpec,
+    dtypes,
+    kind_of,
+)
+
+from .. import tables
+
+GGML_CODES = {f"ggml.{name}": code for code, name in tables.GGML_BLOCKS.items()}
+CODECS = {"hqq": tables.HQQ, "float8": tables.FP8, "affine": tables.AFQ, "uqff.f8q8": tables.F8Q8, "mx": tables.MXFP4}
+# Dense tensors that are layers all the same.
+LINEAR = re.compile(r"(?:.*_proj|.*\.(?:dense|fc1|fc2|c_fc)|lm_head|model\.embed_tokens)")
+BIG = 1 << 32
+TOGETHER = ("q4_k", "q5_k", "q6_k")
+"""Block types that compiled encoders make, all or none."""
+
+
+def isq_of(spec: TensorSpec) -> int | None:
+    """The type under which a tensor is a layer; None for what goes into the residual, or is a bias."""
+    codec = spec.encodings[0].codec.id
+    if codec != "dense":
+        return tables.GGUF if codec in GGML_CODES else CODECS[codec]
+    key = key_of(spec.name)
+    layer = len(spec.shape) > 1 and key is not None and LINEAR.fullmatch(key) and key != "model.embed_tokens"
+    return tables.UNQUANT if layer or spec.attrs.get("uqff.type") in ("unquant", "gguf") else None
+
+
+def key_of(name: str) -> str | None:
+    """The layer whose weight has this name."""
+    return name.removesuffix(".weight") if name.endswith(".weight") else None
+
+
+def is_promoted(name: str) -> bool:
+    """Whether a tensor or layer gets a finer type than the others."""
+    return kind_of(name) in ("head", "embedding")
+
+
+def accepts(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Refusal:
+    """Layers under the codecs of UQFF, all else dense; AFQ as the form of `affine` that has the same codes."""
+    codec = encoding.codec
+    if codec.id == "dense":
+        if spec.dtype not in TAG_OF or dtypes.bits(spec.dtype) < 8:
+            return Refusal(why=f"UQFF has no dtype {spec.dtype}", code="dtype")
+        if legacy and spec.dtype not in tables.DTYPES.values():
+            return Refusal(why=f"UQFF 0.1.3 has no dtype {spec.dtype}", code="dtype")
+        return Encoding(codec=codec, parts={"data": Part(dtype=spec.dtype, shape=spec.shape)})
+    if codec.id not in GGML_CODES and codec.id not in CODECS:
+        return Refusal(why=f"UQFF has no layout for {codec.id}; ask for one with --encode", code="codec")
+    if not spec.name.endswith(".weight"):
+        return Refusal(why="UQFF quantises tensors called <layer>.weight only", code="name")
+    if codec.id in ("hqq", "float8", "uqff.f8q8") and len(spec.shape) != 2:
+        return Refusal(why=f"UQFF has matrices only as {codec.id}, not {list(spec.shape)}", code="shape")
+    if codec.id in ("float8", "mx") and codec.params:
+        return Refusal(why=f"UQFF has only the plain form of {codec.id}, not {codec}", code="codec")
+    made = _afq(spec, codec) if codec.id == "affine" else encoding
+    if isinstance(made, Refusal):
+        return made
+    parts = {role: Part(dtype=part.dtype, shape=part.shape) for role, part in made.parts.items()}
+    if legacy and (why := _not_legacy(spec, codec, parts)):
+        return Refusal(why=f"UQFF 0.1.3 {why}", code="version")
+    return Encoding(codec=made.codec, parts=parts)
+
+
+def _afq(spec: TensorSpec, codec: CodecSpec) -> Encoding | Refusal:
+    bits, group = codec.params.get("bits"), codec.params.get("group_size")
+    if bits not in tables.AFQ_BITS or group not in tables.AFQ_GROUPS:
+        legal = f"{tables.AFQ_BITS} bits in groups of {tables.AFQ_GROUPS}"
+        return Refusal(why=f"AFQ has {legal}, not {bits} in {group}", code="affine")
+    if len(spec.shape) < 2:
+        return Refusal(why=f"AFQ has rows of codes, not {list(spec.shape)}", code="shape")
+    scale = _scale_dtype(codec.params)
+    if scale not in tables.AFQ_SCALES:
+        return Refusal(why=f"AFQ has scales of {' or '.join(tables.AFQ_SCALES)}, not {scale}", code="affine")
+    params = {"bits": bits, "group_size": group, "word": "u32", "offset": "bias"}
+    if scale != "f32":
+        params["scale_dtype"] = scale
+    try:
+        made = Affine().parts(spec, params)
+    except SquishError as error:
+        return Refusal(why=error.message, code="affine")
+    parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in made.items()}
+    return Encoding(codec=CodecSpec("affine", params), parts=parts)
+
+
+def _scale_dtype(params: Mapping[str, Any]) -> str:
+    """One dtype for scales and biases; a bias that stands for a zero point has more digits than a narrow scale."""
+    scale = str(params.get("scale_dtype", "f32"))
+    same = params.get("offset") != "zero_point" and params.get("offset_dtype", scale) == scale
+    return scale if same else "f32"
+
+
+def _not_legacy(spec: TensorSpec, codec: CodecSpec, parts: Mapping[str, Part]) -> str:
+    """Why a blob of 0.1.3 cannot hold a quantised tensor."""
+    if tables.SINCE.get(CODECS.get(codec.id, tables.GGUF), (0,)) > tables.WRITTEN_LEGACY:
+        return f"has no type for {codec.id}"
+    if len(spec.shape) != 2:
+        return f"holds matrices, not {list(spec.shape)}"
+    if kind_of(spec.name) == "embedding":
+        return "keeps embeddings as plain values (--encode 'model.embed_tokens.weight=f16')"
+    return "counts bytes in 32 bits, and this has more" if any(part.nbytes >= BIG for part in parts.values()) else ""
+
+
+def choose(specs: Sequence[TensorSpec], wanted: CodecSpec) -> dict[str, CodecSpec]:
+    """Linear layers and embeddings as `wanted`, promoted or replaced where the format's rules say so.
+
+    Biases take the dtype that mistral.rs gives them. Source: uqff-formats, section 3.
+    """
+    if wanted.id == "dense":
+        return {spec.name: wanted for spec in specs}
+    weights = {spec.name.removesuffix(".weight"): spec for spec in specs if _is_matrix(spec)}
+    layers = {key: spec for key, spec in weights.items() if LINEAR.fullmatch(key)} or weights  # names of another world
+    chosen: dict[str, CodecSpec] = {}
+    for spec in layers.values():
+        made = _target(spec, wanted)
+        if made:
+            chosen[spec.name] = made
+    family = "ggml" if wanted.id in GGML_CODES else wanted.id
+    bias = tables.BIAS_DTYPES.get(family)
+    if bias:
+        biases = {f"{name.removesuffix('.weight')}.bias" for name in chosen}
+        for spec in specs:
+            if spec.name in biases and spec.dtype != bias:
+                chosen[spec.name] = CodecSpec("dense", {"dtype": bias})
+    return chosen
+
+
+def _is_matrix(spec: TensorSpec) -> bool:
+    return len(spec.shape) > 1 and spec.name.endswith(".weight")
+
+
+def _target(spec: TensorSpec, wanted: CodecSpec) -> CodecSpec | None:
+    """What a layer becomes; None when it has to stay as it is."""
+    promote, last = is_promoted(spec.name), spec.shape[-1]
+    if wanted.id == "hqq" and kind_of(spec.name) == "embedding" and wanted.params.get("bits") not in (4, 8):
+        return None  # no other width can be looked up by row
+    if wanted.id in GGML_CODES:
+        return _blocks(wanted, promote, last)
+    if wanted.id != "affine" or wanted.params.get("offset") != "bias":
+        return wanted
+    bits, group = int(wanted.params.get("bits", 0)), wanted.params.get("group_size") or 1
+    params = {**wanted.params, "bits": tables.AFQ_PROMOTED.get(bits, bits) if promote else bits}
+    if "scale_dtype" not in params and spec.dtype in tables.AFQ_SCALES[1:]:
+        params["scale_dtype"] = spec.dtype
+    return None if last % group else CodecSpec("affine", params)
+
+
+def _blocks(wanted: CodecSpec, promote: bool, last: int) -> CodecSpec | None:
+    """The block type that divides a row: the promoted one or its fallback; q8_0 for one that is not encoded here."""
+    asked = wanted.id.removeprefix("ggml.")
+    name = tables.GGML_PROMOTED[asked] if promote else asked
+    name = tables.GGML_FALLBACK.get(name, name) if last % BLOCKS[name].elements else name
+    if last % BLOCKS[name].elements:
+        return None
+    # What was asked for itself must be encoded, or the request fails; so must what the same plugin encodes.
+    together = name in TOGETHER and asked in TOGETHER
+    name = name if name == asked or together or BLOCKS[name].encode else "q8_0"
+    # A search is the K types'; another one that takes their place is as good as it gets without.
+    return CodecSpec(f"ggml.{name}", wanted.params if name == asked or name.endswith("_k") else {})

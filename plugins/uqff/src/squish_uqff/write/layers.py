@@ -1,0 +1,236 @@
+"""What is written of a layer: the tensors of UQFF 1.2, or the one blob of 0.1.3."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from attrs import evolve, frozen
+
+from squish_core.api import Part, TensorSpec, dtypes
+
+from .. import tables
+from ..read.names import EXPERT
+from .accept import GGML_CODES, isq_of, key_of
+
+Streams = Mapping[str, Any]
+STACKED = (tables.GGUF, tables.UNQUANT, tables.AFQ, tables.MXFP4)
+CODE_OF = {dtype: code for code, dtype in tables.DTYPES.items()}
+
+
+class Piece(NamedTuple):
+    """So many bytes: these, or the part of a tensor with this role, or what is made of a tensor's parts."""
+
+    nbytes: int
+    data: bytes | str | Callable[[Streams], bytes]
+    owner: str = ""
+
+
+class Entry(NamedTuple):
+    """A tensor of a file, and the pieces that together are its bytes."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensor."""
+        return dtypes.nbytes(self.dtype, self.shape)
+
+
+@frozen
+class Layer:
+    """A layer: its weight, the tensors it is made of (several where experts are stacked), and its bias."""
+
+    key: str
+    isq: int
+    spec: TensorSpec
+    owners: tuple[str, ...]
+    bias: TensorSpec | None = None
+
+    @property
+    def parts(self) -> Mapping[str, Part]:
+        """The parts of the weight."""
+        return self.spec.encodings[0].parts
+
+    def number(self, name: str) -> int:
+        """A number that the source stated, or what it has to be, or mistral.rs's own."""
+        codec = self.spec.encodings[0].codec
+        if name == "dtype":
+            return GGML_CODES.get(codec.id, CODE_OF["f8_e4m3"])
+        if name in codec.params:
+            return int(codec.params[name])
+        return int(self.spec.attrs.get(f"uqff.{name}", _DEFAULTS[name]))
+
+
+_DEFAULTS = {"axis": 0, "optimization_steps": 0, "round_zeros": 0, "channel_wise": 1}
+
+
+def layers_of(specs: Sequence[TensorSpec], stack: bool) -> tuple[list[Layer], list[TensorSpec]]:
+    """The layers in the order of their weights, and all other tensors; with `stack` the experts of an MLP are one."""
+    biases = {spec.name: spec for spec in specs if spec.name.endswith(".bias")}
+    layers: list[Layer] = []
+    for spec in specs:
+        isq, key = isq_of(spec), key_of(spec.name)
+        if isq is not None and key is not None:
+            layers.append(Layer(key, isq, spec, (spec.name,), biases.get(f"{key}.bias")))
+    taken = {name for layer in layers for name in (*layer.owners, layer.bias.name if layer.bias else "")}
+    return _stacked(layers) if stack else layers, [spec for spec in specs if spec.name not in taken]
+
+
+def _stacked(layers: Iterable[Layer]) -> list[Layer]:
+    """Experts 0, 1, 2, ... of one type and shape as one layer in the place of the first; others as they are."""
+    groups: dict[str, list[Layer]] = {}
+    for layer in layers:
+        expert = EXPERT.fullmatch(layer.key)
+        groups.setdefault(f"{expert[1]}.{expert[3]}" if expert else layer.key, []).append(layer)
+    made = []
+    for key, group in groups.items():
+        made += [_stack(key, group)] if group[0].key != key and _alike(group) else group
+    return made
+
+
+def _alike(group: Sequence[Layer]) -> bool:
+    first = group[0]
+    numbers = [int(expert[2]) for layer in group if (expert := EXPERT.fullmatch(layer.key))]
+    return numbers == list(range(len(group))) and first.isq in STACKED and all(
+        (layer.isq, layer.bias, layer.spec.shape) == (first.isq, None, first.spec.shape)
+        and layer.spec.encodings[0].codec == first.spec.encodings[0].codec
+        and {role: (part.dtype, part.shape) for role, part in layer.parts.items()}
+        == {role: (part.dtype, part.shape) for role, part in first.parts.items()}
+        for layer in group
+    )  # fmt: skip
+
+
+def _stack(key: str, group: Sequence[Layer]) -> Layer:
+    first, count = group[0], len(group)
+    parts = {role: Part(dtype=part.dtype, shape=(count, *part.shape)) for role, part in first.parts.items()}
+    spec = evolve(
+        first.spec, name=f"{key}.weight", shape=(count, *first.spec.shape),
+        encodings=(evolve(first.spec.encodings[0], parts=parts),),
+    )  # fmt: skip
+    return Layer(key, first.isq, spec, tuple(layer.spec.name for layer in group))
+
+
+def plain(spec: TensorSpec) -> Entry:
+    """A tensor that is stored as it is."""
+    return Entry(spec.name, spec.dtype, spec.shape, (Piece(dtypes.nbytes(spec.dtype, spec.shape), "data", spec.name),))
+
+
+def tensors_of(layer: Layer) -> list[Entry]:
+    """The tensors of a layer in 1.2, in the order in which they may be divided over shards."""
+    name, parts = f"{layer.key}.weight", layer.parts
+    whole = ("u8", (parts["data"].nbytes,), _from(layer, "data"))
+
+    def part(role: str) -> tuple[str, tuple[int, ...], tuple[Piece, ...]]:
+        return parts[role].dtype, parts[role].shape, _from(layer, role)
+
+    def number(suffix: str, dtype: str = "u8", value: int | None = None) -> Entry:
+        found = layer.number(suffix) if value is None else value
+        return Entry(f"{name}.{suffix}", dtype, (), (raw(found.to_bytes(dtypes.bits(dtype) // 8, "little")),))
+
+    shape = Entry(f"{name}.shape", "u32", (len(layer.spec.shape),), (raw(_u32(*layer.spec.shape)),))
+    makers: dict[int, Callable[[], list[Entry]]] = {
+        tables.GGUF: lambda: [Entry(name, *whole), number("dtype", "u32"), shape],
+        tables.UNQUANT: lambda: [Entry(name, *part("data"))],
+        tables.HQQ: lambda: [
+            Entry(name, *part("data")), Entry(f"{name}.scales", *part("scale")), Entry(f"{name}.zeros", *part("zero")),
+            shape, number("bits"), number("group_size", "u32"), number("axis"), number("optimization_steps", "u32"),
+            number("round_zeros"), number("channel_wise"),
+        ],
+        tables.FP8: lambda: [
+            Entry(name, *part("data")),
+            *(
+                Entry(f"{name}.{field}", "f32", (), (piece,))
+                for field, piece in zip(tables.SUFFIXES[tables.FP8], Scale(layer).pieces)
+            ),
+            number("dtype", "u32"),
+        ],
+        tables.AFQ: lambda: [
+            Entry(name, *part("data")), Entry(f"{name}.scales", *part("scale")),
+            Entry(f"{name}.biases", *part("offset")), number("bits"), number("group_size"),
+        ],
+        tables.F8Q8: lambda: [Entry(name, *whole), number("num_blocks", "u32", whole[1][0] // 33), shape],
+        tables.MXFP4: lambda: [
+            Entry(name, *part("data")), Entry(f"{name}.scales", "u8", parts["scale"].shape, _from(layer, "scale")),
+        ],
+    }  # fmt: skip
+    made = [*makers[layer.isq](), number("format", value=layer.isq)]
+    return [*made, plain(layer.bias)] if layer.bias else made
+
+
+def blob_of(layer: Layer, number: int) -> Entry:
+    """The blob of a layer in 0.1.3, under its number."""
+    parts, bias = layer.parts, layer.bias
+    dims = _u32(len(layer.spec.shape), *layer.spec.shape)
+    has_bias = bytes([bias is not None])
+
+    def tensor(role: str) -> tuple[Piece, ...]:
+        return (raw(_tensor_head(parts[role])), *_from(layer, role))
+
+    makers: dict[int, Callable[[], tuple[Piece, ...]]] = {
+        tables.GGUF: lambda: (
+            raw(_u32(parts["data"].nbytes) + has_bias + _u32(layer.number("dtype")) + dims), *_from(layer, "data"),
+        ),
+        tables.UNQUANT: lambda: (raw(has_bias), *tensor("data")),
+        tables.HQQ: lambda: (
+            raw(has_bias), *tensor("data"), *tensor("scale"), *tensor("zero"), raw(dims),
+            raw(struct.pack("<BIBIBB", *(layer.number(name) for name in tables.SUFFIXES[tables.HQQ][3:]))),
+        ),
+        tables.FP8: lambda: (
+            raw(has_bias), *tensor("data"), *Scale(layer).pieces, raw(_u32(layer.number("dtype"))),
+        ),
+        tables.AFQ: lambda: (
+            raw(has_bias), *tensor("data"), *tensor("scale"), *tensor("offset"),
+            raw(bytes([layer.number("bits"), layer.number("group_size")])),
+        ),
+    }  # fmt: skip
+    major, minor, patch = tables.WRITTEN_LEGACY
+    pieces = (raw(bytes([patch, minor, major, 0, layer.isq])), *makers[layer.isq]())
+    if bias:
+        pieces += (raw(_tensor_head(bias.encodings[0].parts["data"])), *plain(bias).pieces)
+    return Entry(str(number), "u8", (sum(piece.nbytes for piece in pieces),), pieces)
+
+
+def raw(data: bytes) -> Piece:
+    """These bytes."""
+    return Piece(len(data), data)
+
+
+def _from(layer: Layer, role: str) -> tuple[Piece, ...]:
+    return tuple(Piece(layer.parts[role].nbytes // len(layer.owners), role, owner) for owner in layer.owners)
+
+
+def _tensor_head(part: Part) -> bytes:
+    return _u32(part.nbytes, CODE_OF[part.dtype], len(part.shape), *part.shape)
+
+
+def _u32(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}I", *numbers)
+
+
+class Scale:
+    """The scale of a float8 layer, asked of the encoder once: it is stored twice, and inverted."""
+
+    def __init__(self, layer: Layer) -> None:
+        self.owner, self._bytes = layer.owners[0], b""
+
+    def stored(self, streams: Streams) -> bytes:
+        """As it is."""
+        self._bytes = self._bytes or b"".join(bytes(chunk) for chunk in streams["scale"].chunks())
+        return self._bytes
+
+    def inverse(self, streams: Streams) -> bytes:
+        """1 / scale in float32; exactly 416 for the scale that mistral.rs gives weights below 1."""
+        scale, most = np.frombuffer(self.stored(streams), "<f4"), np.float32(416)
+        with np.errstate(divide="ignore"):
+            return np.where(scale == 1 / most, most, np.float32(1) / scale).tobytes()
+
+    @property
+    def pieces(self) -> tuple[Piece, Piece, Piece]:
+        """`dequant_w_scale`, `dequant_x_scale` (a copy in real files), `quant_scale`."""
+        return Piece(4, self.stored, self.owner), Piece(4, self.stored, self.owner), Piece(4, self.inverse, self.owner)

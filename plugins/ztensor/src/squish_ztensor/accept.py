@@ -1,0 +1,122 @@
+"""What both writers ask of a tensor before they take it, and how they take its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from attrs import evolve
+
+from squish_core.api import (
+    CodecSpec,
+    Digest,
+    Dropped,
+    Encoding,
+    Filter,
+    FormatError,
+    Limits,
+    Part,
+    Refusal,
+    Sink,
+    SquishError,
+    TensorSpec,
+    check_name,
+    dtypes,
+)
+
+from . import objects, sidecar
+from .names import BLOCKS
+from .options import Wanted, zstd_codec
+from .records import METADATA
+
+INDICES = ("indices", "indptr", "coords")
+SPARSE = ("zt.sparse_csr", "zt.sparse_coo")
+
+
+def name_refusal(name: str) -> Refusal | None:
+    """Why no wire can store this name."""
+    try:
+        check_name(name, Limits()).encode()
+    except (SquishError, UnicodeError) as error:
+        return Refusal(why=f"the name cannot be stored: {error}", code="name")
+    if name == METADATA:
+        return Refusal(why=f"the name {name!r} is never a tensor's: other formats take it for metadata", code="name")
+    if name == sidecar.NAME:
+        return Refusal(why=f"the name {sidecar.NAME!r} is taken for metadata", code="name")
+    return None
+
+
+def blocks(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
+    """GGML blocks of whole rows, as they are."""
+    name = encoding.codec.id.removeprefix("ggml.")
+    if spec.shape and spec.shape[-1] % BLOCKS[name][0] == 0:
+        stored = {"data": Part(dtype="u8", shape=objects.row_shape(name, spec.shape))}
+        if {role: bare(part) for role, part in encoding.parts.items()} == stored:
+            return Encoding(codec=encoding.codec, parts=stored)
+    return Refusal(why=f"its part does not hold whole rows of {name} blocks")
+
+
+def is_blocks(codec: CodecSpec) -> bool:
+    """Whether a codec is GGML blocks of a type that zTensor names."""
+    return codec.id.startswith("ggml.") and codec.id[5:] in BLOCKS
+
+
+def sparse(encoding: Encoding, kind: str | None) -> Encoding:
+    """A sparse tensor; with `kind`, all its indices as that integer type."""
+    parts = {role: bare(part) for role, part in encoding.parts.items()}
+    if kind is None:
+        return Encoding(codec=encoding.codec, parts=parts)
+    parts |= {role: evolve(parts[role], dtype=kind) for role in INDICES if role in parts}
+    params = {**encoding.codec.params, **{role: kind for role in INDICES if role in parts}}
+    return Encoding(codec=CodecSpec(encoding.codec.id, params), parts=parts)
+
+
+def bare(part: Part) -> Part:
+    """A part's dtype and shape alone."""
+    return Part(dtype=part.dtype, shape=part.shape)
+
+
+def filtered(encoding: Encoding, wanted: Wanted, codec: str, plain: Sequence[str]) -> Encoding:
+    """The encoding with its parts compressed where that is asked for, except those called `plain`."""
+    if wanted.encoding == "raw":
+        return encoding
+    _, check_level = zstd_codec()
+    check_level(wanted.params)
+    filters = (Filter(codec, wanted.params),)
+    parts = {role: part if role in plain else evolve(part, filters=filters) for role, part in encoding.parts.items()}
+    return evolve(encoding, parts=parts)
+
+
+def dropped(specs: Sequence[TensorSpec], storable: Callable[[str, Any], bool]) -> tuple[Dropped, ...]:
+    """The attributes that have no place, for the report."""
+    return tuple(
+        Dropped("attribute", key, where=spec.name)
+        for spec in specs for key, value in spec.attrs.items() if not storable(key, value)
+    )  # fmt: skip
+
+
+def counted(chunks: Iterable[Any], part: Part, digest: Digest | None = None) -> Iterator[Any]:
+    """The chunks, hashed; FormatError when they are not as many bytes as declared."""
+    count = 0
+    for chunk in chunks:
+        count += memoryview(chunk).nbytes
+        if digest:
+            digest.update(chunk)
+        yield chunk
+    if count != part.nbytes:
+        raise FormatError(
+            "a part came out in another size than declared", expected=part.nbytes, found=count, code="size"
+        )
+
+
+def pad(sink: Sink, offset: int) -> int:
+    """Append zeros up to `offset`."""
+    sink.write(bytes(offset - sink.tell()))
+    return offset
+
+
+def packed(dtype: str, shape: tuple[int, ...]) -> Part:
+    """The one part of a dense tensor; types under a byte are a run of bytes."""
+    if dtypes.bits(dtype) < 8:
+        return Part(dtype="u8", shape=(dtypes.nbytes(dtype, shape),))
+    return Part(dtype=dtype, shape=shape)

@@ -1,0 +1,1 @@
+"""Codecs that only zTensor uses."""

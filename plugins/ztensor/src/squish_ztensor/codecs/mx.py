@@ -1,0 +1,67 @@
+"""OCP microscaling as v2 stores it: elements in one part, a power of two for each block in another."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from math import lcm
+
+import numpy as np
+
+from squish_core.api import Codec, CodecError, CodecSpec, Codes, Params, Parts, Region, TensorSpec, dtypes
+
+
+class Mx(Codec):
+    """value = 2^(e-127) * element, in float32; e = 255 gives NaN. Source: zTensor v2 `zt.mx/1`; OCP MX 1.0.
+
+    Parameters: `block_size` elements along `axis` for each exponent, `dtype` f4_e2m1 (two in a byte, low nibble
+    first), f8_e4m3, f8_e5m2 or i8. Parts: `data`, `scales`.
+    """
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        raise CodecError("zt.mx is encoded as mx", tensor=spec.name, expected="mxfp4, mxfp8 or mx:...", code="encode")
+
+    def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
+        shape, axis = spec.shape, params["axis"]
+        grid = (*shape[:axis], shape[axis] // params["block_size"], *shape[axis + 1 :])
+        packed = params["dtype"] == "f4_e2m1"
+        data = ("u8", (*shape[:-1], shape[-1] // 2)) if packed else (params["dtype"], shape)
+        return {"data": data, "scales": ("f8_e8m0", grid)}
+
+    def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        steps: list[int | None] = [1] * len(spec.shape)
+        if params["dtype"] == "f4_e2m1":
+            steps[-1] = 2
+        steps[params["axis"]] = lcm(steps[params["axis"]] or 1, params["block_size"])
+        return tuple(steps)
+
+    def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
+        axis, block = params["axis"], params["block_size"]
+        span = region[axis]
+        grid = (*region[:axis], slice(span.start // block, span.stop // block), *region[axis + 1 :])
+        if params["dtype"] == "f4_e2m1":
+            packed = parts["data"][(*region[:-1], slice(region[-1].start // 2, region[-1].stop // 2))]
+            codes = np.stack([packed & 15, packed >> 4], -1).reshape(out.shape)
+            elements = codes.view(dtypes.to_numpy("f4_e2m1")).astype(np.float32)
+        else:
+            elements = parts["data"][region].astype(np.float32)
+        scales = parts["scales"][grid].astype(np.float32)
+        np.multiply(elements, np.repeat(scales, block, axis), out=out)
+
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        """Those of float4 in blocks along the rows."""
+        if self.restated(spec, params) is None:
+            return None
+        from squish_codecs.mx import float4
+
+        *lead, last = region
+        block = params["block_size"]
+        packed = (*lead, slice(last.start // 2, last.stop // 2))
+        scale = parts["scales"][(*lead, slice(last.start // block, last.stop // block))]
+        return float4.codes(scale, block, lambda: parts["data"][packed])
+
+    def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
+        """As the shared `mx`, where that is installed."""
+        along = params["axis"] == len(spec.shape) - 1 and params["dtype"] == "f4_e2m1"
+        if not along or params["block_size"] not in (16, 32) or find_spec("squish_codecs") is None:
+            return None
+        return CodecSpec("mx", {} if params["block_size"] == 32 else {"block_size": 16})

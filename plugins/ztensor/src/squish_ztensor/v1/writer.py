@@ -1,0 +1,175 @@
+"""Writing zTensor 1.1: blobs in the given order at multiples of 64, the manifest at the end, in one pass.
+
+Key order, spacing and defaults are those of the reference writer, so that the same arrays give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import repeat
+from tempfile import SpooledTemporaryFile
+from typing import Any
+
+import cbor2
+from attrs import field, frozen
+
+from squish_core.api import Digest, Encoding, Layout, Outgoing, Part, Refusal, Sink, TensorSpec
+
+from .. import accept, sidecar
+from ..options import Wanted, zstd_codec
+from ..parallel import in_order
+from ..wire import FOOTER, MAGIC
+from . import layouts
+from .manifest import ALIGNMENT
+
+_SPOOLED = 32 << 20
+"""Compressed bytes of a part that wait in memory; more wait in an unnamed file."""
+_NO_DIGEST = {"none": None, "sha256": "sha256:" + 64 * "0", "crc32c": "crc32c:0x00000000"}
+
+
+@frozen
+class Placement:
+    """Where each tensor goes; the manifest is its record. `compatible`: in the words of 1.2."""
+
+    compatible: bool = False
+    objects: dict[str, dict[str, Any]] = field(factory=dict)
+    empty: list[tuple[int, str]] = field(factory=list)
+
+    def start(self, position: int, name: str, nbytes: int) -> int:
+        """Offset of the next blob. Readers order tensors by offset, then name: an empty one may need 64 bytes more."""
+        offset = position + -position % ALIGNMENT
+        if not nbytes:
+            if self.empty and self.empty[-1][0] == offset and name < self.empty[-1][1]:
+                offset += ALIGNMENT
+            self.empty.append((offset, name))
+        return offset
+
+    def add(self, spec: TensorSpec, placed: Mapping[str, tuple[int, int, str | None]]) -> None:
+        """Enter a tensor with the offset, length and digest of each part, in the reference's key order (optional keys
+        are left out)."""
+        encoding, components = spec.encodings[0], {}
+        for role, (offset, length, digest) in placed.items():
+            part = encoding.parts[role]
+            component: dict[str, Any] = layouts.types_of(part.dtype, compatible=self.compatible)
+            component |= {"offset": offset, "length": length}
+            if part.filters and self.compatible:
+                component["uncompressed_length"] = part.nbytes
+            if part.filters:
+                component["encoding"] = "zstd"
+            if digest:
+                component["digest"] = digest
+            components[layouts.role_of(encoding, role)] = component
+        entry: dict[str, Any] = {"shape": list(spec.shape), "format": layouts.format_of(encoding)}
+        attributes = {key: value for key, value in spec.attrs.items() if _has_cbor(value)}
+        if attributes := attributes | layouts.attributes(spec, encoding):
+            entry["attributes"] = dict(sorted(attributes.items()))
+        self.objects[spec.name] = {**entry, "components": dict(sorted(components.items()))}
+
+    def root(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The manifest, names sorted bytewise."""
+        optional = {"attributes": dict(attributes)} if attributes else {}
+        objects = dict(sorted(self.objects.items()))
+        version = "1.2.0" if self.compatible else "1.1.0"
+        return {"version": version, **optional, "objects": objects}
+
+
+def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | Refusal:
+    """Dense arrays of the 1.1 dtypes, sparse tensors, group quantisation and GGML blocks, raw or zstd as asked."""
+    if refusal := accept.name_refusal(spec.name):
+        return refusal
+    held = layouts.held(spec, encoding, compatible=wanted.compatible)
+    if isinstance(held, Refusal):
+        return held
+    # Of a sparse tensor, readers find the number of values in the components' lengths.
+    plain = tuple(held.parts) if held.codec.id in accept.SPARSE else ()
+    return accept.filtered(held, wanted, "zstd", plain)
+
+
+def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted) -> Layout:
+    """Exact size of a raw file, from a manifest with digests of the right length."""
+    dropped = accept.dropped(specs, lambda key, value: _has_cbor(value))
+    if wanted.encoding == "zstd":
+        return Layout(size=None, dropped=dropped)
+    text = sidecar.is_text(meta, assets)
+    specs = [*specs] if text else [*specs, sidecar.planned(meta, assets)]
+    placement, position = Placement(wanted.compatible), len(MAGIC)
+    for spec in specs:
+        placed = {}
+        for role, part in spec.encodings[0].parts.items():
+            offset = placement.start(position, spec.name, part.nbytes)
+            placed[role] = (offset, part.nbytes, _NO_DIGEST[wanted.digests])
+            position = offset + part.nbytes
+        placement.add(spec, placed)
+    size = position + len(cbor2.dumps(placement.root(meta if text else {}))) + FOOTER
+    return Layout(size=size, dropped=dropped)
+
+
+def write(
+    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
+) -> None:
+    """Header, blobs, manifest, footer. Metadata that is not all text, and assets, go into `squish.meta`."""
+    placement = Placement(wanted.compatible)
+    sink.write(MAGIC)
+    append(sink, placement, tensors, wanted)
+    text = sidecar.is_text(meta, assets)
+    if not text:
+        append(sink, placement, [sidecar.outgoing(meta, assets)], wanted)
+    close(sink, placement.root(meta if text else {}))
+
+
+def append(sink: Sink, placement: Placement, tensors: Sequence[Outgoing], wanted: Wanted) -> None:
+    """Append the tensors' blobs, and enter them; zstd works some tensors ahead, on all cores."""
+    compressed = in_order(_compressed, tensors) if wanted.encoding == "zstd" else repeat({})
+    for outgoing, spools in zip(tensors, compressed):
+        spec, placed = outgoing.spec, {}
+        for role, part in spec.encodings[0].parts.items():
+            stream, digest = outgoing.parts[role], None
+            offset = accept.pad(sink, placement.start(sink.tell(), spec.name, 1 if part.filters else part.nbytes))
+            if role in spools:
+                with spools[role] as spool:
+                    digest = _copy(sink, iter(partial(spool.read, 1 << 22), b""), wanted)
+            elif wanted.digests != "none":
+                digest = _copy(sink, accept.counted(stream.chunks(), part), wanted)
+            else:
+                stream.write_to(sink)
+            placed[role] = (offset, sink.tell() - offset, digest)
+        placement.add(spec, placed)
+
+
+def close(sink: Sink, root: Mapping[str, Any]) -> None:
+    """Append the manifest and the footer."""
+    manifest = cbor2.dumps(root)
+    for piece in (manifest, len(manifest).to_bytes(8, "little"), MAGIC):
+        sink.write(piece)
+
+
+def _compressed(outgoing: Outgoing) -> dict[str, Any]:
+    """The filtered parts as they will be stored, in one frame each as the reference writes them, in spools."""
+    spools: dict[str, Any] = {}
+    for role, part in outgoing.spec.encodings[0].parts.items():
+        if part.filters:
+            codec, _ = zstd_codec()
+            spools[role] = spool = SpooledTemporaryFile(_SPOOLED)  # noqa: SIM115 - closed when it is written
+            chunks = accept.counted(outgoing.parts[role].chunks(), part)
+            spool.writelines(codec.encode(chunks, part.filters[0].params))
+            spool.seek(0)
+    return spools
+
+
+def _copy(sink: Sink, chunks: Iterable[Any], wanted: Wanted) -> str | None:
+    """Append stored bytes; their digest."""
+    digest = None if wanted.digests == "none" else Digest(wanted.digests)
+    for chunk in chunks:
+        sink.write(chunk)
+        if digest:
+            digest.update(chunk)
+    return str(digest) if digest else None
+
+
+def _has_cbor(value: Any) -> bool:
+    try:
+        cbor2.dumps(value)
+    except (cbor2.CBORError, RecursionError):
+        return False
+    return True

@@ -1,0 +1,96 @@
+"""Which v2 layout holds an encoding, with which attributes and part names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from squish_core.api import DENSE, CodecError, Encoding, FormatError, Part, Refusal, TensorSpec
+
+from .. import accept, groups
+from ..names import BLOCKS, STORAGE, TYPES
+
+_LAYOUTS = {
+    "zt.sparse_csr": "zt.sparse_csr/1", "zt.sparse_coo": "zt.sparse_coo/1", "zt.mx": "zt.mx/1", "mx": "zt.mx/1",
+}  # fmt: skip
+_ROLES = {"affine": {"scale": "scales", "offset": "zeros"}, "mx": {"scale": "scales"}}
+
+
+def held(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
+    """The parts as v2 stores them, raw; or why it cannot."""
+    codec = encoding.codec
+    if codec == DENSE:
+        if spec.dtype not in STORAGE and spec.dtype not in TYPES:
+            return Refusal(why=f"zTensor v2 has no dtype {spec.dtype}; encode it as one of {', '.join(STORAGE[:4])}")
+        return Encoding(codec=DENSE, parts={"data": accept.packed(spec.dtype, spec.shape)})
+    if codec.id in accept.SPARSE:
+        kinds = {part.dtype for role, part in encoding.parts.items() if role in accept.INDICES}
+        return accept.sparse(encoding, "u64" if kinds & {"u64", "i64"} else "u32")
+    if codec.id == "mx" and set(encoding.parts) != {"data", "scale"}:
+        return Refusal(why="zTensor's microscaling has no global scale")
+    if codec.id == "mx" and encoding.parts["scale"].dtype != "f8_e8m0":
+        return Refusal(why="zTensor's microscaling has powers of two as scales (mxfp4, mxfp8)")
+    if codec.id in ("zt.mx", "mx"):
+        parts = {role: accept.bare(part) for role, part in encoding.parts.items()}
+        return Encoding(codec=codec, parts=parts)
+    if codec.id == "affine":
+        return groups.held(spec, encoding, zeros=False)
+    if accept.is_blocks(codec):
+        return accept.blocks(spec, encoding)
+    return Refusal(why=f"zTensor v2 has no layout for {codec.id}; encode it as f16, or as GGML blocks")
+
+
+def layout_of(encoding: Encoding) -> str:
+    """The layout's name."""
+    if encoding.codec == DENSE:
+        return "dense"
+    if encoding.codec.id == "affine":
+        return "zt.quant_group/1"
+    return _LAYOUTS.get(encoding.codec.id) or f"gguf.{encoding.codec.id.removeprefix('ggml.')}/1"
+
+
+def role_of(encoding: Encoding, role: str) -> str:
+    """The name of a part in the file."""
+    return _ROLES.get(encoding.codec.id, {}).get(role, role)
+
+
+def element_of(spec: TensorSpec, role: str, part: Part) -> str:
+    """The element type that a part is declared with: packed types by their own name."""
+    encoding = spec.encodings[0]
+    if role == "data" and encoding.codec == DENSE:
+        return spec.dtype
+    if role == "data" and encoding.codec.id == "zt.mx":
+        return str(encoding.codec.params["dtype"])
+    if role == "data" and encoding.codec.id == "mx" and part.dtype == "u8":
+        return "f4_e2m1"
+    return part.dtype
+
+
+def attributes(spec: TensorSpec, encoding: Encoding) -> dict[str, Any]:
+    """What the layout needs to be told."""
+    params, kind = encoding.codec.params, encoding.codec.id
+    if kind.startswith("ggml."):
+        elements, nbytes = BLOCKS[kind.removeprefix("ggml.")]
+        return {"elems_per_block": elements, "block_bytes": nbytes}
+    if kind == "mx":
+        return {"block_size": params.get("block_size", 32), "axis": len(spec.shape) - 1, "scale_form": "e8m0_exponent"}
+    if kind == "zt.mx":
+        return {"block_size": params["block_size"], "axis": params["axis"], "scale_form": "e8m0_exponent"}
+    return groups.attributes_second(spec.shape, params) if kind == "affine" else {}
+
+
+def check(spec: TensorSpec, streams: Mapping[str, Any]) -> None:
+    """The columns of every row rise, which 1.x does not demand; FormatError otherwise."""
+    encoding = spec.encodings[0]
+    if encoding.codec.id != "zt.sparse_csr" or encoding.codec.params.get("ordered"):
+        return
+    from ..codecs import sparse
+
+    parts: dict[str, Any] = {
+        role: sparse.array(b"".join(bytes(chunk) for chunk in streams[role].chunks()), encoding.parts[role])
+        for role in encoding.parts
+    }
+    try:
+        sparse.csr_rows(parts, spec.shape, {**encoding.codec.params, "ordered": True}, slice(0, spec.shape[0]))
+    except CodecError as error:
+        raise FormatError(f"cannot be stored in v2: {error}", tensor=spec.name, code="index") from None

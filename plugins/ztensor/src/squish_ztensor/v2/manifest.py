@@ -1,0 +1,205 @@
+"""The manifest of v2 (Draft 4; wires 6.2): checked in one pass, records kept as they are and translated on access."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import Any
+
+from squish_core.api import FileRef, FormatError, LimitError, Limits, Source, TensorSpec, check_name, check_shape
+
+from .. import columns
+from .. import objects as layouts
+from ..names import ELEMENTS
+from ..records import Extent, Manifest, PlainRange, Record, attributes_of, name_problem, warning
+from ..wire import Located
+from . import deterministic, footer
+from .shards import open_shards
+
+_DIGEST = re.compile(r"(?!xxh3:|sha256:).*|xxh3:[0-9a-f]{16}|sha256:[0-9a-f]{64}", re.DOTALL)
+_ELEMENTS = ELEMENTS[2]
+_PLAIN = (int, str, bytes, bool, float, type(None))
+
+
+def read(source: Source, found: Located, limits: Limits) -> Manifest:
+    """Decode and check; FormatError for what the draft forbids of a file, the rest is a matter of each object."""
+    own = FileRef(source.filename, source.size)
+    if not found.length:
+        note = warning("data-shard", "file", "is a data shard: blobs without a manifest, to be read from another file")
+        return Manifest(
+            offset=0, version="2", attributes={}, records={}, extents=[], files=(own,), build=layouts.build,
+            plain=layouts.plain, problems=[note],
+        )  # fmt: skip
+    start = found.offset
+    data = source.read(start, found.length, "the manifest")
+    footer.check_hash(source, data)
+    table = columns.read(data, "2", limits, alignment=footer.ALIGNMENT, end=source.size - footer.SIZE)
+    if table:
+        _check_attributes(table.others, None, limits, start)
+        return Manifest(
+            offset=start, version="2", attributes=attributes_of(table.others, None, start), records=table.records,
+            extents=[*table.extents, (0, start, found.length, "the manifest")], files=(own,), plain=columns.plain,
+            build=partial(columns.build, digest_of="decoded"), as_first=columns.record,
+        )  # fmt: skip
+    return _read(source, data, found, limits)
+
+
+def _read(source: Source, data: bytes, found: Located, limits: Limits) -> Manifest:
+    """Object by object."""
+    start = found.offset
+    root = deterministic.decode(data, start, limits)
+    objects = root.get("objects")
+    if type(objects) is not dict:
+        what = "is missing" if objects is None else "is not a map"
+        raise FormatError(f"the manifest's 'objects' {what}", offset=start, code="schema")
+    if len(objects) > limits.tensors:
+        raise LimitError(
+            "too many tensors", offset=start, expected=f"at most {limits.tensors}", found=len(objects), code="count",
+            limit="tensors",
+        )  # fmt: skip
+    _check_attributes(root, None, limits, start)
+    shards = open_shards(source, root.get("shards"), objects, start)
+    ends: dict[str | None, int] = {
+        None: source.size - footer.SIZE,
+        **{name: shard.size - footer.SIZE for name, shard in shards.items()},
+    }
+    numbers = {name: number for number, name in enumerate(ends)}
+    extents: list[Extent] = []
+    for name, record in objects.items():
+        check_name(name, limits, offset=start)
+        _check_object(name, record, limits, ends, numbers, extents)
+    extents.sort()
+    records = {**dict.fromkeys(extent[3] for extent in extents), **objects}
+    extents.append((0, start, found.length, "the manifest"))
+    return Manifest(
+        offset=start, version="2", attributes=attributes_of(root, None, start), records=records, extents=extents,
+        files=(FileRef(source.filename, source.size), *shards.values()), build=partial(build, numbers=numbers),
+        plain=partial(plain, numbers=numbers), as_first=partial(translate, numbers=numbers),
+        problems=[problem for name in objects if (problem := name_problem(name))],
+    )  # fmt: skip
+
+
+def build(name: str, record: Record, numbers: dict[str | None, int]) -> TensorSpec:
+    """The TensorSpec of a checked object."""
+    return layouts.build(name, translate(record, numbers))
+
+
+def plain(record: Record, numbers: dict[str | None, int]) -> PlainRange | None:
+    """Where a raw dense tensor lies; None where a view would not do."""
+    data = record["parts"].get("data")
+    if record["layout"] != "dense" or data is None or "encoding" in data:
+        return None
+    found = _ELEMENTS.get((data["dtype"], data.get("type")))
+    if found is None or found in ("bool", "f4_e2m1"):
+        return None
+    return found, tuple(record["shape"]), numbers[data.get("shard")], data["blob"][0]
+
+
+def translate(record: Record, numbers: dict[str | None, int]) -> Record:
+    """An object as 1.1 writes it."""
+    components = {}
+    for role, part in record.get("parts", {}).items():
+        offset, length = part["blob"]
+        components[role] = {
+            **part, "offset": offset, "length": length, "uncompressed_length": part.get("decoded_length"),
+            "wire": 2, "file": numbers[part.get("shard")], "digest_of": "decoded", "byteorder": "<",
+        }  # fmt: skip
+    return {**record, "format": record.get("layout"), "components": components}
+
+
+def _check_object(
+    name: str, record: Any, limits: Limits, ends: dict[str | None, int], numbers: dict[str | None, int],
+    extents: list[Extent],
+) -> None:  # fmt: skip
+    if type(record) is not dict:
+        raise _schema("an object is not a map", name, found=type(record).__name__)
+    shape = check_shape(record.get("shape"), limits, tensor=name)
+    layout, parts = record.get("layout"), record.get("parts")
+    if type(layout) is not str:
+        raise _schema("the layout is not text", name, found=type(layout).__name__)
+    if type(parts) is not dict or not parts:
+        raise _schema("the parts are not a map of at least one", name, found=type(parts).__name__)
+    if "attributes" in record:
+        _check_attributes(record, name, limits, None)
+    for role, part in parts.items():
+        check_name(role, limits)
+        if type(part) is not dict:
+            raise _schema("a part is not a map", name, role, type(part).__name__)
+        offset, length = _blob(name, role, part)
+        shard = part.get("shard")
+        if offset % footer.ALIGNMENT or offset < footer.ALIGNMENT or offset + length > ends[shard]:
+            raise _misplaced(name, role, offset, length, ends[shard])
+        _check_texts(name, role, part)
+        extents.append((numbers[shard], offset, length, name))
+    if layout == "dense" or layouts.block_of(layout):
+        _check_data(name, layout, shape, parts)
+
+
+def _blob(name: str, role: str, part: Record) -> tuple[int, int]:
+    blob = part.get("blob")
+    if type(blob) is not list or len(blob) != 2 or not all(type(item) is int and item >= 0 for item in blob):
+        raise _schema("'blob' is not [offset, length]", name, role, repr(blob)[:40])
+    return blob[0], blob[1]
+
+
+def _check_texts(name: str, role: str, part: Record) -> None:
+    for key in ("dtype", "type", "encoding", "digest"):
+        if type(part.get(key)) is not str and (key in part or key == "dtype"):
+            raise _schema(f"{key!r} is not text", name, role, repr(part.get(key))[:40])
+    decoded = part.get("decoded_length")
+    if ("encoding" in part) != ("decoded_length" in part) or type(decoded) not in (int, type(None)):
+        raise _schema("'decoded_length' is not given with an encoding, and only then", name, role, repr(decoded)[:40])
+    if not _DIGEST.fullmatch(part.get("digest", "")):
+        raise _schema("a digest is not of lower-case hexadecimal digits in full", name, role, part["digest"][:80])
+
+
+def _check_data(name: str, layout: str, shape: tuple[int, ...], parts: dict[str, Record]) -> None:
+    """One part, of the size that the shape needs."""
+    if "data" not in parts:
+        return  # the tensor is refused, its parts stay readable
+    if len(parts) > 1:
+        raise _schema(f"a tensor of layout {layout} has further parts", name, found=", ".join(sorted(parts)))
+    data = parts["data"]
+    needed = layouts.decoded_size(layout, shape, _ELEMENTS.get((data["dtype"], data.get("type"))))
+    found = data.get("decoded_length", data["blob"][1])
+    if needed is not None and needed != found:
+        raise FormatError(
+            "the data does not have the size that its shape needs", tensor=name, part="data", offset=data["blob"][0],
+            expected=f"{needed} bytes for {data.get('type', data['dtype'])} {list(shape)}", found=f"{found} bytes",
+            code="size",
+        )  # fmt: skip
+
+
+def _check_attributes(owner: Record, name: str | None, limits: Limits, offset: int | None) -> None:
+    if "attributes" not in owner:
+        return
+    if owner["attributes"] is None:
+        raise _schema("the attributes are not a map", name, found="null")
+    for key in attributes_of(owner, name, offset or 0):
+        check_name(key, limits, offset=offset)
+    pending = [owner["attributes"]]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            pending += [*value, *value.values()]
+        elif isinstance(value, (list, tuple)):
+            pending += value
+        elif type(value) not in _PLAIN:
+            raise _schema("an attribute is of a kind that v2 does not have", name, found=repr(value)[:40])
+
+
+def _schema(what: str, name: str | None, part: str | None = None, found: Any = None) -> FormatError:
+    return FormatError(what, tensor=name, part=part, found=found, code="schema")
+
+
+def _misplaced(name: str, role: str, offset: int, length: int, end: int) -> FormatError:
+    if offset + length > end:
+        what, expected, code = "the data runs into the footer or past the end", f"an end of at most {end}", "bounds"
+    else:
+        what, expected, code = "the data's offset is not aligned", f"a multiple of {footer.ALIGNMENT}", "alignment"
+        if offset < footer.ALIGNMENT:
+            what, expected = "the data starts inside the header", f"an offset of {footer.ALIGNMENT} or more"
+    return FormatError(
+        what, tensor=name, part=role, offset=offset, expected=expected, code=code,
+        found=f"offset {offset}, length {length}", hint="The file is damaged, or cut and glued.",
+    )  # fmt: skip

@@ -1,0 +1,197 @@
+"""Writing zTensor v2 in one pass: blobs, equal ones once, then the manifest and the footer (Draft 4; wires 6)."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import xxhash
+from attrs import field, frozen
+
+from squish_core.api import Digest, Encoding, Layout, Outgoing, Part, Refusal, Sink, TensorSpec
+
+from .. import accept, sidecar
+from ..codecs.seekable import ZstdSeekable
+from ..names import TYPES
+from ..options import Wanted
+from . import deterministic, footer, layouts
+
+_DIGITS = {"xxh3": "xxh3:" + 16 * "0", "sha256": "sha256:" + 64 * "0", "none": None}
+_PREFIX, _PIECE = 1 << 16, 1 << 20
+"""Bytes by which blobs without digests are told apart at first, and by which they are compared."""
+
+
+@frozen
+class Manifest:
+    """What is written so far."""
+
+    alignment: int
+    objects: dict[str, Any] = field(factory=dict)
+
+    def place(self, position: int) -> int:
+        """Offset of the next blob."""
+        position = max(position, self.alignment)
+        return position + -position % self.alignment
+
+    def add(self, spec: TensorSpec, parts: dict[str, Any]) -> None:
+        """Enter an object whose parts are written."""
+        encoding = spec.encodings[0]
+        attributes = {key: value for key, value in spec.attrs.items() if storable({key: value})}
+        attributes |= layouts.attributes(spec, encoding)
+        entry = {"shape": list(spec.shape), "layout": layouts.layout_of(encoding), "parts": parts}
+        self.objects[spec.name] = {**entry, **({"attributes": attributes} if attributes else {})}
+
+    def pack(self, meta: Mapping[str, Any]) -> bytes:
+        """The manifest's bytes."""
+        attributes = {"attributes": dict(meta)} if meta else {}
+        return deterministic.encode({"objects": self.objects, **attributes})
+
+
+def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | Refusal:
+    """Whatever v2 has a layout for; equal codes stay as they are."""
+    if refusal := accept.name_refusal(spec.name):
+        return refusal
+    if wanted.canonical and not unicodedata.is_normalized("NFC", spec.name):
+        return Refusal(why="a canonical file has names in NFC only; ask for flavour=aligned", code="name")
+    held = layouts.held(spec, encoding)
+    if isinstance(held, Refusal):
+        return held
+    # Indices are read one by one, so they stay plain.
+    return accept.filtered(held, wanted, "zt.zstd-seekable", accept.INDICES)
+
+
+def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted) -> Layout:
+    """Exact size, unless parts are compressed or of one size and may turn out to be equal."""
+    dropped = accept.dropped(specs, lambda key, value: storable({key: value}))
+    plain = not assets and storable(meta)
+    specs = [*specs] if plain else [*specs, sidecar.planned(meta, assets)]
+    sizes = Counter(part.nbytes for spec in specs for part in spec.encodings[0].parts.values() if part.nbytes)
+    if wanted.encoding != "raw" or any(count > 1 for count in sizes.values()):
+        return Layout(size=None, dropped=dropped)
+    manifest, position = Manifest(wanted.alignment), len(footer.MAGIC)
+    for spec in _ordered(specs, wanted):
+        parts = {}
+        for role, part in _sorted_parts(spec):
+            offset = manifest.place(position)
+            position = offset + part.nbytes
+            parts[_stored_role(spec, role)] = _entry(spec, role, part, [offset, part.nbytes], _DIGITS[wanted.digests])
+        manifest.add(spec, parts)
+    size = manifest.place(position) + len(manifest.pack(meta if plain else {})) + footer.SIZE
+    return Layout(size=size, dropped=dropped)
+
+
+def write(
+    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
+) -> None:
+    """Magic, blobs, manifest, footer. Metadata that plain CBOR cannot hold, and assets, go into `squish.meta`."""
+    plain = not assets and storable(meta)
+    sink.write(footer.MAGIC)
+    tensors = [*tensors] if plain else [*tensors, sidecar.outgoing(meta, assets)]
+    append(sink, {"objects": {}, **({"attributes": dict(meta)} if plain and meta else {})}, tensors, wanted)
+
+
+def append(sink: Sink, root: dict[str, Any], tensors: Sequence[Outgoing], wanted: Wanted) -> None:
+    """Append the tensors' blobs, enter them into the manifest `root`, append it and the footer."""
+    manifest = Manifest(wanted.alignment, root["objects"])
+    blobs = _Blobs(sink, manifest, wanted, [item.spec for item in tensors])
+    streams = {item.spec.name: item.parts for item in tensors}
+    for spec in _ordered([item.spec for item in tensors], wanted):
+        layouts.check(spec, streams[spec.name])
+        blobs.add(spec, streams[spec.name])
+    packed = deterministic.encode(root)
+    offset = accept.pad(sink, manifest.place(sink.tell()))
+    sink.write(packed)
+    sink.write(footer.pack(offset, packed))
+
+
+def storable(values: Mapping[str, Any]) -> bool:
+    """Whether attributes can be stored as they are: text keys, and only kinds that v2 has."""
+    pending: list[tuple[Any, int]] = [(dict(values), 3)]
+    while pending:
+        value, depth = pending.pop()
+        if depth > 30 or type(value) not in (dict, list, int, str, bytes, bool, float, type(None)):
+            return False
+        if type(value) is int and not -(1 << 64) <= value < 1 << 64:
+            return False
+        if type(value) is list:
+            pending += [(item, depth + 1) for item in value]
+        if type(value) is dict:
+            if not all(type(key) is str and 0 < len(key.encode("utf-8", "replace")) <= 1024 for key in value):
+                return False
+            pending += [(item, depth + 1) for item in value.values()]
+    return not any("\0" in key for key in values)
+
+
+class _Blobs:
+    """Parts on their way into the file; one equal to an earlier one is taken back, and gets that one's blob."""
+
+    def __init__(self, sink: Sink, manifest: Manifest, wanted: Wanted, specs: Sequence[TensorSpec]) -> None:
+        self.manifest, self._sink, self._wanted = manifest, sink, wanted
+        self._sizes = Counter(part.nbytes for spec in specs for part in spec.encodings[0].parts.values())
+        self._written: dict[tuple[int, str], list[int]] = defaultdict(list)
+
+    def add(self, spec: TensorSpec, streams: Mapping[str, Any]) -> None:
+        parts = {}
+        for role, part in _sorted_parts(spec):
+            offset = accept.pad(self._sink, self.manifest.place(self._sink.tell()))
+            digest = self._append(streams[role], part)
+            length = self._sink.tell() - offset
+            if length and self._sizes[part.nbytes] > 1:
+                offset = self._first(offset, length, digest)
+            parts[_stored_role(spec, role)] = _entry(spec, role, part, [offset, length], digest)
+        self.manifest.add(spec, parts)
+
+    def _append(self, stream: Any, part: Part) -> str | None:
+        kind = self._wanted.digests
+        if kind == "none" and not part.filters:
+            stream.write_to(self._sink)
+            return None
+        digest = None if kind == "none" else Digest(kind)
+        chunks = accept.counted(stream.chunks(), part, digest)
+        for chunk in ZstdSeekable().encode(chunks, part.filters[0].params) if part.filters else chunks:
+            self._sink.write(chunk)
+        return str(digest) if digest else None
+
+    def _first(self, offset: int, length: int, digest: str | None) -> int:
+        """Offset of the first blob with the same bytes as the one just written."""
+        if digest is None:
+            digest = xxhash.xxh3_64_hexdigest(self._sink.reread(offset, min(length, _PREFIX)))
+        alike = self._written[length, digest]
+        for other in alike:
+            if self._same(other, offset, length):
+                self._sink.take_back(offset)
+                return other
+        alike.append(offset)
+        return offset
+
+    def _same(self, one: int, other: int, length: int) -> bool:
+        pieces = ((at, min(_PIECE, length - at)) for at in range(0, length, _PIECE))
+        return all(self._sink.reread(one + at, size) == self._sink.reread(other + at, size) for at, size in pieces)
+
+
+def _entry(spec: TensorSpec, role: str, part: Part, blob: list[int], digest: str | None) -> dict[str, Any]:
+    element = layouts.element_of(spec, role, part)
+    dtype, logical = TYPES.get(element, (element, None))
+    entry: dict[str, Any] = {"dtype": dtype, "blob": blob}
+    if logical:
+        entry["type"] = logical
+    if part.filters:
+        entry |= {"encoding": "zt.zstd-seekable/1", "decoded_length": part.nbytes}
+    if digest:
+        entry["digest"] = digest
+    return entry
+
+
+def _ordered(specs: Sequence[TensorSpec], wanted: Wanted) -> list[TensorSpec]:
+    return sorted(specs, key=lambda spec: spec.name.encode()) if wanted.canonical else list(specs)
+
+
+def _sorted_parts(spec: TensorSpec) -> list[tuple[str, Part]]:
+    parts = spec.encodings[0].parts.items()
+    return sorted(parts, key=lambda item: _stored_role(spec, item[0]).encode())
+
+
+def _stored_role(spec: TensorSpec, role: str) -> str:
+    return layouts.role_of(spec.encodings[0], role)
