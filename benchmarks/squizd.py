@@ -17,8 +17,9 @@ import squish_core as squish
 from benchmarks import data
 from benchmarks.table import Row, markdown
 from squish_core.api import CodecSpec, TensorSpec
-from squish_core.codecs.regions import full, read_region
+from squish_core.codecs.regions import full
 from squish_core.plugins.registry import registry
+from squish_core.testing.codecs import read_region
 
 SHAPE = (2048, 4096)
 CODECS = {

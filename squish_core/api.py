@@ -11,12 +11,12 @@ _NAMES = {
     ),
     "squish_core.model": (
         "DENSE", "SAME_BYTES", "CodecSpec", "Encoding", "Exactness", "FileRef", "Filter", "Index", "LazyTensors",
-        "Part", "Problem", "Refusal", "Segment", "TensorSpec", "Typed",
+        "Part", "Refusal", "Segment", "TensorSpec", "Typed",
     ),
     "squish_core.errors": (
         "AmbiguousFormatError", "ClosedError", "CodecError", "ConflictError", "FormatError", "LimitError",
-        "MissingPluginError", "SquishError", "TensorError", "TruncatedError", "UnknownFormatError",
-        "UnsupportedVersionError",
+        "FileAccessError", "MissingFileError", "MissingPluginError", "Problem", "SquishError", "TensorError",
+        "TruncatedError", "UnknownFormatError", "UnsupportedVersionError", "UsageError", "WriteError",
     ),
     "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
@@ -30,9 +30,10 @@ _NAMES = {
         "Short", "Values",
     ),
     "squish_core.codecs.dense": ("Dense",),
-    "squish_core.backends.base": (
-        "OPS", "Availability", "Backend", "Cost", "Offer", "Refused", "Request", "Use",
-    ),
+    "squish_core.backends.base": ("Backend",),
+    "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request"),
+    "squish_core.codes": ("UNCOVERED",),
+    "squish_core.codecs.bound": ("BoundEncoding",),
     "squish_core.backends.checks": ("delivered", "indices", "matrix_of", "operand", "routed"),
     "squish_core.conversion.rules": ("check_patterns",),
     "squish_core.codecs.regions": ("decode_all", "full", "panels"),
@@ -58,20 +59,18 @@ __all__ = sorted(_HOME)
 if TYPE_CHECKING:
     from squish_core import dtypes as dtypes
     from squish_core.analysis.statistics import Statistics as Statistics
-    from squish_core.backends.base import OPS as OPS
-    from squish_core.backends.base import Availability as Availability
     from squish_core.backends.base import Backend as Backend
-    from squish_core.backends.base import Cost as Cost
-    from squish_core.backends.base import Offer as Offer
-    from squish_core.backends.base import Refused as Refused
-    from squish_core.backends.base import Request as Request
-    from squish_core.backends.base import Use as Use
     from squish_core.backends.chain import Chain as Chain
     from squish_core.backends.checks import delivered as delivered
     from squish_core.backends.checks import indices as indices
     from squish_core.backends.checks import matrix_of as matrix_of
     from squish_core.backends.checks import operand as operand
     from squish_core.backends.checks import routed as routed
+    from squish_core.backends.offers import OPS as OPS
+    from squish_core.backends.offers import Availability as Availability
+    from squish_core.backends.offers import Cost as Cost
+    from squish_core.backends.offers import Offer as Offer
+    from squish_core.backends.offers import Request as Request
     from squish_core.cli.output import Answer as Answer
     from squish_core.cli.progress import Progress as Progress
     from squish_core.codecs.base import ByteCodec as ByteCodec
@@ -86,10 +85,12 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Region as Region
     from squish_core.codecs.base import Short as Short
     from squish_core.codecs.base import Values as Values
+    from squish_core.codecs.bound import BoundEncoding as BoundEncoding
     from squish_core.codecs.dense import Dense as Dense
     from squish_core.codecs.regions import decode_all as decode_all
     from squish_core.codecs.regions import full as full
     from squish_core.codecs.regions import panels as panels
+    from squish_core.codes import UNCOVERED as UNCOVERED
     from squish_core.conversion.convert import Conversion as Conversion
     from squish_core.conversion.convert import convert as convert
     from squish_core.conversion.convert import outgoing as outgoing
@@ -98,14 +99,19 @@ if TYPE_CHECKING:
     from squish_core.errors import ClosedError as ClosedError
     from squish_core.errors import CodecError as CodecError
     from squish_core.errors import ConflictError as ConflictError
+    from squish_core.errors import FileAccessError as FileAccessError
     from squish_core.errors import FormatError as FormatError
     from squish_core.errors import LimitError as LimitError
+    from squish_core.errors import MissingFileError as MissingFileError
     from squish_core.errors import MissingPluginError as MissingPluginError
+    from squish_core.errors import Problem as Problem
     from squish_core.errors import SquishError as SquishError
     from squish_core.errors import TensorError as TensorError
     from squish_core.errors import TruncatedError as TruncatedError
     from squish_core.errors import UnknownFormatError as UnknownFormatError
     from squish_core.errors import UnsupportedVersionError as UnsupportedVersionError
+    from squish_core.errors import UsageError as UsageError
+    from squish_core.errors import WriteError as WriteError
     from squish_core.file import File as File
     from squish_core.formats.base import Container as Container
     from squish_core.formats.base import Dropped as Dropped
@@ -145,7 +151,6 @@ if TYPE_CHECKING:
     from squish_core.model import Index as Index
     from squish_core.model import LazyTensors as LazyTensors
     from squish_core.model import Part as Part
-    from squish_core.model import Problem as Problem
     from squish_core.model import Refusal as Refusal
     from squish_core.model import Segment as Segment
     from squish_core.model import TensorSpec as TensorSpec

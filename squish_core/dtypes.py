@@ -6,7 +6,7 @@ from functools import cache, lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
-from squish_core.errors import TensorError
+from squish_core.errors import TensorError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +31,66 @@ NAMES = tuple(_TABLE)
 FLOATS = tuple(name for name in _TABLE if name.startswith(("f", "bf")))
 
 
+class DType:
+    """Element type of a tensor; equals, hashes and prints as its short id (`"f32"`).
+
+    It is no `str`, because NumPy would read the text: to NumPy "i8" is an integer of 8 bytes.
+
+    Examples
+    --------
+    >>> dtype = DType("bf16")
+    >>> dtype == "bf16", dtype.bits, dtype.itemsize, str(dtype)
+    (True, 16, 2, 'bf16')
+    >>> import numpy
+    >>> numpy.empty(2, DType("i8")).dtype
+    dtype('int8')
+    """
+
+    __slots__ = ("id",)
+
+    def __init__(self, id: str) -> None:  # noqa: A002 - the attribute's name
+        self.id = id
+
+    @property
+    def bits(self) -> int:
+        """Bits per element."""
+        return bits(self.id)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element; TypeError for types of less than a byte, which are stored packed."""
+        return self._whole_bytes() // 8
+
+    @property
+    def dtype(self) -> np.dtype:
+        """NumPy's dtype, or that of ml_dtypes; TypeError for types of less than a byte. NumPy looks for this."""
+        self._whole_bytes()
+        return to_numpy(self.id)
+
+    def _whole_bytes(self) -> int:
+        width = bits(self.id)
+        if width % 8:
+            raise TypeError(f"{self.id} is stored packed ({width} bits per element) and has no NumPy dtype")
+        return width
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (str, DType)):
+            return self.id == str(other)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __str__(self) -> str:
+        return self.id
+
+    def __repr__(self) -> str:
+        return f"DType({self.id!r})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.id, spec)
+
+
 def bits(dtype: str) -> int:
     """Bits per element of a dtype name; TensorError when the name is unknown."""
     try:
@@ -46,19 +106,21 @@ def known(dtype: str) -> bool:
     return dtype in _TABLE
 
 
-def named(dtype: str | DTypeLike | None) -> str | None:
+def named(dtype: str | DType | DTypeLike | None) -> str | None:
     """The name of what a caller asks for: a name, NumPy's name for it, a NumPy dtype or type; None for None.
 
     No abbreviations of NumPy: its "i8" has 8 bytes, ours 8 bits.
     """
     if dtype is None or (isinstance(dtype, str) and dtype in _TABLE):
         return dtype
+    if isinstance(dtype, DType):
+        return dtype.id
     import numpy as np
 
     try:
         return _OF_NUMPY[dtype if isinstance(dtype, str) else np.dtype(dtype).name]
     except (KeyError, TypeError):
-        raise TensorError(
+        raise UsageError(
             "unknown dtype", expected="a name such as f16, or a NumPy dtype", found=repr(dtype), code="dtype"
         ) from None
 

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from squish_core.model import Problem
+from attrs import frozen
+
+from squish_core.text import escape
+
+
+@frozen(kw_only=True)
+class Problem:
+    """A finding: `severity` is "error", "warning" or "note"; `where` names the tensor, field or offset."""
+
+    code: str
+    severity: str
+    where: str
+    message: str
 
 
 MAX_FILE, MAX_PLACE, MAX_VALUE, MAX_MESSAGE = 1000, 300, 500, 1000
@@ -79,6 +90,22 @@ class SquishError(Exception):
         return _rebuild, (type(self), self.message, fields, self.findings)
 
 
+class UsageError(SquishError, ValueError):
+    """An argument makes no sense, whatever the file holds; a `ValueError` as well."""
+
+
+class FileAccessError(SquishError, OSError):
+    """The system does not let a file be read; an `OSError` as well."""
+
+
+class MissingFileError(FileAccessError, FileNotFoundError):
+    """There is no such file or folder; a `FileNotFoundError` as well."""
+
+
+class WriteError(FileAccessError):
+    """The target cannot be written; an `OSError` as well."""
+
+
 class FormatError(SquishError):
     """The file breaks its format."""
 
@@ -130,13 +157,6 @@ class UnknownFormatError(SquishError):
 
 class ClosedError(SquishError):
     """The file was closed before this read."""
-
-
-def escape(text: str) -> str:
-    """Make control and bidirectional-override characters visible, so that a name cannot fake output."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def shorten(text: str, limit: int) -> str:

@@ -9,33 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from squish_core.codecs.stored import StoredArray
 from squish_core.dtypes import to_numpy
-from squish_core.errors import FormatError
+from squish_core.errors import FormatError, Problem
 from squish_core.formats.metadata import plain
 from squish_core.guard import guarded, uncollected
 from squish_core.io.buffer import Buffer
 from squish_core.io.local import READERS
-from squish_core.io.source import Source
-from squish_core.limits import Limits
-from squish_core.model import Index, LazyTensors, Part, PlainRange, Problem, TensorSpec
-from squish_core.plugins.registry import Registry
+from squish_core.model import LazyTensors, PlainRange, TensorSpec
+from squish_core.reader import Reader
 from squish_core.tensor import Tensor
+from squish_core.text import close_matches
 
 if TYPE_CHECKING:
     import numpy as np
 
 
-class File(Mapping[str, "Tensor"]):
+class File(Reader, Mapping[str, "Tensor"]):
     """An open file: a mapping from tensor names to tensors, in file order. Safe to share between threads."""
-
-    def __init__(self, source: Source, index: Index, known: Registry, limits: Limits) -> None:
-        self.source, self.index, self.registry, self.limits = source, index, known, limits
-
-    @property
-    def name(self) -> str:
-        """Path or name of the file."""
-        return self.source.name
 
     @property
     def path(self) -> Path | None:
@@ -46,11 +36,6 @@ class File(Mapping[str, "Tensor"]):
     def size(self) -> int:
         """Bytes of all its files, its assets among them; of files that are compressed whole, those of their content."""
         return sum(ref.size for ref in self.index.files)
-
-    @property
-    def format(self) -> str:
-        """Container id."""
-        return self.index.format
 
     @property
     def version(self) -> str:
@@ -91,9 +76,7 @@ class File(Mapping[str, "Tensor"]):
         try:
             return Tensor(self, self.index.tensors[name])
         except KeyError:
-            import difflib
-
-            near = ", ".join(difflib.get_close_matches(str(name), self.index.tensors, 3, 0.5))
+            near = ", ".join(close_matches(name, self.index.tensors))
             raise KeyError(f"{name!r} is not in {self.name}" + (f"; near: {near}" if near else "")) from None
 
     def __iter__(self) -> Iterator[str]:
@@ -134,24 +117,6 @@ class File(Mapping[str, "Tensor"]):
         """Decoded array of one tensor (safetensors' habit)."""
         return self[name].numpy()
 
-    def file(self, number: int) -> Source:
-        """Source of one of the Index's files."""
-        ref = self.index.files[number]
-        if not self.source.is_dir and ref.name == self.source.filename:
-            return self.source
-        folder, _, name = ref.name.rpartition("/")
-        source = self.source.member(name, folder)
-        if source.size < ref.size:
-            raise FormatError(
-                "is smaller than when it was opened", file=source.name,
-                expected=ref.size, found=source.size, code="changed",
-            )  # fmt: skip
-        return source
-
-    def array(self, part: Part) -> StoredArray:
-        """A part of this file as a virtual array."""
-        return StoredArray(part, self.file, self.registry, self.limits)
-
     def close(self) -> None:
         """Stop new reads; arrays handed out before stay valid."""
         self.source.close()
@@ -191,7 +156,7 @@ class Views:
         if 0 in shape:
             return np.empty(shape, to_numpy(dtype))
         if file not in self._mapped:
-            source = self._file.file(file)
+            source = self._file.source_for(file)
             self._mapped[file] = source.view(0, source.size)
         return np.ndarray(shape, to_numpy(dtype), self._mapped[file], offset)
 

@@ -49,7 +49,7 @@ class _Group(NamedTuple):
     names: list[str]
 
 
-def stream(file: File, *, memory: int = GIB, backend: str | None = None) -> Iterator[Layer]:
+def iter_layers(file: File, *, memory: int = GIB, backend: str | None = None) -> Iterator[Layer]:
     """The layers of a file by number, one prefix after the other, loaded ahead by threads.
 
     `memory`: bytes that the layers in flight and the one handed out may take together, decoded (on a `backend`: as it
@@ -108,8 +108,6 @@ def _groups(file: File) -> list[_Group]:
 def _size(tensor: Tensor, backend: str | None) -> int:
     """Bytes of a tensor in memory."""
     if backend is not None:
-        cost = tensor.chain(backend).chosen.cost
+        cost = tensor.plan(backend).chosen.cost
         return cost.resident if cost is not None else tensor.nbytes
-    encoding = tensor.readable()
-    codec = tensor.file.registry.codec(encoding.codec)
-    return dtypes.nbytes(codec.value_dtype(tensor.spec, encoding.codec.params), tensor.shape)
+    return dtypes.nbytes(tensor.bound.dtype, tensor.shape)

@@ -6,7 +6,7 @@ import os
 
 from attrs import fields, frozen
 
-from squish_core.errors import SquishError
+from squish_core.errors import UsageError
 
 VARIABLE = "SQUISH_LIMITS"
 MIB = 1 << 20
@@ -41,7 +41,7 @@ def default() -> Limits:
     for item in filter(None, os.environ.get(VARIABLE, "").split(",")):
         name, _, value = (word.strip() for word in item.partition("="))
         if name not in names or not (value.isdecimal() and len(value) < 20):
-            raise SquishError(
+            raise UsageError(
                 f"{VARIABLE} cannot be read", expected=f"NAME=NUMBER[,...] of {', '.join(names)}", found=repr(item),
                 code="usage",
             )  # fmt: skip

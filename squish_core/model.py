@@ -8,6 +8,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from squish_core import dtypes
+from squish_core.errors import Problem
 
 PlainRange = tuple[str, tuple[int, ...], int, int]
 """(dtype, shape, file, offset) of an array"""
@@ -157,16 +158,6 @@ class FileRef:
     digest: str | None = None
 
 
-@frozen(kw_only=True)
-class Problem:
-    """A finding: `severity` is "error", "warning" or "note"; `where` names the tensor, field or offset."""
-
-    code: str
-    severity: str
-    where: str
-    message: str
-
-
 @frozen
 class Typed:
     """A metadata value whose stored type matters: a dtype name, "str" or "bytes"; arrays are "array:<type>"."""
@@ -245,11 +236,16 @@ class LazyTensors(Mapping[str, TensorSpec]):
 
 @frozen(kw_only=True)
 class Refusal:
-    """Why something cannot be had: a reason a person can act on, and the package to install, if that helps."""
+    """Why something cannot be had: a reason a person can act on, and the package to install, if that helps.
+
+    A backend's refusal names the `backend` and the `encoding`; a format's own has no backend.
+    """
 
     why: str
     code: str = "unsupported"
     install: str | None = None
+    backend: str | None = None
+    encoding: Encoding | None = None
 
 
 @frozen

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve
 
-from squish_core.conversion.rules import parse_format
-from squish_core.errors import FormatError, SquishError
+from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Options
 from squish_core.formats.detect import compressed_by, detect, unrefined
@@ -22,6 +21,7 @@ from squish_core.model import FileRef, Index, Part, Segment
 from squish_core.plugins.hookspecs import ContainerInfo
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
+from squish_core.specs import parse_format
 
 if TYPE_CHECKING:
     from squish_core.formats.base import Refinement
@@ -48,7 +48,7 @@ def open(  # noqa: A001
     registry = registry or installed()
     limits = limits or default()
     if not isinstance(limits, Limits):
-        raise SquishError("limits= is no Limits", expected="Limits(tensors=..., ...)", found=repr(limits), code="usage")
+        raise UsageError("limits must be a Limits", expected="Limits(...)", found=repr(limits), code="usage")
     source = open_source(target) if mmap else open_source(target).unmapped()
     try:
         source = decompress(source, registry, limits)
@@ -94,7 +94,7 @@ def decompress(source: Source, registry: Registry, limits: Limits) -> Source:
 
 def read_index(source: Source, registry: Registry, limits: Limits, format_spec: str | None = None) -> Index:
     """The checked Index of a source: detect, read, check, refine."""
-    name, options = parse_format(format_spec, "reading", registry) if format_spec else (None, {})
+    name, options = parse_format(format_spec, registry.reading_options) if format_spec else (None, {})
     base = name or detect(source, registry)
     info = _info(registry, base)
     refinement = None

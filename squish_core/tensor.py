@@ -1,15 +1,17 @@
-"""One tensor of an open file, and a tensor loaded on a backend."""
+"""One tensor of an open file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
-from squish_core.backends.base import UNCOVERED
-from squish_core.codecs.regions import Region, full, normalise, panels, read_region, sizes, sliced
-from squish_core.codecs.stored import StoredArray, check_decoded
-from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError
+from squish_core.codecs.bound import BoundEncoding
+from squish_core.codecs.regions import normalise, sliced
+from squish_core.codes import UNCOVERED
+from squish_core.dtypes import DType
+from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError, UsageError
 from squish_core.guard import computing
 from squish_core.io.buffer import Buffer
 from squish_core.model import Encoding, TensorSpec
@@ -19,15 +21,16 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from squish_core.analysis.statistics import Statistics
+    from squish_core.backends.base import Backend
     from squish_core.backends.chain import Chain, Policy
-    from squish_core.file import File
     from squish_core.io.source import Backing
+    from squish_core.reader import Reader
 
 
 class Tensor:
     """One tensor of an open file; nothing is read before `numpy`, `parts`, indexing or `load`."""
 
-    def __init__(self, file: File, spec: TensorSpec) -> None:
+    def __init__(self, file: Reader, spec: TensorSpec) -> None:
         self.file, self.spec = file, spec
 
     @property
@@ -51,9 +54,9 @@ class Tensor:
         return self.spec.elements
 
     @property
-    def dtype(self) -> str:
-        """Logical dtype name; f32 for quantised tensors unless the format says otherwise."""
-        return self.spec.dtype
+    def dtype(self) -> DType:
+        """Logical dtype; f32 for quantized tensors unless the format says otherwise."""
+        return DType(self.spec.dtype)
 
     @property
     def codec(self) -> str:
@@ -83,32 +86,41 @@ class Tensor:
         import numpy as np
 
         with self._guard("decoding"):
-            encoding = self.readable()
-            dtype = dtypes.named(dtype)
+            bound = self.bound
+            dtype = dtypes.named(dtype) or bound.dtype
             if out is not None:
-                self._check_out(out, dtype or self._value_dtype(encoding))
-            if dtype is not None and dtype != self._value_dtype(encoding):
-                values = self._read(encoding, full(self.shape)).astype(dtypes.to_numpy(dtype))
-            elif out is not None:
-                values = out
-                self._fill(encoding, out)
+                self._check_out(out, dtype)
+            view = bound.view
+            if dtype != bound.dtype:
+                values = bound.read().astype(dtypes.to_numpy(dtype))
+            elif out is None and view is not None and not copy:
+                return view.buffer().numpy().reshape(self.shape)
             else:
-                values = self._whole(encoding, bool(copy))
-            if out is not None and values is not out:
+                values = np.empty(self.shape, dtypes.to_numpy(dtype)) if out is None else out
+                if view is not None and values.flags.c_contiguous:
+                    bound.check_limits()
+                    if values.nbytes:
+                        view.read_into(values.reshape(-1).view("u1").data)
+                else:
+                    bound.read(out=values)
+            if out is None:
+                values.flags.writeable = bool(copy)
+                return values
+            if values is not out:
                 np.copyto(out, values)
-            return values if out is None else out
+            return out
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        """Values of a region, a read-only view of the file where they lie there as they are.
+        """Values of a region, read-only; a view of the file where they lie there as they are.
 
         Reads only that region's bytes, up to the codec's grain.
         """
         with self._guard("decoding a region"):
             region, rest = normalise(key, self.shape)
-            encoding = self.readable()
-            if self._stored_as_is(encoding):
-                return self.file.array(encoding.parts["data"])[region][rest]
-            return self._read(encoding, region)[rest]
+            view = self.bound.view
+            values = self.bound.read(region) if view is None else view[region]
+            values.flags.writeable = False
+            return values[rest]
 
     def __len__(self) -> int:
         if not self.shape:
@@ -126,8 +138,8 @@ class Tensor:
 
         if copy is False:
             with self._guard("decoding"):
-                stored_as_is = self._stored_as_is(self.readable())
-            if not stored_as_is:
+                view = self.bound.view
+            if view is None:
                 raise ValueError(f"{self.name} must be decoded, so copy=False cannot be kept")  # NumPy's protocol
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
@@ -145,17 +157,45 @@ class Tensor:
         """The files that views of an encoding's parts depend on."""
         parts = [part for part in encoding.parts.values() if part.data is None and not part.filters]
         numbers = {segment.file for part in parts for segment in part.segments if segment.length}
-        files = (self.file.file(number).backing() for number in sorted(numbers))
+        files = (self.file.source_for(number).backing() for number in sorted(numbers))
         return tuple(backing for backing in files if backing is not None)
 
-    def arrays(self, encoding: Encoding) -> dict[str, StoredArray]:
-        """The stored parts of an encoding as virtual arrays, for codecs and backends."""
-        return {role: self.file.array(part) for role, part in encoding.parts.items()}
+    @cached_property
+    def bound(self) -> BoundEncoding:
+        """The first encoding whose codec and filters are installed, ready to read; a typed error when there is none."""
+        if self.spec.problem and not self.spec.encodings:
+            raise TensorError(
+                self.spec.problem, tensor=self.name, code="unreadable", hint="Its stored parts stay readable: parts()."
+            )
+        refusals = []
+        for encoding in self.spec.encodings:
+            refusal = self.file.registry.missing(encoding)
+            if refusal is None:
+                return self.file.bind(self.spec, encoding)
+            refusals.append(refusal)
+        why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals)) or "it has no encoding"
+        install = next((refusal.install for refusal in refusals if refusal.install), None)
+        if any(refusal.code == "conflict" for refusal in refusals) and not install:
+            raise ConflictError(why, tensor=self.name, code="conflict")
+        raise MissingPluginError(why, code="not-installed", hint=f"Run `{install}`." if install else None)
 
-    def chain(self, backend: str | None = None, *, policy: str | Policy = "spec", op: str | None = None) -> Chain:
-        """How this tensor would be executed here, and why; reads no tensor bytes.
+    def plan(self, backend: str | None = None, *, policy: str | Policy = "spec", op: str | None = None) -> Chain:
+        """How this tensor would run here, and why; reads no tensor bytes.
 
-        `op`: what for; without one `linear` of matrices, `experts` of stacks of them, `dense` of all else.
+        Parameters
+        ----------
+        backend
+            Backend id, with options for some (`"ane:device=M1"`); any by default.
+        policy
+            Order of the offers: "spec", "smallest", "exact", or a function from an offer to a sort key.
+        op
+            "linear", "embed", "experts" or "dense"; by default "linear" for matrices, "experts" for stacks of
+            matrices, "dense" for the rest.
+
+        Raises
+        ------
+        SquishError
+            Nothing installed can run it; the message holds each reason.
         """
         from squish_core.backends.resolve import resolve
 
@@ -165,10 +205,12 @@ class Tensor:
                 spec=self.spec, backend=backend, policy=policy, op=op,
             )  # fmt: skip
 
+    chain = plan
+
     def load(self, backend: str | None = None, *, policy: str | Policy = "spec", op: str | None = None) -> Weight:
         """The tensor ready to use on a backend, still compressed where the backend can. Where its data turn out not to
         suit one that was not asked for by name, the next in the chain's order is taken."""
-        chain = self.chain(backend, policy=policy, op=op)
+        chain = self.plan(backend, policy=policy, op=op)
         with self._guard("loading"):
             while True:
                 try:
@@ -183,84 +225,24 @@ class Tensor:
         implementation = known.backend(chain.chosen.backend)
         if chain.options:
             implementation = implementation.configured(chain.options)
-        handle = implementation.load(chain, self.arrays(chain.chosen.encoding), known)
-        return Weight(self, chain, implementation, handle)
+        bound = self.file.bind(self.spec, chain.chosen.encoding)
+        return Weight(self, chain, bound, implementation, implementation.load(chain, bound))
 
     def statistics(self) -> Statistics:
         """The least and the greatest value, zeros, NaNs, and how many values have which magnitude: one pass in panels,
         on the backend that comes first for exact values."""
         return self.load(policy="exact", op="dense").statistics()
 
-    def readable(self) -> Encoding:
-        """The first encoding whose codec and filters are installed; a typed error when there is none."""
-        if self.spec.problem and not self.spec.encodings:
-            raise TensorError(
-                self.spec.problem,
-                tensor=self.name,
-                code="unreadable",
-                hint="Its stored parts stay readable: parts().",
-            )
-        refusals = []
-        for encoding in self.spec.encodings:
-            refusal = self.file.registry.missing(encoding)
-            if refusal is None:
-                return encoding
-            refusals.append(refusal)
-        why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals)) or "it has no encoding"
-        install = next((refusal.install for refusal in refusals if refusal.install), None)
-        if any(refusal.code == "conflict" for refusal in refusals) and not install:
-            raise ConflictError(why, tensor=self.name, code="conflict")
-        raise MissingPluginError(why, code="not-installed", hint=f"Run `{install}`." if install else None)
-
-    def _value_dtype(self, encoding: Encoding) -> str:
-        codec = self.file.registry.codec(encoding.codec)
-        return codec.value_dtype(self.spec, encoding.codec.params)
-
-    def _whole(self, encoding: Encoding, copy: bool) -> np.ndarray:
-        """A view of the file where the values lie there as they are, else a fresh array."""
-        import numpy as np
-
-        if not copy and self._stored_as_is(encoding):
-            return self.file.array(encoding.parts["data"]).buffer().numpy().reshape(self.shape)
-        self._check_decoded(encoding, self.shape)
-        out = np.empty(self.shape, dtypes.to_numpy(self._value_dtype(encoding)))
-        self._fill(encoding, out)
-        return out
-
-    def _fill(self, encoding: Encoding, out: np.ndarray) -> None:
-        if self._stored_as_is(encoding) and out.flags.c_contiguous:
-            array = self.file.array(encoding.parts["data"])
-            if out.nbytes:
-                array.read_into(out.reshape(-1).view("u1").data)
-            return
-        self._read(encoding, full(self.shape), out)
-
-    def _stored_as_is(self, encoding: Encoding) -> bool:
-        part = encoding.parts.get("data")
-        return (
-            encoding.codec.id == "dense" and part is not None and part.byteorder == "<"
-            and part.shape == self.shape and part.dtype == self.dtype != "bool"
-        )  # fmt: skip
-
-    def _read(self, encoding: Encoding, region: Region, out: np.ndarray | None = None) -> np.ndarray:
-        codec = self.file.registry.codec(encoding.codec)
-        self._check_decoded(encoding, sizes(region))
-        return read_region(codec, self.arrays(encoding), self.spec, encoding.codec.params, region, out)
-
-    def _check_decoded(self, encoding: Encoding, shape: tuple[int, ...]) -> None:
-        """What is decoded from few stored bytes (sparse, run lengths) stays within the limits."""
-        check_decoded(dtypes.nbytes(self._value_dtype(encoding), shape), encoding.stored, self.file.limits)
-
     def _check_out(self, out: Any, dtype: str) -> None:
         import numpy as np
 
         wanted = dtypes.to_numpy(dtype)
         if not isinstance(out, np.ndarray):
-            raise TensorError(
+            raise UsageError(
                 "`out` does not fit", expected=f"writable {wanted} {self.shape}", found=type(out).__name__, code="out"
             )
         if out.shape != self.shape or out.dtype != wanted or not out.flags.writeable:
-            raise TensorError(
+            raise UsageError(
                 "`out` does not fit", expected=f"writable {wanted} {self.shape}",
                 found=f"{out.dtype} {out.shape}", code="out",
             )  # fmt: skip
@@ -275,9 +257,64 @@ class Tensor:
 class Weight:
     """A tensor loaded on a backend. `chain` says how it is held."""
 
-    def __init__(self, tensor: Tensor, chain: Chain, backend: Any, handle: Any) -> None:
-        self.tensor, self.chain, self._backend, self._handle = tensor, chain, backend, handle
-        self._backing = tensor.backing(chain.chosen.encoding)
+    def __init__(self, tensor: Tensor, chain: Chain, bound: BoundEncoding, backend: Backend, handle: Any) -> None:
+        self.tensor, self.chain = tensor, chain
+        self._bound, self._backend, self._handle = bound, backend, handle
+        self._backing = tensor.backing(bound.encoding)
+
+    __array_ufunc__ = None  # NumPy hands `x @ w` to `__rmatmul__`
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor."""
+        return self.tensor.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape."""
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Logical dtype."""
+        return self.tensor.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory while loaded, as the backend computes them."""
+        cost = self.chain.chosen.cost
+        return self.tensor.nbytes if cost is None else cost.resident
+
+    @property
+    def backend(self) -> str:
+        """Backend id."""
+        return self.chain.chosen.backend
+
+    def __matmul__(self, x: Any) -> np.ndarray:
+        """`W @ x` in float32 with NumPy's shapes, for x of shape [in] or [in, n]."""
+        import numpy as np
+
+        x = np.asarray(x)
+        if x.ndim not in (1, 2):
+            raise UsageError(
+                "w @ x takes a vector or a matrix", tensor=self.name, expected="x of shape [in] or [in, n]",
+                found=f"shape {list(x.shape)}", code="shape",
+                hint="For batches of rows, use w.linear(x), which is x @ W.T.",
+            )  # fmt: skip
+        return self.linear(x.T).T
+
+    def __rmatmul__(self, x: Any) -> np.ndarray:
+        raise UsageError(
+            "x @ w is not defined", tensor=self.name, code="operand",
+            hint="Use w.linear(x), which is x @ W.T; or w @ x for W @ x.",
+        )  # fmt: skip
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        import numpy as np
+
+        if copy is False:
+            raise ValueError(f"{self.name} must be decoded, so copy=False cannot be kept")  # NumPy's protocol
+        return np.asarray(self.dense(), dtype=dtype)
 
     def dense(
         self, *, region: Any = None, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None
@@ -307,9 +344,8 @@ class Weight:
             self._check_backing()
             found: Statistics | None = self._backend.statistics(self._handle)
             if found is None:
-                spec, held = self.tensor.spec, self.chain.chosen.encoding.codec
-                grain, tally = self.tensor.file.registry.codec(held).grain(spec, held.params), Tally()
-                for region in panels(spec.shape, grain, 4):
+                tally = Tally()
+                for region in self._bound.panels():
                     tally.add(self._backend.dense(self._handle, region=region))
                 found = tally.statistics()
             return found

@@ -28,7 +28,7 @@ LAYER = "model.layers.0.self_attn.k_proj.weight"
 def test_what_the_loops_take_has_the_values_of_the_codec(sample: Path) -> None:
     with squish.open(sample) as file:
         for tensor in file.values():
-            if len(tensor.shape) != 2 or min(tensor.shape) < 100 or tensor.chain().chosen.backend != "cpu":
+            if len(tensor.shape) != 2 or min(tensor.shape) < 100 or tensor.plan().chosen.backend != "cpu":
                 continue
             values, weight = tensor.numpy(), tensor.load("cpu")
             ids = np.array([5, 1, 5])
@@ -44,7 +44,7 @@ def test_what_the_loops_take_has_the_values_of_the_codec(sample: Path) -> None:
 def test_groups_in_any_order_are_compiled(sample: str) -> None:
     with squish.open(PLUGINS / "hf" / "tests" / "data" / sample) as file:
         assert file[LAYER].codec == "hf.act_order"
-        assert file[LAYER].chain().chosen.backend == "cpu"
+        assert file[LAYER].plan().chosen.backend == "cpu"
 
 
 def test_groups_of_several_sizes_are_left_to_numpy(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_groups_of_several_sizes_are_left_to_numpy(tmp_path: Path) -> None:
         with pytest.raises(SquishError, match="different numbers of columns"):
             file[LAYER].load("cpu")
         weight = file[LAYER].load()
-        assert (file[LAYER].chain().chosen.backend, weight.chain.chosen.backend) == ("cpu", "numpy")
+        assert (file[LAYER].plan().chosen.backend, weight.chain.chosen.backend) == ("cpu", "numpy")
         assert "different numbers of columns" in weight.chain.explain()
         np.testing.assert_array_equal(weight.dense(), file[LAYER].numpy())
         x = np.random.default_rng(0).normal(size=(2, 256)).astype(np.float32)

@@ -15,9 +15,10 @@ import toys
 import squish_core as squish
 from squish_core import api
 from squish_core.cli import checks
-from squish_core.conversion.rules import nearest, parse_format, parse_spec
-from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
+from squish_core.conversion.rules import nearest
+from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError, UsageError
 from squish_core.plugins.registry import Registry
+from squish_core.specs import parse_format, parse_spec
 
 VALUES = np.random.default_rng(0).standard_normal((6, 10)).astype(np.float32)
 MIXED = {
@@ -373,14 +374,14 @@ def test_one_pattern_is_not_its_characters(run: Any) -> None:
 def test_a_comparison_of_named_tensors_knows_them(tmp_path: Path) -> None:
     file = squish.open(toys.box(MIXED), registry=toys.registry())
     assert [item.name for item in squish.diff(file, file, only="norm").tensors] == ["norm"]
-    with pytest.raises(TensorError, match="nrom"):
+    with pytest.raises(UsageError, match="nrom"):
         squish.diff(file, file, only=["nrom"])
 
 
 def test_only_selects_tensors(run: Any) -> None:
     _, file = run(MIXED, only=["*.weight", "q"])
     assert list(file) == ["a.weight", "b.weight", "q"]
-    with pytest.raises(TensorError, match="no tensor matches"):
+    with pytest.raises(UsageError, match="no tensor matches"):
         run(MIXED, only=["nothing"])
 
 
@@ -423,9 +424,9 @@ def test_the_format_comes_from_the_suffix_or_is_asked_for(run: Any, tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "kind", "said"),
     [
-        ({"to": "toy.box:colour=red"}, FormatError, r"no such option \(expected note, found colour\)"),
+        ({"to": "toy.box:colour=red"}, UsageError, r"no such option \(expected note, found colour\)"),
         ({"to": "gguf"}, MissingPluginError, "pip install squish-gguf"),
-        ({"to": "toy.readonly"}, FormatError, r"cannot be written.*toy\.box"),
+        ({"to": "toy.readonly"}, UsageError, r"cannot be written.*toy\.box"),
         ({"encode": "int3"}, SquishError, "no such encoding.*Known here:.*q8"),
         ({"encode": "TOY.ROW"}, SquishError, r"no such encoding \(found 'toy\.row'\)\. Near it: toy\.rows"),
         ({"encode": "ggml.q4_k"}, MissingPluginError, "pip install squish-ggml"),

@@ -14,7 +14,15 @@ import pytest
 import toys
 
 import squish_core as squish
-from squish_core.api import AmbiguousFormatError, FormatError, Signature, SquishError, UnknownFormatError
+from squish_core.api import (
+    AmbiguousFormatError,
+    FileAccessError,
+    FormatError,
+    MissingFileError,
+    Signature,
+    SquishError,
+    UnknownFormatError,
+)
 from squish_core.formats.detect import detect
 from squish_core.io.source import BytesSource
 from squish_core.plugins.catalog import lookalike
@@ -130,17 +138,17 @@ def test_a_tilde_is_a_name_like_any_other_and_the_error_says_whose_it_is(
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "m.box").write_bytes(toys.box({"w": np.ones((2, 2), np.float32)}))
     known = toys.registry()
-    with pytest.raises(FormatError, match=r"^~/m\.box: no such file.*\.expanduser"):
+    with pytest.raises(MissingFileError, match=r"^~/m\.box: no such file.*\.expanduser"):
         squish.open(Path("~/m.box"), registry=known)
-    with pytest.raises(FormatError, match=r"^~: the folder does not exist.* \.expanduser"):
+    with pytest.raises(MissingFileError, match=r"^~: the folder does not exist.* \.expanduser"):
         squish.convert(tmp_path / "m.box", "~/o.box", registry=known)
     assert [path.name for path in tmp_path.iterdir()] == ["m.box"]
 
 
 def test_a_missing_path_names_what_exists(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=r"no such file.*exists; check the rest"):
+    with pytest.raises(MissingFileError, match=r"no such file.*exists; check the rest"):
         squish.open(tmp_path / "gone" / "deep" / "a.box", registry=toys.registry())
-    with pytest.raises(FormatError, match="Check the name"):
+    with pytest.raises(MissingFileError, match="Check the name"):
         squish.open(tmp_path / "a.box", registry=toys.registry())
 
 
@@ -164,7 +172,7 @@ def test_a_folder_that_may_not_be_listed_is_a_typed_error(tmp_path: Path, monkey
         raise PermissionError(13, "Permission denied", str(folder))
 
     monkeypatch.setattr(os, "scandir", denied)
-    with pytest.raises(FormatError, match=r"cannot be opened: Permission denied\. You need the permission"):
+    with pytest.raises(FileAccessError, match=r"cannot be opened: Permission denied\. You need the permission"):
         squish.open(tmp_path, registry=toys.registry())
 
 
@@ -174,7 +182,7 @@ def test_a_file_that_may_not_be_read_is_a_typed_error(tmp_path: Path, monkeypatc
 
     (tmp_path / "a.box").write_bytes(EMPTY)
     monkeypatch.setattr(os, "open", denied)
-    with pytest.raises(FormatError, match=r"a\.box: cannot be opened: Permission denied\. You need"):
+    with pytest.raises(FileAccessError, match=r"a\.box: cannot be opened: Permission denied\. You need"):
         squish.open(tmp_path / "a.box", registry=toys.registry())
 
 

@@ -13,7 +13,15 @@ import toys
 
 import squish_core as squish
 from squish_core import api
-from squish_core.errors import CodecError, FormatError, LimitError, MissingPluginError, SquishError, TensorError
+from squish_core.errors import (
+    CodecError,
+    FormatError,
+    LimitError,
+    MissingPluginError,
+    SquishError,
+    TensorError,
+    UsageError,
+)
 from squish_core.formats.metadata import dump_meta, load_meta
 from squish_core.io.source import BytesSource
 from squish_core.limits import Limits
@@ -68,7 +76,7 @@ def test_facts_cost_no_bytes() -> None:
         repr(tensor)
         assert tensor.nbytes
         assert tensor.bits_per_weight
-        tensor.chain()
+        tensor.plan()
     assert source.log == []
 
 
@@ -98,16 +106,16 @@ def test_out_is_filled_and_checked(file: Any) -> None:
         turned = np.empty((32, 64), np.float32).T
         np.testing.assert_array_equal(file[name].numpy(out=turned), out)
         for wrong in (np.empty((64, 31), np.float32), np.empty((64, 32), np.float64)):
-            with pytest.raises(TensorError, match="does not fit"):
+            with pytest.raises(UsageError, match="does not fit"):
                 file[name].numpy(out=wrong)
-        with pytest.raises(TensorError, match="found list"):
+        with pytest.raises(UsageError, match="found list"):
             file[name].numpy(out=[0.0])  # type: ignore[arg-type]
         half = np.empty((64, 32), np.float16)
         assert file[name].numpy(dtype="f16", out=half) is half
-        with pytest.raises(TensorError, match="expected writable float16"):
+        with pytest.raises(UsageError, match="expected writable float16"):
             file[name].numpy(dtype="f16", out=out)
         out.flags.writeable = False
-        with pytest.raises(TensorError, match="does not fit"):
+        with pytest.raises(UsageError, match="does not fit"):
             file[name].numpy(out=out)
 
 
@@ -121,7 +129,7 @@ def test_a_dtype_can_be_asked_for(file: Any) -> None:
         assert file["q"].load("numpy").dense(dtype=dtype).dtype == np.float16
     assert file["w"].numpy(dtype="bfloat16").dtype.name == "bfloat16"
     for unclear in ("f2", "i8x", object, 3.5):  # an abbreviation of NumPy counts bytes where a name here counts bits
-        with pytest.raises(TensorError, match="unknown dtype"):
+        with pytest.raises(UsageError, match="unknown dtype"):
             file["w"].numpy(dtype=unclear)
 
 
@@ -239,7 +247,7 @@ def test_what_a_tensor_is_for_goes_by_its_rank(shape: tuple[int, ...], usual: st
     for load in (tensor.load, lambda: tensor.load(op=usual)):
         np.testing.assert_array_equal(load().dense(), tensor.numpy())
     with pytest.raises(SquishError, match=f"w: a tensor of this rank has no such operation .*{usual}.*{other}"):
-        tensor.chain(op=other)
+        tensor.plan(op=other)
 
 
 @pytest.mark.parametrize("shape", [(3, 0), (0, 4), (0, 0)])

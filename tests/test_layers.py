@@ -34,7 +34,7 @@ def model(layers: int = 4) -> File:
 def test_layers_come_in_order_with_all_their_tensors() -> None:
     file = model()
     seen, arrays = [], {}
-    for layer in squish.stream(file):
+    for layer in squish.iter_layers(file):
         seen.append((layer.number, len(layer)))
         arrays |= dict(layer)
     assert seen == [(None, 1), (0, 2), (1, 2), (2, 2), (3, 2), (None, 2)]
@@ -50,7 +50,7 @@ def test_layers_come_by_number_one_prefix_after_the_other() -> None:
     file, _ = memory_file(
         squish.registry(), {name: (spec[name], CodecSpec("dense"), {"data": array}) for name in names}
     )
-    seen = [(layer.prefix, layer.number, list(layer)) for layer in squish.stream(file)]
+    seen = [(layer.prefix, layer.number, list(layer)) for layer in squish.iter_layers(file)]
     encoder, decoder = "encoder.block", "decoder.block"
     assert seen == [
         ("", None, ["shared"]),
@@ -66,10 +66,10 @@ def test_layers_come_by_number_one_prefix_after_the_other() -> None:
 @pytest.mark.parametrize("memory", [LAYER, 2 * LAYER, 3 * LAYER])
 def test_the_budget_holds_whatever_the_model(memory: int) -> None:
     file = model(layers=12)
-    for _ in squish.stream(file, memory=memory):
+    for _ in squish.iter_layers(file, memory=memory):
         break
     tracemalloc.start()
-    for layer in squish.stream(file, memory=memory):
+    for layer in squish.iter_layers(file, memory=memory):
         assert len(layer)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -77,7 +77,7 @@ def test_the_budget_holds_whatever_the_model(memory: int) -> None:
 
 
 def test_a_layer_is_emptied_when_the_next_one_is_asked_for() -> None:
-    layers = squish.stream(model())
+    layers = squish.iter_layers(model())
     first = next(layers)
     array = first["embed.weight"]
     next(layers)
@@ -87,19 +87,19 @@ def test_a_layer_is_emptied_when_the_next_one_is_asked_for() -> None:
 
 def test_one_layer_larger_than_the_budget_is_told_before_anything_is_read() -> None:
     with pytest.raises(LimitError, match="one layer is larger") as error:
-        squish.stream(model(), memory=LAYER - 1)
+        squish.iter_layers(model(), memory=LAYER - 1)
     assert error.value.found == f"{LAYER} bytes"
 
 
 def test_on_a_backend_layers_hold_weights() -> None:
     file, x = model(), np.ones((1, 1024), np.float32)
-    for layer in squish.stream(file, backend="numpy"):
+    for layer in squish.iter_layers(file, backend="numpy"):
         for name, weight in layer.items():
             np.testing.assert_allclose(weight.linear(x), x @ file[name].numpy().T, rtol=1e-3, atol=1e-3)
 
 
 def test_stopping_early_leaves_no_thread() -> None:
-    layers = squish.stream(model(layers=30))
+    layers = squish.iter_layers(model(layers=30))
     next(layers)
     layers.close()  # type: ignore[attr-defined]
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("squish-layers")]
@@ -114,7 +114,7 @@ def test_an_error_comes_with_its_layer(monkeypatch: pytest.MonkeyPatch) -> None:
         return whole(tensor, **options)
 
     monkeypatch.setattr(Tensor, "numpy", numpy)
-    layers = squish.stream(model())
+    layers = squish.iter_layers(model())
     assert [next(layers).number for _ in range(3)] == [None, 0, 1]
     with pytest.raises(CodecError, match=r"layers\.2\.up"):
         next(layers)

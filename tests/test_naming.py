@@ -11,7 +11,7 @@ import toys
 
 import squish_core as squish
 from squish_core.conversion.rename import parse_names
-from squish_core.errors import FormatError
+from squish_core.errors import FormatError, UsageError
 
 PAIRS = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -37,7 +37,7 @@ def test_names_go_both_ways_and_others_stay(gguf: str, hf: str) -> None:
 
 @pytest.mark.parametrize("text", ["hf", "hf:llama", "hf:gemma3", "mlx:qwen2", ":qwen2", ""])
 def test_an_architecture_that_differs_in_more_than_names_is_refused(text: str) -> None:
-    with pytest.raises(FormatError, match="qwen2 or qwen3"):
+    with pytest.raises(UsageError, match="qwen2 or qwen3"):
         parse_names(text)
 
 

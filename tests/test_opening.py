@@ -12,7 +12,7 @@ import toys
 import squish_core as squish
 from squish_core import api
 from squish_core.analysis.verify import verify
-from squish_core.errors import FormatError
+from squish_core.errors import FormatError, UsageError
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
 
@@ -43,7 +43,7 @@ def test_a_refinement_gets_limits_and_options(known: Registry) -> None:
     ],
 )  # fmt: skip
 def test_an_unknown_option_is_refused(wanted: str, said: str, known: Registry) -> None:
-    with pytest.raises(FormatError, match=said):
+    with pytest.raises(UsageError, match=said):
         squish.open(toys.box({"w": VALUES}), wanted, registry=known)
 
 

@@ -13,9 +13,9 @@ import toys
 import squish_core as squish
 from squish_core import api
 from squish_core.backends import chain
-from squish_core.backends.chain import human
 from squish_core.backends.resolve import resolve
 from squish_core.errors import MissingPluginError, SquishError, TensorError
+from squish_core.text import format_bytes
 
 DENSE, ROWS = (api.Encoding(codec=api.CodecSpec(name), label=name) for name in ("dense", "toy.rows"))
 FLOATS = np.ones((4, 6), np.float32)
@@ -149,7 +149,7 @@ def test_packages_that_are_not_installed_are_listed() -> None:
 
 def test_explain_reads_as_text() -> None:
     known = backends(toys.backend("toy.a", mode="fold", moved=1_500_000))
-    chain = squish.open(toys.box({"w": FLOATS}), registry=known)["w"].chain()
+    chain = squish.open(toys.box({"w": FLOATS}), registry=known)["w"].plan()
     assert chain.explain() == str(chain) == EXPLAINED
     assert repr(chain) == "<Chain 'w' toy.box -> dense -> numpy mode=fold others=1 refused=3>"
 
@@ -173,7 +173,7 @@ def test_long_parameters_are_told_once() -> None:
 
 def test_filters_are_part_of_the_path() -> None:
     file = squish.open(toys.box({"w": FLOATS}, filters=("toy.xor",)), registry=toys.registry())
-    assert "toy.box -> toy.xor -> dense -> numpy" in file["w"].chain().explain()
+    assert "toy.box -> toy.xor -> dense -> numpy" in file["w"].plan().explain()
 
 
 def test_resolving_without_a_file() -> None:
@@ -217,7 +217,7 @@ def test_a_chain_is_json() -> None:
     ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (1_234_567, "1.235 MB"), (2e12, "2 TB")]
 )
 def test_sizes_for_people(count: float, text: str) -> None:
-    assert human(count) == text
+    assert format_bytes(count) == text
 
 
 def test_options_of_a_backend() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from squish_core.errors import FormatError
+from squish_core.errors import FormatError, MissingFileError, WriteError
 from squish_core.guard import guarded
 from squish_core.io import fsync
 from squish_core.io.atomic import atomic_file, atomic_folder
@@ -110,27 +110,27 @@ def test_a_link_is_not_written_through(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "dangling").symlink_to(tmp_path / "gone")
     for name in ("link", "dangling"):
-        with pytest.raises(FormatError, match="a link"), atomic_file(tmp_path / name):
+        with pytest.raises(WriteError, match="a link"), atomic_file(tmp_path / name):
             pass
     assert (tmp_path / "real").read_bytes() == b"old"
 
 
 def test_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    with pytest.raises(FormatError, match="is a folder"), atomic_file(tmp_path / "out"):
+    with pytest.raises(WriteError, match="is a folder"), atomic_file(tmp_path / "out"):
         pass
 
 
 @pytest.mark.parametrize("make", [atomic_file, atomic_folder])
 def test_the_folder_around_must_exist(tmp_path: Path, make: object) -> None:
-    with pytest.raises(FormatError, match="does not exist"), make(tmp_path / "gone" / "out"):  # type: ignore[operator]
+    with pytest.raises(MissingFileError, match="does not exist"), make(tmp_path / "gone" / "out"):  # type: ignore[operator]
         pass
 
 
 @pytest.mark.parametrize("make", [atomic_file, atomic_folder])
 def test_a_file_that_cannot_be_made_is_a_typed_error_with_the_name_asked_for(tmp_path: Path, make: Any) -> None:
     long = "n" * 250
-    with pytest.raises(FormatError, match=f"/{long}: cannot be written"), make(tmp_path / long):
+    with pytest.raises(WriteError, match=f"/{long}: cannot be written"), make(tmp_path / long):
         pass
 
 
@@ -162,7 +162,7 @@ def test_a_new_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with atomic_folder(tmp_path / "out") as sink, sink.member("a") as member:
         member.write(b"x")
     assert names(tmp_path / "out") == ["a"]
-    with pytest.raises(FormatError, match="already exists"), atomic_folder(tmp_path / "out"):
+    with pytest.raises(WriteError, match="already exists"), atomic_folder(tmp_path / "out"):
         pass
 
 

@@ -255,7 +255,7 @@ class Runner(api.Backend):
         other.id, other.settings = self.id, {**self.settings, **options}
         return other
 
-    def offer(self, request: api.Request) -> api.Offer | api.Refused:
+    def offer(self, request: api.Request) -> api.Offer | api.Refusal:
         cost = api.Cost(stored=1, resident=self.settings.get("resident", 1), moved=self.settings.get("moved", 1))
         return api.Offer(
             backend=self.id, encoding=request.encoding, mode=self.settings.get("mode", "stream"),
@@ -287,7 +287,7 @@ class Failing(Runner):
 class Confused(Runner):
     """Its offer breaks the rule."""
 
-    def offer(self, request: api.Request) -> api.Offer | api.Refused:
+    def offer(self, request: api.Request) -> api.Offer | api.Refusal:
         raise KeyError("group_size")
 
 

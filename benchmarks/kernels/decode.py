@@ -46,7 +46,7 @@ def run(quick: bool) -> Section:
     for name, codec in CODECS.items():
         tensor = tensors(codec, shape)[0]
         try:
-            tensor.chain("cpu")
+            tensor.plan("cpu")
         except SquishError:
             left.append(name)
             continue

@@ -87,7 +87,7 @@ def multiply(shape: tuple[int, int], count: int, threads: int, rounds: int) -> l
         ways = {kind: way for kind, way in ways.items() if runs(few, way)}
         made = tensors(spec, shape, -(-COLD // (few.nbytes * shape[0] // 8)) if count <= FEW else 1) if ways else []
         for kind, way in ways.items():
-            cost = made[0].chain(way).chosen.cost
+            cost = made[0].plan(way).chosen.cost
             assert cost is not None
             calls[codec, kind], read[codec, kind], passes[codec, kind] = passing(made, way, x), cost.moved, len(made)
     copies = passes["INT4 g32", "f32"]
@@ -143,7 +143,7 @@ def passing(made: list[Tensor], backend: str, x: np.ndarray) -> Callable[[], obj
 def runs(tensor: Tensor, backend: str) -> bool:
     """Whether the backend has a kernel for it."""
     try:
-        tensor.chain(backend)
+        tensor.plan(backend)
     except SquishError:
         return False
     return True

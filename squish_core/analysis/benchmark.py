@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, evolve, frozen
 
 from squish_core import opening
-from squish_core.conversion.rules import parse_spec
 from squish_core.dtypes import nbytes
 from squish_core.errors import CodecError, SquishError
 from squish_core.file import File
@@ -25,6 +24,7 @@ from squish_core.limits import DEFAULT
 from squish_core.model import DENSE, CodecSpec, Encoding, FileRef, Index, Part, TensorSpec
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
+from squish_core.specs import parse_spec
 from squish_core.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -224,9 +224,9 @@ def _limits(file: File | None) -> Limits:
     cache = last_level()
     size = 2 * cache
     calls = [_setting(size), _reading(size)]
-    length = min(file.file(0).size, 1 << 28) if file is not None else 0
+    length = min(file.source_for(0).size, 1 << 28) if file is not None else 0
     if file is not None and length:
-        calls.append(lambda: file.file(0).read(0, length))
+        calls.append(lambda: file.source_for(0).read(0, length))
     seconds = best(calls)
     return Limits(
         set=size / seconds[0], read=size / seconds[1], file=length / seconds[2] if length else None, cache=cache

@@ -13,7 +13,7 @@ from squish_core import opening
 from squish_core.analysis.metrics import Distance
 from squish_core.analysis.stacks import Row, complete_stacks, rows_of
 from squish_core.codecs.regions import panels
-from squish_core.errors import TensorError
+from squish_core.errors import UsageError
 from squish_core.file import File
 from squish_core.formats.metadata import plain
 from squish_core.model import to_json
@@ -114,7 +114,7 @@ def matched(first: File, second: File, only: str | Iterable[str]) -> dict[str, P
         if (name in selected if selected else name not in complete or (name in first and name in second))
     }
     if strange := sorted(selected.difference(pairs)):
-        raise TensorError("neither file has a tensor of this name", found=", ".join(strange), code="name")
+        raise UsageError("neither file has a tensor of this name", found=", ".join(strange), code="name")
     return pairs
 
 

@@ -53,7 +53,7 @@ def _row(file: File, stack: TensorSpec, number: int, name: str) -> Row | None:
     """A row; None unless every stored part has one for each."""
     if not stack.shape or number >= stack.shape[0]:
         return None
-    encoding = file[stack.name].readable()
+    encoding = file[stack.name].bound.encoding
     parts = {}
     for role, part in encoding.parts.items():
         row_part = _row_of_part(part, stack.shape[0], number)

@@ -11,12 +11,12 @@ from attrs import evolve, frozen
 
 from squish_core import opening
 from squish_core.codecs.regions import PANEL_BYTES, decode_all
-from squish_core.errors import FormatError, MissingPluginError, SquishError
+from squish_core.errors import FormatError, MissingPluginError, Problem, SquishError
 from squish_core.file import File
 from squish_core.guard import computing, guarded
 from squish_core.io.digest import check_digest, file_problems
 from squish_core.limits import Limits
-from squish_core.model import Part, Problem, to_json
+from squish_core.model import Part, to_json
 from squish_core.plugins.registry import Registry
 from squish_core.tensor import Tensor
 
@@ -210,15 +210,13 @@ class Check:
         import numpy as np
 
         with tensor._guard("decoding"):
-            encoding = tensor.readable()
-            codec = self.file.registry.codec(encoding.codec)
-            params, arrays = encoding.codec.params, tensor.arrays(encoding)
-            tensor._check_decoded(encoding, tensor.shape)
-            for role, array in arrays.items():
-                check_empty(self.file, tensor.name, role, array.part)
+            bound = tensor.bound
+            bound.check_limits()
+            for role, part in bound.encoding.parts.items():
+                check_empty(self.file, tensor.name, role, part)
             if self._scratch is None:
                 self._scratch = np.empty(2 * PANEL_BYTES, np.uint8)  # fresh memory for each panel costs page faults
-            decode_all(codec, arrays, tensor.spec, params, self._scratch)
+            decode_all(bound.codec, bound.parts, tensor.spec, bound.params, self._scratch)
 
     def _collect(self) -> Any:
         return _Collect(self.problems)

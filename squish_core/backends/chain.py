@@ -8,11 +8,11 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from squish_core.backends.base import UNCOVERED, Cost, Offer, Refused
-from squish_core.errors import escape
-from squish_core.model import CodecSpec, TensorSpec, to_json
+from squish_core.backends.offers import MODES, Cost, Offer
+from squish_core.codes import UNCOVERED
+from squish_core.model import CodecSpec, Refusal, TensorSpec, to_json
+from squish_core.text import escape, format_bytes
 
-MODES = ("delegate", "stream", "fold")
 LONG = 40
 """Characters of a codec and its parameters that are told on a line of their own."""
 
@@ -54,7 +54,7 @@ class Chain:
     chosen: Offer
     because: str
     others: tuple[Offer, ...] = ()
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[Refusal, ...] = ()
     policy: str = "spec"
     spec: TensorSpec | None = None
     options: Mapping[str, Any] = field(factory=dict)
@@ -70,13 +70,13 @@ class Chain:
     def without_chosen(self, why: str) -> Chain:
         """The chain when loading showed that the data do not suit the chosen backend: the next offer is taken."""
         lost, (first, *rest) = self.chosen, self.others
-        refused = Refused(backend=lost.backend, encoding=lost.encoding, code=UNCOVERED, why=why)
+        refused = Refusal(backend=lost.backend, encoding=lost.encoding, code=UNCOVERED, why=why)
         because = f"the data do not suit {lost.backend}, which went before it"
         return evolve(self, chosen=first, others=tuple(rest), refused=(*self.refused, refused), because=because)
 
     def explain(self) -> str:
         """The decision in a few lines for people."""
-        answers: list[Offer | Refused] = [self.chosen, *self.others, *self.refused]
+        answers: list[Offer | Refusal] = [self.chosen, *self.others, *self.refused]
         codecs = _brief(item.encoding.codec for item in answers if item.encoding)
         lines = [self.target, f"  chosen   {self._path(self.chosen, codecs)}", f"           {_terms(self.chosen)}"]
         lines.append(f"  because  {self.because}")
@@ -136,15 +136,6 @@ def _terms(offer: Offer) -> str:
     if cost is None:
         return f"{offer.mode}: {offer.layout}"
     return (
-        f"{offer.mode}: {offer.layout}; {human(cost.stored)} stored, "
-        f"{human(cost.resident)} in memory, {human(cost.moved)} read and written per use"
+        f"{offer.mode}: {offer.layout}; {format_bytes(cost.stored)} stored, "
+        f"{format_bytes(cost.resident)} in memory, {format_bytes(cost.moved)} read and written per use"
     )
-
-
-def human(nbytes: float) -> str:
-    """Bytes for people: powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(nbytes) < 1000:
-            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.4g} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.4g} TB"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
 from squish_core.codecs.base import Region
-from squish_core.errors import SquishError
+from squish_core.errors import SquishError, UsageError
 from squish_core.io.buffer import copy_of_dlpack
 from squish_core.model import TensorSpec
 
@@ -41,7 +41,7 @@ _EXPECTED = {"operand": "real numbers", "ids": "integers"}
 def matrix_of(spec: TensorSpec, rank: int) -> tuple[int, ...]:
     """The shape of a weight, which must have this rank."""
     if len(spec.shape) != rank:
-        raise SquishError(
+        raise UsageError(
             "this operation needs another rank",
             tensor=spec.name, expected=f"rank {rank}", found=f"shape {spec.shape}", code="rank",
         )  # fmt: skip
@@ -64,7 +64,7 @@ def operand(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
             code="operand",
         )
     if array.ndim == 0 or array.shape[-1] != columns:
-        raise SquishError(
+        raise UsageError(
             "the operand's last dimension does not fit the weight",
             tensor=spec.name, expected=columns, found=f"shape {array.shape}", code="shape",
         )  # fmt: skip
@@ -79,9 +79,9 @@ def indices(ids: Any, rows: int, spec: TensorSpec) -> np.ndarray:
     if not array.size:
         return array.astype(np.intp)
     if array.dtype.kind not in "iu":
-        raise SquishError("ids must be integers", tensor=spec.name, found=str(array.dtype), code="ids")
+        raise UsageError("ids must be integers", tensor=spec.name, found=str(array.dtype), code="ids")
     if not (int(array.min()) >= 0 and int(array.max()) < rows):
-        raise SquishError(
+        raise UsageError(
             "an id is out of range", tensor=spec.name,
             expected=f"0..{rows - 1}", found=f"{array.min()}..{array.max()}", code="ids",
         )  # fmt: skip
@@ -101,7 +101,7 @@ def delivered(
     if out is None:
         return values
     if out.shape != values.shape or out.dtype != values.dtype or not out.flags.writeable:
-        raise SquishError(
+        raise UsageError(
             "`out` does not fit", expected=f"writable {values.dtype} {values.shape}",
             found=f"{out.dtype} {out.shape}", code="out",
         )  # fmt: skip
@@ -114,7 +114,7 @@ def routed(x: Any, ids: Any, spec: TensorSpec) -> tuple[np.ndarray, np.ndarray]:
     count, _, columns = matrix_of(spec, 3)
     x, ids = operand(x, columns, spec), indices(ids, count, spec)
     if x.ndim != 2 or ids.shape != x.shape[:1]:
-        raise SquishError(
+        raise UsageError(
             "experts take one row of x for each id", tensor=spec.name,
             expected=f"shapes [n, {columns}] and [n]", found=f"{list(x.shape)} and {list(ids.shape)}", code="shape",
         )  # fmt: skip

@@ -6,36 +6,17 @@ from collections.abc import Iterator
 from math import prod
 from typing import TYPE_CHECKING
 
-from attrs import frozen
-
-from squish_core.backends.base import OPS, Availability, Backend, Cost, Offer, Refused, Request
+from squish_core.backends.base import Backend
 from squish_core.backends.checks import delivered, indices, matrix_of, operand, routed
-from squish_core.codecs.base import Codec, Parts, Region
-from squish_core.codecs.regions import PANEL_BYTES, full, panels, read_region
-from squish_core.model import Encoding, TensorSpec
+from squish_core.backends.offers import OPS, Availability, Cost, Offer, Request
+from squish_core.codecs.base import Region
+from squish_core.codecs.bound import BoundEncoding
+from squish_core.codecs.regions import PANEL_BYTES, full
 
 if TYPE_CHECKING:
     import numpy as np
 
     from squish_core.backends.chain import Chain
-    from squish_core.plugins.registry import Registry
-
-
-@frozen(kw_only=True)
-class Packed:
-    """A tensor kept as its stored parts."""
-
-    codec: Codec
-    spec: TensorSpec
-    encoding: Encoding
-    parts: Parts
-
-    def read(self, region: Region) -> np.ndarray:
-        """Values of a region in float32."""
-        import numpy as np
-
-        values = read_region(self.codec, self.parts, self.spec, self.encoding.codec.params, region)
-        return values.astype(np.float32, copy=False)
 
 
 class NumpyBackend(Backend):
@@ -48,17 +29,8 @@ class NumpyBackend(Backend):
 
         return Availability(ok=True, device="CPU", facts={"numpy": np.__version__})
 
-    def offer(self, request: Request) -> Offer | Refused:
+    def offer(self, request: Request) -> Offer:
         encoding, spec = request.encoding, request.spec
-        missing = request.registry.missing(encoding)
-        if missing:
-            return Refused(
-                backend=self.id,
-                encoding=encoding,
-                code="not-installed",
-                why=missing.why,
-                install=missing.install,
-            )
         cost = None
         if spec is not None:
             dense = 4 * spec.elements
@@ -72,19 +44,20 @@ class NumpyBackend(Backend):
             cost=cost,
         )
 
-    def load(self, chain: Chain, parts: Parts, registry: Registry) -> Packed:
-        encoding = chain.chosen.encoding
-        assert chain.spec is not None
-        return Packed(codec=registry.codec(encoding.codec), spec=chain.spec, encoding=encoding, parts=parts)
+    def load(self, chain: Chain, bound: BoundEncoding) -> BoundEncoding:
+        return bound
 
     def dense(
-        self, handle: Packed, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
+        self,
+        handle: BoundEncoding,
+        *,
+        region: Region | None = None,
+        dtype: str | None = None,
+        out: np.ndarray | None = None,
     ) -> np.ndarray:
-        params = handle.encoding.codec.params
-        values = read_region(handle.codec, handle.parts, handle.spec, params, region or full(handle.spec.shape))
-        return delivered(values, None, dtype, out)
+        return delivered(handle.read(region), None, dtype, out)
 
-    def linear(self, handle: Packed, x: np.ndarray) -> np.ndarray:
+    def linear(self, handle: BoundEncoding, x: np.ndarray) -> np.ndarray:
         import numpy as np
 
         rows, columns = matrix_of(handle.spec, 2)
@@ -92,10 +65,10 @@ class NumpyBackend(Backend):
         flat = x.reshape(prod(x.shape[:-1]), columns)
         out = np.empty((len(flat), rows), np.float32)
         for region in _panels(handle):
-            np.matmul(flat, handle.read(region).T, out=out[:, region[0]])
+            np.matmul(flat, _f32(handle, region).T, out=out[:, region[0]])
         return out.reshape(*x.shape[:-1], rows)
 
-    def embed(self, handle: Packed, ids: np.ndarray) -> np.ndarray:
+    def embed(self, handle: BoundEncoding, ids: np.ndarray) -> np.ndarray:
         import numpy as np
 
         rows, columns = matrix_of(handle.spec, 2)
@@ -103,10 +76,10 @@ class NumpyBackend(Backend):
         unique, inverse = np.unique(ids, return_inverse=True)
         table = np.empty((len(unique), columns), np.float32)
         for start, stop in _runs(unique):
-            table[start:stop] = handle.read((slice(int(unique[start]), int(unique[stop - 1]) + 1), slice(0, columns)))
+            table[start:stop] = _f32(handle, (slice(int(unique[start]), int(unique[stop - 1]) + 1), slice(0, columns)))
         return table[inverse.reshape(ids.shape)]
 
-    def experts(self, handle: Packed, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
+    def experts(self, handle: BoundEncoding, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
         import numpy as np
 
         x, ids = routed(x, ids, handle.spec)
@@ -114,15 +87,21 @@ class NumpyBackend(Backend):
         for expert in np.unique(ids):
             chosen = np.flatnonzero(ids == expert)
             for region in _panels(handle, slice(int(expert), int(expert) + 1)):
-                out[chosen, region[1]] = x[chosen] @ handle.read(region)[0].T
+                out[chosen, region[1]] = x[chosen] @ _f32(handle, region)[0].T
         return out
 
 
-def _panels(handle: Packed, expert: slice | None = None) -> Iterator[Region]:
-    grain = handle.codec.grain(handle.spec, handle.encoding.codec.params)
-    within = full(handle.spec.shape) if expert is None else (expert, *full(handle.spec.shape[1:]))
-    axis = 0 if expert is None else 1
-    return panels(handle.spec.shape, grain, 4, within=within, axis=axis, whole_rows=True)
+def _f32(bound: BoundEncoding, region: Region) -> np.ndarray:
+    """Values of a region in float32."""
+    import numpy as np
+
+    return bound.read(region).astype(np.float32, copy=False)
+
+
+def _panels(bound: BoundEncoding, expert: slice | None = None) -> Iterator[Region]:
+    if expert is None:
+        return bound.panels(whole_rows=True)
+    return bound.panels(within=(expert, *full(bound.spec.shape[1:])), axis=1, whole_rows=True)
 
 
 def _runs(unique: np.ndarray) -> Iterator[tuple[int, int]]:

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from squish_core.backends.base import OPS, OPS_OF_RANK, Availability, Backend, Offer, Refused, Request, Use
+from attrs import evolve
+
+from squish_core.backends.base import Backend
 from squish_core.backends.chain import POLICIES, Chain, Policy, Ranked
-from squish_core.conversion.rules import parse_spec
-from squish_core.errors import SquishError
-from squish_core.model import CodecSpec, Encoding, TensorSpec
-from squish_core.plugins import catalog
+from squish_core.backends.offers import OPS, OPS_OF_RANK, Availability, Offer, Request
+from squish_core.errors import SquishError, UsageError
+from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
+from squish_core.specs import parse_spec
 
 if TYPE_CHECKING:
-    from squish_core.plugins.registry import Registry
+    from squish_core.codecs.base import Codec
+    from squish_core.formats.base import Container
+
+
+class Lookup(Protocol):
+    """What resolving asks of the registry."""
+
+    @property
+    def containers(self) -> Mapping[str, Any]: ...
+    @property
+    def backends(self) -> Mapping[str, Any]: ...
+    def container(self, wanted: str) -> Container: ...
+    def backend(self, wanted: str) -> Backend: ...
+    def codec(self, wanted: CodecSpec) -> Codec: ...
+    def missing(self, encoding: Encoding) -> Refusal | None: ...
+    def absent_backends(self) -> list[Refusal]: ...
 
 
 def resolve(
-    registry: Registry,
+    registry: Lookup,
     target: str,
     container: str,
-    recipes: Sequence[Encoding | Refused],
+    recipes: Sequence[Encoding | Refusal],
     *,
     spec: TensorSpec | None = None,
     backend: str | None = None,
@@ -38,20 +55,19 @@ def resolve(
     op = op or ops[0]
     if op not in ops:
         what = "no such operation" if op not in OPS else "a tensor of this rank has no such operation"
-        raise SquishError(what, expected=", ".join(ops), found=repr(op), code="op")
-    refused = [item for item in recipes if isinstance(item, Refused)]
+        raise UsageError(what, expected=", ".join(ops), found=repr(op), code="op")
+    refused = [item for item in recipes if isinstance(item, Refusal)]
     encodings = [item for item in recipes if isinstance(item, Encoding)]
     offers: list[Ranked] = []
     for implementation, preference in _available(registry, wanted, refused):
         for rank, encoding in enumerate(encodings):
-            request = Request(spec=spec, encoding=encoding, use=Use(op=op), registry=registry)
-            answer = _offer(implementation, request)
-            if isinstance(answer, Refused):
+            answer = _offer(registry, implementation, spec, encoding, op)
+            if isinstance(answer, Refusal):
                 refused.append(answer)
             else:
                 offers.append(Ranked(answer, rank, preference))
     if backend is None:
-        refused += _absent_backends(registry)
+        refused += registry.absent_backends()
     if not offers:
         raise _nothing(target, encodings, refused, spec)
     offers.sort(key=lambda ranked: (key(ranked), *ranked.tie))
@@ -64,7 +80,7 @@ def resolve(
 
 
 def resolve_features(
-    registry: Registry,
+    registry: Lookup,
     container: str,
     features: dict[str, Any],
     *,
@@ -76,7 +92,7 @@ def resolve_features(
     from squish_core.guard import guarded
 
     implementation = registry.container(container)
-    declared = registry.containers[container].info.features  # type: ignore[union-attr]
+    declared = registry.containers[container].info.features
     asked = {
         name: set(value) if isinstance(value, (set, frozenset, list, tuple)) else {value}
         for name, value in features.items()
@@ -84,7 +100,7 @@ def resolve_features(
     for name, values in asked.items():
         unknown = values - set(declared.get(name, ()))
         if name not in declared or unknown:
-            raise SquishError(
+            raise UsageError(
                 f"format {container!r} has no such {'value of ' + repr(name) if name in declared else 'feature'}",
                 expected=", ".join(declared.get(name, declared)) or "no features",
                 found=", ".join(sorted(map(str, unknown))) if name in declared else repr(name), code="feature",
@@ -94,7 +110,7 @@ def resolve_features(
     with guarded(SquishError, f"resolving {target}"):
         recipes = implementation.recipes(**features)
         if not recipes and declared:
-            raise SquishError(
+            raise UsageError(
                 "names no way to store a tensor", tensor=target, code="feature",
                 hint=f"Give a feature ({', '.join(declared)}); `squish formats {container}` lists the values.",
             )  # fmt: skip
@@ -105,7 +121,7 @@ def _policy(policy: str | Policy) -> tuple[str, Policy]:
     if callable(policy):
         return getattr(policy, "__name__", "custom"), policy
     if policy not in POLICIES:
-        raise SquishError("no such policy", expected=", ".join(POLICIES), found=repr(policy), code="policy")
+        raise UsageError("no such policy", expected=", ".join(POLICIES), found=repr(policy), code="policy")
     return policy, POLICIES[policy][0]
 
 
@@ -133,7 +149,7 @@ def _decided(first: Ranked, second: Ranked, policy: str, key: Policy) -> str:
     return next(reason for reason, a, b in zip(reasons, first.tie, second.tie) if a != b)
 
 
-def _available(registry: Registry, wanted: CodecSpec | None, refused: list[Refused]) -> Iterator[tuple[Backend, int]]:
+def _available(registry: Lookup, wanted: CodecSpec | None, refused: list[Refusal]) -> Iterator[tuple[Backend, int]]:
     """The backends that can run here, or the wanted one with its options, and their preference; others are refused."""
     if wanted is not None and wanted.id not in registry.backends:
         registry.backend(wanted.id)  # which says what to install
@@ -143,7 +159,7 @@ def _available(registry: Registry, wanted: CodecSpec | None, refused: list[Refus
         except SquishError as error:  # it cannot be imported, or is in conflict; the others still answer
             if wanted is not None:
                 raise
-            refused.append(Refused(backend=name, encoding=None, code=error.code or "import", why=error.message))
+            refused.append(Refusal(backend=name, encoding=None, code=error.code or "import", why=error.message))
             continue
         if wanted is not None and wanted.params:
             backend = backend.configured(wanted.params)
@@ -151,7 +167,7 @@ def _available(registry: Registry, wanted: CodecSpec | None, refused: list[Refus
         if available.ok:
             yield backend, getattr(registry.backends[name].info, "preference", 0)
         else:
-            refused.append(Refused(backend=name, encoding=None, code="unavailable", why=available.reason))
+            refused.append(Refusal(backend=name, encoding=None, code="unavailable", why=available.reason))
 
 
 def _probe(backend: Backend) -> Availability:
@@ -161,31 +177,25 @@ def _probe(backend: Backend) -> Availability:
         return Availability(ok=False, reason=f"its probe failed: {type(error).__name__}: {error}")
 
 
-def _offer(backend: Backend, request: Request) -> Offer | Refused:
+def _offer(registry: Lookup, backend: Backend, spec: TensorSpec | None, encoding: Encoding, op: str) -> Offer | Refusal:
     """What a backend answers; an offer without the operation that is asked for is a refusal."""
+    missing = registry.missing(encoding)
+    if missing is not None and not (backend.whole and missing.code == "whole"):
+        return evolve(missing, backend=backend.id, encoding=encoding)
     try:
-        answer = backend.offer(request)
+        codec = None if missing is not None else registry.codec(encoding.codec)
+        answer = backend.offer(Request(spec=spec, encoding=encoding, codec=codec, op=op))
     except Exception as error:  # one backend's bug must not take the others away
         code, why = "plugin-bug", f"its offer failed: {type(error).__name__}: {error}"
     else:
-        if isinstance(answer, Refused) or request.use.op in answer.ops:
+        if isinstance(answer, Refusal) or op in answer.ops:
             return answer
-        code, why = "operation", f"has no operation {request.use.op!r} for this codec and shape"
-    return Refused(backend=backend.id, encoding=request.encoding, code=code, why=why)
-
-
-def _absent_backends(registry: Registry) -> list[Refused]:
-    absent = [
-        (name, catalog.absent("backend", name)) for name in catalog.PACKAGES["backend"] if name not in registry.backends
-    ]
-    return [
-        Refused(backend=name, encoding=None, code=refusal.code, why="not installed", install=refusal.install)
-        for name, refusal in absent
-    ]
+        code, why = "operation", f"has no operation {op!r} for this codec and shape"
+    return Refusal(backend=backend.id, encoding=encoding, code=code, why=why)
 
 
 def _nothing(
-    target: str, encodings: Sequence[Encoding], refused: Sequence[Refused], spec: TensorSpec | None
+    target: str, encodings: Sequence[Encoding], refused: Sequence[Refusal], spec: TensorSpec | None
 ) -> SquishError:
     from squish_core.errors import MissingPluginError, TensorError
 

@@ -13,7 +13,7 @@ import typer
 
 from squish_core.cli import bench, checks, extras, listings, views
 from squish_core.cli.output import Answer, show, show_error, show_warning
-from squish_core.errors import SquishError
+from squish_core.errors import SquishError, UsageError
 
 # command -> (function, examples)
 COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
@@ -95,7 +95,7 @@ def usage(error: Any) -> SquishError:
     message = error.format_message().rstrip(".")
     if context is not None and message == context.get_help().rstrip("."):  # of a group, named alone
         message = f"{command}: a command is missing"
-    return SquishError(message, code="usage", hint=f"`{command} --help` says how it is used.")
+    return UsageError(message, code="usage", hint=f"`{command} --help` says how it is used.")
 
 
 def build(argv: Sequence[str]) -> typer.Typer:

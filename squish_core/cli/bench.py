@@ -8,7 +8,7 @@ import typer
 
 from squish_core.cli.options import Json
 from squish_core.cli.output import Answer, table
-from squish_core.errors import SquishError
+from squish_core.errors import UsageError
 
 if TYPE_CHECKING:
     from squish_core.analysis.benchmark import Measured
@@ -25,10 +25,10 @@ def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = Fal
     file. 1 is the limit. Small tensors of a file lie in caches, and so do the bytes they are compared with.
     """
     from squish_core.analysis.benchmark import bench as benchmark
-    from squish_core.backends.chain import human
+    from squish_core.text import format_bytes
 
     if bool(file) == synthetic:
-        raise SquishError("name a file or say --synthetic", code="usage", hint="`squish bench --help` says more.")
+        raise UsageError("name a file or say --synthetic", code="usage", hint="`squish bench --help` says more.")
     found = benchmark(file)
     rates = {"set": found.limits.set, "read": found.limits.read, "file": found.limits.file}
     shown = ", ".join(f"{name} {rate / 1e9:.3g} GB/s" for name, rate in rates.items() if rate)
@@ -37,7 +37,7 @@ def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = Fal
         [(row.what, row.backend, *_figures(row), row.codec) for row in found.rows if row.seconds is not None],
     )  # fmt: skip
     refused = sorted({f"{row.backend or row.what}: {row.refused}" for row in found.rows if row.refused})
-    lines = [f"limits: {shown} (last-level cache {human(found.limits.cache)})", "", *rows]
+    lines = [f"limits: {shown} (last-level cache {format_bytes(found.limits.cache)})", "", *rows]
     if refused:
         lines += ["", "not measured", *(f"  {each}" for each in refused)]
     return Answer(found.to_dict(), lines)

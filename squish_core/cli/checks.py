@@ -240,11 +240,11 @@ def _kind_names(names: Iterable[str]) -> dict[str, str]:
 
 def conversion_lines(report: Conversion) -> Iterable[str]:
     """What was done to how many tensors, how exact that is, and what was left behind."""
-    from squish_core.backends.chain import human
+    from squish_core.text import format_bytes
 
-    size = human(report.size) if report.size is not None else "size not known before"
+    size = format_bytes(report.size) if report.size is not None else "size not known before"
     verb, time = ("would write", "") if report.dry_run else ("wrote", f", {report.seconds:.1f} s")
-    yield f"{verb} {report.target}: {report.format}, {size} (from {human(report.source_size)}){time}"
+    yield f"{verb} {report.target}: {report.format}, {size} (from {format_bytes(report.source_size)}){time}"
     kinds: dict[tuple[str, str, str, str], list[Step]] = {}
     called = _kind_names(name for step in report.steps for name in (step.source, step.target))
     for step in report.steps:
@@ -253,7 +253,7 @@ def conversion_lines(report: Conversion) -> Iterable[str]:
         (
             action,
             f"{len(steps):,}",
-            human(sum(step.size for step in steps)),
+            format_bytes(sum(step.size for step in steps)),
             f"{8 * sum(step.size for step in steps) / max(sum(step.spec.elements for step in steps), 1):.2f}",
             exactness,
             source if source == target else f"{source} -> {target}",

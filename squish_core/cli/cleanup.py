@@ -42,21 +42,22 @@ def examine(folder: str, clean: bool) -> Answer:
 
 def lines(rows: Sequence[dict[str, Any]], appends: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The findings for people; temporaries that may be in use are counted only."""
-    from squish_core.backends.chain import human
+    from squish_core.text import format_bytes
 
     gone = [row for row in rows if row["state"] in ("dead", "removed")]
     states = [f"dead ({row['error']})" if row["error"] else row["state"] for row in gone]
-    cells = [(state, human(row["size"]), age(row["age"]), row["file"]) for state, row in zip(states, gone)]
+    cells = [(state, format_bytes(row["size"]), age(row["age"]), row["file"]) for state, row in zip(states, gone)]
     yield from table(("writer", "size", "age", "temporary"), "<>><", cells)
     dead = [row for row in gone if row["state"] == "dead"]
-    total = human(sum(row["size"] for row in dead))
+    total = format_bytes(sum(row["size"] for row in dead))
     if dead:
         yield f"{counted(len(dead), 'temporary file')} of interrupted writes, {total}; --clean removes them"
     for state, text in (("live", "in use by a running write"), ("unknown", "of a writer that may still run")):
         if count := sum(row["state"] == state for row in rows):
             yield f"{counted(count, 'temporary file')} {text}: left alone"
     for append in appends:
-        yield f"torn append: {append['file']}: {human(append['bytes'])} of an interrupted edit; --recover cuts them off"
+        size = format_bytes(append["bytes"])
+        yield f"torn append: {append['file']}: {size} of an interrupted edit; --recover cuts them off"
     if not gone and not appends:
         yield "no interrupted write left anything here"
 

@@ -125,12 +125,14 @@ def missing(found: Registry) -> dict[str, dict[str, list[str]]]:
 
 def lines(data: dict[str, Any]) -> Iterable[str]:
     """The diagnosis for people."""
-    from squish_core.backends.chain import human
+    from squish_core.text import format_bytes
 
     for name, version in data["versions"].items():
         yield f"{name:12} {version or 'not installed'}"
     this = data["machine"]
-    memory = f"{human(this['memory'])} ({human(this['free_memory'])} free)" if this["memory"] else "unknown"
+    memory = (
+        f"{format_bytes(this['memory'])} ({format_bytes(this['free_memory'])} free)" if this["memory"] else "unknown"
+    )
     yield from ("", f"machine      {this['system']}, {this['processor']}, {this['byteorder']}-endian")
     yield f"             {this['cores']} cores, memory {memory}"
     if data["settings"]:

@@ -12,7 +12,8 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_core.errors import SquishError, escape, redact
+from squish_core.errors import SquishError, redact
+from squish_core.text import escape
 
 _COLOURS = {"ok": 32, "same": 32, "error": 31, "broken": 31, "conflict": 31, "no": 31, "differs": 31, "warning": 33}
 _STATE = re.compile(rf"^( *)({'|'.join(_COLOURS)})(?=[ :,]|$)")

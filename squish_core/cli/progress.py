@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any
 
-from squish_core.errors import escape
+from squish_core.text import escape
 
 EVERY = 2.0
 """Seconds between two plain lines, and before the first."""
@@ -43,10 +43,10 @@ class Progress:
             print(self._line(name, done, total, now), file=sys.stderr, flush=True)
 
     def _line(self, name: str, done: int, total: int | None, now: float) -> str:
-        from squish_core.backends.chain import human
+        from squish_core.text import format_bytes
 
-        of = f" of {human(total)} ({100 * done // total}%)" if total else ""
-        return f"{self._verb}: {human(done)}{of}, {human(done / (now - self._started))}/s, {escape(name)}"
+        of = f" of {format_bytes(total)} ({100 * done // total}%)" if total else ""
+        return f"{self._verb}: {format_bytes(done)}{of}, {format_bytes(done / (now - self._started))}/s, {escape(name)}"
 
     def _start(self, total: int | None) -> None:
         """A bar, made at the first report so that quick commands never import rich; plain lines without rich."""

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from squish_core.cli.output import Answer, counted, plain_data, table
-from squish_core.errors import MAX_MESSAGE, MAX_PLACE, SquishError, escape, shorten
+from squish_core.errors import MAX_MESSAGE, MAX_PLACE, SquishError, shorten
+from squish_core.text import close_matches, escape
 
 if TYPE_CHECKING:
     from squish_core.file import File
@@ -21,7 +22,7 @@ LONG = 64
 def stored_as(tensor: Tensor) -> str:
     """The dtype of a dense tensor, else the codec, with the width of its codes where it has several."""
     if tensor.codec == "dense":
-        return tensor.dtype
+        return str(tensor.dtype)
     params = tensor.spec.encodings[0].codec.params if tensor.spec.encodings else {}
     return f"{tensor.codec}:bits={params['bits']}" if "bits" in params else tensor.codec
 
@@ -70,21 +71,21 @@ def packed(file: File) -> dict[str, Any] | None:
     """With what, and to how many bytes, the files are compressed whole; None when they are not."""
     if file.source.packed is None:
         return None
-    sources = [file.file(number) for number in range(len(file.index.files))]
+    sources = [file.source_for(number) for number in range(len(file.index.files))]
     size = sum(source.packed[1] if source.packed else source.size for source in sources)
     return {"codec": file.source.packed[0], "size": size}
 
 
 def facts(data: dict[str, Any]) -> Iterable[tuple[str, str]]:
     """The first lines of a summary."""
-    from squish_core.backends.chain import human
+    from squish_core.text import format_bytes
 
     version = f" {data['version']}" if data["version"] else ""
     kind = f" ({data['kind']})" if data["kind"] != "model" else ""
     yield "format", f"{data['format']}{version}{kind}"
     packed = data["packed"]
-    unpacked = f" unpacked, {human(packed['size'])} compressed with {packed['codec']}," if packed else ""
-    yield "size", f"{human(data['size'])}{unpacked} in {counted(len(data['files']), 'file')}"
+    unpacked = f" unpacked, {format_bytes(packed['size'])} compressed with {packed['codec']}," if packed else ""
+    yield "size", f"{format_bytes(data['size'])}{unpacked} in {counted(len(data['files']), 'file')}"
     yield "tensors", f"{data['tensors']:,}"
     yield "parameters", f"{data['parameters']:,} at {data['bits_per_weight']:.2f} bits each"
     if data["caches"]:
@@ -93,16 +94,16 @@ def facts(data: dict[str, Any]) -> Iterable[tuple[str, str]]:
 
 def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
     """What `info` tells, for people."""
-    from squish_core.backends.chain import human
+    from squish_core.text import format_bytes
 
     yield from table(("file", escape(data["file"])), "<<", facts(data))
     if len(data["files"]) > 1:
         shown = data["files"][:MOST_FILES]
-        yield from ("", "files", *(f"  {human(ref['size']):>8}  {ref['name']}" for ref in shown))
+        yield from ("", "files", *(f"  {format_bytes(ref['size']):>8}  {ref['name']}" for ref in shown))
         if more := len(data["files"]) - len(shown):
             yield f"            and {more:,} more (--json lists them)"
     rows = [
-        (entry["stored_as"], f"{entry['tensors']:,}", f"{entry['parameters']:,}", human(entry["nbytes"]),
+        (entry["stored_as"], f"{entry['tensors']:,}", f"{entry['parameters']:,}", format_bytes(entry["nbytes"]),
          f"{entry['bits_per_weight']:.2f}", f"cannot be decoded here: {entry['lacks']}" if entry["lacks"] else "")
         for entry in data["codecs"]
     ]  # fmt: skip
@@ -111,7 +112,7 @@ def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
     yield from section("metadata", table(("", ""), "<<", meta, "  ")[1:])
     places = [(part["offset"], part["size"], part["kind"], part["holds"]) for part in data["sections"]]
     yield from section("", table(("offset", "bytes", "section", "holds"), ">><<", places))
-    yield from section("assets", [f"  {human(size):>8}  {name}" for name, size in data["assets"].items()])
+    yield from section("assets", [f"  {format_bytes(size):>8}  {name}" for name, size in data["assets"].items()])
     yield from section("encodings of the whole model", [f"  {codec}" for codec in data["whole"]])
     children = [
         f"  {name}: {child['kind']}, {counted(child['tensors'], 'tensor')}" for name, child in data["children"].items()
@@ -132,9 +133,7 @@ def section(title: str, lines: Sequence[str]) -> list[str]:
 def one_value(file: File, key: str) -> Answer:
     """One metadata value, whole."""
     if key not in file.meta:
-        import difflib
-
-        near = difflib.get_close_matches(key, file.meta, 3, 0.5)
+        near = close_matches(key, file.meta)
         raise SquishError(
             "has no such metadata", file=file.name, found=repr(key), code="meta",
             hint=f"Near: {', '.join(near)}." if near else "`squish info` lists the keys.",

@@ -11,7 +11,8 @@ from squish_core.cli.options import Assets, FileName, Format, Json, Patterns
 from squish_core.cli.output import Answer, table
 from squish_core.cli.summaries import one_value, stored_as, summary, summary_lines
 from squish_core.cli.values import values
-from squish_core.errors import SquishError, escape
+from squish_core.errors import SquishError, UsageError
+from squish_core.text import escape
 
 if TYPE_CHECKING:
     from squish_core.backends.chain import Chain
@@ -30,8 +31,8 @@ def ls(
 
     Shows shape, dtype or codec, bits per weight and size of each. Reads the header only.
     """
-    from squish_core.backends.chain import human
     from squish_core.opening import open as open_file
+    from squish_core.text import format_bytes
 
     with open_file(file, format, assets=assets) as opened:
         tensors = chosen(opened, patterns)
@@ -44,7 +45,7 @@ def ls(
             for tensor in tensors
         ]  # fmt: skip
         rows = [
-            (list(item.shape), stored_as(item), f"{item.bits_per_weight:.2f}", human(item.nbytes), label(item))
+            (list(item.shape), stored_as(item), f"{item.bits_per_weight:.2f}", format_bytes(item.nbytes), label(item))
             for item in tensors
         ]  # fmt: skip
         lines = table(("shape", "stored as", "bits", "size", "name"), "<<>><", rows)
@@ -67,7 +68,7 @@ def info(
     from squish_core.opening import open as open_file
 
     if patterns and meta is not None:
-        raise SquishError("--meta is for the file, not for tensors", code="usage", hint="Leave out one of them.")
+        raise UsageError("--meta is for the file, not for tensors", code="usage", hint="Leave out one of them.")
     with open_file(file, format, assets=assets) as opened:
         if patterns:
             return values(opened.name, chosen(opened, patterns))
@@ -103,7 +104,7 @@ def plan(
     if file is None:
         return plan_features(format, feature or [], policy, op, backend)
     if feature:
-        raise SquishError("--feature is for asking without a FILE", code="usage", hint="Leave out one of them.")
+        raise UsageError("--feature is for asking without a FILE", code="usage", hint="Leave out one of them.")
     from squish_core.opening import open as open_file
 
     with open_file(file, format) as opened:
@@ -125,12 +126,12 @@ def plan_features(
     from squish_core.plugins.registry import registry
 
     if format_id is None:
-        raise SquishError("give a FILE, or --format and --feature", code="usage", hint="See `squish plan --help`.")
+        raise UsageError("give a FILE, or --format and --feature", code="usage", hint="See `squish plan --help`.")
     values: dict[str, set[str]] = {}
     for text in features:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
-            raise SquishError("a feature cannot be read", expected="NAME=VALUE", found=repr(text), code="usage")
+            raise UsageError("a feature cannot be read", expected="NAME=VALUE", found=repr(text), code="usage")
         values.setdefault(name, set()).add(value)
     wanted = {name: next(iter(given)) if len(given) == 1 else given for name, given in values.items()}
     chain = registry().resolve(container=format_id, policy=policy, op=op, backend=backend, **wanted)
@@ -159,7 +160,7 @@ def label(tensor: Tensor) -> str:
 def planned(tensor: Tensor, backend: str | None, policy: str, op: str | None) -> Chain | SquishError:
     """The chain of a tensor, or why there is none; a wrong option is raised."""
     try:
-        return tensor.chain(backend, policy=policy, op=op)
+        return tensor.plan(backend, policy=policy, op=op)
     except SquishError as error:
         if error.code in ("policy", "op", "backend", "not-installed"):
             raise

@@ -174,9 +174,11 @@ class Codec:
 
     def reorder(
         self, parts: Parts, spec: TensorSpec, params: Params
-    ) -> tuple[Mapping[str, PartArray], np.ndarray | None]:
-        """Parts under the `reordered` codec, and the column of this tensor that each of theirs is (None: the same);
-        CodecError of the code "uncovered" where the data have no such form."""
+    ) -> tuple[Codec, Mapping[str, PartArray], np.ndarray | None]:
+        """The `reordered` codec, its parts, and which column of this tensor each of theirs is (None: the same).
+
+        CodecError with code `UNCOVERED` if the data have no such form.
+        """
         raise NotImplementedError
 
     def error_bound(self, params: Params) -> Exactness:

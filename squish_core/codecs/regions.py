@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
 from squish_core.codecs.base import Codec, Params, Parts, Region
-from squish_core.errors import RangeError, TensorError
+from squish_core.errors import RangeError
 from squish_core.model import TensorSpec
+
+if TYPE_CHECKING:
+    pass
 
 if TYPE_CHECKING:
     import numpy as np
@@ -89,41 +92,18 @@ def on_grain(region: Region, shape: tuple[int, ...], grain: tuple[int | None, ..
     return tuple(wide)
 
 
-def read_region(
-    codec: Codec,
-    parts: Parts,
-    spec: TensorSpec,
-    params: Params,
-    region: Region,
-    out: np.ndarray | None = None,
-) -> np.ndarray:
-    """Values of a region; decodes what the grain forces and trims it. `out` must be C-contiguous."""
+def decode_all(codec: Codec, parts: Parts, spec: TensorSpec, params: Params, scratch: np.ndarray | None = None) -> None:
+    """Decode a tensor panel by panel and keep nothing; raises what `decode` raises. `scratch`: bytes for a panel."""
     import numpy as np
 
     dtype = dtypes.to_numpy(codec.value_dtype(spec, params))
-    if out is None:
-        out = np.empty(sizes(region), dtype)
-    wide = on_grain(region, spec.shape, codec.grain(spec, params))
-    if out.size == 0:
-        return out
-    if wide == region and out.flags.c_contiguous and out.dtype == dtype:
-        codec.decode(parts, spec, params, region=region, out=out)
-        return out
-    panel = np.empty(sizes(wide), dtype)
-    codec.decode(parts, spec, params, region=wide, out=panel)
-    out[...] = panel[tuple(slice(r.start - w.start, r.stop - w.start) for r, w in zip(region, wide))]
-    return out
-
-
-def decode_all(codec: Codec, parts: Parts, spec: TensorSpec, params: Params, scratch: np.ndarray | None = None) -> None:
-    """Decode a tensor panel by panel and keep nothing; raises what `decode` raises. `scratch`: bytes for a panel."""
-    dtype = dtypes.to_numpy(codec.value_dtype(spec, params))
     for region in panels(spec.shape, codec.grain(spec, params), 4):
         shape = sizes(region)
-        nbytes, out = dtype.itemsize * dtypes.count(shape), None
-        if scratch is not None and nbytes <= scratch.nbytes:
-            out = scratch[:nbytes].view(dtype).reshape(shape)
-        read_region(codec, parts, spec, params, region, out)
+        nbytes = dtype.itemsize * dtypes.count(shape)
+        fits = scratch is not None and nbytes <= scratch.nbytes
+        out = scratch[:nbytes].view(dtype).reshape(shape) if fits else np.empty(shape, dtype)  # type: ignore[index]
+        if nbytes:
+            codec.decode(parts, spec, params, region=region, out=out)
 
 
 def normalise(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]]:
@@ -133,7 +113,7 @@ def normalise(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]
         at = next(number for number, item in enumerate(keys) if item is Ellipsis)
         keys[at : at + 1] = [slice(None)] * (len(shape) - len(keys) + 1)
     if len(keys) > len(shape):
-        raise TensorError("too many indices", expected=f"at most {len(shape)}", found=len(keys), code="index")
+        raise RangeError("too many indices", expected=f"at most {len(shape)}", found=len(keys), code="index")
     keys += [slice(None)] * (len(shape) - len(keys))
     region: list[slice] = []
     rest: list[Any] = []
@@ -142,7 +122,7 @@ def normalise(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]
             try:
                 picked = range(*item.indices(size))
             except (TypeError, ValueError) as error:
-                raise TensorError(
+                raise RangeError(
                     "a slice cannot be used", expected=str(error), found=repr(item), code="index"
                 ) from None
             low, high = sorted((picked[0], picked[-1])) if picked else (0, -1)
@@ -162,7 +142,7 @@ def sliced(key: Any, shape: tuple[int, ...]) -> Region:
     """An index of slices without steps as a region, so that its values need no further index."""
     region, rest = normalise(key, shape)
     if any(item != slice(None, None, 1) for item in rest):
-        raise TensorError("a region is slices without steps", found=repr(key), code="index")
+        raise RangeError("a region is slices without steps", found=repr(key), code="index")
     return region
 
 
@@ -173,7 +153,7 @@ def position_of(item: Any) -> int:
             return operator.index(item)
     except TypeError:
         pass
-    raise TensorError(
+    raise RangeError(
         "an index is not an integer or a slice", found=repr(item), code="index",
         hint="Integers and slices select a region; for anything else, index the array of numpy().",
     )  # fmt: skip

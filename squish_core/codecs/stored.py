@@ -15,16 +15,16 @@ from squish_core.model import Part
 if TYPE_CHECKING:
     import numpy as np
 
-    from squish_core.plugins.registry import Registry
-
-Files = Callable[[int], Source]
+    from squish_core.codecs.base import ByteCodec
 
 
 class StoredArray:
     """One part as a virtual array: `array[a:b]` reads the bytes of those rows only, without a copy where it can."""
 
-    def __init__(self, part: Part, files: Files, registry: Registry, limits: Limits) -> None:
-        self.part, self._files, self._registry, self._limits = part, files, registry, limits
+    def __init__(
+        self, part: Part, source_for: Callable[[int], Source], byte_codec: Callable[[str], ByteCodec], limits: Limits
+    ) -> None:
+        self.part, self._source_for, self._byte_codec, self._limits = part, source_for, byte_codec, limits
         self._decoded: tuple[int, memoryview] | None = None
 
     @property
@@ -79,7 +79,7 @@ class StoredArray:
         if not self.in_place or part.data is not None:
             return Buffer(raw, part.dtype, part.shape)
         (segment,) = part.segments
-        view = self._files(segment.file).writable_view(segment.offset, segment.length)
+        view = self._source_for(segment.file).writable_view(segment.offset, segment.length)
         return Buffer(raw, part.dtype, part.shape, view)
 
     def chunks(self, size: int = 4 * MIB) -> Iterator[memoryview]:
@@ -96,7 +96,7 @@ class StoredArray:
             yield memoryview(self.part.data)
             return
         for segment in self.part.segments:
-            source = self._files(segment.file)
+            source = self._source_for(segment.file)
             for start in range(0, segment.length, size):
                 yield source.view(segment.offset + start, min(size, segment.length - start))
 
@@ -109,7 +109,7 @@ class StoredArray:
         self._check_stored()
         done = 0
         for segment in part.segments:
-            self._files(segment.file).read_into(segment.offset, out[done : done + segment.length])
+            self._source_for(segment.file).read_into(segment.offset, out[done : done + segment.length])
             done += segment.length
 
     def bytes(self, start: int, length: int) -> memoryview:
@@ -136,7 +136,7 @@ class StoredArray:
         for segment in self.part.segments:
             low, high = max(start, 0), min(stop, segment.length)
             if low < high:
-                yield self._files(segment.file).view(segment.offset + low, high - low)
+                yield self._source_for(segment.file).view(segment.offset + low, high - low)
             start, stop = start - segment.length, stop - segment.length
 
     def _check_stored(self) -> None:
@@ -162,7 +162,7 @@ class StoredArray:
             if len(part.segments) != 1
             else next(iter(self.stored_chunks(1 << 62)), memoryview(b""))
         )
-        codec, params = self._registry.byte_codec(part.filters[0].codec), part.filters[0].params
+        codec, params = self._byte_codec(part.filters[0].codec), part.filters[0].params
         low, high = codec.covering(stored, params, size=size, start=start, stop=stop)
         if (low, high) != (0, size):
             out = bytearray(high - low)

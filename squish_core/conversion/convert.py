@@ -22,10 +22,10 @@ from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.notes import source_notes
 from squish_core.conversion.plan import Decision, Step, note_origin
 from squish_core.conversion.rename import parse_names
-from squish_core.conversion.rules import KEEP, Rule, check_patterns, expand, parse_format, parse_rules
+from squish_core.conversion.rules import KEEP, Rule, check_patterns, expand, parse_rules
 from squish_core.conversion.streams import copied, encoded, repacked, widened
 from squish_core.conversion.targets import format_for, packed_by
-from squish_core.errors import FormatError
+from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Container, Dropped
 from squish_core.guard import computing, uncollected
@@ -36,6 +36,7 @@ from squish_core.io.sink import Outgoing, Sink
 from squish_core.limits import Limits
 from squish_core.model import TensorSpec
 from squish_core.plugins.registry import Registry
+from squish_core.specs import parse_format
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -110,7 +111,7 @@ def convert(
     limits: Limits | None = None,
     registry: Registry | None = None,
 ) -> Conversion:
-    """Write `src` (a path, bytes or open File) to `dst` in another format; atomic, in panel memory.
+    """Write `src` (a path, bytes, a File or a mapping of arrays) to `dst` in another format; atomic, in panel memory.
 
     `to` is `ID[:key=value,...]` (default: from dst's suffix). `encode` holds `SPEC` or `PATTERN=SPEC` rules, the
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
@@ -125,7 +126,11 @@ def convert(
     started = time.perf_counter()
     with ExitStack() as opened:
         file = src
-        if not isinstance(src, File):
+        if isinstance(src, Mapping) and not isinstance(src, File):
+            from squish_core.conversion.save import in_memory
+
+            file = opened.enter_context(in_memory(src, assets=assets, registry=registry))
+        elif not isinstance(src, File):
             file = opened.enter_context(opening.open(src, assets=assets, limits=limits, registry=registry))
         told = None
         if stats is not None:
@@ -162,7 +167,7 @@ class Plan:
     ) -> None:
         self.file, self.target, self.known = file.originals(), target, file.registry
         content, self.packing = packed_by(target, self.known)
-        self.format, self.options = parse_format(to or format_for(content, self.known), "options", self.known)
+        self.format, self.options = parse_format(to or format_for(content, self.known), self.known.writing_options)
         self.container = self._writable()
         self.rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.known)) for rule in rules)
         asked = [rule.pattern for rule in self.rules if rule.pattern is not None and rule.spec != KEEP]
@@ -172,7 +177,7 @@ class Plan:
         with computing(FormatError, "deciding", file=str(target)):
             self.steps = [note_origin(file, step) for step in decision.decide(self._selected(only))]
         if stats is not None and not any(map(self._weighed, self.steps)):
-            raise FormatError("no encoding asks for statistics", file=stats.name, code="stats", hint="Leave them out.")
+            raise UsageError("no encoding asks for statistics", file=stats.name, code="stats", hint="Leave them out.")
         self.specs = [step.spec for step in self.steps]
         if len({spec.name for spec in self.specs}) != len(self.specs):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
@@ -298,7 +303,7 @@ class Plan:
         info: Any = self.known.containers[self.format].info
         if not info.can_write:
             can = ", ".join(entry.info.id for entry in self.known.find("container", can_write=True))
-            raise FormatError(f"{self.format} cannot be written", code="read-only", hint=f"These can: {can}.")
+            raise UsageError(f"{self.format} cannot be written", code="read-only", hint=f"These can: {can}.")
         return container
 
     def _selected(self, only: tuple[str, ...]) -> list[TensorSpec]:

@@ -113,7 +113,7 @@ def _identity(file: File, path: Path) -> tuple[int, ...] | None:
     folder = place if file.source.is_dir else place.parent
     name = path.relative_to(folder).as_posix()
     number = next(number for number, ref in enumerate(file.index.files) if ref.name == name)
-    source = file.file(number)
+    source = file.source_for(number)
     return source.identity[:2] if isinstance(source, FileSource) else None
 
 
@@ -122,8 +122,9 @@ def _agrees(source: Tensor, target: Tensor, step: Step) -> bool:
     distance = Distance()
     if source.shape != target.shape:
         return False
+    bound = source.file.bind(source.spec, step.origin)
     for region in panels(source.shape, (1,) * len(source.shape), 8):
-        distance.add(source._read(step.origin, region), target[region])
+        distance.add(bound.read(region), target[region])
     if step.quality is None:
         return distance.equal
     pairs = ((distance.error, step.quality.error), (distance.max_error, step.quality.max_error))

@@ -34,7 +34,7 @@ def link_notes(file: File, layout: Layout) -> tuple[str, ...]:
     for name, part in file.index.assets.items():
         number = part.segments[0].file if part.segments else None
         if number is not None and file.index.files[number].name == name and name not in dropped:
-            target = outside_link(file.file(number).path)
+            target = outside_link(file.source_for(number).path)
             if target is not None:
                 targets[name] = target
     if not targets:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import inf, isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attrs import evolve
 
 from squish_core.analysis.metrics import Distance
 from squish_core.codecs.base import Codec, Encoder, Params
-from squish_core.codecs.regions import Region, full, panels, read_region, sizes, stored_panels
+from squish_core.codecs.bound import BoundEncoding
+from squish_core.codecs.regions import Region, sizes, stored_panels
 from squish_core.conversion.overflow import CODE, SATURATE, changed, check, error_at
 from squish_core.errors import CodecError
 from squish_core.file import File
@@ -38,14 +39,13 @@ def reader_of(file: File, name: str, origin: Encoding, dtype: str) -> Callable[[
     the dtype that they have. Values of the wanted dtype stay as they are: a NaN's payload does not survive f32."""
     import numpy as np
 
-    tensor, params, known = file[name], origin.codec.params, file.registry
-    arrays, fill = tensor.arrays(origin), None
-    as_is = known.codec(origin.codec).value_dtype(tensor.spec, params) == dtype
-    if not as_is and origin.codec.inner is None and all(array.in_place for array in arrays.values()):
+    bound, fill = file.bind(file.index.tensors[name], origin), None
+    arrays = bound.arrays
+    if bound.dtype != dtype and origin.codec.inner is None and all(array.in_place for array in arrays.values()):
         parts = {role: array[...] for role, array in arrays.items()}
-        fill = known.encoder(origin.codec).decoder(known.codec(origin.codec), parts, tensor.spec, params)
+        fill = file.registry.encoder(origin.codec).decoder(bound.codec, parts, bound.spec, bound.params)
     if fill is None:
-        return partial(tensor._read, origin)
+        return bound.read
 
     def read(region: Region) -> np.ndarray:
         for array in arrays.values():
@@ -98,7 +98,7 @@ class PanelEncoder:
         self, file: File, name: str, target: TensorSpec, origin: Encoding, activations: np.ndarray | None
     ) -> None:
         registry, self._target, spec = file.registry, target, target.encodings[0].codec
-        self._codec, self._params = registry.codec(spec), spec.params
+        self._spec, self._codec, self._params = spec, registry.codec(spec), spec.params
         self._encoder: Encoder = registry.encoder(spec)
         self._activations, self._dense = activations, spec.id == "dense"
         own = self._codec.value_dtype(target, spec.params)
@@ -124,11 +124,10 @@ class PanelEncoder:
 
     def changed(self, values: np.ndarray, encoded: dict[str, np.ndarray]) -> np.ndarray | None:
         """Where a reader will not see finite values, infinities and NaN as such; None: nowhere."""
-        parts, spec, params = self._bound(values, encoded)
-        sums = self._encoder.compare(self._codec, values, parts, spec, params)
-        if sums and all(map(isfinite, sums)):
+        bound = self._bound(values, encoded)
+        if self._sums(bound, values):
             return None
-        mask = changed(values, read_region(self._codec, parts, spec, params, full(values.shape)))
+        mask = changed(values, bound.read())
         return mask if mask.any() else None
 
     def measure(
@@ -136,21 +135,26 @@ class PanelEncoder:
     ) -> None:
         """Add the distance of a panel from its values. `start`: where it begins, to check that what is finite stayed
         so; None: that is known."""
-        parts, spec, params = self._bound(values, encoded)
-        sums = self._encoder.compare(self._codec, values, parts, spec, params)
-        if sums and all(map(isfinite, sums)):
+        bound = self._bound(values, encoded)
+        if sums := self._sums(bound, values):
             distance.take(*sums)
             return
-        grain = self._codec.grain(spec, params)
-        for region in panels(spec.shape, grain, 4, budget=1 << 20, whole_rows=True):  # pieces that stay in the cache
-            decoded = read_region(self._codec, parts, spec, params, region)
+        for region in bound.panels(budget=1 << 20, whole_rows=True):  # pieces that stay in the cache
+            decoded = bound.read(region)
             distance.add(values[region], decoded)
             if distance.max_error == inf and start is not None:
                 check(values[region], decoded, self.blocks, tuple(low + part.start for low, part in zip(start, region)))
 
-    def _bound(self, values: np.ndarray, encoded: dict[str, np.ndarray]) -> tuple[Any, TensorSpec, Params]:
-        """A panel's parts in their declared shapes, what they are of, and its parameters."""
+    def _sums(self, bound: BoundEncoding, values: np.ndarray) -> tuple[float, float, float, float] | None:
+        """What the encoder itself measures; None where it cannot, or where a sum is not finite."""
+        sums = self._encoder.compare(self._codec, values, bound.parts, bound.spec, bound.params)  # type: ignore[arg-type]
+        return sums if sums and all(map(isfinite, sums)) else None
+
+    def _bound(self, values: np.ndarray, encoded: dict[str, np.ndarray]) -> BoundEncoding:
+        """An encoded panel as an encoding, its parts in their declared shapes."""
         spec = evolve(self._target, shape=values.shape)
         params = self._codec.panel_params(encoded, self._params)
         declared = self._codec.parts(spec, params)
-        return {role: encoded[role].reshape(shape) for role, (_, shape) in declared.items()}, spec, params
+        parts: Any = {role: encoded[role].reshape(shape) for role, (_, shape) in declared.items()}
+        encoding = Encoding(codec=evolve(self._spec, params=params))
+        return BoundEncoding(self._codec, spec, encoding, parts)

@@ -123,7 +123,7 @@ class Decision:
             if ours and self._is_policy(rule):
                 chosen |= self.known.policy(rule.spec.id).choose(
                     ours, rule.spec.params,
-                    lambda spec: values_of(self.file, spec, self.file[spec.name].readable(), "f32"),
+                    lambda spec: values_of(self.file, spec, self.file[spec.name].bound.encoding, "f32"),
                     lambda name: expand(CodecSpec(name), self.format, self.known),
                 )  # fmt: skip
             elif ours and rule.pattern is None and rule.spec != KEEP:
@@ -216,8 +216,8 @@ class Decision:
         return answer if isinstance(restated, Refusal) else restated  # a refusal names what the file has
 
     def _encode(self, spec: TensorSpec, wanted: CodecSpec, overflow: str) -> Step:
-        origin = self.file[spec.name].readable()
-        value_dtype = self.known.codec(origin.codec).value_dtype(spec, origin.codec.params)
+        bound = self.file[spec.name].bound
+        origin, value_dtype = bound.encoding, bound.dtype
         if not value_dtype.startswith(("f", "bf")):
             raise TensorError("only float tensors are encoded", found=value_dtype, code="dtype")
         if wanted.inner is not None:
@@ -289,7 +289,7 @@ def note_origin(file: File, step: Step) -> Step:
     """The step, noted where it takes another encoding than opening the file reads: a report is about the former."""
     if len(file.index.tensors[step.name].encodings) < 2:
         return step
-    read = file[step.name].readable()
+    read = file[step.name].bound.encoding
     if read.label == step.origin.label:
         return step
     note = f"converted from {step.origin.label}, while reading the source gives {read.label}"

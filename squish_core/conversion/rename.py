@@ -13,6 +13,7 @@ from squish_core.formats.metadata import plain
 
 if TYPE_CHECKING:
     from squish_core.file import File
+from squish_core.errors import UsageError
 
 # As GGUF calls them. Not here: llama, whose rows of q and k are in another order in GGUF, and gemma, whose norms are
 # stored plus 1.
@@ -54,7 +55,7 @@ def parse_names(text: str | None, file: File | None = None) -> Callable[[str], s
         return str
     to, _, architecture = text.partition(":")
     if to not in _TABLES or architecture not in ARCHITECTURES:
-        raise FormatError(
+        raise UsageError(
             "names are not mapped so: more than names differ, or nobody has compared",
             expected=f"{' or '.join(_TABLES)}, a colon and {' or '.join(ARCHITECTURES)}", found=repr(text),
             code="names",

@@ -11,10 +11,12 @@ from attrs import evolve, frozen
 
 from squish_core.codecs.base import Codec
 from squish_core.conversion.overflow import REFUSE, take_overflow
-from squish_core.errors import FormatError, MissingPluginError, SquishError, TensorError
+from squish_core.errors import MissingPluginError, UsageError
 from squish_core.model import CodecSpec
 from squish_core.plugins import catalog
 from squish_core.plugins.registry import Registry
+from squish_core.specs import parse_spec
+from squish_core.text import close_matches
 
 KEEP = CodecSpec("keep")
 ALIKE = 0.7
@@ -37,47 +39,6 @@ class Rule:
         return self.pattern is None or fnmatchcase(name, self.pattern)
 
 
-def parse_spec(text: str) -> CodecSpec:
-    """`int4:group_size=64` as an id and parameters, `lowrank:rank=8(int3)` around another; numbers become numbers."""
-    outer, bracket, inner = text.partition("(")
-    if bracket and text.endswith(")"):
-        return evolve(parse_spec(outer), inner=parse_spec(inner[:-1]))
-    if bracket or ")" in text:
-        raise _unreadable(text)
-    return _flat(text)
-
-
-def _flat(text: str) -> CodecSpec:
-    """An id and parameters, each given once."""
-    name, colon, rest = text.partition(":")
-    pairs = [item.partition("=") for item in rest.split(",")] if colon else []
-    params = {key.strip(): _number(value.strip()) for key, _, value in pairs}
-    if not name.strip() or not all(key and value for key, _, value in pairs) or len(params) < len(pairs):
-        raise _unreadable(text)
-    return CodecSpec(name.strip(), params)
-
-
-def _unreadable(text: str) -> SquishError:
-    return SquishError(
-        "a specification cannot be read", found=repr(text), code="spec",
-        expected="ID[:key=value[,key=value]], each key once, or ID[:key=value](SPEC)",
-    )  # fmt: skip
-
-
-def parse_format(text: str, kind: str, registry: Registry) -> tuple[str, dict[str, str]]:
-    """A format's id and its options as text; FormatError for one that its declaration (`kind`) does not have."""
-    spec = _flat(text)  # a path among the options may have brackets
-    entry = registry.containers.get(spec.id)
-    legal: Mapping[str, str] = getattr(entry.info, kind) if entry else {}
-    unknown = sorted(set(spec.params) - set(legal))
-    if entry and unknown:
-        raise FormatError(
-            f"{spec.id} has no such option", found=", ".join(unknown),
-            expected=", ".join(sorted(legal)) or "no options", code="option",
-        )  # fmt: skip
-    return spec.id, {key: str(value) for key, value in spec.params.items()}
-
-
 def parse_rules(encode: str | Iterable[str] | Mapping[str, str] | None) -> tuple[Rule, ...]:
     """`--encode` values as rules; a `=` before any `:` separates a name pattern from its specification."""
     if encode is None:
@@ -86,7 +47,7 @@ def parse_rules(encode: str | Iterable[str] | Mapping[str, str] | None) -> tuple
     texts = tuple(given) if isinstance(given, Iterable) else (given,)
     values = (*texts, *given.values()) if isinstance(given, Mapping) else texts
     if strange := [value for value in values if not isinstance(value, str)]:
-        raise SquishError(
+        raise UsageError(
             "encode= cannot be read", found=f"{type(strange[0]).__name__} {strange[0]!r}", code="encode",
             expected="'SPEC', ['SPEC', 'PATTERN=SPEC'] or {'PATTERN': 'SPEC'}, such as 'int4:group_size=64'",
         )  # fmt: skip
@@ -121,7 +82,7 @@ def check_patterns(patterns: Iterable[str], names: Collection[str], file: str) -
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             near = ", ".join(nearest(pattern, names))
-            raise TensorError(
+            raise UsageError(
                 "no tensor matches", file=file, found=repr(pattern), code="pattern",
                 hint=f"Near it: {near}." if near else "`squish ls` lists the names; quote a pattern in a shell.",
             )  # fmt: skip
@@ -150,7 +111,7 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     spec = evolve(spec, id=name, inner=inner)
     if spec.id in ("keep", *registry.codecs):
         if spec.id != "keep" and kind_of(spec, registry) not in ("tensor", "policy"):
-            raise SquishError(
+            raise UsageError(
                 "is no codec of tensors and encodes no values", found=repr(spec.id), code="encode",
                 hint="Formats that compress their parts have an option for it (--to FORMAT:OPTION=VALUE).",
             )  # fmt: skip
@@ -159,16 +120,14 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
         if spec.id in table:
             full = parse_spec(table[spec.id])
             if full.id == "dense" and spec.params:  # its name says all there is to say
-                raise SquishError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code="params")
+                raise UsageError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code="params")
             return _nested(evolve(spec, id=full.id, params={**full.params, **spec.params}), registry)
     encoders = (entry.info.id for entry in registry.find("codec", kind="tensor"))
     names = sorted({"keep", *encoders, *(name for table in _alias_tables(container, registry) for name in table)})
     package = catalog.package_for("codec", spec.id)
-    import difflib
-
-    near = difflib.get_close_matches(spec.id, names, 3)
+    near = close_matches(spec.id, names)
     here = f"Near it: {', '.join(near)}; `squish codecs` lists all." if near else f"Known here: {', '.join(names)}."
-    kind = MissingPluginError if package else SquishError
+    kind = MissingPluginError if package else UsageError
     raise kind(
         "no such encoding", found=repr(spec.id), code="encode",
         hint=f"Run `pip install {package}`." if package else here,
@@ -178,14 +137,14 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
 def _nested(spec: CodecSpec, registry: Registry) -> CodecSpec:
     """The same; SquishError where what is in brackets, or what has them, has no place there."""
     if spec.id == "keep" and spec.params:
-        raise SquishError("keep takes no parameters", found=", ".join(spec.params), code="params")
+        raise UsageError("keep takes no parameters", found=", ".join(spec.params), code="params")
     if spec.inner is None:
         return spec
     for one in (spec, spec.inner):
         if kind_of(one, registry) != "tensor":  # a policy, or keep
-            raise SquishError(f"{one.id} goes with no other encoding", found=str(spec), code="params")
+            raise UsageError(f"{one.id} goes with no other encoding", found=str(spec), code="params")
     if type(registry.codec(spec.id)).around is Codec.around:
-        raise SquishError(
+        raise UsageError(
             f"{spec.id} wraps no other encoding", found=str(spec), code="params", hint="Leave out the brackets."
         )
     return spec
@@ -200,12 +159,3 @@ def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, Any]]
     brought = (*registry.codecs.values(), *registry.encoders.values())
     infos = [registry.containers[container].info, *(entry.info for entry in brought)]
     return [getattr(info, "aliases", {}) for info in infos]
-
-
-def _number(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

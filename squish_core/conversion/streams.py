@@ -62,8 +62,8 @@ def _wider(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
 def check_copied(file: File, name: str, origin: Encoding) -> None:
     """Raise the error with which the parts do not decode: a copy would pass the damage on."""
     if file.registry.missing(origin) is None:
-        codec = file.registry.codec(origin.codec)
-        codec.check_parts(file[name].arrays(origin), file.index.tensors[name], origin.codec.params)
+        bound = file.bind(file.index.tensors[name], origin)
+        bound.codec.check_parts(bound.parts, bound.spec, bound.params)
 
 
 def encoded(
@@ -164,11 +164,10 @@ def _code_panels(
     file: File, spec: TensorSpec, origin: Encoding, target: Encoding
 ) -> Iterator[tuple[Codes | None, TensorSpec]]:
     """The source's codes (None: it has none), and what they are of, in the order in which the target stores them."""
-    source, sink = file.registry.codec(origin.codec), file.registry.codec(target.codec)
-    grain = _common(source.grain(spec, origin.codec.params), sink.encode_grain(spec, target.codec.params))
-    parts = file[spec.name].arrays(origin)
+    bound, sink = file.bind(spec, origin), file.registry.codec(target.codec)
+    grain = _common(bound.grain, sink.encode_grain(spec, target.codec.params))
     for region in stored_panels(spec.shape, grain, 4):
-        yield source.codes(parts, spec, origin.codec.params, region), evolve(spec, shape=sizes(region))
+        yield bound.codes(region), evolve(spec, shape=sizes(region))
 
 
 def _split(target: TensorSpec, pieces: Pieces) -> dict[str, Stream]:

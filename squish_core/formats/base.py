@@ -14,7 +14,6 @@ from squish_core.limits import Limits
 from squish_core.model import CodecSpec, Encoding, Index, Part, Refusal, TensorSpec
 
 if TYPE_CHECKING:
-    from squish_core.backends.base import Refused
     from squish_core.io.sink import Outgoing, Sink
 
 Options = Mapping[str, str]
@@ -68,10 +67,10 @@ class Container:
         """Index of a file; reads the header only and checks everything its format demands."""
         raise NotImplementedError
 
-    def recipes(self, **features: Any) -> tuple[Encoding | Refused, ...]:
+    def recipes(self, **features: Any) -> tuple[Encoding | Refusal, ...]:
         """What a combination of the declared `features` means, ranked; no file needed.
 
-        A way that one feature names and another rules out is a `Refused`, so that the chain can say why.
+        A way that one feature names and another rules out is a `Refusal`, so that the chain can say why.
         """
         raise FormatError("this format declares no recipes; ask with a file", code="recipes")
 

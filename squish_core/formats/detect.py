@@ -8,9 +8,9 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_core.errors import AmbiguousFormatError, FormatError, SquishError, UnknownFormatError
+from squish_core.errors import AmbiguousFormatError, FormatError, Problem, SquishError, UnknownFormatError
 from squish_core.io.source import HEAD, TAIL, Source
-from squish_core.model import Index, Problem
+from squish_core.model import Index
 from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import CodecInfo, ContainerInfo, Signature
 from squish_core.plugins.registry import Registry

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from squish_core.dtypes import count
-from squish_core.errors import FormatError, LimitError, TruncatedError
+from squish_core.errors import FormatError, LimitError, Problem, TruncatedError
 from squish_core.limits import Limits
-from squish_core.model import FileRef, Index, LazyTensors, Problem, TensorSpec
+from squish_core.model import FileRef, Index, LazyTensors, TensorSpec
 
 Extent = tuple[int, int, int, str]
 """(file, offset, length, name)"""

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from squish_core.errors import MissingPluginError
+from squish_core.errors import MissingPluginError, Problem
 from squish_core.io.crc32c import Crc32c
 from squish_core.limits import MIB
-from squish_core.model import Problem
 
 if TYPE_CHECKING:
     from squish_core.file import File
@@ -81,7 +80,7 @@ def file_problems(file: File, numbers: Iterable[int] | None = None) -> Iterator[
         ref = files[number]
         if ref.digest is None:
             continue
-        source = file.file(number)
+        source = file.source_for(number)
         chunks = (source.view(start, min(4 * MIB, source.size - start)) for start in range(0, source.size, 4 * MIB))
         verdict = check_digest(ref.digest, chunks)
         if verdict.state == "wrong":

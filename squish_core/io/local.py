@@ -12,7 +12,7 @@ from operator import and_
 from pathlib import Path
 from typing import Any
 
-from squish_core.errors import FormatError, TruncatedError
+from squish_core.errors import FileAccessError, FormatError, MissingFileError, TruncatedError
 from squish_core.io.journal import committed_size
 from squish_core.io.mmap import MappedFile, mapped, mapped_privately, shrunk
 from squish_core.io.source import Backing, BytesSource, Source, check_plain_name, closed
@@ -287,19 +287,19 @@ def _may_be_file(entry: os.DirEntry[str]) -> bool:
         return error.errno not in NOWHERE
 
 
-def missing(path: Path, error: Exception) -> FormatError:
+def missing(path: Path, error: Exception) -> FileAccessError:
     """The error for a path that cannot be opened."""
     if isinstance(error, FileNotFoundError):
         nearest = next((parent for parent in path.parents if parent.exists()), Path())
         hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."
         hint = home_hint(path) or hint
-        return FormatError("no such file or folder", file=str(path), code="missing", hint=hint)
+        return MissingFileError("no such file or folder", file=str(path), code="missing", hint=hint)
     why = getattr(error, "strerror", None) or error
     number = getattr(error, "errno", None)
     next_step = {
         errno.EACCES: "You need the permission to read it.", errno.EMFILE: "Allow more open files: ulimit -n.",
     }.get(number or 0)  # fmt: skip
-    return FormatError(f"cannot be opened: {why}", file=str(path), code="unreadable", hint=next_step)
+    return FileAccessError(f"cannot be opened: {why}", file=str(path), code="unreadable", hint=next_step)
 
 
 def home_hint(path: Path) -> str | None:

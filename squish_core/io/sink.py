@@ -86,7 +86,7 @@ class Sink:
     def copy(self, array: StoredArray) -> None:
         """Append a part's stored bytes; the kernel copies them where the file system can."""
         for segment in array.part.segments:
-            source = array._files(segment.file)
+            source = array._source_for(segment.file)
             handle = getattr(source, "_handle", None)
             if handle is None or segment.length <= _PIECE:
                 for start in range(0, segment.length, _PIECE):

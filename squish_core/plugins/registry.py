@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
-from attrs import fields_dict
+from attrs import evolve, fields_dict
 
-from squish_core.errors import MissingPluginError, SquishError
+from squish_core.errors import MissingPluginError, SquishError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal
 from squish_core.plugins import catalog
 from squish_core.plugins.claims import Claims, Conflict
@@ -151,17 +151,32 @@ class Registry:
         """Implementation of a backend."""
         return self._implementation("backend", wanted)
 
+    def writing_options(self, container: str) -> Mapping[str, str] | None:
+        """Options of writing that a format declares (`--to ID:key=value`); None where it is not installed."""
+        entry = self.containers.get(container)
+        return getattr(entry.info, "options", None) if entry else None
+
+    def reading_options(self, container: str) -> Mapping[str, str] | None:
+        """Options of opening that a format declares (`--format ID:key=value`); None where it is not installed."""
+        entry = self.containers.get(container)
+        return getattr(entry.info, "reading", None) if entry else None
+
+    def absent_backends(self) -> list[Refusal]:
+        """The backends that exist and are not installed."""
+        names = (name for name in catalog.PACKAGES["backend"] if name not in self.backends)
+        return [evolve(catalog.absent("backend", name), backend=name, why="not installed") for name in names]
+
     def find(self, kind: str, /, **facts: Any) -> list[Entry]:
         """Entries of "container", "codec", "backend" or "encoder" whose declaration has all these values, by id.
 
         All distributions that bring an id in conflict have theirs in the list.
         """
         if kind not in self._tables:
-            raise SquishError("no such kind of plugin", expected=", ".join(self._tables), found=repr(kind), code="kind")
+            raise UsageError("no such kind of plugin", expected=", ".join(self._tables), found=repr(kind), code="kind")
         entries = self._claims.of(kind)
         legal = {name for info in (INFOS[kind], *(type(entry.info) for entry in entries)) for name in fields_dict(info)}
         if unknown := sorted(set(facts) - legal):
-            raise SquishError(
+            raise UsageError(
                 f"no {kind} declares such a fact", found=", ".join(unknown),
                 expected=", ".join(sorted(legal)), code="fact",
             )  # fmt: skip

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from squish_core.analysis.statistics import Tally
-from squish_core.backends.base import OPS, Availability, Backend, Offer, Refused, Request, Use
-from squish_core.backends.chain import MODES
-from squish_core.model import DENSE, CodecSpec, Encoding, TensorSpec
+from squish_core.backends.base import Backend
+from squish_core.backends.offers import MODES, OPS, Availability, Offer, Request
+from squish_core.model import DENSE, CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.tensor import Tensor, Weight
 from squish_core.testing.sources import CountingSource, memory_file, touched_part
 from squish_core.testing.suite import Suite, parametrize
@@ -57,7 +57,7 @@ class BackendSuite(Suite):
         """A codec that does not exist is refused in words."""
         encoding = Encoding(codec=CodecSpec("nobody.knows.this"))
         answer = self.implementation().offer(self._request(encoding, None))
-        assert isinstance(answer, Refused)
+        assert isinstance(answer, Refusal)
         assert answer.why
         assert answer.code
         assert answer.backend == self.backend
@@ -65,7 +65,7 @@ class BackendSuite(Suite):
     def test_an_offer_without_a_file_answers(self) -> None:
         """`resolve` by features has no tensor: `spec` is None."""
         answer = self.implementation().offer(self._request(Encoding(codec=DENSE), None))
-        assert isinstance(answer, (Offer, Refused))
+        assert isinstance(answer, (Offer, Refusal))
 
     def test_offer_reads_nothing_and_is_stable(self, case: str) -> None:
         """An offer is plain data, made from the declaration alone, and the same each time."""
@@ -148,7 +148,8 @@ class BackendSuite(Suite):
             np.testing.assert_allclose(found, dense[ids], rtol=self.tolerance, atol=0)
 
     def _request(self, encoding: Encoding, spec: TensorSpec | None) -> Request:
-        return Request(spec=spec, encoding=encoding, use=Use(), registry=self.registry)
+        codec = None if self.registry.missing(encoding) else self.registry.codec(encoding.codec)
+        return Request(spec=spec, encoding=encoding, codec=codec)
 
     def _tensor(self, case: str) -> tuple[Tensor, CountingSource]:
         codec_spec, values = self.cases()[case]
@@ -164,7 +165,7 @@ class BackendSuite(Suite):
             pytest.skip(f"not available here: {available.reason}")
         tensor, source = self._tensor(case)
         answer = self.implementation().offer(self._request(tensor.spec.encodings[0], tensor.spec))
-        if isinstance(answer, Refused):
+        if isinstance(answer, Refusal):
             pytest.skip(f"refused: {answer.why}")
         return tensor.load(self.backend, op=answer.ops[0]), source
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from squish_core import dtypes
-from squish_core.codecs.base import Codec, Codes
-from squish_core.codecs.regions import full, normalise, read_region, sizes, stored_panels
-from squish_core.model import CodecSpec, TensorSpec
+from squish_core.codecs.base import Codec, Codes, Region
+from squish_core.codecs.bound import BoundEncoding
+from squish_core.codecs.regions import full, normalise, sizes, stored_panels
+from squish_core.model import CodecSpec, Encoding, TensorSpec
 from squish_core.tensor import Tensor
 from squish_core.testing.sources import memory_file
 from squish_core.testing.suite import Suite, assert_regions_equal, parametrize
@@ -185,3 +186,16 @@ def _decode(codec: Codec, spec: TensorSpec, params: Mapping[str, Any], parts: Ma
     values = read_region(codec, parts, spec, params, full(spec.shape))
     assert values.shape == sizes(full(spec.shape))
     return values
+
+
+def read_region(
+    codec: Codec,
+    parts: Mapping[str, Any],
+    spec: TensorSpec,
+    params: Mapping[str, Any],
+    region: Region,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """Values of a region of parts in memory."""
+    encoding = Encoding(codec=CodecSpec(codec.id, params))
+    return BoundEncoding(codec, spec, encoding, parts).read(region, out)

@@ -133,8 +133,7 @@ class ContainerSuite(HostileInput):
         for tensor in _readable(self.open(source)):
             if not tensor.shape or tensor.spec.elements == 0:
                 continue
-            encoding = tensor.readable()
-            step = self.registry.codec(encoding.codec).grain(tensor.spec, encoding.codec.params)[0]
+            encoding, step = tensor.bound.encoding, tensor.bound.grain[0]
             rows, row = tensor.shape[0], tensor.shape[0] // 2
             wide = rows if step is None else min(step, rows)
             source.log.clear()
@@ -224,7 +223,7 @@ def _readable(file: File) -> Iterator[Tensor]:
         tensor = file[name]
         if tensor.spec.problem is None:
             try:
-                tensor.readable()
+                tensor.bound  # noqa: B018 - raises where a codec is missing
             except MissingPluginError:
                 continue
             yield tensor

@@ -11,7 +11,6 @@ from attrs import frozen
 from squish_core import dtypes
 from squish_core.analysis.diff import Difference, diff
 from squish_core.analysis.verify import verify
-from squish_core.codecs.regions import full
 from squish_core.conversion.convert import Conversion, convert
 from squish_core.conversion.plan import Step
 from squish_core.errors import MissingPluginError, SquishError
@@ -96,10 +95,10 @@ def _check_values(source: File, written: File, step: Step) -> None:
     if step.spec.problem and not after.spec.encodings:
         return
     try:
-        if before.readable() != step.origin and not step.note:
+        if before.bound.encoding != step.origin and not step.note:
             raise WritebackError("note", f"{step.name}: not converted from what is read, and no note says so")
         with before._guard("decoding"):
-            values = before._read(step.origin, full(before.shape))
+            values = before.file.bind(before.spec, step.origin).read()
     except MissingPluginError:
         return
     except SquishError as error:

@@ -7,7 +7,7 @@ import pytest
 from squish_ane.ane.backend import Ane
 
 import squish_core as squish
-from squish_core.api import CodecSpec, Encoding, Request, SquishError, TensorSpec, Use
+from squish_core.api import CodecSpec, Encoding, Request, SquishError, TensorSpec
 from squish_core.testing import BackendSuite
 from squish_core.testing.sources import memory_file
 
@@ -55,7 +55,7 @@ def tensor(codec_id, **params):
     ],
 )  # fmt: skip
 def test_a_plan_says_what_streams_and_what_moves(codec, params, device, mode, moved, told):
-    chosen = tensor(codec, **params).chain(f"ane:device={device}").chosen
+    chosen = tensor(codec, **params).plan(f"ane:device={device}").chosen
     assert (chosen.mode, chosen.cost.moved) == (mode, moved)
     assert told in chosen.layout
 
@@ -67,7 +67,7 @@ def test_a_plan_says_what_streams_and_what_moves(codec, params, device, mode, mo
 )  # fmt: skip
 def test_what_h13_cannot_encode_is_refused_with_rule_and_table(codec, params):
     with pytest.raises(SquishError, match=r"H13.*table 25\.5"):
-        tensor(codec, **params).chain("ane:device=M1")
+        tensor(codec, **params).plan("ane:device=M1")
 
 
 def test_a_refusal_is_a_sentence_where_there_is_no_next_step():
@@ -76,7 +76,7 @@ def test_a_refusal_is_a_sentence_where_there_is_no_next_step():
     refused = (
         Ane()
         .configured({"device": "M1"})
-        .offer(Request(spec=spec, encoding=encoding, use=Use(), registry=squish.registry()))
+        .offer(Request(spec=spec, encoding=encoding, codec=squish.registry().codec(encoding.codec)))
     )
     assert refused.why == "the vectors do not divide the elements (expected a multiple of 2, found 9)"
 
@@ -89,7 +89,7 @@ def test_a_tensor_without_elements_is_planned(codec, params):
         for role, (dtype, shape) in squish.registry().codec(codec).parts(spec, params).items()
     }
     file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec(codec, params), parts)})
-    assert file["w"].chain("ane:device=M2").chosen.cost.moved < 100
+    assert file["w"].plan("ane:device=M2").chosen.cost.moved < 100
 
 
 def test_a_plan_runs_nothing():
@@ -100,7 +100,7 @@ def test_a_plan_runs_nothing():
 @pytest.mark.parametrize("options", ["device=A17", "chip=M1", "device=M1,cores=4"])
 def test_wrong_options(options):
     with pytest.raises(SquishError):
-        tensor("affine", bits=8).chain(f"ane:{options}")
+        tensor("affine", bits=8).plan(f"ane:{options}")
 
 
 def test_the_appendix_of_a_squizd_file_is_refused_here_and_the_next_path_is_taken():

@@ -11,9 +11,10 @@ import pytest
 from squish_astc.codec import FOOTPRINTS
 
 from squish_core.api import CodecError, TensorSpec
-from squish_core.codecs.regions import full, read_region
+from squish_core.codecs.regions import full
 from squish_core.plugins.registry import registry
 from squish_core.testing import CodecSuite
+from squish_core.testing.codecs import read_region
 
 # A void-extent block (Khronos Data Format Specification, "Void-Extent Blocks") is one colour: 0xFFFF is 1.0,
 # any other value v is v / 65536.

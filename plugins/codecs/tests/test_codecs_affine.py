@@ -14,7 +14,8 @@ from squish_codecs.affine.encode import is_mlx
 from squish_codecs.affine.scheme import Scheme
 
 from squish_core.api import CodecError, TensorSpec, dtypes
-from squish_core.codecs.regions import full, on_grain, read_region, stored_panels
+from squish_core.codecs.regions import full, on_grain, stored_panels
+from squish_core.testing.codecs import read_region
 
 DATA = Path(__file__).parent / "data"
 GOLDEN = json.loads((DATA / "golden.json").read_text())
@@ -348,7 +349,7 @@ def test_parameters_that_cannot_be_are_refused_with_the_way_out(shape, params, s
 def test_short_names_are_encodings():
     from squish_codecs import squish_codecs
 
-    from squish_core.conversion.rules import parse_spec
+    from squish_core.specs import parse_spec
 
     for text in squish_codecs()[0].aliases.values():
         params = CODEC.params_for(spec_of((8, 128)), parse_spec(text).params)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from squish_codecs.affine.codec import Affine
 
 from squish_core.api import Exactness, TensorSpec
-from squish_core.codecs.regions import full, read_region
+from squish_core.codecs.regions import full
+from squish_core.testing.codecs import read_region
 
 CODEC = Affine()
 SHAPE = (16, 128)

@@ -6,7 +6,8 @@ from squish_codecs.affine.codec import Affine
 from squish_codecs.wrap.awq import Awq, apply, scales
 
 from squish_core.api import CodecError, TensorSpec
-from squish_core.codecs.regions import full, read_region
+from squish_core.codecs.regions import full
+from squish_core.testing.codecs import read_region
 
 RNG = np.random.default_rng(0)
 PARAMS = {"bits": 3, "group_size": 32, "offset": "bias"}

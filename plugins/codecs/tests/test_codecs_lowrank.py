@@ -6,7 +6,8 @@ from squish_codecs.affine.codec import Affine
 from squish_codecs.wrap.lowrank import LowRank
 
 from squish_core.api import CodecError, TensorSpec
-from squish_core.codecs.regions import full, read_region
+from squish_core.codecs.regions import full
+from squish_core.testing.codecs import read_region
 
 INNER = {"bits": 3, "group_size": 16, "offset": "bias"}
 CODEC = LowRank().around(Affine(), INNER)

@@ -14,8 +14,9 @@ from squish_codecs.palette.codec import Palette, nearest
 from squish_codecs.palette.tables import NAMED
 
 from squish_core.api import CodecError, TensorSpec, dtypes
-from squish_core.codecs.regions import full, read_region
+from squish_core.codecs.regions import full
 from squish_core.testing import CodecSuite
+from squish_core.testing.codecs import read_region
 
 DATA = Path(__file__).parent / "data"
 CODEC = Palette()

@@ -43,7 +43,7 @@ def copied(array: np.ndarray, *, at_end: bool) -> np.ndarray:
 def has_panels(tensor: Any) -> bool:
     """Whether its codes can be repacked."""
     try:
-        tensor.chain("cpu:repack=rows")
+        tensor.plan("cpu:repack=rows")
     except squish.SquishError:
         return False
     return True
@@ -79,7 +79,7 @@ def main() -> None:
     for case in every():
         codec, shape, dtype = case
         tensor = random_tensor(codec, shape, dtype=dtype)
-        chain = tensor.chain("cpu", op="dense")
+        chain = tensor.plan("cpu", op="dense")
         for at_end in (True, False):
             parts = {role: copied(part.numpy(), at_end=at_end) for role, part in tensor.parts().items()}
             handle = backend.load(chain, parts, registry)

@@ -51,7 +51,7 @@ class TestCpuConformance(BackendSuite):
 def test_what_is_not_covered_goes_to_numpy_with_a_reason(
     codec: CodecSpec, shape: tuple[int, ...], dtype: str, why: str
 ) -> None:
-    chain = random_tensor(codec, shape, dtype=dtype).chain(op="dense")
+    chain = random_tensor(codec, shape, dtype=dtype).plan(op="dense")
     assert chain.chosen.backend == "numpy"
     (refused,) = (item for item in chain.refused if item.backend == "cpu")
     assert why in refused.why
@@ -59,7 +59,7 @@ def test_what_is_not_covered_goes_to_numpy_with_a_reason(
 
 
 def test_it_is_chosen_by_itself_and_says_why() -> None:
-    chain = random_tensor(CodecSpec("ggml.q4_k"), (2, 256)).chain()
+    chain = random_tensor(CodecSpec("ggml.q4_k"), (2, 256)).plan()
     assert chain.chosen.backend == "cpu"
     assert "in place" in chain.explain()
     assert chain.chosen.cost is not None
@@ -148,7 +148,7 @@ def test_a_forked_child_can_go_on() -> None:
 def test_a_part_of_another_shape_is_an_error() -> None:
     """The loops trust the shapes that codecs declare, so those are compared before any address is handed over."""
     tensor = random_tensor(CodecSpec("ggml.q4_0"), (4, 64))
-    backend, chain = squish.registry().backend("cpu"), tensor.chain("cpu")
+    backend, chain = squish.registry().backend("cpu"), tensor.plan("cpu")
     arrays = {"data": tensor.parts()["data"].numpy()[:, :-1]}
     with pytest.raises(SquishError, match="another shape"):
         backend.load(chain, arrays, squish.registry())

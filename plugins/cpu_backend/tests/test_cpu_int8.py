@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cases import Case, every, name_of
 from random_parts import random_tensor
-from squish_cpu.backend import NUMBERS, bound
+from squish_cpu.backend import NUMBERS, weights_of
 from squish_cpu.layouts.base import UncoveredError, layout_of
 from squish_cpu.library import library
 
@@ -49,7 +49,7 @@ def test_the_kernels_have_a_loop_exactly_where_the_layout_says_so(case: Case, in
     tensor = random_tensor(case[0], case[1], dtype=case[2])
     codec = tensor.spec.encodings[0].codec
     layout = layout_of(codec, tensor.spec)
-    weights, arrays = bound(layout, {role: part.numpy() for role, part in tensor.parts().items()})
+    weights, arrays = weights_of(layout, {role: part.numpy() for role, part in tensor.parts().items()})
     try:
         layout.check_int8()
     except UncoveredError:
@@ -66,12 +66,12 @@ def test_the_kernels_have_a_loop_exactly_where_the_layout_says_so(case: Case, in
 
 def test_it_is_an_option_and_not_the_default() -> None:
     tensor = random_tensor(CodecSpec("ggml.q4_k"), (8, 256))
-    assert tensor.chain().chosen.exact
-    assert "8 bits" in tensor.chain(WISH).explain()
+    assert tensor.plan().chosen.exact
+    assert "8 bits" in tensor.plan(WISH).explain()
     with pytest.raises(SquishError, match="no such option"):
-        tensor.chain("cpu:activations=int4")
+        tensor.plan("cpu:activations=int4")
     with pytest.raises(SquishError) as refusal:
-        random_tensor(CodecSpec("ggml.q3_k"), (8, 256)).chain(WISH)
+        random_tensor(CodecSpec("ggml.q3_k"), (8, 256)).plan(WISH)
     assert refusal.value.code == "no-chain"
 
 

@@ -119,7 +119,7 @@ def test_stored_panels_are_read_in_place() -> None:
         random_tensor(CodecSpec("affine", {"bits": 4, "group_size": 32}), (48, 64)), {"group_size": 32, "signed": True}
     )
     for wish in ("cpu", F32, BF16, INT8):
-        chosen = tensor.chain(wish).chosen
+        chosen = tensor.plan(wish).chosen
         assert chosen.cost is not None
         assert (chosen.cost.resident, chosen.cost.moved) == (0, chosen.cost.stored)
         assert chosen.layout.startswith("the stored panels of 16 rows in place")
@@ -129,7 +129,7 @@ def test_stored_panels_are_read_in_place() -> None:
     with pytest.raises(SquishError, match="mask"):
         random_tensor(
             CodecSpec("masked", {"block_size": 8}, inner=CodecSpec("panels", {"group_size": 32})), (32, 64)
-        ).chain("cpu")
+        ).plan("cpu")
 
 
 def saved(tensor: Tensor, params: dict[str, Any]) -> Tensor:
@@ -137,7 +137,7 @@ def saved(tensor: Tensor, params: dict[str, Any]) -> Tensor:
     (encoding,), codec = tensor.spec.encodings, CodecSpec("panels", params)
     registry = tensor.file.registry
     whole = full(tensor.shape)
-    codes = registry.codec(encoding.codec).codes(tensor.arrays(encoding), tensor.spec, encoding.codec.params, whole)
+    codes = tensor.file.bind(tensor.spec, encoding).codes(whole)
     assert codes is not None
     made = registry.codec(codec).from_codes(codes, tensor.spec, params)
     assert made is not None
@@ -147,20 +147,20 @@ def saved(tensor: Tensor, params: dict[str, Any]) -> Tensor:
 
 def test_it_is_an_option_that_says_its_memory() -> None:
     tensor = random_tensor(CodecSpec("ggml.q4_0"), (40, 64))
-    assert "16 rows" not in tensor.chain().explain()
-    chosen = tensor.chain(INT8).chosen
+    assert "16 rows" not in tensor.plan().explain()
+    chosen = tensor.plan(INT8).chosen
     assert chosen.cost is not None
     assert chosen.cost.resident == 48 * 64 // 2 + 48 * 2 * 2
-    nested = random_tensor(CodecSpec("ggml.q4_k"), (40, 512)).chain(INT8).chosen.cost
+    nested = random_tensor(CodecSpec("ggml.q4_k"), (40, 512)).plan(INT8).chosen.cost
     assert nested is not None
     assert nested.resident == 48 * 512 // 32 * 18.5
     assert "panels of 16 rows" in chosen.layout
-    exact = {wish: tensor.chain(wish).chosen.exact for wish in (INT8, BF16, F32)}
+    exact = {wish: tensor.plan(wish).chosen.exact for wish in (INT8, BF16, F32)}
     assert exact == {INT8: False, BF16: False, F32: True}
     with pytest.raises(SquishError, match="panels alone"):
-        tensor.chain("cpu:activations=bf16")
+        tensor.plan("cpu:activations=bf16")
     with pytest.raises(SquishError, match="no such option"):
-        tensor.chain("cpu:repack=columns")
+        tensor.plan("cpu:repack=columns")
 
 
 @pytest.mark.parametrize(
@@ -174,4 +174,4 @@ def test_it_is_an_option_that_says_its_memory() -> None:
 )
 def test_what_has_no_panels_is_refused(codec: CodecSpec) -> None:
     with pytest.raises(SquishError):
-        random_tensor(codec, (64, 64)).chain(INT8)
+        random_tensor(codec, (64, 64)).plan(INT8)

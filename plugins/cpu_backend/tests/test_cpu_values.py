@@ -127,4 +127,4 @@ def test_a_bitmap_that_does_not_fit_is_refused(codec: CodecSpec) -> None:
             parts[name].reshape(-1)[0] &= parts[name].dtype.type(254)
     registry = squish.registry()
     with pytest.raises(SquishError, match="fit"):
-        registry.backend("cpu").load(tensor.chain("cpu", op="dense"), parts, registry)
+        registry.backend("cpu").load(tensor.plan("cpu", op="dense"), parts, registry)

@@ -54,7 +54,7 @@ def test_twelve_gigabytes_open_by_their_headers(tmp_path: Path) -> None:
         with squish.open(source) as file:
             assert (len(file), file.problems) == (SHARDS * LAYERS, ())
             assert file["model.layers.7.mlp.down_proj.weight"].shape == (ROWS, COLUMNS)
-            assert file["model.layers.7.mlp.down_proj.weight"].chain().chosen
+            assert file["model.layers.7.mlp.down_proj.weight"].plan().chosen
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

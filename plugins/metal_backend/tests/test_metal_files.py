@@ -81,8 +81,8 @@ def test_codes_of_files_go_into_mlx_arrays_without_floats(source, no_floats, tmp
         tensor = file[NAME]
         wanted = tensor.numpy()
         no_floats()
-        encoding = tensor.readable()
-        parts = {role: np.array(part[...]) for role, part in tensor.arrays(encoding).items()}
+        encoding = tensor.bound.encoding
+        parts = {role: np.array(part[...]) for role, part in tensor.bound.parts.items()}
         held = packed(file, NAME)
         codes, scales, biases = expected(parts)
         assert held.weight.tobytes() == codes.tobytes()

@@ -172,7 +172,7 @@ class TestOnTheCpu:
         """A kernel would read beside the values."""
         tensor = another(name, (8, 128), np.random.default_rng(1))
         (encoding,) = tensor.spec.encodings
-        parts = {role: np.array(part[...]) for role, part in tensor.arrays(encoding).items()}
+        parts = {role: np.array(part[...]) for role, part in tensor.bound.parts.items()}
         for role in set(parts) & {"mask", "plane0", "plane1", "plane2"}:
             parts[role][...] = np.iinfo(parts[role].dtype).max
         with pytest.raises(SquishError, match="does not fit the stored values"):
@@ -181,7 +181,7 @@ class TestOnTheCpu:
     def test_padding_of_a_bitmap_must_be_zero(self):
         tensor = another("tca_tbe", (8, 70), np.random.default_rng(1))
         (encoding,) = tensor.spec.encodings
-        parts = {role: np.array(part[...]) for role, part in tensor.arrays(encoding).items()}
+        parts = {role: np.array(part[...]) for role, part in tensor.bound.parts.items()}
         parts["plane2"][3, 1] |= np.uint64(1 << 6)
         with pytest.raises(SquishError, match="padding"):
             held(tensor.spec, encoding.codec, parts).load("metal")
@@ -275,7 +275,7 @@ def test_kernels_need_a_gpu():
     if device.has_gpu():
         return
     tensor = loaded("ggml.q6_k", (4, 256), np.random.default_rng(0))
-    assert tensor.chain("metal").chosen.mode == "fold"
+    assert tensor.plan("metal").chosen.mode == "fold"
     kernels = Kernels(layout_of(tensor.spec.encodings[0], tensor.spec))
     data, ids = mx.zeros((840,), mx.uint8), mx.zeros((4,), mx.uint32)
     with pytest.raises(RuntimeError, match="Metal"):

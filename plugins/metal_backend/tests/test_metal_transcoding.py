@@ -192,7 +192,7 @@ def test_zero_points_that_do_not_add_up_go_to_the_next_backend():
     [({"bits": 4}, True), ({"bits": 4, "offset": "bias"}, True), ({"bits": 4, "offset": "zero_point"}, False)],
 )
 def test_an_offer_says_whether_biases_may_round(params, exact):
-    chosen = loaded("affine", {**params, "group_size": 32}, (4, 64)).chain("metal").chosen
+    chosen = loaded("affine", {**params, "group_size": 32}, (4, 64)).plan("metal").chosen
     assert (chosen.mode, chosen.exact) == ("stream", exact)
     assert "copied once" in chosen.layout  # MLX has no arrays over foreign memory
     assert chosen.cost.resident == chosen.cost.moved == 4 * 64 // 2 + 4 * 2 * 8
@@ -223,7 +223,7 @@ def test_empty_operands_give_empty_results(op):
 
 
 def test_what_mlx_lacks_is_decoded_once():
-    chosen = loaded("affine", {"bits": 4, "group_size": 16}, (4, 64)).chain("metal").chosen
+    chosen = loaded("affine", {"bits": 4, "group_size": 16}, (4, 64)).plan("metal").chosen
     assert chosen.mode == "fold"
     assert chosen.cost.resident == 4 * 64 * (2 if device.has_gpu() else 4)
 
@@ -233,7 +233,7 @@ def test_without_a_gpu_it_must_be_asked_for(monkeypatch):
     if mx.metal.is_available():
         return
     monkeypatch.delenv("SQUISH_METAL")
-    chain = loaded("affine", {"bits": 4, "group_size": 32}, (4, 64)).chain()
+    chain = loaded("affine", {"bits": 4, "group_size": 32}, (4, 64)).plan()
     assert chain.chosen.backend != "metal"
     assert any(refused.backend == "metal" and "SQUISH_METAL=cpu" in refused.why for refused in chain.refused)
 

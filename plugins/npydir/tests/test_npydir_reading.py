@@ -153,7 +153,7 @@ def test_a_tensor_with_several_encodings_has_them_in_the_loaders_order(tmp_path:
     spec = file["w"].spec
     assert [encoding.label for encoding in spec.encodings] == ["int4 symmetric", "passthrough", "int8"]
     assert spec.dtype == "f32"
-    assert file["w"].chain().explain()
+    assert file["w"].plan().explain()
 
 
 def test_a_missing_shape_is_that_of_the_matrix(tmp_path: Path) -> None:

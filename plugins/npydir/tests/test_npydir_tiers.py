@@ -70,7 +70,7 @@ def test_tiers_come_in_the_loaders_order_and_before_the_tensors_own_files(tmp_pa
     for label in expected:
         assert labels(folder) == expected
         tensor = squish.open(folder)["a.weight"]
-        assert label in tensor.chain().explain()
+        assert label in tensor.plan().explain()
         if label in ("squish_4bit", "squish_3bit"):
             np.testing.assert_array_equal(tensor.numpy(), values[int(label[7])])
             (folder / f".{label}_ready").unlink()

@@ -11,9 +11,10 @@ import pytest
 from squish_ztensor import groups
 
 import squish_core as squish
-from squish_core.codecs.regions import full, read_region
+from squish_core.codecs.regions import full
 from squish_core.model import CodecSpec, Encoding, Part, Refusal, TensorSpec
 from squish_core.plugins.registry import registry
+from squish_core.testing.codecs import read_region
 
 SHAPE = (16, 32)
 RNG = np.random.default_rng(3)

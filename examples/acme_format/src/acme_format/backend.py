@@ -15,12 +15,8 @@ class Memory(api.Backend):
     def probe(self) -> api.Availability:
         return api.Availability(ok=True, device="CPU")
 
-    def offer(self, request: api.Request) -> api.Offer | api.Refused:
+    def offer(self, request: api.Request) -> api.Offer:
         encoding, spec = request.encoding, request.spec
-        if missing := request.registry.missing(encoding):
-            return api.Refused(
-                backend=self.id, encoding=encoding, code="not-installed", why=missing.why, install=missing.install
-            )
         cost = None
         if spec is not None:
             dense = 4 * spec.elements
@@ -28,14 +24,8 @@ class Memory(api.Backend):
         ops = ("dense", "linear", "embed")
         return api.Offer(backend=self.id, encoding=encoding, mode="fold", ops=ops, layout="f32 in memory", cost=cost)
 
-    def load(self, chain: api.Chain, parts: api.Parts, registry: api.Registry) -> np.ndarray:
-        spec, codec = chain.spec, chain.chosen.encoding.codec
-        assert spec is not None
-        implementation = registry.codec(codec.id)
-        region = tuple(slice(0, size) for size in spec.shape)
-        out = np.empty(spec.shape, api.dtypes.to_numpy(implementation.value_dtype(spec, codec.params)))
-        implementation.decode(parts, spec, codec.params, region=region, out=out)
-        return out.astype(np.float32, copy=False)
+    def load(self, chain: api.Chain, bound: api.BoundEncoding) -> np.ndarray:
+        return bound.read().astype(np.float32, copy=False)
 
     def dense(self, handle: np.ndarray, **wishes: Any) -> np.ndarray:
         return api.delivered(handle, **wishes)

@@ -13,14 +13,13 @@ from attrs import evolve, frozen
 from squish_core.api import (
     Availability,
     Backend,
+    BoundEncoding,
     Chain,
     CodecError,
     Cost,
     Offer,
-    Parts,
-    Refused,
+    Refusal,
     Region,
-    Registry,
     Request,
     SquishError,
     Statistics,
@@ -90,15 +89,12 @@ class CpuBackend(Backend):
         facts = {"instructions": found.chosen, "threads": count, **({"also runs": others} if others else {})}
         return Availability(ok=True, device="CPU", facts=facts)
 
-    def offer(self, request: Request) -> Offer | Refused:
-        encoding, spec = request.encoding, request.spec
-        if missing := request.registry.missing(encoding):
-            return Refused(
-                backend=self.id, encoding=encoding, code="not-installed", why=missing.why, install=missing.install
-            )
+    def offer(self, request: Request) -> Offer | Refusal:
+        encoding, spec, codec = request.encoding, request.spec, request.codec
+        assert codec is not None
         shown = spec or TensorSpec(name="", shape=(256, 256), dtype="f32")
         try:
-            held = request.registry.codec(encoding.codec).reordered(shown, encoding.codec.params)
+            held = codec.reordered(shown, encoding.codec.params)
             layout = layout_of(held or encoding.codec, shown)
             if self.activations == "int8":
                 layout.check_int8()
@@ -106,7 +102,7 @@ class CpuBackend(Backend):
                 raise UncoveredError("panels alone (repack=rows) take activations in bf16", code="activations")
             copied = Grid.of(layout).nbytes if self.repack and not layout.in_panels else 0
         except CodecError as error:
-            return Refused(backend=self.id, encoding=encoding, code="uncovered", why=error.message)
+            return Refusal(backend=self.id, encoding=encoding, code="uncovered", why=error.message)
         cost = None
         if spec is not None:
             own = layout.resident + sum(part.nbytes for part in encoding.parts.values() if part.filters or held)
@@ -122,24 +118,22 @@ class CpuBackend(Backend):
             exact=not ROUNDED[self.activations],
         )  # fmt: skip
 
-    def load(self, chain: Chain, parts: Parts, registry: Registry) -> Handle:
-        spec, encoding = chain.spec, chain.chosen.encoding
-        assert spec is not None
-        codec, held, columns = registry.codec(encoding.codec), encoding.codec, None
-        dtype = codec.value_dtype(spec, held.params)
-        if (plain := codec.reordered(spec, held.params)) is not None:
-            parts, columns = codec.reorder(parts, spec, held.params)
-            codec, held = registry.codec(plain), plain
+    def load(self, chain: Chain, bound: BoundEncoding) -> Handle:
+        spec, codec, parts, columns = bound.spec, bound.codec, bound.parts, None
+        held = codec.reordered(spec, bound.params)
+        if held is not None:
+            codec, parts, columns = codec.reorder(parts, spec, bound.params)
+        held = held or bound.encoding.codec
         stored = {role: _whole(role, parts[role], shape, spec)
                   for role, (_, shape) in codec.parts(spec, held.params).items()}  # fmt: skip
         layout = layout_of(held, spec)
-        weights, arrays = bound(layout, stored)
+        weights, arrays = weights_of(layout, stored)
         products, count = weights, threads(self.threads)
         if self.repack and not layout.in_panels:
             products, copies = repacked(layout, weights, arrays, count)
             arrays |= {f"repacked {name}": array for name, array in copies.items()}
         return Handle(
-            spec=spec, layout=layout, dtype=dtype, arrays=arrays, weights=weights, products=products,
+            spec=spec, layout=layout, dtype=bound.dtype, arrays=arrays, weights=weights, products=products,
             threads=count, columns=columns,
             activations=self.activations if products.kind == PANELS or ROUNDED[self.activations] else None,
         )  # fmt: skip
@@ -197,7 +191,7 @@ class CpuBackend(Backend):
         return Statistics.of(powers, zeros, found.nan, found.least, found.greatest)
 
 
-def bound(layout: Layout, stored: Mapping[str, Array]) -> tuple[Weights, dict[str, Array]]:
+def weights_of(layout: Layout, stored: Mapping[str, Array]) -> tuple[Weights, dict[str, Array]]:
     """What the loops are told about a tensor, and the arrays that it points to."""
     arrays = {name: np.ascontiguousarray(make(stored)) for name, make in layout.pointers.items()}
     weights = Weights(rows=layout.rows, columns=layout.columns)

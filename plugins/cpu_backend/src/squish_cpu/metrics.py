@@ -9,7 +9,7 @@ import numpy as np
 
 from squish_core.api import Codec, CodecError, CodecSpec, Decoder, Params, Region, TensorSpec, dtypes
 
-from .backend import CpuBackend, Handle, bound
+from .backend import CpuBackend, Handle, weights_of
 from .layouts.base import DENSE, Array, Layout, layout_of
 from .library import library, threads
 
@@ -26,7 +26,7 @@ class Measuring:
         if layout is None or given not in DENSE:
             return None
         values = np.require(values, requirements=["C", "A"])
-        weights, kept = bound(layout, parts)
+        weights, kept = weights_of(layout, parts)
         sums = np.empty((layout.rows, 4))
         library().compare(weights, values.ctypes.data, DENSE[given], DENSE[own], sums.ctypes.data, threads())
         del kept  # alive until here: `weights` points to them
@@ -40,7 +40,7 @@ class Measuring:
         layout = _layout(codec, spec, params)
         if layout is None:
             return None
-        weights, arrays = bound(layout, parts)
+        weights, arrays = weights_of(layout, parts)
         handle = Handle(
             spec=spec, layout=layout, dtype="f32", arrays=arrays, weights=weights, products=weights, threads=threads(),
             activations=None,

@@ -19,7 +19,6 @@ from squish_core.api import (
     Outgoing,
     Problem,
     Refusal,
-    Refused,
     Source,
     SquishError,
     TensorSpec,
@@ -73,7 +72,7 @@ class HuggingFace(Checkpoint):
             made = evolve(made, problems=(*made.problems, *map(names_nothing, method.idle(layers))))
         return made
 
-    def recipes(self, *, method: Any = None, bits: Any = "4", **features: Any) -> tuple[Encoding | Refused, ...]:
+    def recipes(self, *, method: Any = None, bits: Any = "4", **features: Any) -> tuple[Encoding | Refusal, ...]:
         return () if method is None else (writer.recipe(only("method", method), int(only("bits", bits))),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:

@@ -20,7 +20,6 @@ from squish_core.api import (
     Outgoing,
     Part,
     Refusal,
-    Refused,
     SquishError,
     TensorSpec,
 )
@@ -64,13 +63,13 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
     )  # fmt: skip
 
 
-def recipe(method: str, bits: int) -> Encoding | Refused:
+def recipe(method: str, bits: int) -> Encoding | Refusal:
     """How a method holds a layer of this width, in groups of 128 with float16 scales where it has a choice."""
     form = {"bits": bits, "group_size": 128, "scale_dtype": "f16"}
     encoding = Encoding(codec=CodecSpec("mx", MXFP4) if method == GPT_OSS else _codec(method, form), parts={})
     if bits in BITS[method]:
         return encoding
-    return Refused(backend=None, encoding=encoding, code="bits", why=_no_width(method, bits))
+    return Refusal(backend=None, encoding=encoding, code="bits", why=_no_width(method, bits))
 
 
 def chosen(options: Options) -> str:

@@ -11,20 +11,18 @@ from squish_core.api import (
     OPS,
     Availability,
     Backend,
+    BoundEncoding,
     Chain,
     Codec,
     Cost,
     Encoding,
     Offer,
-    Parts,
-    Refused,
+    Refusal,
     Region,
-    Registry,
     Request,
     TensorSpec,
     delivered,
     dtypes,
-    full,
     indices,
     matrix_of,
     operand,
@@ -50,21 +48,17 @@ class Metal(Backend):
     def probe(self) -> Availability:
         return device.probe()
 
-    def offer(self, request: Request) -> Offer | Refused:
+    def offer(self, request: Request) -> Offer | Refusal:
         encoding, spec = request.encoding, request.spec
-        missing = request.registry.missing(encoding)
-        if missing:
-            return Refused(
-                backend=self.id, encoding=encoding, code="not-installed", why=missing.why, install=missing.install
-            )
         if spec is None:
             return Offer(
                 backend=self.id, encoding=encoding, mode="fold", ops=OPS,
                 layout="packed where MLX has the form, which the tensor's shape decides; else decoded",
             )  # fmt: skip
         if spec.dtype.startswith("complex"):
-            return Refused(backend=self.id, encoding=encoding, code="dtype", why="MLX has no complex weights")
-        codec = request.registry.codec(encoding.codec)
+            return Refusal(backend=self.id, encoding=encoding, code="dtype", why="MLX has no complex weights")
+        codec = request.codec
+        assert codec is not None
         layout = kernel_layout(encoding, spec)
         if layout is not None:
             return self._offer(encoding, "stream", "the stored bytes, by a Metal kernel of ours", layout.nbytes)
@@ -77,19 +71,17 @@ class Metal(Backend):
         done = "" if encoding.codec.id == "dense" else "decoded once, "
         return self._offer(encoding, "fold", f"{done}an array of {dtype}", size, exact=kept)
 
-    def load(self, chain: Chain, parts: Parts, registry: Registry) -> _Loaded:
+    def load(self, chain: Chain, bound: BoundEncoding) -> _Loaded:
         from .weights import Blocks, Plain, Quantized
 
-        encoding, spec = chain.chosen.encoding, chain.spec
-        assert spec is not None
-        codec = registry.codec(encoding.codec)
+        encoding, spec, parts, codec = bound.encoding, bound.spec, bound.parts, bound.codec
         layout = kernel_layout(encoding, spec)
         if layout is not None:
             return _Loaded(spec, Blocks(_kernels(layout), layouts.arrays_of(layout, encoding, parts, spec), spec.shape))
         form = form_of(codec, encoding, spec)
         if form is None:
-            return _Loaded(spec, Plain(_folded(codec, encoding, spec, parts)))
-        return _Loaded(spec, Quantized(packed_as(form, encoding, spec, parts, registry)))
+            return _Loaded(spec, Plain(_folded(bound)))
+        return _Loaded(spec, Quantized(packed_as(form, bound)))
 
     def dense(
         self, handle: _Loaded, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
@@ -138,12 +130,11 @@ def form_of(codec: Codec, encoding: Encoding, spec: TensorSpec) -> forms.Form | 
     return forms.microscaled(encoding.codec, spec) or forms.affine(codec, encoding.codec.params, spec)
 
 
-def packed_as(form: forms.Form, encoding: Encoding, spec: TensorSpec, parts: Parts, registry: Registry) -> Packed:
+def packed_as(form: forms.Form, bound: BoundEncoding) -> Packed:
     """A tensor's codes in a form that `form_of` gave."""
     if form.mode == "affine":
-        codec = registry.codec(encoding.codec)
-        return transcode.pack_affine(form, codec, encoding.codec.params, parts, spec)
-    return transcode.pack_microscaled(form, encoding.codec, parts, spec)
+        return transcode.pack_affine(form, bound.codec, bound.params, bound.parts, bound.spec)
+    return transcode.pack_microscaled(form, bound.encoding.codec, bound.parts, bound.spec)
 
 
 def kernel_layout(encoding: Encoding, spec: TensorSpec) -> layouts.Layout | None:
@@ -159,12 +150,10 @@ def folded_dtype(codec: Codec, encoding: Encoding, spec: TensorSpec) -> str:
     return dtype if dtype in FLOATS else "f32"
 
 
-def _folded(codec: Codec, encoding: Encoding, spec: TensorSpec, parts: Parts) -> np.ndarray:
+def _folded(bound: BoundEncoding) -> np.ndarray:
     """All values, in bf16 where f16 was meant and one of them is beyond its range."""
-    params = encoding.codec.params
-    values = np.empty(spec.shape, dtypes.to_numpy(codec.value_dtype(spec, params)))
-    codec.decode(parts, spec, params, region=full(spec.shape), out=values)
-    dtype = folded_dtype(codec, encoding, spec)
+    values = bound.read()
+    dtype = folded_dtype(bound.codec, bound.encoding, bound.spec)
     with np.errstate(over="ignore"):
         folded = values.astype(dtypes.to_numpy(dtype), copy=False)
         if dtype == "f16" and (np.isinf(folded) & np.isfinite(values)).any():

@@ -20,11 +20,9 @@ _LAYERS = {nn.Linear: nn.QuantizedLinear, nn.Embedding: nn.QuantizedEmbedding}
 def packed(file: File, name: str) -> Packed | None:
     """A tensor in MLX's packing (weight, scales, biases), or None where MLX has no form of its codes."""
     tensor = file[name]
-    encoding = tensor.readable()
-    form = form_of(file.registry.codec(encoding.codec), encoding, tensor.spec)
-    if form is None:
-        return None
-    return packed_as(form, encoding, tensor.spec, tensor.arrays(encoding), file.registry)
+    bound = tensor.bound
+    form = form_of(bound.codec, bound.encoding, tensor.spec)
+    return None if form is None else packed_as(form, bound)
 
 
 def fill(model: nn.Module, file: File, dtype: mx.Dtype | None = None) -> list[str]:

@@ -21,7 +21,6 @@ from squish_core.api import (
     Part,
     Problem,
     Refusal,
-    Refused,
     Segment,
     Sink,
     Source,
@@ -60,10 +59,10 @@ class Squizd(Container):
         anatomy = walk.read(source, limits, found)
         return _Builder(anatomy, source, limits, found).index()
 
-    def recipes(self, *, flags: Any = (), dtype: Any = None, **features: Any) -> tuple[Encoding | Refused, ...]:
+    def recipes(self, *, flags: Any = (), dtype: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
         flags = {flags} if isinstance(flags, str) else set(flags)
         dtype = only("dtype", dtype)
-        recipes: list[Encoding | Refused] = []
+        recipes: list[Encoding | Refusal] = []
         for label, codec in PRIORITY:
             if label not in flags and label != "NumPy":
                 continue
@@ -73,7 +72,7 @@ class Squizd(Container):
             encoding = Encoding(codec=codec, parts=parts, label=label)
             if label == "TCA_TBE" and dtype not in (None, "bf16"):
                 why = f"its bitmaps hold bf16 only, not {dtype} [P5]"
-                recipes.append(Refused(backend=None, encoding=encoding, code="dtype", why=why))
+                recipes.append(Refusal(backend=None, encoding=encoding, code="dtype", why=why))
             else:
                 recipes.append(encoding)
         return tuple(recipes)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from squish_core.api import Availability, Backend, Cost, Offer, Refused, Request, SquishError
+from squish_core.api import Availability, Backend, Cost, Offer, Refusal, Request, SquishError
 
 from ..coreml.archive import WHOLE
 
@@ -18,6 +18,7 @@ class Ane(Backend):
     """
 
     id = "ane"
+    whole = True
 
     def probe(self) -> Availability:
         if sys.platform != "darwin":
@@ -38,11 +39,11 @@ class Ane(Backend):
 
         return Planned(planner.generation_of(str(options["device"])))
 
-    def offer(self, request: Request) -> Offer | Refused:
+    def offer(self, request: Request) -> Offer | Refusal:
         encoding = request.encoding
         if encoding.codec.id != WHOLE:
             why = "Core ML runs whole packages; `squish convert FILE OUT.mlpackage --to mlpackage` makes one"
-            return Refused(backend=self.id, encoding=encoding, code="whole", why=why)
+            return Refusal(backend=self.id, encoding=encoding, code="whole", why=why)
         cost = Cost(stored=encoding.stored, resident=encoding.stored, moved=encoding.stored)
         layout = "the file's own package, run by Core ML"
         return Offer(backend=self.id, encoding=encoding, mode="delegate", ops=("linear",), layout=layout, cost=cost)

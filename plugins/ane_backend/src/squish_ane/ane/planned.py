@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from squish_core.api import Availability, Backend, Cost, Encoding, Offer, Refused, Request, SquishError, TensorSpec
+from squish_core.api import Availability, Backend, Cost, Encoding, Offer, Refusal, Request, SquishError, TensorSpec
 
 from ..coreml.archive import WHOLE
 from . import facts, planner
@@ -15,6 +15,7 @@ class Planned(Backend):
     """What a generation would do with each tensor's weights as those of a linear layer."""
 
     id = "ane"
+    whole = True
 
     def __init__(self, generation: str) -> None:
         self.generation = generation
@@ -22,22 +23,18 @@ class Planned(Backend):
     def probe(self) -> Availability:
         return Availability(ok=True, device=f"{self.generation}, planned and not run")
 
-    def offer(self, request: Request) -> Offer | Refused:
+    def offer(self, request: Request) -> Offer | Refusal:
         encoding, spec = request.encoding, request.spec
-        missing = None if encoding.codec.id == WHOLE else request.registry.missing(encoding)
-        if missing:
-            return Refused(
-                backend=self.id, encoding=encoding, code="not-installed", why=missing.why, install=missing.install
-            )
         if spec is None or encoding.codec.id == WHOLE:
-            return Refused(backend=self.id, encoding=encoding, code="file", why="a plan needs a file's tensors")
+            return Refusal(backend=self.id, encoding=encoding, code="file", why="a plan needs a file's tensors")
         try:
             return self._planned(request, encoding, spec)
         except SquishError as error:
-            return Refused(backend=self.id, encoding=encoding, code=error.code or "illegal", why=str(error).rstrip("."))
+            return Refusal(backend=self.id, encoding=encoding, code=error.code or "illegal", why=str(error).rstrip("."))
 
     def _planned(self, request: Request, encoding: Encoding, spec: TensorSpec) -> Offer:
-        weights = weights_of(encoding, spec, request.registry.codec(encoding.codec))
+        assert request.codec is not None
+        weights = weights_of(encoding, spec, request.codec)
         verdict = planner.plan(weights or planner.Weights(form="dense", elements=spec.elements), self.generation)
         dense = encoding.codec.id == "dense"
         first = "rounded to float16 first" if dense else f"Core ML has no form of {encoding.codec.id}: decoded first"

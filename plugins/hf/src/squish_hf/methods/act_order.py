@@ -80,12 +80,12 @@ class _Bound(Codec):
 
     def reorder(
         self, parts: Parts, spec: TensorSpec, params: Params
-    ) -> tuple[Mapping[str, PartArray], np.ndarray | None]:
+    ) -> tuple[Codec, Mapping[str, PartArray], np.ndarray | None]:
         """Columns of a group side by side; CodecError where groups differ in size."""
         order = self._order(parts, spec)
         held: dict[str, PartArray] = {role: parts[role] for role in parts if role != ROLE}
         if order is None:
-            return held, None
+            return self.inner, held, None
         counts = np.bincount(order, minlength=spec.shape[-1] // self.scheme.group_size)
         if (counts != self.scheme.group_size).any():
             raise CodecError(
@@ -95,7 +95,7 @@ class _Bound(Codec):
             )  # fmt: skip
         columns = np.argsort(order, kind="stable")
         moved: Any = self._moved(parts["data"][...], columns, spec)
-        return {**held, "data": moved}, columns
+        return self.inner, {**held, "data": moved}, columns
 
     def _moved(self, stored: np.ndarray, columns: np.ndarray, spec: TensorSpec) -> np.ndarray:
         """The codes with columns in another order, in the same words."""

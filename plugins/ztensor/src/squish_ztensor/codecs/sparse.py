@@ -131,8 +131,8 @@ def to_scipy(tensor: Any) -> Any:
         raise MissingPluginError(
             "a SciPy matrix needs SciPy", tensor=tensor.name, code="not-installed", hint="Run `pip install scipy`."
         ) from None
-    encoding = tensor.readable()
-    parts, params, shape = tensor.arrays(encoding), encoding.codec.params, tensor.shape
+    bound = tensor.bound
+    encoding, parts, params, shape = bound.encoding, bound.parts, bound.params, tensor.shape
     try:
         if encoding.codec.id == "zt.sparse_csr":
             rows = csr_rows(parts, shape, params, slice(0, shape[0]))

@@ -1,0 +1,118 @@
+"""An encoding bound to its codec and its stored parts: the one argument of whatever reads values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from squish_core import dtypes
+from squish_core.codecs.base import Codec, Codes, Params, Parts, Region
+from squish_core.codecs.regions import PANEL_BYTES, full, on_grain, panels, sizes
+from squish_core.codecs.stored import StoredArray, check_decoded
+from squish_core.limits import Limits
+from squish_core.model import Encoding, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class BoundEncoding:
+    """One encoding of one tensor, ready to read.
+
+    Parameters
+    ----------
+    codec
+        Implementation of `encoding.codec`, bound to what it wraps.
+    spec
+        The tensor: name, logical shape and dtype.
+    encoding
+        The encoding as the Index declares it.
+    parts
+        Role -> stored array.
+    limits
+        What decoding may take; None for parts that are in memory already.
+    """
+
+    __slots__ = ("_dtype", "_grain", "codec", "encoding", "limits", "parts", "spec")
+
+    def __init__(
+        self, codec: Codec, spec: TensorSpec, encoding: Encoding, parts: Parts, limits: Limits | None = None
+    ) -> None:
+        self.codec, self.spec, self.encoding, self.parts, self.limits = codec, spec, encoding, parts, limits
+        self._dtype: str | None = None
+        self._grain: tuple[int | None, ...] | None = None
+
+    @property
+    def params(self) -> Params:
+        """Parameters of the codec."""
+        return self.encoding.codec.params
+
+    @property
+    def dtype(self) -> str:
+        """Dtype of decoded values."""
+        if self._dtype is None:
+            self._dtype = self.codec.value_dtype(self.spec, self.params)
+        return self._dtype
+
+    @property
+    def grain(self) -> tuple[int | None, ...]:
+        """Smallest independently decodable block, per axis; None where the axis cannot be divided."""
+        if self._grain is None:
+            self._grain = self.codec.grain(self.spec, self.params)
+        return self._grain
+
+    @property
+    def view(self) -> StoredArray | None:
+        """The stored array that is the values as they are; None where they must be decoded."""
+        encoding, spec = self.encoding, self.spec
+        if encoding.codec.id != "dense" or "data" not in encoding.parts:
+            return None
+        part, array = encoding.parts["data"], self.parts["data"]
+        as_is = part.byteorder == "<" and part.shape == spec.shape and part.dtype == spec.dtype != "bool"
+        return array if as_is and isinstance(array, StoredArray) else None
+
+    def check_limits(self, shape: tuple[int, ...] | None = None) -> None:
+        """LimitError where a region of this shape (all by default) decodes to more than the limits allow."""
+        if self.limits is not None:
+            size = dtypes.nbytes(self.dtype, self.spec.shape if shape is None else shape)
+            check_decoded(size, self.encoding.stored, self.limits)
+
+    def read(self, region: Region | None = None, out: np.ndarray | None = None) -> np.ndarray:
+        """Values of a region (all by default), into `out` (C-contiguous) if given.
+
+        Decodes the smallest region on the grain that holds it, and trims that.
+        """
+        import numpy as np
+
+        shape = self.spec.shape
+        region = full(shape) if region is None else region
+        self.check_limits(sizes(region))
+        dtype = dtypes.to_numpy(self.dtype)
+        if out is None:
+            out = np.empty(sizes(region), dtype)
+        if out.size == 0:
+            return out
+        wide = on_grain(region, shape, self.grain)
+        if wide == region and out.flags.c_contiguous and out.dtype == dtype:
+            self.codec.decode(self.parts, self.spec, self.params, region=region, out=out)
+            return out
+        panel = np.empty(sizes(wide), dtype)
+        self.codec.decode(self.parts, self.spec, self.params, region=wide, out=panel)
+        out[...] = panel[tuple(slice(r.start - w.start, r.stop - w.start) for r, w in zip(region, wide))]
+        return out
+
+    @property
+    def arrays(self) -> dict[str, StoredArray]:
+        """The parts that lie in a file, by role."""
+        return {role: part for role, part in self.parts.items() if isinstance(part, StoredArray)}
+
+    def panels(
+        self, *, within: Region | None = None, axis: int = 0, budget: int = PANEL_BYTES, whole_rows: bool = False
+    ) -> Iterator[Region]:
+        """Regions on the grain that cover the tensor (or `within`), each of at most `budget` bytes if it can."""
+        shape, grain = self.spec.shape, self.grain
+        return panels(shape, grain, 4, within=within, axis=axis, budget=budget, whole_rows=whole_rows)
+
+    def codes(self, region: Region) -> Codes | None:
+        """Stored integers of a region; None where the codec has no such form."""
+        return self.codec.codes(self.parts, self.spec, self.params, region)

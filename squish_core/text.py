@@ -1,0 +1,36 @@
+"""Text for people: printable names, byte counts, close matches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def escape(text: str) -> str:
+    """Make control and bidirectional-override characters visible, so that a name cannot fake output."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def format_bytes(nbytes: float) -> str:
+    """Byte count with a unit, in powers of 1000.
+
+    >>> format_bytes(1234567)
+    '1.235 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(nbytes) < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.4g} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.4g} TB"
+
+
+def close_matches(name: object, candidates: Iterable[str]) -> list[str]:
+    """Up to three candidates that look like `name`.
+
+    >>> close_matches("q4k", ["q4_k", "q8_0"])
+    ['q4_k']
+    """
+    import difflib
+
+    return difflib.get_close_matches(str(name), candidates, 3, 0.5)
