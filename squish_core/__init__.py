@@ -29,7 +29,7 @@ _HOME = {
     "diff": "analysis.diff",
     "Difference": "analysis.diff",
     "TensorDifference": "analysis.diff",
-    "Statistics": "analysis.statistics",
+    "Statistics": "statistics",
     "iter_layers": "layers",
     "Layer": "layers",
     "registry": "plugins.registry",
@@ -65,7 +65,6 @@ __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
     from squish_core.analysis.diff import Difference, TensorDifference, diff
-    from squish_core.analysis.statistics import Statistics
     from squish_core.analysis.verify import Report, verify
     from squish_core.backends.base import Offer
     from squish_core.backends.chain import Chain
@@ -100,6 +99,7 @@ if TYPE_CHECKING:
     from squish_core.model import Exactness, Refusal
     from squish_core.opening import open  # noqa: A004
     from squish_core.plugins.registry import Registry, registry
+    from squish_core.statistics import Statistics
     from squish_core.tensor import Tensor, Weight
 
 

@@ -39,8 +39,9 @@ _NAMES = {
     "squish_core.codecs.regions": ("decode_all", "full", "panels"),
     "squish_core.plugins.registry": ("Registry",),
     "squish_core.backends.chain": ("Chain",),
-    "squish_core.analysis.statistics": ("Statistics",),
-    "squish_core.io.sink": ("Outgoing", "Sink", "Stream"),
+    "squish_core.statistics": ("Statistics",),
+    "squish_core.formats.outgoing": ("Outgoing", "Stream"),
+    "squish_core.io.sink": ("Sink",),
     "squish_core.io.atomic": ("LockedFile", "appended_file", "atomic_file", "atomic_folder", "locked_file"),
     "squish_core.conversion.convert": ("Conversion", "convert", "outgoing"),
     "squish_core.cli.output": ("Answer",),
@@ -58,7 +59,6 @@ __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
     from squish_core import dtypes as dtypes
-    from squish_core.analysis.statistics import Statistics as Statistics
     from squish_core.backends.base import Backend as Backend
     from squish_core.backends.chain import Chain as Chain
     from squish_core.backends.checks import delivered as delivered
@@ -124,6 +124,8 @@ if TYPE_CHECKING:
     from squish_core.formats.kinds import kind_of as kind_of
     from squish_core.formats.metadata import dump_meta as dump_meta
     from squish_core.formats.metadata import load_meta as load_meta
+    from squish_core.formats.outgoing import Outgoing as Outgoing
+    from squish_core.formats.outgoing import Stream as Stream
     from squish_core.formats.validate import check_extents as check_extents
     from squish_core.formats.validate import check_name as check_name
     from squish_core.formats.validate import check_shape as check_shape
@@ -135,9 +137,7 @@ if TYPE_CHECKING:
     from squish_core.io.digest import Digest as Digest
     from squish_core.io.digest import check_digest as check_digest
     from squish_core.io.local import open_source as open_source
-    from squish_core.io.sink import Outgoing as Outgoing
     from squish_core.io.sink import Sink as Sink
-    from squish_core.io.sink import Stream as Stream
     from squish_core.io.source import Source as Source
     from squish_core.io.source import check_plain_name as check_plain_name
     from squish_core.limits import Limits as Limits
@@ -165,6 +165,7 @@ if TYPE_CHECKING:
     from squish_core.plugins.hookspecs import Signature as Signature
     from squish_core.plugins.hookspecs import hookimpl as hookimpl
     from squish_core.plugins.registry import Registry as Registry
+    from squish_core.statistics import Statistics as Statistics
 
 
 def __getattr__(name: str) -> Any:

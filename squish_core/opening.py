@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve
 
+from squish_core.detect import compressed_by, detect, unrefined
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Options
-from squish_core.formats.detect import compressed_by, detect, unrefined
 from squish_core.formats.validate import check_index, lookalike_names
 from squish_core.guard import guarded, uncollected
 from squish_core.io.local import open_folder, open_source
@@ -68,7 +68,7 @@ def open(  # noqa: A001
 
 def fail_on_warnings(file: File) -> None:
     """Strict mode: the first warning or error is raised, a wrong digest of a whole file included."""
-    from squish_core.io.digest import file_problems
+    from squish_core.reader import file_problems
 
     for problem in chain(file.problems, file_problems(file)):
         if problem.severity != "note":

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.stored import StoredArray
-from squish_core.errors import FormatError, SquishError
+from squish_core.errors import FormatError, Problem, SquishError
 from squish_core.guard import guarded
+from squish_core.io.digest import check_digest
 from squish_core.io.source import Source
-from squish_core.limits import Limits
+from squish_core.limits import MIB, Limits
 from squish_core.model import Encoding, Index, Part, TensorSpec
 from squish_core.plugins.registry import Registry
 
@@ -56,3 +58,22 @@ class Reader:
     def guard(self, kind: type[SquishError], what: str, **context: Any) -> guarded:
         """The boundary around plugin code, with this file's name."""
         return guarded(kind, what, file=self.name, **context)
+
+
+def file_problems(reader: Reader, numbers: Iterable[int] | None = None) -> Iterator[Problem]:
+    """Findings for files (of an Index; all, or those with these numbers) whose bytes are not those of the digest that
+    the header names. Reads the files that have one whole."""
+    files = reader.index.files
+    for number in range(len(files)) if numbers is None else numbers:
+        ref = files[number]
+        if ref.digest is None:
+            continue
+        source = reader.source_for(number)
+        chunks = (source.view(start, min(4 * MIB, source.size - start)) for start in range(0, source.size, 4 * MIB))
+        verdict = check_digest(ref.digest, chunks)
+        if verdict.state == "wrong":
+            message = f"the file's digest does not match (expected {verdict.expected}, found {verdict.found})"
+            yield Problem(code="digest", severity="error", where=ref.name, message=message)
+        elif verdict.state == "unverified":
+            message = f"the file's digest {ref.digest[:40]!r} is of an unknown kind"
+            yield Problem(code="unverified", severity="note", where=ref.name, message=message)

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
+from squish_core.backends.checks import check_out
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import normalise, sliced
 from squish_core.codes import UNCOVERED
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
-    from squish_core.analysis.statistics import Statistics
     from squish_core.backends.base import Backend
     from squish_core.backends.chain import Chain, Policy
     from squish_core.io.source import Backing
     from squish_core.reader import Reader
+    from squish_core.statistics import Statistics
 
 
 class Tensor:
@@ -89,7 +90,7 @@ class Tensor:
             bound = self.bound
             dtype = dtypes.named(dtype) or bound.dtype
             if out is not None:
-                self._check_out(out, dtype)
+                check_out(out, dtype, self.shape)
             view = bound.view
             if dtype != bound.dtype:
                 values = bound.read().astype(dtypes.to_numpy(dtype))
@@ -233,20 +234,6 @@ class Tensor:
         on the backend that comes first for exact values."""
         return self.load(policy="exact", op="dense").statistics()
 
-    def _check_out(self, out: Any, dtype: str) -> None:
-        import numpy as np
-
-        wanted = dtypes.to_numpy(dtype)
-        if not isinstance(out, np.ndarray):
-            raise UsageError(
-                "`out` does not fit", expected=f"writable {wanted} {self.shape}", found=type(out).__name__, code="out"
-            )
-        if out.shape != self.shape or out.dtype != wanted or not out.flags.writeable:
-            raise UsageError(
-                "`out` does not fit", expected=f"writable {wanted} {self.shape}",
-                found=f"{out.dtype} {out.shape}", code="out",
-            )  # fmt: skip
-
     def _guard(self, what: str, **context: Any) -> Any:
         return computing(CodecError, what, file=self.file.name, tensor=self.name, **context)
 
@@ -338,7 +325,7 @@ class Weight:
 
     def statistics(self) -> Statistics:
         """As `Tensor.statistics`, of the values as they are held here; for a backend that has `dense`."""
-        from squish_core.analysis.statistics import Tally
+        from squish_core.statistics import Tally
 
         with self.tensor._guard("counting values"):
             self._check_backing()

@@ -20,26 +20,16 @@ PACKAGES = {"squish_core": ROOT} | {
 FORMATS = ("gguf", "hf", "mlx", "npydir", "safetensors", "squizd", "uqff", "ztensor")
 BACKENDS = ("ane", "cpu", "metal")
 
-VOCABULARY = ("text", "errors", "dtypes", "limits", "model", "guard")
+VOCABULARY = ("text", "codes", "errors", "dtypes", "limits", "model", "guard", "statistics", "specs")
 INTERFACES = ("io", "codecs", "backends", "formats")
 ARROWS = {
     "io": VOCABULARY,
     "codecs": (*VOCABULARY, "io"),
     "formats": (*VOCABULARY, "io", "codecs"),
-    "backends": (*VOCABULARY, "io", "codecs"),
-    "plugins": (*VOCABULARY, *INTERFACES, "specs", "resolve"),
-    "analysis": (*VOCABULARY, *INTERFACES, "plugins", "opening", "file", "tensor", "concurrency"),
-    "conversion": (
-        *VOCABULARY,
-        *INTERFACES,
-        "plugins",
-        "opening",
-        "file",
-        "tensor",
-        "analysis",
-        "specs",
-        "concurrency",
-    ),
+    "backends": (*VOCABULARY, "io", "codecs", "formats"),
+    "plugins": (*VOCABULARY, *INTERFACES),
+    "analysis": (*VOCABULARY, *INTERFACES, "plugins", "opening", "file", "tensor", "reader"),
+    "conversion": (*VOCABULARY, *INTERFACES, "plugins", "opening", "file", "tensor", "reader", "analysis"),
 }
 """Package of the core -> what it may import of the core. `cli` and `testing` may import everything."""
 

@@ -23,7 +23,7 @@ from squish_core.api import (
     SquishError,
     UnknownFormatError,
 )
-from squish_core.formats.detect import detect
+from squish_core.detect import detect
 from squish_core.io.source import BytesSource
 from squish_core.plugins.catalog import lookalike
 

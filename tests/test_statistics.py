@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 import squish_core as squish
-from squish_core import dtypes
-from squish_core.analysis import statistics
-from squish_core.analysis.statistics import LOWEST, Statistics, Tally
+from squish_core import dtypes, statistics
 from squish_core.codecs.regions import PANEL_BYTES
 from squish_core.errors import CodecError
 from squish_core.io.source import BytesSource
+from squish_core.statistics import LOWEST, Statistics, Tally
 from squish_core.testing import CountingSource
 
 

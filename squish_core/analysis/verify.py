@@ -14,10 +14,11 @@ from squish_core.codecs.regions import PANEL_BYTES, decode_all
 from squish_core.errors import FormatError, MissingPluginError, Problem, SquishError
 from squish_core.file import File
 from squish_core.guard import computing, guarded
-from squish_core.io.digest import check_digest, file_problems
+from squish_core.io.digest import check_digest
 from squish_core.limits import Limits
 from squish_core.model import Part, to_json
 from squish_core.plugins.registry import Registry
+from squish_core.reader import file_problems
 from squish_core.tensor import Tensor
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from squish_core.model import Refusal
 if TYPE_CHECKING:
     import numpy as np
 
-    from squish_core.analysis.statistics import Statistics
     from squish_core.backends.chain import Chain
+    from squish_core.statistics import Statistics
 
 
 class Backend:
@@ -64,7 +64,7 @@ class Backend:
         raise self.lacks("experts")
 
     def statistics(self, handle: Any) -> Statistics | None:
-        """What the values are like, as `analysis.statistics` counts them; None: the core asks `dense` and counts."""
+        """What the values are like, as `statistics` counts them; None: the core asks `dense` and counts."""
         return None
 
     def lacks(self, op: str) -> SquishError:

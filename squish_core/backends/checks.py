@@ -88,6 +88,18 @@ def indices(ids: Any, rows: int, spec: TensorSpec) -> np.ndarray:
     return array
 
 
+def check_out(out: Any, dtype: str, shape: tuple[int, ...]) -> None:
+    """UsageError unless `out` is a writable array of this dtype and shape."""
+    import numpy as np
+
+    expected, found = f"writable {dtypes.to_numpy(dtype)} {shape}", type(out).__name__
+    if isinstance(out, np.ndarray):
+        if out.shape == shape and out.dtype == dtypes.to_numpy(dtype) and out.flags.writeable:
+            return
+        found = f"{'' if out.flags.writeable else 'read-only '}{out.dtype} {out.shape}"
+    raise UsageError("`out` does not fit", expected=expected, found=found, code="out")
+
+
 def delivered(
     values: np.ndarray, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
 ) -> np.ndarray:
@@ -100,11 +112,7 @@ def delivered(
             values = values.astype(dtypes.to_numpy(dtype), copy=False)
     if out is None:
         return values
-    if out.shape != values.shape or out.dtype != values.dtype or not out.flags.writeable:
-        raise UsageError(
-            "`out` does not fit", expected=f"writable {values.dtype} {values.shape}",
-            found=f"{out.dtype} {out.shape}", code="out",
-        )  # fmt: skip
+    check_out(out, dtypes.from_numpy(values.dtype), values.shape)
     out[...] = values
     return out
 

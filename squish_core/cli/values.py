@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from squish_core.analysis.statistics import LOWEST
 from squish_core.cli.output import Answer, table
+from squish_core.statistics import LOWEST
 
 if TYPE_CHECKING:
-    from squish_core.analysis.statistics import Statistics
+    from squish_core.statistics import Statistics
     from squish_core.tensor import Tensor
 
 BAR = 40

@@ -100,6 +100,10 @@ class StoredArray:
             for start in range(0, segment.length, size):
                 yield source.view(segment.offset + start, min(size, segment.length - start))
 
+    def runs(self) -> Iterator[tuple[Source, int, int]]:
+        """Source, offset and length of each byte range that it is stored in."""
+        return ((self._source_for(run.file), run.offset, run.length) for run in self.part.segments)
+
     def read_into(self, out: memoryview) -> None:
         """Copy the whole part into `out` (bytes), by pread where nothing has to be decoded."""
         part = self.part

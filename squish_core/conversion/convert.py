@@ -17,6 +17,7 @@ from squish_core import opening
 from squish_core.analysis.metrics import Distance
 from squish_core.analysis.verify import check_empty, check_part
 from squish_core.conversion.activations import Activations
+from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.compatible import weighs
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.notes import source_notes
@@ -28,14 +29,16 @@ from squish_core.conversion.targets import format_for, packed_by
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Container, Dropped
+from squish_core.formats.outgoing import Outgoing
 from squish_core.guard import computing, uncollected
 from squish_core.io.atomic import atomic_file, atomic_folder
-from squish_core.io.digest import file_problems, is_known
+from squish_core.io.digest import is_known
 from squish_core.io.local import common_mode
-from squish_core.io.sink import Outgoing, Sink
+from squish_core.io.sink import Sink
 from squish_core.limits import Limits
 from squish_core.model import TensorSpec
 from squish_core.plugins.registry import Registry
+from squish_core.reader import file_problems
 from squish_core.specs import parse_format
 
 Progress = Callable[[str, int, int | None], None]
@@ -127,8 +130,6 @@ def convert(
     with ExitStack() as opened:
         file = src
         if isinstance(src, Mapping) and not isinstance(src, File):
-            from squish_core.conversion.save import in_memory
-
             file = opened.enter_context(in_memory(src, assets=assets, registry=registry))
         elif not isinstance(src, File):
             file = opened.enter_context(opening.open(src, assets=assets, limits=limits, registry=registry))

@@ -20,9 +20,9 @@ from squish_core.conversion.overflow import REFUSE, SATURATE, Saturation, refusi
 from squish_core.conversion.panel_encoder import PanelEncoder
 from squish_core.errors import CodecError
 from squish_core.file import File
+from squish_core.formats.outgoing import Stream
 from squish_core.guard import computing, quietly
 from squish_core.io.buffer import as_array
-from squish_core.io.sink import Stream
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from squish_core.limits import Limits
 from squish_core.model import CodecSpec, Encoding, Index, Part, Refusal, TensorSpec
 
 if TYPE_CHECKING:
-    from squish_core.io.sink import Outgoing, Sink
+    from squish_core.formats.outgoing import Outgoing
+    from squish_core.io.sink import Sink
 
 Options = Mapping[str, str]
 

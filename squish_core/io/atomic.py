@@ -7,11 +7,11 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from squish_core.errors import FormatError
+from squish_core.errors import FormatError, MissingFileError, WriteError
 from squish_core.guard import guarded
 from squish_core.io.fsync import Syncer
 from squish_core.io.journal import Journal, read_journal, remove_journal, remove_stale_journal, write_journal
@@ -20,19 +20,22 @@ from squish_core.io.locks import WAIT, is_same_file, wait_lock
 from squish_core.io.sink import PackedSink, Sink
 from squish_core.io.temporaries import new_temporary, remove_dead
 
-if TYPE_CHECKING:
-    from squish_core.codecs.base import ByteCodec
-
 NO_LOCKS = "the file was not locked, since its file system has no locks: let no other program change it meanwhile"
 _BUFFER = 1 << 20
 _BINARY = getattr(os, "O_BINARY", 0)
+
+
+class Packing(Protocol):
+    """What compresses a file whole (a byte codec)."""
+
+    def packing(self, write: Callable[[bytes], object]) -> AbstractContextManager[Callable[[Any], object]]: ...
 
 
 @contextmanager
 def atomic_file(
     target: Path,
     progress: Callable[[int], None] | None = None,
-    packing: ByteCodec | None = None,
+    packing: Packing | None = None,
     mode: int | None = None,
 ) -> Iterator[Sink]:
     """A Sink whose file replaces the target only when the block ends well; `packing` compresses it whole.
@@ -68,7 +71,7 @@ def atomic_folder(
     Its files get `mode`, masked by the umask.
     """
     if target.exists() or target.is_symlink():
-        raise FormatError("already exists", file=str(target), code="exists", hint="Name a new folder, or remove it.")
+        raise WriteError("already exists", file=str(target), code="exists", hint="Name a new folder, or remove it.")
     _check_parent(target)
     notes = remove_dead(target)
     with new_temporary(target, lambda path: _create_folder(path, target, mode)) as (path, _):
@@ -178,8 +181,8 @@ def _lock(target: Path, seconds: float, recover: bool) -> LockedFile:
         os.close(fd)
 
 
-def _locked(target: Path, why: str, hint: str) -> FormatError:
-    return FormatError(why, file=str(target), code="locked", hint=hint)
+def _locked(target: Path, why: str, hint: str) -> WriteError:
+    return WriteError(why, file=str(target), code="locked", hint=hint)
 
 
 def _open(target: Path) -> tuple[int, bool]:
@@ -230,13 +233,13 @@ def _check_parent(target: Path) -> None:
     folder = target.parent
     if not folder.is_dir():
         hint = home_hint(folder) or "Create it first."
-        raise FormatError("the folder does not exist", file=str(folder), code="missing", hint=hint)
+        raise MissingFileError("the folder does not exist", file=str(folder), code="missing", hint=hint)
 
 
 def _check_plain(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_file()):
         kind = "a link" if target.is_symlink() else "a folder" if target.is_dir() else "no regular file"
-        raise FormatError(
+        raise WriteError(
             f"is {kind}, and is not written through", file=str(target), code="file-kind",
             hint="Name a file in it." if kind == "a folder" else "Name a plain file.",
         )  # fmt: skip
@@ -251,8 +254,8 @@ def _creation(target: Path) -> Iterator[None]:
         raise _unwritable(target, error.strerror or str(error)) from None
 
 
-def _unwritable(target: Path, reason: str) -> FormatError:
-    return FormatError(
+def _unwritable(target: Path, reason: str) -> WriteError:
+    return WriteError(
         "cannot be written", file=str(target), found=reason, code="unwritable",
         hint=f"Check that {str(target.parent)!r} lets you make files and that the name is not too long.",
     )  # fmt: skip

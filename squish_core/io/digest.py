@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
-from squish_core.errors import MissingPluginError, Problem
+from squish_core.errors import MissingPluginError
 from squish_core.io.crc32c import Crc32c
-from squish_core.limits import MIB
 
 if TYPE_CHECKING:
-    from squish_core.file import File
+    pass
 
 
 def _xxh3() -> Any:
@@ -70,25 +69,6 @@ def check_digest(text: str, chunks: Iterable[Any]) -> Verdict:
 def is_known(text: str) -> bool:
     """Whether a digest string is of a kind that can be checked."""
     return text.partition(":")[0].lower() in ALGORITHMS
-
-
-def file_problems(file: File, numbers: Iterable[int] | None = None) -> Iterator[Problem]:
-    """Findings for files (of an Index; all, or those with these numbers) whose bytes are not those of the digest that
-    the header names. Reads the files that have one whole."""
-    files = file.index.files
-    for number in range(len(files)) if numbers is None else numbers:
-        ref = files[number]
-        if ref.digest is None:
-            continue
-        source = file.source_for(number)
-        chunks = (source.view(start, min(4 * MIB, source.size - start)) for start in range(0, source.size, 4 * MIB))
-        verdict = check_digest(ref.digest, chunks)
-        if verdict.state == "wrong":
-            message = f"the file's digest does not match (expected {verdict.expected}, found {verdict.found})"
-            yield Problem(code="digest", severity="error", where=ref.name, message=message)
-        elif verdict.state == "unverified":
-            message = f"the file's digest {ref.digest[:40]!r} is of an unknown kind"
-            yield Problem(code="unverified", severity="note", where=ref.name, message=message)
 
 
 def _digits(value: str) -> str:

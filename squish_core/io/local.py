@@ -65,6 +65,10 @@ class FileSource(Source):
         assert self.path is not None
         return regular_files(self.path.parent / folder)
 
+    def descriptor(self) -> int | None:
+        handle = self._handle
+        return None if handle is None else handle.fd
+
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
         self._check(offset, len(out), what)
         handle = self._open()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from squish_core.codecs.stored import StoredArray
 from squish_core.errors import FormatError
 from squish_core.io.fsync import STEP, Syncer
 from squish_core.io.source import Source, check_plain_name
-from squish_core.model import Part, TensorSpec
 
 _PAGE, _PIECE = 4096, 2 << 20
 _ZEROS = bytes(_PAGE)
@@ -83,21 +81,17 @@ class Sink:
             self.write(_ZEROS[:rest])
             rest -= min(rest, len(_ZEROS))
 
-    def copy(self, array: StoredArray) -> None:
-        """Append a part's stored bytes; the kernel copies them where the file system can."""
-        for segment in array.part.segments:
-            source = array._source_for(segment.file)
-            handle = getattr(source, "_handle", None)
-            if handle is None or segment.length <= _PIECE:
-                for start in range(0, segment.length, _PIECE):
-                    self.write(source.view(segment.offset + start, min(_PIECE, segment.length - start)))
-            elif self.kernel_copy and (segment.offset - self._position) % _PAGE == 0:
-                self._copy_range(handle.fd, segment.offset, segment.length, source)
-            else:
-                # Between pages that do not fall together the kernel takes half as long again.
-                self._read_through(source, segment.offset, segment.length)
-        if array.part.data is not None:
-            self.write(array.part.data)
+    def copy(self, source: Source, offset: int, length: int) -> None:
+        """Append a byte range of a source; the kernel copies it where the file system can."""
+        descriptor = source.descriptor()
+        if descriptor is None or length <= _PIECE:
+            for start in range(0, length, _PIECE):
+                self.write(source.view(offset + start, min(_PIECE, length - start)))
+        elif self.kernel_copy and (offset - self._position) % _PAGE == 0:
+            self._copy_range(descriptor, offset, length, source)
+        else:
+            # Between pages that do not fall together the kernel takes half as long again.
+            self._read_through(source, offset, length)
 
     def member(self, name: str, folder: str = "") -> Any:
         """Context manager: a Sink for another file of the folder being written, or of a folder in it."""
@@ -183,38 +177,3 @@ class PackedSink(Sink):
             "this format looks back at what it wrote, and cannot be written compressed whole", code="compressed",
             hint="Leave the suffix of the compression off the name.",
         )  # fmt: skip
-
-
-class Outgoing:
-    """A tensor on its way into a file: its spec as the target will hold it, and streams of its parts."""
-
-    def __init__(self, spec: TensorSpec, parts: Mapping[str, Stream]) -> None:
-        self.spec, self.parts = spec, parts
-
-
-class Stream:
-    """The bytes of one part, in order, before the target's filters."""
-
-    def __init__(self, part: Part, chunks: Callable[[], Iterable[Any]], stored: StoredArray | None = None) -> None:
-        self.part, self._chunks, self._stored = part, chunks, stored
-        self.before: Callable[[], object] = lambda: None
-
-    def chunks(self) -> Iterator[Any]:
-        """Buffers that together are the part."""
-        self.before()
-        yield from self._chunks()
-
-    def write_to(self, sink: Sink) -> None:
-        """Append the part to a sink; FormatError when it gives another length than declared."""
-        start = sink.tell()
-        self.before()
-        if self._stored is not None and not self._stored.part.filters:
-            sink.copy(self._stored)
-        else:
-            for chunk in self.chunks():
-                sink.write(chunk)
-        if sink.tell() - start != self.part.nbytes:
-            raise FormatError(
-                "a part came out in another size than declared",
-                expected=self.part.nbytes, found=sink.tell() - start, code="size",
-            )  # fmt: skip

@@ -74,6 +74,10 @@ class Source:
         self._check(offset, len(out), what)
         out[:] = self._view(offset, len(out)) if len(out) else b""
 
+    def descriptor(self) -> int | None:
+        """File descriptor for copies by the kernel; None for what is no plain file."""
+        return None
+
     def member(self, name: str, folder: str = "") -> Source:
         """Another file of the same folder, or of `folder` in it (`a/b`), by its plain name; closed with this one, or
         when many others have been opened since and nobody uses it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,13 +10,19 @@ from typing import TYPE_CHECKING, Any, cast
 import pluggy
 from attrs import evolve, fields_dict
 
-from squish_core.errors import MissingPluginError, SquishError, UsageError
+from squish_core.errors import MissingPluginError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal
 from squish_core.plugins import catalog
 from squish_core.plugins.claims import Claims, Conflict
+from squish_core.plugins.discovery import (
+    check_api,
+    check_hooks,
+    distribution,
+    import_implementation,
+    installed_entry_points,
+)
 from squish_core.plugins.entries import VARIABLE, Broken, Entry, Loaded, Settings
 from squish_core.plugins.hookspecs import (
-    SQUISH_API,
     BackendInfo,
     CodecInfo,
     ContainerInfo,
@@ -32,7 +37,6 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import ByteCodec, Codec, Encoder, Policy
     from squish_core.formats.base import Container
 
-GROUP = "squish"
 INFOS: dict[str, type[Any]] = {
     "container": ContainerInfo, "codec": CodecInfo, "backend": BackendInfo, "encoder": EncoderInfo,
 }  # fmt: skip
@@ -64,12 +68,12 @@ class Registry:
         from squish_core.plugins import builtin
 
         self.register(builtin, dist="squish-core", version=__version__)
-        points = list((entry_points or _installed)())
+        points = list((entry_points or installed_entry_points)())
         for point in points:
             self._load(point)
         for plugin in extra:
             self.register(plugin)
-        dists = {*(loaded.dist for loaded in self.plugins), *map(_dist, points)}
+        dists = {*(loaded.dist for loaded in self.plugins), *map(distribution, points)}
         self.settings.check(dists, {point.name for point in points})
 
     def __repr__(self) -> str:
@@ -252,18 +256,18 @@ class Registry:
         with self._lock:
             key = kind, entry.info.id, entry.dist
             if key not in self._instances:
-                self._instances[key] = self._import(entry)
+                self._instances[key] = import_implementation(entry)
             return self._instances[key]
 
     def _register(self, plugin: Any, dist: str | None, version: str, *, exclusive: bool) -> None:
         name: str = dist or str(getattr(plugin, "__name__", type(plugin).__name__))
-        self._check_api(plugin)
+        check_api(plugin)
         with self._lock:
             count = sum(loaded.dist == name for loaded in self.plugins)
             label = f"{name} ({count + 1})" if count else name  # one distribution may bring several plugins
             self.manager.register(plugin, name=label)
             try:
-                self._check_hooks(plugin)
+                check_hooks(self.manager, plugin)
                 infos = list(self._declared(plugin))
                 entries = [(kind, Entry(info=info, dist=name, version=version)) for kind, info in infos]
                 self._claims.add(entries, exclusive=exclusive)
@@ -274,7 +278,7 @@ class Registry:
 
     def _load(self, point: Any) -> None:
         """Register one entry point; whatever goes wrong becomes a `broken` record."""
-        dist = _dist(point)
+        dist = distribution(point)
         version = point.dist.version if point.dist else ""
         if not self.settings.allows(dist, point.name):
             return
@@ -294,20 +298,6 @@ class Registry:
                             raise TypeError(f"{hook.name} must give {info_type.__name__}, not {type(info).__name__}")
                         yield kind, info
 
-    def _check_hooks(self, plugin: Any) -> None:
-        for caller in self.manager.get_hookcallers(plugin) or ():
-            if not caller.has_spec():
-                raise SquishError("implements a hook that does not exist", found=caller.name, code="hook")
-
-    def _check_api(self, plugin: Any) -> None:
-        wanted = getattr(plugin, "SQUISH_API", SQUISH_API)
-        if wanted != SQUISH_API:
-            raise SquishError(
-                "the plugin was written for another plugin interface",
-                expected=f"SQUISH_API {SQUISH_API}", found=wanted, code="api",
-                hint="Install versions of the plugin and of squish-core that belong together.",
-            )  # fmt: skip
-
     def _implementation(self, kind: str, name: str) -> Any:
         if conflict := self._claims.conflicts.get((kind, name)):
             raise conflict.error()
@@ -319,19 +309,6 @@ class Registry:
             raise MissingPluginError(refusal.why, code="not-installed", hint=hint)
         return self.instance(kind, entry)
 
-    def _import(self, entry: Entry) -> Any:
-        module, _, name = entry.info.factory.partition(":")
-        try:
-            implementation = getattr(importlib.import_module(module), name)()
-            implementation.id = entry.info.id
-            return implementation
-        except Exception as error:  # whatever a plugin's module or constructor raises
-            raise MissingPluginError(
-                f"{entry.info.id!r} cannot be imported: {type(error).__name__}: {error}",
-                code="import",
-                hint=f"Reinstall {entry.dist}.",
-            ) from error
-
     def _absent(self, kind: str, wanted: str) -> Refusal:
         refusal = catalog.absent(kind, wanted)
         for broken in self.broken:
@@ -341,17 +318,6 @@ class Registry:
         if package in {loaded.dist for loaded in self.plugins}:
             return Refusal(why=f"the {kind} {wanted!r} is not among those of {package}, which is installed")
         return refusal
-
-
-def _dist(point: Any) -> str:
-    """The distribution of an entry point."""
-    return str(point.dist.name if point.dist else point.value)
-
-
-def _installed() -> Iterable[Any]:
-    import importlib_metadata
-
-    return sorted(importlib_metadata.entry_points(group=GROUP), key=lambda point: point.dist.name if point.dist else "")
 
 
 _default: Registry | None = None

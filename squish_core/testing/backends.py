@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from squish_core.analysis.statistics import Tally
 from squish_core.backends.base import Backend
 from squish_core.backends.offers import MODES, OPS, Availability, Offer, Request
 from squish_core.model import DENSE, CodecSpec, Encoding, Refusal, TensorSpec
+from squish_core.statistics import Tally
 from squish_core.tensor import Tensor, Weight
 from squish_core.testing.sources import CountingSource, memory_file, touched_part
 from squish_core.testing.suite import Suite, parametrize

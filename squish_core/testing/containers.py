@@ -15,9 +15,9 @@ from attrs import evolve
 from squish_core import opening
 from squish_core.analysis.diff import changed, equal_meta
 from squish_core.conversion.convert import convert
+from squish_core.detect import detect
 from squish_core.errors import MissingPluginError, SquishError
 from squish_core.file import File
-from squish_core.formats.detect import detect
 from squish_core.formats.validate import check_extents, spec_extents
 from squish_core.limits import DEFAULT
 from squish_core.model import Index

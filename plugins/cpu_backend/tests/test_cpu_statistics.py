@@ -61,5 +61,5 @@ def test_every_instruction_set_and_number_of_threads(instructions: str, monkeypa
 def test_a_tensor_is_counted_by_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     tensor = plain(np.ones((4, 16), np.float32))
     assert tensor.plan(policy="exact", op="dense").chosen.backend == "cpu"
-    monkeypatch.setattr("squish_core.analysis.statistics.Tally.add", None)
+    monkeypatch.setattr("squish_core.statistics.Tally.add", None)
     assert tensor.statistics().positive == {0: 64}

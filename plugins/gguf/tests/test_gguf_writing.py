@@ -14,7 +14,7 @@ import squish_core as squish
 from squish_core.api import Dropped, Encoding, Part, Refusal, Sink, TensorSpec, Typed
 from squish_core.errors import FormatError
 from squish_core.formats.metadata import dump_meta, load_meta
-from squish_core.io.sink import Outgoing, Stream
+from squish_core.formats.outgoing import Outgoing, Stream
 from squish_core.model import DENSE, CodecSpec
 
 DEFAULT = squish.Limits()

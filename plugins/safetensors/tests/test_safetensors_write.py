@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 import squish_core as squish
 from squish_core.api import Dropped
 from squish_core.errors import FormatError
+from squish_core.formats.outgoing import Outgoing, Stream
 from squish_core.io.atomic import atomic_file, atomic_folder
-from squish_core.io.sink import Outgoing, Stream
 from squish_core.model import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec, Typed
 
 CONTAINER = squish.registry().container("safetensors")

@@ -13,8 +13,8 @@ import pytest
 from squish_ztensor.container import Ztensor
 
 from squish_core import dtypes
+from squish_core.formats.outgoing import Outgoing, Stream
 from squish_core.io.atomic import atomic_file
-from squish_core.io.sink import Outgoing, Stream
 from squish_core.model import DENSE, CodecSpec, Encoding, Part, TensorSpec
 
 MAGIC = b"ZTEN1000"

@@ -205,8 +205,8 @@ def test_zstd_without_its_plugin_says_what_to_install(monkeypatch: Any) -> None:
 
 
 def test_a_stream_of_another_length_is_refused(tmp_path: Path) -> None:
+    from squish_core.formats.outgoing import Outgoing, Stream
     from squish_core.io.atomic import atomic_file
-    from squish_core.io.sink import Outgoing, Stream
 
     part = Part(dtype="u8", shape=(4,))
     spec = TensorSpec(name="w", shape=(4,), dtype="u8", encodings=(Encoding(codec=DENSE, parts={"data": part}),))

@@ -1,0 +1,57 @@
+"""Entry points of plugins, what is checked of a plugin, and the import of an implementation."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+from squish_core.errors import MissingPluginError, SquishError
+from squish_core.plugins.entries import Entry
+from squish_core.plugins.hookspecs import SQUISH_API
+
+GROUP = "squish"
+
+
+def installed_entry_points() -> Iterable[Any]:
+    """Entry points of the group `squish`, by distribution."""
+    import importlib_metadata
+
+    return sorted(importlib_metadata.entry_points(group=GROUP), key=lambda point: point.dist.name if point.dist else "")
+
+
+def distribution(point: Any) -> str:
+    """The distribution of an entry point."""
+    return str(point.dist.name if point.dist else point.value)
+
+
+def check_hooks(manager: Any, plugin: Any) -> None:
+    """Refuse a plugin that implements a hook that does not exist."""
+    for caller in manager.get_hookcallers(plugin) or ():
+        if not caller.has_spec():
+            raise SquishError("implements a hook that does not exist", found=caller.name, code="hook")
+
+
+def check_api(plugin: Any) -> None:
+    """Refuse a plugin that was written for another version of the plugin interface."""
+    version = getattr(plugin, "SQUISH_API", SQUISH_API)
+    if version != SQUISH_API:
+        raise SquishError(
+            "the plugin was written for another plugin interface",
+            expected=f"SQUISH_API {SQUISH_API}", found=version, code="api",
+            hint="Install versions of the plugin and of squish-core that belong together.",
+        )  # fmt: skip
+
+
+def import_implementation(entry: Entry) -> Any:
+    """An instance of what an entry's factory names; MissingPluginError if it cannot be imported."""
+    module, _, name = entry.info.factory.partition(":")
+    try:
+        implementation = getattr(importlib.import_module(module), name)()
+        implementation.id = entry.info.id
+        return implementation
+    except Exception as error:  # whatever a plugin's module or constructor raises
+        raise MissingPluginError(
+            f"{entry.info.id!r} cannot be imported: {type(error).__name__}: {error}",
+            code="import", hint=f"Reinstall {entry.dist}.",
+        ) from error  # fmt: skip
