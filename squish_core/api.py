@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 _NAMES = {
@@ -168,7 +169,18 @@ if TYPE_CHECKING:
     from squish_core.statistics import Statistics as Statistics
 
 
+_RENAMED = {"Refused": "Refusal"}
+"""Old name -> new name; the old one works in this version, with a DeprecationWarning."""
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        warnings.warn(f"squish_core.api.{name} is now {_RENAMED[name]}", DeprecationWarning, stacklevel=2)
+        name = _RENAMED[name]
     module = _HOME.get(name)
     if module is None:
         raise AttributeError(f"module 'squish_core.api' has no attribute {name!r}")

@@ -79,10 +79,9 @@ class Tensor:
     def numpy(
         self, *, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None, copy: bool | None = None
     ) -> np.ndarray:
-        """The values: the stored dtype of dense tensors (a read-only view of the file where it can be), f32 of
-        quantised ones.
+        """The values, read-only unless `copy=True`: dense tensors as stored (a view of the file if possible), else f32.
 
-        `dtype` (a name, or NumPy's) converts, `copy=True` always copies, `out` is filled and returned.
+        `dtype` (a name, or NumPy's) converts; `out` is filled and returned.
         """
         import numpy as np
 
@@ -112,10 +111,7 @@ class Tensor:
             return out
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        """Values of a region, read-only; a view of the file where they lie there as they are.
-
-        Reads only that region's bytes, up to the codec's grain.
-        """
+        """Values of a region, read-only; reads only that region's bytes, up to the codec's grain."""
         with self._guard("decoding a region"):
             region, rest = normalise(key, self.shape)
             view = self.bound.view
@@ -129,10 +125,10 @@ class Tensor:
         return self.shape[0]
 
     def __bool__(self) -> bool:
-        return True  # it is there, however long it is
+        return True
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        return (self[row] for row in range(len(self)))
+        return map(self.__getitem__, range(len(self)))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         import numpy as np
@@ -165,9 +161,7 @@ class Tensor:
     def bound(self) -> BoundEncoding:
         """The first encoding whose codec and filters are installed, ready to read; a typed error when there is none."""
         if self.spec.problem and not self.spec.encodings:
-            raise TensorError(
-                self.spec.problem, tensor=self.name, code="unreadable", hint="Its stored parts stay readable: parts()."
-            )
+            raise TensorError(self.spec.problem, tensor=self.name, code="unreadable", hint="parts() gives its bytes.")
         refusals = []
         for encoding in self.spec.encodings:
             refusal = self.file.registry.missing(encoding)
@@ -209,8 +203,10 @@ class Tensor:
     chain = plan
 
     def load(self, backend: str | None = None, *, policy: str | Policy = "spec", op: str | None = None) -> Weight:
-        """The tensor ready to use on a backend, still compressed where the backend can. Where its data turn out not to
-        suit one that was not asked for by name, the next in the chain's order is taken."""
+        """The tensor ready to use on a backend, still compressed where the backend can.
+
+        Falls back to the next backend if the chosen one rejects the data, unless `backend` was given.
+        """
         chain = self.plan(backend, policy=policy, op=op)
         with self._guard("loading"):
             while True:
@@ -222,16 +218,14 @@ class Tensor:
                     chain = chain.without_chosen(error.message)
 
     def _loaded(self, chain: Chain) -> Weight:
-        known = self.file.registry
-        implementation = known.backend(chain.chosen.backend)
+        implementation = self.file.registry.backend(chain.chosen.backend)
         if chain.options:
             implementation = implementation.configured(chain.options)
         bound = self.file.bind(self.spec, chain.chosen.encoding)
         return Weight(self, chain, bound, implementation, implementation.load(chain, bound))
 
     def statistics(self) -> Statistics:
-        """The least and the greatest value, zeros, NaNs, and how many values have which magnitude: one pass in panels,
-        on the backend that comes first for exact values."""
+        """Extremes, zeros, NaNs and a histogram of magnitudes, in one pass on the first exact backend."""
         return self.load(policy="exact", op="dense").statistics()
 
     def _guard(self, what: str, **context: Any) -> Any:

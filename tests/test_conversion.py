@@ -261,7 +261,7 @@ def test_a_specification_closes_its_brackets_and_says_a_parameter_once(text: str
 
 def test_an_option_of_a_format_may_have_brackets() -> None:
     known = toys.registry(toys.plugin("mine", squish_containers=[toys.container_info("my.own", options={"draft": ""})]))
-    assert parse_format("my.own:draft=/m (1)/a(2)", "options", known) == ("my.own", {"draft": "/m (1)/a(2)"})
+    assert parse_format("my.own:draft=/m (1)/a(2)", known.writing_options) == ("my.own", {"draft": "/m (1)/a(2)"})
 
 
 def test_the_nearest_names_are_of_different_layers() -> None:

@@ -56,11 +56,13 @@ def test_no_submodule_takes_the_place_of_a_public_name(backwards: bool) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.parametrize("old", ["stream"])
-def test_an_old_name_works_with_a_warning(old: str) -> None:
-    module = importlib.import_module("squish_core")
-    with pytest.warns(DeprecationWarning, match="is now iter_layers"):
-        assert getattr(module, old) is squish.iter_layers
+@pytest.mark.parametrize(
+    ("module", "old", "new"), [("squish_core", "stream", "iter_layers"), ("squish_core.api", "Refused", "Refusal")]
+)
+def test_an_old_name_works_with_a_warning(module: str, old: str, new: str) -> None:
+    home = importlib.import_module(module)
+    with pytest.warns(DeprecationWarning, match=f"is now {new}"):
+        assert getattr(home, old) is getattr(home, new)
 
 
 @pytest.mark.parametrize("name", NAMES)

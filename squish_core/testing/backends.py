@@ -9,6 +9,8 @@ import pytest
 
 from squish_core.backends.base import Backend
 from squish_core.backends.offers import MODES, OPS, Availability, Offer, Request
+from squish_core.backends.resolve import resolve
+from squish_core.errors import SquishError
 from squish_core.model import DENSE, CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.statistics import Tally
 from squish_core.tensor import Tensor, Weight
@@ -54,13 +56,11 @@ class BackendSuite(Suite):
         assert available.ok or available.reason
 
     def test_refusals_carry_a_reason(self) -> None:
-        """A codec that does not exist is refused in words."""
+        """A codec that is not installed is refused in words, before the backend is asked."""
         encoding = Encoding(codec=CodecSpec("nobody.knows.this"))
-        answer = self.implementation().offer(self._request(encoding, None))
-        assert isinstance(answer, Refusal)
-        assert answer.why
-        assert answer.code
-        assert answer.backend == self.backend
+        with pytest.raises(SquishError, match=r"nobody\.knows\.this") as refusal:
+            resolve(self.registry, "w", "memory", [encoding], backend=self.backend)
+        assert refusal.value.code == "no-chain"
 
     def test_an_offer_without_a_file_answers(self) -> None:
         """`resolve` by features has no tensor: `spec` is None."""
