@@ -33,7 +33,7 @@ def squish_codecs() -> list[CodecInfo]:
             id="mixed", title="widths by what tensors lose", factory="squish_codecs.allocate.mixed:Mixed", kind="policy"
         ),
         CodecInfo(id="masked", title="tiles of zeros over another codec", factory="squish_codecs.wrap.masked:Masked"),
-        CodecInfo(id="reshaped", title="another codec in another shape", factory="squish_codecs.wrap.reshaped:Reshaped"),
+        CodecInfo(id="reshaped", title="a codec in another shape", factory="squish_codecs.wrap.reshaped:Reshaped"),
         CodecInfo(id="lowrank", title="low-rank correction", factory="squish_codecs.wrap.lowrank:LowRank"),
         CodecInfo(id="awq", title="columns scaled by activations (AWQ)", factory="squish_codecs.wrap.awq:Awq"),
         CodecInfo(id="float8", title="float8 with one scale, or one a block", factory="squish_codecs.float8:Float8"),
