@@ -9,7 +9,8 @@ from typing import Any
 from attrs import frozen
 
 from squish_core.errors import AmbiguousFormatError, FormatError, Problem, SquishError, UnknownFormatError
-from squish_core.io.source import HEAD, TAIL, Source
+from squish_core.guard import guarded
+from squish_core.io.source import HEAD, SNIFFED, TAIL, Source
 from squish_core.model import Index
 from squish_core.plugins import catalog
 from squish_core.plugins.hookspecs import CodecInfo, ContainerInfo, Signature
@@ -42,15 +43,15 @@ def detect(source: Source, registry: Registry) -> str:
     """Id of the container whose signature matches best; a typed error that says what the file is otherwise."""
     probe = Probe.of(source)
     infos = [entry.info for entry in registry.find("container") if isinstance(entry.info, ContainerInfo)]
-    base = [info for info in infos if not info.refines]
+    base = [info for info in infos if not info.refines and not _denied(info, probe, source, registry)]
     begin = [info for info in base for s in info.signatures if s.where != "tail" and matches(s, probe)]
     # The end of a file alone speaks only where no start does: data may end in anything.
-    scores: dict[str, int] = {}
+    scores: dict[str, tuple[int, bool]] = {}
     for info in begin or base:  # several have one id if distributions are in conflict
-        scores[info.id] = max(scores.get(info.id, 0), score(info, probe))
-    best = max(scores.values(), default=0)
+        scores[info.id] = max(scores.get(info.id, (0, False)), (score(info, probe), info.sniffs))
+    best = max(scores.values(), default=(0, False))
     winners = [name for name, points in scores.items() if points == best]
-    if best and len(winners) > 1:
+    if best[0] and len(winners) > 1:
         by_suffix = {info.id for info in infos if info.id in winners and _suffix(info, probe)}
         if len(by_suffix) != 1:
             raise AmbiguousFormatError(
@@ -58,7 +59,7 @@ def detect(source: Source, registry: Registry) -> str:
                 hint="Name one with format=... (or --format).",
             )  # fmt: skip
         return by_suffix.pop()
-    if best:
+    if best[0]:
         return winners[0]
     raise_if_other(probe, source, registry)
     # Nothing in the bytes speaks for a format; the name at least says whose error the user should read.
@@ -103,6 +104,48 @@ def matches(signature: Signature, probe: Probe) -> bool:
     data = probe.head if signature.where == "head" else probe.tail
     start = signature.offset if signature.offset >= 0 else max(0, len(data) + signature.offset)
     return data[start : start + len(signature.bytes)] == signature.bytes
+
+
+class SniffedSource(Source):
+    """A source of which `sniff` may read `SNIFFED` bytes in all."""
+
+    def __init__(self, inner: Source) -> None:
+        super().__init__(inner.name, inner.size)
+        self.filename, self._inner, self._left = inner.filename, inner, SNIFFED
+
+    def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
+        self._check(offset, len(out), what)
+        self._count(len(out))
+        self._inner.read_into(offset, out, what)
+
+    def _read(self, offset: int, length: int) -> bytes:
+        self._count(length)
+        return self._inner.read(offset, length)
+
+    def _view(self, offset: int, length: int) -> memoryview:
+        self._count(length)
+        return self._inner.view(offset, length)
+
+    def _count(self, length: int) -> None:
+        if length > self._left:
+            raise FormatError(
+                "detection reads too much of the file", file=self.name, expected=f"at most {SNIFFED} bytes",
+                found=f"{SNIFFED - self._left + length} bytes", code="plugin-bug",
+            )  # fmt: skip
+        self._left -= length
+
+
+def _denied(info: ContainerInfo, probe: Probe, source: Source, registry: Registry) -> bool:
+    """Whether a format whose signature matches looks into the file and says that it is another format."""
+    if not info.sniffs or source.is_dir or not score(info, probe):
+        return False
+    try:
+        with guarded(FormatError, f"detecting {info.id}", file=source.name):
+            return not registry.container(info.id).sniff(SniffedSource(source))
+    except SquishError as error:
+        if error.code == "plugin-bug":
+            raise
+        return True  # too damaged to be this format
 
 
 def raise_if_other(probe: Probe, source: Source, registry: Registry) -> None:

@@ -96,7 +96,7 @@ def test_a_backend_in_conflict_leaves_the_others() -> None:
     backend = api.BackendInfo(id="acme.fast", title="fast", factory="toys:Rows", preference=99)
     registry = installed(a=brings(backends=[backend]), b=brings(backends=[backend]))
     with squish.open(BOX, registry=registry) as file:
-        chain = file["dense"].chain()
+        chain = file["dense"].plan()
     assert chain.chosen.backend == "numpy"
     assert [(each.backend, each.code) for each in chain.refused if each.backend == "acme.fast"] == [
         ("acme.fast", "conflict")

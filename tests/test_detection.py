@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import array
+import io
 import json
 import os
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +254,71 @@ def test_a_refined_file_whose_plugin_is_missing_says_so() -> None:
     with squish.open(SAMPLES / "sample.uqff", registry=squish.Registry(plugins="-uqff")) as file:
         assert [(problem.severity, problem.code) for problem in file.problems] == [("warning", "not-installed")]
         assert "pip install squish-uqff" in file.problems[0].message
+
+
+def zipped(member: str, size: int = 10) -> bytes:
+    """A zip archive with one stored member."""
+    spool = io.BytesIO()
+    with zipfile.ZipFile(spool, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(member), bytes(size))
+    return spool.getvalue()
+
+
+def sniffing(**factories: str) -> Any:
+    """A registry with formats that share the signature of zip archives: name -> class of the toys."""
+    infos = [
+        squish.api.ContainerInfo(
+            id=name, title=name, factory=f"toys:{factory}", signatures=(Signature(b"PK\3\4"),), sniffs=True
+        )
+        for name, factory in factories.items()
+    ]
+    return toys.registry(toys.plugin(squish_containers=infos))
+
+
+@pytest.mark.parametrize(("member", "expected"), [("box.json", "boxes"), ("other.json", "others")])
+def test_formats_that_share_a_signature_are_told_apart_by_sniffing(member: str, expected: str) -> None:
+    assert detect(BytesSource(zipped(member)), sniffing(boxes="Sniffing", others="SniffingOther")) == expected
+
+
+def test_a_zip_archive_that_no_format_claims_is_named_as_such() -> None:
+    with pytest.raises(UnknownFormatError) as caught:
+        detect(BytesSource(zipped("data.pkl")), sniffing(boxes="Sniffing", others="SniffingOther"))
+    assert caught.value.code == "lookalike"
+
+
+def test_a_truncated_archive_is_not_claimed() -> None:
+    with pytest.raises(UnknownFormatError) as caught:
+        detect(BytesSource(zipped("box.json")[:28]), sniffing(boxes="Sniffing"))
+    assert caught.value.code == "lookalike"
+
+
+def test_a_format_that_looked_goes_before_one_that_did_not() -> None:
+    known = sniffing(boxes="Sniffing")
+    known.register(toys.plugin("more", squish_containers=[toys.container_info("any.zip", Signature(b"PK\3\4"))]))
+    assert detect(BytesSource(zipped("box.json")), known) == "boxes"
+    assert detect(BytesSource(zipped("else")), known) == "any.zip"
+
+
+def test_a_longer_signature_goes_before_sniffing() -> None:
+    known = sniffing(boxes="Sniffing")
+    longer = toys.container_info("longer", Signature(zipped("box.json")[:8]))
+    known.register(toys.plugin("more", squish_containers=[longer]))
+    assert detect(BytesSource(zipped("box.json")), known) == "longer"
+
+
+def test_sniffing_may_read_64_kib_and_no_more() -> None:
+    large = zipped("box.json", 1 << 20)
+    assert detect(BytesSource(large), sniffing(boxes="Thrifty")) == "boxes"
+    with pytest.raises(FormatError) as caught:
+        detect(BytesSource(large), sniffing(boxes="Greedy"))
+    assert (caught.value.code, caught.value.found) == ("plugin-bug", "65537 bytes")
+
+
+def test_a_bug_in_sniffing_is_a_typed_error() -> None:
+    with pytest.raises(FormatError) as caught:
+        detect(BytesSource(zipped("box.json")), sniffing(boxes="Stumbling"))
+    assert caught.value.code == "plugin-bug"
+
+
+def test_a_file_without_the_signature_imports_no_sniffer() -> None:
+    assert detect(BytesSource(EMPTY), sniffing(boxes="NoSuchClass")) == "toy.box"

@@ -9,7 +9,7 @@ import pytest
 import toys
 
 from squish_core.api import FormatError, TensorSpec
-from squish_core.testing import CodecSuite, ContainerSuite
+from squish_core.testing import ByteCodecSuite, CodecSuite, ContainerSuite
 from squish_core.testing.hostile import HostileInput
 from squish_core.testing.memory import EVERY
 
@@ -31,6 +31,22 @@ class TestBox(ContainerSuite):
             "filtered": toys.box({"dense": VALUES}, filters=("toy.xor",)),
             "big endian": toys.box({"dense": VALUES}, byteorder=">"),
         }
+
+    def values(self) -> dict[str, Any]:
+        dense = {"dense": VALUES}
+        return {"mixed": {**dense, "empty": np.zeros((0, 3), np.float32)}, "filtered": dense, "big endian": dense}
+
+    def damaged(self) -> dict[str, bytes]:
+        return {"cut short": self.samples()["mixed"][:-30], "another magic": b"BOX!" + self.samples()["mixed"][4:]}
+
+
+class TestXor(ByteCodecSuite):
+    codec, plugin = "toy.xor", "toys"
+    bomb = 1 << 24
+    test_registering_imports_no_implementation = None
+
+    def cases(self) -> dict[str, Any]:
+        return {"text": (b"weights", {}), "empty": (b"", {})}
 
 
 class TestRows(CodecSuite):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,63 @@ def test_nothing_possible_says_what_to_install() -> None:
         chosen(toys.registry(), api.Encoding(codec=api.CodecSpec("vendor.x")))
     with pytest.raises(TensorError, match="no stored encoding"):
         resolve(toys.registry(), "w", "toy.box", ())
+
+
+def third_party(preference: int = 9, **more: Any) -> Any:
+    """A registry with an installed backend of ours and one of a stranger's, which promises more."""
+    strange = toys.backend("other.fast", preference=preference, mode="delegate", moved=0)
+    points = [
+        Point("fast", toys.plugin("fast", squish_backends=[strange]), "other-fast"),
+        Point("cpu", toys.plugin("ours", squish_backends=[toys.backend("toy.ours")]), "squish-cpu"),
+    ]
+    return toys.registry(points=points, **more)
+
+
+class Point:
+    """An entry point of an installed distribution."""
+
+    def __init__(self, name: str, plugin: Any, dist: str) -> None:
+        self.name, self.load = name, lambda: plugin
+        self.dist = SimpleNamespace(name=dist, version="1")
+
+
+@pytest.mark.parametrize("policy", ["spec", "smallest", "exact", lambda ranked: ranked.offer.backend != "other.fast"])
+def test_a_third_partys_backend_ranks_after_ours(policy: Any) -> None:
+    chain = resolve(third_party(), "w", "toy.box", (DENSE,), policy=policy)
+    assert chain.others[-1].backend == "other.fast"
+
+
+def test_the_reason_says_that_a_backend_is_a_third_partys() -> None:
+    known = third_party(plugins="-cpu")
+    assert resolve(known, "w", "toy.box", (DENSE,)).because.startswith("other.fast is a third party's")
+
+
+def test_a_third_partys_backend_that_alone_can_is_taken() -> None:
+    known = toys.registry(
+        points=[Point("fast", toys.plugin("fast", squish_backends=[toys.backend("other.fast")]), "o")]
+    )
+    odd = api.Encoding(codec=api.CodecSpec("odd"))
+    assert chosen(known, odd)[0] == "other.fast"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"plugins": "+other-fast,+squish-cpu"}, {"plugins": "+fast,+cpu"}, {"prefer": {"other.fast": "other-fast"}},
+     {"plugins": "other.fast=other-fast"}],
+    ids=["allowed", "allowed by its entry point", "preferred", "preferred in the settings"],
+)  # fmt: skip
+def test_a_third_partys_backend_that_is_named_ranks_like_ours(settings: Any) -> None:
+    assert chosen(third_party(**settings))[0] == "other.fast"
+
+
+def test_a_third_partys_backend_is_taken_by_its_name() -> None:
+    assert chosen(third_party(), backend="other.fast")[0] == "other.fast"
+
+
+def test_a_backend_registered_in_the_process_ranks_like_ours() -> None:
+    known = third_party(plugins="-fast")
+    known.register(toys.plugin("mine", squish_backends=[toys.backend("other.mine", preference=9, mode="delegate")]))
+    assert chosen(known)[0] == "other.mine"
 
 
 def test_packages_that_are_not_installed_are_listed() -> None:

@@ -241,6 +241,9 @@ class Xor(api.ByteCodec):
             raise api.CodecError("another size", expected=len(out), found=len(data), code="size")
         out[:] = bytes(255 - value for value in data)
 
+    def encode(self, chunks: Any, params: Any) -> Any:
+        return (bytes(255 - value for value in chunk) for chunk in chunks)
+
 
 class Runner(api.Backend):
     """Offers for any codec, as `settings` say."""
@@ -296,3 +299,40 @@ class Unimportable:
 
     def __init__(self) -> None:
         raise ValueError("bad constructor")
+
+
+class Sniffing(Box):
+    """A box in a zip archive, known by the name of its first member."""
+
+    member = b"box.json"
+
+    def sniff(self, source: api.Source) -> bool:
+        length = int.from_bytes(source.read(26, 2, "a name's length"), "little")
+        return source.read(30, length, "a member's name") == self.member
+
+
+class SniffingOther(Sniffing):
+    """Another format in a zip archive."""
+
+    member = b"other.json"
+
+
+class Greedy(Box):
+    """Reads more than detection may."""
+
+    def sniff(self, source: api.Source) -> bool:
+        return bool(source.read(0, 1000) and source.view(0, (64 << 10) - 999))
+
+
+class Thrifty(Box):
+    """Reads just what detection may."""
+
+    def sniff(self, source: api.Source) -> bool:
+        return bool(source.read(0, 1000) and source.view(0, (64 << 10) - 1000))
+
+
+class Stumbling(Box):
+    """Its sniffing has a bug."""
+
+    def sniff(self, source: api.Source) -> bool:
+        raise KeyError("member")

@@ -19,11 +19,15 @@ LONG = 40
 
 @frozen
 class Ranked:
-    """An offer with its rank among the encodings and its backend's preference: what policies order."""
+    """An offer with its rank among the encodings and its backend's preference: what policies order.
+
+    `outside`: the backend comes from a distribution that is not Squish's own, and nothing names it.
+    """
 
     offer: Offer
     rank: int
     preference: int
+    outside: bool = False
 
     @property
     def cost(self) -> Cost:

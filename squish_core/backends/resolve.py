@@ -31,6 +31,7 @@ class Lookup(Protocol):
     def codec(self, wanted: CodecSpec) -> Codec: ...
     def missing(self, encoding: Encoding) -> Refusal | None: ...
     def absent_backends(self) -> list[Refusal]: ...
+    def is_outside(self, backend: str) -> bool: ...
 
 
 def resolve(
@@ -46,6 +47,7 @@ def resolve(
 ) -> Chain:
     """Cross encodings with backends and order the offers. SquishError with every refusal when there is none.
 
+    Backends of other distributions than Squish's own rank after those, whatever the policy, unless they are named.
     `policy` is "spec", "smallest", "exact" or a function from `Ranked` to a sort key; `backend` an id, with options
     for some: "ane:device=M1"; `op` what it is for (without one: what weights of this rank are usually for).
     """
@@ -60,17 +62,18 @@ def resolve(
     encodings = [item for item in recipes if isinstance(item, Encoding)]
     offers: list[Ranked] = []
     for implementation, preference in _available(registry, wanted, refused):
+        outside = wanted is None and registry.is_outside(implementation.id)
         for rank, encoding in enumerate(encodings):
             answer = _offer(registry, implementation, spec, encoding, op)
             if isinstance(answer, Refusal):
                 refused.append(answer)
             else:
-                offers.append(Ranked(answer, rank, preference))
+                offers.append(Ranked(answer, rank, preference, outside))
     if backend is None:
         refused += registry.absent_backends()
     if not offers:
         raise _nothing(target, encodings, refused, spec)
-    offers.sort(key=lambda ranked: (key(ranked), *ranked.tie))
+    offers.sort(key=lambda ranked: (ranked.outside, key(ranked), *ranked.tie))
     return Chain(
         target=target, container=container, chosen=offers[0].offer,
         because=_because(offers, name, key, asked=wanted is not None),
@@ -136,6 +139,8 @@ def _because(offers: Sequence[Ranked], policy: str, key: Policy, *, asked: bool)
 
 def _decided(first: Ranked, second: Ranked, policy: str, key: Policy) -> str:
     """What put an offer before another."""
+    if first.outside != second.outside:
+        return f"{second.offer.backend} is a third party's, and comes first only where it is named"
     if key(first) != key(second):
         return POLICIES[policy][1] if policy in POLICIES else f"the caller's policy ({policy})"
     mine, other = first.offer, second.offer

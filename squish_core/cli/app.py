@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_core.cli import bench, checks, extras, listings, views
+from squish_core.cli import bench, checks, extras, listings, scaffold, views
 from squish_core.cli.output import Answer, show, show_error, show_warning
 from squish_core.errors import SquishError, UsageError
 
@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
     "codecs": (listings.codecs, ("squish codecs",)),
     "backends": (listings.backends, ("squish backends",)),
     "plugins": (listings.plugins, ("squish plugins", "SQUISH_PLUGINS=-squish-gguf squish plugins")),
+    "new-plugin": (scaffold.new_plugin, ("squish new-plugin my-format", "squish new-plugin my-format --out plugins")),
     "doctor": (listings.doctor, ("squish doctor", "squish doctor models --clean")),
 }
 

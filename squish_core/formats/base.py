@@ -68,6 +68,12 @@ class Container:
         """Index of a file; reads the header only and checks everything its format demands."""
         raise NotImplementedError
 
+    def sniff(self, source: Source) -> bool:
+        """Whether a file with this format's signature is this format; reads at most 64 KiB.
+
+        Asked only where the declaration has `sniffs`."""
+        return True
+
     def recipes(self, **features: Any) -> tuple[Encoding | Refusal, ...]:
         """What a combination of the declared `features` means, ranked; no file needed.
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from squish_core.model import Problem
 
 HEAD, TAIL = 4096, 64
+SNIFFED = 64 << 10
+"""Bytes that `Container.sniff` may read."""
 LENT = (".json", ".jinja", ".txt", ".model")
 """Suffixes of the files that a folder of assets lends: what describes a model, never its weights."""
 MEMBERS = 64

@@ -22,6 +22,9 @@ PACKAGES: dict[str, dict[str, str]] = {
     "backend": {"cpu": "squish-cpu", "metal": "squish-metal", "ane": "squish-ane"},
 }  # fmt: skip
 
+DISTRIBUTIONS = frozenset({"squish-core", *(package for table in PACKAGES.values() for package in table.values())})
+"""The distributions of this repository."""
+
 # command -> package of this repository that brings it
 COMMANDS = {"cache": "squish-npydir", "edit": "squish-ztensor"}
 

@@ -32,6 +32,7 @@ class ContainerInfo:
     `features` lists the values of each flag or option that `resolve(container=..., **features)` accepts;
     `aliases` are the short names that `convert --encode` understands for this format. `options` are those of writing
     (`--to ID:key=value`), `reading` those of opening as a refinement (`--format ID:key=value`), each with what it does.
+    `sniffs`: other formats share the signature (a zip archive), and `Container.sniff` looks into the file.
     `views`: tensors may be views of one storage, so that their byte ranges overlap; elsewhere that is an error.
     """
 
@@ -48,6 +49,7 @@ class ContainerInfo:
     reading: Mapping[str, str] = field(factory=dict)
     aliases: Mapping[str, str] = field(factory=dict)
     codecs: tuple[str, ...] = ()
+    sniffs: bool = False
 
 
 @frozen(kw_only=True)

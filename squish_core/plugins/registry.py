@@ -63,6 +63,7 @@ class Registry:
         self._claims = Claims(INFOS, self.prefer)
         self._tables = self._claims.winners
         self._instances: dict[tuple[str, str, str], Any] = {}
+        self._outside: set[str] = set()
         self._lock = threading.RLock()
         from squish_core import __version__
         from squish_core.plugins import builtin
@@ -169,6 +170,11 @@ class Registry:
         """The backends that exist and are not installed."""
         names = (name for name in catalog.PACKAGES["backend"] if name not in self.backends)
         return [evolve(catalog.absent("backend", name), backend=name, why="not installed") for name in names]
+
+    def is_outside(self, backend: str) -> bool:
+        """Whether a backend is an installed third party's, named neither by `+name` in the settings nor by `prefer`."""
+        entry = self.backends.get(backend)
+        return entry is not None and entry.dist in self._outside and self.prefer.get(backend) != entry.dist
 
     def find(self, kind: str, /, **facts: Any) -> list[Entry]:
         """Entries of "container", "codec", "backend" or "encoder" whose declaration has all these values, by id.
@@ -284,6 +290,8 @@ class Registry:
             return
         try:
             self._register(point.load(), dist, version, exclusive=False)
+            if dist not in catalog.DISTRIBUTIONS and not self.settings.allow.intersection((dist, point.name)):
+                self._outside.add(dist)
         except Exception as error:  # a plugin may fail in any way at all; it must not take the others down
             self.broken.append(Broken(dist=dist, name=point.name, reason=f"{type(error).__name__}: {error}"))
 

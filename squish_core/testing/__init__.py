@@ -4,6 +4,10 @@
         container = "acme.foo"
         def samples(self):
             return {"small": b"ACME..."}
+        def values(self):
+            return {"small": {"weights": np.arange(12, dtype="f4")}}
+        def damaged(self):
+            return {"cut short": b"ACM"}
 
 Needs pytest and Hypothesis (`squish-core[testing]`).
 """
@@ -11,12 +15,15 @@ Needs pytest and Hypothesis (`squish-core[testing]`).
 from __future__ import annotations
 
 from squish_core.testing.backends import BackendSuite
+from squish_core.testing.byte_codecs import ByteCodecSuite
 from squish_core.testing.codecs import CodecSuite
 from squish_core.testing.containers import ContainerSuite
 from squish_core.testing.mutations import mutant, mutants, truncations
+from squish_core.testing.refinements import RefinementSuite
 from squish_core.testing.sources import CountingSource, memory_file
+from squish_core.testing.truth import Fingerprint
 
 __all__ = [
-    "BackendSuite", "CodecSuite", "ContainerSuite", "CountingSource", "memory_file", "mutant", "mutants",
-    "truncations",
+    "BackendSuite", "ByteCodecSuite", "CodecSuite", "ContainerSuite", "CountingSource", "Fingerprint",
+    "RefinementSuite", "memory_file", "mutant", "mutants", "truncations",
 ]  # fmt: skip

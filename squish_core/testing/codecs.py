@@ -14,7 +14,7 @@ from squish_core.codecs.regions import full, normalise, sizes, stored_panels
 from squish_core.model import CodecSpec, Encoding, TensorSpec
 from squish_core.tensor import Tensor
 from squish_core.testing.sources import memory_file
-from squish_core.testing.suite import Suite, assert_regions_equal, parametrize
+from squish_core.testing.suite import Suite, assert_regions_equal, parametrize, typed_errors_only
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,14 +43,15 @@ class CodecSuite(Suite):
         """`encode` gives the roles, dtypes and shapes of `parts`."""
         codec, spec, params, stored, _ = self._stored(case)
         declared = {role: (dtype, tuple(shape)) for role, (dtype, shape) in codec.parts(spec, params).items()}
-        assert {role: (dtypes.from_numpy(part.dtype), part.shape) for role, part in stored.items()} == declared
+        actual = {role: (dtypes.from_numpy(part.dtype), part.shape) for role, part in stored.items()}
+        assert actual == declared, f"{case}: encode() gives {actual}, parts() declares {declared}"
 
     def test_grain_is_one_step_or_none_for_each_axis(self, case: str) -> None:
         """`grain` has the tensor's rank; every step is positive."""
         codec, spec, params, *_ = self._stored(case)
         grain = codec.grain(spec, params)
-        assert len(grain) == len(spec.shape)
-        assert all(step is None or step > 0 for step in grain)
+        assert len(grain) == len(spec.shape), f"{case}: grain {grain} has {len(grain)} axes, shape is {spec.shape}"
+        assert all(step is None or step > 0 for step in grain), f"{case}: grain {grain} has a step below 1"
 
     def test_decoding_gives_the_values_within_the_bound(self, case: str) -> None:
         """Decoded values are as close to the encoded ones as `error_bound` says."""
@@ -59,16 +60,20 @@ class CodecSuite(Suite):
         codec, spec, params, stored, values = self._stored(case)
         if values is None:
             pytest.skip("a case of stored parts")
-        found, bound = _decode(codec, spec, params, stored), codec.error_bound(params)
+        actual, bound = _decode(codec, spec, params, stored), codec.error_bound(params)
         if self.entry().info.lossless or bound.kind != "bounded":  # type: ignore[union-attr]
-            kept = dtypes.to_numpy(bound.dtype) if bound.dtype else found.dtype
-            np.testing.assert_array_equal(found.astype(kept), values.astype(found.dtype).astype(kept))
+            kept = dtypes.to_numpy(bound.dtype) if bound.dtype else actual.dtype
+            expected = values.astype(actual.dtype).astype(kept)
+            wrong = int((actual.astype(kept) != expected).sum())
+            assert not wrong, f"{case}: {wrong} of {actual.size} decoded values differ; error_bound says {bound}"
             return
-        gap = found.astype(np.float64) - values.astype(np.float64)
+        gap = actual.astype(np.float64) - values.astype(np.float64)
         if bound.error is not None:
-            assert np.abs(gap).max(initial=0) <= bound.error
-        power = float(np.square(values.astype(np.float64)).sum())
-        assert float(np.square(gap).sum()) <= self.tolerance**2 * power
+            largest = float(np.abs(gap).max(initial=0))
+            assert largest <= bound.error, f"{case}: the largest error is {largest:.6g}, error_bound says {bound.error}"
+        power, noise = float(np.square(values.astype(np.float64)).sum()), float(np.square(gap).sum())
+        relative = (noise / power) ** 0.5 if power else noise
+        assert relative <= self.tolerance, f"{case}: the relative error is {relative:.6g}, tolerance {self.tolerance}"
 
     def test_panels_encode_as_the_whole(self, case: str) -> None:
         """Encoding panel after panel in the stored order gives the parts of encoding at once."""
@@ -78,9 +83,11 @@ class CodecSuite(Suite):
         if values is None or not spec.elements:
             pytest.skip("nothing to encode")
         regions = stored_panels(spec.shape, codec.encode_grain(spec, params), 4, budget=1)
-        made = [codec.encode(np.ascontiguousarray(values[region]), params) for region in regions]
+        encoded = [codec.encode(np.ascontiguousarray(values[region]), params) for region in regions]
         for role, part in stored.items():
-            assert b"".join(np.ascontiguousarray(piece[role]).tobytes() for piece in made) == part.tobytes(), role
+            joined = b"".join(np.ascontiguousarray(piece[role]).tobytes() for piece in encoded)
+            what = f"{case}: {len(encoded)} panels give other bytes for {role!r} than the whole ({len(joined)} bytes)"
+            assert joined == part.tobytes(), what
 
     def test_a_region_equals_the_slice_of_the_whole(self, case: str) -> None:
         """Decoding a region, on the grain or not, equals slicing the whole."""
@@ -104,7 +111,8 @@ class CodecSuite(Suite):
             if spec.elements:
                 codec.decode(stored, spec, params, region=full(spec.shape), out=out)
             results.append(out.tobytes())
-        assert results[0] == results[1]
+        changed = sum(a != b for a, b in zip(*results))
+        assert not changed, f"{case}: decode() leaves {changed} of {len(results[0])} bytes of `out` as they were"
 
     def test_unaligned_read_only_parts_decode_the_same(self, case: str) -> None:
         """Stored bytes at odd addresses, in memory that cannot be written, give the same values."""
@@ -115,13 +123,18 @@ class CodecSuite(Suite):
         for role, part in stored.items():
             raw = memoryview(b"\0" + part.tobytes())[1:]
             moved[role] = np.frombuffer(raw, part.dtype).reshape(part.shape) if part.size else part
-        assert _decode(codec, spec, params, moved).tobytes() == _decode(codec, spec, params, stored).tobytes()
+        with typed_errors_only(f"{case}: decoding {len(moved)} read-only parts"):
+            actual, expected = (_decode(codec, spec, params, parts) for parts in (moved, stored))
+        same = actual.tobytes() == expected.tobytes()
+        assert same, f"{case}: {_different(actual, expected)} values differ when parts lie at odd addresses"
 
     def test_stored_arrays_decode_as_arrays_in_memory(self, case: str) -> None:
         """Parts that lie in a file, read lazily, give the same values."""
         codec, spec, params, stored, _ = self._stored(case)
         tensor = self._tensor(spec, params, stored)
-        assert tensor.numpy().tobytes() == _decode(codec, spec, params, stored).tobytes()
+        actual, expected = tensor.numpy(), _decode(codec, spec, params, stored)
+        same = actual.tobytes() == expected.tobytes()
+        assert same, f"{case}: {_different(actual, expected)} values differ when parts are read from a file"
 
     def test_codes_restore_the_parts_and_the_values(self, case: str) -> None:
         """`codes` times scales gives the decoded values, and `from_codes` the stored parts back."""
@@ -131,19 +144,25 @@ class CodecSuite(Suite):
         codes = codec.codes(stored, spec, params, full(spec.shape))
         if codes is None:
             pytest.skip("this codec has no codes")
-        assert codes.shape == codes.values.shape == spec.shape
+        shapes = f"{case}: codes of shape {codes.values.shape}, stated {codes.shape}, tensor {spec.shape}"
+        assert codes.shape == codes.values.shape == spec.shape, shapes
         low, high = (-(1 << codes.bits - 1), (1 << codes.bits - 1) - 1) if codes.signed else (0, (1 << codes.bits) - 1)
-        assert not codes.values.size or (int(codes.values.min()) >= low and int(codes.values.max()) <= high)
+        least, most = (int(codes.values.min()), int(codes.values.max())) if codes.values.size else (low, high)
+        assert low <= least <= most <= high, f"{case}: codes {least} to {most}, {codes.bits} bits hold {low} to {high}"
         values = _decode(codec, spec, params, stored)
         np.testing.assert_allclose(
-            dequantised(codes), values, rtol=1e-5, atol=1e-6 * float(np.abs(values).max(initial=0))
-        )
-        made = codec.from_codes(codes, spec, params)
-        assert codec.holds(codes, spec, params) == (None if made is None else made[1])
-        if made is not None and made[1].kind == "bytes":
-            assert {role: part.tobytes() for role, part in made[0].items()} == {
-                role: part.tobytes() for role, part in stored.items()
-            }
+            dequantised(codes), values, rtol=1e-5, atol=1e-6 * float(np.abs(values).max(initial=0)),
+            err_msg=f"{case}: codes times scales are not the decoded values",
+        )  # fmt: skip
+        encoded = codec.from_codes(codes, spec, params)
+        answer, expected = codec.holds(codes, spec, params), None if encoded is None else encoded[1]
+        assert answer == expected, f"{case}: holds() says {answer}, from_codes() gives {expected}"
+        if encoded is not None and encoded[1].kind == "bytes":
+            assert set(encoded[0]) == set(stored), (
+                f"{case}: from_codes() gives {set(encoded[0])}, encode() {set(stored)}"
+            )
+            changed = [role for role, part in encoded[0].items() if part.tobytes() != stored[role].tobytes()]
+            assert not changed, f"{case}: from_codes() states equal bytes, and changes {changed}"
 
     def _stored(self, case: str) -> tuple[Codec, TensorSpec, Mapping[str, Any], dict[str, Any], Any]:
         """Codec, spec, params, stored parts, and the values that were encoded (None: parts were given)."""
@@ -153,10 +172,10 @@ class CodecSuite(Suite):
         codec = self.registry.codec(self.codec)
         if isinstance(given, Mapping):
             return codec, spec, params, dict(given), None
-        made = codec.encode(np.ascontiguousarray(given), params)
+        encoded = codec.encode(np.ascontiguousarray(given), params)
         declared = codec.parts(spec, params)
         # A panel knows only its own shape; flat parts come out flat whatever rank the declaration has.
-        stored = {role: part.reshape(declared[role][1]) if role in declared else part for role, part in made.items()}
+        stored = {role: part.reshape(declared[role][1]) if role in declared else part for role, part in encoded.items()}
         return codec, spec, params, stored, given
 
     def _tensor(self, spec: TensorSpec, params: Mapping[str, Any], stored: Mapping[str, np.ndarray]) -> Tensor:
@@ -184,7 +203,8 @@ def dequantised(codes: Codes) -> np.ndarray:
 
 def _decode(codec: Codec, spec: TensorSpec, params: Mapping[str, Any], parts: Mapping[str, Any]) -> np.ndarray:
     values = read_region(codec, parts, spec, params, full(spec.shape))
-    assert values.shape == sizes(full(spec.shape))
+    expected = sizes(full(spec.shape))
+    assert values.shape == expected, f"decoding gives shape {values.shape}, the tensor has {expected}"
     return values
 
 
@@ -199,3 +219,8 @@ def read_region(
     """Values of a region of parts in memory."""
     encoding = Encoding(codec=CodecSpec(codec.id, params))
     return BoundEncoding(codec, spec, encoding, parts).read(region, out)
+
+
+def _different(one: np.ndarray, other: np.ndarray) -> int:
+    """How many values differ; all of them where the shapes do."""
+    return int((one != other).sum()) if one.shape == other.shape else one.size

@@ -14,35 +14,39 @@ from attrs import evolve
 
 from squish_core import opening
 from squish_core.analysis.diff import changed, equal_meta
+from squish_core.analysis.verify import verify
 from squish_core.conversion.convert import convert
 from squish_core.detect import detect
 from squish_core.errors import MissingPluginError, SquishError
 from squish_core.file import File
 from squish_core.formats.validate import check_extents, spec_extents
+from squish_core.io.source import SNIFFED, BytesSource
 from squish_core.limits import DEFAULT
-from squish_core.model import Index
+from squish_core.model import Index, Part
 from squish_core.opening import read_index
 from squish_core.tensor import Tensor
 from squish_core.testing.hostile import HostileInput
+from squish_core.testing.mutations import mutants
 from squish_core.testing.sources import CountingSource, as_bytes, source_of, touched_part
 from squish_core.testing.suite import assert_regions_equal, parametrize, typed_errors_only
+from squish_core.testing.truth import GroundTruth, Sample, assert_values
 from squish_core.testing.writeback import check_conversion
 
-Sample = bytes | str | Path
 
-
-class ContainerSuite(HostileInput):
+class ContainerSuite(HostileInput, GroundTruth):
     """Checks of a file format. Set `container`, give `samples`: well-formed files that between them have
-    everything the format knows.
+    everything the format knows; `values` and `damaged` state the ground truth.
 
-    `read_ahead`: bytes that reading the header may take beyond it (a format whose header has no stated length).
-    `not_rewritten`: names of samples that cannot be written in their own format. `exact_detection`: whether the
-    bytes alone, without a name, must identify the format.
+    `read_ahead`: bytes that reading the header may take beyond it (a format whose header has no stated length);
+    one sample must hold more tensor bytes than that. `not_rewritten`: names of samples that cannot be written in
+    their own format. `exact_detection`: the bytes identify the format whatever the file is called; False where the
+    suffix is needed.
     """
 
     kind = "container"
     container: str
     read_ahead = 0
+    exact_detection = True
     not_rewritten: tuple[str, ...] = ()
 
     def samples(self) -> Mapping[str, Sample]:
@@ -50,8 +54,9 @@ class ContainerSuite(HostileInput):
         raise NotImplementedError
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
-        """Run the tests that ask for a sample once for each."""
+        """Run the tests that ask for a sample once for each, and those that ask for damage likewise."""
         parametrize(metafunc, "sample", self.samples())
+        parametrize(metafunc, "damage", self.damaged())
 
     def sample(self, name: str) -> Sample:
         """One sample."""
@@ -70,25 +75,61 @@ class ContainerSuite(HostileInput):
     def test_the_signature_identifies_the_format(self, sample: str) -> None:
         """Detection picks this format among all that are installed."""
         source = source_of(self.sample(sample))
-        base = self.entry().info.refines or self.container  # type: ignore[union-attr]
-        assert detect(source, self.registry) == base
-        assert opening.open(source, registry=self.registry).format == self.container
+        actual = detect(source, self.registry)
+        assert actual == self._base(), f"{sample}: detected as {actual!r}, expected {self._base()!r}"
+        opened = opening.open(source, registry=self.registry).format
+        assert opened == self.container, f"{sample}: opens as {opened!r}, expected {self.container!r}"
         source.close()
+
+    def test_the_bytes_identify_the_format_whatever_the_name(self, sample: str) -> None:
+        """`exact_detection`: without a name, and under the suffix of any other format."""
+        source = source_of(self.sample(sample))
+        if source.is_dir:
+            pytest.skip("a folder is detected by the names of its files")
+        if not self.exact_detection:
+            pytest.skip("exact_detection = False: this format needs its suffix")
+        data = source.read(0, source.size)
+        entries = self.registry.containers.values()
+        for suffix in sorted({"", *(suffix for entry in entries for suffix in getattr(entry.info, "suffixes", ()))}):
+            actual = detect(BytesSource(data, f"renamed{suffix}"), self.registry)
+            expected = self._base()
+            assert actual == expected, (
+                f"{sample} named 'renamed{suffix}': detected as {actual!r}, expected {expected!r}"
+            )
+
+    def test_sniffing_reads_at_most_64_kib(self, sample: str) -> None:
+        """`sniff` says yes to the sample, from few bytes, and survives damage."""
+        if not self.entry().info.sniffs:  # type: ignore[union-attr]
+            pytest.skip("the declaration has sniffs=False")
+        container, source = self.registry.container(self.container), CountingSource(source_of(self.sample(sample)))
+        assert container.sniff(source) is True, f"{sample}: sniff() does not return True"
+        read = sum(length for _, _, length in source.log)
+        assert read <= SNIFFED, f"{sample}: sniff() reads {read} bytes, the limit is {SNIFFED}"
+        data = source.inner.read(0, source.inner.size)
+        for number, damage in enumerate(mutants(data, 200, self.seed, self.header)):
+            with typed_errors_only(f"{sample}: sniff() of mutant {number}"):
+                container.sniff(BytesSource(damage))
 
     def test_the_index_pickles_and_is_stable(self, sample: str) -> None:
         """Two reads give equal Indexes, and one that was pickled is equal too."""
         first, second = (self.index(source_of(self.sample(sample))) for _ in range(2))
-        restored = pickle.loads(pickle.dumps(first))
-        assert _same_index(first, second), "two reads of one file differ"
-        assert _same_index(first, restored), "the Index does not survive pickling"
+        count = f"{sample}: Indexes of {len(first.tensors)} tensors"
+        assert _same_index(first, second), f"{count} differ between two reads of one file"
+        with typed_errors_only(f"{count}: pickling"):
+            restored = pickle.loads(pickle.dumps(first))
+        assert _same_index(first, restored), f"{count} differ after pickling"
 
     def test_the_sample_is_clean_and_verifies(self, sample: str) -> None:
-        """A deep verification finds no error."""
-        from squish_core.analysis.verify import verify
-
+        """A deep verification reports no error but those of `unreadable` tensors, and the values of all others."""
         with self.open(self.sample(sample)) as file:
-            report = verify(file, deep=True)
-        assert report.ok, report.problems
+            report, readable = verify(file, deep=True), sum(1 for _ in _readable(file))
+        names = set(self.unreadable().get(sample, ()))
+        errors = [problem for problem in report.problems if problem.severity == "error"]
+        unexpected = [problem for problem in errors if problem.where not in names]
+        assert not unexpected, f"{sample}: verify reports {len(unexpected)} errors, the first: {unexpected[0]}"
+        unreported = names - {problem.where for problem in errors}
+        assert not unreported, f"{sample}: verify reports {len(errors)} errors, none for {sorted(unreported)}"
+        assert report.decoded >= readable, f"{sample}: verify decodes {report.decoded} tensors, {readable} can be read"
 
     def test_parts_lie_in_the_file_and_are_disjoint_or_identical(self, sample: str) -> None:
         """Every byte range is inside its file, as long as its array unless filtered; only declared views overlap."""
@@ -97,10 +138,11 @@ class ContainerSuite(HostileInput):
         aliases = "views" if self.entry().info.views else "accept"  # type: ignore[union-attr]
         check_extents(extents, index.files, aliases=aliases)
         for name, spec in index.tensors.items():
-            assert spec.name == name
+            assert spec.name == name, f"the tensor listed as {name!r} calls itself {spec.name!r}"
             for encoding in spec.encodings:
                 for role, part in encoding.parts.items():
-                    assert part.filters or part.stored == part.nbytes, f"{name}/{role}"
+                    size = f"{part.stored} bytes stored, {part.dtype}{list(part.shape)} takes {part.nbytes}"
+                    assert part.filters or part.stored == part.nbytes, f"{name}/{role}: {size}"
 
     def test_parts_are_those_that_the_codec_declares(self, sample: str) -> None:
         """Roles, dtypes and shapes are those of `Codec.parts`, for the codecs that are installed."""
@@ -109,8 +151,9 @@ class ContainerSuite(HostileInput):
             for encoding in spec.encodings:
                 if self.registry.missing(encoding) is None:
                     declared = self.registry.codec(encoding.codec).parts(spec, encoding.codec.params)
-                    found = {role: (part.dtype, part.shape) for role, part in encoding.parts.items()}
-                    assert found == {role: (dtype, tuple(shape)) for role, (dtype, shape) in declared.items()}, name
+                    actual = {role: (part.dtype, part.shape) for role, part in encoding.parts.items()}
+                    expected = {role: (dtype, tuple(shape)) for role, (dtype, shape) in declared.items()}
+                    assert actual == expected, f"{name}: parts are {actual}, {encoding.codec} declares {expected}"
 
     # Laziness
 
@@ -121,11 +164,23 @@ class ContainerSuite(HostileInput):
         log = list(source.log)
         over = {}
         for name, spec in index.tensors.items():
-            parts = [part for encoding in spec.encodings for part in encoding.parts.values()]
-            read = sum(touched_part(log, index, part) for part in (*parts, *spec.extras.values()))
+            read = sum(touched_part(log, index, part) for part in _parts(index, name))
             if read > (64 if spec.elements <= 1 else 0):
                 over[name] = read
-        assert sum(over.values()) <= self.read_ahead, f"tensor bytes read at open: {over}"
+        total = sum(over.values())
+        allowed = self.read_ahead
+        assert total <= allowed, f"{sample}: opening reads {total} tensor bytes, {allowed} are allowed: {over}"
+
+    def test_a_sample_is_larger_than_what_may_be_read_ahead(self) -> None:
+        """Otherwise a reader that reads everything at open would pass."""
+        sizes = {}
+        for sample in self.samples():
+            index = self.index(source_of(self.sample(sample)))
+            names = [name for name, spec in index.tensors.items() if spec.elements > 1]
+            sizes[sample] = sum(part.stored for name in names for part in _parts(index, name))
+        largest = max(sizes.values(), default=0)
+        hint = "add a larger sample, or lower read_ahead"
+        assert largest > self.read_ahead, f"tensor bytes are {sizes}, read_ahead is {self.read_ahead}: {hint}"
 
     def test_a_row_reads_only_its_bytes(self, sample: str) -> None:
         """`t[row]` reads the row's share of each part, up to the codec's grain."""
@@ -144,7 +199,7 @@ class ContainerSuite(HostileInput):
                 divisible = not part.filters and part.shape and part.nbytes * wide % rows == 0
                 most = part.nbytes * wide // rows if divisible else part.stored
                 read = touched_part(source.log, tensor.file.index, part)
-                assert read <= most, f"{tensor.name}/{role}: {read} bytes for one row, expected at most {most}"
+                assert read <= most, f"{sample}: {tensor.name}/{role}: one row reads {read} bytes, at most {most}"
 
     # Values
 
@@ -159,17 +214,37 @@ class ContainerSuite(HostileInput):
         """Names, order, part bytes, metadata and assets survive; the dry run predicted the size."""
         file, target = self._rewritable(sample), tmp_path / "copy"
         planned = convert(file, target, self.container, dry_run=True)
-        assert not target.exists()
-        made = convert(file, target, self.container)
-        assert planned.size in (None, made.size), "the dry run predicted another size"
+        assert not target.exists(), f"{sample}: the dry run wrote {target.name}"
+        result = convert(file, target, self.container)
+        size = f"the dry run predicts {planned.size} bytes, {result.size} were written"
+        assert planned.size in (None, result.size), f"{sample}: {size}"
         with self.open(target) as copy:
-            assert list(copy) == list(file)
-            assert {step.written for step in made.steps} <= set(copy), "the report names tensors that are not there"
+            names = f"{len(copy)} tensors are {list(copy)}, expected {len(file)}: {list(file)}"
+            assert list(copy) == list(file), f"{sample}: {names}"
+            absent = {step.written for step in result.steps} - set(copy)
+            assert not absent, f"{sample}: the report names {len(absent)} tensors that are not there: {sorted(absent)}"
             for name in file:
                 _assert_same_tensor(file[name], copy[name])
-            assert not changed(file.index.meta, copy.index.meta, equal_meta)
-            assert list(copy.index.meta) == list(file.index.meta)
-            assert not changed(file.assets, copy.assets, lambda a, b: as_bytes(a) == as_bytes(b))
+            changes = changed(file.index.meta, copy.index.meta, equal_meta)
+            assert not changes, f"{sample}: metadata changed: {changes}"
+            keys = [list(each.index.meta) for each in (copy, file)]
+            assert keys[0] == keys[1], f"{sample}: metadata keys are {keys[0]}, expected {keys[1]}"
+            changes = changed(file.assets, copy.assets, lambda a, b: as_bytes(a) == as_bytes(b))
+            assert not changes, f"{sample}: assets changed: {changes}"
+
+    def test_what_was_written_verifies_and_opens_again(self, sample: str, tmp_path: Path) -> None:
+        """The copy is detected, opens twice with one Index, verifies deeply, and has the values of the sample."""
+        file, target = self._rewritable(sample), tmp_path / f"copy{(*self.entry().info.suffixes, '')[0]}"  # type: ignore[union-attr]
+        convert(file, target, self.container)
+        report = verify(target, deep=True, registry=self.registry)
+        assert report.format == self.container, f"{sample}: the copy opens as {report.format!r}"
+        errors = [problem for problem in report.problems if problem.severity == "error"]
+        assert not errors, f"{sample}: the copy has {len(errors)} errors, the first: {errors[0]}"
+        first, second = (self.index(source_of(target)) for _ in range(2))
+        assert _same_index(first, second), f"{sample}: two reads of the copy differ"
+        with opening.open(target, registry=self.registry) as copy:
+            for tensor in _readable(file):
+                assert_values(copy[tensor.name].numpy(), tensor.numpy(), 0, f"{sample}: {tensor.name} in the copy")
 
     def test_what_is_written_verifies_and_is_what_the_report_states(self, sample: str, tmp_path: Path) -> None:
         """A deep verification, the values and `diff` agree with the exactness of every step."""
@@ -180,7 +255,9 @@ class ContainerSuite(HostileInput):
         file = self._rewritable(sample)
         for name in ("one", "two"):
             convert(file, tmp_path / name, self.container)
-        assert _contents(tmp_path / "one") == _contents(tmp_path / "two")
+        one, two = (_contents(tmp_path / name) for name in ("one", "two"))
+        changed = sorted(name for name in {*one, *two} if one.get(name) != two.get(name))
+        assert not changed, f"{sample}: two writes differ in {len(changed)} of {len(one)} files: {changed}"
 
     def test_an_interrupted_write_leaves_the_old_file(self, sample: str, tmp_path: Path) -> None:
         """When writing fails there is the old file, or nothing, and no debris."""
@@ -192,9 +269,15 @@ class ContainerSuite(HostileInput):
         def fail(name: str, done: int, total: int | None) -> None:
             raise OSError("no space left on device")
 
-        with pytest.raises(SquishError):
+        refused: SquishError | None = None
+        try:
             convert(file, target, self.container, progress=fail)
-        assert _contents(tmp_path) == ({"target": b"old"} if target.exists() else {})
+        except SquishError as error:
+            refused = error
+        left = _contents(tmp_path)
+        assert refused, f"{sample}: a full disk at the first byte is no error; {len(left)} files were written"
+        sizes = {name: len(data) for name, data in left.items()}
+        assert left == ({"target": b"old"} if target.exists() else {}), f"{sample}: the failed write left {sizes}"
 
     # Recipes
 
@@ -203,11 +286,16 @@ class ContainerSuite(HostileInput):
         features = self.entry().info.features  # type: ignore[union-attr]
         choices = [(name, value) for name, values in features.items() for value in values]
         for picked in (*((one,) for one in choices), *combinations(choices, 2)):
-            asked: dict[str, Any] = {}
+            query: dict[str, Any] = {}
             for name, value in picked:
-                asked[name] = {asked[name], value} if name in asked else value
-            with typed_errors_only(f"resolve({asked})"):
-                assert self.registry.resolve(container=self.container, **asked).explain()
+                query[name] = {query[name], value} if name in query else value
+            with typed_errors_only(f"resolve({query})"):
+                text = self.registry.resolve(container=self.container, **query).explain()
+                assert text, f"resolve({query}) explains itself in {len(text)} characters"
+
+    def _base(self) -> str:
+        """What detection answers: the format, or the one that it refines."""
+        return str(self.entry().info.refines or self.container)  # type: ignore[union-attr]
 
     def _rewritable(self, sample: str) -> File:
         if not self.entry().info.can_write:  # type: ignore[union-attr]
@@ -215,6 +303,13 @@ class ContainerSuite(HostileInput):
         if sample in self.not_rewritten:
             pytest.skip("declared as not writable")
         return self.open(self.sample(sample)).originals()  # as `convert` starts
+
+
+def _parts(index: Index, name: str) -> list[Part]:
+    """All stored parts of a tensor."""
+    spec = index.tensors[name]
+    stored = [encoding.parts for encoding in spec.encodings]
+    return [part for parts in (*stored, spec.extras) for part in parts.values()]
 
 
 def _readable(file: File) -> Iterator[Tensor]:
@@ -235,16 +330,17 @@ def _same_index(one: Index, other: Index) -> bool:
 
 
 def _assert_same_tensor(one: Tensor, other: Tensor) -> None:
-    assert (one.name, one.shape, one.dtype, one.codec) == (other.name, other.shape, other.dtype, other.codec)
+    declared = [(each.name, each.shape, each.dtype, each.codec) for each in (one, other)]
+    assert declared[0] == declared[1], f"{one.name}: the copy declares {declared[1]}, expected {declared[0]}"
     for role, buffer in one.parts(one.spec.encodings[0]).items():
         if role in one.spec.encodings[0].parts:
-            found = other.parts(other.spec.encodings[0])[role]
-            assert as_bytes(found) == as_bytes(buffer), f"{one.name}/{role}"
+            stored, copied = as_bytes(buffer), as_bytes(other.parts(other.spec.encodings[0])[role])
+            assert copied == stored, f"{one.name}/{role}: the copy's {len(copied)} bytes are not the {len(stored)} read"
 
 
 def _contents(path: Path) -> dict[str, bytes]:
     """Bytes of a file, or of all files below a folder, by relative name."""
     if path.is_file():
         return {"": path.read_bytes()}
-    found = [Path(root) / name for root, _, names in os.walk(path) for name in names]
-    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(found)}
+    files = [Path(root) / name for root, _, names in os.walk(path) for name in names]
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(files)}

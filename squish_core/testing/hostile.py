@@ -86,14 +86,14 @@ def probe(file: File) -> None:
     for name in islice(file, 1000):
         tensor = file[name]
         shown = (tensor.shape, tensor.dtype, tensor.codec, tensor.nbytes, tensor.bits_per_weight)
-        assert shown
+        assert shown, f"{name!r} shows {len(shown)} facts"
         if tensor.spec.elements <= SMALL and sum(part.stored for part in _parts(tensor)) <= SMALL:
             with typed_errors_only(f"decoding {name!r}"):
                 tensor.numpy()
     for name in file.assets:
         if file.index.assets[name].nbytes <= SMALL:
             file.assets[name]
-    assert file.meta is not None
+    assert file.meta is not None, f"the metadata of {len(file)} tensors are None"
 
 
 def _parts(tensor: Any) -> list[Any]:

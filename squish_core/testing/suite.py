@@ -31,8 +31,9 @@ import importlib, json, sys
 from squish_core.plugins.registry import Registry
 name, dist = sys.argv[1:]
 extra = [importlib.import_module(name)] if name else []
-known = Registry("", extra=extra, entry_points=list) if name else Registry(f"+{dist}")
-shown = [entry.to_dict() for table in (known.containers, known.codecs, known.backends) for entry in table.values()]
+registry = Registry("", extra=extra, entry_points=list) if name else Registry(f"+{dist}")
+tables = (registry.containers, registry.codecs, registry.backends)
+shown = [entry.to_dict() for table in tables for entry in table.values()]
 print(json.dumps([len(shown), sorted(sys.modules)]))
 """
 
@@ -48,16 +49,16 @@ class Suite:
         """The registry under test: everything installed, and `plugin`."""
         return _with(self.plugin) if self.plugin else installed()
 
-    def wanted(self) -> str:
+    def plugin_id(self) -> str:
         """The id under test."""
         return str(getattr(self, self.kind))
 
     def entry(self) -> Entry:
         """The declaration under test."""
         table: dict[str, Entry] = getattr(self.registry, f"{self.kind}s")
-        if self.wanted() not in table:
-            pytest.fail(f"{self.kind} {self.wanted()!r} is not registered; broken plugins: {self.registry.broken}")
-        return table[self.wanted()]
+        if self.plugin_id() not in table:
+            pytest.fail(f"{self.kind} {self.plugin_id()!r} is not registered; broken plugins: {self.registry.broken}")
+        return table[self.plugin_id()]
 
     def test_registering_imports_no_implementation(self) -> None:
         """Listing plugins costs the register modules only: no numpy, no implementation."""
@@ -65,17 +66,19 @@ class Suite:
         command = [sys.executable, "-c", _LISTING, self.plugin, entry.dist]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, f"listing plugins in a process of its own exits {done.returncode}: {done.stderr}"
         _, modules = json.loads(done.stdout)
         implementation = entry.info.factory.partition(":")[0]
         heavy = sorted({implementation, *HEAVY}.intersection(modules))
-        assert not heavy, f"registering {self.wanted()} imports {', '.join(heavy)}"
+        assert not heavy, f"registering {self.plugin_id()} imports {', '.join(heavy)}"
 
     def test_the_declaration_is_plain_data(self) -> None:
         """The declaration turns into JSON and its implementation can be imported."""
-        json.dumps(self.entry().to_dict())
-        implementation = getattr(self.registry, self.kind)(self.wanted())
-        assert implementation.id == self.wanted()
+        facts = self.entry().to_dict()
+        with typed_errors_only(f"{len(facts)} facts of {self.plugin_id()} as JSON"):
+            json.dumps(facts)
+        implementation = getattr(self.registry, self.kind)(self.plugin_id())
+        assert implementation.id == self.plugin_id(), f"{self.plugin_id()!r} is imported as {implementation.id!r}"
 
 
 @contextmanager
@@ -103,19 +106,20 @@ def assert_regions_equal(
 ) -> None:
     """`read(key)` equals `whole[key]`, bit for bit, for any basic index."""
 
-    @settings(max_examples=15, derandomize=True, database=None, deadline=None)
+    @settings(max_examples=15, derandomize=True, database=None, deadline=None, report_multiple_bugs=False)
     @given(basic_indices(shape, allow_newaxis=False))
     def check(key: Any) -> None:
-        found, wanted = read(key), whole[key]
-        assert found.shape == wanted.shape, f"{what}: [{key}]"
-        assert found.tobytes() == wanted.tobytes(), f"{what}: [{key}]"
+        actual, expected = read(key), whole[key]
+        assert actual.shape == expected.shape, f"{what}: [{key}] has shape {actual.shape}, expected {expected.shape}"
+        different = int((actual != expected).sum())
+        assert actual.tobytes() == expected.tobytes(), f"{what}: [{key}]: {different} of {actual.size} values differ"
 
     check()
 
 
 @cache
 def _with(plugin: str) -> Registry:
-    made, module = Registry(), importlib.import_module(plugin)
-    if not made.manager.is_registered(module):  # it may be installed by now
-        made.register(module)
-    return made
+    registry, module = Registry(), importlib.import_module(plugin)
+    if not registry.manager.is_registered(module):  # it may be installed by now
+        registry.register(module)
+    return registry

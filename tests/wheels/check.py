@@ -193,6 +193,12 @@ def check_example(work: Path) -> None:
     python = environment(work / "env-example", ["acme-format[test]"], wheels)
     pytest(python, folder, "not fuzz", "-c", "pyproject.toml")
     print("squish-core + acme-format: fine", flush=True)
+    python = environment(work / "env-new-plugin", ["squish-core[cli]"], wheels)
+    run(python.with_name("squish"), "new-plugin", "zeta-format", "--out", work)
+    folder = work / "zeta-format"
+    wheels |= build({"zeta-format": folder}, work / "new-plugin")
+    pytest(environment(work / "env-zeta", ["zeta-format[test]"], wheels), folder, "not fuzz", "-c", "pyproject.toml")
+    print("squish-core + a plugin that it wrote: fine", flush=True)
 
 
 def main(plugins: list[str]) -> None:

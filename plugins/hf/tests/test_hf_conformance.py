@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from squish_core.testing import ContainerSuite
+from squish_core.testing import Fingerprint, RefinementSuite
 
 DATA = Path(__file__).with_name("data")
+EXPECTED = json.loads((DATA / "expected.json").read_text())
 
 
-class Checkpoints(ContainerSuite):
+class Checkpoints(RefinementSuite):
     """Folders. Writing asks for a method, and is in test_hf_writing."""
 
     container = "hf"
@@ -20,6 +23,20 @@ class Checkpoints(ContainerSuite):
     @property
     def not_rewritten(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple(self.samples())
+
+    def values(self) -> Mapping[str, Mapping[str, Fingerprint]]:
+        """What the package that defines the method decodes."""
+        return {
+            sample: {name: Fingerprint(tuple(shape), digest) for name, (shape, digest) in EXPECTED[sample].items()}
+            for sample in self.samples()
+        }
+
+    def damaged(self) -> Mapping[str, Path]:
+        names = ("h02_no_scale_ct", "h02_no_scale_gptq", "h06_scale_shape_fp8", "h07_shard_lacks_scales")
+        return {name: DATA / "malformed" / name for name in names}
+
+    def undeclared(self) -> Mapping[str, bytes]:
+        return {"the tensors without their config": (DATA / "gptq-v1_w4_g128_sym" / "model.safetensors").read_bytes()}
 
 
 class TestHuggingFace(Checkpoints):

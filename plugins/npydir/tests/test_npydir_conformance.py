@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from functools import cache as once
 from pathlib import Path
@@ -35,11 +36,31 @@ def with_panels() -> Path:
     return folder
 
 
+@once
+def damaged(how: str) -> Path:
+    folder = Path(tempfile.mkdtemp()) / "m"
+    shutil.copytree(small(), folder)
+    array = folder / "tensors" / "a__q.npy"
+    array.unlink() if how == "missing" else array.write_bytes(array.read_bytes()[:-5])
+    return folder
+
+
 class TestNpyDir(ContainerSuite):
     container = "npydir"
 
     def samples(self) -> dict[str, Path]:
         return {"small": small(), "panels": with_panels()}
+
+    def values(self) -> dict[str, Any]:
+        files = int8()
+        ones = np.ones((3, 5), np.float16)
+        return {
+            "small": {"a": files["q"] * files["s"][:, None], "norm": ones, "scalar": np.ones((), np.float16)},
+            "panels": {"norm": np.ones(8, np.float16)},
+        }
+
+    def damaged(self) -> dict[str, Path]:
+        return {"an array is missing": damaged("missing"), "an array is cut short": damaged("cut")}
 
 
 class TestSqint2(CodecSuite):

@@ -7,6 +7,7 @@ import io
 import random
 import sys
 import zipfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from squish_core.api import TensorSpec
 from squish_core.testing import CodecSuite, ContainerSuite
 
 
-def _samples(sq: Any) -> dict[str, bytes]:
+def _samples(sq: Any) -> dict[str, tuple[bytes, dict[str, np.ndarray]]]:
+    """Sample -> the file, and the values of tensors by name."""
     rng = random.Random(1)
     spool = io.BytesIO()
     with zipfile.ZipFile(spool, "w") as archive:
@@ -28,24 +30,44 @@ def _samples(sq: Any) -> dict[str, bytes]:
     ]  # fmt: skip
     masked = [sq.int4(rng, 8, 8, 4, keep=[1, 0, 0, 1]), sq.npcl(rng, (8, 8), keep=[0, 1, 1, 1]), sq.npcl(rng, (8,))]
     outside = [sq.npcl(rng, (10, 4), name="embed")]
-    return {
+    large = [sq.npcl(rng, (64, 64), name="model.layers.0.a"), sq.int4(rng, 64, 64, name="model.layers.0.b")]
+    files = {
         "mixed": sq.build([mixed], outside, names=True),
         "masked": sq.build([masked], side=4),
         "draft": sq.build([[sq.int4(rng, 4, 4)]], draft=[[sq.int4(rng, 4, 4, 4)]]),
         "coreml": sq.build([[sq.npcl(rng, (4, 4))]], archive=spool.getvalue()),
         "plain": sq.build([[sq.int4(rng, 3, 5)], [], [sq.npcl(rng, ())]]),
+        "large": sq.build([large], names=True),
     }
+    values = {
+        "mixed": {tensor.name: tensor.values() for tensor in (*mixed, *outside)},
+        "large": {tensor.name: tensor.values() for tensor in large},
+    }
+    return {name: (data, values.get(name, {})) for name, data in files.items()}
 
 
 class TestSquizd(ContainerSuite):
     container = "squizd"
     read_ahead = 2048  # table entries and masks are read at open: ids, tensor-level pairs, sums of the header
-    made: dict[str, bytes] | None = None
 
     def samples(self) -> dict[str, bytes]:
-        if TestSquizd.made is None:
-            TestSquizd.made = _samples(_builder())
-        return TestSquizd.made
+        return {name: data for name, (data, _) in _built().items()}
+
+    def values(self) -> dict[str, Any]:
+        return {name: values for name, (_, values) in _built().items() if values}
+
+    def damaged(self) -> dict[str, bytes]:
+        whole = self.samples()["mixed"]
+        return {
+            "cut": whole[: len(whole) // 2],
+            "another magic": b"SQZE" + whole[4:],
+            "a block of another kind": whole.replace(b"TCAW", b"TCAX"),
+        }
+
+
+@cache
+def _built() -> dict[str, tuple[bytes, dict[str, np.ndarray]]]:
+    return _samples(_builder())
 
 
 def _builder() -> Any:

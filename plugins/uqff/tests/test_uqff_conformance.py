@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,34 @@ import numpy as np
 
 import squish_core as squish
 from squish_core.api import TensorSpec, open_source
-from squish_core.testing import CodecSuite, ContainerSuite, CountingSource
+from squish_core.testing import CodecSuite, CountingSource, Fingerprint, RefinementSuite
 
 DATA = Path(__file__).with_name("data")
+EXPECTED = json.loads((DATA / "expected.json").read_text())
 
 
-class Written(ContainerSuite):
+class Written(RefinementSuite):
     """UQFF is written as a folder with a report of its own: what Squish wrote is what comes back the same."""
 
     container = "uqff"
+
+    def values(self) -> dict[str, dict[str, Fingerprint]]:
+        """What mistral.rs computes with."""
+        values = {}
+        for sample, path in self.samples().items():
+            with self.open(path) as file:
+                values[sample] = {
+                    stored if stored in file else layer: Fingerprint(tuple(shape), digest)
+                    for stored, (layer, shape, digest) in EXPECTED[path.parent.name].items()
+                }
+        return values
+
+    def damaged(self) -> dict[str, bytes]:
+        whole = (DATA / "1.2.0-q8_0" / "q8_0-0.uqff").read_bytes()
+        return {"cut in the values": whole[:-100]}
+
+    def undeclared(self) -> dict[str, Path]:
+        return {"the norms": DATA / "0.1.3-hqq4" / "residual.safetensors"}
 
     def test_converting_to_itself_keeps_everything(self, sample: str, tmp_path: Path) -> None:
         """All files of the folder, byte for byte; the dry run predicted the size."""
@@ -40,6 +60,8 @@ class TestUqff(Written):
 
 class TestHqqFiles(Written):
     """HQQ: a group is a column of 64 pieces of the tensor, so a row needs the scales of many groups."""
+
+    lost = tuple(f"model.layers.0.self_attn.{name}_proj.weight.shape" for name in "kv")  # became the shapes
 
     def samples(self) -> dict[str, Path]:
         return {name: DATA / name for name in ("1.2.0-hqq3-gs40/hqq3-gs40-0.uqff",)}

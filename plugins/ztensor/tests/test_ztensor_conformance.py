@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import cbor2
 import numpy as np
+import zstandard
 
 from squish_core.formats.metadata import dump_meta
 from squish_core.model import Typed
-from squish_core.testing import ContainerSuite
+from squish_core.testing import ByteCodecSuite, ContainerSuite
 
 DATA = Path(__file__).with_name("data")
 
@@ -54,3 +56,45 @@ class TestZtensor(ContainerSuite):
             "v2_zstd_seekable",
         )  # fmt: skip
         return {**{name: DATA / f"{name}.zt" for name in names}, "everything": everything()}
+
+    def values(self) -> dict[str, dict[str, np.ndarray]]:
+        raw = np.arange(72, dtype=np.uint8).reshape(2, 2, 18)  # Q4_0: an f16 scale, 32 codes of 4 bits less 8
+        codes = np.concatenate([raw[..., 2:] & 15, raw[..., 2:] >> 4], axis=-1).astype(np.float32) - 8
+        blocks = (codes * raw[..., :2].copy().view("<f2").astype(np.float32)).reshape(2, 64)
+        weight = np.arange(4, dtype=np.float32)
+        empty, flag = np.zeros((0, 3), np.int64), np.array(True)
+        blocks = {"blocks": blocks} if "ggml.q4_0" in self.registry.codecs else {}  # squish-ggml decodes them
+        return {
+            "everything": {
+                **blocks, "weight": weight, "weight.tied": weight, "empty": empty, "flag": flag,
+            }
+        }  # fmt: skip
+
+    def damaged(self) -> dict[str, bytes]:
+        whole, weight = everything(), np.arange(4, dtype="<f4").tobytes()
+        return {
+            "a flipped value": whole.replace(weight, weight[::-1]),
+            "cut at the end": whole[:-8],
+            "another magic": b"ZTEN9999" + whole[8:],
+            "a manifest of another length": whole[:-16] + (1 << 40).to_bytes(8, "little") + whole[-8:],
+        }
+
+
+class TestZstdSeekable(ByteCodecSuite):
+    codec = "zt.zstd-seekable"
+
+    def cases(self) -> dict[str, tuple[bytes, dict[str, int]]]:
+        noise = np.random.default_rng(0).bytes(3000)
+        cases = {"text": b"weights " * 500, "noise": noise, "three frames": noise[:250], "empty": b""}
+        return {name: (content, {}) for name, content in cases.items()}
+
+    def stored(self, case: str) -> bytes:
+        """Squish writes frames of 4 MiB; those of 100 bytes are put together by hand."""
+        if case != "three frames":
+            return super().stored(case)
+        content, _ = self.cases()[case]
+        pieces = [content[at : at + 100] for at in range(0, len(content), 100)]
+        frames = [zstandard.ZstdCompressor(write_checksum=True).compress(piece) for piece in pieces]
+        table = b"".join(struct.pack("<II", len(frame), len(piece)) for frame, piece in zip(frames, pieces))
+        head = struct.pack("<II", 0x184D2A5E, len(table) + 9)
+        return b"".join(frames) + head + table + struct.pack("<IBI", len(frames), 0, 0x8F92EAB1)

@@ -1,4 +1,4 @@
-"""Declares the ACME container, codec and backend; imports no implementation."""
+"""Declares the ACME formats, codecs and backend; imports no implementation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from squish_core.api import BackendInfo, CodecInfo, ContainerInfo, Signature, ho
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
-    """The container of this plugin."""
+    """The container of this plugin, and the refinement of it."""
     return [
         ContainerInfo(
             id="acme.foo",
@@ -16,14 +16,22 @@ def squish_containers() -> list[ContainerInfo]:
             suffixes=(".acme",),
             signatures=(Signature(b"ACME"),),
             can_write=True,
-        )
+        ),
+        ContainerInfo(
+            id="acme.pairs", title="ACME foo with int8 rows", factory="acme_format.pairs:Pairs", refines="acme.foo"
+        ),
     ]
 
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The codec of this plugin."""
-    return [CodecInfo(id="acme.rows", title="ACME int8 rows", factory="acme_format.codec:Rows")]
+    """The codecs of this plugin: one for tensors, one for bytes."""
+    return [
+        CodecInfo(id="acme.rows", title="ACME int8 rows", factory="acme_format.codec:Rows"),
+        CodecInfo(
+            id="acme.runs", title="ACME run lengths", factory="acme_format.runs:Runs", kind="bytes", lossless=True
+        ),
+    ]
 
 
 @hookimpl

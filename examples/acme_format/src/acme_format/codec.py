@@ -23,7 +23,8 @@ class Rows(api.Codec):
     def decode(
         self, parts: api.Parts, spec: api.TensorSpec, params: api.Params, *, region: api.Region, out: np.ndarray
     ) -> None:
-        np.multiply(parts["codes"][region], parts["scale"][region[0]][:, None], out=out)
+        with np.errstate(over="ignore", invalid="ignore"):  # a damaged scale is a value like any other
+            np.multiply(parts["codes"][region], parts["scale"][region[0]][:, None], out=out)
 
     def encode(
         self, panel: np.ndarray, params: api.Params, *, stats: Mapping[str, np.ndarray] | None = None

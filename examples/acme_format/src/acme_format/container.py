@@ -1,4 +1,4 @@
-"""ACME: magic, u32 count, one record a tensor, then raw values; integers are little-endian.
+"""ACME: magic, u32 count, one record a tensor, raw values, one u32 CRC-32C a tensor; integers are little-endian.
 
 A record is u16 length of the name, u8 dtype, u8 rank, the name in UTF-8, u64 for each dimension, u64 offset.
 """
@@ -24,7 +24,8 @@ class Foo(api.Container):
         if (magic := source.read(0, 4, "the magic")) != MAGIC:
             raise api.FormatError("is not an ACME file", offset=0, expected=MAGIC, found=magic, code="magic")
         (count,) = struct.unpack("<I", source.read(4, 4, "the tensor count"))
-        for _ in range(count):
+        checksums = source.read(max(8, source.size - 4 * count), 4 * count, "the checksums")
+        for (checksum,) in struct.iter_unpack("<I", checksums):
             length, code, rank = struct.unpack("<HBB", source.read(at, 4, "a tensor record"))
             raw = source.read(at + 4, length + 8 * rank + 8, "a tensor record")
             name = api.check_name(text(raw[:length], at + 4), limits, offset=at + 4)
@@ -33,12 +34,20 @@ class Foo(api.Container):
                 what = "appears twice" if name in tensors else "has an unknown dtype"
                 raise api.FormatError(f"a tensor {what}", tensor=name, offset=at, found=code, code="record")
             segment = api.Segment(0, offset, dtypes.nbytes(DTYPES[code], api.check_shape(shape, limits, tensor=name)))
-            part = api.Part(dtype=DTYPES[code], shape=tuple(shape), segments=(segment,))
+            digest = f"crc32c:{checksum:08x}"
+            part = api.Part(dtype=DTYPES[code], shape=tuple(shape), segments=(segment,), digest=digest)
             stored = (api.Encoding(codec=api.DENSE, parts={"data": part}),)
             tensors[name] = api.TensorSpec(name=name, shape=part.shape, dtype=part.dtype, encodings=stored)
             at += 4 + len(raw)
         files = (api.FileRef(source.filename, source.size),)
         return api.Index(format="acme.foo", version="1", files=files, tensors=tensors)
+
+    def verify(self, index: api.Index, source: api.Source, limits: api.Limits) -> list[api.Problem]:
+        used = len(header(list(index.tensors.values()))) + sum(nbytes(spec) + 4 for spec in index.tensors.values())
+        if source.size == used:
+            return []
+        message = f"the file has {source.size} bytes, its tensors account for {used}"
+        return [api.Problem(code="size", severity="warning", where="file", message=message)]
 
     def accepts(self, spec: api.TensorSpec, encoding: api.Encoding, options: api.Options) -> api.Encoding | api.Refusal:
         if encoding.codec.id != "dense" or spec.dtype not in DTYPES:
@@ -53,7 +62,7 @@ class Foo(api.Container):
         options: api.Options,
     ) -> api.Layout:
         dropped = (*api.dropped_metadata(meta), *api.dropped_assets(assets))
-        return api.Layout(size=len(header(specs)) + sum(map(nbytes, specs)), dropped=dropped)
+        return api.Layout(size=len(header(specs)) + sum(nbytes(spec) + 4 for spec in specs), dropped=dropped)
 
     def write(
         self,
@@ -64,8 +73,14 @@ class Foo(api.Container):
         options: api.Options,
     ) -> None:
         sink.write(header([tensor.spec for tensor in tensors]))
+        checksums = b""
         for tensor in tensors:
-            tensor.parts["data"].write_to(sink)
+            digest = api.Digest("crc32c")
+            for chunk in tensor.parts["data"].chunks():
+                sink.write(chunk)
+                digest.update(chunk)
+            checksums += int(str(digest).partition(":")[2], 16).to_bytes(4, "little")
+        sink.write(checksums)
 
 
 def text(raw: bytes, offset: int) -> str:

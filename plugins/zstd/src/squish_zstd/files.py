@@ -172,6 +172,10 @@ def packing(write: Callable[[bytes], object]) -> Iterator[Callable[[Any], None]]
     with ThreadPoolExecutor(WORKERS) as pool:
         yield take
         submit(len(held), 0)
+    if not table:  # without a frame an empty file would not begin with the signature
+        empty = packed(b"")
+        write(empty)
+        table.extend(struct.pack("<II", len(empty), 0))
     write(_HEADER.pack(_SKIPPABLE, len(table) + _FOOTER.size) + table + _FOOTER.pack(len(table) // 8, 0, _MAGIC))
 
 

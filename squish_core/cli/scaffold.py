@@ -1,0 +1,89 @@
+"""`squish new-plugin NAME`: a working plugin, made from the example."""
+
+from __future__ import annotations
+
+import importlib.util
+import keyword
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import squish_core
+from squish_core.cli.options import Json
+from squish_core.cli.output import Answer
+from squish_core.errors import SquishError
+from squish_core.plugins.registry import registry
+
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+SUFFIXES = (".py", ".toml", ".typed")
+MAGIC = 4
+"""Bytes of the example's magic."""
+
+
+def new_plugin(
+    name: Annotated[str, typer.Argument(help="Name of the distribution, such as my-format.")],
+    out: Annotated[Path, typer.Option(help="Folder in which the plugin's folder is made.")] = Path(),
+    json: Json = False,
+) -> Answer:
+    """Write a working plugin to start from.
+
+    It has a format, a refinement, two codecs, a backend and their tests: the example of docs/writing-a-plugin.md.
+    """
+    from squish_core.io.atomic import atomic_folder
+
+    names = renamed(name)
+    files = {replaced(path, names): replaced(text, names) for path, text in example_files()}
+    target = out / name
+    with atomic_folder(target) as sink:
+        for path, text in sorted(files.items()):
+            folder, _, file = path.rpartition("/")
+            with sink.member(file, folder) as member:
+                member.write(text.encode())
+    lines = [f"wrote {target}: {len(files)} files", f"next: cd {target} && pip install -e '.[test]' && pytest"]
+    return Answer({"folder": str(target), "files": sorted(files)}, lines)
+
+
+def example_files() -> Iterator[tuple[str, str]]:
+    """Path and text of every file of the example: of an installed package its data, else those of the checkout."""
+    package = Path(squish_core.__file__).parent
+    places = (package / "example", package.parent / "examples" / "acme_format")
+    folder = next(place for place in places if place.is_dir())
+    for file in sorted(folder.rglob("*")):
+        if file.suffix in SUFFIXES and file.is_file():
+            yield file.relative_to(folder).as_posix(), file.read_text(encoding="utf-8")
+
+
+def renamed(name: str) -> dict[str, str]:
+    """What each name of the example becomes; SquishError for a name that cannot be used."""
+    if not NAME.fullmatch(name):
+        raise _refused("is not the name of a distribution", name, "lower-case letters, digits and single dashes")
+    package = name.replace("-", "_")
+    if name == "squish" or name.startswith("squish-"):
+        raise _refused("is reserved for Squish's own plugins", name, "a name of your own, such as my-format")
+    taken = package in sys.stdlib_module_names or keyword.iskeyword(package)
+    if taken or importlib.util.find_spec(package) is not None:
+        raise _refused("is the name of a module that exists", name, "a name that no package here has")
+    vendor = name.removesuffix("-format").removesuffix("-plugin").replace("-", "_")
+    magic = vendor.replace("_", "").upper()[:MAGIC].ljust(MAGIC, "_")
+    for entry in registry().containers.values():
+        signatures = [signature.bytes for signature in getattr(entry.info, "signatures", ())]
+        if entry.info.id.partition(".")[0] == vendor or magic.encode() in signatures:
+            raise _refused(f"would be taken for the format {entry.info.id}", name, "a name of your own")
+    return {
+        'b"ACME"': f'b"{magic}"', "acme_format": package, "acme-format": name, "acme": vendor, "ACME": vendor.upper(),
+    }  # fmt: skip
+
+
+def replaced(text: str, names: dict[str, str]) -> str:
+    """A text of the example under other names, all replaced at once."""
+    return re.sub("|".join(map(re.escape, names)), lambda match: names[match[0]], text)
+
+
+def _refused(why: str, name: str, expected: str) -> SquishError:
+    return SquishError(
+        f"{name!r} {why}", expected=expected, code="usage", hint="`squish new-plugin --help` says how it is used."
+    )
