@@ -96,9 +96,9 @@ class Tensor:
             elif out is None and view is not None and not copy:
                 return view.buffer().numpy().reshape(self.shape)
             else:
+                bound.check_limits()
                 values = np.empty(self.shape, dtypes.to_numpy(dtype)) if out is None else out
                 if view is not None and values.flags.c_contiguous:
-                    bound.check_limits()
                     if values.nbytes:
                         view.read_into(values.reshape(-1).view("u1").data)
                 else:

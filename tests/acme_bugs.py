@@ -335,5 +335,4 @@ class IgnoresOut(Memory):
 
 class SilentRefusal(Memory):
     def offer(self, request: api.Request) -> api.Offer | api.Refusal:
-        answer = super().offer(request)
-        return evolve(answer, why="") if isinstance(answer, api.Refusal) else answer
+        return api.Refusal(backend=self.id, encoding=request.encoding, why="")

@@ -222,7 +222,7 @@ def test_the_report_lists_the_worst_first_and_merges_what_is_measured_by_tensor(
     ],
 )
 def test_a_pattern_that_no_tensor_matches_is_an_error_before_writing(tmp_path: Path, asked: Any, near: str) -> None:
-    with pytest.raises(TensorError, match=f"no tensor matches .*{near}"):
+    with pytest.raises(UsageError, match=f"no tensor matches .*{near}"):
         squish.convert(toys.box(MIXED), tmp_path / "o.box", registry=toys.registry(), **asked)
     assert list(tmp_path.iterdir()) == []
 

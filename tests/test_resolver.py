@@ -173,8 +173,11 @@ def test_the_reason_says_that_a_backend_is_a_third_partys() -> None:
 
 
 def test_a_third_partys_backend_that_alone_can_is_taken() -> None:
+    backend = toys.backend("other.fast")
+    toys.Runner_other_fast.whole = True  # type: ignore[attr-defined]
+    codec = api.CodecInfo(id="odd", title="a model for another runtime", factory="toys:Runner", kind="whole")
     known = toys.registry(
-        points=[Point("fast", toys.plugin("fast", squish_backends=[toys.backend("other.fast")]), "o")]
+        points=[Point("fast", toys.plugin("fast", squish_codecs=[codec], squish_backends=[backend]), "o")]
     )
     odd = api.Encoding(codec=api.CodecSpec("odd"))
     assert chosen(known, odd)[0] == "other.fast"

@@ -15,7 +15,7 @@ from squish_ane.coreml.program import _value as program_value
 from squish_ane.coreml.protobuf import fields, message, number
 
 import squish_core as squish
-from squish_core.api import FormatError, LimitError, Limits, SquishError
+from squish_core.api import FormatError, LimitError, Limits, MissingFileError, SquishError
 
 DATA = Path(__file__).parent / "data"
 WEIGHTS = dict(np.load(DATA / "weights.npz"))
@@ -179,7 +179,7 @@ def test_missing_files(package, name):
 
 def test_missing_weights(package):
     shutil.rmtree(weights_of(package).parent)
-    with pytest.raises(FormatError, match="no such file"):
+    with pytest.raises(MissingFileError, match="no such file"):
         squish.open(package)
 
 

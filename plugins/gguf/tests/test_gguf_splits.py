@@ -7,7 +7,7 @@ import struct
 import pytest
 
 import squish_core as squish
-from squish_core.errors import FormatError, TruncatedError
+from squish_core.errors import FormatError, MissingFileError, TruncatedError
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def refused(folder, words, kind=FormatError, opened=0):
 def test_row_63_a_missing_part_is_named(make_set, missing):
     folder = make_set()
     (folder / part(missing)).unlink()
-    refused(folder, [part(missing), "no such file"])
+    refused(folder, [part(missing), "no such file"], MissingFileError)
 
 
 def test_row_63_a_cut_part_is_named(make_set):

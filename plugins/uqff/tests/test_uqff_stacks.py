@@ -11,7 +11,7 @@ import pytest
 from attrs import evolve
 
 import squish_core as squish
-from squish_core.api import File, SquishError, TensorError
+from squish_core.api import File, SquishError, UsageError
 
 EXPERT, STACK = "model.layers.0.mlp.experts.{}.up_proj.weight", "model.layers.0.mlp.experts.up_proj.weight"
 NORM = "model.norm.weight"
@@ -105,7 +105,7 @@ def test_a_stack_is_compared_with_a_stack(model: Callable[..., Path], tmp_path: 
         squish.convert(model(), tmp_path / name, "uqff")
     difference = squish.diff(tmp_path / "one", tmp_path / "two")
     assert {item.name: item.state for item in difference.tensors} == {STACK: "bytes", NORM: "bytes"}
-    with pytest.raises(TensorError) as caught:
+    with pytest.raises(UsageError) as caught:
         squish.diff(tmp_path / "one", tmp_path / "two", only=EXPERT.format(0))
     assert caught.value.code == "name"
 

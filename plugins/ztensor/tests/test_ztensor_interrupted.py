@@ -20,7 +20,7 @@ from squish_ztensor.edit import edit
 
 import squish_core as squish
 from squish_core.cli import app
-from squish_core.errors import FormatError, SquishError
+from squish_core.errors import FormatError, SquishError, WriteError
 from squish_core.io import atomic
 from squish_core.io.journal import Journal, journal_path, write_journal
 
@@ -239,7 +239,7 @@ def test_an_edit_waits_for_the_lock_and_then_fails(
     assert atomic.locked_file.__wrapped__.__defaults__[-1] == 10.0
     monkeypatch.setattr(atomic.locked_file.__wrapped__, "__defaults__", (False, 0.2))
     started = time.monotonic()
-    with locked(path), pytest.raises(FormatError) as caught:
+    with locked(path), pytest.raises(WriteError) as caught:
         edit(path, remove=["a"])
     assert caught.value.code == "locked"
     assert time.monotonic() - started >= 0.2
@@ -256,7 +256,7 @@ def test_where_nothing_can_be_locked_only_recover_cuts_a_torn_append(
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
     assert codes(model) == ["torn-append"]
-    with pytest.raises(FormatError) as caught:
+    with pytest.raises(WriteError) as caught:
         edit(model, attributes={"license": "MIT"})
     assert caught.value.code == "locked"
     assert run("edit", model, "--recover") == 0
@@ -317,7 +317,7 @@ def test_an_edit_whose_nth_sync_fails_leaves_the_old_bytes(
         sync(fd)
 
     monkeypatch.setattr(os, "fsync", fails)
-    with pytest.raises(FormatError) as caught:
+    with pytest.raises(SquishError) as caught:
         edit(model, add={"d": ARRAYS["a"]})
     assert caught.value.code == ("os" if failing == 3 else "unwritable")
     assert model.read_bytes() == before
@@ -331,7 +331,7 @@ def test_a_disk_that_syncs_nothing_leaves_the_old_bytes(model: Path, monkeypatch
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fails)
-    with pytest.raises(FormatError):
+    with pytest.raises(WriteError):
         edit(model, add={"d": ARRAYS["a"]})
     assert model.read_bytes() == before
     assert not os.path.exists(journal_path(model))
