@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core.codecs.stored import StoredArray
+from squish_core.display.notebook import file_lines, page
 from squish_core.dtypes import to_numpy
 from squish_core.errors import FormatError
 from squish_core.formats.metadata import plain
@@ -164,6 +165,9 @@ class File(Mapping[str, "Tensor"]):
 
     def __repr__(self) -> str:
         return f"<File {self.name!r} format={self.format} tensors={len(self)}>"
+
+    def _repr_html_(self) -> str:
+        return page(file_lines(self))
 
 
 READ_FROM = 1 << 16

@@ -9,6 +9,7 @@ from squish_core import dtypes
 from squish_core.backends.base import UNCOVERED
 from squish_core.codecs.regions import Region, full, normalise, panels, read_region, sizes, sliced
 from squish_core.codecs.stored import StoredArray, check_decoded
+from squish_core.display.notebook import page, tensor_lines
 from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError
 from squish_core.guard import computing
 from squish_core.io.buffer import Buffer
@@ -270,6 +271,9 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<Tensor {self.name!r} {self.dtype}{list(self.shape)} {self.codec}>"
+
+    def _repr_html_(self) -> str:
+        return page(tensor_lines([self]))
 
 
 class Weight:
