@@ -2,8 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+
+@pytest.fixture(autouse=True)
+def published(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let install hints name packages, wherever the tests run; tests about checkouts set `known.checkout`."""
+    from squish_core.plugins import catalog as known
+
+    monkeypatch.setattr(known, "checkout", lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no line be wrapped, so that tests can look for text; those about widths set their own."""
+    monkeypatch.setenv("COLUMNS", "400")
 
 
 def pytest_collection_finish() -> None:

@@ -52,7 +52,7 @@ _NAMES = {
     "squish_core.formats.metadata": ("dump_meta", "load_meta"),
     "squish_core.io.digest": ("Digest", "check_digest"),
     "squish_core.formats.validate": ("check_extents", "check_name", "check_shape"),
-    "squish_core.plugins.catalog": ("lookalike",),
+    "squish_core.plugins.catalog": ("install_command", "lookalike"),
     "squish_core": ("dtypes",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
@@ -157,6 +157,7 @@ if TYPE_CHECKING:
     from squish_core.model import TensorSpec as TensorSpec
     from squish_core.model import Typed as Typed
     from squish_core.opening import open as open  # noqa: A004
+    from squish_core.plugins.catalog import install_command as install_command
     from squish_core.plugins.catalog import lookalike as lookalike
     from squish_core.plugins.hookspecs import SQUISH_API as SQUISH_API
     from squish_core.plugins.hookspecs import BackendInfo as BackendInfo

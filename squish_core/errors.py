@@ -20,6 +20,8 @@ class Problem:
     message: str
 
 
+USAGE_CODES = frozenset({"usage", "policy", "op", "spec", "option", "backend"})
+"""Codes of errors about an argument: no file or tensor is at fault, so none is filled in."""
 MAX_FILE, MAX_PLACE, MAX_VALUE, MAX_MESSAGE = 1000, 300, 500, 1000
 """Characters shown of a path, of a tensor, of a value, and of a message: a file may declare names of megabytes."""
 _USER = r"(?:[^/?#\s]*@|[^/?#\s:]*:(?!\d*(?:[/?#\s]|$))\S*@)?"
@@ -37,6 +39,7 @@ class SquishError(Exception):
     """
 
     findings: tuple[Problem, ...] = ()
+    is_about_argument = False
 
     FIELDS = ("file", "tensor", "part", "offset", "expected", "found", "code", "hint")
 
@@ -59,10 +62,18 @@ class SquishError(Exception):
         self.expected, self.found, self.code, self.hint = redact(expected), redact(found), code, redact(hint)
 
     def within(self, **context: Any) -> SquishError:
-        """Fill in the fields that are still unknown, and return self."""
+        """Fill in the fields that are still unknown, and return self; errors about an argument stay as they are."""
+        if self.is_about_argument or self.code in USAGE_CODES:
+            return self
         for field, value in context.items():
             if getattr(self, field) is None:
                 setattr(self, field, redact(value))
+        return self
+
+    def about_argument(self) -> SquishError:
+        """The same error without file and tensor, which are not at fault; they are not filled in later either."""
+        self.is_about_argument = True
+        self.file = self.tensor = None
         return self
 
     def where(self) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
+from squish_core.display.notebook import file_lines, page
 from squish_core.dtypes import to_numpy
 from squish_core.errors import FormatError, Problem
 from squish_core.formats.metadata import plain
@@ -129,6 +130,9 @@ class File(Reader, Mapping[str, "Tensor"]):
 
     def __repr__(self) -> str:
         return f"<File {self.name!r} format={self.format} tensors={len(self)}>"
+
+    def _repr_html_(self) -> str:
+        return page(file_lines(self))
 
 
 READ_FROM = 1 << 16

@@ -103,6 +103,8 @@ def read_index(source: Source, registry: Registry, limits: Limits, format_spec: 
         registry.container(refinement)  # which says why it cannot be used
         info = _info(registry, base)
     views = info is not None and info.views
+    if name is not None:
+        registry.container(base)  # its error is about the argument, not about the file
     with guarded(FormatError, f"reading the {base} header", file=source.name):
         container = registry.container(base)
         if source.size == 0 and not source.is_dir:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
 
+from squish_core.display.notebook import page
+from squish_core.display.tables import fit_all, table
 from squish_core.errors import CodecError
 from squish_core.model import to_json
 
@@ -22,7 +25,7 @@ LOWEST = -127
 """The power of two that f32 subnormals are counted with."""
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, repr=False)
 class Statistics:
     """What is in a tensor. `least` and `greatest` are of its finite values, None without any.
 
@@ -62,9 +65,47 @@ class Statistics:
         """The largest magnitude of a finite value."""
         return None if self.least is None or self.greatest is None else max(-self.least, self.greatest)
 
+    def __repr__(self) -> str:
+        odd = "".join(f" {name}={count}" for name, count in (("nan", self.nan), ("infinite", self.infinite)) if count)
+        return f"<Statistics values={self.values} zeros={self.zeros}{odd} least={self.least} greatest={self.greatest}>"
+
+    def __str__(self) -> str:
+        return "\n".join(fit_all(statistics_lines(self)))
+
+    def _repr_html_(self) -> str:
+        return page(statistics_lines(self))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         return {**to_json(self), "absmax": self.absmax}
+
+
+COLUMNS = ("least", "greatest", "values", "zeros", "infinite", "NaN")
+BAR = 40
+"""Characters of the longest bar."""
+
+
+def statistics_row(statistics: Statistics) -> tuple[str, ...]:
+    """The cells of `COLUMNS`."""
+    extremes = ("none" if value is None else f"{value:.6g}" for value in (statistics.least, statistics.greatest))
+    counts = (statistics.values, statistics.zeros, statistics.infinite, statistics.nan)
+    return *extremes, *(f"{count:,}" for count in counts)
+
+
+def statistics_lines(statistics: Statistics) -> list[str]:
+    """Extremes and counts, then how many values have which magnitude."""
+    return [*table(COLUMNS, ">>>>>>", [statistics_row(statistics)]), "", *magnitudes(statistics)]
+
+
+def magnitudes(statistics: Statistics) -> list[str]:
+    """Counts of values from a power of two to the next, with a bar for both signs together."""
+    both = Counter(statistics.negative) + Counter(statistics.positive)
+    rows = [
+        (f"2^{at} = {2.0**at:.3g}" if at > LOWEST else "0", f"{statistics.negative.get(at, 0):,}",
+         f"{statistics.positive.get(at, 0):,}", "#" * -(-BAR * count // max(both.values())))
+        for at, count in sorted(both.items())
+    ]  # fmt: skip
+    return table(("from", "negative", "positive", ""), ">>><", rows)
 
 
 def _none(count: int) -> np.ndarray:

@@ -11,6 +11,7 @@ from squish_core.backends.checks import check_out
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import normalise, sliced
 from squish_core.codes import UNCOVERED
+from squish_core.display.notebook import page, tensor_lines
 from squish_core.dtypes import DType
 from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError, UsageError
 from squish_core.guard import computing
@@ -105,10 +106,9 @@ class Tensor:
                     bound.read(out=values)
             if out is None:
                 values.flags.writeable = bool(copy)
-                return values
-            if values is not out:
+            elif values is not out:
                 np.copyto(out, values)
-            return out
+            return values if out is None else out
 
     def __getitem__(self, key: Any) -> np.ndarray:
         """Values of a region, read-only; reads only that region's bytes, up to the codec's grain."""
@@ -164,8 +164,7 @@ class Tensor:
             raise TensorError(self.spec.problem, tensor=self.name, code="unreadable", hint="parts() gives its bytes.")
         refusals = []
         for encoding in self.spec.encodings:
-            refusal = self.file.registry.missing(encoding)
-            if refusal is None:
+            if (refusal := self.file.registry.missing(encoding)) is None:
                 return self.file.bind(self.spec, encoding)
             refusals.append(refusal)
         why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals)) or "it has no encoding"
@@ -233,6 +232,9 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<Tensor {self.name!r} {self.dtype}{list(self.shape)} {self.codec}>"
+
+    def _repr_html_(self) -> str:
+        return page(tensor_lines([self]))
 
 
 class Weight:

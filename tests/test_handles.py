@@ -246,8 +246,10 @@ def test_what_a_tensor_is_for_goes_by_its_rank(shape: tuple[int, ...], usual: st
     tensor = squish.open(toys.box({"w": np.ones(shape, np.float32)}), registry=toys.registry())["w"]
     for load in (tensor.load, lambda: tensor.load(op=usual)):
         np.testing.assert_array_equal(load().dense(), tensor.numpy())
-    with pytest.raises(SquishError, match=f"w: a tensor of this rank has no such operation .*{usual}.*{other}"):
+    with pytest.raises(SquishError) as caught:
         tensor.plan(op=other)
+    assert (caught.value.code, caught.value.tensor, caught.value.found) == ("rank", "w", repr(other))
+    assert usual in caught.value.expected
 
 
 @pytest.mark.parametrize("shape", [(3, 0), (0, 4), (0, 0)])

@@ -31,7 +31,7 @@ def source(path: Path, name: str, values: np.ndarray) -> Path:
 def test_blocks_in_a_file_are_those_of_the_encoder(tmp_path: Path, suffix: str) -> None:
     model, out = source(tmp_path / "m.safetensors", "up.weight", WEIGHT), tmp_path / f"out.{suffix}"
     stats = source(tmp_path / "stats.safetensors", "up", SEEN)
-    report = squish.convert(model, out, encode="ggml.q4_k:search=activations", stats=stats)
+    report = squish.convert(model, out, encode="ggml.q4_k:search=activations", activations=stats)
     assert [step.action for step in report.steps] == ["encode"]
     encoder = squish.registry().encoder(CodecSpec("ggml.q4_k"))
     wanted = encoder.encode(WEIGHT, {"search": "activations"}, stats={"activations": SEEN})["data"]
@@ -45,5 +45,5 @@ def test_blocks_in_a_file_are_those_of_the_encoder(tmp_path: Path, suffix: str) 
 
 def test_statistics_that_are_missing_are_asked_for(tmp_path: Path) -> None:
     model = source(tmp_path / "m.safetensors", "up.weight", WEIGHT)
-    with pytest.raises(TensorError, match="--stats FILE"):
+    with pytest.raises(TensorError, match="activations=FILE"):
         squish.convert(model, tmp_path / "out.gguf", encode="q4_k:search=activations")

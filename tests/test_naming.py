@@ -45,7 +45,7 @@ def test_a_conversion_writes_under_the_new_names(tmp_path: Path) -> None:
     values = np.arange(12, dtype=np.float32).reshape(3, 4)
     box = toys.box({"blk.0.attn_q.weight": values, "other": values, "blk.0.ffn_up.weight": toys.rows(values)})
     rules = {"blk.0.attn_q.weight": "toy.rows", "other": "f16"}
-    made = squish.convert(box, tmp_path / "o.box", "toy.box", rules, names="hf:qwen2", registry=toys.registry())
+    made = squish.convert(box, tmp_path / "o.box", "toy.box", rules, rename="hf:qwen2", registry=toys.registry())
     assert [step.name for step in made.steps] == ["blk.0.attn_q.weight", "other", "blk.0.ffn_up.weight"]
     with squish.open(tmp_path / "o.box", registry=toys.registry()) as file:
         assert [(name, file[name].codec) for name in file] == [
@@ -58,7 +58,7 @@ def test_a_conversion_writes_under_the_new_names(tmp_path: Path) -> None:
 def test_two_tensors_never_get_one_name(tmp_path: Path) -> None:
     box = toys.box({"output.weight": np.ones((2, 2), np.float32), "lm_head.weight": np.zeros((2, 2), np.float32)})
     with pytest.raises(FormatError, match="one name"):
-        squish.convert(box, tmp_path / "o.box", "toy.box", names="hf:qwen2", registry=toys.registry())
+        squish.convert(box, tmp_path / "o.box", "toy.box", rename="hf:qwen2", registry=toys.registry())
     assert not list(tmp_path.iterdir())
 
 
@@ -78,7 +78,7 @@ def test_names_of_an_architecture_that_the_file_does_not_state_are_refused(
     for dry_run in (True, False):
         with pytest.raises(FormatError) as caught:
             squish.convert(
-                stating(architecture, place), tmp_path / "o.box", names="hf:qwen2", dry_run=dry_run,
+                stating(architecture, place), tmp_path / "o.box", rename="hf:qwen2", dry_run=dry_run,
                 registry=toys.registry(),
             )  # fmt: skip
         assert (caught.value.code, caught.value.expected) == ("names", "qwen2")
@@ -89,12 +89,12 @@ def test_names_of_an_architecture_that_the_file_does_not_state_are_refused(
 @pytest.mark.parametrize("place", ["meta", "config"])
 @pytest.mark.parametrize(("architecture", "names"), [("qwen2", "hf:qwen2"), ("qwen3_moe", "gguf:qwen3moe")])
 def test_names_of_the_stated_architecture_are_given(architecture: str, names: str, place: str, tmp_path: Path) -> None:
-    done = squish.convert(stating(architecture, place), tmp_path / "o.box", names=names, registry=toys.registry())
+    done = squish.convert(stating(architecture, place), tmp_path / "o.box", rename=names, registry=toys.registry())
     assert done.size
 
 
 def test_a_config_that_is_no_json_is_an_error_where_names_depend_on_it(tmp_path: Path) -> None:
     box = toys.box({"w": np.ones((2, 2), np.float32)}, assets={"config.json": b'{"model_type": "qwe'})
     with pytest.raises(FormatError) as caught:
-        squish.convert(box, tmp_path / "o.box", names="hf:qwen2", registry=toys.registry())
+        squish.convert(box, tmp_path / "o.box", rename="hf:qwen2", registry=toys.registry())
     assert (caught.value.code, caught.value.part) == ("json", "config.json")

@@ -94,7 +94,7 @@ def convert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., An
         stats = toys.box({"w": ACTIVATIONS}) if "awq" in str(encode) else None
         with squish.open(toys.box({"w": values}), registry=known) as file:
             try:
-                report = squish.convert(file, tmp_path / "o.box", "toy.box", encode, stats=stats, registry=known)
+                report = squish.convert(file, tmp_path / "o.box", "toy.box", encode, activations=stats, registry=known)
             except SquishError as error:
                 return error, None
         with squish.open(tmp_path / "o.box", registry=known) as written:

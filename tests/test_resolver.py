@@ -25,7 +25,7 @@ EXPLAINED = """\
 w
   chosen   toy.box -> dense -> numpy
            fold: decoded to f32 in row panels, from the file's own bytes; 96 B stored, 96 B in memory, 192 B read and written per use
-  because  numpy moves fewer bytes per use than toy.a
+  because  numpy reads and writes 192 B per use, toy.a 1.5 MB
   instead  toy.box -> dense -> toy.a: fold: toy; 1 B stored, 1 B in memory, 1.5 MB read and written per use
   not      cpu: not installed (pip install squish-cpu)
   not      metal: not installed (pip install squish-metal)
@@ -73,10 +73,18 @@ def test_any_function_is_a_policy() -> None:
 @pytest.mark.parametrize(
     ("better", "worse", "because"),
     [
-        ({"mode": "stream"}, {"mode": "fold", "preference": 9}, "stream goes before fold"),
-        ({"mode": "delegate"}, {"mode": "stream", "preference": 9}, "delegate goes before stream"),
-        ({"moved": 1}, {"moved": 2, "preference": 9}, "{0} moves fewer bytes per use than {1}"),
-        ({"preference": 2}, {"preference": 1}, "{0} is preferred to {1}"),
+        (
+            {"mode": "stream"},
+            {"mode": "fold", "preference": 9},
+            "works on the stored values directly; numpy would make an f32 copy first",
+        ),
+        (
+            {"mode": "delegate"},
+            {"mode": "stream", "preference": 9},
+            "its own runtime takes over the whole operation, which goes before {1}",
+        ),
+        ({"moved": 1}, {"moved": 2, "preference": 9}, "{0} reads and writes 1 B per use, {1} 2 B"),
+        ({"preference": 2}, {"preference": 1}, "{0} declares a higher preference than {1}; all else is equal"),
     ],
     ids=["mode", "delegate", "moved", "preference"],
 )
@@ -91,7 +99,22 @@ def test_ties_fall_to_mode_then_bytes_moved_then_preference(better: Any, worse: 
 def test_the_reason_tells_of_the_other_encodings_too() -> None:
     chain = resolve(backends(toys.backend("toy.a", mode="stream")), "w", "toy.box", (ROWS, DENSE))
     assert [offer.encoding.label for offer in chain.others[:2]] == ["toy.rows", "dense"]
-    assert chain.because == "the format ranks this encoding first; stream goes before fold"
+    first, second = chain.because.split("; ", 1)
+    assert first == "the format ranks this encoding before the others it stores"
+    assert second == "works on the compressed blocks directly; numpy would decode them to f32 first"
+
+
+def test_each_policy_says_why_an_offer_goes_first() -> None:
+    rough, small = toys.backend("toy.rough", exact=False, resident=9), toys.backend("toy.small", resident=-1)
+    reasons = {}
+    for policy in ("smallest", "exact", lambda ranked: ranked.offer.backend):
+        chain = resolve(backends(rough, small), "w", "toy.box", (DENSE,), policy=policy)
+        reasons[chain.chosen.backend, chain.policy] = chain.because
+    assert reasons == {
+        ("toy.small", "smallest"): "it takes less memory than numpy when loaded",
+        ("toy.small", "exact"): "works on the stored values directly; numpy would make an f32 copy first",
+        ("numpy", "<lambda>"): "the caller's policy (<lambda>) puts it before toy.rough",
+    }
 
 
 def test_the_order_does_not_depend_on_the_order_of_installation() -> None:

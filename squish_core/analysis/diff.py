@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from math import inf, isnan
 from typing import Any
 
 from attrs import frozen
@@ -13,6 +14,8 @@ from squish_core import opening
 from squish_core.analysis.metrics import Distance
 from squish_core.analysis.stacks import Row, complete_stacks, rows_of
 from squish_core.codecs.regions import panels
+from squish_core.display.notebook import page
+from squish_core.display.tables import fit_all, table
 from squish_core.errors import UsageError
 from squish_core.file import File
 from squish_core.formats.metadata import plain
@@ -22,6 +25,9 @@ from squish_core.tensor import Tensor
 
 Pair = tuple[Tensor | None, Tensor | None]
 Progress = Callable[[str, int, int | None], None]
+WORST = 10
+"""Tensors that differ and are printed, unless all are asked for."""
+STATES = {"bytes": "equal bytes", "values": "equal values", "differs": "other values", "shape": "another shape"}
 CHUNK = 16 << 20
 """Bytes compared at a time: several frames at once, where there are frames, since they decode in parallel."""
 PIECE = 1 << 18
@@ -62,9 +68,49 @@ class Difference:
         rest = f"meta={len(self.meta)} assets={len(self.assets)}"
         return f"<Difference {self.a!r} {self.b!r} same={self.same} tensors=({states}) {rest}>"
 
+    def __str__(self) -> str:
+        return "\n".join(fit_all(difference_lines(self)))
+
+    def _repr_html_(self) -> str:
+        return page(difference_lines(self))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
         return {"same": self.same, **to_json(self)}
+
+
+def difference_lines(difference: Difference, most: int | None = WORST) -> Iterator[str]:
+    """The verdict, then the tensors that differ, the farthest apart first and at most `most` of them."""
+    counts = Counter(item.state for item in difference.tensors)
+    tensors = ", ".join(f"{count:,} {STATES.get(state, state)}" for state, count in counts.most_common()) or "none"
+    rest = (("metadata", difference.meta), ("assets", difference.assets))
+    verdict = ", ".join(f"{title} {'differ' if changes else 'equal'}" for title, changes in rest)
+    yield f"{'same' if difference.same else 'differs'}: tensors: {tensors}; {verdict}"
+    ranked = sorted(
+        (item for item in difference.tensors if item.state not in ("bytes", "values")),
+        key=lambda item: -inf if item.nmse is None or isnan(item.nmse) else -item.nmse,
+    )
+    shown = ranked[:most]
+    yield from table(("state", "NMSE", "max error", "cosine", "stored as", "name"), "<>>><<", map(_row, shown))
+    if len(shown) < len(ranked):
+        yield f"{len(ranked) - len(shown):,} more differ (all=True lists them)"
+    for title, changes in rest:
+        if changes:
+            yield from (title, *(f"  {change}" for change in changes))
+
+
+def _row(item: TensorDifference) -> tuple[str, ...]:
+    errors = ("-" if value is None else f"{value:.3g}" for value in (item.nmse, item.max_error))
+    cosine = "-" if item.cosine is None else f"{item.cosine:.6g}"
+    return item.state, *errors, cosine, _stored_as(item.a, item.b), item.name
+
+
+def _stored_as(a: str, b: str) -> str:
+    """How both sides store a tensor, its shape once if it is the same."""
+    codecs, shapes = zip(*(side.partition(" ")[::2] for side in (a, b) if side))
+    if len(set(shapes)) == 1:
+        return f"{' -> '.join(dict.fromkeys(codecs))} {shapes[0]}"
+    return f"{a} -> {b}"
 
 
 def diff(

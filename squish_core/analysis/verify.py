@@ -11,7 +11,8 @@ from attrs import evolve, frozen
 
 from squish_core import opening
 from squish_core.codecs.regions import PANEL_BYTES, decode_all
-from squish_core.errors import FormatError, MissingPluginError, Problem, SquishError
+from squish_core.display.tables import counted, fit_all
+from squish_core.errors import MAX_MESSAGE, MAX_PLACE, FormatError, MissingPluginError, Problem, SquishError, shorten
 from squish_core.file import File
 from squish_core.guard import computing, guarded
 from squish_core.io.digest import check_digest
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 Progress = Callable[[str, int, int | None], None]
+PLACES = 4
+"""Places of one finding that are named."""
 WRONG_DIGEST = "digest"
 """Code of the error for bytes whose digest is another one."""
 
@@ -33,7 +36,7 @@ WRONG_DIGEST = "digest"
 class Report:
     """What verify found. `ok` is False exactly when there is an error; `decoded` counts tensors whose values were.
     `digests` counts those of parts; `unverified` of them could not be checked: of an unknown kind, a plugin or package
-    that is not installed, bytes that cannot be read."""
+    that is not installed, bytes that cannot be read. `not_checked`: what nobody looked at, in words."""
 
     file: str
     format: str | None
@@ -43,11 +46,15 @@ class Report:
     digests: int
     unverified: int
     problems: tuple[Problem, ...]
+    not_checked: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         found = ", ".join(f"{count} {severity}" for severity, count in severities(self.problems))
         counts = f"tensors={self.tensors} digests={self.digests} unverified={self.unverified} problems=({found})"
         return f"<Report {self.file!r} format={self.format} ok={self.ok} deep={self.deep} {counts}>"
+
+    def __str__(self) -> str:
+        return "\n".join(fit_all(report_lines(self)))
 
     @property
     def ok(self) -> bool:
@@ -97,6 +104,7 @@ def verify(
         return Report(
             file=file.name, format=file.format, tensors=len(file), deep=deep, decoded=check.decoded,
             digests=check.digests, unverified=check.unverified, problems=tuple(check.problems),
+            not_checked=tuple(check.not_checked(deep)),
         )  # fmt: skip
     finally:
         file.close()
@@ -189,6 +197,26 @@ class Check:
             self.digests += inner.digests
             self.unverified += inner.unverified
 
+    def not_checked(self, deep: bool) -> Iterator[str]:
+        """What this run did not look at, in words."""
+        index = self.file.index
+        parts = [
+            part for spec in index.tensors.values()
+            for roles in (*(encoding.parts for encoding in spec.encodings), spec.extras) for part in roles.values()
+        ]  # fmt: skip
+        digests = sum(part.digest is not None for part in parts)
+        if not deep:
+            yield f"the values of {counted(len(self.file), 'tensor')} (deep=True decodes them)"
+            if digests:
+                yield f"{counted(digests, 'digest')} (deep=True reads what they are of)"
+            return
+        if skipped := len(self.file) - self.decoded:
+            yield f"the values of {counted(skipped, 'tensor')}, which cannot be decoded here"
+        if self.unverified:
+            yield f"{counted(self.unverified, 'digest')} that cannot be checked here"
+        if not digests and all(ref.digest is None for ref in index.files):
+            yield "whether values are the original ones: the file has no digests"
+
     def _digest(self, tensor: Tensor, role: str, part: Part) -> None:
         if part.digest is None:
             return
@@ -247,3 +275,24 @@ def severities(problems: tuple[Problem, ...]) -> Iterator[tuple[str, int]]:
         count = sum(problem.severity == severity for problem in problems)
         if count:
             yield severity, count
+
+
+def report_lines(report: Report, strict: bool = False) -> Iterator[str]:
+    """The findings, those that are alike together, then the verdict and what was not checked."""
+    places: dict[tuple[str, str, str], list[str]] = {}
+    for problem in report.problems:
+        places.setdefault((problem.severity, problem.code, problem.message), []).append(problem.where)
+    for (severity, code, message), where in places.items():
+        more = f" and {len(where) - PLACES} more" if len(where) > PLACES else ""
+        places_shown = ", ".join(shorten(place, MAX_PLACE) for place in where[:PLACES])
+        yield from (f"{severity:8} {places_shown}{more} ({code})", f"         {shorten(message, MAX_MESSAGE)}")
+    counts = ", ".join(counted(count, word) for word, count in severities(report.problems)) or "no findings"
+    summary = f"{report.format}, {counted(report.tensors, 'tensor')}" if report.format else "cannot be opened"
+    if report.deep and report.format:
+        decoded = f"{'all' if report.decoded == report.tensors else f'{report.decoded:,} of them'} decoded"
+        checked = f"{report.digests - report.unverified:,} of " if report.unverified else ""
+        summary += f", {decoded}, {checked}{counted(report.digests, 'digest')} checked"
+    ok = report.clean if strict else report.ok
+    yield f"{'ok' if ok else 'error'}: {report.file}: {summary}; {counts}"
+    if report.not_checked:
+        yield f"not checked: {'; '.join(report.not_checked)}"

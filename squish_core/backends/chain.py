@@ -10,6 +10,8 @@ from attrs import evolve, field, frozen
 
 from squish_core.backends.offers import MODES, Cost, Offer
 from squish_core.codes import UNCOVERED
+from squish_core.display.notebook import page
+from squish_core.display.tables import fit_all
 from squish_core.model import CodecSpec, Refusal, TensorSpec, to_json
 from squish_core.text import escape, format_bytes
 
@@ -43,10 +45,11 @@ class Ranked:
 
 Policy = Callable[[Ranked], Any]
 POLICIES: dict[str, tuple[Policy, str]] = {
-    "spec": (lambda ranked: (ranked.rank,), "the format ranks this encoding first"),
-    "smallest": (lambda ranked: (ranked.cost.resident, ranked.rank), "it takes the least memory while it is loaded"),
-    "exact": (lambda ranked: (not ranked.offer.exact, ranked.rank), "exact results go first"),
+    "spec": (lambda ranked: (ranked.rank,), "the format ranks this encoding before the others it stores"),
+    "smallest": (lambda ranked: (ranked.cost.resident, ranked.rank), "it takes less memory than {other} when loaded"),
+    "exact": (lambda ranked: (not ranked.offer.exact, ranked.rank), "its results are exact, those of {other} are not"),
 }
+"""Policy -> sort key, whose last item is the rank, and why one offer goes before another by what precedes the rank."""
 
 
 @frozen(kw_only=True, repr=False)
@@ -69,7 +72,10 @@ class Chain:
         return f"<Chain {self.target!r} {path} {rest}>"
 
     def __str__(self) -> str:
-        return self.explain()
+        return "\n".join(fit_all(self.explain().split("\n")))
+
+    def _repr_html_(self) -> str:
+        return page(self.explain().split("\n"))
 
     def without_chosen(self, why: str) -> Chain:
         """The chain when loading showed that the data do not suit the chosen backend: the next offer is taken."""
@@ -79,7 +85,7 @@ class Chain:
         return evolve(self, chosen=first, others=tuple(rest), refused=(*self.refused, refused), because=because)
 
     def explain(self) -> str:
-        """The decision in a few lines for people."""
+        """The decision for people, a line for each statement; `print(chain)` wraps them to the terminal."""
         answers: list[Offer | Refusal] = [self.chosen, *self.others, *self.refused]
         codecs = _brief(item.encoding.codec for item in answers if item.encoding)
         lines = [self.target, f"  chosen   {self._path(self.chosen, codecs)}", f"           {_terms(self.chosen)}"]

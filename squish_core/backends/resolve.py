@@ -13,6 +13,7 @@ from squish_core.backends.offers import OPS, OPS_OF_RANK, Availability, Offer, R
 from squish_core.errors import SquishError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.specs import parse_spec
+from squish_core.text import format_bytes
 
 if TYPE_CHECKING:
     from squish_core.codecs.base import Codec
@@ -56,8 +57,8 @@ def resolve(
     ops = OPS if spec is None else OPS_OF_RANK.get(len(spec.shape), ("dense",))
     op = op or ops[0]
     if op not in ops:
-        what = "no such operation" if op not in OPS else "a tensor of this rank has no such operation"
-        raise UsageError(what, expected=", ".join(ops), found=repr(op), code="op")
+        what, code = ("no such operation", "op") if op not in OPS else ("it has another rank", "rank")
+        raise UsageError(what, expected=", ".join(ops), found=repr(op), code=code)
     refused = [item for item in recipes if isinstance(item, Refusal)]
     encodings = [item for item in recipes if isinstance(item, Encoding)]
     offers: list[Ranked] = []
@@ -131,33 +132,51 @@ def _policy(policy: str | Policy) -> tuple[str, Policy]:
 def _because(offers: Sequence[Ranked], policy: str, key: Policy, *, asked: bool) -> str:
     """What put the first offer before those of other encodings, and before the next; `asked`: one backend alone was."""
     if len(offers) == 1:
-        return "it is the backend that was asked" if asked else "nothing else here can run it"
+        return "only this backend was asked" if asked else "nothing else here can run it"
     first, second = offers[:2]
     other = next((ranked for ranked in offers if ranked.rank != first.rank), second)
     return "; ".join(dict.fromkeys(_decided(first, after, policy, key) for after in (other, second)))
 
 
 def _decided(first: Ranked, second: Ranked, policy: str, key: Policy) -> str:
-    """What put an offer before another."""
+    """What put an offer before another, as a sentence."""
+    mine, other = first.offer.backend, second.offer.backend
     if first.outside != second.outside:
-        return f"{second.offer.backend} is a third party's, and comes first only where it is named"
-    if key(first) != key(second):
-        return POLICIES[policy][1] if policy in POLICIES else f"the caller's policy ({policy})"
-    mine, other = first.offer, second.offer
+        return f"{other} is a third party's, and comes first only where it is named"
+    if mine == other:
+        other = f"{other} with {second.offer.encoding.label}"
+    keys = key(first), key(second)
+    if keys[0] != keys[1]:
+        if key is not POLICIES.get(policy, (None, ""))[0]:
+            return f"the caller's policy ({policy}) puts it before {other}"
+        return POLICIES["spec" if keys[0][:-1] == keys[1][:-1] else policy][1].format(other=other)
+    moved = format_bytes(first.cost.moved), format_bytes(second.cost.moved)
     reasons = (
-        f"{mine.mode} goes before {other.mode}",
-        f"{mine.backend} moves fewer bytes per use than {other.backend}",
-        f"{mine.backend} is preferred to {other.backend}",
-        "the first by name; all else is equal",
-        "the first of the stored encodings; all else is equal",
+        _mode_reason(first.offer, other),
+        f"{mine} reads and writes {moved[0]} per use, {other} {moved[1]}",
+        f"{mine} declares a higher preference than {other}; all else is equal",
+        f"{mine} comes before {other} by name; all else is equal",
+        POLICIES["spec"][1],
     )
     return next(reason for reason, a, b in zip(reasons, first.tie, second.tie) if a != b)
+
+
+def _mode_reason(offer: Offer, other: str) -> str:
+    """Why the way in which an offer runs is better than the way of another backend."""
+    if offer.mode == "delegate":
+        return f"its own runtime takes over the whole operation, which goes before {other}"
+    if offer.encoding.codec.id == "dense":
+        return f"works on the stored values directly; {other} would make an f32 copy first"
+    return f"works on the compressed blocks directly; {other} would decode them to f32 first"
 
 
 def _available(registry: Lookup, wanted: CodecSpec | None, refused: list[Refusal]) -> Iterator[tuple[Backend, int]]:
     """The backends that can run here, or the wanted one with its options, and their preference; others are refused."""
     if wanted is not None and wanted.id not in registry.backends:
-        registry.backend(wanted.id)  # which says what to install
+        try:
+            registry.backend(wanted.id)  # which says what to install
+        except SquishError as error:
+            raise error.about_argument() from None
     for name in sorted(registry.backends) if wanted is None else [wanted.id]:
         try:
             backend = registry.backend(name)

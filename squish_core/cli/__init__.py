@@ -33,6 +33,6 @@ def _run(argv: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("typer", "click"):
             raise
-        print("error: the command line needs typer. Run `pip install 'squish-core[cli]'`.", file=sys.stderr)
+        print("error: the command line needs typer. Run `pip install typer rich`.", file=sys.stderr)
         return 2
     return run(argv)

@@ -17,7 +17,7 @@ from squish_core.errors import SquishError, UsageError
 
 # command -> (function, examples)
 COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
-    "ls": (views.ls, ("squish ls model.gguf", "squish ls model.gguf 'blk.0.*'")),
+    "ls": (views.ls, ("squish ls model.gguf", "squish ls -l model.gguf 'blk.0.*'", "squish ls model.gguf --sort size")),
     "info": (
         views.info,
         (
@@ -28,13 +28,14 @@ COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
     ),
     "plan": (views.plan, ("squish plan model.gguf 'blk.0.*'", "squish plan --format gguf --feature dtype=q4_k")),
     "verify": (checks.verify, ("squish verify model.gguf", "squish verify *.gguf --deep --strict")),
-    "diff": (checks.diff, ("squish diff model.gguf model.zt",)),
+    "diff": (checks.diff, ("squish diff model.gguf model.zt", "squish diff model.gguf small.gguf --all")),
     "convert": (
         checks.convert,
         (
             "squish convert model.gguf model.zt",
             "squish convert in.safetensors q8.gguf --encode q8_0 --encode '*embed*=keep'",
             "squish convert in.gguf out.zt --to ztensor:encoding=zstd --only 'blk.0.*'",
+            "squish convert q8.gguf q4.gguf --encode q4_0 --requantize",
             "squish convert in.gguf out.zt --dry-run",
         ),
     ),

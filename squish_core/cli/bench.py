@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from squish_core.cli.options import Json
-from squish_core.cli.output import Answer, table
+from squish_core.cli.output import Answer
+from squish_core.display.tables import table
 from squish_core.errors import UsageError
 
 if TYPE_CHECKING:

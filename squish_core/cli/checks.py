@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from squish_core.cli.options import Assets, Format, Json, Quiet
-from squish_core.cli.output import Answer, counted, error_data, table
+from squish_core.cli.output import Answer, error_data, show_warning
 from squish_core.cli.progress import Progress
-from squish_core.errors import MAX_MESSAGE, MAX_PLACE, SquishError, shorten
-
-if TYPE_CHECKING:
-    from squish_core.analysis.diff import Difference
-    from squish_core.analysis.verify import Report
-    from squish_core.conversion.convert import Conversion
-    from squish_core.conversion.plan import Step
+from squish_core.cli.wording import command_line
+from squish_core.errors import SquishError
 
 CANNOT_RUN = (
     "missing",
@@ -54,19 +47,17 @@ Names = Annotated[
     str | None,
     typer.Option("--names", metavar="hf|gguf:ARCH", help="Write the names of Hugging Face, or of GGUF: hf:qwen2."),
 ]
-Stats = Annotated[
+Imatrix = Annotated[
     str | None,
-    typer.Option("--stats", metavar="FILE", help="Activations, for encodings that weigh errors by them."),
+    typer.Option("--imatrix", metavar="FILE", help="Activation statistics, for encodings that weigh errors by them."),
+]
+Stats = Annotated[str | None, typer.Option("--stats", metavar="FILE", hidden=True)]
+Requantize = Annotated[
+    bool, typer.Option("--requantize", help="Allow --encode to quantize tensors again that are quantized already.")
 ]
 Delete = Annotated[
     bool, typer.Option("--delete-source", help="Verify and compare what was written, then delete SRC's weights.")
 ]
-WORST = 12
-"""Tensors whose loss is printed."""
-FEW = 4
-"""Sets of parameters of one codec that are told apart in a summary; places of one finding that are named."""
-LONG = 40
-"""Characters of a codec and its parameters that a summary has room for; --json has all."""
 
 
 def verify(
@@ -98,6 +89,7 @@ def verify(
 def verified(file: str, deep: bool, strict: bool, format: str | None, quiet: bool) -> Answer:  # noqa: A002
     """What is wrong with one file; SquishError when it cannot be looked at."""
     import squish_core as squish
+    from squish_core.analysis.verify import report_lines
     from squish_core.opening import open as open_file
 
     try:
@@ -110,73 +102,32 @@ def verified(file: str, deep: bool, strict: bool, format: str | None, quiet: boo
         with opened, Progress("verifying", quiet) as progress:
             report = squish.verify(opened, deep=deep, progress=progress)
     ok = report.clean if strict else report.ok
-    return Answer({**report.to_dict(), "ok": ok, "strict": strict}, list(report_lines(report, ok)), 0 if ok else 1)
-
-
-def report_lines(report: Report, ok: bool) -> Iterable[str]:
-    """The findings, those that are alike together, then the verdict."""
-    from squish_core.analysis.verify import severities
-
-    places: dict[tuple[str, str, str], list[str]] = {}
-    for problem in report.problems:
-        places.setdefault((problem.severity, problem.code, problem.message), []).append(problem.where)
-    for (severity, code, message), where in places.items():
-        more = f" and {len(where) - FEW} more" if len(where) > FEW else ""
-        places_shown = ", ".join(shorten(place, MAX_PLACE) for place in where[:FEW])
-        yield from (f"{severity:8} {places_shown}{more} ({code})", f"         {shorten(message, MAX_MESSAGE)}")
-    found = ", ".join(counted(count, word) for word, count in severities(report.problems)) or "no findings"
-    what = f"{report.format}, {counted(report.tensors, 'tensor')}"
-    if report.deep:
-        read = f"{'all' if report.decoded == report.tensors else f'{report.decoded:,} of them'} decoded"
-        checked = f"{report.digests - report.unverified:,} of " if report.unverified else ""
-        what += f", {read}, {checked}{counted(report.digests, 'digest')} checked"
-    else:
-        what += ", tensor data not read (--deep)"
-    what = what if report.format else "cannot be opened"
-    yield f"{'ok' if ok else 'error'}: {report.file}: {what}; {found}"
+    lines = map(command_line, report_lines(report, strict))
+    return Answer({**report.to_dict(), "ok": ok, "strict": strict}, list(lines), 0 if ok else 1)
 
 
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="A weights file.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The file to compare it with, of any format.")],
+    everything: Annotated[
+        bool, typer.Option("--all", help="List every tensor that differs, not the ten worst.")
+    ] = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
     """Compare two files of any formats.
 
-    Compares tensors, metadata and assets; decodes only tensors whose bytes differ. Exit code 1 when they are not the
-    same. Equal values stored in another way are no difference.
+    Compares tensors, metadata and assets; decodes only tensors whose bytes differ. Says first whether they are the
+    same, then lists the ten tensors that differ most. Exit code 1 when they are not the same. Equal values stored in
+    another way are no difference.
     """
     import squish_core as squish
+    from squish_core.analysis.diff import WORST, difference_lines
 
     with Progress("comparing", quiet) as progress:
-        found = squish.diff(a, b, progress=progress)
-    return Answer(found.to_dict(), list(difference_lines(found)), 0 if found.same else 1)
-
-
-def difference_lines(found: Difference) -> Iterable[str]:
-    """What differs, then how much is equal."""
-    words = {"bytes": "equal bytes", "values": "equal values", "differs": "other values", "shape": "another shape"}
-    rows = [
-        (
-            item.state,
-            *("-" if value is None else f"{value:.3g}" for value in (item.nmse, item.max_error)),
-            "-" if item.cosine is None else f"{item.cosine:.6g}",
-            " -> ".join(dict.fromkeys(side for side in (item.a, item.b) if side)),
-            item.name,
-        )
-        for item in found.tensors
-        if item.state not in ("bytes", "values")
-    ]
-    yield from table(("tensor", "NMSE", "max error", "cosine", "stored as", "name"), "<>>><<", rows)
-    for title, changes in (("metadata", found.meta), ("assets", found.assets)):
-        if changes:
-            yield from (title, *(f"  {change}" for change in changes))
-    counts = Counter(item.state for item in found.tensors)
-    told = ", ".join(f"{count:,} {words.get(state, state)}" for state, count in counts.most_common()) or "none"
-    rest = [f"{title} {'differ' if changes else 'equal'}" for title, changes in
-            (("metadata", found.meta), ("assets", found.assets))]  # fmt: skip
-    yield f"{'same' if found.same else 'differs'}: tensors: {told}; {', '.join(rest)}"
+        difference = squish.diff(a, b, progress=progress)
+    lines = difference_lines(difference, None if everything else WORST)
+    return Answer(difference.to_dict(), list(map(command_line, lines)), 0 if difference.same else 1)
 
 
 def convert(
@@ -189,94 +140,28 @@ def convert(
     format: Format = None,  # noqa: A002
     assets: Assets = None,
     names: Names = None,
+    imatrix: Imatrix = None,
     stats: Stats = None,
+    requantize: Requantize = False,
     delete_source: Delete = False,
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
     """Write a file in another format.
 
-    Stored codes are kept as they are; values change only where --encode says so.
+    Stored codes are kept as they are; values change only where --encode says so, and values that were quantized before
+    are quantized again only with --requantize.
     SPEC is ID[:key=value,...] with an ID or a short name of `squish codecs`, or keep; ID(SPEC) wraps another.
     """
     import squish_core as squish
+    from squish_core.conversion.report import conversion_lines
     from squish_core.opening import open as open_file
 
+    if stats is not None:
+        show_warning("--stats is now --imatrix")
     with open_file(src, format, assets=assets) as opened, Progress("writing", quiet) as progress:
         report = squish.convert(
-            opened, dst, to, encode, only=only, names=names, stats=stats, delete_source=delete_source,
-            dry_run=dry_run, progress=progress,
+            opened, dst, to, encode, only=only, rename=names, activations=imatrix or stats, requantize=requantize,
+            delete_source=delete_source, dry_run=dry_run, progress=progress,
         )  # fmt: skip
     return Answer(report.to_dict(), list(conversion_lines(report)))
-
-
-def quality_lines(report: Conversion) -> Iterable[str]:
-    """How far encoded values are from what they were, the farthest first, and all of them together."""
-    told = sorted(
-        ((step.quality, step) for step in report.steps if step.quality), key=lambda pair: (pair[0].snr, pair[1].name)
-    )
-    total, lossy = report.quality, [step for _, step in told]
-    lines = [(lost, step.bits, step.name) for lost, step in told[:WORST]]
-    if total and len(told) > 1:
-        more = f", {len(told) - WORST} more than these (--json has them all)" if len(told) > WORST else ""
-        bits = 8 * sum(step.size for step in lossy) / max(sum(step.spec.elements for step in lossy), 1)
-        lines.append((total, bits, f"all {len(told)}{more}"))
-    rows = [
-        (f"{lost.snr:.2f}", f"{lost.nmse:.3g}", f"{lost.max_error:.3g}", f"{lost.cosine:.6g}", f"{bits:.2f}", name)
-        for lost, bits, name in lines
-    ]
-    head = ("SNR dB", "NMSE", "max error", "cosine", "bits", "encoded with loss, farthest first")
-    yield from table(head, ">>>>><", rows)
-
-
-def _kind_names(names: Iterable[str]) -> dict[str, str]:
-    """What to call each way of storing: without its parameters where they are different for each tensor, with the
-    first two of many."""
-    kinds = {name: name.partition(":")[0] for name in names}
-    variants = Counter(kinds.values())
-    brief = {name: ",".join([*name.split(",")[:2], "..."]) if len(name) > LONG else name for name in kinds}
-    return {name: kind if variants[kind] > FEW else brief[name] for name, kind in kinds.items()}
-
-
-def conversion_lines(report: Conversion) -> Iterable[str]:
-    """What was done to how many tensors, how exact that is, and what was left behind."""
-    from squish_core.text import format_bytes
-
-    size = format_bytes(report.size) if report.size is not None else "size not known before"
-    verb, time = ("would write", "") if report.dry_run else ("wrote", f", {report.seconds:.1f} s")
-    yield f"{verb} {report.target}: {report.format}, {size} (from {format_bytes(report.source_size)}){time}"
-    kinds: dict[tuple[str, str, str, str], list[Step]] = {}
-    called = _kind_names(name for step in report.steps for name in (step.source, step.target))
-    for step in report.steps:
-        kinds.setdefault((step.action, called[step.source], called[step.target], str(step.exactness)), []).append(step)
-    rows = [
-        (
-            action,
-            f"{len(steps):,}",
-            format_bytes(sum(step.size for step in steps)),
-            f"{8 * sum(step.size for step in steps) / max(sum(step.spec.elements for step in steps), 1):.2f}",
-            exactness,
-            source if source == target else f"{source} -> {target}",
-        )
-        for (action, source, target, exactness), steps in kinds.items()
-    ]
-    yield from table(("action", "tensors", "size", "bits", "exactness", "stored as"), "<>>><<", rows)
-    yield from quality_lines(report)
-    notes: dict[str, list[str]] = {}
-    for step in report.steps:
-        if step.note:
-            notes.setdefault(step.note, []).append(step.name)
-    for note, names in notes.items():
-        yield f"note: {counted(len(names), 'tensor')} {note} ({names[0]}{', ...' if len(names) > 1 else ''})"
-    if stacked := [step for step in report.steps if step.stack]:
-        stacks = counted(len({step.stack for step in stacked}), "stacked tensor")
-        yield f"note: {counted(len(stacked), 'tensor')} written as rows of {stacks} ({stacked[0].stack}, ...)"
-    yield from (f"note: {note}" for note in report.notes)
-    for step in report.steps:
-        if step.clipped:
-            yield f"note: {counted(step.clipped, 'value')} of {step.name} clipped: too large for {step.target}"
-    yield from (f"warning: no tensor matches {pattern!r}, so nothing is kept by it" for pattern in report.unused)
-    if report.deleted:
-        yield from ("would delete:" if report.dry_run else "deleted:", *(f"  {path}" for path in report.deleted))
-    if report.dropped:
-        yield from ("not carried over:", *(f"  {what}" for what in report.dropped))

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from squish_core.cli.output import Answer, counted, table
+from squish_core.cli.output import Answer
+from squish_core.display.tables import counted, table
 from squish_core.io.local import missing, open_folder
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))

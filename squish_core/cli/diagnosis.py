@@ -13,6 +13,7 @@ import typer
 from squish_core.cli.extras import add_commands
 from squish_core.cli.listings import brought, conflicts, listed, missing_ids
 from squish_core.cli.output import Answer
+from squish_core.display.tables import table
 from squish_core.errors import SquishError
 from squish_core.plugins import catalog
 
@@ -153,4 +154,5 @@ def lines(data: dict[str, Any]) -> Iterable[str]:
         yield f"  {'ok' if backend['ok'] else 'no':6}  {backend['id']}: {told}"
     if data["missing"]:
         yield from ("", "not installed")
-        yield from (f"  pip install {name:18} {listed(ids)}" for name, ids in data["missing"].items())
+        rows = [(catalog.install_command(name), listed(ids)) for name, ids in data["missing"].items()]
+        yield from table(("", ""), "<<", rows, "  ")[1:]

@@ -39,5 +39,7 @@ def check_known(app: typer.Typer, wanted: str | None, failed: list[tuple[str, st
             hint="`squish doctor` says more.",
         )  # fmt: skip
     raise MissingPluginError(
-        f"the command {wanted!r} is not installed", code="not-installed", hint=f"Run `pip install {package}`."
+        f"the command {wanted!r} is not installed",
+        code="not-installed",
+        hint=f"Run `{catalog.install_command(package)}`.",
     )

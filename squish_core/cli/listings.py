@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from squish_core.cli.options import Json
-from squish_core.cli.output import Answer, table
+from squish_core.cli.output import Answer
+from squish_core.display.tables import table
 from squish_core.errors import SquishError
 from squish_core.plugins import catalog
 
@@ -136,7 +137,7 @@ def listing(kind: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...
     lines = table(header, align or "<" * len(header), sorted(rows)) or ["none is installed"]
     lines += [""] if absent else []
     for package, ids in absent.items():
-        lines.append(f"not installed: {', '.join(ids)} (pip install {package})")
+        lines.append(f"not installed: {', '.join(ids)} ({catalog.install_command(package)})")
     return Answer({"installed": entries, "missing": absent}, lines)
 
 

@@ -7,11 +7,13 @@ import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
 
+from squish_core.cli.wording import command_line
+from squish_core.display.tables import fit, terminal_width
 from squish_core.errors import SquishError, redact
 from squish_core.text import escape
 
@@ -21,11 +23,15 @@ _STATE = re.compile(rf"^( *)({'|'.join(_COLOURS)})(?=[ :,]|$)")
 
 @frozen
 class Answer:
-    """What a command returns: plain data for `--json`, lines for people, and the exit code."""
+    """What a command returns: plain data for `--json`, lines for people, and the exit code.
+
+    Lines are wrapped to the terminal unless they are `verbatim`.
+    """
 
     data: Any
     lines: Sequence[str]
     code: int = 0
+    verbatim: bool = False
 
 
 def show(answer: Answer, as_json: bool) -> None:
@@ -34,14 +40,17 @@ def show(answer: Answer, as_json: bool) -> None:
         print(json.dumps(plain_data(answer.data), indent=1, allow_nan=False))
         return
     painted = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    width = terminal_width()
     for line in answer.lines:
         # The one place where names from a file reach the terminal.
-        text = escape(line)
-        print(_STATE.sub(_paint, text) if painted else text)
+        first, *rest = [escape(line)] if answer.verbatim else fit(escape(line), width)
+        print(_STATE.sub(_paint, first) if painted else first, *rest, sep="\n")
 
 
 def show_error(error: Exception, as_json: bool) -> None:
-    """Print an error: one line on stderr, or a document on stdout."""
+    """Print an error in the words of the command line: one line on stderr, or a document on stdout."""
+    if isinstance(error, SquishError):
+        error.message, error.hint = command_line(error.message), error.hint and command_line(error.hint)
     if as_json:
         print(json.dumps({"error": plain_data(error_data(error))}, indent=1))
     else:
@@ -58,22 +67,6 @@ def error_data(error: Exception) -> dict[str, Any]:
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     """Print a warning as a line on stderr; in the place of `warnings.showwarning`."""
     print(f"warning: {escape(str(message))}", file=sys.stderr)
-
-
-def table(header: Sequence[str], align: str, rows: Iterable[Sequence[object]], indent: str = "") -> list[str]:
-    """Aligned columns; `align` has "<" or ">" for each. No rows give no lines."""
-    cells = [[escape(str(cell)) for cell in row] for row in rows]
-    if not cells:
-        return []
-    cells.insert(0, list(header))
-    widths = [max(map(len, column)) for column in zip(*cells)]
-    lines = ("  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths)) for row in cells)
-    return [f"{indent}{line}".rstrip() for line in lines]
-
-
-def counted(count: int, noun: str) -> str:
-    """`1 tensor`, `2 tensors`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def plain_data(value: Any) -> Any:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from squish_core.cli.output import Answer, counted, plain_data, table
+from squish_core.cli.output import Answer, plain_data
+from squish_core.display.tables import counted, table
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, SquishError, shorten
 from squish_core.text import close_matches, escape
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from squish_core.file import File
     from squish_core.tensor import Tensor
 
@@ -19,10 +22,13 @@ LONG = 64
 """Longest metadata value or list that is shown whole: characters for people, items in JSON."""
 
 
-def stored_as(tensor: Tensor) -> str:
-    """The dtype of a dense tensor, else the codec, with the width of its codes where it has several."""
+def stored_as(tensor: Tensor, long: bool = False) -> str:
+    """The dtype of a dense tensor, else the codec, with the width of its codes where it has several; with `long` all
+    its parameters."""
     if tensor.codec == "dense":
         return str(tensor.dtype)
+    if long and tensor.spec.encodings:
+        return str(tensor.spec.encodings[0].codec)
     params = tensor.spec.encodings[0].codec.params if tensor.spec.encodings else {}
     return f"{tensor.codec}:bits={params['bits']}" if "bits" in params else tensor.codec
 
@@ -50,8 +56,10 @@ def summary(file: File) -> dict[str, Any]:
     index, codecs = file.index, stored_kinds(file)
     parameters, nbytes = (sum(entry[key] for entry in codecs) for key in ("parameters", "nbytes"))
     return {
-        "file": file.name, "format": file.format, "version": file.version, "kind": index.kind,
-        "files": [{"name": ref.name, "size": ref.size, "digest": ref.digest} for ref in index.files],
+        "file": file.name, "link": link_of(file.path),
+        "format": file.format, "version": file.version, "kind": index.kind,
+        "files": [{"name": ref.name, "link": link_of(path), "size": ref.size, "digest": ref.digest}
+                  for ref, path in zip(index.files, paths(file))],
         "size": file.size, "packed": packed(file), "tensors": len(file), "parameters": parameters,
         "bits_per_weight": 8 * nbytes / parameters if parameters else 0.0, "codecs": codecs,
         "meta": {key: brief(value) for key, value in file.meta.items()},
@@ -65,6 +73,28 @@ def summary(file: File) -> dict[str, Any]:
             {"severity": p.severity, "code": p.code, "where": p.where, "message": p.message} for p in index.problems
         ],
     }  # fmt: skip
+
+
+def link_of(path: Path | None) -> str | None:
+    """Where a path leads if it is a symbolic link; None if it is none."""
+    return str(path.resolve()) if path is not None and path.is_symlink() else None
+
+
+def linked(file: File) -> str:
+    """The name of a file, and where it leads if it is a symbolic link."""
+    target = link_of(file.path)
+    return f"{file.name} (a link to {target})" if target else file.name
+
+
+def paths(file: File) -> list[Path | None]:
+    """The path of each file of the Index; None for bytes in memory."""
+    folder = file.path if file.source.is_dir or file.path is None else file.path.parent
+    return [folder / ref.name if folder is not None else None for ref in file.index.files]
+
+
+def file_label(ref: dict[str, Any]) -> str:
+    """The name of one of several files, and where it leads if it is a symbolic link."""
+    return f"{ref['name']} (a link to {ref['link']})" if ref["link"] else str(ref["name"])
 
 
 def packed(file: File) -> dict[str, Any] | None:
@@ -96,10 +126,10 @@ def summary_lines(data: dict[str, Any], file: File) -> Iterable[str]:
     """What `info` tells, for people."""
     from squish_core.text import format_bytes
 
-    yield from table(("file", escape(data["file"])), "<<", facts(data))
+    yield from table(("file", escape(linked(file))), "<<", facts(data))
     if len(data["files"]) > 1:
         shown = data["files"][:MOST_FILES]
-        yield from ("", "files", *(f"  {format_bytes(ref['size']):>8}  {ref['name']}" for ref in shown))
+        yield from ("", "files", *(f"  {format_bytes(ref['size']):>8}  {file_label(ref)}" for ref in shown))
         if more := len(data["files"]) - len(shown):
             yield f"            and {more:,} more (--json lists them)"
     rows = [
@@ -140,7 +170,7 @@ def one_value(file: File, key: str) -> Answer:
         )  # fmt: skip
     value = plain_data(file.meta[key])
     lines = value.split("\n") if isinstance(value, str) else value if isinstance(value, list) else [value]
-    return Answer(value, [str(line) for line in lines])
+    return Answer(value, [str(line) for line in lines], verbatim=True)
 
 
 def brief(value: Any) -> Any:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from squish_core.cli.options import Assets, FileName, Format, Json, Patterns
-from squish_core.cli.output import Answer, table
-from squish_core.cli.summaries import one_value, stored_as, summary, summary_lines
+from squish_core.cli.output import Answer
+from squish_core.cli.summaries import linked, one_value, stored_as, summary, summary_lines
 from squish_core.cli.values import values
+from squish_core.display.tables import counted, table
 from squish_core.errors import SquishError, UsageError
 from squish_core.text import escape
 
@@ -20,36 +21,98 @@ if TYPE_CHECKING:
     from squish_core.tensor import Tensor
 
 
+POLICY_HELP = (
+    "Which way goes first: spec (the order in which the format lists what it stores), smallest (least memory when "
+    "loaded) or exact (backends that round neither weights nor inputs)."
+)
+OP_HELP = (
+    "What the tensor is for: linear (y = x W^T), embed (rows by token id), experts (linear, with one of several "
+    "matrices for each row) or dense (the decoded array). By default linear for a matrix, experts for a stack of "
+    "them, dense for anything else."
+)
+ORDERS: dict[str, Callable[[Tensor], Any]] = {
+    "file": lambda tensor: 0,
+    "name": lambda tensor: tensor.name,
+    "size": lambda tensor: -tensor.nbytes,
+    "bits": lambda tensor: -tensor.bits_per_weight,
+}
+
+
 def ls(
     file: FileName,
     patterns: Patterns = None,
+    long: Annotated[
+        bool, typer.Option("--long", "-l", help="One line for each stored part too: its dtype, shape, file and offset.")
+    ] = False,
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="KEY", help=f"Order of the tensors: {', '.join(ORDERS)}.")
+    ] = "file",
     format: Format = None,  # noqa: A002
     assets: Assets = None,
     json: Json = False,
 ) -> Answer:
     """List the tensors of a file.
 
-    Shows shape, dtype or codec, bits per weight and size of each. Reads the header only.
+    Shows shape, dtype or codec, bits per weight and size of each, and what they add up to. Reads the header only.
+    --sort size and --sort bits put the largest first; --sort file keeps the order of the file.
     """
     from squish_core.opening import open as open_file
-    from squish_core.text import format_bytes
 
+    if sort not in ORDERS:
+        raise UsageError("no such order", found=repr(sort), expected=", ".join(ORDERS), code="usage")
     with open_file(file, format, assets=assets) as opened:
-        tensors = chosen(opened, patterns)
+        tensors = sorted(chosen(opened, patterns), key=ORDERS[sort])
         data = [
             {
                 "name": tensor.name, "shape": tensor.shape, "dtype": tensor.dtype, "codec": tensor.codec,
                 "bits_per_weight": tensor.bits_per_weight, "nbytes": tensor.nbytes,
                 "tied_to": tensor.spec.tied_to, "problem": tensor.spec.problem,
+                **({"parts": parts(tensor)} if long else {}),
             }
             for tensor in tensors
         ]  # fmt: skip
-        rows = [
-            (list(item.shape), stored_as(item), f"{item.bits_per_weight:.2f}", format_bytes(item.nbytes), label(item))
-            for item in tensors
-        ]  # fmt: skip
-        lines = table(("shape", "stored as", "bits", "size", "name"), "<<>><", rows)
-        return Answer({"file": opened.name, "format": opened.format, "tensors": data}, lines or ["no tensors"])
+        lines = listing(tensors, long)
+        return Answer({"file": opened.name, "format": opened.format, "tensors": data}, [*lines, total(opened, tensors)])
+
+
+def listing(tensors: Iterable[Tensor], long: bool) -> list[str]:
+    """A row for each tensor, and with `long` one for each of its parts."""
+    from squish_core.text import format_bytes
+
+    rows: list[tuple[object, ...]] = []
+    for tensor in tensors:
+        bits, size = f"{tensor.bits_per_weight:.2f}", format_bytes(tensor.nbytes)
+        rows.append((list(tensor.shape), stored_as(tensor, long), bits, size, label(tensor)))
+        for part in parts(tensor) if long else ():
+            where = f"{part['file']} at byte {part['offset']:,}" if part["file"] else "not stored in a file"
+            rows.append((part["shape"], part["dtype"], "", format_bytes(part["nbytes"]), f"  {part['role']}: {where}"))
+    return table(("shape", "stored as", "bits", "size", "name"), "<<>><", rows)
+
+
+def parts(tensor: Tensor) -> list[dict[str, Any]]:
+    """The stored parts of a tensor's first encoding, and where the first byte of each lies."""
+    files, encodings = tensor.file.index.files, tensor.spec.encodings[:1]
+    stored = {role: part for encoding in encodings for role, part in encoding.parts.items()} | dict(tensor.spec.extras)
+    return [
+        {
+            "role": role, "dtype": part.dtype, "shape": list(part.shape), "nbytes": part.stored,
+            "file": files[part.segments[0].file].name if part.segments else None,
+            "offset": part.segments[0].offset if part.segments else None,
+        }
+        for role, part in stored.items()
+    ]  # fmt: skip
+
+
+def total(file: File, tensors: Sequence[Tensor]) -> str:
+    """How many tensors were listed and what they add up to, tied ones counted once."""
+    from squish_core.text import format_bytes
+
+    own = [tensor for tensor in tensors if tensor.spec.tied_to is None]
+    elements, nbytes = sum(tensor.size for tensor in own), sum(tensor.nbytes for tensor in own)
+    if not tensors:
+        return f"no tensors in {linked(file)}"
+    bits = f"{format_bytes(nbytes)}, {8 * nbytes / elements if elements else 0:.2f} bits each"
+    return f"{counted(len(tensors), 'tensor')} in {linked(file)}: {counted(elements, 'parameter')}, {bits}"
 
 
 def info(
@@ -91,10 +154,8 @@ def plan(
     backend: Annotated[
         str | None, typer.Option("--backend", metavar="ID", help="Ask only this one; ID[:key=value].")
     ] = None,
-    policy: Annotated[str, typer.Option("--policy", help="What to prefer: spec, smallest or exact.")] = "spec",
-    op: Annotated[
-        str | None, typer.Option("--op", help="What for: linear, embed, experts or dense. By rank if not given.")
-    ] = None,
+    policy: Annotated[str, typer.Option("--policy", metavar="NAME", help=POLICY_HELP)] = "spec",
+    op: Annotated[str | None, typer.Option("--op", metavar="NAME", help=OP_HELP)] = None,
     json: Json = False,
 ) -> Answer:
     """Explain how tensors would be run here.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from fnmatch import fnmatchcase
@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, evolve, frozen
+from attrs import evolve
 
 from squish_core import opening
 from squish_core.analysis.metrics import Distance
@@ -21,12 +21,14 @@ from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.compatible import weighs
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.notes import source_notes
-from squish_core.conversion.plan import Decision, Step, note_origin
+from squish_core.conversion.plan import Decision, Step, ineffective_rules, note_origin
 from squish_core.conversion.rename import parse_names
+from squish_core.conversion.report import Conversion
+from squish_core.conversion.requantize import check_requantized
 from squish_core.conversion.rules import KEEP, Rule, check_patterns, expand, parse_rules
 from squish_core.conversion.streams import copied, encoded, repacked, widened
 from squish_core.conversion.targets import format_for, packed_by
-from squish_core.errors import FormatError, UsageError
+from squish_core.errors import FormatError, SquishError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Container, Dropped
 from squish_core.formats.outgoing import Outgoing
@@ -35,6 +37,7 @@ from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.digest import is_known
 from squish_core.io.local import common_mode
 from squish_core.io.sink import Sink
+from squish_core.io.space import check_space, space_notes
 from squish_core.limits import Limits
 from squish_core.model import TensorSpec
 from squish_core.plugins.registry import Registry
@@ -42,60 +45,6 @@ from squish_core.reader import file_problems
 from squish_core.specs import parse_format
 
 Progress = Callable[[str, int, int | None], None]
-
-
-@frozen(kw_only=True, repr=False)
-class Conversion:
-    """The report of a conversion, or of a dry run: every tensor's step, sizes in bytes, what was not carried.
-
-    `notes`: what else the user should know of the target. `unused`: patterns of `keep` rules that no tensor's name
-    matches (of other rules they are errors). `deleted`: files of the source, on request.
-    """
-
-    source: str
-    target: str
-    format: str
-    steps: tuple[Step, ...]
-    source_size: int
-    size: int | None
-    dropped: tuple[Dropped, ...]
-    notes: tuple[str, ...] = ()
-    unused: tuple[str, ...] = ()
-    deleted: tuple[str, ...] = ()
-    dry_run: bool
-    seconds: float = 0.0
-
-    def __repr__(self) -> str:
-        done = "".join(f" {action}={count}" for action, count in Counter(step.action for step in self.steps).items())
-        size = f" size={self.size}{' dry_run' if self.dry_run else ''}"
-        return f"<Conversion {self.source!r} -> {self.target!r} format={self.format}{done}{size}>"
-
-    @property
-    def quality(self) -> Distance | None:
-        """How far all tensors that were encoded with loss are from the source's together; None where none was."""
-        total, told = Distance(), [step.quality for step in self.steps if step.quality]
-        for lost in told:
-            total.take(lost.max_error, lost.error, lost.power, lost.norm)
-        return total if told else None
-
-    @property
-    def clipped(self) -> int:
-        """Values of all tensors that `overflow=saturate` clipped."""
-        return sum(step.clipped for step in self.steps)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        keys = ("source", "target", "format", "source_size", "size", "dry_run", "seconds", "clipped")
-        total = self.quality
-        return {
-            **{key: getattr(self, key) for key in keys},
-            "dropped": [asdict(item) for item in self.dropped],
-            "notes": list(self.notes),
-            "unused": list(self.unused),
-            "quality": total.to_dict() if total else None,
-            "deleted": list(self.deleted),
-            "tensors": [step.to_dict() for step in self.steps],
-        }
 
 
 def convert(
@@ -107,6 +56,9 @@ def convert(
     dry_run: bool = False,
     only: str | Iterable[str] | None = None,
     assets: Any = None,
+    rename: str | None = None,
+    activations: Any = None,
+    requantize: bool = False,
     names: str | None = None,
     stats: Any = None,
     delete_source: bool = False,
@@ -120,40 +72,44 @@ def convert(
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
     error. Caches are not read (`File.originals`): they are less exact than what they were made from. `only`: name
     patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
-    `names`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF, where the file states no other
-    architecture; all patterns are about the source's. `stats`: a file of activations, for encodings that weigh errors
-    by them. Digests of what is read are checked. `delete_source`: verify what was written and compare it with the
-    source, then delete the files that held its tensors. A file at `dst` is replaced, a folder refused. Raises
-    SquishError; the old `dst` stays on failure.
+    `rename`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF, where the file states no other
+    architecture; all patterns are about the source's. `activations`: a file of activation statistics, for encodings
+    that weigh errors by them. `requantize` allows to quantize tensors whose values are quantized with loss already.
+    Digests of what is read are checked. `delete_source`: verify what was written and compare it with the source, then
+    delete the files that held its tensors. A file at `dst` is replaced, a folder refused. Raises SquishError; the old
+    `dst` stays on failure. `names` and `stats` are deprecated aliases of `rename` and `activations`.
     """
     started = time.perf_counter()
+    rename = renamed("names", names, "rename", rename)
+    activations = renamed("stats", stats, "activations", activations)
     with ExitStack() as opened:
         file = src
         if isinstance(src, Mapping) and not isinstance(src, File):
             file = opened.enter_context(in_memory(src, assets=assets, registry=registry))
         elif not isinstance(src, File):
             file = opened.enter_context(opening.open(src, assets=assets, limits=limits, registry=registry))
-        told = None
-        if stats is not None:
-            told = opened.enter_context(opening.open(stats, limits=limits, registry=registry))
+        statistics = None
+        if activations is not None:
+            statistics = opened.enter_context(opening.open(activations, limits=limits, registry=registry))
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
         with uncollected():
-            plan = Plan(file, Path(dst), to, parse_rules(encode), chosen, parse_names(names, file), told)
+            naming = parse_names(rename, file)
+            plan = ConversionPlan(file, Path(dst), to, parse_rules(encode), chosen, naming, statistics, requantize)
             report = plan.report(dry_run)
         doomed = deletable(file, Path(dst), report.steps, report.dropped) if delete_source else ()
         report = evolve(report, deleted=tuple(map(str, doomed)))
         if dry_run:
-            return report
+            return evolve(report, notes=(*report.notes, *space_notes(plan.target, report.size)))
         done = plan.carry_out(report, doomed, progress)
         return evolve(done, seconds=time.perf_counter() - started)
 
 
 def outgoing(file: File, to: str) -> list[Outgoing]:
     """Tensors of a file as the format `to` holds them, codes kept; SquishError where it cannot hold one."""
-    return Plan(file, Path(), to, (), ()).outgoing()
+    return ConversionPlan(file, Path(), to, (), ()).outgoing()
 
 
-class Plan:
+class ConversionPlan:
     """One conversion, decided before anything is written."""
 
     def __init__(
@@ -165,6 +121,7 @@ class Plan:
         only: tuple[str, ...],
         rename: Callable[[str], str] = str,
         stats: File | None = None,
+        requantize: bool = False,
     ) -> None:
         self.file, self.target, self.known = file.originals(), target, file.registry
         content, self.packing = packed_by(target, self.known)
@@ -177,8 +134,13 @@ class Plan:
         decision = Decision(self.file, self.container, self.options, self.rules, rename, self.stats)
         with computing(FormatError, "deciding", file=str(target)):
             self.steps = [note_origin(file, step) for step in decision.decide(self._selected(only))]
+        if not requantize:
+            check_requantized(self.steps, file.name, self.known)
         if stats is not None and not any(map(self._weighed, self.steps)):
-            raise UsageError("no encoding asks for statistics", file=stats.name, code="stats", hint="Leave them out.")
+            raise UsageError(
+                "no encoding of this conversion uses activation statistics", code="stats",
+                hint="Leave out activations=.",
+            )  # fmt: skip
         self.specs = [step.spec for step in self.steps]
         if len({spec.name for spec in self.specs}) != len(self.specs):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
@@ -204,10 +166,10 @@ class Plan:
             for where, digest in self._digests() if not is_known(digest)
         ]  # fmt: skip
         rows = {name: (stack, row) for stack, owned in layout.stacks.items() for row, name in enumerate(owned)}
-        steps = (
+        steps = [
             evolve(step, stack=rows[step.spec.name][0], row=rows[step.spec.name][1]) if step.spec.name in rows else step
             for step in self.steps
-        )
+        ]
         return Conversion(
             source=self.file.name, target=str(self.target), format=self.format, steps=tuple(steps),
             source_size=self.file.size, dropped=tuple(dropped), dry_run=dry_run,
@@ -217,6 +179,7 @@ class Plan:
             unused=tuple(
                 rule.pattern for rule in self.rules if rule.pattern and not any(map(rule.matches, index.tensors))
             ),
+            ineffective=ineffective_rules(self.rules, steps),
         )  # fmt: skip
 
     def carry_out(self, report: Conversion, doomed: Sequence[Path], progress: Progress | None) -> Conversion:
@@ -233,6 +196,7 @@ class Plan:
 
     def write(self, progress: Progress | None, size: int | None) -> list[str]:
         """Write beside the target and rename; `size` is the predicted one, headers and all. Returns notes."""
+        check_space(self.target, size)
         total = size or sum(step.size for step in self.steps)
         done, current = 0, ""
 
@@ -329,6 +293,16 @@ class Plan:
 
     def _weighed(self, step: Step) -> bool:
         return step.action == "encode" and weighs(step.codec, self.known)
+
+
+def renamed(old: str, old_value: Any, new: str, value: Any) -> Any:
+    """The value of an argument that may still be given by its old name, with a DeprecationWarning."""
+    if old_value is None:
+        return value
+    if value is not None:
+        raise SquishError(f"{old}= and {new}= are the same argument", code="usage", hint=f"Use {new}= alone.")
+    warnings.warn(f"{old}= is now {new}=", DeprecationWarning, stacklevel=3)
+    return old_value
 
 
 def _size_of(target: Path) -> int:

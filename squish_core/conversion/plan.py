@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -74,6 +74,18 @@ class Step:
         return {**{key: getattr(self, key) for key in keys}, "exactness": str(self.exactness), "quality": quality}
 
 
+@frozen(kw_only=True)
+class RuleEffect:
+    """What a rule of `encode=` left unchanged: of how many tensors and stored bytes, and the most common reason."""
+
+    rule: str
+    kept: int
+    tensors: int
+    kept_size: int
+    size: int
+    reason: str
+
+
 class Decision:
     """What a format makes of a file's tensors under the rules of `encode=`."""
 
@@ -101,8 +113,7 @@ class Decision:
                 rule = rule_for(self.rules, spec.name)
                 blamed = rule is not None and rule.spec != KEEP and error.code in _OF_THE_RULE
                 if blamed or error.code == "option":  # of the rule or the format to write, not of this tensor
-                    error.file = error.tensor = None
-                    raise
+                    raise error.about_argument() from None
                 failed.append(error)
         if failed:
             first = failed[0]
@@ -121,16 +132,24 @@ class Decision:
         for rule in self.rules:
             ours = [spec for spec in specs if ruled[spec.name] is rule]
             if ours and self._is_policy(rule):
-                chosen |= self.known.policy(rule.spec.id).choose(
-                    ours, rule.spec.params,
-                    lambda spec: values_of(self.file, spec, self.file[spec.name].bound.encoding, "f32"),
-                    lambda name: expand(CodecSpec(name), self.format, self.known),
-                )  # fmt: skip
+                chosen |= self._chosen_by_policy(rule, ours)
             elif ours and rule.pattern is None and rule.spec != KEEP:
                 targets = [evolve(spec, name=self.rename(spec.name)) for spec in specs]
                 found = self.container.choose(targets, rule.spec, self.options)  # habits look at the whole model
                 chosen |= {spec.name: found[name] for spec in ours if (name := self.rename(spec.name)) in found}
         return chosen
+
+    def _chosen_by_policy(self, rule: Rule, specs: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
+        try:
+            return self.known.policy(rule.spec.id).choose(
+                specs, rule.spec.params,
+                lambda spec: values_of(self.file, spec, self.file[spec.name].bound.encoding, "f32"),
+                lambda name: expand(CodecSpec(name), self.format, self.known),
+            )  # fmt: skip
+        except SquishError as error:
+            if error.code in _OF_THE_RULE:
+                error.about_argument()
+            raise
 
     def _is_policy(self, rule: Rule) -> bool:
         return kind_of(rule.spec, self.known) == "policy"
@@ -200,7 +219,7 @@ class Decision:
         raise TensorError(
             f"{self.format} cannot hold it: {'; '.join(dict.fromkeys(refusals))}", tensor=spec.name,
             found=str(spec.encodings[0].codec), code="refused",
-            hint="Ask for its values with encode= (--encode f32, or another encoding; `squish codecs` lists them).",
+            hint="Ask for its values with encode='f32', or another encoding that `squish codecs` lists.",
         )  # fmt: skip
 
     def _answer(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
@@ -260,8 +279,8 @@ class Decision:
             return
         if self.stats is None:
             raise TensorError(
-                "this encoding needs statistics of activations", found=str(wanted), code="encode",
-                hint="Give a file of them: stats= (--stats FILE).",
+                "this encoding needs activation statistics", found=str(wanted), code="encode",
+                hint="Give a file of them with activations=FILE.",
             )  # fmt: skip
         if self.stats.of(spec) is None:
             raise TensorError("there are no statistics of its activations", tensor=spec.name, code="stats")
@@ -283,6 +302,26 @@ class Decision:
             target=_shown(held, evolve(target, codec=codec)), stored=origin.stored, size=size, exactness=exactness,
             spec=held, codec=codec, origin=origin,
         )  # fmt: skip
+
+
+def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[RuleEffect, ...]:
+    """The rules that left more than half of the bytes they apply to unchanged."""
+    effects = []
+    for rule in rules:
+        ruled = [step for step in steps if rule.spec != KEEP and rule_for(rules, step.name) is rule]
+        kept = [step for step in ruled if step.note.startswith(_KEPT)]
+        sizes = sum(step.stored for step in kept), sum(step.stored for step in ruled)
+        if 2 * sizes[0] > sizes[1]:
+            reasons = Counter[str]()
+            for step in kept:
+                reasons[step.note.removeprefix(_KEPT)] += step.stored
+            effects.append(
+                RuleEffect(
+                    rule=str(rule.spec), kept=len(kept), tensors=len(ruled), kept_size=sizes[0], size=sizes[1],
+                    reason=reasons.most_common(1)[0][0],
+                )
+            )  # fmt: skip
+    return tuple(effects)
 
 
 def note_origin(file: File, step: Step) -> Step:

@@ -56,7 +56,7 @@ def parse_names(text: str | None, file: File | None = None) -> Callable[[str], s
     to, _, architecture = text.partition(":")
     if to not in _TABLES or architecture not in ARCHITECTURES:
         raise UsageError(
-            "names are not mapped so: more than names differ, or nobody has compared",
+            "cannot rename: not verified for this architecture",
             expected=f"{' or '.join(_TABLES)}, a colon and {' or '.join(ARCHITECTURES)}", found=repr(text),
             code="names",
         )  # fmt: skip

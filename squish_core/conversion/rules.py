@@ -130,7 +130,7 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     kind = MissingPluginError if package else UsageError
     raise kind(
         "no such encoding", found=repr(spec.id), code="encode",
-        hint=f"Run `pip install {package}`." if package else here,
+        hint=f"Run `{catalog.install_command(package)}`." if package else here,
     )  # fmt: skip
 
 

@@ -28,5 +28,5 @@ def format_for(target: Path, known: Registry) -> str:
         return usual  # not installed: what asks for it says so
     raise FormatError(
         "the target format is not clear from the name", file=str(target), code="format",
-        hint=f"Give to=... (--to): {', '.join(entry.info.id for entry in writable)}.",
+        hint=f"Give to=..., one of {', '.join(entry.info.id for entry in writable)}.",
     )  # fmt: skip

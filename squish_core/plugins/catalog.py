@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
 from squish_core.model import Refusal
 
 # kind -> id or family -> package of this repository that brings it
@@ -78,13 +83,82 @@ def package_for(kind: str, wanted: str) -> str | None:
     return table.get(wanted) or table.get(wanted.split(".")[0])
 
 
+def install_command(package: str) -> str:
+    """The command that installs a package of this repository, from the checkout that squish-core came from if any.
+
+    pip does not look into a checkout for what a plugin needs, so those plugins are named too.
+    """
+    import shlex
+
+    folders = plugin_folders()
+    if package not in folders:
+        return f"pip install {package}"
+    paths = [_path(folders[name]) for name in dict.fromkeys((*_lacking(package), package))]
+    return f"pip install {' '.join(map(shlex.quote, paths))}"
+
+
+@cache
+def checkout() -> Path | None:
+    """The checkout of this repository that squish-core was installed from, if it is still there."""
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        origin = distribution("squish-core").read_text("direct_url.json")
+    except PackageNotFoundError:
+        origin = None
+    url = urlsplit(json.loads(origin).get("url", "")) if origin else None
+    root = Path(__file__).resolve().parent.parent
+    if url is not None and url.scheme == "file":
+        root = Path(url2pathname(url.path))
+    return root if (root / "squish_core").is_dir() and (root / "plugins").is_dir() else None
+
+
+def plugin_folders() -> dict[str, Path]:
+    """Package -> its folder in the checkout; nothing if squish-core came from a package index."""
+    root = checkout()
+    files = sorted(root.glob("plugins/*/pyproject.toml")) if root else []
+    return {str(_project(file)["name"]): file.parent for file in files}
+
+
+@cache
+def _project(file: Path) -> dict[str, Any]:
+    import tomllib
+
+    project: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))["project"]
+    return project
+
+
+def _lacking(package: str) -> list[str]:
+    """The plugins that a package of the checkout needs and that are not installed, each after what it needs itself."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    folders, packages = plugin_folders(), list[str]()
+    for requirement in _project(folders[package] / "pyproject.toml").get("dependencies", ()):
+        name = re.split(r"[^\w-]", requirement)[0]
+        if name in folders:
+            try:
+                version(name)
+            except PackageNotFoundError:
+                packages += [*_lacking(name), name]
+    return packages
+
+
+def _path(folder: Path) -> str:
+    """A folder as the shell takes it here: relative if it lies below the current one."""
+    here = Path.cwd()
+    return f"./{folder.relative_to(here).as_posix()}" if folder.is_relative_to(here) else str(folder)
+
+
 def absent(kind: str, wanted: str) -> Refusal:
     """The refusal for an id that no installed plugin brings."""
     package, called = package_for(kind, wanted), {"container": "format"}.get(kind, kind)
     why = f"the {called} {wanted!r} is not installed"
     if package is None:
         why = f"there is no {called} {wanted!r} here, and no known package brings one"
-    return Refusal(why=why, code="not-installed", install=f"pip install {package}" if package else None)
+    return Refusal(why=why, code="not-installed", install=install_command(package) if package else None)
 
 
 def lookalike(head: bytes, *, text: bool = False) -> tuple[str, str] | None:

@@ -210,7 +210,7 @@ class Registry:
         for kind in self._tables:
             package = catalog.package_for(kind, wanted)
             if package:
-                install = [f"pip install {package}"]
+                install = [catalog.install_command(package)]
                 return {"id": wanted, "kind": kind, "installed": False, "dist": package, "install": install}
         return {"id": wanted, "kind": None, "installed": False, "dist": None, "install": []}
 
@@ -319,10 +319,10 @@ class Registry:
 
     def _absent(self, kind: str, wanted: str) -> Refusal:
         refusal = catalog.absent(kind, wanted)
-        for broken in self.broken:
-            if refusal.install and refusal.install.endswith(" " + broken.dist):
-                return Refusal(why=f"{broken.dist} is installed but broken: {broken.reason}", code="broken")
         package = catalog.package_for(kind, wanted)
+        for broken in self.broken:
+            if package == broken.dist:
+                return Refusal(why=f"{broken.dist} is installed but broken: {broken.reason}", code="broken")
         if package in {loaded.dist for loaded in self.plugins}:
             return Refusal(why=f"the {kind} {wanted!r} is not among those of {package}, which is installed")
         return refusal

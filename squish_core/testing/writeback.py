@@ -44,7 +44,7 @@ def check_conversion(file: File, target: Path, to: str, encode: str | None = Non
     the source reported (a method that is not known) may come over: the conversion did not cause it.
     """
     try:
-        report = convert(file, target, to, encode)
+        report = convert(file, target, to, encode, requantize=True)
     except SquishError as error:
         if error.code in FAULTS:
             raise WritebackError(error.code, str(error)) from error

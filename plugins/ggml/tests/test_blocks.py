@@ -396,7 +396,7 @@ def test_what_gguf_py_is_needed_for_says_so(name: str) -> None:
     if importlib.util.find_spec("gguf"):
         assert decode(LONG_TAIL[name], random_blocks(LONG_TAIL[name], 1, 2)).shape == (1, 512)
     else:
-        with pytest.raises(MissingPluginError, match=r"squish-ggml\[gguf\]"):
+        with pytest.raises(MissingPluginError, match="pip install gguf"):
             decode(LONG_TAIL[name], random_blocks(LONG_TAIL[name], 1, 2))
 
 

@@ -40,7 +40,7 @@ def lost(path: Path) -> tuple[float, float]:
 def test_errors_go_where_activations_are_small(tmp_path: Path, model: Path, name: str) -> None:
     for place, search in (("plain", "none"), ("mse", "mse")):
         squish.convert(model, tmp_path / place, "npydir", f"int4:group_size=128,search={search}")
-    report = squish.convert(model, tmp_path / "aware", "npydir", RULE, stats=stats(tmp_path, name=name))
+    report = squish.convert(model, tmp_path / "aware", "npydir", RULE, activations=stats(tmp_path, name=name))
     aware, whole = lost(tmp_path / "aware")
     assert aware < 0.75 * min(lost(tmp_path / "plain")[0], lost(tmp_path / "mse")[0])
     assert whole < 0.25  # it is still the matrix
@@ -49,33 +49,33 @@ def test_errors_go_where_activations_are_small(tmp_path: Path, model: Path, name
 
 
 def test_equal_activations_are_plain_search(tmp_path: Path, model: Path) -> None:
-    squish.convert(model, tmp_path / "aware", "npydir", RULE, stats=stats(tmp_path, np.ones(256, np.float32)))
+    squish.convert(model, tmp_path / "aware", "npydir", RULE, activations=stats(tmp_path, np.ones(256, np.float32)))
     squish.convert(model, tmp_path / "mse", "npydir", "int4:group_size=128,search=mse")
     assert squish.diff(tmp_path / "aware", tmp_path / "mse").same
 
 
 def test_tensors_without_statistics_are_kept_and_said_so(tmp_path: Path, model: Path) -> None:
     two = source(tmp_path / "two.safetensors", up__weight=WEIGHT, down__weight=WEIGHT)
-    report = squish.convert(two, tmp_path / "out", "npydir", RULE, stats=stats(tmp_path))
+    report = squish.convert(two, tmp_path / "out", "npydir", RULE, activations=stats(tmp_path))
     assert {step.name: step.note for step in report.steps if step.action != "encode"} == {
         "down.weight": "kept: there are no statistics of its activations"
     }
     with pytest.raises(TensorError, match="no statistics"):
-        squish.convert(two, tmp_path / "out2", "npydir", {"down.weight": RULE}, stats=stats(tmp_path))
+        squish.convert(two, tmp_path / "out2", "npydir", {"down.weight": RULE}, activations=stats(tmp_path))
 
 
 @pytest.mark.parametrize("values", [SEEN[:-1], -SEEN, np.full(256, np.nan, np.float32)])
 def test_statistics_that_cannot_be(tmp_path: Path, model: Path, values: np.ndarray) -> None:
     with pytest.raises(TensorError, match="no magnitudes of its columns"):
-        squish.convert(model, tmp_path / "out", "npydir", {"up.weight": RULE}, stats=stats(tmp_path, values))
+        squish.convert(model, tmp_path / "out", "npydir", {"up.weight": RULE}, activations=stats(tmp_path, values))
     assert not (tmp_path / "out").exists()
 
 
 def test_statistics_and_encodings_need_each_other(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SquishError, match="needs statistics of activations"):
+    with pytest.raises(SquishError, match="needs activation statistics"):
         squish.convert(model, tmp_path / "out", "npydir", RULE)
-    with pytest.raises(SquishError, match="no encoding asks for statistics"):
-        squish.convert(model, tmp_path / "out", "npydir", "int4", stats=stats(tmp_path))
+    with pytest.raises(SquishError, match="uses activation statistics"):
+        squish.convert(model, tmp_path / "out", "npydir", "int4", activations=stats(tmp_path))
     told = ["--encode", RULE, "--stats", str(stats(tmp_path)), "--to", "npydir"]
     assert main(["convert", str(model), str(tmp_path / "out"), *told, "--json"]) == 0
     assert "search=activations" in capsys.readouterr().out
@@ -85,7 +85,7 @@ AWQ = "awq(int4:group_size=128)"
 
 
 def test_awq_scales_columns_and_reads_the_matrix(tmp_path: Path, model: Path) -> None:
-    report = squish.convert(model, tmp_path / "awq", "npydir", AWQ, stats=stats(tmp_path))
+    report = squish.convert(model, tmp_path / "awq", "npydir", AWQ, activations=stats(tmp_path))
     squish.convert(model, tmp_path / "plain", "npydir", "int4:group_size=128")
     aware, whole = lost(tmp_path / "awq")
     assert aware < 0.7 * lost(tmp_path / "plain")[0]
@@ -115,11 +115,11 @@ def test_awq_scales_columns_and_reads_the_matrix(tmp_path: Path, model: Path) ->
 ])  # fmt: skip
 def test_awq_where_it_has_no_place(tmp_path: Path, model: Path, rule: str, to: str, why: str) -> None:
     with pytest.raises(SquishError, match=why):
-        squish.convert(model, tmp_path / "out", to, {"up.weight": rule}, stats=stats(tmp_path))
+        squish.convert(model, tmp_path / "out", to, {"up.weight": rule}, activations=stats(tmp_path))
 
 
 def test_awq_leaves_the_directory_with_its_values_only(tmp_path: Path, model: Path) -> None:
-    squish.convert(model, tmp_path / "awq", "npydir", AWQ, stats=stats(tmp_path))
+    squish.convert(model, tmp_path / "awq", "npydir", AWQ, activations=stats(tmp_path))
     for to in ("mlx", "uqff", "squizd", "ztensor"):
         with pytest.raises(SquishError, match="cannot hold it"):
             squish.convert(tmp_path / "awq", tmp_path / to, to, only="up.weight")

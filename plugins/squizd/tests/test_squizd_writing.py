@@ -92,7 +92,7 @@ def test_activations_weigh_the_errors_of_their_columns(
         return sum(float(np.square(gap).sum()) for gap in gaps)
 
     plain = error("int4:search=mse")
-    assert error("int4:search=activations", stats=bytes(stats)) < plain
+    assert error("int4:search=activations", activations=bytes(stats)) < plain
     with pytest.raises(squish.SquishError, match="statistics"):
         error("int4:search=activations")
 

@@ -228,8 +228,8 @@ def test_blocks_that_went_through_gguf_give_the_same(
 ) -> None:
     source = make_model("qwen2")
     squish.convert(source, tmp_path / "out", "uqff", quant)
-    squish.convert(tmp_path / "out", tmp_path / "m.gguf", names="gguf:qwen2")
-    made = squish.convert(tmp_path / "m.gguf", tmp_path / "back", "uqff", assets=source, names="hf:qwen2")
+    squish.convert(tmp_path / "out", tmp_path / "m.gguf", rename="gguf:qwen2")
+    made = squish.convert(tmp_path / "m.gguf", tmp_path / "back", "uqff", assets=source, rename="hf:qwen2")
     assert {step.action for step in made.steps} == {"copy"}
     np.testing.assert_array_equal(
         ask(tmp_path / "back", "model-0.uqff", arch="qwen2"), ask(tmp_path / "out", "model-0.uqff", arch="qwen2")

@@ -18,7 +18,7 @@ def _decode(name: str, panel: Bytes, out: Floats, scratch: Scratch) -> None:
     except ImportError:
         raise MissingPluginError(
             f"{name.upper()} blocks are decoded by gguf-py, which is not installed", code="not-installed",
-            hint="Run `pip install squish-ggml[gguf]`.",
+            hint="Run `pip install gguf`.",
         ) from None  # fmt: skip
     out[:] = gguf.dequantize(panel, gguf.GGMLQuantizationType[name.upper()])
 

@@ -28,7 +28,7 @@ def probe() -> Availability:
     try:
         import mlx.core as mx
     except ImportError as error:
-        return Availability(ok=False, reason=f"MLX cannot be imported: {error} (`pip install squish-metal`)")
+        return Availability(ok=False, reason=f"MLX cannot be imported: {error} (`pip install mlx`)")
     facts = {"mlx": mx.__version__}  # type: ignore[attr-defined]  # the stubs lack it
     if mx.metal.is_available():
         return Availability(ok=True, device=str(mx.device_info().get("device_name", "Metal")), facts=facts)

@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_core.api import ByteCodec, FormatError, MissingPluginError
+from squish_core.api import ByteCodec, FormatError, MissingPluginError, install_command
 
 _VALUES = {
     "wire": ("1.1", "2"), "encoding": ("raw", "zstd"), "digest": ("none", "sha256", "crc32c", "xxh3"),
@@ -95,6 +95,6 @@ def zstd_codec() -> tuple[ByteCodec, Any]:
     except ImportError as error:
         raise MissingPluginError(
             f"encoding=zstd needs squish-zstd: {error}", code="not-installed",
-            hint="Run `pip install 'squish-ztensor[zstd]'`.",
+            hint=f"Run `{install_command('squish-zstd')}`.",
         ) from None  # fmt: skip
     return module.Zstd(), module.level

@@ -22,6 +22,7 @@ from squish_core.api import (
     TensorError,
     check_shape,
     dtypes,
+    install_command,
 )
 
 from .npy import MAX_HEADER, PREFIX, Npy, header_size, parse
@@ -178,7 +179,9 @@ def _head(source: Source, size: int) -> bytes:
         from squish_zstd.codec import head
     except ModuleNotFoundError:
         raise MissingPluginError(
-            "needs squish-zstd to be decompressed", code="not-installed", hint="Run `pip install squish-npydir[zstd]`."
+            "needs squish-zstd to be decompressed",
+            code="not-installed",
+            hint=f"Run `{install_command('squish-zstd')}`.",
         ) from None
     return head(source.view(0, source.size), size)
 

@@ -168,7 +168,8 @@ def _weights(own: File, folder: Path, progress: Progress | None) -> Built:
 
 
 def _mlx(bits: int) -> Callable[[File, Path, Progress | None], Built]:
-    """A folder in MLX's layout: codes of this width are kept, other quantised tensors encoded anew."""
+    """A folder in MLX's layout: codes of this width are kept, other quantised tensors encoded anew, which the name of
+    the tier asks for."""
 
     def make(own: File, folder: Path, progress: Progress | None) -> Built:
         rules = {escape(name): rule for name, spec in own.index.tensors.items() if (rule := _mlx_rule(spec, bits))}
@@ -180,11 +181,11 @@ def _mlx(bits: int) -> Callable[[File, Path, Progress | None], Built]:
         place = folder / f"squish_{bits}bit"
         if place.is_dir() and not place.is_symlink():
             shutil.rmtree(place)  # what an interrupted build left
-        report = convert(own, place, "mlx", rules, progress=progress)
+        report = convert(own, place, "mlx", rules, requantize=True, progress=progress)
         if beyond := _beyond(report):
             shutil.rmtree(place)
             again = {**rules, **{escape(name): rule for name, rule in beyond.items()}}
-            report = convert(own, place, "mlx", again, progress=progress)
+            report = convert(own, place, "mlx", again, requantize=True, progress=progress)
         return Built(tier="", made=len(own), kept=0, size=report.size or 0)
 
     return make
@@ -227,7 +228,7 @@ def _converted(
         with tempfile.TemporaryDirectory(prefix=ROOM, dir=own.name) as room:
             target = Path(room) / "made"
             patterns = {escape(name): rules[name] for name in batch}
-            report = convert(own, target, "npydir", patterns, only=patterns)
+            report = convert(own, target, "npydir", patterns, only=patterns, requantize=True)
             beyond = _beyond(report)
             arrays: dict[str, dict[str, Path]] = {}
             for path in (target / "tensors").glob("*.npy"):

@@ -1,0 +1,176 @@
+"""The report of a conversion, as data and as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from attrs import asdict, frozen
+
+from squish_core.analysis.metrics import Distance
+from squish_core.conversion.plan import RuleEffect, Step
+from squish_core.display.notebook import page
+from squish_core.display.tables import counted, fit_all, table
+from squish_core.formats.base import Dropped
+from squish_core.text import format_bytes
+
+WORST = 12
+"""Tensors whose loss is printed."""
+VARIANTS = 4
+"""Sets of parameters of one codec that are listed one by one."""
+LONG = 40
+"""Characters of a codec and its parameters that a row has room for; --json has all."""
+
+
+@frozen(kw_only=True, repr=False)
+class Conversion:
+    """The report of a conversion, or of a dry run: every tensor's step, sizes in bytes, what was not carried.
+
+    `notes`: what else the user should know of the target. `unused`: patterns of `keep` rules that no tensor's name
+    matches (of other rules they are errors). `ineffective`: rules that left most of their bytes unchanged.
+    `deleted`: files of the source, on request.
+    """
+
+    source: str
+    target: str
+    format: str
+    steps: tuple[Step, ...]
+    source_size: int
+    size: int | None
+    dropped: tuple[Dropped, ...]
+    notes: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    ineffective: tuple[RuleEffect, ...] = ()
+    deleted: tuple[str, ...] = ()
+    dry_run: bool
+    seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        done = "".join(f" {action}={count}" for action, count in Counter(step.action for step in self.steps).items())
+        size = f" size={self.size}{' dry_run' if self.dry_run else ''}"
+        return f"<Conversion {self.source!r} -> {self.target!r} format={self.format}{done}{size}>"
+
+    def __str__(self) -> str:
+        return "\n".join(fit_all(conversion_lines(self)))
+
+    def _repr_html_(self) -> str:
+        return page(conversion_lines(self))
+
+    @property
+    def quality(self) -> Distance | None:
+        """How far all tensors that were encoded with loss are from the source's together; None where none was."""
+        total, measured = Distance(), [step.quality for step in self.steps if step.quality]
+        for quality in measured:
+            total.take(quality.max_error, quality.error, quality.power, quality.norm)
+        return total if measured else None
+
+    @property
+    def clipped(self) -> int:
+        """Values of all tensors that `overflow=saturate` clipped."""
+        return sum(step.clipped for step in self.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        keys = ("source", "target", "format", "source_size", "size", "dry_run", "seconds", "clipped")
+        total = self.quality
+        return {
+            **{key: getattr(self, key) for key in keys},
+            "dropped": [asdict(item) for item in self.dropped],
+            "notes": list(self.notes),
+            "unused": list(self.unused),
+            "ineffective": [asdict(effect) for effect in self.ineffective],
+            "quality": total.to_dict() if total else None,
+            "deleted": list(self.deleted),
+            "tensors": [step.to_dict() for step in self.steps],
+        }
+
+
+def conversion_lines(report: Conversion) -> Iterator[str]:
+    """What was done to how many tensors, how exact that is, and what was left behind."""
+    size = format_bytes(report.size) if report.size is not None else "size not known before"
+    verb, time = ("would write", "") if report.dry_run else ("wrote", f", {report.seconds:.1f} s")
+    yield f"{verb} {report.target}: {report.format}, {size} (from {format_bytes(report.source_size)}){time}"
+    for effect in report.ineffective:
+        kept = f"{format_bytes(effect.kept_size)} of {format_bytes(effect.size)}"
+        yield (
+            f"warning: the rule {effect.rule} left {kept} unchanged "
+            f"({effect.kept:,} of {counted(effect.tensors, 'tensor')}): {effect.reason}"
+        )
+    yield from (f"warning: no tensor matches {pattern!r}, so nothing is kept by it" for pattern in report.unused)
+    yield from _step_table(report.steps)
+    yield from _quality_table(report)
+    yield from _notes(report)
+    if report.deleted:
+        yield from ("would delete:" if report.dry_run else "deleted:", *(f"  {path}" for path in report.deleted))
+    if report.dropped:
+        yield from ("not carried over:", *(f"  {item}" for item in report.dropped))
+
+
+def _step_table(steps: Iterable[Step]) -> list[str]:
+    """A row for each way in which tensors are converted."""
+    kinds: dict[tuple[str, str, str, str], list[Step]] = {}
+    labels = _short_labels(name for step in steps for name in (step.source, step.target))
+    for step in steps:
+        kinds.setdefault((step.action, labels[step.source], labels[step.target], str(step.exactness)), []).append(step)
+    rows = [
+        (
+            action,
+            f"{len(group):,}",
+            format_bytes(sum(step.size for step in group)),
+            f"{_bits(group):.2f}",
+            exactness,
+            source if source == target else f"{source} -> {target}",
+        )
+        for (action, source, target, exactness), group in kinds.items()
+    ]
+    return table(("action", "tensors", "size", "bits", "exactness", "stored as"), "<>>><<", rows)
+
+
+def _quality_table(report: Conversion) -> list[str]:
+    """How far encoded values are from what they were, the farthest first, and all of them together."""
+    ranked = sorted(
+        ((step.quality, step) for step in report.steps if step.quality), key=lambda pair: (pair[0].snr, pair[1].name)
+    )
+    total = report.quality
+    rows = [(quality, step.bits, step.name) for quality, step in ranked[:WORST]]
+    if total and len(ranked) > 1:
+        more = f", {len(ranked) - WORST} more than these (--json has them all)" if len(ranked) > WORST else ""
+        rows.append((total, _bits([step for _, step in ranked]), f"all {len(ranked)}{more}"))
+    cells = [
+        (f"{q.snr:.2f}", f"{q.nmse:.3g}", f"{q.max_error:.3g}", f"{q.cosine:.6g}", f"{bits:.2f}", name)
+        for q, bits, name in rows
+    ]
+    header = ("SNR dB", "NMSE", "max error", "cosine", "bits", "encoded with loss, farthest first")
+    return table(header, ">>>>><", cells)
+
+
+def _notes(report: Conversion) -> Iterator[str]:
+    """Notes of steps, each once with how many tensors it is about, then those of the target."""
+    names: dict[str, list[str]] = {}
+    for step in report.steps:
+        if step.note:
+            names.setdefault(step.note, []).append(step.name)
+    for note, tensors in names.items():
+        yield f"note: {counted(len(tensors), 'tensor')} {note} ({tensors[0]}{', ...' if len(tensors) > 1 else ''})"
+    if stacked := [step for step in report.steps if step.stack]:
+        stacks = counted(len({step.stack for step in stacked}), "stacked tensor")
+        yield f"note: {counted(len(stacked), 'tensor')} written as rows of {stacks} ({stacked[0].stack}, ...)"
+    yield from (f"note: {note}" for note in report.notes)
+    for step in report.steps:
+        if step.clipped:
+            yield f"note: {counted(step.clipped, 'value')} of {step.name} clipped: too large for {step.target}"
+
+
+def _bits(steps: Iterable[Step]) -> float:
+    """Bits per weight of several tensors together."""
+    steps = list(steps)
+    return 8 * sum(step.size for step in steps) / max(sum(step.spec.elements for step in steps), 1)
+
+
+def _short_labels(names: Iterable[str]) -> dict[str, str]:
+    """A label for each way of storing: without parameters that differ for each tensor, and the first two of many."""
+    kinds = {name: name.partition(":")[0] for name in names}
+    variants = Counter(kinds.values())
+    brief = {name: ",".join([*name.split(",")[:2], "..."]) if len(name) > LONG else name for name in kinds}
+    return {name: kind if variants[kind] > VARIANTS else brief[name] for name, kind in kinds.items()}

@@ -1,0 +1,44 @@
+"""Re-quantizing: a tensor stored in a lossy codec is decoded and encoded by a lossy codec again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from squish_core.conversion.plan import Step
+from squish_core.display.tables import counted
+from squish_core.errors import UsageError
+from squish_core.model import CodecSpec
+from squish_core.plugins.registry import Registry
+
+
+def is_lossy(codec: CodecSpec, registry: Registry) -> bool:
+    """Whether a codec, or the one it wraps, loses values when it encodes."""
+    lossless: bool = getattr(registry.codecs[codec.id].info, "lossless", False)
+    return not lossless or (codec.inner is not None and is_lossy(codec.inner, registry))
+
+
+def requantizes(step: Step, registry: Registry) -> bool:
+    """Whether a step quantizes values that were quantized before.
+
+    Copies and repacks keep the codes, and a dense target keeps the decoded values as floats.
+    """
+    return (
+        step.action == "encode"
+        and step.exactness.kind == "bounded"
+        and is_lossy(step.origin.codec, registry)
+        and is_lossy(step.codec, registry)
+    )
+
+
+def check_requantized(steps: Sequence[Step], file: str, registry: Registry) -> None:
+    """Raise the usage error of a conversion that would re-quantize without being told to."""
+    affected = [step for step in steps if requantizes(step, registry)]
+    if not affected:
+        return
+    first, more = affected[0], len(affected) - 1
+    others = f"; the same goes for {counted(more, 'other tensor')}" if more else ""
+    raise UsageError(
+        f"is quantized already ({first.source}), and encoding it as {first.target} loses more precision{others}",
+        file=file, tensor=first.name, code="requantize",
+        hint="Convert from the original weights, or allow it with requantize=True.",
+    )  # fmt: skip

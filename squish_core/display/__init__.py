@@ -1,0 +1,1 @@
+"""Text and HTML for people: tables, notebooks."""

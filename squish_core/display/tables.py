@@ -1,0 +1,131 @@
+"""Text for people that fits the terminal: tables, wrapped lines, counts."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+
+from squish_core.text import escape
+
+DEFAULT_WIDTH = 100
+"""Columns if neither a terminal nor COLUMNS says how many there are."""
+GAP = "  "
+_INDENT = "  "
+_BREAK = re.compile(r"(?<=[./,:])(?!$)")
+_LABEL = re.compile(r" *(?:\S+(?: \S+)*? {2,})?")
+
+
+def terminal_width() -> int:
+    """Columns of the terminal that stdout writes to, else of COLUMNS, else `DEFAULT_WIDTH`."""
+    try:
+        columns = os.get_terminal_size(sys.stdout.fileno()).columns
+    except (AttributeError, OSError, ValueError):  # not a terminal, or not a file
+        columns = 0
+    given = os.environ.get("COLUMNS", "")
+    return columns or (int(given) if given.isdecimal() else 0) or DEFAULT_WIDTH
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """Split text into lines at spaces, and a word longer than a line after `.`, `/`, `,` or `:`.
+
+    A line without any of these stays as long as it is.
+    """
+    lines, line = [], ""
+    for number, word in enumerate(text.split(" ")):
+        space = " " if number and line else ""
+        if len(line) + len(space) + len(word) <= width:
+            line += space + word
+            continue
+        if line:
+            lines.append(line)
+        line = ""
+        for piece in _BREAK.split(word) if len(word) > width else [word]:
+            if line and len(line) + len(piece) > width:
+                lines.append(line)
+                line = ""
+            line += piece
+    return [*lines, line]
+
+
+def fit(line: str, width: int | None = None) -> list[str]:
+    """A line as several of at most `width` columns, the further ones indented: below the text after a label."""
+    width = width or terminal_width()
+    if len(line) <= width:
+        return [line]
+    match = _LABEL.match(line)
+    label = match[0] if match and len(match[0]) <= width // 2 else line[: len(line) - len(line.lstrip(" "))]
+    hang = len(label) if label.strip() else len(label) + len(_INDENT)
+    first, *rest = wrap(line[len(label) :], width - hang)
+    return [label + first, *(" " * hang + text for text in rest)]
+
+
+def fit_all(lines: Iterable[str], width: int | None = None) -> list[str]:
+    """Every line wrapped to the width of the terminal."""
+    width = width or terminal_width()
+    return [part for line in lines for part in fit(line, width)]
+
+
+def table(header: Sequence[str], align: str, rows: Iterable[Sequence[object]], indent: str = "") -> list[str]:
+    """Aligned columns no wider than the terminal; `align` has "<" or ">" for each. No rows give no lines.
+
+    Where they are too wide, cells of left-aligned columns are wrapped, those of the widest column first.
+    """
+    cells = [[escape(str(cell)) for cell in row] for row in rows]
+    if not cells:
+        return []
+    cells.insert(0, list(header))
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    room = terminal_width() - len(indent) - len(GAP) * (len(widths) - 1)
+    if sum(widths) > room:
+        widths = _narrowed(cells, align, widths, room)
+        columns = [_wrapped(column, width) for column, width in zip(zip(*cells), widths)]
+        widths = [max(len(text) for lines in column for text in lines) for column in columns]
+        cells = [list(row) for lines in zip(*columns) for row in _side_by_side(lines)]
+    lines = (GAP.join(f"{cell:{side}{width}}" for cell, side, width in zip(row, align, widths)) for row in cells)
+    return [f"{indent}{line}".rstrip() for line in lines]
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 tensor`, `2 tensors`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def _narrowed(cells: Sequence[Sequence[str]], align: str, widths: list[int], room: int) -> list[int]:
+    """Widths of columns that fit into `room` together, as far as their longest words allow."""
+    widths, minima = list(widths), [_least(column) for column in zip(*cells)]
+    excess = sum(widths) - room
+    while excess > 0:
+        columns = [n for n, width in enumerate(widths) if align[n] == "<" and width > minima[n]]
+        if not columns:
+            break
+        widths[max(columns, key=widths.__getitem__)] -= 1
+        excess -= 1
+    return widths
+
+
+def _least(column: Iterable[str]) -> int:
+    """The width of a column's longest piece that cannot be broken, with the indent of a further line."""
+    longest = 0
+    for cell in column:
+        first, *rest = (piece for word in cell.split(" ") for piece in _BREAK.split(word))
+        longest = max(longest, len(first), *(len(_INDENT) + len(piece) for piece in rest))
+    return longest
+
+
+def _wrapped(column: Iterable[str], width: int) -> list[list[str]]:
+    wrapped = []
+    for cell in column:
+        if len(cell) <= width:
+            wrapped.append([cell])
+        else:
+            first, *rest = wrap(cell, width - len(_INDENT))
+            wrapped.append([first, *(_INDENT + text for text in rest)])
+    return wrapped
+
+
+def _side_by_side(lines: Sequence[list[str]]) -> Iterable[tuple[str, ...]]:
+    """The lines of one row's cells as rows, filled up with empty cells."""
+    height = max(map(len, lines))
+    return zip(*([*cell, *[""] * (height - len(cell))] for cell in lines))

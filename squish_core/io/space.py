@@ -1,0 +1,38 @@
+"""Free disk space, checked before the first byte of a file is written."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from squish_core.errors import WriteError
+
+
+def free_bytes(target: Path) -> int | None:
+    """Bytes that this user may still write to the disk of `target`'s folder; None if the system does not say."""
+    try:
+        return shutil.disk_usage(target.parent).free
+    except OSError:
+        return None
+
+
+def space_notes(target: Path, size: int | None) -> tuple[str, ...]:
+    """A note if a file of `size` bytes would not fit on the disk of `target`."""
+    try:
+        check_space(target, size)
+    except WriteError as error:
+        return (f"{error.message} ({error.expected} needed, {error.found})",)
+    return ()
+
+
+def check_space(target: Path, size: int | None) -> None:
+    """WriteError if a file of `size` bytes does not fit on the disk of `target`; nothing if the size is not known.
+
+    A file that is replaced stays until the new one is complete, so its bytes do not count as free.
+    """
+    free = free_bytes(target)
+    if size is not None and free is not None and free < size:
+        raise WriteError(
+            "there is not enough space on the disk", file=str(target), code="space",
+            expected=f"{size:,} bytes", found=f"{free:,} bytes free", hint="Free some space, or write to another disk.",
+        )  # fmt: skip

@@ -1,0 +1,200 @@
+"""What the command line says to a stranger: lists, links, usage errors, widths."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import toys
+
+pytest.importorskip("typer")
+
+from squish_core.cli import main
+from squish_core.cli.wording import command_line
+
+LONG = "model.layers.0.a_module_with_a_name.and_another.inside_of_it.projection.weight"
+VALUES = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
+TENSORS = {"small": VALUES[:2], LONG: toys.rows(VALUES), "large": np.ones(400, np.float32)}
+
+
+@pytest.fixture
+def squish(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run a command with the toys alone; gives code, out, err."""
+    from squish_core.plugins import registry as plugins
+
+    monkeypatch.setattr(plugins, "_default", toys.registry())
+
+    def run(*words: object) -> Any:
+        code = main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=code, out=out, err=err, lines=out.splitlines())
+
+    return run
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "m.box").write_bytes(toys.box(TENSORS))
+    return tmp_path / "m.box"
+
+
+# ls
+
+
+def test_ls_ends_with_a_total(squish: Any, path: Path) -> None:
+    stored = sum(values.nbytes for values in (VALUES[:2], np.ones(400, np.float32))) + 48 + 6 * 4
+    bits = 8 * stored / (16 + 48 + 400)
+    assert squish("ls", path).lines[-1] == (
+        f"3 tensors in {path}: 464 parameters, {stored / 1000:.4g} kB, {bits:.2f} bits each"
+    )
+    assert squish("ls", path, "small").lines[-1].startswith(f"1 tensor in {path}: 16 parameters, 64 B")
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        ("file", ["small", LONG, "large"]),
+        ("name", ["large", LONG, "small"]),
+        ("size", ["large", LONG, "small"]),
+        ("bits", ["small", "large", LONG]),
+    ],
+)
+def test_ls_sorts(squish: Any, path: Path, key: str, names: list[str]) -> None:
+    assert [line.split()[-1] for line in squish("ls", path, "--sort", key).lines[1:-1]] == names
+    data = json.loads(squish("ls", path, "--sort", key, "--json").out)
+    assert [tensor["name"] for tensor in data["tensors"]] == names
+
+
+def test_an_unknown_order_is_a_usage_error(squish: Any, path: Path) -> None:
+    ran = squish("ls", path, "--sort", "age")
+    assert ran.code == 2
+    assert ran.err == "error: no such order (expected file, name, size, bits, found 'age')\n"
+
+
+def test_ls_long_lists_where_each_part_lies(squish: Any, path: Path) -> None:
+    ran = squish("ls", "-l", path, LONG)
+    rows = [line.split() for line in ran.lines[1:-1]]
+    assert [row[-1] for row in rows[:1]] == [LONG]
+    assert [" ".join(row[-5:-1]) for row in rows[1:]] == ["codes: m.box at byte", "scale: m.box at byte"]
+    parts = json.loads(squish("ls", "--long", path, LONG, "--json").out)["tensors"][0]["parts"]
+    assert [(part["role"], part["dtype"], part["nbytes"]) for part in parts] == [
+        ("codes", "i8", 48),
+        ("scale", "f32", 24),
+    ]
+    assert [int(row[-1].replace(",", "")) for row in rows[1:]] == [part["offset"] for part in parts]
+
+
+# links
+
+
+def test_a_link_is_named_as_one(squish: Any, path: Path) -> None:
+    link = path.with_name("link.box")
+    link.symlink_to(path.name)
+    assert squish("ls", link).lines[-1].startswith(f"3 tensors in {link} (a link to {path}): ")
+    assert squish("info", link).lines[0].split(maxsplit=1)[1] == f"{link} (a link to {path})"
+    assert json.loads(squish("info", link, "--json").out)["link"] == str(path)
+    assert json.loads(squish("info", path, "--json").out)["link"] is None
+    assert "a link to" not in squish("info", path).out + squish("ls", path).out
+
+
+# usage errors
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "FILE", "--policy", "best"),
+        ("plan", "FILE", "--op", "sing"),
+        ("plan", "FILE", "--backend", "nowhere"),
+        ("ls", "FILE", "--format", "nowhere"),
+        ("convert", "FILE", "OUT", "--to", "toy.box:colour=red"),
+        ("convert", "FILE", "OUT", "--encode", "f16:x=1"),
+        ("convert", "FILE", "OUT", "--encode", "(("),
+        ("convert", "FILE", "OUT", "--names", "hf"),
+        ("convert", "FILE", "OUT", "--imatrix", "FILE"),
+    ],
+    ids=" ".join,
+)
+def test_a_usage_error_blames_no_file_and_no_tensor(squish: Any, path: Path, words: tuple[str, ...]) -> None:
+    places = {"FILE": path, "OUT": path.with_name("out.box")}
+    ran = squish(*(places.get(word, word) for word in words), "--json")
+    error = json.loads(ran.out)["error"]
+    assert (ran.code, error["file"], error["tensor"]) == (2, None, None)
+
+
+def test_an_operation_of_another_rank_is_said_of_the_tensor(squish: Any, path: Path) -> None:
+    ran = squish("plan", path, "--op", "linear")
+    assert ran.code == 0
+    assert "large\n  none     it has another rank" in ran.out
+
+
+def test_arguments_are_written_as_the_command_line_has_them(squish: Any, path: Path) -> None:
+    assert "Give --to, one of toy.box." in squish("convert", path, path.with_name("out")).err
+    again = squish("convert", path, path.with_name("out.box"), "--encode", "toy.rows", "--only", "small")
+    assert again.code == 0
+    quantized = path.with_name("q.box")
+    quantized.write_bytes(toys.box({"w": toys.rows(VALUES, "toy.shifted")}))
+    ran = squish("convert", quantized, path.with_name("out.box"), "--encode", "toy.rows")
+    assert (ran.code, "allow it with --requantize." in ran.err) == (2, True)
+    assert squish("convert", quantized, path.with_name("out.box"), "--encode", "toy.rows", "--requantize").code == 0
+
+
+@pytest.mark.parametrize(
+    ("python", "shell"),
+    [
+        ("Give to=..., or encode='f32'.", "Give --to, or --encode f32."),
+        ("with activations=FILE.", "with --imatrix FILE."),
+        ("(deep=True reads them), requantize=True", "(--deep reads them), --requantize"),
+        ("leave out rename=.", "leave out --names."),
+        ("mx:format=E4M3, group_size=64, into=1, to=x", "mx:format=E4M3, group_size=64, into=1, to=x"),
+    ],
+)
+def test_python_s_arguments_become_options(python: str, shell: str) -> None:
+    assert command_line(python) == shell
+
+
+def test_stats_is_the_old_name_of_imatrix(squish: Any, path: Path) -> None:
+    ran = squish("convert", path, path.with_name("out.box"), "--stats", path)
+    assert ran.err.startswith("warning: --stats is now --imatrix\nerror: no encoding of this conversion uses ")
+    assert "--stats" not in squish("convert", "--help").out
+
+
+def test_policies_and_operations_are_explained_where_they_are(squish: Any) -> None:
+    text = " ".join(squish("plan", "--help").out.split())
+    for word in (
+        "smallest (least memory",
+        "exact (backends that round neither",
+        "linear (y = x W^T)",
+        "embed (rows by token id)",
+    ):
+        assert word in text
+
+
+# widths
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_every_command_fits_the_terminal(squish: Any, path: Path, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    other, out = path.with_name("other.box"), path.with_name("out.box")
+    other.write_bytes(toys.box({"small": VALUES[:2] * 2, LONG: VALUES}))
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.chdir(path.parent)
+    for words in (
+        ("ls", path.name), ("ls", "-l", path.name), ("info", path.name), ("info", path.name, "*"),
+        ("plan", path.name), ("verify", path.name, "--deep"), ("diff", path.name, other.name),
+        ("convert", path.name, out.name, "--encode", "f16"), ("formats",), ("formats", "toy.box"), ("codecs",),
+        ("backends",), ("plugins",), ("doctor",), ("doctor", "."),
+    ):  # fmt: skip
+        lines = squish(*words).lines
+        assert max(map(len, lines)) <= width, words
+        assert LONG in "".join(line.strip() for line in lines) or LONG not in " ".join(words)
+
+
+def test_metadata_is_printed_as_it_is(squish: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_bytes(toys.box(TENSORS, {"chat": "word " * 40 + "end"}))
+    monkeypatch.setenv("COLUMNS", "80")
+    assert squish("info", path, "--meta", "chat").out == "word " * 40 + "end\n"

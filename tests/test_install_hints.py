@@ -1,0 +1,76 @@
+"""Hints that install something work where the packages are not published: they name the checkout's folders."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from squish_core.plugins import catalog as known
+
+CHECKOUT = known.checkout  # the tests' shared fixture replaces it
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout with two plugins, one of which needs the other and something of a package index."""
+    for name, needs in {"squish-one": [], "squish-two": ["squish-one[x]>=0.1,<0.2", "numpy>=2"]}.items():
+        folder = tmp_path / "plugins" / name.removeprefix("squish-")
+        folder.mkdir(parents=True)
+        (folder / "pyproject.toml").write_text(f"[project]\nname = {name!r}\ndependencies = {needs}\n")
+    (tmp_path / "squish_core").mkdir()
+    monkeypatch.setattr(known, "checkout", lambda: tmp_path)
+    return tmp_path
+
+
+def test_a_published_package_is_named() -> None:
+    assert known.install_command("squish-gguf") == "pip install squish-gguf"
+    assert known.absent("container", "gguf").install == "pip install squish-gguf"
+
+
+def test_in_the_checkout_the_folders_are_named_with_what_they_need(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkout)
+    assert known.install_command("squish-one") == "pip install ./plugins/one"
+    assert known.install_command("squish-two") == "pip install ./plugins/one ./plugins/two"
+    assert known.install_command("elsewhere") == "pip install elsewhere"
+
+
+def test_elsewhere_the_whole_path_is_named(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(os.sep)
+    at = checkout.relative_to(os.sep)
+    assert known.install_command("squish-one") == f"pip install ./{at}/plugins/one"
+    monkeypatch.chdir(checkout / "plugins" / "two")
+    assert known.install_command("squish-one") == f"pip install {checkout}/plugins/one"
+
+
+def test_this_checkout_is_found_and_every_package_of_the_catalog_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = CHECKOUT()
+    if root is None:
+        pytest.skip("squish-core comes from a package index here")
+    monkeypatch.setattr(known, "checkout", lambda: root)
+    packages = {package for table in known.PACKAGES.values() for package in table.values()}
+    assert packages | set(known.COMMANDS.values()) <= known.plugin_folders().keys()
+
+
+def test_a_core_that_was_installed_from_a_checkout_finds_it(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Installed:
+        def __init__(self, url: str) -> None:
+            self.url = url
+
+        def read_text(self, name: str) -> str:
+            return json.dumps({"url": self.url, "dir_info": {}})
+
+    def at(url: str) -> Any:
+        monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed(url))
+        return CHECKOUT.__wrapped__()
+
+    assert at(checkout.as_uri()) == checkout
+    monkeypatch.setattr(known, "__file__", str(checkout / "lib" / "squish_core" / "known.py"))
+    assert at("https://example.org/squish_core.whl") is None
+    assert at((checkout / "moved").as_uri()) is None

@@ -1,0 +1,74 @@
+"""Tables and lines fit the terminal and never break inside a word."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from squish_core.display.tables import fit, table, terminal_width, wrap
+
+NAMES = [f"model.layers.{n}.self_attn.a_module_with_a_long_name.and_another_one.weight" for n in range(3)]
+ROWS = [("[4096, 11008]", "affine:bits=4,group_size=64,scale=f16,zero=none", "4.50", name) for name in NAMES]
+WORDS = st.lists(st.text("abc./", min_size=1, max_size=30), min_size=1, max_size=20)
+
+
+def columns(monkeypatch: pytest.MonkeyPatch, value: str | None) -> int:
+    if value is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", value)
+    return terminal_width()
+
+
+def test_the_width_is_that_of_the_terminal_then_columns_then_100(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [columns(monkeypatch, value) for value in ("80", "", "wide", "0", None)] == [80, 100, 100, 100, 100]
+    monkeypatch.setattr(os, "get_terminal_size", lambda fd: os.terminal_size((132, 40)))
+    assert columns(monkeypatch, "80") == 132
+
+
+@given(WORDS, st.integers(4, 60))
+def test_wrapping_keeps_every_word_and_breaks_only_where_it_may(words: list[str], width: int) -> None:
+    lines = wrap(" ".join(words), width)
+    assert "".join(lines).replace(" ", "") == "".join(words)
+    for line in lines:
+        assert len(line) <= width or not re.search(r"[ ]|[./](?!$)", line)
+    for line in lines[:-1]:
+        last = line.rpartition(" ")[2]
+        assert any(word.endswith(last) for word in words) or last[-1] in "./"
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_a_table_is_as_wide_as_the_terminal_and_breaks_long_names_at_a_dot(
+    monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    columns(monkeypatch, str(width))
+    lines = table(("shape", "stored as", "bits", "name"), "<<><", ROWS, "  ")
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(line.split()) for line in lines)
+    assert all(piece in text for name in NAMES for piece in re.split(r"(?<=\.)", name))
+    starts = [line for line in lines[1:] if line.startswith("  [")]
+    assert len(starts) == len(ROWS)  # further lines are indented
+
+
+def test_a_table_that_fits_is_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns(monkeypatch, "160")
+    assert len(table(("shape", "stored as", "bits", "name"), "<<><", ROWS)) == 1 + len(ROWS)
+    assert table(("a",), "<", []) == []
+
+
+def test_numbers_are_never_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns(monkeypatch, "20")
+    lines = table(("tensors", "parameters", "size", "name"), ">>><", [("1,000", "134,515,008", "98.36 MB", "a b c")])
+    assert "134,515,008" in lines[1]
+    assert "98.36 MB" in lines[1]
+
+
+def test_further_lines_hang_below_the_text_after_a_label() -> None:
+    assert fit("  because  one two three four", 22) == ["  because  one two", "           three four"]
+    assert fit("  because  one two three", 16) == ["  because  one", "    two three"]  # little room: below the label
+    assert fit("note: one two three", 12) == ["note: one", "  two three"]
+    assert fit("short", 12) == ["short"]
