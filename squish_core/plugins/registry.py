@@ -16,15 +16,7 @@ from squish_core.model import CodecSpec, Encoding, Refusal
 from squish_core.plugins import catalog
 from squish_core.plugins.claims import Claims, Conflict
 from squish_core.plugins.entries import VARIABLE, Broken, Entry, Loaded, Settings
-from squish_core.plugins.hookspecs import (
-    SQUISH_API,
-    BackendInfo,
-    CodecInfo,
-    ContainerInfo,
-    EncoderInfo,
-    Hooks,
-    Info,
-)
+from squish_core.plugins.hookspecs import SQUISH_API, BackendInfo, CodecInfo, ContainerInfo, EncoderInfo, Hooks, Info
 
 if TYPE_CHECKING:
     from squish_core.backends.base import Backend

@@ -4,9 +4,8 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 import pytest
-from squish_codecs.affine.codec import Affine
+from squish_codecs.api import Affine, Packed
 from squish_metal.modules import fill, packed
-from squish_squizd.packed import Packed
 
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorSpec

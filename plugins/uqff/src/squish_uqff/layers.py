@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve, frozen
-from squish_ggml.blocks import BLOCKS
+from squish_ggml.api import BLOCKS
 
 from squish_core.api import (
     DENSE,

@@ -214,9 +214,9 @@ def _hqq(codec: CodecSpec, spec: TensorSpec) -> Layout:
 
 
 def _panels(codec: CodecSpec, spec: TensorSpec) -> Layout:
-    from squish_codecs.panels import scheme_of
+    from squish_codecs.api import panel_scheme
 
-    scheme = scheme_of(codec.params)
+    scheme = panel_scheme(codec.params)
     scheme.parts(spec.shape)  # which says so where groups do not divide rows
     rows, columns = _rows(spec)
     fields = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from squish_ggml.blocks import BLOCKS
+from squish_ggml.api import BLOCKS
 
 from squish_core.api import (
     FormatError,

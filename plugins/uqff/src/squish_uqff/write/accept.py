@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from squish_codecs.affine.codec import Affine
-from squish_ggml.blocks import BLOCKS
-from squish_safetensors.header import TAG_OF
+from squish_codecs.api import Affine
+from squish_ggml.api import BLOCKS
+from squish_safetensors.api import DTYPE_TAGS
 
 from squish_core.api import (
     CodecSpec,
@@ -56,7 +56,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Re
     """Layers under the codecs of UQFF, all else dense; AFQ as the form of `affine` that has the same codes."""
     codec = encoding.codec
     if codec.id == "dense":
-        if spec.dtype not in TAG_OF or dtypes.bits(spec.dtype) < 8:
+        if spec.dtype not in DTYPE_TAGS or dtypes.bits(spec.dtype) < 8:
             return Refusal(why=f"UQFF has no dtype {spec.dtype}", code="dtype")
         if legacy and spec.dtype not in tables.DTYPES.values():
             return Refusal(why=f"UQFF 0.1.3 has no dtype {spec.dtype}", code="dtype")

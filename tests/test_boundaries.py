@@ -1,0 +1,122 @@
+"""Checks imports against docs/architecture.md: who may import whom, and which libraries a distribution declares."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {"squish_core": ROOT} | {
+    path.parent.name: path.parents[2] for path in sorted(ROOT.glob("plugins/*/src/*/__init__.py"))
+}
+"""Import package -> the folder of its distribution."""
+FORMATS = ("gguf", "hf", "mlx", "npydir", "safetensors", "squizd", "uqff", "ztensor")
+BACKENDS = ("ane", "cpu", "metal")
+MOST_LINES = 350
+
+DISTRIBUTIONS = {"astc_encoder": "astc-encoder-py"}
+"""Import name -> distribution, where they differ in more than `_` and case."""
+
+
+def sources(package: str) -> list[Path]:
+    """Modules of an import package."""
+    home = ROOT / package if package == "squish_core" else next(ROOT.glob(f"plugins/*/src/{package}"))
+    return sorted(home.rglob("*.py"))
+
+
+def module_name(path: Path, package: str) -> str:
+    """Dotted name of a source file."""
+    parts = list(path.with_suffix("").parts)
+    parts = parts[len(parts) - parts[::-1].index(package) - 1 :]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path, package: str) -> Iterator[tuple[str, str, int, bool]]:
+    """(module, name, line, whether at the top level) of every import, relative ones resolved."""
+    name = module_name(path, package)
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inside = {id(node) for function in ast.walk(tree) if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+              for node in ast.walk(function)}  # fmt: skip
+    for node in ast.walk(tree):
+        top = id(node) not in inside
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "", node.lineno, top) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                around = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+                base = ".".join([*around[: len(around) - node.level + 1], *([node.module] if node.module else [])])
+            yield from ((base, alias.name, node.lineno, top) for alias in node.names)
+
+
+def test_the_core_imports_no_plugin() -> None:
+    violations = [
+        f"{path}:{line} {base}"
+        for path in sources("squish_core")
+        for base, _, line, _ in imports(path, "squish_core")
+        if base.startswith("squish_") and base.split(".")[0] != "squish_core"
+    ]
+    assert not violations
+
+
+@pytest.mark.parametrize("package", [name for name in PACKAGES if name != "squish_core"])
+def test_a_plugin_imports_declared_interfaces_alone(package: str) -> None:
+    """Of the core `api` and `testing`, of another plugin its `api`."""
+    violations = []
+    for path in sources(package):
+        for base, name, line, _ in imports(path, package):
+            top = base.split(".")[0]
+            if top not in PACKAGES or top == package:
+                continue
+            target = f"{base}.{name}" if base == top else base
+            interfaces = ("squish_core.api", "squish_core.testing") if top == "squish_core" else (f"{top}.api",)
+            if target not in interfaces and not target.startswith("squish_core.testing."):
+                violations.append(f"{path.relative_to(ROOT)}:{line} {target}")
+    assert not violations
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_backend_imports_no_format(backend: str) -> None:
+    formats = {f"squish_{name}" for name in FORMATS}
+    package = f"squish_{backend}"
+    violations = [
+        f"{path.name}:{line} {base}"
+        for path in sources(package)
+        for base, _, line, _ in imports(path, package)
+        if base.split(".")[0] in formats
+    ]
+    assert not violations
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_library_is_declared_by_the_distribution_that_imports_it(package: str) -> None:
+    project = tomllib.loads((PACKAGES[package] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    texts = [
+        *project.get("dependencies", ()),
+        *(t for e in project.get("optional-dependencies", {}).values() for t in e),
+    ]
+    declared = {re.split(r"[\s<>=!~;\[]", text, maxsplit=1)[0].lower().replace("_", "-") for text in texts}
+    declared |= {str(project["name"]), package.replace("_", "-")}
+    undeclared = set()
+    for path in sources(package):
+        for base, _, line, _ in imports(path, package):
+            top = base.split(".")[0]
+            if top in sys.stdlib_module_names or top == package or top == "__future__":
+                continue
+            name = DISTRIBUTIONS.get(top, top.replace("_", "-")).lower()
+            if name not in declared:
+                undeclared.add(f"{name} ({path.relative_to(ROOT)}:{line})")
+    assert not sorted(undeclared)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_is_too_long_to_read_at_once(package: str) -> None:
+    too_long = {str(path.relative_to(ROOT)): n for path in sources(package)
+                if (n := len(path.read_text(encoding="utf-8").splitlines())) > MOST_LINES}  # fmt: skip
+    assert not too_long
