@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 from squish_codecs.api import Affine, Scheme, SquizdInt2, SquizdInt4, TcaTbe, check_encodable, is_mlx_layout
+from squish_ggml.api import BLOCK_TYPES
 
 from squish_core.api import CodecError, Dense, Params, TensorSpec, dtypes, full
 
@@ -56,7 +57,8 @@ class GgmlEncoder(Measuring):
 
         `stats`: the `activations` of the columns, f32, for `search=activations`.
         """
-        elements, nbytes = GGML[self.name]
+        block = BLOCK_TYPES[self.name]
+        elements, nbytes = block.elements, block.nbytes
         if not panel.ndim or panel.shape[-1] % elements:
             raise CodecError(
                 f"rows do not divide into {self.name.upper()} blocks", code="shape",
@@ -66,7 +68,7 @@ class GgmlEncoder(Measuring):
         blocks = values.size // elements
         out = np.empty((*panel.shape[:-1], panel.shape[-1] // elements * nbytes), np.uint8)
         importance = _importance(panel, stats) if params.get("search") == "activations" else None
-        kind, weights = GGML_FIRST + list(GGML).index(self.name), None if importance is None else importance.ctypes.data
+        kind, weights = GGML_FIRST + GGML.index(self.name), None if importance is None else importance.ctypes.data
         if not library().encode(
             kind, values.ctypes.data, weights, panel.shape[-1], out.ctypes.data, blocks, elements, nbytes, threads()
         ):
