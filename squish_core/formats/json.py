@@ -140,7 +140,7 @@ class JsonMembers:
 def load_json(
     raw: bytes | memoryview, what: str, limits: Limits, *, piece: int = 0, constants: bool = False
 ) -> dict[str, Any]:
-    """The whole object; see `Members`."""
+    """The whole object; see `JsonMembers`."""
     found: dict[str, Any] = {}
     for at, members in JsonMembers(raw, what, limits, piece=piece, constants=constants):
         merge_members(found, members, at, limits)

@@ -35,7 +35,7 @@ from squish_core.api import (
 from ..folder import CONFIG_FILE, LONGEST_ENTRY, read_json
 
 _ANY_RANK = Limits(rank=sys.maxsize)
-"""For shapes that a codec is asked about: the rank is checked in `refine`, with the limits of the caller."""
+"""For shapes that a codec is asked about: the rank is checked in `refine_layers`, with the limits of the caller."""
 StoredParts = Mapping[str, Part]
 LayerReader = Callable[[str, StoredParts], TensorSpec]
 """A layer's tensor from the layer's name and its parts by suffix; raises SquishError where they do not fit."""
