@@ -8,7 +8,8 @@ import numpy as np
 import oracles
 import zstandard
 from squish_zstd import files
-from squish_zstd.codec import LEVEL, Zstd
+from squish_zstd.api import Zstd
+from squish_zstd.codec import LEVEL
 
 from benchmarks.table import Row, markdown
 from squish_core.api import Limits, open_source

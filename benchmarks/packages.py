@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import oracles
-from squish_codecs.palette.codec import Palette
+from squish_codecs.api import Palette
 
 from benchmarks.table import Row, markdown
 from squish_core.api import CodecSpec, TensorSpec

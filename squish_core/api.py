@@ -49,10 +49,12 @@ _NAMES = {
     "squish_core.cli.progress": ("Progress",),
     "squish_core.file": ("File",),
     "squish_core.opening": ("open",),
+    "squish_core.formats.json": ("JSON_PIECE", "JsonMembers", "duplicate_key_error", "load_json", "merge_members"),
     "squish_core.formats.metadata": ("dump_meta", "load_meta"),
     "squish_core.io.digest": ("Digest", "check_digest"),
     "squish_core.formats.validate": ("check_extents", "check_name", "check_shape"),
     "squish_core.plugins.catalog": ("install_command", "lookalike"),
+    "squish_core.plugins.lazy": ("lazy_exports",),
     "squish_core": ("dtypes",),
 }  # fmt: skip
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
@@ -122,6 +124,11 @@ if TYPE_CHECKING:
     from squish_core.formats.base import dropped_assets as dropped_assets
     from squish_core.formats.base import dropped_metadata as dropped_metadata
     from squish_core.formats.base import only as only
+    from squish_core.formats.json import JSON_PIECE as JSON_PIECE
+    from squish_core.formats.json import JsonMembers as JsonMembers
+    from squish_core.formats.json import duplicate_key_error as duplicate_key_error
+    from squish_core.formats.json import load_json as load_json
+    from squish_core.formats.json import merge_members as merge_members
     from squish_core.formats.kinds import kind_of as kind_of
     from squish_core.formats.metadata import dump_meta as dump_meta
     from squish_core.formats.metadata import load_meta as load_meta
@@ -166,6 +173,7 @@ if TYPE_CHECKING:
     from squish_core.plugins.hookspecs import EncoderInfo as EncoderInfo
     from squish_core.plugins.hookspecs import Signature as Signature
     from squish_core.plugins.hookspecs import hookimpl as hookimpl
+    from squish_core.plugins.lazy import lazy_exports as lazy_exports
     from squish_core.plugins.registry import Registry as Registry
     from squish_core.statistics import Statistics as Statistics
 

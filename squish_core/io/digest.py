@@ -20,8 +20,9 @@ def _xxh3() -> Any:
         import xxhash
     except ImportError:
         raise MissingPluginError(
-            "an xxh3 digest needs the package xxhash", code="not-installed", hint="Run `pip install xxhash`."
-        ) from None
+            "an xxh3 digest needs the package xxhash", code="not-installed",
+            hint="Run `pip install 'squish-core[digests]'`.",
+        ) from None  # fmt: skip
     return xxhash.xxh3_64()
 
 

@@ -39,8 +39,24 @@ BRINGS = {
     "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"})),
     "squish-codecs": Brings(
         codecs=frozenset(
-            {"affine", "awq", "bitmask", "float8", "lowrank", "masked", "mixed", "mx", "palette", "panels"}
-        )
+            {
+                "affine",
+                "awq",
+                "bitmask",
+                "boxes",
+                "float8",
+                "lowrank",
+                "masked",
+                "mixed",
+                "mx",
+                "palette",
+                "panels",
+                "reshaped",
+                "squizd.int2",
+                "squizd.int4",
+                "tca_tbe",
+            }
+        )  # fmt: skip
     ),
     "squish-astc": Brings(codecs=frozenset({"astc"})),
     "squish-zstd": Brings(codecs=frozenset({"zstd"})),
@@ -59,11 +75,7 @@ BRINGS = {
     ),
     "squish-mlx": Brings(containers=frozenset({"mlx"})),
     "squish-cpu": Brings(backends=frozenset({"cpu"})),
-    "squish-squizd": Brings(
-        containers=frozenset({"squizd"}),
-        codecs=frozenset({"squizd.int4", "squizd.int2", "tca_tbe"}),
-        sample="sample.squizd",
-    ),
+    "squish-squizd": Brings(containers=frozenset({"squizd"}), sample="sample.squizd"),
     "squish-npydir": Brings(
         containers=frozenset({"npydir"}), codecs=frozenset({"npydir.sqint2"}), sample="sample.npydir"
     ),

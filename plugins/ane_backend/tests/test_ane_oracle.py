@@ -4,7 +4,8 @@ import numpy as np
 import oracles
 import pytest
 from ane_samples import FORMS, OLD, stored
-from squish_codecs.palette.codec import Palette, nearest
+from squish_codecs.api import Palette
+from squish_codecs.palette.codec import nearest
 
 import squish_core as squish
 from squish_core.testing.sources import memory_file

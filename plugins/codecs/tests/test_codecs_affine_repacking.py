@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_codecs.affine.codec import Affine
+from squish_codecs.api import Affine
 
 from squish_core.api import Exactness, TensorSpec
 from squish_core.codecs.regions import full

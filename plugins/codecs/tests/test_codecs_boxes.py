@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from squish_codecs.api import Packing
 from squish_codecs.boxes import Boxes
-from squish_codecs.packing.bits import Packing
 
 from squish_core.api import CodecError, TensorSpec, dtypes
 from squish_core.codecs.regions import full

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_codecs.palette.codec import Palette
+from squish_codecs.api import Palette
 from squish_codecs.palette.fit import codebook, nearest_vectors
 
 from squish_core.api import CodecError, TensorSpec, full

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from squish_codecs.affine.codec import Affine
+from squish_codecs.api import Affine
 from squish_codecs.wrap.lowrank import LowRank
 
 from squish_core.api import CodecError, TensorSpec

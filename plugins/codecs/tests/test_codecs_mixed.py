@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from squish_codecs.affine.codec import Affine
 from squish_codecs.allocate.mixed import Mixed
+from squish_codecs.api import Affine
 
 from squish_core.api import CodecError, CodecSpec, SquishError, TensorSpec, dtypes
 

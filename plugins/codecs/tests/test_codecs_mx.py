@@ -7,7 +7,7 @@ import math
 import ml_dtypes
 import numpy as np
 import pytest
-from squish_codecs.mx.codec import Mx
+from squish_codecs.api import Mx
 
 from squish_core.api import CodecError, TensorSpec
 

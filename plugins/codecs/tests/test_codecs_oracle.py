@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import oracles
 import pytest
-from squish_codecs.affine.codec import Affine
+from squish_codecs.api import Affine
 
 pytestmark = pytest.mark.oracle
 

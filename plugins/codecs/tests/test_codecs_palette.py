@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_codecs.affine.codec import Affine
-from squish_codecs.palette.codec import Palette, nearest
+from squish_codecs.api import Affine, Palette
+from squish_codecs.palette.codec import nearest
 from squish_codecs.palette.tables import NAMED
 
 from squish_core.api import CodecError, TensorSpec, dtypes

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from squish_codecs.affine.codec import Affine
+from squish_codecs.api import Affine
 from squish_codecs.panels import Panels
 
 from squish_core.api import CodecError, TensorSpec, dtypes, full

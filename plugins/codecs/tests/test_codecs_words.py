@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_codecs.packing.bits import Packing
+from squish_codecs.api import Packing
 from squish_codecs.packing.words import flipped, from_rows, to_rows
 
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)

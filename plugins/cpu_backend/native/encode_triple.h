@@ -1,4 +1,4 @@
-// The encoder of TCA-TBE, with the parts of squish_squizd.tca_tbe: bf16 as three bitmaps of codes, a byte for each element that has
+// The encoder of TCA-TBE, with the parts of squish_codecs.squizd.tca_tbe: bf16 as three bitmaps of codes, a byte for each element that has
 // one (its exponent is 1 to 7 above the base), and the others whole.
 #pragma once
 #include "bits.h"

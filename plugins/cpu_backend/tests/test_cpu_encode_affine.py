@@ -10,7 +10,7 @@ import pytest
 from hard_values import hard_values
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_codecs.affine.codec import Affine
+from squish_codecs.api import Affine
 from squish_cpu import encoders, library
 
 import squish_core as squish

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_squizd.tca_tbe import TcaTbe
+from squish_codecs.api import TcaTbe
 
 import squish_core as squish
 from squish_core.api import CodecSpec, TensorSpec

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from squish_codecs.packing.bits import Packing
+from squish_codecs.api import Packing
 from squish_metal import device, forms, transcode
 
 import squish_core as squish

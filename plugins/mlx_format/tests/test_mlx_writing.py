@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from squish_safetensors.header import dump_header
+from squish_safetensors.api import dump_header
 
 import squish_core as squish
 from squish_core.api import SquishError

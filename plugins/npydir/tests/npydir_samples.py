@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from squish_safetensors.header import dump_header
+from squish_safetensors.api import dump_header
 
 from squish_core.api import dtypes
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from npydir_samples import make, nibbles, source
-from squish_safetensors.header import dump_header
+from squish_safetensors.api import dump_header
 
 import squish_core as squish
 

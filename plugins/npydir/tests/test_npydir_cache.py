@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from npydir_samples import make, source
 from squish_npydir.tiers import cache
-from squish_safetensors.header import dump_header
+from squish_safetensors.api import dump_header
 
 import squish_core as squish
 from squish_core.api import FormatError, LimitError

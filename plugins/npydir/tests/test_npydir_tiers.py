@@ -13,7 +13,7 @@ import pytest
 from npydir_samples import int8, make
 from squish_npydir.tiers import cache, seal
 from squish_npydir.tiers.seal import SEALS, Sealed
-from squish_safetensors.header import dump_header
+from squish_safetensors.api import dump_header
 
 import squish_core as squish
 from squish_core.api import FormatError, dtypes

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from squish_safetensors.refine.layers import Files, collect, refine
+from squish_safetensors.api import CheckpointFiles, collect_layers, refine_layers
 
 import squish_core as squish
 from squish_core.api import TensorSpec
@@ -245,9 +245,9 @@ def test_metadata_that_differs_between_shards_is_a_warning(model: Path) -> None:
 def test_the_limits_of_the_caller_hold_for_a_layer(rank: int, code: str | None, model: Path) -> None:
     shape = (1,) * 70 if rank > 70 else (1, 1, 1)
     with squish.open(model, "safetensors") as file:
-        files = Files(file.index, file.source, squish.Limits(rank=rank))
-        layers = collect(file.index.tensors, ("",), bases=("",))
-        made = refine(
+        files = CheckpointFiles(file.index, file.source, squish.Limits(rank=rank))
+        layers = collect_layers(file.index.tensors, ("",), bases=("",))
+        made = refine_layers(
             files, "x", "", {"a": layers["a"]}, lambda name, _: TensorSpec(name=name, shape=shape, dtype="u8"), (),
             bases=("",),
         )  # fmt: skip

@@ -13,7 +13,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from squish_zstd import files
-from squish_zstd.codec import Zstd
+from squish_zstd.api import Zstd
 from squish_zstd.files import FRAME, Unpacked
 
 from squish_core.api import CodecError, FormatError, LimitError, Limits, SquishError, open_source

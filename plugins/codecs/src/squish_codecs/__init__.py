@@ -49,4 +49,10 @@ def squish_codecs() -> list[CodecInfo]:
                 "nvfp4": "mx:block_size=16,scale_dtype=f8_e4m3,global_scale=divide",
             },
         ),
+        CodecInfo(id="squizd.int4", title="SQUIZD INT4 blocks", factory="squish_codecs.squizd.packed:SquizdInt4"),
+        CodecInfo(id="squizd.int2", title="SQUIZD INT2 blocks", factory="squish_codecs.squizd.packed:SquizdInt2"),
+        CodecInfo(
+            id="tca_tbe", title="TCA-TBE triple bitmaps, lossless bf16", factory="squish_codecs.squizd.tca_tbe:TcaTbe",
+            lossless=True,
+        ),
     ]  # fmt: skip

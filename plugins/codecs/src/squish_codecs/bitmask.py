@@ -12,14 +12,14 @@ from squish_core.api import Codec, CodecError, Params, PartArray, Parts, Region,
 
 from .affine.decode import PANEL
 from .affine.encode import check_finite, step_of
-from .packing.bits import ONES, Packing
+from .packing.bits import BIT_COUNTS, Packing
 from .palette.codec import nearest
 from .palette.fit import FITS, codebook
 
-SCALES = ("none", "f32", "f16", "bf16")
+BITMASK_SCALES = ("none", "f32", "f16", "bf16")
 RUN = "run"
 NAMES = frozenset(("dtype", "kept", "count", "scale", "scales", "bits", "sparsity"))
-TYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8")
+BITMASK_DTYPES = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "i8")
 
 
 class Bitmask(Codec):
@@ -105,7 +105,11 @@ class Bitmask(Codec):
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         given = {"kept": RUN, "dtype": "f16", **params}
         _, kept, scale = _checked(given)
-        held = given["dtype"] in SCALES[1:] if scale == "none" else given["dtype"] == "i8" and "scales" not in given
+        held = (
+            given["dtype"] in BITMASK_SCALES[1:]
+            if scale == "none"
+            else given["dtype"] == "i8" and "scales" not in given
+        )
         if kept != RUN or not held:
             raise CodecError(
                 "masks are encoded for floats without a scale or i8 with one, one after the other", code="params",
@@ -118,7 +122,7 @@ class Bitmask(Codec):
         return {**params, "count": sum(int(np.count_nonzero(_pruned(panel, params))) for panel in panels())}
 
     def panel_params(self, made: Mapping[str, np.ndarray], params: Params) -> Params:
-        return {**params, "count": int(ONES[made["mask"]].sum(dtype=np.int64))}
+        return {**params, "count": int(BIT_COUNTS[made["mask"]].sum(dtype=np.int64))}
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         """Whole bytes of the mask, so that panels join."""
@@ -180,7 +184,7 @@ def _decode_run(parts: Parts, spec: TensorSpec, params: Params, region: Region, 
 def kept_places(mask: PartArray, first: int, last: int, elements: int, total: int) -> tuple[int, np.ndarray]:
     """Bits of a mask that are set before an element, and a bool for each one up to another; CodecError where the mask
     has other bits than `total` values."""
-    start = int(ONES[mask[: first // 8]].sum(dtype=np.int64))
+    start = int(BIT_COUNTS[mask[: first // 8]].sum(dtype=np.int64))
     bits = np.unpackbits(mask[first // 8 : -(-last // 8)], bitorder="little")
     start += int(bits[: first % 8].sum())
     kept = bits[first % 8 : first % 8 + last - first].view(bool)
@@ -243,7 +247,7 @@ def _checked(params: Params) -> tuple[Any, Any, Any]:
     legal = legal and type(sparsity) in (int, float) and 0 <= sparsity < 1
     if bits is not None:
         legal = legal and type(bits) is int and 1 <= bits <= 8 and kept == RUN and scale == "none" and dtype != "i8"
-    legal = legal and dtype in TYPES and scale in SCALES and type(count) is int and count >= 0
+    legal = legal and dtype in BITMASK_DTYPES and scale in BITMASK_SCALES and type(count) is int and count >= 0
     if not legal or not (kept in ("any", RUN) or (type(kept) is int and kept >= 0)):
         raise CodecError(
             "bitmask cannot take these parameters", expected=f"legal values of {', '.join(sorted(NAMES))}",

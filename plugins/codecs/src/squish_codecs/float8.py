@@ -9,8 +9,8 @@ import numpy as np
 
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
 
-ELEMENTS = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
-SCALES = ("f32", "bf16", "f16", "f8_e8m0")
+FLOAT8_DTYPES = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
+FLOAT8_SCALES = ("f32", "bf16", "f16", "f8_e8m0")
 
 
 class Float8(Codec):
@@ -49,7 +49,7 @@ class Float8(Codec):
     ) -> dict[str, np.ndarray]:
         """The largest magnitude becomes the largest value of the dtype; the nearest codes, ties to even."""
         element = _checked(params)[0]
-        values = table_of(element)
+        values = float8_table(element)
         most = values[np.isfinite(values)].max()
         largest = np.float32(max(panel.max(initial=0), -panel.min(initial=0)))
         if not np.isfinite(largest):
@@ -60,7 +60,7 @@ class Float8(Codec):
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         element, _, block = _checked(params)
-        table, codes = table_of(element), parts["data"][region].view(np.uint8)
+        table, codes = float8_table(element), parts["data"][region].view(np.uint8)
         with np.errstate(all="ignore"):
             if block is None:
                 # One multiplication for each of the 256 codes: the same products, and a table look-up for the rest.
@@ -97,7 +97,7 @@ def _checked(params: Params) -> tuple[str, str, tuple[int, int] | None]:
     block = params.get("block")
     sizes = isinstance(block, (list, tuple)) and len(block) == 2 and all(type(n) is int and n >= 0 for n in block)
     rules = [
-        (element in ELEMENTS, "element", ELEMENTS), (scale in SCALES, "scale_dtype", SCALES),
+        (element in FLOAT8_DTYPES, "element", FLOAT8_DTYPES), (scale in FLOAT8_SCALES, "scale_dtype", FLOAT8_SCALES),
         (block is None or sizes, "block", ("[rows, columns]",)),
         (set(params) <= {"element", "scale_dtype", "block"}, "parameter", ("element", "scale_dtype", "block")),
     ]  # fmt: skip
@@ -108,6 +108,6 @@ def _checked(params: Params) -> tuple[str, str, tuple[int, int] | None]:
     return element, scale, None if block is None else (block[0], block[1])
 
 
-def table_of(element: str) -> np.ndarray:
+def float8_table(element: str) -> np.ndarray:
     """The values of all 256 codes of a float8 type, f32 [256]."""
     return np.arange(256, dtype=np.uint8).view(dtypes.to_numpy(element)).astype(np.float32)

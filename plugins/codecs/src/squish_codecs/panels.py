@@ -48,7 +48,7 @@ class Panels(Codec):
     """
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
-        scheme = scheme_of(params)
+        scheme = panel_scheme(params)
         made = scheme.parts(spec.shape)
         panels, columns = -(-dtypes.count(spec.shape[:-1]) // ROWS), spec.shape[-1]
         cells = (panels, columns // scheme.group_size, ROWS)
@@ -56,35 +56,35 @@ class Panels(Codec):
                 for role, (dtype, _) in made.items()}  # fmt: skip
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        group = scheme_of(params).group_size
+        group = panel_scheme(params).group_size
         if len(spec.shape) < 2:
             return (group,)
         whole = len(spec.shape) == 2 or spec.shape[-2] % ROWS == 0
         return (*(1 for _ in spec.shape[:-2]), ROWS if whole else 1, group)
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
-        scheme = scheme_of(params)
-        decode.decode(scheme, _upright(scheme, parts, spec.shape, region), out.shape, full(out.shape), out)
+        scheme = panel_scheme(params)
+        decode.decode_affine(scheme, _upright(scheme, parts, spec.shape, region), out.shape, full(out.shape), out)
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        scheme, shape = scheme_of(params), tuple(part.stop - part.start for part in region)
-        return repack.codes(scheme, _upright(scheme, parts, spec.shape, region), shape, full(shape))
+        scheme, shape = panel_scheme(params), tuple(part.stop - part.start for part in region)
+        return repack.affine_codes(scheme, _upright(scheme, parts, spec.shape, region), shape, full(shape))
 
     def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
-        return CodecSpec("affine", scheme_of(params).params())
+        return CodecSpec("affine", panel_scheme(params).params())
 
     def from_codes(self, codes: Codes, spec: TensorSpec, params: Params) -> tuple[dict[str, Array], Exactness] | None:
-        scheme = scheme_of(params)
-        made = repack.parts(scheme, codes)
+        scheme = panel_scheme(params)
+        made = repack.affine_parts(scheme, codes)
         if made is None:
             return None
         return {role: _side_by_side(scheme, role, part) for role, part in made.items()}, Exactness("values", "f32")
 
     def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
-        return Exactness("values", "f32") if repack.holds(scheme_of(params), codes) else None
+        return Exactness("values", "f32") if repack.affine_holds(panel_scheme(params), codes) else None
 
 
-def scheme_of(params: Mapping[str, Any]) -> Scheme:
+def panel_scheme(params: Mapping[str, Any]) -> Scheme:
     """The same codes in rows, as `affine` has them; CodecError where parameters are wrong."""
     if unknown := [name for name in params if name not in _NAMES]:
         raise CodecError(

@@ -32,6 +32,6 @@ def squish_encoders() -> list[EncoderInfo]:
         EncoderInfo(id=name, title=f"{name}, compiled", factory=f"squish_cpu.encoders:{made}")
         for name, made in (
             ("dense", "DenseEncoder"), ("affine", "AffineEncoder"),
-            ("squizd.int4", "squizd_int4"), ("squizd.int2", "squizd_int2"), ("tca_tbe", "tca_tbe"),
+            ("squizd.int4", "SquizdInt4Encoder"), ("squizd.int2", "SquizdInt2Encoder"), ("tca_tbe", "TcaTbeEncoder"),
         )
     ]  # fmt: skip

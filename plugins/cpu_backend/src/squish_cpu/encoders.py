@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from math import prod
 
 import numpy as np
-from squish_codecs.affine import encode
-from squish_codecs.affine.codec import Affine
-from squish_codecs.affine.scheme import Scheme
+from squish_codecs.api import Affine, Scheme, SquizdInt2, SquizdInt4, TcaTbe, check_encodable, is_mlx_layout
+from squish_ggml.api import BLOCK_TYPES
 
-from squish_core.api import Codec, CodecError, Dense, Params, TensorSpec, dtypes, full
+from squish_core.api import CodecError, Dense, Params, TensorSpec, dtypes, full
 
 from . import library as native
 from .layouts.base import DENSE, GGML, GGML_FIRST, TYPES, Array
@@ -58,7 +57,8 @@ class GgmlEncoder(Measuring):
 
         `stats`: the `activations` of the columns, f32, for `search=activations`.
         """
-        elements, nbytes = GGML[self.name]
+        block = BLOCK_TYPES[self.name]
+        elements, nbytes = block.elements, block.nbytes
         if not panel.ndim or panel.shape[-1] % elements:
             raise CodecError(
                 f"rows do not divide into {self.name.upper()} blocks", code="shape",
@@ -68,7 +68,7 @@ class GgmlEncoder(Measuring):
         blocks = values.size // elements
         out = np.empty((*panel.shape[:-1], panel.shape[-1] // elements * nbytes), np.uint8)
         importance = _importance(panel, stats) if params.get("search") == "activations" else None
-        kind, weights = GGML_FIRST + list(GGML).index(self.name), None if importance is None else importance.ctypes.data
+        kind, weights = GGML_FIRST + GGML.index(self.name), None if importance is None else importance.ctypes.data
         if not library().encode(
             kind, values.ctypes.data, weights, panel.shape[-1], out.ctypes.data, blocks, elements, nbytes, threads()
         ):
@@ -124,19 +124,29 @@ class DenseEncoder(Measuring, Dense):
         return {"data": out.reshape(panel.shape)}
 
 
-def squizd_encoder(name: str) -> Codec:
-    """SQUIZD's INT4 or INT2 over the compiled affine encoder; ImportError without squish-squizd."""
-    from squish_squizd import packed
+class SquizdInt4Encoder(Measuring, SquizdInt4):
+    """SQUIZD's INT4 over the compiled affine encoder."""
 
-    made: Codec = type(name, (Measuring, getattr(packed, name.capitalize())), {"affine": AffineEncoder()})()
-    return made
+    def __init__(self) -> None:
+        self.affine = AffineEncoder()
 
 
-class TripleEncoder:
-    """The `encode` of TCA-TBE, in one pass over the elements."""
+class SquizdInt2Encoder(Measuring, SquizdInt2):
+    """SQUIZD's INT2 over the compiled affine encoder."""
+
+    def __init__(self) -> None:
+        self.affine = AffineEncoder()
+
+
+class TcaTbeEncoder(TcaTbe):
+    """TCA-TBE, encoded in one pass over the elements."""
+
+    def __init__(self) -> None:
+        library()
+        super().__init__()
 
     def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
-        """The parts that `squish_squizd.tca_tbe` declares; `high` and `full` of a panel lie in larger arrays."""
+        """The parts that `TcaTbe` declares; `high` and `full` of a panel lie in larger arrays."""
         bits = np.ascontiguousarray(panel.astype(dtypes.to_numpy("bf16"), copy=False)).view(np.uint16)
         rows, columns = (prod(panel.shape[:-1]), panel.shape[-1]) if panel.ndim else (1, 1)
         planes = np.empty((3, rows, -(-columns // 64)), np.uint64)
@@ -147,28 +157,9 @@ class TripleEncoder:
         return {**made, "high": high[:count], "full": others[: bits.size - count]}
 
 
-def tca_tbe() -> Codec:
-    """The encoder of tca_tbe; ImportError without squish-squizd."""
-    from squish_squizd.tca_tbe import TcaTbe
-
-    library()
-    made: Codec = type("TcaTbe", (TripleEncoder, TcaTbe), {})()
-    return made
-
-
-def squizd_int4() -> Codec:
-    """The encoder of squizd.int4."""
-    return squizd_encoder("int4")
-
-
-def squizd_int2() -> Codec:
-    """The encoder of squizd.int2."""
-    return squizd_encoder("int2")
-
-
 def compiled(scheme: Scheme, panel: Array) -> dict[str, Array] | None:
     """Parts by the compiled loops; None where they do not cover the scheme, or a value, scale or bias is not finite."""
-    encode.check(scheme)
+    check_encodable(scheme)
     declared = scheme.parts(panel.shape)
     line = panel.size if scheme.flat else panel.shape[-1]
     size = scheme.group_size or line
@@ -183,7 +174,7 @@ def compiled(scheme: Scheme, panel: Array) -> dict[str, Array] | None:
     offset = np.empty(scale.shape if scheme.offset != "none" else 0, dtypes.to_numpy(offset_dtype))
     data = np.empty(declared["data"][1], dtypes.to_numpy(scheme.word))
     how = native.Affine(
-        size, scheme.bits, scheme.low, scheme.high, scheme.zero, OFFSETS[scheme.offset], encode.is_mlx(scheme),
+        size, scheme.bits, scheme.low, scheme.high, scheme.zero, OFFSETS[scheme.offset], is_mlx_layout(scheme),
         TYPES[scheme.scale_dtype], TYPES[offset_dtype], scheme.search == "mse",
     )  # fmt: skip
     places = (array.ctypes.data for array in (data, scale, offset))

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from . import encoders, kquants, legacy, small, tail
 from .panels import Decode, Encode, Kernel, decoder, encoder
+from .types import BLOCK_TYPES
 
 
 class Block(NamedTuple):
@@ -24,37 +25,41 @@ class Block(NamedTuple):
     lossless: bool = False
 
 
-def _block(name: str, elements: int, nbytes: int, decode: Kernel, encode: Kernel | None = None) -> Block:
-    made = encoder(encode, elements, nbytes) if encode else None
-    return Block(name, elements, nbytes, decoder(decode, elements, nbytes), made)
+def _block(name: str, decode: Kernel, encode: Kernel | None = None) -> Block:
+    _, _, elements, nbytes = BLOCK_TYPES[name]
+    encode_panels = encoder(encode, elements, nbytes) if encode else None
+    return Block(name, elements, nbytes, decoder(decode, elements, nbytes), encode_panels)
 
 
 BLOCKS: dict[str, Block] = {
     block.name: block
     for block in (
-        _block("q4_0", 32, 18, legacy.decode_q4_0, encoders.encode_q4_0),
-        _block("q4_1", 32, 20, legacy.decode_q4_1, encoders.encode_q4_1),
-        _block("q5_0", 32, 22, legacy.decode_q5_0, encoders.encode_q5_0),
-        _block("q5_1", 32, 24, legacy.decode_q5_1, encoders.encode_q5_1),
-        _block("q8_0", 32, 34, legacy.decode_q8_0, encoders.encode_q8_0),
-        _block("q8_1", 32, 36, legacy.decode_q8_1),
-        _block("q2_k", 256, 84, kquants.decode_q2_k),
-        _block("q3_k", 256, 110, kquants.decode_q3_k),
-        _block("q4_k", 256, 144, kquants.decode_q4_k),
-        _block("q5_k", 256, 176, kquants.decode_q5_k),
-        _block("q6_k", 256, 210, kquants.decode_q6_k),
-        _block("q8_k", 256, 292, kquants.decode_q8_k),
-        _block("q1_0", 128, 18, small.decode_q1_0, small.encode_q1_0),
-        _block("q2_0", 64, 18, small.decode_q2_0),
-        _block("tq1_0", 256, 54, small.decode_tq1_0, small.encode_tq1_0),
-        _block("tq2_0", 256, 66, small.decode_tq2_0, small.encode_tq2_0),
-        _block("mxfp4", 32, 17, small.decode_mxfp4, small.encode_mxfp4),
-        _block("nvfp4", 64, 36, small.decode_nvfp4, small.encode_nvfp4),
-        _block("iq4_nl", 32, 18, small.decode_iq4_nl),
-        _block("iq4_xs", 256, 136, small.decode_iq4_xs),
+        _block("q4_0", legacy.decode_q4_0, encoders.encode_q4_0),
+        _block("q4_1", legacy.decode_q4_1, encoders.encode_q4_1),
+        _block("q5_0", legacy.decode_q5_0, encoders.encode_q5_0),
+        _block("q5_1", legacy.decode_q5_1, encoders.encode_q5_1),
+        _block("q8_0", legacy.decode_q8_0, encoders.encode_q8_0),
+        _block("q8_1", legacy.decode_q8_1),
+        _block("q2_k", kquants.decode_q2_k),
+        _block("q3_k", kquants.decode_q3_k),
+        _block("q4_k", kquants.decode_q4_k),
+        _block("q5_k", kquants.decode_q5_k),
+        _block("q6_k", kquants.decode_q6_k),
+        _block("q8_k", kquants.decode_q8_k),
+        _block("q1_0", small.decode_q1_0, small.encode_q1_0),
+        _block("q2_0", small.decode_q2_0),
+        _block("tq1_0", small.decode_tq1_0, small.encode_tq1_0),
+        _block("tq2_0", small.decode_tq2_0, small.encode_tq2_0),
+        _block("mxfp4", small.decode_mxfp4, small.encode_mxfp4),
+        _block("nvfp4", small.decode_nvfp4, small.encode_nvfp4),
+        _block("iq4_nl", small.decode_iq4_nl),
+        _block("iq4_xs", small.decode_iq4_xs),
     )
 }
-LONG_TAIL: dict[str, Block] = {
-    name: _block(name, 256, nbytes, tail.KERNELS[name]) for name, nbytes in tail.SIZES.items()
-}
+LONG_TAIL: dict[str, Block] = {name: _block(name, kernel) for name, kernel in tail.KERNELS.items()}
 """Block types that are decoded where gguf-py is installed."""
+
+
+def has_encoder(name: str) -> bool:
+    """Whether this package encodes a block type."""
+    return name in BLOCKS and BLOCKS[name].encode is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from squish_codecs.affine.families import GGML, MICROSCALED
+from squish_codecs.api import GGML_AFFINE, GGML_MX
 
 from squish_core.api import (
     Codec,
@@ -23,7 +23,7 @@ from squish_core.api import (
 from . import float4, repack
 from .blocks import BLOCKS, LONG_TAIL, Block
 
-_CODES = {**dict.fromkeys(repack.PLAIN, repack), **dict.fromkeys(MICROSCALED, float4)}
+_CODES = {**dict.fromkeys(repack.PLAIN, repack), **dict.fromkeys(GGML_MX, float4)}
 """Block types whose codes other formats have, and the module that moves them."""
 
 
@@ -94,9 +94,9 @@ class GgmlBlocks(Codec):
 
     def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
         """As integers with scales along rows, those with a zero in the middle as signed ones; float4 as `mx`."""
-        if self.id in MICROSCALED:
-            return CodecSpec("mx", MICROSCALED[self.id])
-        form = dict(GGML.get(self.id, {}))
+        if self.id in GGML_MX:
+            return CodecSpec("mx", GGML_MX[self.id])
+        form = dict(GGML_AFFINE.get(self.id, {}))
         if form.pop("zero", 0):
             form["signed"] = True
         return CodecSpec("affine", form) if form else None

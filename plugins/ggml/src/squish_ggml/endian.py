@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from attrs import frozen
-from squish_codecs.wrap.base import Wrapper
+from squish_codecs.api import Wrapper
 
 from squish_core.api import Codec, CodecError, Codes, Params, PartArray, Parts, Region, TensorSpec
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from squish_codecs.affine.families import MICROSCALED
-from squish_codecs.mx import float4
+from squish_codecs.api import GGML_MX, float4_codes, float4_pairs, is_float4
 
 from squish_core.api import Codes, dtypes
 
@@ -33,12 +32,12 @@ def codes(name: str, stored: Array) -> Codes | None:
         runs = np.ascontiguousarray(blocks[..., count:]).reshape(*scale.shape, group // 2)
         return neighbours(runs).reshape(*lead, width * block.elements // 2)
 
-    return float4.codes(scale.view(dtypes.to_numpy(dtype)), group, pairs)
+    return float4_codes(scale.view(dtypes.to_numpy(dtype)), group, pairs)
 
 
 def holds(name: str, codes: Codes) -> bool:
     """Whether the blocks can be of these codes."""
-    return float4.has(codes, *_form(name)) and not (codes.scale.view(np.uint8) > MOST[name]).any()
+    return is_float4(codes, *_form(name)) and not (codes.scale.view(np.uint8) > MOST[name]).any()
 
 
 def blocks(name: str, codes: Codes) -> Array | None:
@@ -50,12 +49,12 @@ def blocks(name: str, codes: Codes) -> Array | None:
     count, lead = block.elements // group, codes.shape[:-1]
     out = np.empty((*lead, codes.shape[-1] // block.elements, block.nbytes), np.uint8)
     out[..., :count] = np.ascontiguousarray(codes.scale).view(np.uint8).reshape(*out.shape[:-1], count)
-    runs = halved(float4.pairs_of(codes).reshape(*codes.scale.shape, group // 2))
+    runs = halved(float4_pairs(codes).reshape(*codes.scale.shape, group // 2))
     out[..., count:] = runs.reshape(*out.shape[:-1], block.elements // 2)
     return out.reshape(*lead, out.shape[-2] * block.nbytes)
 
 
 def _form(name: str) -> tuple[int, str]:
     """Elements of a scale, and its dtype."""
-    params = MICROSCALED[name]
+    params = GGML_MX[name]
     return params.get("block_size", 32), params.get("scale_dtype", "f8_e8m0")

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from squish_codecs.affine import repack
-from squish_codecs.affine.families import GGML
-from squish_codecs.affine.scheme import Scheme
-from squish_codecs.packing.bits import in_rows
+from squish_codecs.api import GGML_AFFINE, Scheme, affine_holds, affine_parts, row_major
 
 from squish_core.api import Codes
 
@@ -33,7 +30,7 @@ PLAIN = {
 
 def codes(name: str, stored: Array) -> Codes:
     """The codes of blocks u8 [..., blocks * nbytes]; scales and biases f16 [..., blocks]."""
-    form = GGML[name]
+    form = GGML_AFFINE[name]
     blocks = np.ascontiguousarray(stored).view(PLAIN[name])
     scale = np.ascontiguousarray(blocks["scale"])
     kind, offset = "none", None
@@ -51,13 +48,13 @@ def codes(name: str, stored: Array) -> Codes:
 
 def holds(name: str, codes: Codes) -> bool:
     """Whether `blocks` would give any."""
-    return repack.holds(Scheme.of(GGML[name]), codes)
+    return affine_holds(Scheme.of(GGML_AFFINE[name]), codes)
 
 
 def blocks(name: str, codes: Codes) -> Array | None:
     """Blocks u8 [..., blocks * nbytes] that hold exactly these codes, or None."""
-    scheme = Scheme.of(GGML[name])
-    made = repack.parts(scheme, codes)
+    scheme = Scheme.of(GGML_AFFINE[name])
+    made = affine_parts(scheme, codes)
     if made is None:
         return None
     *lead, columns = codes.shape
@@ -65,7 +62,7 @@ def blocks(name: str, codes: Codes) -> Array | None:
     out["scale"] = made["scale"]
     if "offset" in made:
         out["bias"] = made["offset"]
-    stored = in_rows(made["data"]).reshape(*out.shape, ELEMENTS * scheme.bits // 8)
+    stored = row_major(made["data"]).reshape(*out.shape, ELEMENTS * scheme.bits // 8)
     if scheme.bits == 4:
         stored = halved(stored)
     elif scheme.bits == 5:

@@ -8,8 +8,7 @@ from squish_core.api import MissingPluginError
 
 from .panels import Bytes, Floats, Scratch
 
-SIZES = {"iq1_s": 50, "iq1_m": 56, "iq2_xxs": 66, "iq2_xs": 74, "iq2_s": 82, "iq3_xxs": 98, "iq3_s": 110}
-"""Bytes of a block of 256 elements."""
+NAMES = ("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s")
 
 
 def _decode(name: str, panel: Bytes, out: Floats, scratch: Scratch) -> None:
@@ -23,4 +22,4 @@ def _decode(name: str, panel: Bytes, out: Floats, scratch: Scratch) -> None:
     out[:] = gguf.dequantize(panel, gguf.GGMLQuantizationType[name.upper()])
 
 
-KERNELS = {name: partial(_decode, name) for name in SIZES}
+KERNELS = {name: partial(_decode, name) for name in NAMES}

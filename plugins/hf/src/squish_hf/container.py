@@ -8,8 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
-from squish_safetensors.refine.checkpoint import Checkpoint
-from squish_safetensors.refine.layers import Files, Make, Parts, collect, names_nothing, refine
+from squish_safetensors.api import (
+    Checkpoint,
+    CheckpointFiles,
+    LayerReader,
+    StoredParts,
+    collect_layers,
+    refine_layers,
+    unmatched_override,
+)
 
 from squish_core.api import (
     Encoding,
@@ -29,7 +36,7 @@ from squish_hf.declaration import Declared, read_declaration
 from squish_hf.methods.base import Method
 from squish_hf.methods.unsupported import reason
 
-Read = Callable[[Declared, Files], Method]
+Read = Callable[[Declared, CheckpointFiles], Method]
 METHODS = {
     "gptq": "squish_hf.methods.gptq",
     "awq": "squish_hf.methods.awq",
@@ -50,7 +57,7 @@ class HuggingFace(Checkpoint):
     framework = "pt"
 
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
-        files = Files(index, source, limits)
+        files = CheckpointFiles(index, source, limits)
         declared, problems = read_declaration(files)
         if declared is None:
             return None
@@ -63,13 +70,15 @@ class HuggingFace(Checkpoint):
             method = read(declared, files)
         except SquishError as error:
             refused, method = error, Method(dialect=declared.method, suffixes=home.SUFFIXES, make=_refusing(error))
-        layers = collect(index.tensors, method.suffixes, bases=method.bases, beside=method.beside, packed=method.packed)
+        layers = collect_layers(
+            index.tensors, method.suffixes, bases=method.bases, beside=method.beside, packed=method.packed
+        )
         if refused and not layers:  # its layers have other names, too
             code, said = refused.code or "config", str(refused)
             problems.append(Problem(code=code, severity="error", where=declared.where, message=said))
-        made = refine(files, self.id, method.dialect, layers, method.make, problems, bases=method.bases)
+        made = refine_layers(files, self.id, method.dialect, layers, method.make, problems, bases=method.bases)
         with contextlib.suppress(SquishError):  # a bad pattern, which the layers were refused for
-            made = evolve(made, problems=(*made.problems, *map(names_nothing, method.idle(layers))))
+            made = evolve(made, problems=(*made.problems, *map(unmatched_override, method.idle(layers))))
         return made
 
     def recipes(self, *, method: Any = None, bits: Any = "4", **features: Any) -> tuple[Encoding | Refusal, ...]:
@@ -85,10 +94,10 @@ class HuggingFace(Checkpoint):
         return writer.declare(config, specs, writer.chosen(options))
 
 
-def _refusing(error: SquishError) -> Make:
+def _refusing(error: SquishError) -> LayerReader:
     """What refuses every layer of a checkpoint whose declaration cannot be followed."""
 
-    def make(layer: str, parts: Parts) -> TensorSpec:
+    def make(layer: str, parts: StoredParts) -> TensorSpec:
         raise type(error)(error.message, **{name: getattr(error, name) for name in SquishError.FIELDS})
 
     return make

@@ -8,8 +8,7 @@ from typing import Any
 
 import regex
 from attrs import field, frozen
-from squish_safetensors.folder import CONFIG
-from squish_safetensors.refine.layers import Files
+from squish_safetensors.api import CONFIG_FILE, CheckpointFiles
 
 from squish_core.api import FormatError, Problem
 
@@ -44,16 +43,16 @@ class Declared:
         return int(value)
 
 
-def refuse(name: str, expected: str, found: Any, *, part: str = CONFIG) -> FormatError:
+def refuse(name: str, expected: str, found: Any, *, part: str = CONFIG_FILE) -> FormatError:
     """The error for a declared value that no reader could follow."""
     return FormatError(
         f"the declared {name} cannot be", part=part, expected=expected, found=repr(found)[:80], code="config"
     )
 
 
-def read_declaration(files: Files) -> tuple[Declared | None, list[Problem]]:
+def read_declaration(files: CheckpointFiles) -> tuple[Declared | None, list[Problem]]:
     """What config.json declares, or else a file of one method; what contradicts it is a finding."""
-    config, problems = files.json(CONFIG), list[Problem]()
+    config, problems = files.json(CONFIG_FILE), list[Problem]()
     if isinstance(config.get("quantization"), dict):
         return None, []  # that of MLX
     declared = _in_config(config)
@@ -95,9 +94,9 @@ def _in_config(config: Mapping[str, Any]) -> Declared | None:
         for key in ("quantization_config", "compression_config"):
             fields = holder.get(key)
             if isinstance(fields, dict) and fields:
-                return Declared(_method(fields), fields, CONFIG)
+                return Declared(_method(fields), fields, CONFIG_FILE)
             if fields:
-                return Declared(repr(fields), {}, CONFIG)  # not an object: no method is stated
+                return Declared(repr(fields), {}, CONFIG_FILE)  # not an object: no method is stated
     return None
 
 

@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from squish_codecs.affine.codec import Affine
-from squish_codecs.affine.families import affine_form
-from squish_safetensors import writer
-from squish_safetensors.refine.layers import bare, lowered
+from squish_codecs.api import Affine, affine_form
+from squish_safetensors.api import accepts_dense, bare_parts, lower_layer
 
 from squish_core.api import (
     CodecSpec,
@@ -41,7 +39,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
     """Dense tensors, and codes as the method stores them; whether they fit exactly, the data show."""
     method = chosen(options)
     if encoding.codec.id == "dense":
-        return writer.accepts(spec, encoding)
+        return accepts_dense(spec, encoding)
     if method == GPT_OSS:
         return accepts_experts(spec, encoding)
     if method == PACKED and encoding.codec.id == "mx" and spec.name.endswith(WEIGHT):
@@ -53,7 +51,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
         return Refusal(why=_no_width(method, form["bits"]), code="bits")
     codec = _codec(method, form)
     if encoding.codec.inner == codec:  # in activation order, for what the data show
-        return Encoding(codec=encoding.codec, parts=bare(encoding.parts))
+        return Encoding(codec=encoding.codec, parts=bare_parts(encoding.parts))
     try:
         made = Affine().parts(spec, codec.params)
     except SquishError as error:
@@ -113,7 +111,7 @@ def lower(tensor: Outgoing, method: str) -> list[Outgoing]:
     if encoding.codec.id == "dense":
         return [tensor]
     if encoding.codec.id == "mx":
-        return lowered(tensor, _blocks(spec, encoding, method))
+        return lower_layer(tensor, _blocks(spec, encoding, method))
     layer = spec.name.removesuffix(WEIGHT)
     names = PACKED_NAMES if method == PACKED else NAMES
     fields: list[tuple[str, str, tuple[int, ...], str | bytes]] = [
@@ -126,7 +124,7 @@ def lower(tensor: Outgoing, method: str) -> list[Outgoing]:
         fields.append((f"{layer}.g_idx", "i32", order.shape, order.astype("<i4").tobytes()))
     if method == PACKED:
         fields.append((f"{layer}.weight_shape", "i64", (2,), struct.pack("<2q", *spec.shape)))
-    return lowered(tensor, fields)
+    return lower_layer(tensor, fields)
 
 
 def _blocks(spec: TensorSpec, encoding: Encoding, method: str) -> list[tuple[str, str, tuple[int, ...], str]]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from squish_ggml.api import BLOCK_TYPES
 
-def _blocks(elements: int, nbytes: int, body: str) -> str:
+
+def _blocks(name: str, body: str) -> str:
     """GGML blocks: `b` is the block of the first value, `i` that value's place in it."""
+    elements, nbytes = BLOCK_TYPES[name].elements, BLOCK_TYPES[name].nbytes
     place = f"""
     const device uint8_t* b = data + (size_t(row) * (columns / {elements}) + at / {elements}) * {nbytes};
     uint i = at % {elements};
@@ -24,32 +27,32 @@ _SIX_BITS = """
 
 # Source of the layouts: ggml-common.h; the arithmetic is that of squish-ggml's decoders, step for step.
 GGML: Mapping[str, str] = {
-    "ggml.q4_0": _blocks(32, 18, """
+    "ggml.q4_0": _blocks("q4_0", """
     float d = half_at(b);
     for (uint j = 0; j < 8; ++j) out[j] = d * (float((b[2 + i % 16 + j] >> (i / 16 * 4)) & 15) - 8.0f);
     """),
-    "ggml.q4_1": _blocks(32, 20, """
+    "ggml.q4_1": _blocks("q4_1", """
     float d = half_at(b), m = half_at(b + 2);
     for (uint j = 0; j < 8; ++j) out[j] = d * float((b[4 + i % 16 + j] >> (i / 16 * 4)) & 15) + m;
     """),
-    "ggml.q8_0": _blocks(32, 34, """
+    "ggml.q8_0": _blocks("q8_0", """
     float d = half_at(b);
     for (uint j = 0; j < 8; ++j) out[j] = d * float(as_type<int8_t>(b[2 + i + j]));
     """),
-    "ggml.q4_k": _blocks(256, 144, _SIX_BITS + """
+    "ggml.q4_k": _blocks("q4_k", _SIX_BITS + """
     for (uint j = 0; j < 8; ++j) {
         uint q = (b[16 + g / 2 * 32 + i % 32 + j] >> (g % 2 * 4)) & 15;
         out[j] = d * float(q) - m;
     }
     """),
-    "ggml.q5_k": _blocks(256, 176, _SIX_BITS + """
+    "ggml.q5_k": _blocks("q5_k", _SIX_BITS + """
     for (uint j = 0; j < 8; ++j) {
         uint low = (b[48 + g / 2 * 32 + i % 32 + j] >> (g % 2 * 4)) & 15;
         uint q = low | (((b[16 + i % 32 + j] >> g) & 1) << 4);
         out[j] = d * float(q) - m;
     }
     """),
-    "ggml.q6_k": _blocks(256, 210, """
+    "ggml.q6_k": _blocks("q6_k", """
     uint h = i / 128, quarter = i / 32 % 4;
     float d = half_at(b + 208) * float(as_type<int8_t>(b[192 + i / 16]));
     for (uint j = 0; j < 8; ++j) {

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from attrs import frozen
-from squish_codecs.packing.bits import ONES
-from squish_codecs.palette.tables import Tables
+from squish_codecs.api import BIT_COUNTS, Tables
 
 from squish_core.api import CodecError, Encoding, Parts, TensorSpec, dtypes
 
@@ -195,7 +194,7 @@ def _countable(spec: TensorSpec) -> bool:
 
 def _starts(mask: np.ndarray, count: int, spec: TensorSpec) -> np.ndarray:
     """How many values come before each block of a row, for a mask u8 [rows, bytes] of `count` ones."""
-    ones = ONES[mask]
+    ones = BIT_COUNTS[mask]
     before = np.cumsum(ones.reshape(-1), dtype=np.int64).reshape(mask.shape)
     if before.size and int(before[-1, -1]) != count:
         raise CodecError(

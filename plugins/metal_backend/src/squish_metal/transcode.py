@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from attrs import frozen
-from squish_codecs.packing.bits import Packing
+from squish_codecs.api import Packing
 
 from squish_core.api import Codec, CodecError, CodecSpec, Codes, Params, Parts, TensorSpec, panels
 

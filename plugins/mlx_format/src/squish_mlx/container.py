@@ -6,9 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
-from squish_safetensors.folder import CONFIG
-from squish_safetensors.refine.checkpoint import Checkpoint
-from squish_safetensors.refine.layers import Files, Parts, collect, names_nothing, refine
+from squish_safetensors.api import (
+    CONFIG_FILE,
+    Checkpoint,
+    CheckpointFiles,
+    StoredParts,
+    collect_layers,
+    refine_layers,
+    unmatched_override,
+)
 
 from squish_core.api import (
     Encoding,
@@ -37,29 +43,29 @@ class Mlx(Checkpoint):
     framework = "mlx"
 
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
-        files, problems = Files(index, source, limits), list[Problem]()
-        config = files.json(CONFIG)
+        files, problems = CheckpointFiles(index, source, limits), list[Problem]()
+        config = files.json(CONFIG_FILE)
         declared = config.get(KEY)
         if not isinstance(declared, dict):
             return None
-        layers = collect(index.tensors, (SCALES, BIASES), beside=(WHOLE,), packed=("u32",))
+        layers = collect_layers(index.tensors, (SCALES, BIASES), beside=(WHOLE,), packed=("u32",))
         beside = config.get("quantization_config")
         if isinstance(beside, dict) and beside.get("quant_method") is not None:
             message = f"{KEY} is taken; quantization_config names the method {str(beside['quant_method'])[:40]!r}"
-            problems.append(Problem(code="contradiction", severity="warning", where=CONFIG, message=message))
+            problems.append(Problem(code="contradiction", severity="warning", where=CONFIG_FILE, message=message))
         problems += [
-            names_nothing(name)
+            unmatched_override(name)
             for name, value in declared.items()
             if name not in NUMBERS and isinstance(value, dict) and name not in layers
         ]
 
-        def make(layer: str, parts: Parts) -> TensorSpec:
+        def make(layer: str, parts: StoredParts) -> TensorSpec:
             override = declared.get(layer)
             if override is False:
-                raise FormatError("the configuration says it is not quantised", part=CONFIG, code="contradiction")
+                raise FormatError("the configuration says it is not quantised", part=CONFIG_FILE, code="contradiction")
             return read_layer(layer, parts, read_mode(override if isinstance(override, dict) else declared))
 
-        return refine(files, "mlx", "", layers, make, problems)
+        return refine_layers(files, "mlx", "", layers, make, problems)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)

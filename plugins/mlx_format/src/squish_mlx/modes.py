@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import frozen
-from squish_codecs.affine.codec import Affine
-from squish_codecs.mx.codec import Mx
-from squish_safetensors.refine.layers import Parts, encoded, need, viewed
+from squish_codecs.api import Affine, Mx
+from squish_safetensors.api import StoredParts, build_tensor, require_part, view_part
 
 from squish_core.api import CodecSpec, FormatError, TensorSpec
 
@@ -48,30 +47,30 @@ def read_mode(declared: Mapping[str, Any]) -> Mode:
     return mode
 
 
-def read_layer(layer: str, parts: Parts, mode: Mode) -> TensorSpec:
+def read_layer(layer: str, parts: StoredParts, mode: Mode) -> TensorSpec:
     """The weight of a layer: `weight` u32 words, `scales`, and for affine `biases`."""
     if WHOLE in parts:
         raise FormatError(
             "is not read: a scale of each expert above nvfp4's", part="global_scale", code="global-scale",
             hint="Quantise it without global scales.",
         )  # fmt: skip
-    words = need(parts, WEIGHT, ("u32",))
+    words = require_part(parts, WEIGHT, ("u32",))
     *lead, width = words.shape or (0,)
     shape = (*lead, width * 32 // mode.bits)
     if mode.name == AFFINE:
-        scales = need(parts, SCALES, ("f32", "f16", "bf16"))
-        biases = need(parts, BIASES, ("f32", "f16", "bf16"))
+        scales = require_part(parts, SCALES, ("f32", "f16", "bf16"))
+        biases = require_part(parts, BIASES, ("f32", "f16", "bf16"))
         codec = CodecSpec("affine", affine_params(mode, scales.dtype, biases.dtype))
         fields = {"data": ("weight", words), "scale": ("scales", scales), "offset": ("biases", biases)}
-        return encoded(layer + WEIGHT, shape, codec, Affine(), fields)
+        return build_tensor(layer + WEIGHT, shape, codec, Affine(), fields)
     if BIASES in parts:
         raise FormatError(f"{mode.name} has no biases", part="biases", code="contradiction")
-    scales, params = need(parts, SCALES, ("u8",)), FLOATS[mode.name][2]
+    scales, params = require_part(parts, SCALES, ("u8",)), FLOATS[mode.name][2]
     element = params.get("element")
-    data = viewed(words, element, shape) if element else viewed(words, "u8", (*lead, 4 * width))
-    scale = viewed(scales, params.get("scale_dtype", "f8_e8m0"), scales.shape)
+    data = view_part(words, element, shape) if element else view_part(words, "u8", (*lead, 4 * width))
+    scale = view_part(scales, params.get("scale_dtype", "f8_e8m0"), scales.shape)
     fields = {"data": ("weight", data), "scale": ("scales", scale)}
-    return encoded(layer + WEIGHT, shape, CodecSpec("mx", params), Mx(), fields)
+    return build_tensor(layer + WEIGHT, shape, CodecSpec("mx", params), Mx(), fields)
 
 
 def affine_params(mode: Mode, scale: str, bias: str) -> dict[str, Any]:

@@ -8,10 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import asdict
-from squish_codecs.affine.codec import Affine
-from squish_codecs.affine.families import affine_form
-from squish_safetensors import writer
-from squish_safetensors.refine.layers import CONFIG, bare, lowered
+from squish_codecs.api import Affine, affine_form
+from squish_safetensors.api import CONFIG_FILE, accepts_dense, bare_parts, lower_layer
 
 from squish_core.api import CodecSpec, Encoding, Outgoing, Part, Refusal, SquishError, TensorError, TensorSpec
 from squish_mlx.modes import (
@@ -33,7 +31,7 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     """Dense tensors, the modes of MLX as they are, and affine codes of others in the form of MLX."""
     codec = encoding.codec
     if codec.id == "dense":
-        return writer.accepts(spec, encoding)
+        return accepts_dense(spec, encoding)
     if not spec.name.endswith(WEIGHT):
         return Refusal(why="MLX quantises tensors called <layer>.weight only", code="name")
     if not spec.elements or not spec.shape:
@@ -41,7 +39,7 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     if codec.id == "mx":
         if dict(codec.params) not in [dict(params) for *_, params in FLOATS.values()]:
             return Refusal(why=f"MLX has mxfp4, mxfp8 and nvfp4 without a global scale, not {codec}", code="codec")
-        return Encoding(codec=codec, parts=bare(encoding.parts))
+        return Encoding(codec=codec, parts=bare_parts(encoding.parts))
     form = affine_form(codec)
     if form is None:
         return Refusal(why=f"MLX has no layout for {codec.id}; ask for one with --encode", code="codec")
@@ -87,7 +85,7 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str,
 def notes(specs: Sequence[TensorSpec], assets: Iterable[str]) -> tuple[str, ...]:
     """What keeps mlx-lm from loading the checkpoint."""
     missing = {
-        "no config": CONFIG not in assets,
+        "no config": CONFIG_FILE not in assets,
         "names are GGUF's": any(_GGUF_NAME.match(spec.name) for spec in specs),
     }
     reasons = ", ".join(reason for reason, holds in missing.items() if holds)
@@ -130,7 +128,7 @@ def lower(tensor: Outgoing) -> list[Outgoing]:
     else:
         for suffix, role in ((SCALES, "scale"), (BIASES, "offset")):
             fields.append((layer + suffix, parts[role].dtype, parts[role].shape, role))
-    return lowered(tensor, fields)
+    return lower_layer(tensor, fields)
 
 
 def _rows(spec: TensorSpec) -> int:

@@ -7,8 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from attrs import evolve
-from squish_safetensors.folder import ASSETS
-from squish_safetensors.header import Record, plain
+from squish_safetensors.api import MODEL_ASSETS, TensorRecord, array_location
 
 from squish_core.api import (
     DENSE,
@@ -126,12 +125,12 @@ class Directory:
         records = {name: best.records[name] for name in self.names}
         extents = [(file, offset, length, name) for name, (file, _, _, offset, length) in records.items()]
 
-        def behind(name: str, record: Record) -> TensorSpec:
+        def behind(name: str, record: TensorRecord) -> TensorSpec:
             """A tensor with all its other encodings."""
             files.complete()
             return self.agreeing(name)
 
-        return seal.Sealed(records, behind, extents, plain), files
+        return seal.Sealed(records, behind, extents, array_location), files
 
     def agreeing(self, name: str) -> TensorSpec:
         """A tensor of a sealed tier, which the other files must not contradict."""
@@ -278,7 +277,7 @@ def _dtype(encoding: Encoding) -> str:
 
 def _assets(folder: Folder) -> dict[str, Part]:
     found = {}
-    for name in ASSETS:
+    for name in MODEL_ASSETS:
         if folder.has(name):
             source = folder.open(name)
             segment = Segment(folder.number(name, source.size), 0, source.size)

@@ -27,8 +27,8 @@ from squish_core.api import (
 )
 
 from . import writer
-from .folder import ASSETS, INDEX_SUFFIX, STANDARD, Shard, choose, part_of_set, read_set, unreadable
-from .header import build, plain, read_header
+from .folder import INDEX_SUFFIX, MODEL_ASSETS, STANDARD, Shard, choose, part_of_set, read_set, unreadable
+from .header import array_location, read_header, tensor_from_record
 
 
 class Safetensors(Container):
@@ -43,7 +43,7 @@ class Safetensors(Container):
             shards, problems = read_set(main, limits)
         else:
             shards, problems = [Shard(main, read_header(main, limits))], part_of_set(name, members)
-        beside = [main.member(asset) for asset in ASSETS if asset in members] if standard else []
+        beside = [main.member(asset) for asset in MODEL_ASSETS if asset in members] if standard else []
         records = {tensor: record for shard in shards for tensor, record in shard.header.records.items()}
         extents = [(file, offset, length, tensor) for tensor, (file, _, _, offset, length) in records.items()]
         meta, contradictions = _merged(shards)
@@ -51,7 +51,7 @@ class Safetensors(Container):
             format="safetensors",
             version="",
             files=tuple(FileRef(file.filename, file.size) for file in (*(shard.source for shard in shards), *beside)),
-            tensors=LazyTensors(records, build, extents, plain),
+            tensors=LazyTensors(records, tensor_from_record, extents, array_location),
             meta=meta,
             assets={
                 file.filename: Part(dtype="u8", shape=(file.size,), segments=(Segment(number, 0, file.size),))
@@ -67,7 +67,7 @@ class Safetensors(Container):
         return (Encoding(codec=DENSE, parts={"data": Part(dtype=only("dtype", dtype), shape=())}),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
-        return writer.accepts(spec, encoding)
+        return writer.accepts_dense(spec, encoding)
 
     def layout(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options

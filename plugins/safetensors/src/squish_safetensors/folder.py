@@ -8,22 +8,21 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_core.api import FormatError, LimitError, Limits, Problem, Source, SquishError, check_plain_name
+from squish_core.api import FormatError, LimitError, Limits, Problem, Source, SquishError, check_plain_name, load_json
 
 from .header import MAX_HEADER, Header, read_header, text_of
-from .strict_json import loads
 
 SUFFIX, INDEX_SUFFIX = ".safetensors", ".safetensors.index.json"
 UQFF_SUFFIX, UQFF_REST = ".uqff", "residual.safetensors"
 STANDARD = re.compile(r"(adapter_)?model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?")
 SHARD = re.compile(r"(.+)-\d{5}-of-(\d{5})\.safetensors")
-CONFIG = "config.json"
+CONFIG_FILE = "config.json"
 DECLARING = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 """Assets in which a method may declare its quantisation besides config.json."""
 MAX_JSON, LONGEST_ENTRY = 16 << 20, 4 << 20
 """Bytes of a JSON file, and of one entry of it: a quantisation may list every layer."""
-ASSETS = (
-    CONFIG, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
+MODEL_ASSETS = (
+    CONFIG_FILE, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
     "preprocessor_config.json", *DECLARING, "adapter_config.json",
 )  # fmt: skip
@@ -66,7 +65,7 @@ def read_set(index: Source, limits: Limits) -> tuple[list[Shard], list[Problem]]
     cap = min(limits.header, MAX_HEADER)
     if index.size > cap:
         raise LimitError("the index is too large", expected=f"at most {cap} bytes", found=index.size, code="index")
-    listing = loads(text_of(index, 0, index.size), "index", limits)
+    listing = load_json(text_of(index, 0, index.size), "index", limits)
     places = listing.get("weight_map")
     if type(places) is not dict:
         raise FormatError("the index has no weight_map", found=type(places).__name__, code="index")
@@ -81,14 +80,14 @@ def read_json(source: Source, name: str, limits: Limits) -> dict[str, Any]:
     """The object in a JSON file of a model; a typed error if there is none, or it is too large."""
     if source.size > MAX_JSON:
         raise FormatError("is too large", expected=f"at most {MAX_JSON} bytes", found=source.size, code="json")
-    return loads(source.read(0, source.size), name, limits, piece=LONGEST_ENTRY, constants=True)
+    return load_json(source.read(0, source.size), name, limits, piece=LONGEST_ENTRY, constants=True)
 
 
 def unreadable(files: Iterable[Source], limits: Limits) -> list[Problem]:
     """An error for each file that may declare how tensors are stored, and cannot be read."""
     problems = []
     for file in files:
-        if file.filename in (CONFIG, *DECLARING):
+        if file.filename in (CONFIG_FILE, *DECLARING):
             try:
                 read_json(file, file.filename, limits)
             except SquishError as error:

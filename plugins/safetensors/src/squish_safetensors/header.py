@@ -10,8 +10,10 @@ from attrs import frozen
 
 from squish_core.api import (
     DENSE,
+    JSON_PIECE,
     Encoding,
     FormatError,
+    JsonMembers,
     LimitError,
     Limits,
     Part,
@@ -25,10 +27,10 @@ from squish_core.api import (
     check_name,
     check_shape,
     dtypes,
+    duplicate_key_error,
     lookalike,
+    merge_members,
 )
-
-from .strict_json import PIECE, Members, merge, twice
 
 # Tag in the file -> dtype name, in the order of the reference implementation, whose writer sorts by it (reversed).
 TAGS = {
@@ -37,17 +39,17 @@ TAGS = {
     "F8_E5M2FNUZ": "f8_e5m2fnuz", "I16": "i16", "U16": "u16", "F16": "f16", "BF16": "bf16", "I32": "i32",
     "U32": "u32", "F32": "f32", "C64": "complex64", "F64": "f64", "I64": "i64", "U64": "u64",
 }  # fmt: skip
-TAG_OF = {dtype: tag for tag, dtype in TAGS.items()}
-ORDER = {dtype: place for place, dtype in enumerate(TAG_OF)}
+DTYPE_TAGS = {dtype: tag for tag, dtype in TAGS.items()}
+DTYPE_ORDER = {dtype: place for place, dtype in enumerate(DTYPE_TAGS)}
 METADATA = "__metadata__"
-_VIEWED = frozenset(dtype for dtype in TAG_OF if dtypes.bits(dtype) >= 8 and dtype != "bool")
+_VIEWED = frozenset(dtype for dtype in DTYPE_TAGS if dtypes.bits(dtype) >= 8 and dtype != "bool")
 FIELDS = frozenset(("dtype", "shape", "data_offsets"))
 MAX_HEADER = 100_000_000  # the format's own limit
 MAX_OFFSET = 1 << 63
 LARGE = 1 << 20
 
 
-Record = tuple[int, str, tuple[int, ...], int, int]
+TensorRecord = tuple[int, str, tuple[int, ...], int, int]
 """(file, tag, shape, offset, length) of one tensor; the offset counts from the start of the file."""
 
 
@@ -55,7 +57,7 @@ Record = tuple[int, str, tuple[int, ...], int, int]
 class Header:
     """A checked header: tensors in file order, the metadata that is text, and what is odd about it."""
 
-    records: dict[str, Record]
+    records: dict[str, TensorRecord]
     metadata: dict[str, str]
     problems: tuple[Problem, ...]
 
@@ -63,13 +65,13 @@ class Header:
 def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
     """Header of a source, every rule of the format checked; `file` is its number in the Index."""
     raw = _raw_header(source, limits)
-    records: dict[str, Record] = {}
+    records: dict[str, TensorRecord] = {}
     unknown: dict[str, list[str]] = {}
     metadata: dict[str, Any] | None = None
-    for at, members in Members(raw, "header", limits, start=8):
+    for at, members in JsonMembers(raw, "header", limits, start=8):
         if METADATA in members:
             if metadata is not None:
-                raise twice(METADATA, at)
+                raise duplicate_key_error(METADATA, at)
             metadata = _metadata(members.pop(METADATA), at)
         if not records:  # the first piece made sense
             _check_count(raw, limits)
@@ -78,12 +80,12 @@ def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
             try:
                 piece[name] = _record(file, entry, 8 + len(raw), name, limits)
             except SquishError as error:
-                place = bytes(raw[at - 8 : at - 8 + PIECE]).find(json.dumps(name, ensure_ascii=False).encode())
+                place = bytes(raw[at - 8 : at - 8 + JSON_PIECE]).find(json.dumps(name, ensure_ascii=False).encode())
                 raise error.within(tensor=name, offset=at + max(place, 0)) from None
             if len(entry) > len(FIELDS):
                 for field in entry.keys() - FIELDS:
                     unknown.setdefault(field, []).append(name)
-        merge(records, piece, at, limits)
+        merge_members(records, piece, at, limits)
     ordered = sorted(records.items(), key=lambda item: item[1][3:])
     _check_tiling(ordered, 8 + len(raw), source.size)
     stated = metadata or {}
@@ -94,7 +96,7 @@ def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
     )
 
 
-def build(name: str, record: Record) -> TensorSpec:
+def tensor_from_record(name: str, record: TensorRecord) -> TensorSpec:
     """The tensor that a record describes. One of an unknown dtype is listed, and its bytes are an extra part."""
     file, tag, shape, offset, length = record
     dtype = TAGS.get(tag)
@@ -112,7 +114,7 @@ def build(name: str, record: Record) -> TensorSpec:
     return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(encoding,))
 
 
-def plain(record: Record) -> tuple[str, tuple[int, ...], int, int] | None:
+def array_location(record: TensorRecord) -> tuple[str, tuple[int, ...], int, int] | None:
     """Where a tensor of whole bytes lies; None where a view would not do (packed types, bools to be checked)."""
     file, tag, shape, offset, _ = record
     dtype = TAGS.get(tag)
@@ -125,7 +127,7 @@ def dump_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: M
     position = 0
     for name, dtype, shape in tensors:
         end = position + dtypes.nbytes(dtype, shape)
-        entries[name] = {"dtype": TAG_OF[dtype], "shape": shape, "data_offsets": (position, end)}
+        entries[name] = {"dtype": DTYPE_TAGS[dtype], "shape": shape, "data_offsets": (position, end)}
         position = end
     raw = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
     raw += b" " * (-len(raw) % 8)
@@ -181,7 +183,7 @@ def _metadata(entry: Any, at: int) -> dict[str, Any]:
     return entry
 
 
-def _record(file: int, entry: Any, start: int, name: str, limits: Limits) -> Record:
+def _record(file: int, entry: Any, start: int, name: str, limits: Limits) -> TensorRecord:
     check_name(name, limits)
     if type(entry) is not dict:
         raise FormatError("the entry is not an object", found=type(entry).__name__, code="entry")
@@ -219,7 +221,7 @@ def _check_size(tag: str, shape: tuple[int, ...], length: int) -> None:
         )  # fmt: skip
 
 
-def _check_tiling(records: list[tuple[str, Record]], start: int, size: int) -> None:
+def _check_tiling(records: list[tuple[str, TensorRecord]], start: int, size: int) -> None:
     """The data of all tensors cover the rest of the file: no hole, no overlap, no byte left over."""
     position, before = start, ""
     for name, (_, _, _, offset, length) in records:

@@ -26,8 +26,8 @@ from squish_core.api import (
     dtypes,
 )
 
-from .folder import ASSETS, INDEX_SUFFIX
-from .header import METADATA, ORDER, TAG_OF, dump_header
+from .folder import INDEX_SUFFIX, MODEL_ASSETS
+from .header import DTYPE_ORDER, DTYPE_TAGS, METADATA, dump_header
 
 MAX_SHARD_SIZE = "max_shard_size"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
@@ -47,12 +47,12 @@ class Planned:
         return sum(_nbytes(spec) for spec in self.specs)
 
 
-def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
+def accepts_dense(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     """Dense values of the format's dtypes, under the codec they have; anything else is refused with what to ask for."""
     dtype = encoding.codec.params.get("dtype", spec.dtype)
     if encoding.codec.id != "dense" or set(encoding.parts) != {"data"}:
         return Refusal(why="safetensors holds plain arrays only", code="dense-only")
-    if dtype not in TAG_OF:
+    if dtype not in DTYPE_TAGS:
         return Refusal(why=f"safetensors has no dtype {dtype}", code="dense-only")
     if dtypes.count(spec.shape) * dtypes.bits(dtype) % 8:
         why = f"{dtypes.count(spec.shape)} packed elements of {dtype} end inside a byte"
@@ -74,7 +74,7 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
     if MAX_SHARD_SIZE in options:
         size += len(_index_json(files))
     lost = dropped_assets(name for name in assets if name not in kept)
-    return Layout(size=size, dropped=(*dropped_texts(meta), *lost))
+    return Layout(size=size, dropped=(*dropped_non_text(meta), *lost))
 
 
 def write(
@@ -119,16 +119,16 @@ def plan(
         ordered = tuple(
             sorted(group, key=lambda spec: _ALIGNED if in_order and _nbytes(spec) % 8 == 0 else _place(spec))
         )
-        header = dump_header([(spec.name, _dtype(spec), spec.shape) for spec in ordered], texts(meta))
+        header = dump_header([(spec.name, _dtype(spec), spec.shape) for spec in ordered], text_metadata(meta))
         files.append(Planned(f"model-{number:05}-of-{len(groups):05}.safetensors", ordered, header))
     return files
 
 
-_ALIGNED = (-len(ORDER), "")
+_ALIGNED = (-len(DTYPE_ORDER), "")
 
 
 def _place(spec: TensorSpec) -> tuple[int, str]:
-    return -ORDER[_dtype(spec)], spec.name
+    return -DTYPE_ORDER[_dtype(spec)], spec.name
 
 
 def parse_size(text: str) -> int:
@@ -168,7 +168,7 @@ def _index_json(files: Sequence[Planned]) -> bytes:
     return (json.dumps(listing, ensure_ascii=False, indent=2, sort_keys=True) + "\n").encode()
 
 
-def texts(meta: Mapping[str, Any]) -> dict[str, str]:
+def text_metadata(meta: Mapping[str, Any]) -> dict[str, str]:
     """The metadata that is text, in the given order."""
     plain = {key: value.value if isinstance(value, Typed) else value for key, value in meta.items()}
     return {
@@ -176,15 +176,15 @@ def texts(meta: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def dropped_texts(meta: Mapping[str, Any]) -> tuple[Dropped, ...]:
+def dropped_non_text(meta: Mapping[str, Any]) -> tuple[Dropped, ...]:
     """The metadata that is not text, which a header has no place for."""
-    kept = texts(meta)
+    kept = text_metadata(meta)
     return dropped_metadata((key for key in meta if key not in kept), "not text")
 
 
 def _kept_assets(assets: Mapping[str, Any], options: Options) -> list[str]:
     """The assets that a folder of this format holds; a single file holds none."""
-    return [name for name in assets if MAX_SHARD_SIZE in options and name in ASSETS]
+    return [name for name in assets if MAX_SHARD_SIZE in options and name in MODEL_ASSETS]
 
 
 def _encodable(text: str) -> bool:

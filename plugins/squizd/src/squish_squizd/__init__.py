@@ -1,8 +1,8 @@
-"""Declares the SQUIZD container and its codecs; imports no implementation."""
+"""Declares the SQUIZD container; imports no implementation."""
 
 from __future__ import annotations
 
-from squish_core.api import CodecInfo, ContainerInfo, Signature, hookimpl
+from squish_core.api import ContainerInfo, Signature, hookimpl
 
 
 @hookimpl
@@ -33,17 +33,4 @@ def squish_containers() -> list[ContainerInfo]:
             },
             codecs=("dense", "squizd.int4", "squizd.int2", "tca_tbe", "masked", "reshaped", "astc"),
         )
-    ]  # fmt: skip
-
-
-@hookimpl
-def squish_codecs() -> list[CodecInfo]:
-    """The codecs of this plugin."""
-    return [
-        CodecInfo(id="squizd.int4", title="SQUIZD INT4 blocks", factory="squish_squizd.packed:Int4"),
-        CodecInfo(id="squizd.int2", title="SQUIZD INT2 blocks", factory="squish_squizd.packed:Int2"),
-        CodecInfo(
-            id="tca_tbe", title="TCA-TBE triple bitmaps, lossless bf16", factory="squish_squizd.tca_tbe:TcaTbe",
-            lossless=True,
-        ),
     ]  # fmt: skip

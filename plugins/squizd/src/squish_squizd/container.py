@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from squish_codecs.wrap.base import rows_and_columns
+from squish_codecs.api import rows_and_columns
 
 from squish_core.api import (
     DENSE,

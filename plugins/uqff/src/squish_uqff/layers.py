@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve, frozen
-from squish_ggml.blocks import BLOCKS
+from squish_ggml.api import BLOCK_TYPES
 
 from squish_core.api import (
     DENSE,
@@ -79,7 +79,7 @@ def _gguf(name: str, parts: Parts, numbers: Numbers) -> TensorSpec:
     if code not in tables.GGML_BLOCKS:
         legal = ", ".join(map(str, (*tables.GGML_DENSE, *tables.GGML_BLOCKS)))
         raise refuse("weight.dtype", f"a GGML type of {legal}", code, "ggml-type")
-    block = BLOCKS[tables.GGML_BLOCKS[code]]
+    block = BLOCK_TYPES[tables.GGML_BLOCKS[code]]
     if not shape or shape[-1] % block.elements:
         raise refuse("weight.shape", f"a last dimension divisible by {block.elements}", list(shape), "shape")
     row = shape[-1] // block.elements * block.nbytes

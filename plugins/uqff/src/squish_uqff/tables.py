@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from squish_ggml.api import BLOCK_TYPES
+
 GGUF, UNQUANT, HQQ, FP8, AFQ, F8Q8, MXFP4 = range(7)
 ISQ_NAMES = ("gguf", "unquant", "hqq", "fp8", "afq", "f8q8", "mxfp4")
 
@@ -11,8 +13,10 @@ E4M3 = 9
 
 GGML_DENSE = {0: "f32", 1: "f16", 30: "bf16"}
 GGML_BLOCKS = {
-    2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 9: "q8_1", 10: "q2_k", 11: "q3_k", 12: "q4_k",
-    13: "q5_k", 14: "q6_k", 15: "q8_k",
+    BLOCK_TYPES[name].code: name
+    for name in (
+        "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k",
+    )
 }  # fmt: skip
 
 AFQ_BITS, AFQ_GROUPS, AFQ_SCALES = (2, 3, 4, 6, 8), (32, 64, 128), ("f32", "f16", "bf16")

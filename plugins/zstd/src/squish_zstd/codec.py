@@ -65,7 +65,7 @@ class Zstd(ByteCodec):
 
     def encode(self, chunks: Iterable[Any], params: Params) -> Iterator[bytes]:
         """One frame without content size or checksum, as it streams; the same input gives the same bytes."""
-        compressor = zstandard.ZstdCompressor(level=level(params)).compressobj()
+        compressor = zstandard.ZstdCompressor(level=compression_level(params)).compressobj()
         for chunk in chunks:
             if compressed := compressor.compress(chunk):
                 yield compressed
@@ -84,7 +84,7 @@ class Zstd(ByteCodec):
         return packing(write)
 
 
-def head(data: memoryview, size: int) -> bytes:
+def decode_head(data: memoryview, size: int) -> bytes:
     """The first decoded bytes, `size` of them or as many as there are, from the stored bytes they need."""
     found = b""
     decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW)
@@ -97,7 +97,7 @@ def head(data: memoryview, size: int) -> bytes:
     return found
 
 
-def level(params: Params) -> int:
+def compression_level(params: Params) -> int:
     """The compression level of `params`; CodecError when it is none."""
     try:
         wanted = int(params.get("level", LEVEL))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -91,10 +90,10 @@ class Wanted:
 def zstd_codec() -> tuple[ByteCodec, Any]:
     """The zstd codec and its check of a level; MissingPluginError when squish-zstd is not installed."""
     try:
-        module = importlib.import_module("squish_zstd.codec")
+        from squish_zstd.api import Zstd, compression_level
     except ImportError as error:
         raise MissingPluginError(
             f"encoding=zstd needs squish-zstd: {error}", code="not-installed",
             hint=f"Run `{install_command('squish-zstd')}`.",
         ) from None  # fmt: skip
-    return module.Zstd(), module.level
+    return Zstd(), compression_level

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from attrs import evolve
-from squish_codecs.affine.scheme import Scheme
-from squish_codecs.palette.tables import Tables
+from squish_codecs.api import Scheme, Tables
 
 from squish_core.api import Codec, Encoding, TensorSpec, dtypes
 

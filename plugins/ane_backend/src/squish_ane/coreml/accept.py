@@ -6,12 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import frozen
-from squish_codecs.affine.codec import Affine
-from squish_codecs.affine.scheme import Scheme
-from squish_codecs.bitmask import Bitmask
-from squish_codecs.boxes import Boxes
-from squish_codecs.palette.codec import Palette
-from squish_codecs.palette.tables import Tables
+from squish_codecs.api import Affine, Bitmask, Boxes, Palette, Scheme, Tables
 
 from squish_core.api import DENSE, Codec, CodecSpec, Encoding, Part, Refusal, TensorSpec, dtypes
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import frozen
-from squish_codecs.boxes import Boxes
+from squish_codecs.api import Boxes
 
 from squish_core.api import CodecSpec, FormatError, TensorSpec, dtypes
 

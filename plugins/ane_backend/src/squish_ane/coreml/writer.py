@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
-from squish_codecs.palette.tables import Tables
+from squish_codecs.api import Tables
 
 from squish_core.api import FormatError, Options, Outgoing, Sink, TensorSpec, dtypes
 

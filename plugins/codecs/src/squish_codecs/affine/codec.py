@@ -60,7 +60,7 @@ class Affine(Codec):
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         scheme = _fitting(spec, params)
-        encode.check(scheme)
+        encode.check_encodable(scheme)
         return scheme.params()
 
     def canonical(self, params: Params) -> Params:
@@ -71,7 +71,7 @@ class Affine(Codec):
         return Exactness("bounded")
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: Array) -> None:
-        decode.decode(Scheme.of(params), parts, spec.shape, region, out)
+        decode.decode_affine(Scheme.of(params), parts, spec.shape, region, out)
 
     def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
         return encode.encode(Scheme.of(params), panel, (stats or {}).get("activations"))
@@ -80,14 +80,14 @@ class Affine(Codec):
         return Scheme.of(params).search == "activations"
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        return repack.codes(Scheme.of(params), parts, spec.shape, region)
+        return repack.affine_codes(Scheme.of(params), parts, spec.shape, region)
 
     def from_codes(self, codes: Codes, spec: TensorSpec, params: Params) -> tuple[dict[str, Array], Exactness] | None:
-        made = repack.parts(Scheme.of(params), codes)
+        made = repack.affine_parts(Scheme.of(params), codes)
         return None if made is None else (made, Exactness("values", "f32"))
 
     def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
-        return Exactness("values", "f32") if repack.holds(Scheme.of(params), codes) else None
+        return Exactness("values", "f32") if repack.affine_holds(Scheme.of(params), codes) else None
 
 
 def _fitting(spec: TensorSpec, params: Params) -> Scheme:

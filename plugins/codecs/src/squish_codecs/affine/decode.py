@@ -17,7 +17,7 @@ PANEL = 1 << 18
 """Elements decoded at a time: 1 MiB of float32, fewer calls and still near the cache."""
 
 
-def decode(scheme: Scheme, parts: Parts, shape: Shape, region: Region, out: Array) -> None:
+def decode_affine(scheme: Scheme, parts: Parts, shape: Shape, region: Region, out: Array) -> None:
     """Fill `out` with the values of a region on the grain."""
     # Scales of NaN or infinity, and products that overflow, are what the file says, not an error here.
     with np.errstate(all="ignore"):
@@ -25,10 +25,12 @@ def decode(scheme: Scheme, parts: Parts, shape: Shape, region: Region, out: Arra
             values = out.reshape(-1)
             done = 0
             for start, stop in runs(shape, region):
-                _decode_run(scheme, *read(scheme, parts, (slice(start, stop),)), values[done : done + stop - start])
+                _decode_run(
+                    scheme, *read_affine(scheme, parts, (slice(start, stop),)), values[done : done + stop - start]
+                )
                 done += stop - start
             return
-        words, scale, offset = read(scheme, parts, region)
+        words, scale, offset = read_affine(scheme, parts, region)
         scheme = scheme.upright
         if scheme.group_axis == scheme.pack_axis == -1:
             lines, scale, offset = _rows(words), _rows(scale), offset if offset is None else _rows(offset)
@@ -38,10 +40,12 @@ def decode(scheme: Scheme, parts: Parts, shape: Shape, region: Region, out: Arra
             _decode_matrix(scheme, words[index], scale[index], offset if offset is None else offset[index], out[index])
 
 
-def read(scheme: Scheme, parts: Parts, region: Region, *, widened: bool = True) -> tuple[Array, Array, Array | None]:
+def read_affine(
+    scheme: Scheme, parts: Parts, region: Region, *, widened: bool = True
+) -> tuple[Array, Array, Array | None]:
     """Words, and scales and offsets (float32 if `widened`, else as stored) of a region, with axes as in the tensor."""
     if scheme.transposed:
-        words, scale, offset = read(
+        words, scale, offset = read_affine(
             evolve(scheme, transposed=False), parts, scheme.stored(region), widened=widened
         )  # fmt: skip
         return words.swapaxes(-1, -2), scale.swapaxes(-1, -2), offset if offset is None else offset.swapaxes(-1, -2)
@@ -52,7 +56,7 @@ def read(scheme: Scheme, parts: Parts, region: Region, *, widened: bool = True) 
     scale, offset = parts["scale"][grid], None
     if scheme.packed_zeros:
         zeros = parts["offset"][_in_words(scheme, grid, scheme.zero_axis)]
-        offset = integers(scheme, zeros, scale.shape, scheme.zero_axis)
+        offset = unpack_codes(scheme, zeros, scale.shape, scheme.zero_axis)
     elif scheme.offset != "none":
         offset = parts["offset"][grid]
     if not widened:
@@ -64,7 +68,7 @@ def read(scheme: Scheme, parts: Parts, region: Region, *, widened: bool = True) 
     )
 
 
-def integers(scheme: Scheme, words: Array, shape: Shape, axis: int) -> Array:
+def unpack_codes(scheme: Scheme, words: Array, shape: Shape, axis: int) -> Array:
     """The codes of packed words, as i8 where they are signed, else u8."""
     return _signed(scheme, scheme.packing.unpack(words, shape[axis], axis))
 

@@ -26,7 +26,7 @@ SHARES = tuple(share / 20 for share in range(19, 8, -1))
 Fit = tuple[Array, Array, Array | None]
 
 
-def check(scheme: Scheme) -> None:
+def check_encodable(scheme: Scheme) -> None:
     """CodecError where a scheme can be read but has no encoder."""
     constants = (0, 1)[: scheme.bits]  # a code of one bit has no place for another zero point than its stored one
     holds_zeros = "packed", "i8" if scheme.signed else "u8", "i16", "i32", *FLOATS
@@ -49,7 +49,7 @@ def check(scheme: Scheme) -> None:
 
 def encode(scheme: Scheme, panel: Array, activations: Array | None = None) -> dict[str, Array]:
     """Parts of a panel of float32 values; `activations` [columns] for `search=activations`."""
-    check(scheme)
+    check_encodable(scheme)
     declared = scheme.parts(panel.shape)
     if scheme.transposed:
         return {role: part.swapaxes(-1, -2) for role, part in encode(scheme.upright, panel, activations).items()}
@@ -213,10 +213,10 @@ _GRIDS = {"none": _symmetric, "zero_point": _zero_points, "bias": _biases}
 
 def _grid(scheme: Scheme) -> Callable[[Scheme, Array, Array], tuple[Array, Array | None]]:
     """What finds scales and offsets."""
-    return _edges if is_mlx(scheme) else _GRIDS[scheme.offset]
+    return _edges if is_mlx_layout(scheme) else _GRIDS[scheme.offset]
 
 
-def is_mlx(scheme: Scheme) -> bool:
+def is_mlx_layout(scheme: Scheme) -> bool:
     """Whether the layout is that of MLX."""
     stated = {"bits": scheme.bits, "group_size": scheme.group_size, "word": "u32", "offset": "bias"}
     return {**stated, "scale_dtype": scheme.scale_dtype} == {"scale_dtype": scheme.scale_dtype, **scheme.params()}

@@ -8,7 +8,7 @@ from typing import Any
 from squish_core.api import CodecSpec
 
 # GGML's plain blocks: 32 codes and one or two f16. Q4_0 and Q5_0 have a constant zero in the middle.
-GGML: dict[str, Mapping[str, Any]] = {
+GGML_AFFINE: dict[str, Mapping[str, Any]] = {
     "ggml.q4_0": {"bits": 4, "group_size": 32, "zero": 8, "scale_dtype": "f16"},
     "ggml.q4_1": {"bits": 4, "group_size": 32, "offset": "bias", "scale_dtype": "f16"},
     "ggml.q5_0": {"bits": 5, "group_size": 32, "zero": 16, "scale_dtype": "f16"},
@@ -16,13 +16,13 @@ GGML: dict[str, Mapping[str, Any]] = {
     "ggml.q8_0": {"bits": 8, "group_size": 32, "signed": True, "scale_dtype": "f16"},
 }
 
-MICROSCALED: dict[str, Mapping[str, Any]] = {
+GGML_MX: dict[str, Mapping[str, Any]] = {
     "ggml.mxfp4": {},
     "ggml.nvfp4": {"block_size": 16, "scale_dtype": "f8_e4m3"},
 }
 """GGML's blocks of float4 -> parameters of `mx` with the same codes and scales."""
 
-SQUIZD: dict[str, Mapping[str, Any]] = {
+SQUIZD_AFFINE: dict[str, Mapping[str, Any]] = {
     "squizd.int4": {"bits": 4, "axis": "flat", "signed": True, "offset": "bias"},
     "squizd.int2": {"bits": 2, "axis": "flat", "offset": "bias"},
 }
@@ -35,6 +35,6 @@ def affine_form(codec: CodecSpec) -> Mapping[str, Any] | None:
     """
     if codec.inner is not None:
         return affine_form(codec.inner)
-    if codec.id in SQUIZD:
-        return {**SQUIZD[codec.id], "group_size": codec.params.get("group_size", 0)}
-    return codec.params if codec.id == "affine" else GGML.get(codec.id)
+    if codec.id in SQUIZD_AFFINE:
+        return {**SQUIZD_AFFINE[codec.id], "group_size": codec.params.get("group_size", 0)}
+    return codec.params if codec.id == "affine" else GGML_AFFINE.get(codec.id)

@@ -9,21 +9,21 @@ from attrs import frozen
 
 from squish_core.api import Codes, Parts, Region, dtypes
 
-from ..packing.bits import in_rows
+from ..packing.bits import row_major
 from ..packing.words import flipped, from_rows, to_rows
-from .decode import integers, read, runs
+from .decode import read_affine, runs, unpack_codes
 from .scheme import Scheme, Shape
 
 Array = np.ndarray
 
 
-def codes(scheme: Scheme, parts: Parts, shape: Shape, region: Region) -> Codes | None:
+def affine_codes(scheme: Scheme, parts: Parts, shape: Shape, region: Region) -> Codes | None:
     """The codes of a region; None where zero points and the constant zero do not add up exactly."""
     sizes = tuple(part.stop - part.start for part in region)
     if scheme.flat:
         stored, group, scale, offset = _flat_codes(scheme, parts, shape, region, sizes)
     else:
-        words, scale, offset = read(scheme, parts, region, widened=False)
+        words, scale, offset = read_affine(scheme, parts, region, widened=False)
         stored, group = _Stored(scheme, words, sizes), _group(scheme.upright, sizes)
     kind = scheme.offset
     if scheme.zero:
@@ -47,8 +47,8 @@ class _Stored:
 
     def values(self) -> Array:
         if not self.scheme.flat:
-            return integers(self.scheme, self.words, self.shape, self.scheme.upright.pack_axis)
-        return integers(self.scheme, self.words, (dtypes.count(self.shape),), -1).reshape(self.shape)
+            return unpack_codes(self.scheme, self.words, self.shape, self.scheme.upright.pack_axis)
+        return unpack_codes(self.scheme, self.words, (dtypes.count(self.shape),), -1).reshape(self.shape)
 
     def rows(self) -> Array | None:
         scheme, packing = self.scheme, self.scheme.packing
@@ -62,7 +62,7 @@ class _Stored:
         return None if line is None else line.reshape(*self.shape[:-1], -1)
 
 
-def parts(scheme: Scheme, codes: Codes) -> dict[str, Array] | None:
+def affine_parts(scheme: Scheme, codes: Codes) -> dict[str, Array] | None:
     """Parts that hold exactly these codes and give the same values in float32, or None."""
     found = _grids(scheme.upright, codes)
     if found is None:
@@ -72,7 +72,7 @@ def parts(scheme: Scheme, codes: Codes) -> dict[str, Array] | None:
     return {role: part.swapaxes(-1, -2) for role, part in made.items()} if scheme.transposed else made
 
 
-def holds(scheme: Scheme, codes: Codes) -> bool:
+def affine_holds(scheme: Scheme, codes: Codes) -> bool:
     """Whether `parts` would give any; codes are unpacked only where not all of their width are ones of the scheme."""
     return _grids(scheme.upright, codes) is not None
 
@@ -106,7 +106,7 @@ def _data(scheme: Scheme, codes: Codes, shift: int) -> Array:
         axis = -1 if scheme.flat else scheme.pack_axis
         made = None if rows is None else from_rows(scheme.packing, rows, codes.shape[axis], axis)
         if made is not None:
-            return in_rows(made).reshape(-1) if scheme.flat else made
+            return row_major(made).reshape(-1) if scheme.flat else made
     values = codes.values.view(np.uint8) + np.uint8(shift % 256)
     return scheme.packing.pack(values.reshape(-1) if scheme.flat else values, scheme.pack_axis)
 
@@ -231,7 +231,7 @@ def _flat_codes(
     cell = math.gcd(scheme.group_size or max(width, 1), max(width, 1))
     pieces: dict[str, list[Array]] = {"words": [], "scale": [], "offset": []}
     for start, stop in runs(shape, region):
-        words, scale, offset = read(scheme, parts, (slice(start, stop),), widened=False)
+        words, scale, offset = read_affine(scheme, parts, (slice(start, stop),), widened=False)
         pieces["words"].append(words)
         repeat = (scheme.group_size or max(stop - start, 1)) // cell
         for role, grid in (("scale", scale), ("offset", offset)):

@@ -9,7 +9,7 @@ import numpy as np
 
 from squish_core.api import Codec, CodecError, Codes, Exactness, Params, Parts, Region, TensorSpec, dtypes
 
-from ..float8 import table_of
+from ..float8 import float8_table
 from . import float4
 
 _LEGAL: dict[str, tuple[Any, ...]] = {
@@ -74,7 +74,7 @@ class Mx(Codec):
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         element, block, _, factor, _ = _checked(params)
-        table = _pairs() if element == "f4_e2m1" else table_of(element)
+        table = _pairs() if element == "f4_e2m1" else float8_table(element)
         width = table.ndim  # elements of a byte
         *lead, last = region
         packed = parts["data"][(*lead, slice(last.start // width, last.stop // width))].view(np.uint8)
@@ -131,16 +131,16 @@ class Mx(Codec):
         *lead, last = region
         scale = parts["scale"][(*lead, slice(last.start // block, last.stop // block))]
         packed = (*lead, slice(last.start // 2, last.stop // 2))
-        return float4.codes(scale, block, lambda: parts["data"][packed])
+        return float4.float4_codes(scale, block, lambda: parts["data"][packed])
 
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Params
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
         """Float4 codes in the same blocks with scales of the same kind; a global scale is 1."""
         element, block, dtype, factor, _ = _checked(params)
-        if element != "f4_e2m1" or not float4.has(codes, block, dtype):
+        if element != "f4_e2m1" or not float4.is_float4(codes, block, dtype):
             return None
-        made = {"data": float4.pairs_of(codes), "scale": codes.scale}
+        made = {"data": float4.float4_pairs(codes), "scale": codes.scale}
         if factor != "none":
             made["global_scale"] = np.array(1, np.float32)
         return made, Exactness("values", "f32")

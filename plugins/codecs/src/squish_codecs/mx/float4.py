@@ -8,14 +8,14 @@ import numpy as np
 
 from squish_core.api import Codes, dtypes
 
-from ..packing.bits import in_rows
+from ..packing.bits import row_major
 
 HALF = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
 VALUES = np.concatenate([HALF, -HALF])
 """The value of each code of f4_e2m1."""
 
 
-def codes(scale: np.ndarray, group: int, pairs: Callable[[], np.ndarray]) -> Codes:
+def float4_codes(scale: np.ndarray, group: int, pairs: Callable[[], np.ndarray]) -> Codes:
     """Codes of which `pairs` gives the bytes u8 [..., in / 2], the even one low; `scale` is for `group` of them."""
     *lead, count = scale.shape
 
@@ -29,7 +29,7 @@ def codes(scale: np.ndarray, group: int, pairs: Callable[[], np.ndarray]) -> Cod
     )  # fmt: skip
 
 
-def has(codes: Codes, group: int, dtype: str) -> bool:
+def is_float4(codes: Codes, group: int, dtype: str) -> bool:
     """Whether these are float4 codes with scales of this dtype for so many."""
     return (
         codes.table is not None and np.array_equal(codes.table, VALUES) and codes.offset is None
@@ -37,8 +37,8 @@ def has(codes: Codes, group: int, dtype: str) -> bool:
     )  # fmt: skip
 
 
-def pairs_of(codes: Codes) -> np.ndarray:
+def float4_pairs(codes: Codes) -> np.ndarray:
     """Their bytes u8 [..., in / 2], the even one low."""
     if codes.words is not None:
-        return in_rows(codes.words).view(np.uint8)
+        return row_major(codes.words).view(np.uint8)
     return codes.values[..., 0::2] | codes.values[..., 1::2] << 4

@@ -9,7 +9,7 @@ import numpy as np
 from attrs import frozen
 
 Array = np.ndarray
-ONES = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
+BIT_COUNTS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 """Bits that are set, by byte."""
 _LANES: dict[int, np.dtype[Any]] = {size: np.dtype(f"<u{size}") for size in (2, 4, 8)}
 
@@ -76,7 +76,7 @@ class Packing:
         """Words of lines of codes along `axis`; only the low `bits` bits of a code are taken, spare bits are zero."""
         if axis != -1:
             return np.moveaxis(self.pack(np.moveaxis(codes, axis, -1)), -1, axis)
-        codes, count = in_rows(codes), codes.shape[-1]
+        codes, count = row_major(codes), codes.shape[-1]
         if self.order == "padded":
             lines = np.zeros((*codes.shape[:-1], self.words(count) * self.unit), f"<u{self.width // 8}")
             lines[..., :count] = codes.view(np.uint8) & np.uint8((1 << self.bits) - 1)
@@ -140,7 +140,7 @@ class Packing:
 TILE = 64
 
 
-def in_rows(codes: Array) -> Array:
+def row_major(codes: Array) -> Array:
     """The same codes row by row in memory; a transposed matrix is copied by tiles, which stay in the cache."""
     if codes.ndim < 2 or abs(codes.strides[-1]) <= abs(codes.strides[-2]):
         return np.ascontiguousarray(codes)

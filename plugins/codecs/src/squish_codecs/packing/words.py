@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .bits import Packing, in_rows
+from .bits import Packing, row_major
 
 Array = np.ndarray
 
@@ -40,7 +40,7 @@ def from_rows(packing: Packing, rows: Array, count: int, axis: int) -> Array | N
         return None
     if axis == -1:
         return _ordered(packing, lanes, reading=False).view(packing.dtype)
-    unit, stored = packing.unit, in_rows(lanes.swapaxes(-1, -2))
+    unit, stored = packing.unit, row_major(lanes.swapaxes(-1, -2))
     turned = _turned([stored[..., place::unit] for place in _order(packing)], packing)
     out = np.empty((*stored.shape[:-2], unit * stored.shape[-2], stored.shape[-1] // unit), lanes.dtype)
     for place, line in enumerate(turned):
@@ -54,7 +54,7 @@ def as_words(rows: Array, width: int) -> Array | None:
         return rows
     if rows.shape[-1] * rows.dtype.itemsize % (width // 8):
         return None
-    return in_rows(rows).view(f"<u{width // 8}")
+    return row_major(rows).view(f"<u{width // 8}")
 
 
 def flipped(rows: Array, bits: int) -> Array | None:

@@ -126,7 +126,9 @@ class Palette(Codec):
         tables = Tables.of(params)
         if tables.vector > 1 or tables.codebook_size:
             return None
-        found = repack.codes(tables.scheme, {**parts, "scale": tables.scales(parts, spec.shape)}, spec.shape, region)
+        found = repack.affine_codes(
+            tables.scheme, {**parts, "scale": tables.scales(parts, spec.shape)}, spec.shape, region
+        )
         return found and evolve(found, table=_codebooks(tables, parts)[0, :, 0])
 
     def from_codes(self, codes: Codes, spec: TensorSpec, params: Params) -> tuple[dict[str, Array], Exactness] | None:
@@ -137,7 +139,7 @@ class Palette(Codec):
             return None
         entries = np.zeros(1 << tables.scheme.bits, np.float32)
         entries[: len(codes.table)] = codes.table
-        made = repack.parts(tables.scheme, evolve(codes, table=None))
+        made = repack.affine_parts(tables.scheme, evolve(codes, table=None))
         book = tables.held(entries)
         if made is None or book is None:
             return None

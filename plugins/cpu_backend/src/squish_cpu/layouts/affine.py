@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve
-from squish_codecs.affine.decode import integers
-from squish_codecs.affine.scheme import Scheme
-from squish_codecs.palette.tables import Tables
+from squish_codecs.api import Scheme, Tables, unpack_codes
 
 from squish_core.api import CodecError, TensorSpec, dtypes
 
@@ -167,7 +165,7 @@ def _offsets(scheme: Scheme, grid: tuple[int, ...]) -> tuple[int, Pointer, int]:
     dtype, count = scheme.offset_dtype, dtypes.count(grid)
     if scheme.packed_zeros:
         kind = TYPES["i8" if scheme.signed else "u8"]
-        return kind, lambda arrays: integers(scheme, arrays["offset"], grid, scheme.zero_axis), count
+        return kind, lambda arrays: unpack_codes(scheme, arrays["offset"], grid, scheme.zero_axis), count
     if dtype in TYPES:
         return TYPES[dtype], part("offset"), 0
     return TYPES["f32"], lambda arrays: arrays["offset"].astype(np.float32), 4 * count

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve, frozen
+from squish_ggml.api import BLOCK_TYPES
 
 from squish_core.api import CodecError, CodecSpec, TensorSpec, dtypes
 
@@ -16,12 +17,8 @@ Fields = dict[str, Any]
 
 DENSE = {"f32": 0, "f16": 1, "bf16": 2}
 GGML_FIRST, AFFINE_FIRST, TABLE_FIRST, F8Q8, HQQ, TRIPLE, BITMASK, PANELS = 3, 15, 23, 31, 32, 33, 34, 35
-# name -> (elements, bytes) of a block, in the order of native/weights.h
-GGML = {
-    "q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24), "q8_0": (32, 34), "q8_1": (32, 36),
-    "q2_k": (256, 84), "q3_k": (256, 110), "q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210),
-    "q8_k": (256, 292),
-}  # fmt: skip
+GGML = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k")
+"""Block types in the order of native/weights.h."""
 # Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K, affine codes of 2 3 4 5 6 8 bits, and panels
 INT8_KINDS = (3, 4, 5, 6, 7, 11, 12, 13, 16, 17, 18, 19, 20, 22, PANELS)
 TYPES = {"f32": 0, "f16": 1, "bf16": 2, "u8": 3, "i8": 4}
@@ -116,10 +113,10 @@ def _ggml(codec: CodecSpec, spec: TensorSpec) -> Layout:
     name = codec.id.partition(".")[2]
     if name not in GGML:
         raise UncoveredError(f"no compiled loop decodes {codec.id}", code="codec")
-    elements, nbytes = GGML[name]
+    elements, nbytes = BLOCK_TYPES[name].elements, BLOCK_TYPES[name].nbytes
     rows, columns = _rows(spec)
     _divides(elements, columns, "blocks")
-    fields = {"kind": GGML_FIRST + list(GGML).index(name), "pitch": columns // elements * nbytes}
+    fields = {"kind": GGML_FIRST + GGML.index(name), "pitch": columns // elements * nbytes}
     return Layout(rows=rows, columns=columns, fields=fields, pointers={"data": part("data")}, grain=elements)
 
 
@@ -214,9 +211,9 @@ def _hqq(codec: CodecSpec, spec: TensorSpec) -> Layout:
 
 
 def _panels(codec: CodecSpec, spec: TensorSpec) -> Layout:
-    from squish_codecs.panels import scheme_of
+    from squish_codecs.api import panel_scheme
 
-    scheme = scheme_of(codec.params)
+    scheme = panel_scheme(codec.params)
     scheme.parts(spec.shape)  # which says so where groups do not divide rows
     rows, columns = _rows(spec)
     fields = {

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from squish_codecs.affine.codec import Affine
-from squish_codecs.affine.decode import integers, read
-from squish_codecs.affine.scheme import Scheme
-from squish_codecs.packing.bits import in_rows
+from squish_codecs.api import Affine, Scheme, read_affine, row_major, unpack_codes
 
 from squish_core.api import Codec, CodecError, CodecSpec, Codes, Params, PartArray, Parts, Region, TensorSpec
 
@@ -52,8 +49,8 @@ class _Bound(Codec):
         if order is None:
             self.inner.decode(parts, spec, self.own, region=region, out=out)
             return
-        words, scale, offset = read(self.scheme, parts, region)
-        codes = integers(self.scheme, words, out.shape, self.scheme.upright.pack_axis)
+        words, scale, offset = read_affine(self.scheme, parts, region)
+        codes = unpack_codes(self.scheme, words, out.shape, self.scheme.upright.pack_axis)
         step = max(1, PANEL // max(out.shape[-1], 1))
         with np.errstate(all="ignore"):
             for low in range(0, len(out), step):
@@ -103,7 +100,7 @@ class _Bound(Codec):
         words, target = (array.swapaxes(0, 1) if scheme.transposed else array for array in (stored, out))
         step = max(1, PANEL // max(len(columns), 1))
         for low in range(0, spec.shape[0], step):
-            codes = scheme.packing.unpack(in_rows(words[low : low + step]), len(columns))
+            codes = scheme.packing.unpack(row_major(words[low : low + step]), len(columns))
             target[low : low + step] = scheme.packing.pack(codes.take(columns, axis=-1))
         return out
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from squish_codecs.affine.codec import Affine
-from squish_safetensors.refine.layers import Files, Parts, encoded, need
+from squish_codecs.api import Affine
+from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part
 
 from squish_core.api import CodecSpec, FormatError, Part, TensorSpec
 from squish_hf.declaration import Declared, refuse
@@ -22,7 +22,7 @@ ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 """Which of eight codes lies in the first, the second, ... four bits of a word."""
 
 
-def read(declared: Declared, files: Files) -> Method:
+def read(declared: Declared, files: CheckpointFiles) -> Method:
     """AWQ as AutoAWQ and GPTQModel write it; llm-awq names itself as the `backend`."""
     version = layout(declared, "gemm", "version", "checkpoint_format", "format")
     if declared.get("backend", str) == LLM_AWQ:
@@ -36,7 +36,7 @@ def read(declared: Declared, files: Files) -> Method:
         group_size(declared) if "group_size" in declared.fields else declared.number("q_group_size", range(1, 1 << 20))
     )
 
-    def make(layer: str, parts: Parts) -> TensorSpec:
+    def make(layer: str, parts: StoredParts) -> TensorSpec:
         if ".weight" in parts:
             raise FormatError("is stored quantised and as it is", part="weight", code="contradiction")
         return MAKERS[version](layer, parts, group)
@@ -44,9 +44,9 @@ def read(declared: Declared, files: Files) -> Method:
     return Method(dialect=f"awq {version}", suffixes=SUFFIXES, beside=CACHE, make=make)
 
 
-def _gemm(layer: str, parts: Parts, group: int) -> TensorSpec:
-    codes = need(parts, ".qweight", ("i32",), rank=2)
-    scales = need(parts, ".scales", FLOATS, rank=2)
+def _gemm(layer: str, parts: StoredParts, group: int) -> TensorSpec:
+    codes = require_part(parts, ".qweight", ("i32",), rank=2)
+    scales = require_part(parts, ".scales", FLOATS, rank=2)
     columns, rows = codes.shape[0], codes.shape[1] * 8
     params = {
         "bits": 4, "group_size": 0 if group > columns else group, "axis": -2, "pack_axis": -1, "transposed": True,
@@ -54,41 +54,46 @@ def _gemm(layer: str, parts: Parts, group: int) -> TensorSpec:
     }  # fmt: skip
     fields = {
         "data": ("qweight", codes), "scale": ("scales", scales),
-        "offset": ("qzeros", need(parts, ".qzeros", ("i32",), rank=2)),
+        "offset": ("qzeros", require_part(parts, ".qzeros", ("i32",), rank=2)),
     }  # fmt: skip
-    return encoded(f"{layer}.weight", (rows, columns), CodecSpec("affine", params), Affine(), fields, _extras(parts))
+    return build_tensor(
+        f"{layer}.weight", (rows, columns), CodecSpec("affine", params), Affine(), fields, _extras(parts)
+    )
 
 
-def _gemv(layer: str, parts: Parts, group: int) -> TensorSpec:
-    codes = need(parts, ".qweight", ("i32",), rank=2)
-    zeros = need(parts, ".qzeros", ("i32",), rank=2)
+def _gemv(layer: str, parts: StoredParts, group: int) -> TensorSpec:
+    codes = require_part(parts, ".qweight", ("i32",), rank=2)
+    zeros = require_part(parts, ".qzeros", ("i32",), rank=2)
     rows, columns = codes.shape[0], codes.shape[1] * 8
     params = {"group_size": group or columns, "padded": zeros.shape[1]}
     fields = {
-        "data": ("qweight", codes), "scale": ("scales", need(parts, ".scales", ("f16",), rank=2)),
+        "data": ("qweight", codes), "scale": ("scales", require_part(parts, ".scales", ("f16",), rank=2)),
         "offset": ("qzeros", zeros),
     }  # fmt: skip
     spec = CodecSpec("hf.awq_gemv", params)
-    return encoded(f"{layer}.weight", (rows, columns), spec, AwqGemv(), fields, _extras(parts))
+    return build_tensor(f"{layer}.weight", (rows, columns), spec, AwqGemv(), fields, _extras(parts))
 
 
-def _fast(zeros: str, layer: str, parts: Parts, group: int) -> TensorSpec:
-    codes, offset = need(parts, ".qweight", ("i16",), rank=2), need(parts, f".{zeros}", ("f16",), rank=2)
+def _fast(zeros: str, layer: str, parts: StoredParts, group: int) -> TensorSpec:
+    codes, offset = (
+        require_part(parts, ".qweight", ("i16",), rank=2),
+        require_part(parts, f".{zeros}", ("f16",), rank=2),
+    )
     rows, columns = 4 * codes.shape[0], codes.shape[1]
     params = {"group_size": group or columns, "padded": offset.shape[0] // 8}
     fields = {
-        "data": ("qweight", codes), "scale": ("scales", need(parts, ".scales", ("f16",), rank=2)),
+        "data": ("qweight", codes), "scale": ("scales", require_part(parts, ".scales", ("f16",), rank=2)),
         "offset": (zeros, offset),
     }  # fmt: skip
     spec = CodecSpec("hf.awq_fast", params)
-    return encoded(f"{layer}.weight", (rows, columns), spec, AwqFast(), fields, _extras(parts))
+    return build_tensor(f"{layer}.weight", (rows, columns), spec, AwqFast(), fields, _extras(parts))
 
 
-def _extras(parts: Parts) -> dict[str, Part]:
+def _extras(parts: StoredParts) -> dict[str, Part]:
     return left(parts, *(suffix.lstrip(".") for suffix in SUFFIXES))
 
 
-MAKERS: dict[str, Callable[[str, Parts, int], TensorSpec]] = {
+MAKERS: dict[str, Callable[[str, StoredParts, int], TensorSpec]] = {
     "gemm": _gemm, "gemv": _gemv, "gemv_fast": partial(_fast, "qzeros"), LLM_AWQ: partial(_fast, "scaled_zeros"),
 }  # fmt: skip
 """`version` -> what makes a weight of it, given the size of its groups, 0 for one."""

@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 from attrs import frozen
-from squish_codecs.affine import decode
-from squish_codecs.affine.scheme import Scheme
-from squish_codecs.packing.bits import Packing
+from squish_codecs.api import Packing, Scheme, decode_affine
 
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec
 
@@ -44,7 +42,7 @@ class AwqGemv(Codec):
         scheme = Scheme.of(
             {"bits": 4, "group_size": params["group_size"], "word": "i32", "offset": "zero_point", "scale_dtype": "f16"}
         )
-        decode.decode(scheme, {**parts, "offset": _Zeros(parts["offset"])}, spec.shape, region, out)
+        decode_affine(scheme, {**parts, "offset": _Zeros(parts["offset"])}, spec.shape, region, out)
 
 
 class AwqFast(Codec):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from attrs import frozen
-from squish_safetensors.refine.layers import Make
+from squish_safetensors.api import LayerReader
 
 CACHE = (".k_scale", ".v_scale", ".k_bias", ".v_bias")
 """What a quantised cache of keys and values leaves beside the layers that fill it; no weight needs it."""
@@ -19,7 +19,7 @@ class Method:
 
     dialect: str
     suffixes: Iterable[str]
-    make: Make
+    make: LayerReader
     bases: Sequence[str] = (".weight",)
     beside: Iterable[str] = ()
     packed: Iterable[str] = ()

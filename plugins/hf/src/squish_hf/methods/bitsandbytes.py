@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve
-from squish_codecs.palette.codec import Palette
-from squish_safetensors.refine.layers import Files, Parts, encoded, need, viewed
-from squish_safetensors.strict_json import loads
+from squish_codecs.api import Palette
+from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part, view_part
 
 from squish_core.api import (
     Codec,
@@ -22,6 +21,7 @@ from squish_core.api import (
     TensorSpec,
     check_shape,
     dtypes,
+    load_json,
 )
 from squish_core.api import Parts as Arrays
 from squish_hf.declaration import Declared, refuse
@@ -62,13 +62,13 @@ class EightBit(Codec):
             out *= np.float32(1 / 127)
 
 
-def read(declared: Declared, files: Files) -> Method:
+def read(declared: Declared, files: CheckpointFiles) -> Method:
     """`load_in_4bit` or `load_in_8bit`; each tensor says itself which it is."""
     both = [declared.get(name, bool, False) for name in ("load_in_4bit", "load_in_8bit")]
     if all(both):
         raise refuse("load_in_4bit", "true for one of 4 and 8 bits", True, part=declared.where)
 
-    def make(layer: str, parts: Parts) -> TensorSpec:
+    def make(layer: str, parts: StoredParts) -> TensorSpec:
         if any(suffix in parts for suffix in FOUR):
             return _four(layer, parts, files)
         if both[0]:
@@ -81,39 +81,39 @@ def read(declared: Declared, files: Files) -> Method:
     )  # fmt: skip
 
 
-def _four(layer: str, parts: Parts, files: Files) -> TensorSpec:
+def _four(layer: str, parts: StoredParts, files: CheckpointFiles) -> TensorSpec:
     kind = next((kind for kind in ("nf4", "fp4") if STATE + kind in parts), "nf4")
     state = _state(parts, STATE + kind, files)
-    codes = parts.get(".weight") or need(parts, ".weight", ("u8",))
+    codes = parts.get(".weight") or require_part(parts, ".weight", ("u8",))
     shape = check_shape(state.get("shape", 0), files.limits, tensor=f"{layer}.weight")
     params: dict[str, Any] = {
         "bits": 4, "axis": "flat", "order": "msb", "scale_dtype": "f32", "group_size": _number(state, "blocksize"),
     }  # fmt: skip
     fields = {
         # quant_storage may label the bytes as any dtype.
-        "data": ("weight", viewed(codes, "u8", (codes.nbytes,))),
-        "codebook": ("quant_map", need(parts, ".weight.quant_map", ("f32",))),
-        "scale": ("absmax", need(parts, ".weight.absmax", ("f32", "u8"))),
+        "data": ("weight", view_part(codes, "u8", (codes.nbytes,))),
+        "codebook": ("quant_map", require_part(parts, ".weight.quant_map", ("f32",))),
+        "scale": ("absmax", require_part(parts, ".weight.absmax", ("f32", "u8"))),
     }  # fmt: skip
     if ".weight.nested_absmax" in parts or "nested_blocksize" in state:
         offset = state.get("nested_offset")
         if type(offset) is not float or not math.isfinite(offset):
             raise refuse("nested_offset", "a number", offset, part="quant_state")
         params["nested"] = _number(state, "nested_blocksize")
-        fields["scale_scale"] = ("nested_absmax", need(parts, ".weight.nested_absmax", ("f32",)))
-        fields["scale_codebook"] = ("nested_quant_map", need(parts, ".weight.nested_quant_map", ("f32",)))
+        fields["scale_scale"] = ("nested_absmax", require_part(parts, ".weight.nested_absmax", ("f32",)))
+        fields["scale_codebook"] = ("nested_quant_map", require_part(parts, ".weight.nested_quant_map", ("f32",)))
         held = Part(dtype="f32", shape=(), data=np.float32(offset).tobytes())
         fields["scale_offset"] = ("nested_offset", held)
     extras = {STATE.rpartition(".")[2] + kind: parts[STATE + kind]}
-    return encoded(f"{layer}.weight", shape, CodecSpec("palette", params), Palette(), fields, extras)
+    return build_tensor(f"{layer}.weight", shape, CodecSpec("palette", params), Palette(), fields, extras)
 
 
-def _state(parts: Parts, suffix: str, files: Files) -> dict[str, Any]:
+def _state(parts: StoredParts, suffix: str, files: CheckpointFiles) -> dict[str, Any]:
     """The JSON of a tensor's quantisation state, which alone has its shape."""
-    part = need(parts, suffix, ("u8",), rank=1)
+    part = require_part(parts, suffix, ("u8",), rank=1)
     if part.nbytes > MAX_STATE:
         raise FormatError("is too large", part="quant_state", expected=f"at most {MAX_STATE} bytes", found=part.nbytes)
-    state = loads(files.read(part, "the quantisation state"), "quantisation state", files.limits)
+    state = load_json(files.read(part, "the quantisation state"), "quantisation state", files.limits)
     if state.get("quant_type") != suffix.rpartition("__")[2]:
         raise refuse("quant_type", suffix.rpartition("__")[2], state.get("quant_type"), part="quant_state")
     return state
@@ -126,15 +126,17 @@ def _number(state: dict[str, Any], name: str) -> int:
     return value
 
 
-def _eight(layer: str, parts: Parts, files: Files) -> TensorSpec:
-    if ".weight_format" in parts and any(files.read(need(parts, ".weight_format", ("u8",), rank=0), "weight_format")):
+def _eight(layer: str, parts: StoredParts, files: CheckpointFiles) -> TensorSpec:
+    if ".weight_format" in parts and any(
+        files.read(require_part(parts, ".weight_format", ("u8",), rank=0), "weight_format")
+    ):
         raise FormatError(
             "is in the order of one kind of GPU", part="weight_format", expected="0 (rows)", code="weight_format",
             hint="Load it with the bitsandbytes that wrote it, and save the weights unquantised.",
         )  # fmt: skip
-    codes, scale = need(parts, ".weight", ("i8",), rank=2), need(parts, ".SCB", ("f32",))
+    codes, scale = require_part(parts, ".weight", ("i8",), rank=2), require_part(parts, ".SCB", ("f32",))
     scale = evolve(scale, shape=(dtypes.count(scale.shape),))
     fields = {"data": ("weight", codes), "scale": ("SCB", scale)}
-    return encoded(
+    return build_tensor(
         f"{layer}.weight", codes.shape, CodecSpec("hf.bnb8"), EightBit(), fields, left(parts, "weight", "SCB")
     )  # fmt: skip

@@ -6,10 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve, frozen
-from squish_codecs.affine.codec import Affine
-from squish_codecs.float8 import ELEMENTS
-from squish_codecs.mx.codec import Mx
-from squish_safetensors.refine.layers import Files, Parts, encoded, need, viewed
+from squish_codecs.api import FLOAT8_DTYPES, Affine, Mx
+from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part, view_part
 
 from squish_core.api import DENSE, CodecSpec, Encoding, FormatError, Part, TensorSpec, check_shape
 from squish_hf.declaration import refuse
@@ -53,9 +51,9 @@ class Weights:
         return cls(bits, kind, strategy, max(size, 0), fields.get("symmetric") is not False, pair)
 
 
-def dense(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSpec:
+def dense(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
     """A weight that is stored as it was, beside the scales that it would be rounded with."""
-    weight = need(parts, ".weight", FLOATS)
+    weight = require_part(parts, ".weight", FLOATS)
     encoding = Encoding(codec=DENSE, parts={"data": weight})
     return TensorSpec(
         name=f"{layer}.weight", shape=weight.shape, dtype=weight.dtype, encodings=(encoding,),
@@ -63,10 +61,10 @@ def dense(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSpe
     )  # fmt: skip
 
 
-def packed(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSpec:
+def packed(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
     """pack-quantized: codes plus half their range in i32, zero points along the rows."""
-    codes = need(parts, ".weight_packed", ("i32",), rank=2)
-    scale = need(parts, ".weight_scale", FLOATS, rank=2)
+    codes = require_part(parts, ".weight_packed", ("i32",), rank=2)
+    scale = require_part(parts, ".weight_scale", FLOATS, rank=2)
     shape = read_pair(parts, ".weight_shape", files, layer)
     bits = weights.bits
     if weights.strategy not in ("group", "channel"):
@@ -81,70 +79,70 @@ def packed(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSp
         params["zero"] = 1 << bits - 1
     else:
         params.update(offset="zero_point", offset_dtype="packed")
-        fields["offset"] = ("weight_zero_point", need(parts, ".weight_zero_point", ("i32",), rank=2))
+        fields["offset"] = ("weight_zero_point", require_part(parts, ".weight_zero_point", ("i32",), rank=2))
     spec, name = CodecSpec("affine", params), f"{layer}.weight"
     used = ("weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx")
     extras = left(parts, *used)
     if ".weight_g_idx" not in parts:
-        return encoded(name, shape, spec, Affine(), fields, extras)
-    fields["g_idx"] = ("weight_g_idx", need(parts, ".weight_g_idx", ("i32",), rank=1))
+        return build_tensor(name, shape, spec, Affine(), fields, extras)
+    fields["g_idx"] = ("weight_g_idx", require_part(parts, ".weight_g_idx", ("i32",), rank=1))
     wrapped = ActOrder().around(Affine(), params)
-    return encoded(name, shape, CodecSpec("hf.act_order", {}, spec), wrapped, fields, extras)
+    return build_tensor(name, shape, CodecSpec("hf.act_order", {}, spec), wrapped, fields, extras)
 
 
-def plain(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSpec:
+def plain(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
     """int-quantized, float-quantized and naive-quantized: one byte a code."""
     if weights.kind == "float":
         return _float8(layer, parts, weights)
-    codes, scale = need(parts, ".weight", ("i8",), rank=2), need(parts, ".weight_scale", FLOATS)
+    codes, scale = require_part(parts, ".weight", ("i8",), rank=2), require_part(parts, ".weight_scale", FLOATS)
     params: dict[str, Any] = {"bits": 8, "group_size": weights.group_size, "word": "i8", "signed": True}
     if scale.dtype != "f32":
         params["scale_dtype"] = scale.dtype
-    zero = None if weights.symmetric else need(parts, ".weight_zero_point", ("i8",))
+    zero = None if weights.symmetric else require_part(parts, ".weight_zero_point", ("i8",))
     if zero is not None:
         params.update(offset="zero_point", offset_dtype="i8")
     shape = codes.shape
     if weights.strategy == "tensor":
         params["axis"] = "flat"
-        codes, scale = evolve(codes, shape=(codes.nbytes,)), viewed(scale, scale.dtype, (1,))
-        zero = zero and viewed(zero, "i8", (1,))
+        codes, scale = evolve(codes, shape=(codes.nbytes,)), view_part(scale, scale.dtype, (1,))
+        zero = zero and view_part(zero, "i8", (1,))
     elif weights.strategy not in ("channel", "group"):
         raise refuse("strategy", "tensor, channel or group for integers", weights.strategy)
     fields = {"data": ("weight", codes), "scale": ("weight_scale", scale)}
     if zero is not None:
         fields["offset"] = ("weight_zero_point", zero)
     extras = left(parts, "weight", "weight_scale", *(["weight_zero_point"] if zero is not None else []))
-    return encoded(f"{layer}.weight", shape, CodecSpec("affine", params), Affine(), fields, extras)
+    return build_tensor(f"{layer}.weight", shape, CodecSpec("affine", params), Affine(), fields, extras)
 
 
-def nvfp4(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSpec:
+def nvfp4(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
     """nvfp4-pack-quantized: the global scale divides."""
-    codes, scale = need(parts, ".weight_packed", ("u8",)), need(parts, ".weight_scale", ("f8_e4m3",))
-    whole = viewed(need(parts, ".weight_global_scale", ("f32",)), "f32", ())
+    codes, scale = require_part(parts, ".weight_packed", ("u8",)), require_part(parts, ".weight_scale", ("f8_e4m3",))
+    whole = view_part(require_part(parts, ".weight_global_scale", ("f32",)), "f32", ())
     fields = {"data": ("weight_packed", codes), "scale": ("weight_scale", scale)}
     fields["global_scale"] = ("weight_global_scale", whole)
     extras = left(parts, "weight_packed", "weight_scale", "weight_global_scale")
-    return encoded(f"{layer}.weight", _unpacked(codes), CodecSpec("mx", NVFP4), Mx(), fields, extras)
+    return build_tensor(f"{layer}.weight", _unpacked(codes), CodecSpec("mx", NVFP4), Mx(), fields, extras)
 
 
-def mxfp4(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSpec:
+def mxfp4(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
     """mxfp4-pack-quantized."""
-    codes, scale = need(parts, ".weight_packed", ("u8",)), exponents(parts)
+    codes, scale = require_part(parts, ".weight_packed", ("u8",)), exponents(parts)
     fields = {"data": ("weight_packed", codes), "scale": ("weight_scale", scale)}
     extras = left(parts, "weight_packed", "weight_scale")
-    return encoded(f"{layer}.weight", _unpacked(codes), CodecSpec("mx"), Mx(), fields, extras)
+    return build_tensor(f"{layer}.weight", _unpacked(codes), CodecSpec("mx"), Mx(), fields, extras)
 
 
-def mxfp8(layer: str, parts: Parts, weights: Weights, files: Files) -> TensorSpec:
+def mxfp8(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFiles) -> TensorSpec:
     """mxfp8-quantized."""
-    codes = need(parts, ".weight", ELEMENTS[:2])
+    codes = require_part(parts, ".weight", FLOAT8_DTYPES[:2])
     fields = {"data": ("weight", codes), "scale": ("weight_scale", exponents(parts))}
     spec = CodecSpec("mx", {"element": codes.dtype})
-    return encoded(f"{layer}.weight", codes.shape, spec, Mx(), fields, left(parts, "weight", "weight_scale"))
+    return build_tensor(f"{layer}.weight", codes.shape, spec, Mx(), fields, left(parts, "weight", "weight_scale"))
 
 
-def _float8(layer: str, parts: Parts, weights: Weights) -> TensorSpec:
-    scale = need(parts, ".weight_scale", FLOATS)
+def _float8(layer: str, parts: StoredParts, weights: Weights) -> TensorSpec:
+    scale = require_part(parts, ".weight_scale", FLOATS)
     blocks: dict[str, tuple[int, int] | None] = {
         "tensor": None, "channel": (1, 0), "block": weights.block, "group": (1, weights.group_size),
     }  # fmt: skip
@@ -154,9 +152,9 @@ def _float8(layer: str, parts: Parts, weights: Weights) -> TensorSpec:
     return float8(layer, parts, scale, list(block) if block else None, "weight_scale")
 
 
-def read_pair(parts: Parts, suffix: str, files: Files, layer: str) -> tuple[int, int]:
+def read_pair(parts: StoredParts, suffix: str, files: CheckpointFiles, layer: str) -> tuple[int, int]:
     """The shape of a matrix that is stored as a tensor of two numbers, [2] or [2, 1]."""
-    part, field = need(parts, suffix, ("i64", "i32")), suffix.lstrip(".")
+    part, field = require_part(parts, suffix, ("i64", "i32")), suffix.lstrip(".")
     if part.shape not in ((2,), (2, 1)):
         raise FormatError("is no pair", part=field, expected="[2]", found=list(part.shape), code="shape")
     raw, width = files.read(part, field), part.nbytes // 2
@@ -169,10 +167,10 @@ def _unpacked(codes: Part) -> tuple[int, ...]:
     return (*codes.shape[:-1], 2 * codes.shape[-1]) if codes.shape else ()
 
 
-def exponents(parts: Parts) -> Part:
+def exponents(parts: StoredParts) -> Part:
     """The scales of a layer that are powers of two, stored as bytes."""
-    scale = need(parts, ".weight_scale", ("u8", "f8_e8m0"))
-    return viewed(scale, "f8_e8m0", scale.shape)
+    scale = require_part(parts, ".weight_scale", ("u8", "f8_e8m0"))
+    return view_part(scale, "f8_e8m0", scale.shape)
 
 
 def _pair(block: Any) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from attrs import frozen
-from squish_codecs.float8 import ELEMENTS
-from squish_safetensors.refine.layers import Files, Parts
+from squish_codecs.api import FLOAT8_DTYPES
+from squish_safetensors.api import CheckpointFiles, StoredParts
 
 from squish_core.api import FormatError, SquishError, TensorSpec
 from squish_hf.declaration import Declared, Patterns, refuse
@@ -61,7 +61,7 @@ class Targets:
         return [*names, *patterns]
 
 
-def read(declared: Declared, files: Files) -> Method:
+def read(declared: Declared, files: CheckpointFiles) -> Method:
     """compressed-tensors 0.8 to 0.20."""
     matched = Patterns(declared.where)
     targets = _targets(declared, matched, {name.partition(".")[0] for name in files.index.tensors})
@@ -71,7 +71,7 @@ def read(declared: Declared, files: Files) -> Method:
     if sparsity not in (None, "dense", SPARSE, SPARSE_24):
         raise refuse("sparsity", f"{SPARSE} or {SPARSE_24}", sparsity, part=declared.where)
 
-    def make(layer: str, parts: Parts) -> TensorSpec:
+    def make(layer: str, parts: StoredParts) -> TensorSpec:
         if layer in ignored or any(matched.matches(pattern, layer) for pattern in unwanted):
             raise FormatError("is quantised, and `ignore` names it", part=declared.where, code="contradiction")
         if sparsity in (SPARSE, SPARSE_24) and any(suffix in parts for suffix in SPARSE_SUFFIXES):
@@ -88,11 +88,11 @@ def read(declared: Declared, files: Files) -> Method:
 
     return Method(
         dialect=f"compressed-tensors {declared.get('version', str, '')}".strip(), suffixes=SUFFIXES, beside=BESIDE,
-        make=make, packed=ELEMENTS, idle=targets.idle,
+        make=make, packed=FLOAT8_DTYPES, idle=targets.idle,
     )  # fmt: skip
 
 
-def _made(layer: str, parts: Parts, group: Group, where: str, files: Files) -> TensorSpec:
+def _made(layer: str, parts: StoredParts, group: Group, where: str, files: CheckpointFiles) -> TensorSpec:
     """The tensor of a layer of this group; SquishError where its parts do not fit."""
     if group.weights is None:
         raise FormatError("is quantised, and its group has no weights", part=where, code="contradiction")
@@ -104,7 +104,7 @@ def _made(layer: str, parts: Parts, group: Group, where: str, files: Files) -> T
     return maker(layer, parts, formats.Weights.of(group.weights, where), files)
 
 
-Maker = Callable[[str, Parts, formats.Weights, Files], TensorSpec]
+Maker = Callable[[str, StoredParts, formats.Weights, CheckpointFiles], TensorSpec]
 FORMATS: dict[str, Maker] = {
     "dense": formats.dense,
     "pack-quantized": formats.packed,

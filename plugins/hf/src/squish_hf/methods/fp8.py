@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from squish_codecs.float8 import ELEMENTS, SCALES, Float8
-from squish_codecs.mx.codec import Mx
-from squish_safetensors.refine.layers import Files, Parts, encoded, need, viewed
+from squish_codecs.api import FLOAT8_DTYPES, FLOAT8_SCALES, Float8, Mx
+from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part, view_part
 
 from squish_core.api import CodecSpec, FormatError, Part, TensorSpec
 from squish_hf.declaration import Declared, refuse
@@ -25,23 +24,23 @@ WHOLE = ((1, 0), (0, 1), (0, 0))
 """Blocks that need no declaration: rows, columns, matrices."""
 
 
-def read(declared: Declared, files: Files) -> Method:
+def read(declared: Declared, files: CheckpointFiles) -> Method:
     """`quant_method` fp8, mxfp8 and fbgemm_fp8; the block is that of `weight_block_size`. Fused experts (`gate_up_proj`
     and `gate_up_proj_scale_inv`, [experts, ...]) have no `.weight` in their names."""
     block = declared.get("weight_block_size", list)
     if block is not None and not (len(block) == 2 and all(type(size) is int and size > 0 for size in block)):
         raise refuse("weight_block_size", "[rows, columns]", block, part=declared.where)
 
-    def make(layer: str, parts: Parts) -> TensorSpec:
+    def make(layer: str, parts: StoredParts) -> TensorSpec:
         return _make(layer, parts, block)
 
-    packed = (*ELEMENTS, FOUR_BITS) if declared.get("scale_fmt", str) == "ue8m0" else ELEMENTS
+    packed = (*FLOAT8_DTYPES, FOUR_BITS) if declared.get("scale_fmt", str) == "ue8m0" else FLOAT8_DTYPES
     return Method(
         dialect=declared.method, suffixes=SUFFIXES, bases=(WEIGHT, FUSED), beside=BESIDE, make=make, packed=packed
     )
 
 
-def _make(layer: str, parts: Parts, block: list[int] | None) -> TensorSpec:
+def _make(layer: str, parts: StoredParts, block: list[int] | None) -> TensorSpec:
     base = FUSED if FUSED in parts else WEIGHT
     fields = [name for name in (base + INVERSE, base + SCALE, PLAIN) if name in parts]
     if len(fields) > 1:
@@ -49,15 +48,23 @@ def _make(layer: str, parts: Parts, block: list[int] | None) -> TensorSpec:
             "has more than one scale", part=fields[1].lstrip("."), found=", ".join(fields), code="contradiction"
         )
     field = fields[0] if fields else base + INVERSE
-    scale, weight = need(parts, field, (*SCALES, "u8")), need(parts, base, (*ELEMENTS, FOUR_BITS))
+    scale, weight = (
+        require_part(parts, field, (*FLOAT8_SCALES, "u8")),
+        require_part(parts, base, (*FLOAT8_DTYPES, FOUR_BITS)),
+    )
     if scale.dtype == "u8":  # exponents
-        scale = viewed(scale, EXPONENTS, scale.shape)
+        scale = view_part(scale, EXPONENTS, scale.shape)
     if weight.dtype == FOUR_BITS:
         *lead, width = weight.shape or (0,)
-        codes = viewed(weight, "u8", weight.shape)
+        codes = view_part(weight, "u8", weight.shape)
         return _microscaled(layer + base, parts, (codes, scale), (base, field), (*lead, 2 * width), "f4_e2m1")
     found = block_of(weight.shape, scale.shape, block)
-    if found == MXFP8 and scale.dtype == EXPONENTS and weight.dtype in ELEMENTS[:2] and not weight.shape[-1] % MXFP8[1]:
+    if (
+        found == MXFP8
+        and scale.dtype == EXPONENTS
+        and weight.dtype in FLOAT8_DTYPES[:2]
+        and not weight.shape[-1] % MXFP8[1]
+    ):
         return _microscaled(layer + base, parts, (weight, scale), (base, field), weight.shape, weight.dtype)
     return float8(layer, parts, scale, found, field.lstrip("."), base)
 
@@ -81,36 +88,39 @@ def _filled(grid: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _microscaled(
-    name: str, parts: Parts, stored: tuple[Part, Part], used: tuple[str, str], shape: tuple[int, ...], element: str
+    name: str, parts: StoredParts, stored: tuple[Part, Part], used: tuple[str, str], shape: tuple[int, ...],
+    element: str,
 ) -> TensorSpec:  # fmt: skip
     """A power of two for each 32 elements: MXFP8, and the experts of DeepSeek-V4, two float4 in a byte."""
     fields = {role: (field.lstrip("."), part) for role, field, part in zip(("data", "scale"), used, stored)}
     params = Mx().canonical({"element": element})
     extras = left(parts, *(field for field, _ in fields.values()))
-    return encoded(name, shape, CodecSpec("mx", params), Mx(), fields, extras)
+    return build_tensor(name, shape, CodecSpec("mx", params), Mx(), fields, extras)
 
 
 def float8(
-    layer: str, parts: Parts, scale: Part, block: list[int] | None, field: str, base: str = WEIGHT
+    layer: str, parts: StoredParts, scale: Part, block: list[int] | None, field: str, base: str = WEIGHT
 ) -> TensorSpec:
     """A float8 weight whose scale is for `block`, or what its shape says: one, or one a row."""
-    weight = need(parts, base, ELEMENTS)
+    weight = require_part(parts, base, FLOAT8_DTYPES)
     if block is None and scale.shape in ((), (1,), (1, 1)):
-        scale = viewed(scale, scale.dtype, ())
+        scale = view_part(scale, scale.dtype, ())
     else:
-        block, scale = block or [1, 0], viewed(scale, scale.dtype, _filled(scale.shape, weight.shape))
+        block, scale = block or [1, 0], view_part(scale, scale.dtype, _filled(scale.shape, weight.shape))
     params: dict[str, Any] = {}
-    if weight.dtype != ELEMENTS[0]:
+    if weight.dtype != FLOAT8_DTYPES[0]:
         params["element"] = weight.dtype
-    if scale.dtype != SCALES[0]:
+    if scale.dtype != FLOAT8_SCALES[0]:
         params["scale_dtype"] = scale.dtype
     if block is not None:
         params["block"] = block
     name = base.lstrip(".")
     fields = {"data": (name, weight), "scale": (field, scale)}
-    return encoded(layer + base, weight.shape, CodecSpec("float8", params), Float8(), fields, left(parts, name, field))
+    return build_tensor(
+        layer + base, weight.shape, CodecSpec("float8", params), Float8(), fields, left(parts, name, field)
+    )
 
 
-def left(parts: Parts, *used: str) -> dict[str, Part]:
+def left(parts: StoredParts, *used: str) -> dict[str, Part]:
     """The parts that no codec reads: scales of activations and caches."""
     return {suffix.lstrip("."): part for suffix, part in parts.items() if suffix.lstrip(".") not in used}

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from attrs import evolve
-from squish_codecs.affine.codec import Affine
-from squish_safetensors.refine.layers import Files, Parts, encoded, need
+from squish_codecs.api import Affine
+from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part
 
 from squish_core.api import CodecSpec, FormatError, TensorSpec
 from squish_hf.declaration import Declared, Patterns, refuse
@@ -24,7 +24,7 @@ FORMATS = {"gptq": (1, BITS), "gptq_v2": (0, BITS), "gptq_p": (0, range(2, 9))}
 """`checkpoint_format` -> what was subtracted from the stored zero points, and the legal bits."""
 
 
-def read(declared: Declared, files: Files) -> Method:
+def read(declared: Declared, files: CheckpointFiles) -> Method:
     """GPTQ as AutoGPTQ and GPTQModel write it; without `checkpoint_format` it is the first version."""
     dialect = layout(declared, "gptq", "checkpoint_format", "format")
     if "marlin" in dialect or declared.get("is_marlin_format", bool, False):
@@ -33,7 +33,7 @@ def read(declared: Declared, files: Files) -> Method:
         raise refuse("checkpoint_format", " or ".join(FORMATS), dialect, part=declared.where)
     settings = Settings(declared)
 
-    def make(layer: str, parts: Parts) -> TensorSpec:
+    def make(layer: str, parts: StoredParts) -> TensorSpec:
         return _make(layer, parts, settings.of(layer), *FORMATS[dialect], dialect == "gptq_p")
 
     return Method(dialect=dialect, suffixes=SUFFIXES, beside=CACHE, make=make, idle=settings.idle)
@@ -70,7 +70,7 @@ class Settings:
 
 
 def _make(
-    layer: str, parts: Parts, declared: Declared, subtracted: int, legal: Iterable[int], planar: bool
+    layer: str, parts: StoredParts, declared: Declared, subtracted: int, legal: Iterable[int], planar: bool
 ) -> TensorSpec:
     bits = declared.number("bits", legal)
     group = group_size(declared)
@@ -79,9 +79,9 @@ def _make(
         raise refuse("pack_dtype", " or ".join(WORDS), declared.fields["pack_dtype"], part=declared.where)
     if ".weight" in parts:
         raise FormatError("is stored quantised and as it is", part="weight", code="contradiction")
-    codes = need(parts, ".qweight", (word,), rank=2)
-    zeros = need(parts, ".qzeros", (word,), rank=2)
-    scales = need(parts, ".scales", FLOATS, rank=2)
+    codes = require_part(parts, ".qweight", (word,), rank=2)
+    zeros = require_part(parts, ".qzeros", (word,), rank=2)
+    scales = require_part(parts, ".scales", FLOATS, rank=2)
     rows, columns = codes.shape[1], codes.shape[0] * int(word[1:]) // bits
     if group > columns:
         group = 0
@@ -98,11 +98,13 @@ def _make(
     extras = left(parts, *(suffix.lstrip(".") for suffix in SUFFIXES))
     if ".g_idx" not in parts:
         if declared.get("desc_act", bool, False):
-            need(parts, ".g_idx", ("i32",))
-        return encoded(f"{layer}.weight", (rows, columns), spec, Affine(), fields, extras)
-    fields["g_idx"] = ("g_idx", need(parts, ".g_idx", ("i32",), rank=1))
+            require_part(parts, ".g_idx", ("i32",))
+        return build_tensor(f"{layer}.weight", (rows, columns), spec, Affine(), fields, extras)
+    fields["g_idx"] = ("g_idx", require_part(parts, ".g_idx", ("i32",), rank=1))
     wrapped = ActOrder().around(Affine(), inner)
-    return encoded(f"{layer}.weight", (rows, columns), CodecSpec("hf.act_order", {}, spec), wrapped, fields, extras)
+    return build_tensor(
+        f"{layer}.weight", (rows, columns), CodecSpec("hf.act_order", {}, spec), wrapped, fields, extras
+    )
 
 
 def layout(declared: Declared, default: str, *names: str) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import frozen
-from squish_codecs.mx.codec import Mx
-from squish_safetensors.refine.layers import bare
+from squish_codecs.api import Mx
+from squish_safetensors.api import bare_parts
 
 from squish_core.api import CodecSpec, Encoding, Params, Part, Refusal, TensorSpec
 
@@ -79,14 +79,14 @@ def accepts_experts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     codec = encoding.codec
     if codec.id != "mx" or Mx().canonical(codec.params) != MXFP4 or len(spec.shape) != 3:
         return Refusal(why=f"gpt-oss holds MXFP4 of [experts, out, in], not {codec} of {list(spec.shape)}")
-    return Encoding(codec=codec, parts=bare(encoding.parts))
+    return Encoding(codec=codec, parts=bare_parts(encoding.parts))
 
 
 def accepts_layer(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     """A matrix under one of the formats; float4 under scales of f8_e4m3 alone gets a global scale."""
     codec = encoding.codec
     if len(spec.shape) == 2 and form_of(codec.params):
-        return Encoding(codec=codec, parts=bare(encoding.parts))
+        return Encoding(codec=codec, parts=bare_parts(encoding.parts))
     if len(spec.shape) == 2 and Mx().canonical(codec.params) == NVFP4:
         params = {**codec.params, "global_scale": "divide"}
         made = Mx().parts(spec, params)

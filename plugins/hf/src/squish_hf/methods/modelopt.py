@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from squish_codecs.affine.codec import Affine
-from squish_codecs.float8 import ELEMENTS
-from squish_codecs.mx.codec import Mx
-from squish_safetensors.refine.layers import Files, Parts, encoded, need, viewed
+from squish_codecs.api import FLOAT8_DTYPES, Affine, Mx
+from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part, view_part
 
 from squish_core.api import CodecSpec, FormatError, Part, TensorSpec
 from squish_hf.declaration import Declared, refuse
@@ -21,14 +19,14 @@ BESIDE = (*CACHE, ".input_scale", ".pre_quant_scale", "_input_scale")
 FP8_BLOCK = [128, 128]
 
 
-def read(declared: Declared, files: Files) -> Method:
+def read(declared: Declared, files: CheckpointFiles) -> Method:
     """`quant_algo` for all layers, or for each (`quantized_layers`); none where only the cache is quantised."""
     algorithm = declared.get("quant_algo", str, "").upper()
     layers: Mapping[str, Any] = declared.get("quantized_layers", dict, {})
     if algorithm and algorithm not in ALGORITHMS and not layers:
         raise refuse("quant_algo", " or ".join(ALGORITHMS), algorithm, part=declared.where)
 
-    def make(layer: str, parts: Parts) -> TensorSpec:
+    def make(layer: str, parts: StoredParts) -> TensorSpec:
         own = layers.get(layer, {})
         wanted = own.get("quant_algo", algorithm) if isinstance(own, dict) else None
         if not isinstance(wanted, str) or wanted.upper() not in ALGORITHMS:
@@ -39,85 +37,87 @@ def read(declared: Declared, files: Files) -> Method:
 
     return Method(
         dialect=f"modelopt {algorithm}".strip(), suffixes=SUFFIXES, bases=(WEIGHT, FUSED), beside=BESIDE, make=make,
-        packed=ELEMENTS, idle=lambda found: layers.keys() - found,
+        packed=FLOAT8_DTYPES, idle=lambda found: layers.keys() - found,
     )  # fmt: skip
 
 
-def _nvfp4(layer: str, parts: Parts) -> TensorSpec:
-    codes, scale = need(parts, ".weight", ("u8",)), need(parts, ".weight_scale", ("f8_e4m3",))
-    whole = viewed(need(parts, ".weight_scale_2", ("f32",)), "f32", ())
+def _nvfp4(layer: str, parts: StoredParts) -> TensorSpec:
+    codes, scale = require_part(parts, ".weight", ("u8",)), require_part(parts, ".weight_scale", ("f8_e4m3",))
+    whole = view_part(require_part(parts, ".weight_scale_2", ("f32",)), "f32", ())
     block = 2 * codes.shape[-1] // scale.shape[-1] if codes.shape and scale.shape and scale.shape[-1] else 16
     params = {"block_size": 32 if block == 32 else 16, "scale_dtype": "f8_e4m3", "global_scale": "multiply"}
     fields = {"data": ("weight", codes), "scale": ("weight_scale", scale), "global_scale": ("weight_scale_2", whole)}
     return _microscaled(layer, parts, params, fields)
 
 
-def _mxfp4(layer: str, parts: Parts) -> TensorSpec:
-    fields = {"data": ("weight", need(parts, ".weight", ("u8",))), "scale": ("weight_scale", exponents(parts))}
+def _mxfp4(layer: str, parts: StoredParts) -> TensorSpec:
+    fields = {"data": ("weight", require_part(parts, ".weight", ("u8",))), "scale": ("weight_scale", exponents(parts))}
     return _microscaled(layer, parts, {}, fields)
 
 
-def _mxfp8(layer: str, parts: Parts) -> TensorSpec:
-    codes = need(parts, ".weight", ELEMENTS[:2])
+def _mxfp8(layer: str, parts: StoredParts) -> TensorSpec:
+    codes = require_part(parts, ".weight", FLOAT8_DTYPES[:2])
     fields = {"data": ("weight", codes), "scale": ("weight_scale", exponents(parts))}
     return _microscaled(layer, parts, {"element": codes.dtype}, fields)
 
 
-def _microscaled(layer: str, parts: Parts, params: dict[str, Any], fields: dict[str, tuple[str, Part]]) -> TensorSpec:
+def _microscaled(
+    layer: str, parts: StoredParts, params: dict[str, Any], fields: dict[str, tuple[str, Part]]
+) -> TensorSpec:
     codes = fields["data"][1]
     *lead, width = codes.shape or (0,)
     shape = (*lead, width if "element" in params else 2 * width)
     extras = left(parts, *(name for name, _ in fields.values()))
-    return encoded(f"{layer}.weight", shape, CodecSpec("mx", params), Mx(), fields, extras)
+    return build_tensor(f"{layer}.weight", shape, CodecSpec("mx", params), Mx(), fields, extras)
 
 
-def _fp8(layer: str, parts: Parts) -> TensorSpec:
-    weight, scale = need(parts, ".weight", ELEMENTS), need(parts, ".weight_scale", FLOATS)
+def _fp8(layer: str, parts: StoredParts) -> TensorSpec:
+    weight, scale = require_part(parts, ".weight", FLOAT8_DTYPES), require_part(parts, ".weight_scale", FLOATS)
     return float8(layer, parts, scale, block_of(weight.shape, scale.shape, None), "weight_scale")
 
 
-def _experts(layer: str, parts: Parts, algorithm: str) -> TensorSpec:
+def _experts(layer: str, parts: StoredParts, algorithm: str) -> TensorSpec:
     """Fused ones (`gate_up_proj` and `gate_up_proj_weight_scale`), under one scale for all or for each."""
     if algorithm.upper() != "FP8":
         raise FormatError(
             "are experts stored in the transposed order", part="_weight_scale", expected="FP8", found=algorithm,
             code="layout", hint="Export them from a model whose experts are modules of their own.",
         )  # fmt: skip
-    weight, scale = need(parts, FUSED, ELEMENTS), need(parts, "_weight_scale", FLOATS)
+    weight, scale = require_part(parts, FUSED, FLOAT8_DTYPES), require_part(parts, "_weight_scale", FLOATS)
     return float8(layer, parts, scale, block_of(weight.shape, scale.shape, None), "_weight_scale", FUSED)
 
 
-def _fp8_blocks(layer: str, parts: Parts) -> TensorSpec:
+def _fp8_blocks(layer: str, parts: StoredParts) -> TensorSpec:
     """Blocks of 128 by 128, whose scales have an axis of 1 for each of them, or none for a single block."""
-    scale = need(parts, ".weight_scale", FLOATS)
-    scale = viewed(scale, scale.dtype, scale.shape[::2] if len(scale.shape) == 4 else (1, 1))
+    scale = require_part(parts, ".weight_scale", FLOATS)
+    scale = view_part(scale, scale.dtype, scale.shape[::2] if len(scale.shape) == 4 else (1, 1))
     return float8(layer, parts, scale, FP8_BLOCK, "weight_scale")
 
 
-def _int8(layer: str, parts: Parts) -> TensorSpec:
-    return _integers(layer, parts, need(parts, ".weight", ("i8",), rank=2), {"bits": 8, "word": "i8"})
+def _int8(layer: str, parts: StoredParts) -> TensorSpec:
+    return _integers(layer, parts, require_part(parts, ".weight", ("i8",), rank=2), {"bits": 8, "word": "i8"})
 
 
-def _int4(layer: str, parts: Parts) -> TensorSpec:
+def _int4(layer: str, parts: StoredParts) -> TensorSpec:
     """Two's complement, those of two rows in a byte, the first one low."""
-    codes = need(parts, ".weight", ("u8",), rank=2)
-    groups = need(parts, ".weight_scale", FLOATS, rank=2).shape[1]
+    codes = require_part(parts, ".weight", ("u8",), rank=2)
+    groups = require_part(parts, ".weight_scale", FLOATS, rank=2).shape[1]
     params = {"bits": 4, "group_size": codes.shape[1] // max(groups, 1), "pack_axis": -2}
     return _integers(layer, parts, codes, params, pack=2)
 
 
-def _integers(layer: str, parts: Parts, codes: Part, params: dict[str, Any], pack: int = 1) -> TensorSpec:
-    scale = need(parts, ".weight_scale", FLOATS)
+def _integers(layer: str, parts: StoredParts, codes: Part, params: dict[str, Any], pack: int = 1) -> TensorSpec:
+    scale = require_part(parts, ".weight_scale", FLOATS)
     if len(scale.shape) == 1:
-        scale = viewed(scale, scale.dtype, (*scale.shape, 1))
+        scale = view_part(scale, scale.dtype, (*scale.shape, 1))
     params = {**params, "signed": True, "scale_dtype": scale.dtype}
     shape = (pack * codes.shape[0], codes.shape[1])
     fields = {"data": ("weight", codes), "scale": ("weight_scale", scale)}
     extras = left(parts, "weight", "weight_scale")
-    return encoded(f"{layer}.weight", shape, CodecSpec("affine", params), Affine(), fields, extras)
+    return build_tensor(f"{layer}.weight", shape, CodecSpec("affine", params), Affine(), fields, extras)
 
 
-ALGORITHMS: dict[str, Callable[[str, Parts], TensorSpec]] = {
+ALGORITHMS: dict[str, Callable[[str, StoredParts], TensorSpec]] = {
     **dict.fromkeys(("NVFP4", "W4A16_NVFP4", "NVFP4_AWQ", "W4A8_NVFP4_FP8"), _nvfp4),
     **dict.fromkeys(("MXFP4", "W4A8_MXFP4_FP8"), _mxfp4),
     **dict.fromkeys(("W8A16", "W8A8_SQ_PER_CHANNEL"), _int8),

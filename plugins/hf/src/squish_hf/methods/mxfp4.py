@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from squish_codecs.mx.codec import Mx
-from squish_safetensors.refine.layers import Files, Parts, encoded, need, viewed
+from squish_codecs.api import Mx
+from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part, view_part
 
 from squish_core.api import CodecSpec, FormatError, TensorSpec
 from squish_hf.declaration import Declared
@@ -12,15 +12,15 @@ from squish_hf.methods.base import Method
 SUFFIXES = ("_blocks", "_scales")
 
 
-def read(declared: Declared, files: Files) -> Method:
+def read(declared: Declared, files: CheckpointFiles) -> Method:
     """`quant_method` mxfp4. The tensor is [experts, out, in], as it is stored; Transformers holds its transpose."""
     return Method(dialect="mxfp4", suffixes=SUFFIXES, make=_make, bases=("",))
 
 
-def _make(layer: str, parts: Parts) -> TensorSpec:
+def _make(layer: str, parts: StoredParts) -> TensorSpec:
     if "" in parts:
         raise FormatError("is stored quantised and as it is", tensor=layer, code="contradiction")
-    blocks, scales = need(parts, "_blocks", ("u8",)), need(parts, "_scales", ("u8",))
+    blocks, scales = require_part(parts, "_blocks", ("u8",)), require_part(parts, "_scales", ("u8",))
     if len(blocks.shape) < 2 or blocks.shape[-1] != 16:
         raise FormatError(
             "is not made of blocks",
@@ -31,7 +31,7 @@ def _make(layer: str, parts: Parts) -> TensorSpec:
         )
     *lead, count, _ = blocks.shape
     fields = {
-        "data": ("_blocks", viewed(blocks, "u8", (*lead, 16 * count))),
-        "scale": ("_scales", viewed(scales, "f8_e8m0", scales.shape)),
+        "data": ("_blocks", view_part(blocks, "u8", (*lead, 16 * count))),
+        "scale": ("_scales", view_part(scales, "f8_e8m0", scales.shape)),
     }  # fmt: skip
-    return encoded(layer, (*lead, 32 * count), CodecSpec("mx"), Mx(), fields)
+    return build_tensor(layer, (*lead, 32 * count), CodecSpec("mx"), Mx(), fields)

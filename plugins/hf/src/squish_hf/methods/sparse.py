@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from attrs import evolve
-from squish_codecs.bitmask import SCALES, TYPES, Bitmask
-from squish_safetensors.refine.layers import Files, Parts, encoded, need, viewed
+from squish_codecs.api import BITMASK_DTYPES, BITMASK_SCALES, Bitmask
+from squish_safetensors.api import CheckpointFiles, StoredParts, build_tensor, require_part, view_part
 
 from squish_core.api import CodecSpec, Part, TensorSpec, dtypes
 from squish_hf.methods.compressed_formats import read_pair
@@ -17,31 +17,34 @@ FIELDS = ("shape", "compressed", "bitmask", "row_offsets")
 SPARSE_SUFFIXES = (*(f".weight.{field}" for field in FIELDS), *(f".{field}" for field in FIELDS))
 
 
-def read_sparse(layer: str, parts: Parts, form: str, files: Files) -> TensorSpec:
+def read_sparse(layer: str, parts: StoredParts, form: str, files: CheckpointFiles) -> TensorSpec:
     """A weight with `shape`, `compressed` and `bitmask`; sparse-bitmask also has `row_offsets`. Quantised values have
     a `weight_scale` for each row."""
     prefix = ".weight." if ".weight.compressed" in parts else "."
-    values, mask = need(parts, f"{prefix}compressed", TYPES), need(parts, f"{prefix}bitmask", ("u8",), rank=2)
+    values, mask = (
+        require_part(parts, f"{prefix}compressed", BITMASK_DTYPES),
+        require_part(parts, f"{prefix}bitmask", ("u8",), rank=2),
+    )
     shape = read_pair(parts, f"{prefix}shape", files, layer)
     params: dict[str, Any] = {"dtype": values.dtype}
     fields = {"data": ("compressed", values), "mask": ("bitmask", mask)}
     if form == SPARSE_24:
         params["kept"] = shape[1] // 2
     else:
-        starts = need(parts, f"{prefix}row_offsets", ("i64",))
+        starts = require_part(parts, f"{prefix}row_offsets", ("i64",))
         params["count"] = dtypes.count(values.shape)
         fields["starts"] = ("row_offsets", _column(starts))
     dtype = values.dtype
     if ".weight_scale" in parts:
-        scale = need(parts, ".weight_scale", SCALES[1:])
+        scale = require_part(parts, ".weight_scale", BITMASK_SCALES[1:])
         params["scale"], dtype = scale.dtype, "f32"
         if scale.shape in ((), (1,)) and shape[0] != 1:
-            params["scales"], scale = "all", viewed(scale, scale.dtype, (1, 1))
+            params["scales"], scale = "all", view_part(scale, scale.dtype, (1, 1))
         fields["scale"] = ("weight_scale", scale)
     elif dtype not in ("f32", "f16", "bf16"):
-        need(parts, ".weight_scale", SCALES[1:])
+        require_part(parts, ".weight_scale", BITMASK_SCALES[1:])
     extras = left(parts, *(prefix.lstrip(".") + field for field in FIELDS[1:]), "weight_scale")
-    return encoded(f"{layer}.weight", shape, CodecSpec("bitmask", params), Bitmask(), fields, extras, dtype=dtype)
+    return build_tensor(f"{layer}.weight", shape, CodecSpec("bitmask", params), Bitmask(), fields, extras, dtype=dtype)
 
 
 def _column(part: Part) -> Part:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from squish_codecs.palette.codec import Palette
+from squish_codecs.api import Palette
 
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorError, TensorSpec
 

@@ -12,11 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 from attrs import frozen
-from squish_codecs.affine.codec import Affine
-from squish_codecs.palette.codec import Palette
-from squish_codecs.panels import Panels
-from squish_codecs.wrap.awq import Awq
-from squish_codecs.wrap.lowrank import LowRank
+from squish_codecs.api import Affine, Awq, LowRank, Palette, Panels
 
 from squish_core.api import DENSE, Codec, CodecSpec, Encoding, TensorError, TensorSpec, dtypes
 

@@ -6,7 +6,6 @@ import struct
 from typing import Any
 
 from attrs import field, frozen
-from squish_safetensors.strict_json import loads
 
 from squish_core.api import (
     FileRef,
@@ -23,6 +22,7 @@ from squish_core.api import (
     check_shape,
     dtypes,
     install_command,
+    load_json,
 )
 
 from .npy import MAX_HEADER, PREFIX, Npy, header_size, parse
@@ -137,7 +137,7 @@ class Folder:
                 code="json",
             )  # fmt: skip
         try:
-            return loads(memoryview(source.read(0, source.size).strip()), what, self.limits)
+            return load_json(memoryview(source.read(0, source.size).strip()), what, self.limits)
         except SquishError as error:
             raise error.within(file=source.name) from None
 
@@ -176,14 +176,14 @@ class Folder:
 def _head(source: Source, size: int) -> bytes:
     """The first decoded bytes of a compressed file."""
     try:
-        from squish_zstd.codec import head
+        from squish_zstd.api import decode_head
     except ModuleNotFoundError:
         raise MissingPluginError(
             "needs squish-zstd to be decompressed",
             code="not-installed",
             hint=f"Run `{install_command('squish-zstd')}`.",
         ) from None
-    return head(source.view(0, source.size), size)
+    return decode_head(source.view(0, source.size), size)
 
 
 def _alike(stored: tuple[int, ...], wanted: tuple[int, ...]) -> bool:

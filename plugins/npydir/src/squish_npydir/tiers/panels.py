@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from attrs import evolve
-from squish_codecs.panels import Panels
+from squish_codecs.api import Panels
 
 from squish_core.api import Codes, File, FormatError, Params, Region, TensorSpec, dtypes, panels
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attrs import field, frozen
-from squish_codecs.affine.codec import Affine
-from squish_safetensors.header import Record, build, read_header
+from squish_codecs.api import Affine
+from squish_safetensors.api import TensorRecord, read_header, tensor_from_record
 
 from squish_core.api import (
     DENSE,
@@ -40,7 +40,7 @@ class Found:
 
     tier: Tier
     find: Callable[[str, str], Held | None]
-    records: Mapping[str, Record] = field(factory=dict)
+    records: Mapping[str, TensorRecord] = field(factory=dict)
 
 
 @frozen(kw_only=True)
@@ -115,7 +115,7 @@ def _panels(folder: Folder, tier: Tier) -> Found:
     return Found(tier=tier, find=find)
 
 
-def _quantised(label: str, name: str, base: str, records: Mapping[str, Record], settings: Any) -> Held:
+def _quantised(label: str, name: str, base: str, records: Mapping[str, TensorRecord], settings: Any) -> Held:
     """Codes in u32 words, w = q * scale + bias; bits and group size as the configuration says."""
     own = settings.get(base, settings) if isinstance(settings, dict) else {}
     own = own if isinstance(own, dict) else settings
@@ -161,7 +161,7 @@ def _finalized(folder: Folder, tier: Tier) -> Found:
     return Found(tier=tier, find=find)
 
 
-def _records(folder: Folder, path: str) -> Mapping[str, Record]:
+def _records(folder: Folder, path: str) -> Mapping[str, TensorRecord]:
     source = folder.open(path)
     try:
         return read_header(source, folder.limits, folder.number(path, source.size)).records
@@ -169,16 +169,16 @@ def _records(folder: Folder, path: str) -> Mapping[str, Record]:
         raise error.within(file=source.name) from None
 
 
-def _dense(label: str, name: str, records: Mapping[str, Record]) -> Held | None:
+def _dense(label: str, name: str, records: Mapping[str, TensorRecord]) -> Held | None:
     if name not in records:
         return None
     part = _part(name, records)
     return Encoding(codec=DENSE, parts={"data": part}, label=label), part.shape
 
 
-def _part(name: str, records: Mapping[str, Record]) -> Part:
+def _part(name: str, records: Mapping[str, TensorRecord]) -> Part:
     """What a record describes; TensorError where its dtype is not known."""
-    spec = build(name, records[name])
+    spec = tensor_from_record(name, records[name])
     if not spec.encodings:
         raise TensorError(f"{name} cannot be read: {spec.problem}", code="dtype")
     return spec.encodings[0].parts["data"]

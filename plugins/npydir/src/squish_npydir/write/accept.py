@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from squish_codecs.affine.families import affine_form
-from squish_codecs.affine.scheme import Scheme
+from squish_codecs.api import Scheme, affine_form
 
 from squish_core.api import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec
 
@@ -93,7 +92,7 @@ def _awq(spec: TensorSpec, inner: CodecSpec) -> Encoding | Refusal:
 
 def _palette(spec: TensorSpec, codec: CodecSpec) -> tuple[str, CodecSpec] | Refusal:
     """NF4 with a scale for each group; that a stored table is NF4's is decided on the data."""
-    from squish_codecs.palette.tables import Tables
+    from squish_codecs.api import Tables
 
     tables = Tables.of(codec.params)
     group = _group(spec, tables.scheme)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from squish_safetensors.folder import ASSETS
+from squish_safetensors.api import MODEL_ASSETS
 
 from squish_core.api import Layout, Outgoing, Part, Sink, TensorSpec, dropped_assets, dropped_metadata, dtypes
 
@@ -33,9 +33,9 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
         size += len(shape_array(spec.shape))
     dropped = (
         *dropped_metadata(key for key in meta if key not in STATS),
-        *dropped_assets(name for name in assets if name not in ASSETS),
+        *dropped_assets(name for name in assets if name not in MODEL_ASSETS),
     )
-    return Layout(size=size + sum(assets[name] for name in assets if name in ASSETS), dropped=dropped)
+    return Layout(size=size + sum(assets[name] for name in assets if name in MODEL_ASSETS), dropped=dropped)
 
 
 def write(sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> None:
@@ -50,7 +50,7 @@ def write(sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], asse
         with sink.member(f"{key}__shape.npy", "tensors") as member:
             member.write(shape_array(tensor.spec.shape))
     for name, data in assets.items():
-        if name in ASSETS:
+        if name in MODEL_ASSETS:
             with sink.member(name) as member:
                 member.write(data)
     for name, paper in _papers(specs, meta):

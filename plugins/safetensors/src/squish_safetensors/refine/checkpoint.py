@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from squish_core.api import Layout, Options, Outgoing, Part, Refinement, Sink, TensorSpec, dropped_assets
 
 from .. import writer
-from ..folder import ASSETS, DECLARING
+from ..folder import DECLARING, MODEL_ASSETS
 from .layers import with_config
 
 
@@ -33,8 +33,8 @@ class Checkpoint(Refinement):
     ) -> Layout:
         """What is left behind; the size is open until config.json is made."""
         self.declare({}, specs, options)
-        lost = dropped_assets(name for name in assets if name in DECLARING or name not in ASSETS)
-        return Layout(size=None, dropped=(*writer.dropped_texts(meta), *lost))
+        lost = dropped_assets(name for name in assets if name in DECLARING or name not in MODEL_ASSETS)
+        return Layout(size=None, dropped=(*writer.dropped_non_text(meta), *lost))
 
     def write(
         self, sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes],

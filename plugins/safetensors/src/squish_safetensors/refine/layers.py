@@ -29,20 +29,20 @@ from squish_core.api import (
     TensorSpec,
     check_shape,
     dtypes,
+    load_json,
 )
 
-from ..folder import CONFIG, LONGEST_ENTRY, read_json
-from ..strict_json import loads
+from ..folder import CONFIG_FILE, LONGEST_ENTRY, read_json
 
 _ANY_RANK = Limits(rank=sys.maxsize)
-"""For shapes that a codec is asked about: the rank is checked in `refine`, with the limits of the caller."""
-Parts = Mapping[str, Part]
-Make = Callable[[str, Parts], TensorSpec]
+"""For shapes that a codec is asked about: the rank is checked in `refine_layers`, with the limits of the caller."""
+StoredParts = Mapping[str, Part]
+LayerReader = Callable[[str, StoredParts], TensorSpec]
 """A layer's tensor from the layer's name and its parts by suffix; raises SquishError where they do not fit."""
 
 
 @frozen
-class Files:
+class CheckpointFiles:
     """An Index of safetensors and the source it was read from: small parts and JSON assets by name."""
 
     index: Index
@@ -69,7 +69,7 @@ class Files:
         return self.source if not self.source.is_dir and name == self.source.filename else self.source.member(name)
 
 
-def collect(
+def collect_layers(
     tensors: Mapping[str, TensorSpec], suffixes: Iterable[str], *, bases: Sequence[str] = (".weight",),
     beside: Iterable[str] = (), packed: Iterable[str] = (),
 ) -> dict[str, dict[str, Part]]:  # fmt: skip
@@ -91,8 +91,9 @@ def collect(
     }  # fmt: skip
 
 
-def refine(
-    files: Files, name: str, version: str, layers: Mapping[str, Parts], make: Make, problems: Iterable[Problem], *,
+def refine_layers(
+    files: CheckpointFiles, name: str, version: str, layers: Mapping[str, StoredParts], make: LayerReader,
+    problems: Iterable[Problem], *,
     bases: Sequence[str] = (".weight",),
 ) -> Index:  # fmt: skip
     """The Index with each layer's tensors replaced by one, in the place of the first of them.
@@ -121,7 +122,7 @@ def refine(
 
 
 def _made(
-    make: Make, layer: str, parts: Parts, name: str, problems: list[Problem], limits: Limits
+    make: LayerReader, layer: str, parts: StoredParts, name: str, problems: list[Problem], limits: Limits
 ) -> TensorSpec:  # fmt: skip
     try:
         spec = make(layer, parts)
@@ -137,9 +138,9 @@ def _made(
         )  # fmt: skip
 
 
-def encoded(
+def build_tensor(
     name: str, shape: Iterable[int], spec: CodecSpec, codec: Codec, parts: Mapping[str, tuple[str, Part]],
-    extras: Parts | None = None, dtype: str = "f32",
+    extras: StoredParts | None = None, dtype: str = "f32",
 ) -> TensorSpec:  # fmt: skip
     """A tensor under `spec`; `parts` maps roles to the stored field's name and the part. The codec says what each must
     be, FormatError naming the field where it is not."""
@@ -165,7 +166,7 @@ def encoded(
     return TensorSpec(name=name, shape=spread, dtype=dtype, encodings=encodings, extras=extras or {})
 
 
-def need(parts: Parts, suffix: str, allowed: Iterable[str], *, rank: int | None = None) -> Part:
+def require_part(parts: StoredParts, suffix: str, allowed: Iterable[str], *, rank: int | None = None) -> Part:
     """A part of a layer that must be there with one of these dtypes; FormatError naming it."""
     part = parts.get(suffix)
     field = suffix.lstrip(".")
@@ -183,7 +184,7 @@ def need(parts: Parts, suffix: str, allowed: Iterable[str], *, rank: int | None 
     return part
 
 
-def viewed(part: Part, dtype: str, shape: Iterable[int]) -> Part:
+def view_part(part: Part, dtype: str, shape: Iterable[int]) -> Part:
     """The same bytes as an array of another dtype and shape of the same size."""
     if (part.dtype, part.shape) == (dtype, shape):
         return part
@@ -196,7 +197,7 @@ def viewed(part: Part, dtype: str, shape: Iterable[int]) -> Part:
     return seen
 
 
-def names_nothing(override: str) -> Problem:
+def unmatched_override(override: str) -> Problem:
     """The finding about settings for some layers, shown as the file states them, where no quantised layer has them."""
     message = "has settings of its own, and names no quantised layer"
     return Problem(code="override", severity="note", where=override[:80], message=message)
@@ -208,12 +209,12 @@ def stored_part(spec: TensorSpec) -> Part:
     return next(iter(parts.values()))
 
 
-def bare(parts: Parts) -> dict[str, Part]:
+def bare_parts(parts: StoredParts) -> dict[str, Part]:
     """Parts as a target's encoding declares them: without where they lie."""
     return {role: Part(dtype=part.dtype, shape=part.shape) for role, part in parts.items()}
 
 
-def lowered(tensor: Outgoing, fields: Iterable[tuple[str, str, tuple[int, ...], str | bytes]]) -> list[Outgoing]:
+def lower_layer(tensor: Outgoing, fields: Iterable[tuple[str, str, tuple[int, ...], str | bytes]]) -> list[Outgoing]:
     """A layer on its way out as the tensors that are stored of it: (name, dtype, shape, role or bytes) of each."""
     made = []
     for name, dtype, shape, data in fields:
@@ -227,10 +228,12 @@ def lowered(tensor: Outgoing, fields: Iterable[tuple[str, str, tuple[int, ...], 
 def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, bytes]:
     """The assets with a config.json that `change` makes of theirs, of {} if there is none."""
     try:
-        config = loads(bytes(assets.get(CONFIG, b"{}")), CONFIG, Limits(), piece=LONGEST_ENTRY, constants=True)
+        config = load_json(
+            bytes(assets.get(CONFIG_FILE, b"{}")), CONFIG_FILE, Limits(), piece=LONGEST_ENTRY, constants=True
+        )
     except SquishError as error:
         raise FormatError(
-            f"the config of the source cannot be read: {error.message}", part=CONFIG, offset=error.offset,
+            f"the config of the source cannot be read: {error.message}", part=CONFIG_FILE, offset=error.offset,
             expected=error.expected, found=error.found, code="json", hint="Mend it, or fetch it again.",
         ) from None  # fmt: skip
-    return {**assets, CONFIG: (json.dumps(change(config), ensure_ascii=False, indent=4) + "\n").encode()}
+    return {**assets, CONFIG_FILE: (json.dumps(change(config), ensure_ascii=False, indent=4) + "\n").encode()}

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve
-from squish_codecs.affine.families import affine_form
-from squish_codecs.affine.scheme import Scheme
-from squish_codecs.wrap.base import rows_and_columns
+from squish_codecs.api import Scheme, affine_form, rows_and_columns
 
 from squish_core.api import CodecSpec, Encoding, Part, Refusal, TensorSpec
 

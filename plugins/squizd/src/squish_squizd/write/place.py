@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import define, field, frozen
-from squish_codecs.wrap.base import rows_and_columns
+from squish_codecs.api import rows_and_columns
 
 from squish_core.api import CodecSpec, Part, Refusal, SquishError, TensorSpec
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 import numpy as np
-from squish_codecs.float8 import table_of
+from squish_codecs.api import float8_table
 
 from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
 
@@ -32,7 +32,7 @@ class F8Q8(Codec):
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         first = region[0].start * dtypes.count(spec.shape[1:]) // BLOCK if region else 0
         blocks = parts["data"][first : first - (-out.size // BLOCK)]
-        scale = (table_of("f8_e4m3") / np.float32(SCALE))[blocks[:, 0]]
+        scale = (float8_table("f8_e4m3") / np.float32(SCALE))[blocks[:, 0]]
         codes = blocks[:, 1:].view(np.int8)
         if out.size % BLOCK == 0:
             np.multiply(codes, scale[:, None], out=out.reshape(-1, BLOCK), dtype=np.float32)

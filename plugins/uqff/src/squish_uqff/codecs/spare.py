@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from squish_safetensors.refine.layers import Files
+from squish_safetensors.api import CheckpointFiles
 
 from squish_core.api import Index, Limits, Part, Problem, Source, TensorSpec
 
@@ -17,7 +17,7 @@ CHUNK = 1 << 22
 
 def findings(index: Index, source: Source, limits: Limits) -> Iterator[Problem]:
     """A problem for each tensor whose spare bits are not zero."""
-    files = Files(index, source, limits)
+    files = CheckpointFiles(index, source, limits)
     for spec in index.tensors.values():
         for encoding in spec.encodings:
             check = _CHECKS.get(encoding.codec.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from squish_ggml.blocks import BLOCKS
+from squish_ggml.api import BLOCK_TYPES
 
 from squish_core.api import (
     FormatError,
@@ -156,7 +156,7 @@ def _ggml_size(code: int, shape: tuple[int, ...]) -> int | None:
     """Bytes of a GGML array; None where type or shape are not legal, which the weight will say."""
     if code in tables.GGML_DENSE:
         return dtypes.nbytes(tables.GGML_DENSE[code], shape)
-    block = BLOCKS.get(tables.GGML_BLOCKS.get(code, ""))
+    block = BLOCK_TYPES.get(tables.GGML_BLOCKS.get(code, ""))
     if block is None or not shape or shape[-1] % block.elements:
         return None
     return dtypes.count(shape) // block.elements * block.nbytes

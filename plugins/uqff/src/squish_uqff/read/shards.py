@@ -7,11 +7,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
-from squish_safetensors.header import build, read_header
-from squish_safetensors.refine.layers import stored_part
-from squish_safetensors.strict_json import loads
+from squish_safetensors.api import read_header, stored_part, tensor_from_record
 
-from squish_core.api import FormatError, Limits, Part, Problem, Source, SquishError, TensorSpec, check_plain_name
+from squish_core.api import (
+    FormatError,
+    Limits,
+    Part,
+    Problem,
+    Source,
+    SquishError,
+    TensorSpec,
+    check_plain_name,
+    load_json,
+)
 
 SUFFIX, RESIDUAL, CONFIG, REPORT = ".uqff", "residual.safetensors", "config.json", "uqff_report.json"
 ASSETS = (
@@ -51,7 +59,7 @@ def open_shard(main: Source, name: str, file: int, limits: Limits) -> Shard:
         records = read_header(source, limits, file).records
     except SquishError as error:
         raise error.within(file=source.name) from None
-    return Shard(source, {tensor: build(tensor, record) for tensor, record in records.items()})
+    return Shard(source, {tensor: tensor_from_record(tensor, record) for tensor, record in records.items()})
 
 
 def merged(shards: Sequence[Shard], limits: Limits, repeatable: Iterable[str]) -> Stored:
@@ -115,7 +123,7 @@ def read_json(main: Source, name: str, members: Sequence[str], limits: Limits) -
         source = main.member(name)
         if source.size > MAX_JSON:
             raise FormatError("is too large", expected=f"at most {MAX_JSON} bytes", found=source.size, code="json")
-        return loads(source.read(0, source.size), name, limits), []
+        return load_json(source.read(0, source.size), name, limits), []
     except SquishError as error:
         return {}, [Problem(code="json", severity="warning", where=name, message=f"is not used: {error}")]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import evolve
-from squish_safetensors.refine.layers import stored_part
+from squish_safetensors.api import stored_part
 
 from squish_core.api import FormatError, Limits, Problem, Segment, Source, SquishError, TensorSpec
 

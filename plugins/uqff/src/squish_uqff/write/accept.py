@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from squish_codecs.affine.codec import Affine
-from squish_ggml.blocks import BLOCKS
-from squish_safetensors.header import TAG_OF
+from squish_codecs.api import Affine
+from squish_ggml.api import BLOCK_TYPES, has_encoder
+from squish_safetensors.api import DTYPE_TAGS
 
 from squish_core.api import (
     CodecSpec,
@@ -56,7 +56,7 @@ def accepts(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Re
     """Layers under the codecs of UQFF, all else dense; AFQ as the form of `affine` that has the same codes."""
     codec = encoding.codec
     if codec.id == "dense":
-        if spec.dtype not in TAG_OF or dtypes.bits(spec.dtype) < 8:
+        if spec.dtype not in DTYPE_TAGS or dtypes.bits(spec.dtype) < 8:
             return Refusal(why=f"UQFF has no dtype {spec.dtype}", code="dtype")
         if legacy and spec.dtype not in tables.DTYPES.values():
             return Refusal(why=f"UQFF 0.1.3 has no dtype {spec.dtype}", code="dtype")
@@ -165,11 +165,11 @@ def _blocks(wanted: CodecSpec, promote: bool, last: int) -> CodecSpec | None:
     """The block type that divides a row: the promoted one or its fallback; q8_0 for one that is not encoded here."""
     asked = wanted.id.removeprefix("ggml.")
     name = tables.GGML_PROMOTED[asked] if promote else asked
-    name = tables.GGML_FALLBACK.get(name, name) if last % BLOCKS[name].elements else name
-    if last % BLOCKS[name].elements:
+    name = tables.GGML_FALLBACK.get(name, name) if last % BLOCK_TYPES[name].elements else name
+    if last % BLOCK_TYPES[name].elements:
         return None
     # What was asked for itself must be encoded, or the request fails; so must what the same plugin encodes.
     together = name in TOGETHER and asked in TOGETHER
-    name = name if name == asked or together or BLOCKS[name].encode else "q8_0"
+    name = name if name == asked or together or has_encoder(name) else "q8_0"
     # A search is the K types'; another one that takes their place is as good as it gets without.
     return CodecSpec(f"ggml.{name}", wanted.params if name == asked or name.endswith("_k") else {})

@@ -8,9 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
-from squish_safetensors.header import ORDER, dump_header
-from squish_safetensors.strict_json import loads
-from squish_safetensors.writer import dropped_texts, parse_size, texts
+from squish_safetensors.api import DTYPE_ORDER, dropped_non_text, dump_header, parse_size, text_metadata
 
 from squish_core.api import (
     FormatError,
@@ -23,6 +21,7 @@ from squish_core.api import (
     TensorSpec,
     dropped_assets,
     dropped_metadata,
+    load_json,
 )
 
 from .. import tables
@@ -74,7 +73,7 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
     files = plan(layers, rest, meta, options)
     size = sum(file.size for file in files) + len(_report(layers, files)) + sum(assets[name] for name in _kept(assets))
     stacks = {layer.spec.name: layer.owners for layer in layers if layer.spec.name not in layer.owners}
-    return Layout(size=size, dropped=(*dropped_texts(meta), *dropped), notes=notes, stacks=stacks)
+    return Layout(size=size, dropped=(*dropped_non_text(meta), *dropped), notes=notes, stacks=stacks)
 
 
 def write(
@@ -144,7 +143,7 @@ def _numbers(assets: Mapping[str, bytes]) -> dict[str, int]:
 
 def _config(raw: bytes) -> dict[str, Any]:
     try:
-        return loads(raw, CONFIG, Limits())
+        return load_json(raw, CONFIG, Limits())
     except SquishError:
         return {}
 
@@ -174,7 +173,7 @@ def _files(
 
 
 def _planned(name: str, entries: list[Entry], texts: Mapping[str, str]) -> Planned:
-    ordered = tuple(sorted(entries, key=lambda entry: (-ORDER[entry.dtype], entry.name)))
+    ordered = tuple(sorted(entries, key=lambda entry: (-DTYPE_ORDER[entry.dtype], entry.name)))
     return Planned(name, ordered, dump_header([entry[:3] for entry in ordered], texts))
 
 
@@ -199,5 +198,5 @@ def _kept(assets: Iterable[str]) -> list[str]:
 
 def _texts(meta: Mapping[str, Any]) -> dict[str, str]:
     """The metadata that is text; a version that the source stated is now the one that is written."""
-    found = texts(meta)
+    found = text_metadata(meta)
     return {**found, "uqff.version": NEWEST} if "uqff.version" in found else found

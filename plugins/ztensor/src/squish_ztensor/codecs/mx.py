@@ -51,13 +51,13 @@ class Mx(Codec):
         """Those of float4 in blocks along the rows."""
         if self.restated(spec, params) is None:
             return None
-        from squish_codecs.mx import float4
+        from squish_codecs.api import float4_codes
 
         *lead, last = region
         block = params["block_size"]
         packed = (*lead, slice(last.start // 2, last.stop // 2))
         scale = parts["scales"][(*lead, slice(last.start // block, last.stop // block))]
-        return float4.codes(scale, block, lambda: parts["data"][packed])
+        return float4_codes(scale, block, lambda: parts["data"][packed])
 
     def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
         """As the shared `mx`, where that is installed."""

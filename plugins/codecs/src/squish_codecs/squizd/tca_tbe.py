@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from squish_codecs.packing.bits import ONES
-from squish_codecs.wrap.base import rows_and_columns, rows_of
 
 from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec, decode_all
+
+from ..packing.bits import BIT_COUNTS
+from ..wrap.base import rows_and_columns, rows_of
 
 PLANES = ("plane0", "plane1", "plane2")
 WIDEST = 248
@@ -149,5 +150,5 @@ def _exponents(bits: np.ndarray) -> np.ndarray:
 def _popcount(words: np.ndarray) -> np.ndarray:
     if hasattr(np, "bitwise_count"):
         return np.bitwise_count(words)
-    counts: np.ndarray = ONES[np.ascontiguousarray(words).view(np.uint8)].reshape(*words.shape, 8).sum(axis=-1)
+    counts: np.ndarray = BIT_COUNTS[np.ascontiguousarray(words).view(np.uint8)].reshape(*words.shape, 8).sum(axis=-1)
     return counts

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from squish_codecs.affine.codec import Affine
-from squish_codecs.affine.families import SQUIZD
 
 from squish_core.api import Codec, CodecError, CodecSpec, Codes, Exactness, Params, PartArray, Parts, Region, TensorSpec
+
+from ..affine.codec import Affine
+from ..affine.families import SQUIZD_AFFINE
 
 _ENTRIES = 1 << 16
 """Table entries read at a time."""
@@ -29,7 +30,7 @@ class Packed(Codec):
 
     def scheme(self, params: Params) -> dict[str, Any]:
         """The same in the affine codec's terms."""
-        return {**SQUIZD[self.id], "group_size": params.get("group_size", 0)}
+        return {**SQUIZD_AFFINE[self.id], "group_size": params.get("group_size", 0)}
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         declared = self.affine.parts(spec, self.scheme(params))
@@ -101,13 +102,13 @@ class Packed(Codec):
         return self.scheme(params) | {name: params[name] for name in self.for_encoding if name in params}
 
 
-class Int4(Packed):
+class SquizdInt4(Packed):
     """Two's complement nibbles, low one first."""
 
     id = "squizd.int4"
 
 
-class Int2(Packed):
+class SquizdInt2(Packed):
     """Unsigned crumbs, least significant first."""
 
     id = "squizd.int2"

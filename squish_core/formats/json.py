@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NoReturn
 
-from squish_core.api import FormatError, LimitError, Limits, SquishError
+from squish_core.errors import FormatError, LimitError, SquishError
+from squish_core.limits import Limits
 
-PIECE = 1 << 16
+JSON_PIECE = 1 << 16
 """Bytes parsed at once: the objects made of JSON take up to thirty times its size."""
 _SPACE, _STRING = rb"[ \t\n\r]*+", rb'"(?:[^"\\]++|\\.)*+"'
 _KEY = re.compile(_SPACE + _STRING + _SPACE + b":" + _SPACE, re.DOTALL)
@@ -19,7 +20,7 @@ _TEXT = re.compile(_STRING + _SPACE + rb"(?=[,}])", re.DOTALL)
 _COMMA, _CLOSE, _END = (re.compile(_SPACE + mark) for mark in (b",", rb"\}", rb"\Z"))
 
 
-class Members:
+class JsonMembers:
     """The members of one JSON object in file order, never more in memory than a piece of the text gives.
 
     Iterating gives (offset in the file, {key: value}), each time what lies in one piece. What is wrong is raised
@@ -34,7 +35,7 @@ class Members:
         constants: bool = False,
     ) -> None:  # fmt: skip
         self.raw, self.what, self.limits, self.start = raw, what, limits, start
-        self.at, self.piece = 0, piece or PIECE
+        self.at, self.piece = 0, piece or JSON_PIECE
         self.decoder = _LENIENT if constants else _DECODER
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -77,7 +78,7 @@ class Members:
         self.at = key.end()
         members: dict[str, Any] = {}
         for at, piece in self._object(level + 1):
-            merge(members, piece, at, self.limits)
+            merge_members(members, piece, at, self.limits)
         return {name: members}
 
     def _passes(self, mark: re.Pattern[bytes]) -> bool:
@@ -136,20 +137,20 @@ class Members:
         return FormatError(f"the {self.what} {message}", offset=self.start + at, code=code, **numbers)
 
 
-def loads(
+def load_json(
     raw: bytes | memoryview, what: str, limits: Limits, *, piece: int = 0, constants: bool = False
 ) -> dict[str, Any]:
-    """The whole object; see `Members`."""
+    """The whole object; see `JsonMembers`."""
     found: dict[str, Any] = {}
-    for at, members in Members(raw, what, limits, piece=piece, constants=constants):
-        merge(found, members, at, limits)
+    for at, members in JsonMembers(raw, what, limits, piece=piece, constants=constants):
+        merge_members(found, members, at, limits)
     return found
 
 
-def merge(known: dict[str, Any], members: Mapping[str, Any], at: int, limits: Limits) -> None:
+def merge_members(known: dict[str, Any], members: Mapping[str, Any], at: int, limits: Limits) -> None:
     """Take in the members of one piece; FormatError on a key that was there before, LimitError on too many."""
     if not known.keys().isdisjoint(members):
-        raise twice(next(key for key in members if key in known), at)
+        raise duplicate_key_error(next(key for key in members if key in known), at)
     known.update(members)
     if len(known) > limits.tensors:
         raise LimitError(
@@ -157,7 +158,7 @@ def merge(known: dict[str, Any], members: Mapping[str, Any], at: int, limits: Li
         )
 
 
-def twice(key: str, at: int | None = None) -> FormatError:
+def duplicate_key_error(key: str, at: int | None = None) -> FormatError:
     """The error for a key that appears again."""
     return FormatError("a key appears twice", offset=at, found=repr(key[:80]), code="duplicate")
 
@@ -186,7 +187,7 @@ def _nesting(piece: bytes) -> int:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise twice(next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1))
+        raise duplicate_key_error(next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1))
     return found
 
 

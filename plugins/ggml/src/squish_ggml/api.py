@@ -1,0 +1,19 @@
+"""What other plugins may import of squish-ggml; names are loaded on first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from squish_core.api import lazy_exports
+
+_NAMES = {
+    "squish_ggml.blocks": ("has_encoder",),
+    "squish_ggml.types": ("BLOCK_TYPES", "BlockType"),
+}
+
+if TYPE_CHECKING:
+    from .blocks import has_encoder as has_encoder
+    from .types import BLOCK_TYPES as BLOCK_TYPES
+    from .types import BlockType as BlockType
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

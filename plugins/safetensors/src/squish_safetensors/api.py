@@ -1,0 +1,51 @@
+"""What other plugins may import of squish-safetensors; names are loaded on first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from squish_core.api import lazy_exports
+
+_NAMES = {
+    "squish_safetensors.folder": ("CONFIG_FILE", "MODEL_ASSETS"),
+    "squish_safetensors.header": (
+        "DTYPE_ORDER", "DTYPE_TAGS", "TensorRecord", "array_location", "dump_header", "read_header",
+        "tensor_from_record",
+    ),
+    "squish_safetensors.refine.checkpoint": ("Checkpoint",),
+    "squish_safetensors.refine.layers": (
+        "CheckpointFiles", "LayerReader", "StoredParts", "bare_parts", "build_tensor", "collect_layers",
+        "lower_layer", "refine_layers", "require_part", "stored_part", "unmatched_override", "view_part",
+    ),
+    "squish_safetensors.writer": ("accepts_dense", "dropped_non_text", "parse_size", "text_metadata"),
+}  # fmt: skip
+
+if TYPE_CHECKING:
+    from .folder import CONFIG_FILE as CONFIG_FILE
+    from .folder import MODEL_ASSETS as MODEL_ASSETS
+    from .header import DTYPE_ORDER as DTYPE_ORDER
+    from .header import DTYPE_TAGS as DTYPE_TAGS
+    from .header import TensorRecord as TensorRecord
+    from .header import array_location as array_location
+    from .header import dump_header as dump_header
+    from .header import read_header as read_header
+    from .header import tensor_from_record as tensor_from_record
+    from .refine.checkpoint import Checkpoint as Checkpoint
+    from .refine.layers import CheckpointFiles as CheckpointFiles
+    from .refine.layers import LayerReader as LayerReader
+    from .refine.layers import StoredParts as StoredParts
+    from .refine.layers import bare_parts as bare_parts
+    from .refine.layers import build_tensor as build_tensor
+    from .refine.layers import collect_layers as collect_layers
+    from .refine.layers import lower_layer as lower_layer
+    from .refine.layers import refine_layers as refine_layers
+    from .refine.layers import require_part as require_part
+    from .refine.layers import stored_part as stored_part
+    from .refine.layers import unmatched_override as unmatched_override
+    from .refine.layers import view_part as view_part
+    from .writer import accepts_dense as accepts_dense
+    from .writer import dropped_non_text as dropped_non_text
+    from .writer import parse_size as parse_size
+    from .writer import text_metadata as text_metadata
+else:
+    __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)
