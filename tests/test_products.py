@@ -15,7 +15,7 @@ from random_layouts import Layout, layouts
 from random_parts import random_tensor
 
 from squish_core.api import CodecSpec, SquishError
-from squish_core.backends.base import UNCOVERED
+from squish_core.codes import UNCOVERED
 from squish_core.tensor import Tensor, Weight
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
