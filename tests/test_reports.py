@@ -13,7 +13,7 @@ import toys
 
 import squish_core as squish
 from squish_core.cli import main
-from squish_core.errors import FormatError, SquishError
+from squish_core.errors import SquishError
 
 VALUES = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
 NAME = "<b>&\x1b[31m"
@@ -153,7 +153,7 @@ def test_a_disk_without_space_is_an_error_before_the_first_byte(path: Path, monk
     usage = shutil.disk_usage(path)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=1000))
     size = squish.convert(path, path.with_name("out.box"), dry_run=True).size
-    with pytest.raises(FormatError) as caught:
+    with pytest.raises(squish.WriteError) as caught:
         squish.convert(path, path.with_name("out.box"))
     assert (caught.value.code, caught.value.file) == ("space", str(path.with_name("out.box")))
     assert (caught.value.expected, caught.value.found) == (f"{size:,} bytes", "1,000 bytes free")

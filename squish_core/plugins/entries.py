@@ -15,6 +15,10 @@ VARIABLE = "SQUISH_PLUGINS"
 """The environment variable that holds the settings."""
 
 
+_BYTES = ("signature", "signatures", "skippable")
+"""Fields of declarations that JSON has no form for."""
+
+
 @frozen(kw_only=True)
 class Entry:
     """A declaration and the distribution that brought it."""
@@ -25,7 +29,7 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""
-        data = {key: value for key, value in asdict(self.info).items() if key not in ("signatures", "signature")}
+        data = {key: value for key, value in asdict(self.info).items() if key not in _BYTES}
         return {**data, "dist": self.dist, "version": self.version}
 
 

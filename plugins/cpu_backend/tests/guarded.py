@@ -14,7 +14,7 @@ from cases import every, name_of
 from random_parts import random_tensor, same
 
 import squish_core as squish
-from squish_core.api import CodecSpec, dtypes
+from squish_core.api import BoundEncoding, CodecSpec, dtypes
 
 PAGE = mmap.PAGESIZE
 NO_ACCESS = 0
@@ -82,10 +82,11 @@ def main() -> None:
         chain = tensor.plan("cpu", op="dense")
         for at_end in (True, False):
             parts = {role: copied(part.numpy(), at_end=at_end) for role, part in tensor.parts().items()}
-            handle = backend.load(chain, parts, registry)
+            bound = BoundEncoding(tensor.bound.codec, tensor.spec, tensor.bound.encoding, parts)
+            handle = backend.load(chain, bound)
             for activations in ("f32", "bf16", "int8") if len(shape) == 2 and has_panels(tensor) else ():
                 panels = backend.configured({"repack": "rows", "activations": activations})
-                panels.linear(panels.load(chain, parts, registry), np.ones((3, shape[-1]), np.float32))
+                panels.linear(panels.load(chain, bound), np.ones((3, shape[-1]), np.float32))
             out = copied(np.zeros_like(tensor.numpy()), at_end=at_end)
             same(backend.dense(handle, out=out), tensor.numpy())
             for count in (1, 2, 9) if len(shape) == 2 else ():

@@ -17,7 +17,7 @@ from random_parts import random_tensor, same
 from squish_cpu import library
 
 import squish_core as squish
-from squish_core.api import CodecSpec, SquishError
+from squish_core.api import BoundEncoding, CodecSpec, SquishError
 from squish_core.testing import BackendSuite
 
 
@@ -151,7 +151,7 @@ def test_a_part_of_another_shape_is_an_error() -> None:
     backend, chain = squish.registry().backend("cpu"), tensor.plan("cpu")
     arrays = {"data": tensor.parts()["data"].numpy()[:, :-1]}
     with pytest.raises(SquishError, match="another shape"):
-        backend.load(chain, arrays, squish.registry())
+        backend.load(chain, BoundEncoding(tensor.bound.codec, tensor.spec, tensor.bound.encoding, arrays))
 
 
 def test_operands_are_checked() -> None:

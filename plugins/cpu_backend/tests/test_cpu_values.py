@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from random_parts import random_tensor, same
 
 import squish_core as squish
-from squish_core.api import CodecSpec, SquishError, dtypes
+from squish_core.api import BoundEncoding, CodecSpec, SquishError, dtypes
 
 CASES = list(every())
 
@@ -125,6 +125,6 @@ def test_a_bitmap_that_does_not_fit_is_refused(codec: CodecSpec) -> None:
         parts[role].reshape(-1)[0] ^= parts[role].dtype.type(1)
         for name in parts.keys() & {"plane1", "plane2"}:
             parts[name].reshape(-1)[0] &= parts[name].dtype.type(254)
-    registry = squish.registry()
+    bound = BoundEncoding(tensor.bound.codec, tensor.spec, tensor.bound.encoding, parts)
     with pytest.raises(SquishError, match="fit"):
-        registry.backend("cpu").load(tensor.plan("cpu", op="dense"), parts, registry)
+        squish.registry().backend("cpu").load(tensor.plan("cpu", op="dense"), bound)
