@@ -156,3 +156,34 @@ def from_numpy(dtype: np.dtype) -> str:
     if dtype.name in _OF_NUMPY:
         return _OF_NUMPY[dtype.name]
     raise TensorError("this NumPy dtype has no stored form", found=repr(dtype.name), code="dtype")
+
+
+def cast(values: np.ndarray, dtype: str) -> np.ndarray:
+    """Values in another dtype; through f32 between small floats that ml_dtypes has no direct cast for."""
+    import numpy as np
+
+    target = to_numpy(dtype)
+    if np.can_cast(values.dtype, target, "unsafe"):
+        return values.astype(target)
+    return values.astype(np.float32).astype(target)
+
+
+@cache
+def holds(target: str, source: str) -> bool:
+    """Whether one dtype has every value of another.
+
+    Up to 16 bits every value is tried: NumPy calls casts between small floats safe that are not.
+
+    >>> holds("f16", "f8_e4m3"), holds("f8_e4m3", "f8_e4m3fnuz")
+    (True, False)
+    """
+    import numpy as np
+
+    width = bits(source)
+    if width > 16 or source == "bool" or target.startswith("complex"):
+        return bool(np.can_cast(to_numpy(source), to_numpy(target), "safe"))
+    with np.errstate(all="ignore"):
+        patterns = np.arange(1 << width, dtype=np.uint16 if width > 8 else np.uint8)
+        values = patterns.view(to_numpy(source)) if width >= 8 else patterns.astype(np.int8).astype(to_numpy(source))
+        before, after = values.astype(np.float32), cast(values, target).astype(np.float32)
+    return bool(((before == after) | (np.isnan(before) & np.isnan(after))).all())

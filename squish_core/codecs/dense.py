@@ -58,7 +58,7 @@ class Dense(Codec):
         import numpy as np
 
         with np.errstate(over="ignore"):  # what becomes infinite is told with the other errors
-            return {"data": panel.astype(dtypes.to_numpy(params.get("dtype") or dtypes.from_numpy(panel.dtype)))}
+            return {"data": dtypes.cast(panel, params.get("dtype") or dtypes.from_numpy(panel.dtype))}
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         if unknown := [name for name in params if name != "dtype"]:

@@ -65,10 +65,3 @@ def _widths(source: Any, target: Any) -> bool:
     if not (isinstance(source, str) and isinstance(target, str) and dtypes.known(source) and dtypes.known(target)):
         return False
     return source[0] in "iu" and target[0] == "u" and 8 <= dtypes.bits(source) <= dtypes.bits(target)
-
-
-def holds(source: str, target: str) -> bool:
-    """Whether a dtype has every value of another."""
-    import numpy as np
-
-    return bool(np.can_cast(dtypes.to_numpy(source), dtypes.to_numpy(target), "safe"))

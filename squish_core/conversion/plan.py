@@ -8,9 +8,10 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
+from squish_core import dtypes
 from squish_core.analysis.metrics import Distance
 from squish_core.conversion.activations import Activations
-from squish_core.conversion.compatible import holds, same, weighs, wider, with_hints, without_hints
+from squish_core.conversion.compatible import same, weighs, wider, with_hints, without_hints
 from squish_core.conversion.overflow import REFUSE
 from squish_core.conversion.panel_encoder import complete_params, values_of
 from squish_core.conversion.rules import KEEP, Rule, expand, kind_of, rule_for
@@ -206,7 +207,9 @@ class Decision:
                 return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
             if wider(answer, encoding):
                 return self._made(spec, "widen", encoding, answer, Exactness("values", spec.dtype))
-            if answer.codec.id == encoding.codec.id == "dense" and holds(spec.dtype, answer.codec.params["dtype"]):
+            if answer.codec.id == encoding.codec.id == "dense" and dtypes.holds(
+                answer.codec.params["dtype"], spec.dtype
+            ):
                 return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
             if answer.codec.inner == encoding.codec:  # wrapped on request: other values
                 return self._made(
@@ -271,7 +274,7 @@ class Decision:
             return self._made(spec, "copy", origin, answer, SAME_BYTES)
         exactness = codec.error_bound(params)
         if wanted.id == "dense":
-            exactness = Exactness("values", dtype) if holds(value_dtype, dtype) else Exactness("bounded")
+            exactness = Exactness("values", dtype) if dtypes.holds(dtype, value_dtype) else Exactness("bounded")
         return self._made(made, "encode", origin, answer, exactness, with_hints(answer.codec, told, self.known))
 
     def _check_stats(self, spec: TensorSpec, wanted: CodecSpec) -> None:

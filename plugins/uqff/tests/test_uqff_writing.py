@@ -12,7 +12,7 @@ import pytest
 from squish_uqff.write.accept import accepts, choose
 
 import squish_core as squish
-from squish_core.api import CodecSpec, Encoding, Refusal, TensorSpec
+from squish_core.api import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec
 
 DATA = Path(__file__).with_name("data")
 SETS = sorted(json.loads((DATA / "expected.json").read_text()))
@@ -298,3 +298,14 @@ def test_a_0_1_3_file_without_layers_is_refused(tmp_path: Path) -> None:
         squish.convert(source, tmp_path / "out", "uqff:version=0.1.3")
     assert refused.value.code == "layers"
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("shape", "legacy", "fits"), [((1 << 32, 0), False, False), ((1 << 32,), True, False),
+                                                        ((1 << 32,), False, True)])  # fmt: skip
+def test_a_dimension_that_takes_more_than_32_bits_is_refused(shape: tuple[int, ...], legacy: bool, fits: bool) -> None:
+    part = Part(dtype="f32", shape=shape)
+    answer = accepts(
+        TensorSpec(name="w.weight", shape=shape, dtype="f32"), Encoding(codec=DENSE, parts={"data": part}), legacy
+    )
+    assert isinstance(answer, Encoding) == fits
+    assert fits or answer.code == "shape"  # type: ignore[union-attr]

@@ -55,6 +55,8 @@ def is_promoted(name: str) -> bool:
 def accepts(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Refusal:
     """Layers under the codecs of UQFF, all else dense; AFQ as the form of `affine` that has the same codes."""
     codec = encoding.codec
+    if (legacy or codec.id != "dense" or len(spec.shape) > 1) and max(spec.shape, default=0) >> 32:
+        return Refusal(why=f"UQFF counts each dimension of a layer in 32 bits, not {list(spec.shape)}", code="shape")
     if codec.id == "dense":
         if spec.dtype not in DTYPE_TAGS or dtypes.bits(spec.dtype) < 8:
             return Refusal(why=f"UQFF has no dtype {spec.dtype}", code="dtype")
