@@ -44,9 +44,11 @@ class File(Reader, Mapping[str, "Tensor"]):
         return self.index.version
 
     @property
-    def meta(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """Metadata as plain values (`index.meta` keeps the stored types)."""
         return {key: plain(value) for key, value in self.index.meta.items()}
+
+    meta = metadata
 
     @property
     def assets(self) -> Mapping[str, Buffer]:

@@ -232,3 +232,11 @@ def test_an_encoder_of_another_distribution_is_taken_and_the_codec_where_it_cann
     assert type(found.encoder(api.CodecSpec("dense"))).__name__ == "Shifted"
     assert found.encoder(api.CodecSpec("toy.rows")) is found.codec("toy.rows")
     assert expand(api.CodecSpec("shifted"), "toy.box", found).id == "dense"
+
+
+def test_entries_are_found_by_either_word_and_say_what_they_are() -> None:
+    registry = toys.registry()
+    (entry,) = registry.find("backends", id="numpy")
+    assert registry.find("backend", id="numpy") == [entry]
+    assert entry.id == "numpy"
+    assert repr(entry).startswith("<Backend 'numpy' of squish-core")

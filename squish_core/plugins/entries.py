@@ -19,13 +19,21 @@ _BYTES = ("signature", "signatures", "skippable")
 """Fields of declarations that JSON has no form for."""
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, repr=False)
 class Entry:
     """A declaration and the distribution that brought it."""
 
     info: Info
     dist: str
     version: str = ""
+
+    @property
+    def id(self) -> str:
+        """Id of what is declared."""
+        return self.info.id
+
+    def __repr__(self) -> str:
+        return f"<{type(self.info).__name__.removesuffix('Info')} {self.id!r} of {self.dist} {self.version}>"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for JSON."""

@@ -177,10 +177,11 @@ class Registry:
         return entry is not None and entry.dist in self._outside and self.prefer.get(backend) != entry.dist
 
     def find(self, kind: str, /, **facts: Any) -> list[Entry]:
-        """Entries of "container", "codec", "backend" or "encoder" whose declaration has all these values, by id.
+        """Entries of "containers", "codecs", "backends" or "encoders" whose declaration has all these values, by id.
 
         All distributions that bring an id in conflict have theirs in the list.
         """
+        kind = kind.removesuffix("s")
         if kind not in self._tables:
             raise UsageError("no such kind of plugin", expected=", ".join(self._tables), found=repr(kind), code="kind")
         entries = self._claims.of(kind)
