@@ -78,7 +78,7 @@ def as_theirs(meta: dict[str, Typed]) -> list[list[Any]]:
 
 def type_of(tensor: squish.Tensor) -> str:
     """What GGML calls the tensor's type."""
-    return (tensor.dtype if tensor.codec == "dense" else tensor.codec.removeprefix("ggml.")).upper()
+    return (str(tensor.dtype) if tensor.codec == "dense" else tensor.codec.removeprefix("ggml.")).upper()
 
 
 @pytest.mark.parametrize("name", ["types.gguf", "blocks.gguf", "split-00001-of-00002.gguf"])
