@@ -61,9 +61,9 @@ class Environment:
 # All that goes with one torch: a torch for each would take a minute and a gigabyte. pip, because its find-links setting
 # may be all that offers a CPU build of it. gptqmodel and its helpers ask for a later torch than there is.
 _TORCH = Environment(
-    "torch==2.13.0 attrs numpy ml_dtypes safetensors==0.8.0 transformers==5.23.0 compressed-tensors==0.20.0 optimum==2.3.0 "
-    "accelerate==1.15.0 bitsandbytes==0.50.2 hqq==0.2.8.post1 nvidia-modelopt==0.47.0 torchao==0.18.0 zipnn==0.5.4 "
-    "setuptools wheel datasets device-smi dill logbar pillow protobuf pypcre requests threadpoolctl",
+    "torch==2.13.0 attrs numpy ml_dtypes safetensors==0.8.0 transformers==5.23.0 compressed-tensors==0.20.0 "
+    "optimum==2.3.0 accelerate==1.15.0 bitsandbytes==0.50.2 hqq==0.2.8.post1 nvidia-modelopt==0.47.0 torchao==0.18.0 "
+    "zipnn==0.5.4 setuptools wheel datasets device-smi dill logbar pillow protobuf pypcre requests threadpoolctl",
     python="3.11",
     installer="pip",
     bare="gptqmodel==7.7.0 tokenicer==0.0.14 defuser==0.0.28",
