@@ -94,8 +94,8 @@ class CpuBackend(Backend):
         assert codec is not None
         shown = spec or TensorSpec(name="", shape=(256, 256), dtype="f32")
         try:
-            held = codec.reordered(shown, encoding.codec.params)
-            layout = layout_of(held or encoding.codec, shown)
+            reordered = codec.reordered(shown, encoding.codec.params)
+            layout = layout_of(reordered or encoding.codec, shown)
             if self.activations == "int8":
                 layout.check_int8()
             if self.activations == "bf16" and not (self.repack or layout.in_panels):
@@ -105,7 +105,7 @@ class CpuBackend(Backend):
             return Refusal(backend=self.id, encoding=encoding, code="uncovered", why=error.message)
         cost = None
         if spec is not None:
-            own = layout.resident + sum(part.nbytes for part in encoding.parts.values() if part.filters or held)
+            own = layout.resident + sum(part.nbytes for part in encoding.parts.values() if part.filters or reordered)
             cost = Cost(stored=encoding.stored, resident=own + copied, moved=copied or encoding.stored)
         ops = ("dense", *{2: ("linear", "embed"), 3: ("experts",)}.get(len(shown.shape), ()))
         how = (
@@ -120,13 +120,13 @@ class CpuBackend(Backend):
 
     def load(self, chain: Chain, bound: BoundEncoding) -> Handle:
         spec, codec, parts, columns = bound.spec, bound.codec, bound.parts, None
-        held = codec.reordered(spec, bound.params)
-        if held is not None:
+        reordered = codec.reordered(spec, bound.params)
+        if reordered is not None:
             codec, parts, columns = codec.reorder(parts, spec, bound.params)
-        held = held or bound.encoding.codec
+        codec_spec = reordered or bound.encoding.codec
         stored = {role: _whole(role, parts[role], shape, spec)
-                  for role, (_, shape) in codec.parts(spec, held.params).items()}  # fmt: skip
-        layout = layout_of(held, spec)
+                  for role, (_, shape) in codec.parts(spec, codec_spec.params).items()}  # fmt: skip
+        layout = layout_of(codec_spec, spec)
         weights, arrays = weights_of(layout, stored)
         products, count = weights, threads(self.threads)
         if self.repack and not layout.in_panels:
