@@ -11,7 +11,7 @@ from attrs import evolve
 
 from squish_core.display.notebook import file_lines, page
 from squish_core.dtypes import to_numpy
-from squish_core.errors import FormatError, Problem
+from squish_core.errors import FormatError, Problem, Renamed
 from squish_core.formats.metadata import plain
 from squish_core.guard import guarded, uncollected
 from squish_core.io.buffer import Buffer
@@ -68,12 +68,15 @@ class File(Reader, Mapping[str, "Tensor"]):
             for name, child in self.index.children.items()
         }
 
-    def originals(self) -> File:
-        """The same file as it is without its caches: what conversions start from."""
+    def without_caches(self) -> File:
+        """The same file without its cache tiers: what conversions start from."""
         if not self.index.caches:
             return self
         tensors = {name: spec.without(self.index.caches) for name, spec in self.index.tensors.items()}
         return File(self.source, evolve(self.index, tensors=tensors, caches=()), self.registry, self.limits)
+
+    originals = Renamed("without_caches")
+    file = Renamed("source_for")
 
     def __getitem__(self, name: str) -> Tensor:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,8 +82,17 @@ class Sink:
             self.write(_ZEROS[:rest])
             rest -= min(rest, len(_ZEROS))
 
-    def copy(self, source: Source, offset: int, length: int) -> None:
-        """Append a byte range of a source; the kernel copies it where the file system can."""
+    def copy(self, source: Any, offset: int | None = None, length: int = 0) -> None:
+        """Append a byte range of a source; the kernel copies it where the file system can.
+
+        Deprecated: a stored array as the only argument.
+        """
+        if offset is None:
+            what = "Sink.copy(array) is now Sink.copy(*run) for each of array.runs()"
+            warnings.warn(what, DeprecationWarning, stacklevel=2)
+            for run in source.runs():
+                self.copy(*run)
+            return
         descriptor = source.descriptor()
         if descriptor is None or length <= _PIECE:
             for start in range(0, length, _PIECE):
