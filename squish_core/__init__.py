@@ -25,12 +25,16 @@ _NAMES = {
     "squish_core.conversion.convert": ("convert", "Conversion"),
     "squish_core.conversion.plan": ("Step",),
     "squish_core.analysis.verify": ("verify", "Report"),
+    "squish_core.analysis.benchmark": ("benchmark", "Benchmark", "Measurement"),
+    "squish_core.analysis.diagnosis": ("diagnose", "Diagnosis"),
     "squish_core.analysis.diff": ("diff", "Difference", "TensorDifference"),
     "squish_core.statistics": ("Statistics",),
     "squish_core.layers": ("iter_layers", "Layer"),
     "squish_core.plugins.registry": ("registry", "Registry"),
     "squish_core.backends.chain": ("Chain",),
     "squish_core.backends.base": ("Offer",),
+    "squish_core.backends.plan": ("FilePlan",),
+    "squish_core.summary": ("Summary",),
     "squish_core.model": ("Refusal", "Exactness"),
     "squish_core.io.buffer": ("Buffer",),
     "squish_core.limits": ("Limits",),
@@ -44,10 +48,13 @@ _RENAMED = {"stream": "iter_layers"}
 """Old name -> new name; the old one works in this version, with a DeprecationWarning."""
 
 if TYPE_CHECKING:
+    from squish_core.analysis.benchmark import Benchmark, Measurement, benchmark
+    from squish_core.analysis.diagnosis import Diagnosis, diagnose
     from squish_core.analysis.diff import Difference, TensorDifference, diff
     from squish_core.analysis.verify import Report, verify
     from squish_core.backends.base import Offer
     from squish_core.backends.chain import Chain
+    from squish_core.backends.plan import FilePlan
     from squish_core.conversion.convert import Conversion, convert
     from squish_core.conversion.plan import Step
     from squish_core.conversion.save import save
@@ -80,6 +87,7 @@ if TYPE_CHECKING:
     from squish_core.opening import open  # noqa: A004
     from squish_core.plugins.registry import Registry, registry
     from squish_core.statistics import Statistics
+    from squish_core.summary import Summary
     from squish_core.tensor import Tensor
     from squish_core.weight import Weight
 else:
