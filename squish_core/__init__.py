@@ -31,6 +31,7 @@ _NAMES = {
     "squish_core.statistics": ("Statistics",),
     "squish_core.layers": ("iter_layers", "Layer"),
     "squish_core.plugins.registry": ("registry", "Registry"),
+    "squish_core.plugins.requirements": ("Requirement",),
     "squish_core.backends.chain": ("Chain",),
     "squish_core.backends.base": ("Offer",),
     "squish_core.backends.plan": ("FilePlan",),
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     from squish_core.model import Exactness, Refusal
     from squish_core.opening import open  # noqa: A004
     from squish_core.plugins.registry import Registry, registry
+    from squish_core.plugins.requirements import Requirement
     from squish_core.statistics import Statistics
     from squish_core.summary import Summary
     from squish_core.tensor import Tensor

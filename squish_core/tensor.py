@@ -16,7 +16,7 @@ from squish_core.codecs.stored import StoredArray
 from squish_core.codes import UNCOVERED
 from squish_core.display.notebook import page, tensor_lines
 from squish_core.errors import ConflictError, MissingPluginError, SquishError, TensorError
-from squish_core.io.buffer import Buffer
+from squish_core.io.buffer import CPU_DEVICE, Buffer, copied_dlpack
 from squish_core.model import Encoding
 from squish_core.reader import TensorFacts
 from squish_core.weight import Weight
@@ -94,6 +94,25 @@ class Tensor(TensorFacts):
             if view is None:
                 raise ValueError(f"{self.name} must be decoded, so copy=False cannot be kept")  # NumPy's protocol
         return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU_DEVICE
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        """DLPack capsule of the values, in memory that the consumer may write; the file never changes.
+
+        Values that lie in the file as they are come as in `Buffer`; others are decoded, which `copy=False` forbids.
+        """
+        with self.guard("decoding"):
+            bound = self.bound
+            buffer = None if bound.view is None else bound.view.buffer()
+        if buffer is not None:
+            return buffer.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+        if copy is False:
+            raise BufferError(f"{self.name} must be decoded, so copy=False is not possible")
+        return copied_dlpack(self.numpy(copy=True), bound.dtype, max_version, dl_device)
 
     def parts(self, encoding: Encoding | None = None) -> dict[str, Buffer]:
         """The stored parts of an encoding (the first by default) and the extras, as zero-copy buffers."""

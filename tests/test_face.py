@@ -140,3 +140,37 @@ def test_a_benchmark_prints_what_the_command_prints() -> None:
     result = squish.benchmark(DATA / "sample.safetensors")
     assert str(result).splitlines() == fit_all(result.lines())
     assert result.to_dict()["rows"][0]["what"] == "open"
+
+
+@pytest.mark.parametrize("name", ["dense", "quantized", "bf16"])
+def test_dlpack_hands_out_values_that_may_be_written(tmp_path: Path, name: str) -> None:
+    values = np.arange(64, dtype="f4").reshape(2, 32)
+    path = tmp_path / "model.gguf"
+    squish.save(path, {name: values}, encode={"dense": None, "quantized": "q8_0", "bf16": "bf16"}[name])
+    stored = path.read_bytes()
+    with squish.open(path) as file:
+        tensor = file[name]
+        decoded = tensor.numpy()
+        array = torch_array(tensor)
+        assert np.array_equal(array, decoded.astype("f4"))
+        array[0, 0] = -1
+        assert np.array_equal(tensor.numpy(), decoded)
+        assert decoded[0, 0] == 0
+    assert path.read_bytes() == stored
+
+
+def torch_array(tensor: squish.Tensor) -> np.ndarray:
+    """The array that a consumer of DLPack gets; NumPy has no bf16, so its own copy stands in for it."""
+    if tensor.dtype == "bf16":
+        from squish_core.io.buffer import copy_of_dlpack
+
+        return copy_of_dlpack(tensor).astype("f4")
+    assert tensor.__dlpack_device__() == (1, 0)
+    return np.from_dlpack(tensor)  # type: ignore[arg-type]
+
+
+def test_dlpack_without_a_copy_is_refused_where_values_must_be_decoded(model: squish.File) -> None:
+    with pytest.raises(BufferError, match="must be decoded"):
+        model["a"].__dlpack__(copy=False)
+    with pytest.raises(BufferError, match="CPU"):
+        model["a"].__dlpack__(dl_device=(2, 0))
