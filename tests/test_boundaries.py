@@ -22,13 +22,14 @@ BACKENDS = ("ane", "cpu", "metal")
 VOCABULARY = (
     "text", "codes", "errors", "dtypes", "limits", "model", "guard", "statistics", "specs", "display", "concurrency",
 )  # fmt: skip
-INTERFACES = ("io", "codecs", "backends", "formats")
+INTERFACES = ("io", "codecs", "backends", "formats", "families")
 ARROWS = {
     "display": ("text", "errors"),
     "io": VOCABULARY,
     "codecs": (*VOCABULARY, "io"),
     "formats": (*VOCABULARY, "io", "codecs"),
     "backends": (*VOCABULARY, "io", "codecs", "formats"),
+    "families": (*VOCABULARY, "io", "codecs", "formats"),
     "plugins": (*VOCABULARY, *INTERFACES),
     "analysis": (*VOCABULARY, *INTERFACES, "plugins", "opening", "file", "tensor", "reader"),
     "conversion": (*VOCABULARY, *INTERFACES, "plugins", "opening", "file", "tensor", "reader", "analysis"),

@@ -26,6 +26,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "npydir": "squish-npydir", "ane": "squish-ane", "hf": "squish-hf",
     },
     "backend": {"cpu": "squish-cpu", "metal": "squish-metal", "ane": "squish-ane"},
+    "family": dict.fromkeys(("llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3"), "squish-models"),
 }  # fmt: skip
 
 DISTRIBUTIONS = frozenset({"squish-core", *(package for table in PACKAGES.values() for package in table.values())})
