@@ -19,7 +19,19 @@ PACKAGES = {"squish_core": ROOT} | {
 """Import package -> the folder of its distribution."""
 FORMATS = ("gguf", "hf", "mlx", "npydir", "safetensors", "squizd", "uqff", "ztensor")
 BACKENDS = ("ane", "cpu", "metal")
-VOCABULARY = ("text", "codes", "errors", "dtypes", "limits", "model", "guard", "statistics", "specs", "display")
+VOCABULARY = (
+    "text",
+    "codes",
+    "errors",
+    "dtypes",
+    "limits",
+    "model",
+    "guard",
+    "renamed",
+    "statistics",
+    "specs",
+    "display",
+)
 INTERFACES = ("io", "codecs", "backends", "formats")
 ARROWS = {
     "display": ("text", "errors"),

@@ -81,7 +81,7 @@ def encoded(
 
         def measure(values: np.ndarray, parts: dict[str, np.ndarray], start: tuple[int, ...]) -> None:
             with guard():
-                encoding.measure(distance, values, parts, None if saturation else start)
+                encoding.add_distance(distance, values, parts, None if saturation else start)
 
         with _Behind(measure) as measured:
             for region in stored_panels(target.shape, encoding.grain, 4):

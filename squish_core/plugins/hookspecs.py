@@ -54,8 +54,8 @@ class ContainerInfo:
 
 @frozen(kw_only=True)
 class CodecInfo:
-    """A codec. `kind` is "tensor", "bytes", "whole" (a model for another runtime, which nothing decodes) or
-    "policy" (it chooses among others). `lossless` says whether encoding keeps every value.
+    """A codec. `kind` is "tensor", "bytes" or "whole" (a model for another runtime, which nothing decodes).
+    `lossless` says whether encoding keeps every value.
 
     `signature` and `suffix`: how files that are compressed whole by a byte codec begin, and end in name. `skippable`:
     how frames begin that may precede the signature; a u32 (little endian) behind it counts the bytes that follow."""
@@ -91,7 +91,16 @@ class EncoderInfo:
     aliases: Mapping[str, str] = field(factory=dict)
 
 
-Info = ContainerInfo | CodecInfo | BackendInfo | EncoderInfo
+@frozen(kw_only=True)
+class AllocatorInfo:
+    """What chooses an encoding for each tensor; `convert --encode` takes its id as it takes a codec's."""
+
+    id: str
+    title: str
+    factory: str
+
+
+Info = ContainerInfo | CodecInfo | BackendInfo | EncoderInfo | AllocatorInfo
 
 
 class Hooks:
@@ -108,6 +117,10 @@ class Hooks:
     @hookspec
     def squish_encoders(self) -> Iterable[EncoderInfo]:  # type: ignore[empty-body]
         """Encoders that the plugin brings for codecs, its own or others'."""
+
+    @hookspec
+    def squish_allocators(self) -> Iterable[AllocatorInfo]:  # type: ignore[empty-body]
+        """Allocators that the plugin brings."""
 
     @hookspec
     def squish_backends(self) -> Iterable[BackendInfo]:  # type: ignore[empty-body]
