@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 _NAMES = {
     "squish_core.plugins.hookspecs": (
-        "SQUISH_API", "AllocatorInfo", "BackendInfo", "CodecInfo", "ContainerInfo", "EncoderInfo", "Signature",
-        "hookimpl",
+        "SQUISH_API", "AllocatorInfo", "BackendInfo", "CodecInfo", "ContainerInfo", "EncoderInfo", "FamilyInfo",
+        "Signature", "hookimpl",
     ),
     "squish_core.model": (
         "DENSE", "SAME_BYTES", "CodecSpec", "Encoding", "Exactness", "FileRef", "Filter", "Index", "LazyTensors",
@@ -176,6 +176,7 @@ if TYPE_CHECKING:
     from squish_core.plugins.hookspecs import CodecInfo as CodecInfo
     from squish_core.plugins.hookspecs import ContainerInfo as ContainerInfo
     from squish_core.plugins.hookspecs import EncoderInfo as EncoderInfo
+    from squish_core.plugins.hookspecs import FamilyInfo as FamilyInfo
     from squish_core.plugins.hookspecs import Signature as Signature
     from squish_core.plugins.hookspecs import hookimpl as hookimpl
     from squish_core.plugins.lazy import lazy_exports as lazy_exports

@@ -27,6 +27,7 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "allocator": {"mixed": "squish-codecs"},
     "backend": {"cpu": "squish-cpu", "metal": "squish-metal", "ane": "squish-ane"},
+    "family": dict.fromkeys(("llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3"), "squish-models"),
 }  # fmt: skip
 
 DISTRIBUTIONS = frozenset({"squish-core", *(package for table in PACKAGES.values() for package in table.values())})

@@ -100,7 +100,29 @@ class AllocatorInfo:
     factory: str
 
 
-Info = ContainerInfo | CodecInfo | BackendInfo | EncoderInfo | AllocatorInfo
+@frozen(kw_only=True)
+class FamilyInfo:
+    """A family of models: what each engine calls their tensors and settings.
+
+    `model_types` are its names in `config.json` (`model_type`), `architecture` is GGUF's `general.architecture`. Of two
+    families with one architecture, the one with `experts` has the models whose GGUF states experts.
+    """
+
+    id: str
+    title: str
+    factory: str
+    model_types: tuple[str, ...]
+    architecture: str
+    experts: bool = False
+
+
+Info = ContainerInfo | CodecInfo | BackendInfo | EncoderInfo | AllocatorInfo | FamilyInfo
+INFOS: dict[str, type[Any]] = {
+    "container": ContainerInfo, "codec": CodecInfo, "backend": BackendInfo, "encoder": EncoderInfo,
+    "allocator": AllocatorInfo, "family": FamilyInfo,
+}  # fmt: skip
+"""Kinds of plugin and how each is declared, by the hook `squish_<kind>s` (`PLURALS`: or its irregular plural)."""
+PLURALS = {"family": "families"}
 
 
 class Hooks:
@@ -125,6 +147,10 @@ class Hooks:
     @hookspec
     def squish_backends(self) -> Iterable[BackendInfo]:  # type: ignore[empty-body]
         """Backends that the plugin brings."""
+
+    @hookspec
+    def squish_families(self) -> Iterable[FamilyInfo]:  # type: ignore[empty-body]
+        """Families of models that the plugin brings."""
 
     @hookspec
     def squish_commands(self, app: Any) -> None:

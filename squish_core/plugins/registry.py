@@ -22,27 +22,14 @@ from squish_core.plugins.discovery import (
     installed_entry_points,
 )
 from squish_core.plugins.entries import VARIABLE, Broken, Entry, Loaded, Settings
-from squish_core.plugins.hookspecs import (
-    AllocatorInfo,
-    BackendInfo,
-    CodecInfo,
-    ContainerInfo,
-    EncoderInfo,
-    Hooks,
-    Info,
-)
+from squish_core.plugins.hookspecs import INFOS, PLURALS, Hooks, Info
 
 if TYPE_CHECKING:
     from squish_core.backends.base import Backend
     from squish_core.backends.chain import Chain
     from squish_core.codecs.base import Allocator, ByteCodec, Codec, Encoder
+    from squish_core.families.base import Family
     from squish_core.formats.base import Container
-
-INFOS: dict[str, type[Any]] = {
-    "container": ContainerInfo, "codec": CodecInfo, "backend": BackendInfo, "encoder": EncoderInfo,
-    "allocator": AllocatorInfo,
-}  # fmt: skip
-"""Kinds of plugin and how each is declared, by the hook `squish_<kind>s`."""
 
 
 class Registry:
@@ -146,6 +133,15 @@ class Registry:
         """Installed encoders by the id of their codec."""
         return self._tables["encoder"]
 
+    @property
+    def families(self) -> Mapping[str, Entry]:
+        """Installed families of models by id."""
+        return self._tables["family"]
+
+    def family(self, wanted: str) -> Family:
+        """Implementation of a family of models."""
+        return self._implementation("family", wanted)
+
     def byte_codec(self, wanted: str) -> ByteCodec:
         """Implementation of a byte codec (a filter)."""
         return self._implementation("codec", wanted)
@@ -184,11 +180,11 @@ class Registry:
         return entry is not None and entry.dist in self._outside and self.prefer.get(backend) != entry.dist
 
     def find(self, kind: str, /, **facts: Any) -> list[Entry]:
-        """Entries of "containers", "codecs", "backends", "encoders" or "allocators" with these values, by id.
+        """Entries of a kind ("containers", "codecs", ..., each key of `INFOS`) with these values, by id.
 
         All distributions that bring an id in conflict have theirs in the list.
         """
-        kind = kind.removesuffix("s")
+        kind = next((one for one, many in PLURALS.items() if many == kind), kind.removesuffix("s"))
         if kind not in self._tables:
             raise UsageError("no such kind of plugin", expected=", ".join(self._tables), found=repr(kind), code="kind")
         entries = self._claims.of(kind)
@@ -306,7 +302,7 @@ class Registry:
     def _declared(self, plugin: Any) -> Iterator[tuple[str, Info]]:
         # Each implementation is called alone, so that a result has its distribution and its failure a name.
         for kind, info_type in INFOS.items():
-            hook = getattr(self.manager.hook, f"squish_{kind}s")
+            hook = getattr(self.manager.hook, f"squish_{PLURALS.get(kind, f'{kind}s')}")
             for implementation in hook.get_hookimpls():
                 if implementation.plugin is plugin:
                     for info in cast(Iterable[Any], implementation.function()):

@@ -1,0 +1,1 @@
+"""Tokenizers of Hugging Face and of GGUF, each made from the other."""
