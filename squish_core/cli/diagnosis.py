@@ -106,7 +106,7 @@ def plugins(found: Registry) -> list[dict[str, Any]]:
 
 def failures(found: Registry, dist: str) -> Iterable[str]:
     """Why implementations of a distribution cannot be imported."""
-    for kind in ("container", "codec", "backend"):
+    for kind in ("container", "codec", "allocator", "backend"):
         for entry in found.find(kind):
             name = entry.info.id
             if entry.dist == dist:

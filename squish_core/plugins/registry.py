@@ -27,7 +27,7 @@ from squish_core.plugins.hookspecs import INFOS, PLURALS, Hooks, Info
 if TYPE_CHECKING:
     from squish_core.backends.base import Backend
     from squish_core.backends.chain import Chain
-    from squish_core.codecs.base import ByteCodec, Codec, Encoder, Policy
+    from squish_core.codecs.base import Allocator, ByteCodec, Codec, Encoder
     from squish_core.families.base import Family
     from squish_core.formats.base import Container
 
@@ -99,7 +99,7 @@ class Registry:
         if isinstance(wanted, str):
             return self._implementation("codec", wanted)
         codec: Codec = self._implementation("codec", wanted.id)
-        return codec if wanted.inner is None else codec.around(self.codec(wanted.inner), wanted.inner.params)
+        return codec if wanted.inner is None else codec.wrap(self.codec(wanted.inner), wanted.inner.params)
 
     def same_codec(self, one: CodecSpec | None, other: CodecSpec | None) -> bool:
         """Whether two specs say the same, if in other words (`Codec.canonical`)."""
@@ -146,9 +146,14 @@ class Registry:
         """Implementation of a byte codec (a filter)."""
         return self._implementation("codec", wanted)
 
-    def policy(self, wanted: str) -> Policy:
-        """Implementation of a policy."""
-        return self._implementation("codec", wanted)
+    @property
+    def allocators(self) -> Mapping[str, Entry]:
+        """Installed allocators by id."""
+        return self._tables["allocator"]
+
+    def allocator(self, allocator_id: str) -> Allocator:
+        """Implementation of an allocator; MissingPluginError with the package to install."""
+        return self._implementation("allocator", allocator_id)
 
     def backend(self, wanted: str) -> Backend:
         """Implementation of a backend."""
@@ -175,7 +180,7 @@ class Registry:
         return entry is not None and entry.dist in self._outside and self.prefer.get(backend) != entry.dist
 
     def find(self, kind: str, /, **facts: Any) -> list[Entry]:
-        """Entries of "containers", "codecs", "backends", "encoders" or "families" with these values, by id.
+        """Entries of a kind ("containers", "codecs", ..., each key of `INFOS`) with these values, by id.
 
         All distributions that bring an id in conflict have theirs in the list.
         """
