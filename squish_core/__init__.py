@@ -19,7 +19,7 @@ _NAMES = {
     "squish_core.opening": ("open",),
     "squish_core.file": ("File",),
     "squish_core.tensor": ("Tensor",),
-    "squish_core.weight": ("Weight",),
+    "squish_core.backends.weight": ("Weight",),
     "squish_core.dtypes": ("DType",),
     "squish_core.conversion.save": ("save",),
     "squish_core.conversion.convert": ("convert", "Conversion"),
@@ -35,7 +35,7 @@ _NAMES = {
     "squish_core.backends.chain": ("Chain",),
     "squish_core.backends.base": ("Offer",),
     "squish_core.backends.plan": ("FilePlan",),
-    "squish_core.summary": ("Summary",),
+    "squish_core.analysis.summary": ("Summary",),
     "squish_core.model": ("Refusal", "Exactness"),
     "squish_core.io.buffer": ("Buffer",),
     "squish_core.limits": ("Limits",),
@@ -52,10 +52,12 @@ if TYPE_CHECKING:
     from squish_core.analysis.benchmark import Benchmark, Measurement, benchmark
     from squish_core.analysis.diagnosis import Diagnosis, diagnose
     from squish_core.analysis.diff import Difference, TensorDifference, diff
+    from squish_core.analysis.summary import Summary
     from squish_core.analysis.verify import Report, verify
     from squish_core.backends.base import Offer
     from squish_core.backends.chain import Chain
     from squish_core.backends.plan import FilePlan
+    from squish_core.backends.weight import Weight
     from squish_core.conversion.convert import Conversion, convert
     from squish_core.conversion.plan import Step
     from squish_core.conversion.save import save
@@ -89,9 +91,7 @@ if TYPE_CHECKING:
     from squish_core.plugins.registry import Registry, registry
     from squish_core.plugins.requirements import Requirement
     from squish_core.statistics import Statistics
-    from squish_core.summary import Summary
     from squish_core.tensor import Tensor
-    from squish_core.weight import Weight
 else:
     from squish_core.plugins.lazy import lazy_exports
 

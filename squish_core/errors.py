@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from typing import Any
 
 from attrs import frozen
@@ -196,35 +195,3 @@ def _rebuild(
     error = kind(message, **fields)
     error.findings = findings
     return error
-
-
-class Renamed:
-    """The old name of an attribute of a class: it works in this version, with a DeprecationWarning.
-
-    Parameters
-    ----------
-    new
-        The attribute's name now.
-
-    Examples
-    --------
-    >>> class Shelf:
-    ...     books = ("a", "b")
-    ...     volumes = Renamed("books")
-    >>> with warnings.catch_warnings(record=True) as caught:
-    ...     warnings.simplefilter("always")
-    ...     print(Shelf().volumes, caught[0].message)
-    ('a', 'b') Shelf.volumes is now Shelf.books
-    """
-
-    def __init__(self, new: str) -> None:
-        self._new, self._owner, self._old = new, "", ""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._owner, self._old = owner.__name__, name
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None:
-            return self
-        warnings.warn(f"{self._owner}.{self._old} is now {self._owner}.{self._new}", DeprecationWarning, stacklevel=2)
-        return getattr(instance, self._new)

@@ -10,27 +10,31 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core.backends.plan import FilePlan
+from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
 from squish_core.dtypes import to_numpy
-from squish_core.errors import FormatError, Problem, Renamed, SquishError
+from squish_core.errors import FormatError, Problem, SquishError
 from squish_core.formats.metadata import plain
 from squish_core.guard import guarded, uncollected
 from squish_core.io.buffer import Buffer
 from squish_core.io.local import READERS
 from squish_core.model import LazyTensors, PlainRange, TensorSpec
 from squish_core.reader import Reader
-from squish_core.summary import Summary, summarize
+from squish_core.renamed import Renamed
 from squish_core.tensor import Tensor
 from squish_core.text import close_matches
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from squish_core.backends.chain import Chain, Policy
+    from squish_core.analysis.summary import Summary
+    from squish_core.backends.chain import Chain, OfferOrder
 
 
-class File(Reader, Mapping[str, "Tensor"]):
+class File(Reader, Mapping[str, "Tensor"], Renamed):
     """An open file: a mapping from tensor names to tensors, in file order. Safe to share between threads."""
+
+    renamed = {"file": "source_for", "originals": "without_caches"}  # noqa: RUF012
 
     @property
     def path(self) -> Path | None:
@@ -88,9 +92,11 @@ class File(Reader, Mapping[str, "Tensor"]):
         >>> summary.format, summary.tensors, [kind.stored_as for kind in summary.codecs]
         ('gguf', 3, ['ggml.q8_0', 'f32'])
         """
+        from squish_core.analysis.summary import summarize
+
         return summarize(self)
 
-    def plan(self, backend: str | None = None, *, policy: str | Policy = "spec", op: str | None = None) -> FilePlan:
+    def plan(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> FilePlan:
         """How the model would run here, and why; reads no tensor bytes.
 
         Parameters
@@ -123,9 +129,6 @@ class File(Reader, Mapping[str, "Tensor"]):
             return self
         tensors = {name: spec.without(self.index.caches) for name, spec in self.index.tensors.items()}
         return File(self.source, evolve(self.index, tensors=tensors, caches=()), self.registry, self.limits)
-
-    originals = Renamed("without_caches")
-    file = Renamed("source_for")
 
     def __getitem__(self, name: str) -> Tensor:
         try:
@@ -161,10 +164,8 @@ class File(Reader, Mapping[str, "Tensor"]):
                     arrays[name] = view(*place).copy()
         alone = [name for name, array in arrays.items() if array is None]
         if alone:
-            from concurrent.futures import ThreadPoolExecutor
-
             # Several tensors at once: while one waits for the disk, another is read or decoded.
-            with ThreadPoolExecutor(READERS) as readers:
+            with Pool(workers(READERS)) as readers:
                 arrays.update(zip(alone, readers.map(lambda name: self[name].numpy(copy=copy), alone)))
         return arrays
 
@@ -194,7 +195,11 @@ WRONG_ARGUMENT = ("policy", "op", "backend", "not-installed")
 
 
 def plan_tensors(
-    file: File, names: Iterable[str], backend: str | None = None, policy: str | Policy = "spec", op: str | None = None
+    file: File,
+    names: Iterable[str],
+    backend: str | None = None,
+    policy: str | OfferOrder = "spec",
+    op: str | None = None,
 ) -> FilePlan:
     """The plan of some tensors of a file, and of its encodings of the whole model."""
     whole: Chain | SquishError | None = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from squish_core import dtypes
 from squish_core.backends.base import load_weight
 from squish_core.backends.checks import check_out
+from squish_core.backends.weight import Weight
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import normalise
 from squish_core.codecs.stored import StoredArray
@@ -19,13 +20,12 @@ from squish_core.errors import ConflictError, MissingPluginError, SquishError, T
 from squish_core.io.buffer import CPU_DEVICE, Buffer, copied_dlpack
 from squish_core.model import Encoding
 from squish_core.reader import TensorFacts
-from squish_core.weight import Weight
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
-    from squish_core.backends.chain import Chain, Policy
+    from squish_core.backends.chain import Chain, OfferOrder
     from squish_core.statistics import Statistics
 
 
@@ -140,7 +140,7 @@ class Tensor(TensorFacts):
             raise ConflictError(why, tensor=self.name, code="conflict")
         raise MissingPluginError(why, code="not-installed", hint=f"Run `{install}`." if install else None)
 
-    def plan(self, backend: str | None = None, *, policy: str | Policy = "spec", op: str | None = None) -> Chain:
+    def plan(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Chain:
         """How this tensor would run here, and why; reads no tensor bytes.
 
         Parameters
@@ -168,7 +168,7 @@ class Tensor(TensorFacts):
 
     chain = plan
 
-    def load(self, backend: str | None = None, *, policy: str | Policy = "spec", op: str | None = None) -> Weight:
+    def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Weight:
         """The tensor ready to use on a backend, still compressed where the backend can.
 
         Falls back to the next backend if the chosen one rejects the data, unless `backend` was given.

@@ -97,7 +97,7 @@ class Runtime(api.Backend):
         if request.codec is not None:
             return api.Refusal(why="takes whole models alone", backend=self.id, encoding=request.encoding)
         return api.Offer(
-            backend=self.id, encoding=request.encoding, mode="delegate", ops=("linear",), layout="by its own runtime"
+            backend=self.id, encoding=request.encoding, mode="delegate", ops=("linear",), storage="by its own runtime"
         )
 
 

@@ -110,7 +110,11 @@ class OldBackend(api.Backend):
             ops = (request.use.op,)
         assert registry.missing(encoding) is None
         assert registry.codec(encoding.codec) is request.codec
-        return api.Offer(backend=self.id, encoding=encoding, mode="fold", ops=ops, layout="decoded")
+        with pytest.warns(DeprecationWarning, match="storage="):
+            offer = api.Offer(backend=self.id, encoding=encoding, mode="fold", ops=ops, layout="decoded")
+        with pytest.warns(DeprecationWarning, match=r"Offer\.storage"):
+            assert offer.layout == offer.storage == "decoded"
+        return offer
 
     def load(self, chain: api.Chain, parts: api.Parts, registry: api.Registry) -> object:  # type: ignore[override]
         array = np.empty(chain.spec.shape, "f4")
@@ -152,6 +156,23 @@ def test_the_old_record_of_an_operation_can_still_be_made() -> None:
     assert api.Use(op="embed").op == "embed"
 
 
+@pytest.mark.parametrize("name", sorted(api._RENAMED))
+def test_an_old_name_of_the_plugin_interface_works_with_a_warning(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"is now {api._RENAMED[name]}"):
+        assert getattr(api, name) is getattr(api, api._RENAMED[name])
+
+
+@pytest.mark.parametrize("base", [api.Codec, api.ByteCodec, api.Container])
+def test_an_old_name_of_a_method_works_with_a_warning(base: type[api.Codec]) -> None:
+    for old, new in base.renamed.items():
+        with pytest.warns(DeprecationWarning, match=f"Plugin.{old} is now {new}"):
+            plugin = type("Plugin", (base,), {old: lambda self: "overridden"})()
+        assert getattr(plugin, new)() == "overridden"
+        plugin = base()
+        with pytest.warns(DeprecationWarning, match=f"{base.__name__}.{old} is now {new}"):
+            assert getattr(plugin, old) == getattr(plugin, new)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_numpy_takes_a_dtype_for_what_it_is_or_fails(name: str) -> None:
     dtype = DType(name)
@@ -180,3 +201,23 @@ def test_numpy_takes_a_dtype_for_what_it_is_or_fails(name: str) -> None:
 def test_errors_are_the_builtin_ones_too(error: type[squish.SquishError], builtin: type[Exception]) -> None:
     assert issubclass(error, builtin)
     assert issubclass(error, squish.SquishError)
+
+
+@pytest.mark.parametrize("instance", [api.Sink(None, None, None), squish.Registry(entry_points=tuple)])
+def test_an_old_name_of_what_the_core_hands_out_works_with_a_warning(instance: api.Sink | api.Registry) -> None:
+    for old, new in instance.renamed.items():
+        with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
+            assert getattr(instance, old) == getattr(instance, new)
+
+
+def test_a_policy_among_the_codecs_is_an_allocator_with_a_warning() -> None:
+    class Plugin:
+        @staticmethod
+        @api.hookimpl
+        def squish_codecs() -> list[api.CodecInfo]:
+            return [api.CodecInfo(id="old.policy", title="Old", factory="old:Policy", kind="policy")]
+
+    with pytest.warns(DeprecationWarning, match="is now AllocatorInfo"):
+        registry = squish.Registry(extra=[Plugin()], entry_points=tuple)
+    assert "old.policy" in registry.allocators
+    assert "old.policy" not in registry.codecs

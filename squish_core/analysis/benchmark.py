@@ -178,7 +178,7 @@ def _repeated(panel: np.ndarray, name: str, spec: CodecSpec, codec: Codec, most:
 
     def declared(times: int) -> tuple[TensorSpec, Params, dict[str, tuple[str, tuple[int, ...]]]]:
         held = TensorSpec(name=name, shape=(times * len(panel), panel.shape[1]), dtype="f32")
-        params = codec.measure(lambda: repeat(panel, times), held, codec.params_for(held, spec.params))
+        params = codec.fit_params(lambda: repeat(panel, times), held, codec.params_for(held, spec.params))
         return held, params, dict(codec.parts(held, params))
 
     small = {role: nbytes(*part) for role, part in declared(1)[2].items()}

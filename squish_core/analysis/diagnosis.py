@@ -10,6 +10,7 @@ from typing import Any
 
 from attrs import asdict, frozen
 
+from squish_core import concurrency
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all, table
 from squish_core.errors import SquishError
@@ -30,9 +31,18 @@ class Machine:
     system: str
     processor: str
     byteorder: str
-    cores: int | None
+    cores: int
     memory: int | None
     free_memory: int | None
+
+
+@frozen(kw_only=True)
+class Threads:
+    """The threads that Squish uses at once, the value of SQUISH_THREADS, and why it cannot be read."""
+
+    workers: int | None
+    setting: str | None
+    problem: str | None
 
 
 @frozen(kw_only=True)
@@ -67,6 +77,7 @@ class Diagnosis:
 
     versions: Mapping[str, str | None]
     machine: Machine
+    threads: Threads
     settings: str | None
     conflict: str | None = None
     conflicts: tuple[str, ...] = ()
@@ -76,8 +87,9 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether every plugin works and no id is in conflict."""
-        return not (self.conflict or self.conflicts or any(not plugin.ok for plugin in self.plugins))
+        """Whether every plugin works, no id is in conflict and the settings can be read."""
+        faults = self.conflict or self.conflicts or self.threads.problem
+        return not faults and all(plugin.ok for plugin in self.plugins)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON.
@@ -103,6 +115,11 @@ class Diagnosis:
             memory = f"{format_bytes(this.memory)} ({format_bytes(this.free_memory)} free)"
         yield from ("", f"machine      {this.system}, {this.processor}, {this.byteorder}-endian")
         yield f"             {this.cores} cores, memory {memory}"
+        threads = self.threads
+        origin = (
+            f"{concurrency.VARIABLE}={threads.setting}" if threads.setting else "one per core; SQUISH_THREADS sets it"
+        )
+        yield f"threads      {threads.problem or f'{threads.workers} ({origin})'}"
         if self.settings:
             yield f"settings     {VARIABLE}={self.settings}"
         if self.conflict:
@@ -155,10 +172,13 @@ def diagnose(registry: Registry | None = None) -> Diagnosis:
     try:
         registry = registry or installed()
     except SquishError as error:
-        return Diagnosis(versions=_versions(), machine=_machine(), settings=settings, conflict=str(error))
+        return Diagnosis(
+            versions=_versions(), machine=_machine(), threads=_threads(), settings=settings, conflict=str(error)
+        )
     return Diagnosis(
-        versions=_versions(), machine=_machine(), settings=settings, conflicts=tuple(conflicts(registry)),
-        plugins=tuple(_plugins(registry)), backends=tuple(_backends(registry)), missing=missing_packages(registry),
+        versions=_versions(), machine=_machine(), threads=_threads(), settings=settings,
+        conflicts=tuple(conflicts(registry)), plugins=tuple(_plugins(registry)),
+        backends=tuple(_backends(registry)), missing=missing_packages(registry),
     )  # fmt: skip
 
 
@@ -178,7 +198,6 @@ def _versions() -> dict[str, str | None]:
 
 
 def _machine() -> Machine:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     total: int | None
     free: int | None
     try:
@@ -188,8 +207,16 @@ def _machine() -> Machine:
         total = free = None
     return Machine(
         system=f"{platform.system()} {platform.release()}", processor=platform.machine(), byteorder=sys.byteorder,
-        cores=cores, memory=total, free_memory=free,
+        cores=concurrency.cores(), memory=total, free_memory=free,
     )  # fmt: skip
+
+
+def _threads() -> Threads:
+    setting = os.environ.get(concurrency.VARIABLE)
+    try:
+        return Threads(workers=concurrency.workers(), setting=setting, problem=None)
+    except SquishError as error:
+        return Threads(workers=None, setting=setting, problem=str(error))
 
 
 def _plugins(registry: Registry) -> Iterator[PluginState]:
@@ -216,7 +243,7 @@ def _command_failures(registry: Registry) -> list[tuple[str, str]]:
 
 def _import_failures(registry: Registry, dist: str) -> Iterator[str]:
     """Why implementations of a distribution cannot be imported."""
-    for kind in ("container", "codec", "backend"):
+    for kind in ("container", "codec", "allocator", "backend"):
         for entry in registry.find(kind):
             if entry.dist == dist:
                 try:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
+from squish_core.concurrency import Pool, workers
 from squish_core.io.source import Source
 
 ROUNDS = 5
@@ -59,11 +58,11 @@ def filling(size: int) -> Callable[[], object]:
     """Filling memory, shared by all cores: NumPy lets go of the interpreter."""
     import numpy as np
 
-    cores = os.cpu_count() or 1
-    if size < SHARED or cores == 1:
+    threads = workers()
+    if size < SHARED or threads == 1:
         return partial(aligned_memory(size).fill, 0)
-    pool, pieces = ThreadPoolExecutor(cores), np.array_split(aligned_memory(size), cores)
-    return lambda: list(pool.map(lambda piece: piece.fill(0), pieces))
+    pool, pieces = Pool(threads), np.array_split(aligned_memory(size), threads)
+    return lambda: pool.map(lambda piece: piece.fill(0), pieces)
 
 
 def reading(size: int) -> Callable[[], object]:

@@ -83,18 +83,37 @@ class RequestRegistry:
         return self.request.codec
 
 
-@frozen(kw_only=True)
+@frozen(kw_only=True, init=False)
 class Offer:
     """A backend's way to run an encoding.
 
     `mode` is "stream" (fused: the weights stay packed), "fold" (dequantized) or "delegate" (another runtime takes the
-    whole model). `layout` says in words how the weights are held.
+    whole model). `storage` says in words how the weights are kept in memory.
     """
 
     backend: str
     encoding: Encoding
     mode: str
     ops: tuple[str, ...]
-    layout: str
+    storage: str
     cost: Cost | None = None
     exact: bool = True
+
+    def __init__(
+        self, *, backend: str, encoding: Encoding, mode: str, ops: tuple[str, ...], storage: str | None = None,
+        cost: Cost | None = None, exact: bool = True, layout: str | None = None,
+    ) -> None:  # fmt: skip
+        if layout is not None:
+            warnings.warn("Offer(layout=) is now Offer(storage=)", DeprecationWarning, stacklevel=2)
+            storage = layout
+        if storage is None:
+            raise TypeError("Offer() needs storage=, how the weights are kept in memory in words")
+        self.__attrs_init__(
+            backend=backend, encoding=encoding, mode=mode, ops=ops, storage=storage, cost=cost, exact=exact
+        )
+
+    @property
+    def layout(self) -> str:
+        """Deprecated: `storage`."""
+        warnings.warn("Offer.layout is now Offer.storage", DeprecationWarning, stacklevel=2)
+        return self.storage

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from squish_core.analysis.summary import link_of, linked, stored_as
 from squish_core.cli.metadata import one_value
 from squish_core.cli.options import Assets, FileName, Format, Json, Patterns
 from squish_core.cli.output import Answer
 from squish_core.cli.values import values
 from squish_core.display.tables import counted, table
 from squish_core.errors import UsageError
-from squish_core.summary import link_of, linked, stored_as
 
 if TYPE_CHECKING:
     from squish_core.file import File

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, cast
 
@@ -19,12 +20,7 @@ from squish_core.plugins.discovery import (
     installed_entry_points,
 )
 from squish_core.plugins.entries import VARIABLE, Broken, Entry, Loaded, Settings
-from squish_core.plugins.hookspecs import BackendInfo, CodecInfo, ContainerInfo, EncoderInfo, Hooks, Info
-
-INFOS: dict[str, type[Any]] = {
-    "container": ContainerInfo, "codec": CodecInfo, "backend": BackendInfo, "encoder": EncoderInfo,
-}  # fmt: skip
-"""Kinds of plugin and how each is declared, by the hook `squish_<kind>s`."""
+from squish_core.plugins.hookspecs import INFOS, PLURALS, AllocatorInfo, CodecInfo, Hooks, Info
 
 
 class Plugins:
@@ -152,10 +148,19 @@ class Plugins:
     def _declared(self, plugin: Any) -> Iterator[tuple[str, Info]]:
         # Each implementation is called alone, so that a result has its distribution and its failure a name.
         for kind, info_type in INFOS.items():
-            hook = getattr(self.manager.hook, f"squish_{kind}s")
+            hook = getattr(self.manager.hook, f"squish_{PLURALS.get(kind, f'{kind}s')}")
             for implementation in hook.get_hookimpls():
                 if implementation.plugin is plugin:
                     for info in cast(Iterable[Any], implementation.function()):
                         if not isinstance(info, info_type):
                             raise TypeError(f"{hook.name} must give {info_type.__name__}, not {type(info).__name__}")
-                        yield kind, info
+                        yield _allocator(info) if getattr(info, "kind", "") == "policy" else (kind, info)
+
+
+def _allocator(info: CodecInfo) -> tuple[str, AllocatorInfo]:
+    """What the declaration of a policy among the codecs means now."""
+    warnings.warn(
+        f'CodecInfo(id={info.id!r}, kind="policy") is now AllocatorInfo, of the hook squish_allocators',
+        DeprecationWarning, stacklevel=2,
+    )  # fmt: skip
+    return "allocator", AllocatorInfo(id=info.id, title=info.title, factory=info.factory)

@@ -9,7 +9,6 @@ from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import sliced
 from squish_core.dtypes import DType
 from squish_core.errors import UsageError
-from squish_core.reader import TensorFacts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
 class Weight:
     """A tensor loaded on a backend. `chain` says how it is held."""
 
-    def __init__(self, tensor: TensorFacts, chain: Chain, bound: BoundEncoding, backend: Backend, handle: Any) -> None:
-        self.tensor: Any = tensor  # a Tensor
-        self.chain = chain
+    def __init__(self, tensor: Any, chain: Chain, bound: BoundEncoding, backend: Backend, handle: Any) -> None:
+        self.tensor, self.chain = tensor, chain
         self._bound, self._backend, self._handle = bound, backend, handle
         self._backing = tensor.backing(bound.encoding)
 
