@@ -25,7 +25,7 @@ from squish_core.conversion.plan import Decision, Step, ineffective_rules, note_
 from squish_core.conversion.rename import parse_names
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.requantize import check_requantized
-from squish_core.conversion.rules import KEEP, Rule, check_patterns, expand, parse_rules
+from squish_core.conversion.rules import Encode, Rule, check_patterns, expand, parse_rules, required_patterns
 from squish_core.conversion.streams import copied, encoded, repacked, widened
 from squish_core.conversion.targets import format_for, packed_by
 from squish_core.errors import FormatError, SquishError, UsageError
@@ -51,7 +51,7 @@ def convert(
     src: Any,
     dst: Any,
     to: str | None = None,
-    encode: str | Iterable[str] | Mapping[str, str] | None = None,
+    encode: Encode | None = None,
     *,
     dry_run: bool = False,
     only: str | Iterable[str] | None = None,
@@ -94,7 +94,8 @@ def convert(
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
         with uncollected():
             naming = parse_names(rename, file)
-            plan = ConversionPlan(file, Path(dst), to, parse_rules(encode), chosen, naming, statistics, requantize)
+            rules = parse_rules(encode, file.without_caches().index.tensors)
+            plan = ConversionPlan(file, Path(dst), to, rules, chosen, naming, statistics, requantize)
             report = plan.report(dry_run)
         doomed = deletable(file, Path(dst), report.steps, report.dropped) if delete_source else ()
         report = evolve(report, deleted=tuple(map(str, doomed)))
@@ -128,8 +129,7 @@ class ConversionPlan:
         self.format, self.options = parse_format(to or format_for(content, self.known), self.known.writing_options)
         self.container = self._writable()
         self.rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.known)) for rule in rules)
-        asked = [rule.pattern for rule in self.rules if rule.pattern is not None and rule.spec != KEEP]
-        check_patterns((*only, *asked), self.file.index.tensors, self.file.name)
+        check_patterns((*only, *required_patterns(self.rules)), self.file.index.tensors, self.file.name)
         self.stats = Activations(stats) if stats is not None else None
         decision = Decision(self.file, self.container, self.options, self.rules, rename, self.stats)
         with computing(FormatError, "deciding", file=str(target)):
