@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -197,3 +198,17 @@ def test_a_function_that_gives_no_specification_is_an_error(tmp_path: Path, answ
         squish.save(tmp_path / "saved.gguf", {"a": np.ones((2, 32), "f4")}, encode=lambda tensor: answer)
     assert error.value.code == "encode"
     assert not (tmp_path / "saved.gguf").exists()
+
+
+def test_a_disk_that_may_be_too_small_for_a_size_that_is_not_known_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    target, options = tmp_path / "out.zt", "ztensor:encoding=zstd"
+    roomy = squish.convert({"zeros": np.zeros(1 << 16, "f4")}, target, options, dry_run=True)
+    assert (roomy.size, roomy.notes) == (None, ())
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=1000))
+    for dry_run in (True, False):
+        (note,) = squish.convert({"zeros": np.zeros(1 << 16, "f4")}, target, options, dry_run=dry_run).notes
+        assert "about 262,144 bytes before any compression, and 1,000 bytes are free" in note
+    assert target.stat().st_size < 1000

@@ -100,7 +100,7 @@ def convert(
         doomed = deletable(file, Path(dst), report.steps, report.dropped) if delete_source else ()
         report = evolve(report, deleted=tuple(map(str, doomed)))
         if dry_run:
-            return evolve(report, notes=(*report.notes, *space_notes(plan.target, report.size)))
+            return evolve(report, notes=(*report.notes, *space_notes(plan.target, report.size, plan.estimate)))
         done = plan.carry_out(report, doomed, progress)
         return evolve(done, seconds=time.perf_counter() - started)
 
@@ -194,10 +194,16 @@ class ConversionPlan:
             delete(self.file, doomed, self.target, self.format, steps)
         return evolve(report, steps=steps, size=size, notes=(*report.notes, *notes))
 
+    @property
+    def estimate(self) -> int:
+        """Bytes of the tensors as planned, without headers and before the file is compressed."""
+        return sum(step.size for step in self.steps)
+
     def write(self, progress: Progress | None, size: int | None) -> list[str]:
         """Write beside the target and rename; `size` is the predicted one, headers and all. Returns notes."""
         check_space(self.target, size)
-        total = size or sum(step.size for step in self.steps)
+        notes = space_notes(self.target, size, self.estimate)
+        total = size or self.estimate
         done, current = 0, ""
 
         def advance(count: int) -> None:
@@ -215,7 +221,7 @@ class ConversionPlan:
         # A full disk may show only when the file is closed, so that the guard is around that, too.
         with computing(FormatError, "writing", file=str(self.target)), self._atomic(advance) as sink:
             self.container.write(sink, tensors, self.file.index.meta, assets, self.options)
-        return sink.notes
+        return [*notes, *sink.notes]
 
     def _atomic(self, advance: Callable[[int], None]) -> AbstractContextManager[Sink]:
         mode = common_mode(_paths_of(self.file))

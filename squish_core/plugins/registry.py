@@ -31,7 +31,7 @@ class Registry(Plugins, Renamed):
     renamed = {"policy": "allocator"}  # noqa: RUF012
 
     def __repr__(self) -> str:
-        counts = (f"{kind}s={len(table)}" for kind, table in self._tables.items())
+        counts = (f"{PLURALS.get(kind, f'{kind}s')}={len(table)}" for kind, table in self._tables.items())
         return f"<Registry plugins={len(self.plugins)} {' '.join(counts)} broken={len(self.broken)}>"
 
     @property
