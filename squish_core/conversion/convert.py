@@ -66,18 +66,54 @@ def convert(
     limits: Limits | None = None,
     registry: Registry | None = None,
 ) -> Conversion:
-    """Write `src` (a path, bytes, a File or a mapping of arrays) to `dst` in another format; atomic, in panel memory.
+    """Write a model in another format, atomically and in the memory of a panel; codes are kept unless `encode` asks.
 
-    `to` is `ID[:key=value,...]` (default: from dst's suffix). `encode` holds `SPEC` or `PATTERN=SPEC` rules, the
-    last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
-    error. Caches are not read (`File.without_caches`): they are less exact than what they were made from. `only`: name
-    patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
-    `rename`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF, where the file states no other
-    architecture; all patterns are about the source's. `activations`: a file of activation statistics, for encodings
-    that weigh errors by them. `requantize` allows to quantize tensors whose values are quantized with loss already.
-    Digests of what is read are checked. `delete_source`: verify what was written and compare it with the source, then
-    delete the files that held its tensors. A file at `dst` is replaced, a folder refused. Raises SquishError; the old
-    `dst` stays on failure. `names` and `stats` are deprecated aliases of `rename` and `activations`.
+    Parameters
+    ----------
+    src
+        A path, bytes, an open `File` or a mapping of arrays. Its cache tiers are not read.
+    dst
+        Target; a file there is replaced, a folder refused. It stays as it is on failure.
+    to
+        `ID[:key=value,...]`, format and options of writing; taken from the suffix of `dst` by default.
+    encode
+        `SPEC` or `PATTERN=SPEC` rules, {pattern: SPEC}, or a function from a `TensorSpec` to SPEC or None. The last
+        match wins, `keep` leaves a tensor.
+    dry_run
+        Report what would happen; write nothing.
+    only
+        Name patterns of the tensors to write.
+    assets
+        As in `open`, for a `src` that is not open yet.
+    rename
+        "hf:ARCH" or "gguf:ARCH" writes the names of Hugging Face or GGUF; patterns are about the source's names.
+    activations
+        A file of activation statistics, for encodings that weigh errors by them (llama.cpp's imatrix).
+    requantize
+        Allow to quantize tensors whose values are quantized with loss already.
+    delete_source
+        Verify what was written, compare it with the source, then delete the files that held its tensors.
+    progress
+        Called with the tensor's name, the bytes done and the bytes in all.
+    names, stats
+        Deprecated names of `rename` and `activations`.
+    limits, registry
+        As in `open`.
+
+    Returns
+    -------
+    Conversion
+        What happened to each tensor with sizes in bytes, exactness and error, and all that was not carried over.
+
+    Raises
+    ------
+    SquishError
+        The source is damaged, the target cannot hold a tensor, or a rule matches nothing.
+
+    Examples
+    --------
+    >>> squish.convert("model.safetensors", "small.gguf", encode={"blk.*.ffn_up.*": "q8_0"}).steps[1].target
+    'ggml.q8_0'
     """
     started = time.perf_counter()
     rename = renamed("names", names, "rename", rename)

@@ -39,6 +39,8 @@ def save(
         Key -> text, number, bool or list of them.
     assets
         Files beside the weights (config, tokenizer): a folder, or {name: bytes}.
+    registry
+        The plugins to write with; those installed by default.
 
     Returns
     -------
