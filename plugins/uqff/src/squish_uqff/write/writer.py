@@ -34,7 +34,7 @@ from squish_core.api import (
 )
 
 from .. import tables
-from ..read.names import numbers_of
+from ..read.names import name_layers, numbers_of
 from ..read.report import make_report
 from ..read.shards import ASSETS, CONFIG, REPORT, RESIDUAL
 from .layers import Entry, Layer, Streams, blob_of, layers_of, plain, raw, tensors_of
@@ -155,7 +155,21 @@ def plan_legacy(
     numbered = {int(numbers[layer.key] or 0): layer for layer in layers}
     if len(numbered) < len(layers):
         raise FormatError("has two layers of one number", code="names", hint="Write 1.2.0, which stores names.")
+    _check_names(numbered, config)
     return _files([], [blob_of(layer, number) for number, layer in numbered.items()], rest, {}, options)
+
+
+def _check_names(layers: Mapping[int, Layer], config: Mapping[str, Any]) -> None:
+    """FormatError where a reader of the numbers and the config gives a layer another name."""
+    order, reason = name_layers({number: layer.spec.shape for number, layer in layers.items()}, config, None)
+    for number, layer in layers.items():
+        name = order[number].name if order else str(number)
+        if name != layer.key:
+            raise FormatError(
+                f"would be read under another name: {reason}" if reason else "would be read under another name",
+                tensor=layer.spec.name, expected=layer.key, found=name, code="names",
+                hint="0.1.3 stores no names: add the config.json of this model (--assets DIR), or write 1.2.0.",
+            )  # fmt: skip
 
 
 def _config(raw: bytes) -> dict[str, Any]:
