@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 _NAMES = {
     "squish_core.plugins.hookspecs": (
@@ -34,7 +32,7 @@ _NAMES = {
     ),
     "squish_core.codecs.dense": ("Dense",),
     "squish_core.backends.base": ("Backend",),
-    "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request"),
+    "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request", "Use"),
     "squish_core.codes": ("UNCOVERED",),
     "squish_core.concurrency": ("Pool", "map_in_order", "workers"),
     "squish_core.codecs.bound": ("BoundEncoding",),
@@ -64,8 +62,12 @@ _NAMES = {
     "squish_core.plugins.lazy": ("lazy_exports",),
     "squish_core": ("dtypes",),
 }  # fmt: skip
-_HOME = {name: module for module, names in _NAMES.items() for name in names}
-__all__ = sorted(_HOME)
+_RENAMED = {
+    "Layout": "WritePlan", "Outgoing": "OutgoingTensor", "Policy": "Allocator", "Refused": "Refusal",
+    "Short": "AliasResolver", "Values": "PanelReader", "delivered": "cast_output", "indices": "check_ids",
+    "matrix_of": "require_rank", "only": "single_value", "operand": "check_input", "routed": "check_expert_args",
+}  # fmt: skip
+"""Old name -> new name; the old one works in this version, with a DeprecationWarning."""
 
 if TYPE_CHECKING:
     from squish_core import dtypes as dtypes
@@ -81,6 +83,7 @@ if TYPE_CHECKING:
     from squish_core.backends.offers import Cost as Cost
     from squish_core.backends.offers import Offer as Offer
     from squish_core.backends.offers import Request as Request
+    from squish_core.backends.offers import Use as Use
     from squish_core.cli.output import Answer as Answer
     from squish_core.cli.progress import Progress as Progress
     from squish_core.codecs.base import AliasResolver as AliasResolver
@@ -190,30 +193,7 @@ if TYPE_CHECKING:
     from squish_core.plugins.registry import Registry as Registry
     from squish_core.statistics import Statistics as Statistics
 
+else:
+    from squish_core.plugins.lazy import lazy_exports
 
-_RENAMED = {
-    "Layout": "WritePlan", "Outgoing": "OutgoingTensor", "Policy": "Allocator", "Refused": "Refusal",
-    "Short": "AliasResolver", "Values": "PanelReader", "delivered": "cast_output", "indices": "check_ids",
-    "matrix_of": "require_rank", "only": "single_value", "operand": "check_input", "routed": "check_expert_args",
-}  # fmt: skip
-"""Old name -> new name; the old one works in this version, with a DeprecationWarning."""
-
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-def __getattr__(name: str) -> Any:
-    if name in _RENAMED:
-        warnings.warn(f"squish_core.api.{name} is now {_RENAMED[name]}", DeprecationWarning, stacklevel=2)
-        name = _RENAMED[name]
-    module = _HOME.get(name)
-    if module is None:
-        raise AttributeError(f"module 'squish_core.api' has no attribute {name!r}")
-    value = (
-        importlib.import_module("squish_core.dtypes")
-        if name == "dtypes"
-        else getattr(importlib.import_module(module), name)
-    )
-    globals()[name] = value
-    return value
+    __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES, _RENAMED)

@@ -71,7 +71,7 @@ def convert(
 
     `to` is `ID[:key=value,...]` (default: from dst's suffix). `encode` holds `SPEC` or `PATTERN=SPEC` rules, the
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
-    error. Caches are not read (`File.originals`): they are less exact than what they were made from. `only`: name
+    error. Caches are not read (`File.without_caches`): they are less exact than what they were made from. `only`: name
     patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
     `rename`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF, where the file states no other
     architecture; all patterns are about the source's. `activations`: a file of activation statistics, for encodings
@@ -124,7 +124,7 @@ class ConversionPlan:
         stats: File | None = None,
         requantize: bool = False,
     ) -> None:
-        self.file, self.target, self.known = file.originals(), target, file.registry
+        self.file, self.target, self.known = file.without_caches(), target, file.registry
         content, self.packing = packed_by(target, self.known)
         self.format, self.options = parse_format(to or format_for(content, self.known), self.known.writing_options)
         self.container = self._writable()
