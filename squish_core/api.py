@@ -52,7 +52,9 @@ _NAMES = {
     "squish_core.cli.progress": ("Progress",),
     "squish_core.file": ("File",),
     "squish_core.opening": ("open",),
-    "squish_core.formats.json": ("JSON_PIECE", "JsonMembers", "duplicate_key_error", "load_json", "merge_members"),
+    "squish_core.formats.json": (
+        "JSON_PIECE", "JsonMembers", "duplicate_key_error", "load_json", "merge_members", "without_keys",
+    ),
     "squish_core.formats.metadata": ("dump_meta", "load_meta"),
     "squish_core.io.digest": ("Digest", "check_digest"),
     "squish_core.formats.validate": ("check_extents", "check_name", "check_shape"),
@@ -140,6 +142,7 @@ if TYPE_CHECKING:
     from squish_core.formats.json import duplicate_key_error as duplicate_key_error
     from squish_core.formats.json import load_json as load_json
     from squish_core.formats.json import merge_members as merge_members
+    from squish_core.formats.json import without_keys as without_keys
     from squish_core.formats.kinds import kind_of as kind_of
     from squish_core.formats.metadata import dump_meta as dump_meta
     from squish_core.formats.metadata import load_meta as load_meta

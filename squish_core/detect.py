@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
 
 from squish_core.errors import AmbiguousFormatError, FormatError, Problem, SquishError, UnknownFormatError
+from squish_core.formats.json import has_keys
 from squish_core.guard import guarded
 from squish_core.io.source import HEAD, SNIFFED, TAIL, Source
 from squish_core.model import Index
@@ -167,22 +167,13 @@ def missing_refinements(index: Index, source: Source, registry: Registry) -> tup
     absent = {name: where for name, where in catalog.DECLARED.items() if name not in registry.containers}
     problems = []
     for name, (base, place, keys) in absent.items():
-        if index.format == base and follow(index.meta if place == "meta" else small_json(index, source, place), keys):
+        if index.format == base and has_keys(index.meta if place == "meta" else small_json(index, source, place), keys):
             message = f"{'.'.join(keys)} calls for {name}, which is not installed: tensors are given as stored"
             hint = f"Run `{catalog.absent('container', name).install}`."
             problems.append(
                 Problem(code="not-installed", severity="warning", where=place, message=f"{message}. {hint}")
             )
     return tuple(problems)
-
-
-def follow(value: Any, keys: Sequence[str]) -> bool:
-    """Whether mappings within mappings have these keys."""
-    for key in keys:
-        if not isinstance(value, Mapping) or key not in value:
-            return False
-        value = value[key]
-    return True
 
 
 def small_json(index: Index, source: Source, name: str) -> Any:

@@ -18,6 +18,7 @@ from squish_core.analysis.metrics import Distance
 from squish_core.analysis.verify import check_empty, check_part
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.arrays import in_memory
+from squish_core.conversion.assets import asset_bytes, carried_assets
 from squish_core.conversion.compatible import needs_activations
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.notes import source_notes
@@ -180,6 +181,7 @@ class ConversionPlan:
         self.specs = [step.spec for step in self.steps]
         if len({spec.name for spec in self.specs}) != len(self.specs):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
+        self.assets, self.undeclared = carried_assets(self.file, self.format)
         self.quality: dict[str, Distance] = {}
         self.clipped: dict[str, int] = {}
         self._checked: set[str] = set()
@@ -188,8 +190,10 @@ class ConversionPlan:
         """Sizes and losses as the target format predicts them."""
         index = self.file.index
         with computing(FormatError, f"planning the {self.format} file", file=str(self.target)):
-            layout = self.container.plan_file(self.specs, index.meta, index.assets, self.options)
-        dropped = [*layout.dropped, *(Dropped("child", name) for name in index.children)]
+            layout = self.container.plan_file(self.specs, index.meta, self.assets, self.options)
+        absent = {item.name for item in layout.dropped if item.kind == "asset"}
+        dropped = [*layout.dropped, *(item for item in self.undeclared if item.where not in absent)]
+        dropped += [Dropped("child", name) for name in index.children]
         dropped += [Dropped("encoding", str(encoding.codec), "of the whole model") for encoding in index.whole]
         names = [step.name for step in self.steps]
         dropped += [
@@ -252,7 +256,7 @@ class ConversionPlan:
             nonlocal current
             current = name
 
-        assets = {name: bytes(buffer.raw) for name, buffer in self.file.assets.items()}
+        assets = asset_bytes(self.file, self.assets)
         tensors = self.outgoing(start)
         # A full disk may show only when the file is closed, so that the guard is around that, too.
         with computing(FormatError, "writing", file=str(self.target)), self._atomic(advance) as sink:

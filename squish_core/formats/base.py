@@ -28,7 +28,7 @@ class Dropped:
     `name` is its key, role or file name; `where` is the tensor, part or file that it belongs to, if it belongs to one.
     """
 
-    kind: Literal["metadata", "asset", "attribute", "part", "digest", "child", "encoding"]
+    kind: Literal["metadata", "asset", "attribute", "part", "digest", "child", "encoding", "declaration"]
     name: str
     reason: str = ""
     where: str = ""

@@ -136,7 +136,8 @@ def _equal(expected: Any, found: Any) -> bool:
 def _wide(values: Any) -> Any:
     import numpy as np
 
-    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+    with np.errstate(all="ignore"):  # a signalling NaN becomes a quiet one
+        return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
 def _first_difference(expected: Any, found: Any, where: Any = None) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from squish_safetensors.api import QUANTIZATION_KEYS
+
 from squish_core.api import (
     CodecSpec,
     Encoding,
@@ -68,6 +70,7 @@ class Uqff(Refinement):
                 for number, file in enumerate(beside, len(stored.sources))
             },
             problems=(*index.problems, *problems),
+            declarations=dict.fromkeys((shards.CONFIG,) if shards.CONFIG in members else (), _QUANTIZATION),
             attrs={"uqff.shards": len(found)},
         )  # fmt: skip
 
@@ -84,7 +87,7 @@ class Uqff(Refinement):
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> WritePlan:
-        return writer.plan_file(specs, meta, {name: part.nbytes for name, part in assets.items()}, options)
+        return writer.plan_file(specs, meta, assets, options)
 
     def writes_folder(self, options: Options) -> bool:
         return True
@@ -100,6 +103,8 @@ class Uqff(Refinement):
         writer.write(sink, tensors, meta, assets, options)
 
 
+_QUANTIZATION = tuple((key,) for key in QUANTIZATION_KEYS)
+"""What a config may still state of the checkpoint that a model was made from; the layers of UQFF state their own."""
 _COMPANIONS = {
     shards.RESIDUAL: "norms, and whatever else is no quantised layer, are missing",
     shards.CONFIG: "the architecture is not known",
