@@ -22,13 +22,14 @@ from squish_core.conversion.assets import asset_bytes, carried_assets
 from squish_core.conversion.compatible import needs_activations
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.notes import source_notes
-from squish_core.conversion.plan import Decision, Step, ineffective_rules, note_origin
+from squish_core.conversion.plan import Decision, ineffective_rules, note_origin
 from squish_core.conversion.rename import parse_names
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.requantize import check_requantized
 from squish_core.conversion.rules import Encode, Rule, check_patterns, expand, parse_rules, required_patterns
+from squish_core.conversion.step import Step
 from squish_core.conversion.streams import copied, encoded, repacked, widened
-from squish_core.conversion.targets import format_for, packed_by
+from squish_core.conversion.targets import format_for, packed_by, paths_of, size_of
 from squish_core.errors import FormatError, SquishError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Container, Dropped
@@ -84,8 +85,6 @@ def convert(
         Report what would happen; write nothing.
     only
         Name patterns of the tensors to write.
-    assets
-        As in `open`, for a `src` that is not open yet.
     rename
         "hf:ARCH" or "gguf:ARCH" writes the names of Hugging Face or GGUF; patterns are about the source's names.
     activations
@@ -98,8 +97,8 @@ def convert(
         Called with the tensor's name, the bytes done and the bytes in all.
     names, stats
         Deprecated names of `rename` and `activations`.
-    limits, registry
-        As in `open`.
+    assets, limits, registry
+        As in `open`, for a `src` that is not open yet.
 
     Returns
     -------
@@ -229,7 +228,7 @@ class ConversionPlan:
             evolve(step, quality=self.quality.get(step.name), clipped=self.clipped.get(step.name, 0))
             for step in report.steps
         )
-        size = _size_of(self.target)
+        size = size_of(self.target)
         if doomed:
             delete(self.file, doomed, self.target, self.format, steps)
         return evolve(report, steps=steps, size=size, notes=(*report.notes, *notes))
@@ -264,7 +263,7 @@ class ConversionPlan:
         return [*notes, *sink.notes]
 
     def _atomic(self, advance: Callable[[int], None]) -> AbstractContextManager[Sink]:
-        mode = common_mode(_paths_of(self.file))
+        mode = common_mode(paths_of(self.file))
         if self.container.writes_folder(self.options):
             return atomic_folder(self.target, advance, mode)
         return atomic_file(self.target, advance, self.known.byte_codec(self.packing) if self.packing else None, mode)
@@ -349,17 +348,3 @@ def renamed(old: str, old_value: Any, new: str, value: Any) -> Any:
         raise SquishError(f"{old}= and {new}= are the same argument", code="usage", hint=f"Use {new}= alone.")
     warnings.warn(f"{old}= is now {new}=", DeprecationWarning, stacklevel=3)
     return old_value
-
-
-def _size_of(target: Path) -> int:
-    files = target.rglob("*") if target.is_dir() else [target]
-    return sum(path.stat().st_size for path in files if path.is_file())
-
-
-def _paths_of(file: File) -> list[Path]:
-    """The files and the folder that a model lies in; none for bytes in memory."""
-    place, source = file.path, file.source
-    if place is None or source.packed:
-        return [place] if place else []
-    folder = place if source.is_dir else place.parent
-    return [place, *(folder / ref.name for ref in file.index.files)]

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import evolve
 
 from squish_core import dtypes
-from squish_core.analysis.metrics import Distance
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.compatible import needs_activations, same, wider, with_hints, without_hints
-from squish_core.conversion.overflow import REFUSE
 from squish_core.conversion.panel_encoder import complete_params, values_of
 from squish_core.conversion.rules import KEEP, Rule, expand, kind_of, rule_for
+from squish_core.conversion.step import RuleEffect, Step
 from squish_core.conversion.streams import check_copied, repack_exactness
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
 from squish_core.file import File
@@ -25,78 +23,6 @@ from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness,
 _KEPT = "kept: "
 _OF_THE_RULE = ("params", "encode")
 """Codes of errors that are wrong for every tensor, whichever one a rule was tried on."""
-
-
-@frozen(kw_only=True)
-class Step:
-    """What happens to one tensor: `action` is "copy" (bytes), "widen" (integers of a part, to a wider type; or
-    numbers, to another byte order), "repack" (codes), "encode" (through floats).
-
-    `codec`: the target's, with what it was told for encoding alone (`Codec.for_encoding`), which `spec` does not show.
-    `stack`, `row`: of a tensor that the target stacks with others, the stacked tensor and which of its rows it is.
-    `quality`: of an encoding with loss, how far the written values are from the source's; measured while writing.
-    `overflow`: "refuse" values that do not stay finite, or "saturate"; then `clipped` counts them.
-    """
-
-    name: str
-    action: str
-    source: str
-    target: str
-    stored: int
-    size: int
-    exactness: Exactness
-    note: str = ""
-    quality: Distance | None = field(default=None, eq=False)
-    overflow: str = REFUSE
-    clipped: int = field(default=0, eq=False)
-    spec: TensorSpec = field(repr=False)
-    codec: CodecSpec = field(repr=False)
-    origin: Encoding = field(repr=False)
-    stack: str = ""
-    row: int | None = None
-
-    @property
-    def written(self) -> str:
-        """The name of the target's tensor that holds it."""
-        return self.stack or self.spec.name
-
-    @property
-    def bits(self) -> float:
-        """Bits per weight of all parts, scales included."""
-        return 8 * self.size / max(self.spec.elements, 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON.
-
-        Returns
-        -------
-        dict
-            What happens to the tensor, with sizes in bytes and its exactness.
-
-        Examples
-        --------
-        >>> report = squish.convert("model.safetensors", "f16.safetensors", encode="f16", dry_run=True)
-        >>> report.steps[0].to_dict()["action"]
-        'encode'
-        """
-        keys = (
-            "name", "written", "row", "action", "source", "target", "stored", "size", "bits", "note", "overflow",
-            "clipped",
-        )  # fmt: skip
-        quality = self.quality.to_dict() if self.quality else None
-        return {**{key: getattr(self, key) for key in keys}, "exactness": str(self.exactness), "quality": quality}
-
-
-@frozen(kw_only=True)
-class RuleEffect:
-    """What a rule of `encode=` left unchanged: of how many tensors and stored bytes, and the most common reason."""
-
-    rule: str
-    kept: int
-    tensors: int
-    kept_size: int
-    size: int
-    reason: str
 
 
 class Decision:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from squish_core.conversion.plan import Step
+from squish_core.conversion.step import Step
 from squish_core.display.tables import counted
 from squish_core.errors import UsageError
 from squish_core.model import CodecSpec
