@@ -46,6 +46,8 @@ _NAMES = {
     "squish_core.statistics": ("Statistics",),
     "squish_core.formats.outgoing": ("OutgoingTensor", "Stream"),
     "squish_core.io.sink": ("Sink",),
+    "squish_core.backends.whole": ("WholeHandle",),
+    "squish_core.io.cache": ("cached_folder",),
     "squish_core.io.atomic": ("LockedFile", "appended_file", "atomic_file", "atomic_folder", "locked_file"),
     "squish_core.conversion.convert": ("Conversion", "convert", "outgoing"),
     "squish_core.cli.output": ("Answer",),
@@ -84,6 +86,7 @@ if TYPE_CHECKING:
     from squish_core.backends.offers import Offer as Offer
     from squish_core.backends.offers import Request as Request
     from squish_core.backends.offers import Use as Use
+    from squish_core.backends.whole import WholeHandle as WholeHandle
     from squish_core.cli.output import Answer as Answer
     from squish_core.cli.progress import Progress as Progress
     from squish_core.codecs.base import AliasResolver as AliasResolver
@@ -156,6 +159,7 @@ if TYPE_CHECKING:
     from squish_core.io.atomic import atomic_file as atomic_file
     from squish_core.io.atomic import atomic_folder as atomic_folder
     from squish_core.io.atomic import locked_file as locked_file
+    from squish_core.io.cache import cached_folder as cached_folder
     from squish_core.io.digest import Digest as Digest
     from squish_core.io.digest import check_digest as check_digest
     from squish_core.io.local import open_source as open_source

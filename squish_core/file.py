@@ -13,7 +13,7 @@ from squish_core.backends.plan import FilePlan
 from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
 from squish_core.dtypes import to_numpy
-from squish_core.errors import FormatError, Problem, SquishError
+from squish_core.errors import FormatError, Problem, SquishError, TensorError
 from squish_core.formats.metadata import plain
 from squish_core.guard import guarded, uncollected
 from squish_core.io.buffer import Buffer
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from squish_core.analysis.summary import Summary
     from squish_core.backends.chain import Chain, OfferOrder
+    from squish_core.backends.whole import WholeModel
 
 
 class File(Reader, Mapping[str, "Tensor"], Renamed):
@@ -122,6 +123,58 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         {'numpy': 3}
         """
         return plan_tensors(self, self, backend, policy, op)
+
+    def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec") -> WholeModel:
+        """Load the model as a whole on a backend that runs it by itself (a Core ML package in a SQUIZD file).
+
+        Parameters
+        ----------
+        backend, policy
+            As in `plan`.
+
+        Returns
+        -------
+        WholeModel
+            `inputs`, `outputs`, `predict({name: array})`, `chain` and `close()`.
+
+        Raises
+        ------
+        TensorError
+            `no-whole` where the file holds tensors alone; `no-chain`, with every refusal, where nothing here takes the
+            whole.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf").load()
+        Traceback (most recent call last):
+            ...
+        squish_core.errors.TensorError: model.gguf: holds no encoding of the whole model...
+        """
+        from squish_core.backends.resolve import resolve
+        from squish_core.backends.whole import WholeModel
+
+        hint = "Load its tensors: file[name].load()."
+        if not self.index.whole:
+            raise TensorError("holds no encoding of the whole model", file=self.name, code="no-whole", hint=hint)
+        with self.guard(SquishError, "loading the whole model"):
+            chain = resolve(self.registry, self.name, self.format, self.index.whole, backend=backend, policy=policy)
+            chosen = self.registry.backend(chain.chosen.backend)
+            if chain.options:
+                chosen = chosen.configured(chain.options)
+            return WholeModel(self.name, chain, chosen.load_whole(chain, self))
+
+    def draft(self) -> File:
+        """The draft head that the file holds (EAGLE-3), as a file of its own.
+
+        Raises
+        ------
+        KeyError
+            There is none.
+        """
+        drafts = [name for name, child in self.index.children.items() if child.kind == "draft"]
+        if not drafts:
+            raise KeyError(f"{self.name} holds no draft head")
+        return self.children[drafts[0]]
 
     def without_caches(self) -> File:
         """The same file without its cache tiers: what conversions start from."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from squish_core.backends.chain import Chain
+    from squish_core.backends.whole import WholeHandle
     from squish_core.statistics import Statistics
 
 
@@ -47,6 +48,10 @@ class Backend:
         these data do not suit this backend; the next one in the chain is tried then.
         """
         raise self.lacks("load")
+
+    def load_whole(self, chain: Chain, file: Any) -> WholeHandle:
+        """The model of an open file, ready to run: the chain's encoding is one of `file.index.whole`."""
+        raise self.lacks("load_whole")
 
     def dense(
         self, handle: Any, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None

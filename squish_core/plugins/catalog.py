@@ -34,7 +34,7 @@ DISTRIBUTIONS = frozenset({"squish-core", *(package for table in PACKAGES.values
 """The distributions of this repository."""
 
 # command -> package of this repository that brings it
-COMMANDS = {"cache": "squish-npydir", "edit": "squish-ztensor"}
+COMMANDS = {"cache build": "squish-npydir", "edit": "squish-ztensor"}
 
 # head bytes -> format id, for formats whose plugin may be absent
 SIGNATURES: tuple[tuple[int, bytes, str], ...] = (

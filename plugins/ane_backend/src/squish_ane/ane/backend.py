@@ -6,7 +6,18 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from squish_core.api import Availability, Backend, Cost, Offer, Refusal, Request, SquishError
+from squish_core.api import (
+    Availability,
+    Backend,
+    Chain,
+    Cost,
+    File,
+    Offer,
+    Refusal,
+    Request,
+    SquishError,
+    WholeHandle,
+)
 
 from ..coreml.archive import WHOLE
 
@@ -47,3 +58,8 @@ class Ane(Backend):
         cost = Cost(stored=encoding.stored, resident=encoding.stored, moved=encoding.stored)
         storage = "the file's own package, run by Core ML"
         return Offer(backend=self.id, encoding=encoding, mode="delegate", ops=("linear",), storage=storage, cost=cost)
+
+    def load_whole(self, chain: Chain, file: File) -> WholeHandle:
+        from .runtime import Model
+
+        return Model(file)
