@@ -177,7 +177,19 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         return self.children[drafts[0]]
 
     def without_caches(self) -> File:
-        """The same file without its cache tiers: what conversions start from."""
+        """The same file without its cache tiers: what conversions start from.
+
+        Returns
+        -------
+        File
+            This file if it has none.
+
+        Examples
+        --------
+        >>> file = squish.open("model.gguf")
+        >>> file.without_caches() is file
+        True
+        """
         if not self.index.caches:
             return self
         tensors = {name: spec.without(self.index.caches) for name, spec in self.index.tensors.items()}
@@ -203,9 +215,24 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
     __eq__, __hash__ = object.__eq__, object.__hash__
 
     def numpy(self, *, copy: bool = False) -> dict[str, np.ndarray]:
-        """Every tensor as an array: read-only views of the file where values lie there as they are, else decoded.
+        """Every tensor as an array, in file order.
 
-        `copy=True` gives writable arrays that do not touch the file again.
+        Parameters
+        ----------
+        copy
+            True gives writable arrays that do not touch the file again; else arrays are read-only, and views of the file
+            where values lie there as they are.
+
+        Returns
+        -------
+        dict of numpy.ndarray
+            Name -> array; quantized tensors as float32.
+
+        Examples
+        --------
+        >>> arrays = squish.open("model.gguf").numpy()
+        >>> arrays["blk.0.ffn_up.weight"].shape, arrays["blk.0.ffn_up.weight"].dtype.name
+        ((64, 32), 'float32')
         """
         tensors, view = self.index.tensors, Views(self).view
         arrays: dict[str, Any] = dict.fromkeys(tensors)
@@ -223,11 +250,36 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         return arrays
 
     def get_tensor(self, name: str) -> np.ndarray:
-        """Decoded array of one tensor (safetensors' habit)."""
+        """The decoded array of one tensor, as safetensors names it.
+
+        Parameters
+        ----------
+        name
+            Name of the tensor.
+
+        Returns
+        -------
+        numpy.ndarray
+            `file[name].numpy()`.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf").get_tensor("blk.0.ffn_norm.weight").sum()
+        np.float32(32.0)
+        """
         return self[name].numpy()
 
     def close(self) -> None:
-        """Stop new reads; arrays handed out before stay valid."""
+        """Stop new reads; arrays and weights handed out before stay valid.
+
+        Examples
+        --------
+        >>> file = squish.open("model.gguf")
+        >>> norm = file["blk.0.ffn_norm.weight"].numpy()
+        >>> file.close()
+        >>> norm.shape
+        (32,)
+        """
         self.source.close()
 
     def __enter__(self) -> File:

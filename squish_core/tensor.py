@@ -35,9 +35,34 @@ class Tensor(TensorFacts):
     def numpy(
         self, *, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None, copy: bool | None = None
     ) -> np.ndarray:
-        """The values, read-only unless `copy=True`: dense tensors as stored (a view of the file if possible), else f32.
+        """The values, read-only unless `copy=True`.
 
-        `dtype` (a name, or NumPy's) converts; `out` is filled and returned.
+        Dense tensors come as stored (a view of the file if possible), others as float32.
+
+        Parameters
+        ----------
+        dtype
+            Convert to this dtype, a name or NumPy's.
+        out
+            C-contiguous array of this shape to fill.
+        copy
+            True gives a writable array of its own memory.
+
+        Returns
+        -------
+        numpy.ndarray
+            Of the tensor's shape; `out` if it was given.
+
+        Raises
+        ------
+        SquishError
+            The tensor cannot be decoded here, or `out` does not fit.
+
+        Examples
+        --------
+        >>> tensor = squish.open("model.gguf")["blk.0.ffn_up.weight"]
+        >>> tensor.numpy(dtype="f16").dtype.name, tensor[:2].shape
+        ('float16', (2, 32))
         """
         import numpy as np
 
@@ -115,7 +140,23 @@ class Tensor(TensorFacts):
         return copied_dlpack(self.numpy(copy=True), bound.dtype, max_version, dl_device)
 
     def parts(self, encoding: Encoding | None = None) -> dict[str, Buffer]:
-        """The stored parts of an encoding (the first by default) and the extras, as zero-copy buffers."""
+        """The stored parts of an encoding and the extras, as zero-copy buffers.
+
+        Parameters
+        ----------
+        encoding
+            One of `spec.encodings`; the first by default.
+
+        Returns
+        -------
+        dict of Buffer
+            Role -> buffer.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].parts()
+        {'data': Buffer(dtype='u8', shape=(64, 34), nbytes=2176)}
+        """
         chosen = encoding or (self.spec.encodings[0] if self.spec.encodings else None)
         found = {**(chosen.parts if chosen else {}), **self.spec.extras}
         buffers = {}
@@ -148,15 +189,26 @@ class Tensor(TensorFacts):
         backend
             Backend id, with options for some (`"ane:device=M1"`); any by default.
         policy
-            Order of the offers: "spec", "smallest", "exact", or a function from an offer to a sort key.
+            Order of the offers: "spec" (the format's order), "smallest" (least memory), "exact", or a function from an
+            offer to a sort key.
         op
             "linear", "embed", "experts" or "dense"; by default "linear" for matrices, "experts" for stacks of
             matrices, "dense" for the rest.
+
+        Returns
+        -------
+        Chain
+            The chosen way, the others and the refusals; `print(chain)` explains it.
 
         Raises
         ------
         SquishError
             Nothing installed can run it; the message holds each reason.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].plan("numpy").chosen.mode
+        'fold'
         """
         from squish_core.backends.resolve import resolve
 
@@ -172,6 +224,26 @@ class Tensor(TensorFacts):
         """The tensor ready to use on a backend, still compressed where the backend can.
 
         Falls back to the next backend if the chosen one rejects the data, unless `backend` was given.
+
+        Parameters
+        ----------
+        backend, policy, op
+            As in `plan`.
+
+        Returns
+        -------
+        Weight
+            With `linear`, `embed`, `experts`, `dense` and `@`, as far as its backend has them.
+
+        Raises
+        ------
+        SquishError
+            Nothing installed can run it, or the data are damaged.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].load().linear(np.ones((1, 32), "f4")).shape
+        (1, 64)
         """
         chain = self.plan(backend, policy=policy, op=op)
         with self.guard("loading"):
@@ -202,7 +274,18 @@ class Tensor(TensorFacts):
         return Weight(self, chain, bound, implementation, load_weight(implementation, chain, bound, self.file.registry))
 
     def statistics(self) -> Statistics:
-        """Extremes, zeros, NaNs and a histogram of magnitudes, in one pass on the first exact backend."""
+        """Extremes, zeros, NaNs and a histogram of magnitudes, in one pass on the first exact backend.
+
+        Returns
+        -------
+        Statistics
+            Of the decoded values; extremes are of the finite ones.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_norm.weight"].statistics().greatest
+        1.0
+        """
         return self.load(policy="exact", op="dense").statistics()
 
     def __repr__(self) -> str:

@@ -67,7 +67,18 @@ class Report:
         return all(problem.severity == "note" for problem in self.problems)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Plain data for JSON.
+
+        Returns
+        -------
+        dict
+            `ok` and the fields by name.
+
+        Examples
+        --------
+        >>> squish.verify("model.gguf").to_dict()["ok"]
+        True
+        """
         return {"ok": self.ok, **to_json(self)}
 
 
@@ -80,8 +91,34 @@ def verify(
     registry: Registry | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Check a file and list every finding; never raises for what the file holds. Reads into memory, never through a
-    mapping: a file that is cut meanwhile is a finding, too."""
+    """Check a file and list every finding; never raises for what the file holds.
+
+    Reads into memory, never through a mapping, so that a file that is cut meanwhile is a finding, too.
+
+    Parameters
+    ----------
+    target
+        A path, bytes or an open `File`.
+    deep
+        Check every digest and decode every tensor, too.
+    format
+        Read the file as this container, as in `open`.
+    limits, registry
+        As in `open`.
+    progress
+        Called with the tensor's name, the bytes done and the bytes in all.
+
+    Returns
+    -------
+    Report
+        `ok` without an error, `clean` without a warning; `problems` in the order of the file.
+
+    Examples
+    --------
+    >>> report = squish.verify("model.gguf", deep=True)
+    >>> report.ok, report.decoded
+    (True, 3)
+    """
     try:
         if isinstance(target, File):
             file = File(target.source.unmapped(), target.index, target.registry, target.limits)

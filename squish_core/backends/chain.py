@@ -85,7 +85,19 @@ class Chain:
         return evolve(self, chosen=first, others=tuple(rest), refused=(*self.refused, refused), because=because)
 
     def explain(self) -> str:
-        """The decision for people, a line for each statement; `print(chain)` wraps them to the terminal."""
+        """The decision for people, a line for each statement; `print(chain)` wraps them to the terminal.
+
+        Returns
+        -------
+        str
+            Lines that are not wrapped.
+
+        Examples
+        --------
+        >>> chain = squish.open("model.gguf")["blk.0.ffn_up.weight"].plan("numpy")
+        >>> print(chain.explain().splitlines()[1])
+          chosen   gguf -> ggml.q8_0 -> numpy
+        """
         answers: list[Offer | Refusal] = [self.chosen, *self.others, *self.refused]
         codecs = _brief(item.encoding.codec for item in answers if item.encoding)
         lines = [self.target, f"  chosen   {self._path(self.chosen, codecs)}", f"           {_terms(self.chosen)}"]
@@ -100,7 +112,18 @@ class Chain:
         return "\n".join(map(escape, lines))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Plain data for JSON.
+
+        Returns
+        -------
+        dict
+            `chosen`, `because`, `others` and `refused`; costs in bytes.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["token_embd.weight"].plan("numpy").to_dict()["chosen"]["cost"]["stored"]
+        1024
+        """
 
         def offer(item: Offer) -> dict[str, Any]:
             return {

@@ -26,7 +26,7 @@ from squish_core.conversion.plan import Decision, Step, ineffective_rules, note_
 from squish_core.conversion.rename import parse_names
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.requantize import check_requantized
-from squish_core.conversion.rules import KEEP, Rule, check_patterns, expand, parse_rules
+from squish_core.conversion.rules import Encode, Rule, check_patterns, expand, parse_rules, required_patterns
 from squish_core.conversion.streams import copied, encoded, repacked, widened
 from squish_core.conversion.targets import format_for, packed_by
 from squish_core.errors import FormatError, SquishError, UsageError
@@ -52,7 +52,7 @@ def convert(
     src: Any,
     dst: Any,
     to: str | None = None,
-    encode: str | Iterable[str] | Mapping[str, str] | None = None,
+    encode: Encode | None = None,
     *,
     dry_run: bool = False,
     only: str | Iterable[str] | None = None,
@@ -67,18 +67,54 @@ def convert(
     limits: Limits | None = None,
     registry: Registry | None = None,
 ) -> Conversion:
-    """Write `src` (a path, bytes, a File or a mapping of arrays) to `dst` in another format; atomic, in panel memory.
+    """Write a model in another format, atomically and in the memory of a panel; codes are kept unless `encode` asks.
 
-    `to` is `ID[:key=value,...]` (default: from dst's suffix). `encode` holds `SPEC` or `PATTERN=SPEC` rules, the
-    last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
-    error. Caches are not read (`File.without_caches`): they are less exact than what they were made from. `only`: name
-    patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
-    `rename`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF, where the file states no other
-    architecture; all patterns are about the source's. `activations`: a file of activation statistics, for encodings
-    that weigh errors by them. `requantize` allows to quantize tensors whose values are quantized with loss already.
-    Digests of what is read are checked. `delete_source`: verify what was written and compare it with the source, then
-    delete the files that held its tensors. A file at `dst` is replaced, a folder refused. Raises SquishError; the old
-    `dst` stays on failure. `names` and `stats` are deprecated aliases of `rename` and `activations`.
+    Parameters
+    ----------
+    src
+        A path, bytes, an open `File` or a mapping of arrays. Its cache tiers are not read.
+    dst
+        Target; a file there is replaced, a folder refused. It stays as it is on failure.
+    to
+        `ID[:key=value,...]`, format and options of writing; taken from the suffix of `dst` by default.
+    encode
+        `SPEC` or `PATTERN=SPEC` rules, {pattern: SPEC}, or a function from a `TensorSpec` to SPEC or None. The last
+        match wins, `keep` leaves a tensor.
+    dry_run
+        Report what would happen; write nothing.
+    only
+        Name patterns of the tensors to write.
+    assets
+        As in `open`, for a `src` that is not open yet.
+    rename
+        "hf:ARCH" or "gguf:ARCH" writes the names of Hugging Face or GGUF; patterns are about the source's names.
+    activations
+        A file of activation statistics, for encodings that weigh errors by them (llama.cpp's imatrix).
+    requantize
+        Allow to quantize tensors whose values are quantized with loss already.
+    delete_source
+        Verify what was written, compare it with the source, then delete the files that held its tensors.
+    progress
+        Called with the tensor's name, the bytes done and the bytes in all.
+    names, stats
+        Deprecated names of `rename` and `activations`.
+    limits, registry
+        As in `open`.
+
+    Returns
+    -------
+    Conversion
+        What happened to each tensor with sizes in bytes, exactness and error, and all that was not carried over.
+
+    Raises
+    ------
+    SquishError
+        The source is damaged, the target cannot hold a tensor, or a rule matches nothing.
+
+    Examples
+    --------
+    >>> squish.convert("model.safetensors", "small.gguf", encode={"blk.*.ffn_up.*": "q8_0"}).steps[1].target
+    'ggml.q8_0'
     """
     started = time.perf_counter()
     rename = renamed("names", names, "rename", rename)
@@ -95,12 +131,13 @@ def convert(
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
         with uncollected():
             naming = parse_names(rename, file)
-            plan = ConversionPlan(file, Path(dst), to, parse_rules(encode), chosen, naming, statistics, requantize)
+            rules = parse_rules(encode, file.without_caches().index.tensors)
+            plan = ConversionPlan(file, Path(dst), to, rules, chosen, naming, statistics, requantize)
             report = plan.report(dry_run)
         doomed = deletable(file, Path(dst), report.steps, report.dropped) if delete_source else ()
         report = evolve(report, deleted=tuple(map(str, doomed)))
         if dry_run:
-            return evolve(report, notes=(*report.notes, *space_notes(plan.target, report.size)))
+            return evolve(report, notes=(*report.notes, *space_notes(plan.target, report.size, plan.estimate)))
         done = plan.carry_out(report, doomed, progress)
         return evolve(done, seconds=time.perf_counter() - started)
 
@@ -129,8 +166,7 @@ class ConversionPlan:
         self.format, self.options = parse_format(to or format_for(content, self.known), self.known.writing_options)
         self.container = self._writable()
         self.rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.known)) for rule in rules)
-        asked = [rule.pattern for rule in self.rules if rule.pattern is not None and rule.spec != KEEP]
-        check_patterns((*only, *asked), self.file.index.tensors, self.file.name)
+        check_patterns((*only, *required_patterns(self.rules)), self.file.index.tensors, self.file.name)
         self.stats = Activations(stats) if stats is not None else None
         decision = Decision(self.file, self.container, self.options, self.rules, rename, self.stats)
         with computing(FormatError, "deciding", file=str(target)):
@@ -198,10 +234,16 @@ class ConversionPlan:
             delete(self.file, doomed, self.target, self.format, steps)
         return evolve(report, steps=steps, size=size, notes=(*report.notes, *notes))
 
+    @property
+    def estimate(self) -> int:
+        """Bytes of the tensors as planned, without headers and before the file is compressed."""
+        return sum(step.size for step in self.steps)
+
     def write(self, progress: Progress | None, size: int | None) -> list[str]:
         """Write beside the target and rename; `size` is the predicted one, headers and all. Returns notes."""
         check_space(self.target, size)
-        total = size or sum(step.size for step in self.steps)
+        notes = space_notes(self.target, size, self.estimate)
+        total = size or self.estimate
         done, current = 0, ""
 
         def advance(count: int) -> None:
@@ -219,7 +261,7 @@ class ConversionPlan:
         # A full disk may show only when the file is closed, so that the guard is around that, too.
         with computing(FormatError, "writing", file=str(self.target)), self._atomic(advance) as sink:
             self.container.write(sink, tensors, self.file.index.meta, assets, self.options)
-        return sink.notes
+        return [*notes, *sink.notes]
 
     def _atomic(self, advance: Callable[[int], None]) -> AbstractContextManager[Sink]:
         mode = common_mode(_paths_of(self.file))

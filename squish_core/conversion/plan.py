@@ -66,7 +66,19 @@ class Step:
         return 8 * self.size / max(self.spec.elements, 1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Plain data for JSON.
+
+        Returns
+        -------
+        dict
+            What happens to the tensor, with sizes in bytes and its exactness.
+
+        Examples
+        --------
+        >>> report = squish.convert("model.safetensors", "f16.safetensors", encode="f16", dry_run=True)
+        >>> report.steps[0].to_dict()["action"]
+        'encode'
+        """
         keys = (
             "name", "written", "row", "action", "source", "target", "stored", "size", "bits", "note", "overflow",
             "clipped",

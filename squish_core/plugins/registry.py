@@ -31,7 +31,7 @@ class Registry(Plugins, Renamed):
     renamed = {"policy": "allocator"}  # noqa: RUF012
 
     def __repr__(self) -> str:
-        counts = (f"{kind}s={len(table)}" for kind, table in self._tables.items())
+        counts = (f"{PLURALS.get(kind, f'{kind}s')}={len(table)}" for kind, table in self._tables.items())
         return f"<Registry plugins={len(self.plugins)} {' '.join(counts)} broken={len(self.broken)}>"
 
     @property
@@ -139,9 +139,31 @@ class Registry(Plugins, Renamed):
         return entry is not None and entry.dist in self._outside and self.prefer.get(backend) != entry.dist
 
     def find(self, kind: str, /, **facts: Any) -> list[Entry]:
-        """Entries of a kind ("containers", "codecs", ..., each key of `INFOS`) with these values, by id.
+        """Entries of a kind whose declarations have some values.
 
         All distributions that bring an id in conflict have theirs in the list.
+
+        Parameters
+        ----------
+        kind
+            "containers", "codecs", "backends", "encoders", "allocators" or "families".
+        **facts
+            Field of the declaration -> its value.
+
+        Returns
+        -------
+        list of Entry
+            By id.
+
+        Raises
+        ------
+        UsageError
+            There is no such kind, or no declaration of the kind has such a field.
+
+        Examples
+        --------
+        >>> [entry.id for entry in squish.registry().find("codecs", id="dense")]
+        ['dense']
         """
         kind = next((one for one, many in PLURALS.items() if many == kind), kind.removesuffix("s"))
         if kind not in self._tables:
@@ -208,7 +230,34 @@ class Registry(Plugins, Renamed):
         backend: str | None = None,
         **features: Any,
     ) -> Chain:
-        """The chain for a flag or dtype combination of a format, without any file."""
+        """The chain for a combination of a format's features, without any file.
+
+        Parameters
+        ----------
+        container
+            Id of the format.
+        policy, op, backend
+            As in `Tensor.plan`.
+        **features
+            Flags and options that the format declares -> their value, or a set of values.
+
+        Returns
+        -------
+        Chain
+            The chosen way, the others and the refusals, without costs.
+
+        Raises
+        ------
+        UsageError
+            The format has no such feature.
+        SquishError
+            Nothing here runs it; the message holds each reason.
+
+        Examples
+        --------
+        >>> squish.registry().resolve(container="gguf", dtype="q4_k", backend="numpy").chosen.mode
+        'fold'
+        """
         from squish_core.backends.resolve import resolve_features
 
         return resolve_features(self, container, features, policy=policy, op=op, backend=backend)
@@ -240,7 +289,18 @@ _default_lock = threading.Lock()
 
 
 def registry() -> Registry:
-    """The registry of everything installed; made on first use and kept."""
+    """The registry of everything installed; made on first use and kept.
+
+    Returns
+    -------
+    Registry
+        The same object at each call.
+
+    Examples
+    --------
+    >>> "numpy" in squish.registry().backends
+    True
+    """
     global _default
     with _default_lock:
         if _default is None:
