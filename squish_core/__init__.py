@@ -23,7 +23,7 @@ _HOME = {
     "save": "conversion.save",
     "convert": "conversion.convert",
     "Conversion": "conversion.convert",
-    "Step": "conversion.plan",
+    "Step": "conversion.step",
     "verify": "analysis.verify",
     "Report": "analysis.verify",
     "diff": "analysis.diff",
@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from squish_core.backends.base import Offer
     from squish_core.backends.chain import Chain
     from squish_core.conversion.convert import Conversion, convert
-    from squish_core.conversion.plan import Step
     from squish_core.conversion.save import save
+    from squish_core.conversion.step import Step
     from squish_core.dtypes import DType
     from squish_core.errors import (
         AmbiguousFormatError,

@@ -46,6 +46,9 @@ _NAMES = {
     "squish_core.io.sink": ("Sink",),
     "squish_core.io.atomic": ("LockedFile", "appended_file", "atomic_file", "atomic_folder", "locked_file"),
     "squish_core.conversion.convert": ("Conversion", "convert", "outgoing"),
+    "squish_core.conversion.execute": ("execute",),
+    "squish_core.conversion.observer": ("ConversionObserver",),
+    "squish_core.conversion.plan": ("ConversionPlan", "plan_conversion"),
     "squish_core.cli.output": ("Answer",),
     "squish_core.cli.progress": ("Progress",),
     "squish_core.file": ("File",),
@@ -101,6 +104,10 @@ if TYPE_CHECKING:
     from squish_core.conversion.convert import Conversion as Conversion
     from squish_core.conversion.convert import convert as convert
     from squish_core.conversion.convert import outgoing as outgoing
+    from squish_core.conversion.execute import execute as execute
+    from squish_core.conversion.observer import ConversionObserver as ConversionObserver
+    from squish_core.conversion.plan import ConversionPlan as ConversionPlan
+    from squish_core.conversion.plan import plan_conversion as plan_conversion
     from squish_core.conversion.rules import check_patterns as check_patterns
     from squish_core.errors import AmbiguousFormatError as AmbiguousFormatError
     from squish_core.errors import ClosedError as ClosedError

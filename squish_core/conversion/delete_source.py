@@ -11,7 +11,7 @@ from squish_core.analysis.metrics import Distance
 from squish_core.analysis.stacks import rows_of
 from squish_core.analysis.verify import verify
 from squish_core.codecs.regions import panels
-from squish_core.conversion.plan import Step
+from squish_core.conversion.step import Step
 from squish_core.errors import FormatError, SquishError
 from squish_core.file import File
 from squish_core.formats.base import Dropped

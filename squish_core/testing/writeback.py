@@ -12,7 +12,7 @@ from squish_core import dtypes
 from squish_core.analysis.diff import Difference, diff
 from squish_core.analysis.verify import verify
 from squish_core.conversion.convert import Conversion, convert
-from squish_core.conversion.plan import Step
+from squish_core.conversion.step import Step
 from squish_core.errors import MissingPluginError, SquishError
 from squish_core.file import File
 from squish_core.opening import open as open_file
