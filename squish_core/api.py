@@ -12,7 +12,7 @@ _NAMES = {
     ),
     "squish_core.model": (
         "DENSE", "SAME_BYTES", "CodecSpec", "Encoding", "Exactness", "FileRef", "Filter", "Index", "LazyTensors",
-        "Part", "Refusal", "Segment", "TensorSpec", "Typed",
+        "Part", "Refusal", "Section", "Segment", "TensorSpec", "Typed",
     ),
     "squish_core.errors": (
         "AmbiguousFormatError", "ClosedError", "CodecError", "ConflictError", "FormatError", "LimitError",
@@ -171,6 +171,7 @@ if TYPE_CHECKING:
     from squish_core.model import LazyTensors as LazyTensors
     from squish_core.model import Part as Part
     from squish_core.model import Refusal as Refusal
+    from squish_core.model import Section as Section
     from squish_core.model import Segment as Segment
     from squish_core.model import TensorSpec as TensorSpec
     from squish_core.model import Typed as Typed

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attrs import asdict
+
 from squish_core.cli.output import Answer, plain_data
 from squish_core.display.tables import counted, table
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, SquishError, shorten
@@ -64,7 +66,7 @@ def summary(file: File) -> dict[str, Any]:
         "bits_per_weight": 8 * nbytes / parameters if parameters else 0.0, "codecs": codecs,
         "meta": {key: brief(value) for key, value in file.meta.items()},
         "assets": {name: part.nbytes for name, part in index.assets.items()}, "caches": list(index.caches),
-        "sections": index.attrs.get("sections", []),
+        "sections": [asdict(section) for section in index.sections],
         "whole": [str(encoding.codec) for encoding in index.whole],
         "children": {
             name: {"kind": child.kind, "tensors": len(child.tensors)} for name, child in index.children.items()
