@@ -33,7 +33,7 @@ _NAMES = {
     "squish_core.codecs.dense": ("Dense",),
     "squish_core.backends.base": ("Backend",),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request"),
-    "squish_core.codes": ("UNCOVERED",),
+    "squish_core.codes": ("BUGS", "CANNOT_RUN", "USAGE_CODES", "ErrorCode"),
     "squish_core.concurrency": ("Pool", "map_in_order", "workers"),
     "squish_core.codecs.bound": ("BoundEncoding",),
     "squish_core.backends.checks": ("delivered", "indices", "matrix_of", "operand", "routed"),
@@ -97,7 +97,10 @@ if TYPE_CHECKING:
     from squish_core.codecs.regions import decode_all as decode_all
     from squish_core.codecs.regions import full as full
     from squish_core.codecs.regions import panels as panels
-    from squish_core.codes import UNCOVERED as UNCOVERED
+    from squish_core.codes import BUGS as BUGS
+    from squish_core.codes import CANNOT_RUN as CANNOT_RUN
+    from squish_core.codes import USAGE_CODES as USAGE_CODES
+    from squish_core.codes import ErrorCode as ErrorCode
     from squish_core.concurrency import Pool as Pool
     from squish_core.concurrency import map_in_order as map_in_order
     from squish_core.concurrency import workers as workers
@@ -191,7 +194,7 @@ if TYPE_CHECKING:
     from squish_core.statistics import Statistics as Statistics
 
 
-_RENAMED = {"Refused": "Refusal"}
+_RENAMED = {"Refused": "Refusal", "UNCOVERED": "ErrorCode.UNCOVERED"}
 """Old name -> new name; the old one works in this version, with a DeprecationWarning."""
 
 
@@ -202,7 +205,10 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name in _RENAMED:
         warnings.warn(f"squish_core.api.{name} is now {_RENAMED[name]}", DeprecationWarning, stacklevel=2)
-        name = _RENAMED[name]
+        owner, _, member = _RENAMED[name].rpartition(".")
+        if owner:
+            return getattr(__getattr__(owner), member)
+        name = member
     module = _HOME.get(name)
     if module is None:
         raise AttributeError(f"module 'squish_core.api' has no attribute {name!r}")

@@ -7,6 +7,7 @@ from typing import Any
 
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.stored import StoredArray
+from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, Problem, SquishError
 from squish_core.guard import guarded
 from squish_core.io.digest import check_digest
@@ -42,7 +43,7 @@ class Reader:
         if source.size < ref.size:
             raise FormatError(
                 "is smaller than when it was opened", file=source.name,
-                expected=ref.size, found=source.size, code="changed",
+                expected=ref.size, found=source.size, code=ErrorCode.CHANGED,
             )  # fmt: skip
         return source
 
@@ -73,7 +74,7 @@ def file_problems(reader: Reader, numbers: Iterable[int] | None = None) -> Itera
         verdict = check_digest(ref.digest, chunks)
         if verdict.state == "wrong":
             message = f"the file's digest does not match (expected {verdict.expected}, found {verdict.found})"
-            yield Problem(code="digest", severity="error", where=ref.name, message=message)
+            yield Problem(code=ErrorCode.DIGEST, severity="error", where=ref.name, message=message)
         elif verdict.state == "unverified":
             message = f"the file's digest {ref.digest[:40]!r} is of an unknown kind"
             yield Problem(code="unverified", severity="note", where=ref.name, message=message)

@@ -65,6 +65,11 @@ def test_an_old_name_works_with_a_warning(module: str, old: str, new: str) -> No
         assert getattr(home, old) is getattr(home, new)
 
 
+def test_the_old_constant_of_a_code_works_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="is now ErrorCode.UNCOVERED"):
+        assert api.UNCOVERED == api.ErrorCode.UNCOVERED
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_numpy_takes_a_dtype_for_what_it_is_or_fails(name: str) -> None:
     dtype = DType(name)

@@ -8,6 +8,7 @@ import typer
 
 from squish_core.cli.options import Json
 from squish_core.cli.output import Answer
+from squish_core.codes import ErrorCode
 from squish_core.display.tables import table
 from squish_core.errors import UsageError
 
@@ -29,7 +30,9 @@ def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = Fal
     from squish_core.text import format_bytes
 
     if bool(file) == synthetic:
-        raise UsageError("name a file or say --synthetic", code="usage", hint="`squish bench --help` says more.")
+        raise UsageError(
+            "name a file or say --synthetic", code=ErrorCode.USAGE, hint="`squish bench --help` says more."
+        )
     found = benchmark(file)
     rates = {"set": found.limits.set, "read": found.limits.read, "file": found.limits.file}
     shown = ", ".join(f"{name} {rate / 1e9:.3g} GB/s" for name, rate in rates.items() if rate)

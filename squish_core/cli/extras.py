@@ -6,6 +6,7 @@ from typing import Any
 
 import typer
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, SquishError
 from squish_core.plugins import catalog
 from squish_core.plugins.registry import registry
@@ -35,11 +36,11 @@ def check_known(app: typer.Typer, wanted: str | None, failed: list[tuple[str, st
     broken = {**{each.dist: each.reason for each in registry().broken}, **dict(failed)}
     if package in broken:
         raise MissingPluginError(
-            f"the command {wanted!r} cannot be had: {package} is broken: {broken[package]}", code="broken",
+            f"the command {wanted!r} cannot be had: {package} is broken: {broken[package]}", code=ErrorCode.BROKEN,
             hint="`squish doctor` says more.",
         )  # fmt: skip
     raise MissingPluginError(
         f"the command {wanted!r} is not installed",
-        code="not-installed",
+        code=ErrorCode.NOT_INSTALLED,
         hint=f"Run `{catalog.install_command(package)}`.",
     )

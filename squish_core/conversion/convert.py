@@ -12,6 +12,7 @@ from typing import Any
 from attrs import evolve
 
 from squish_core import opening
+from squish_core.codes import ErrorCode
 from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.execute import execute, outgoing_tensors
@@ -113,6 +114,6 @@ def renamed(old: str, old_value: Any, new: str, value: Any) -> Any:
     if old_value is None:
         return value
     if value is not None:
-        raise SquishError(f"{old}= and {new}= are the same argument", code="usage", hint=f"Use {new}= alone.")
+        raise SquishError(f"{old}= and {new}= are the same argument", code=ErrorCode.USAGE, hint=f"Use {new}= alone.")
     warnings.warn(f"{old}= is now {new}=", DeprecationWarning, stacklevel=3)
     return old_value

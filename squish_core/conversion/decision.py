@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from attrs import evolve
 
 from squish_core import dtypes
+from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.compatible import same, weighs, wider, with_hints, without_hints
 from squish_core.conversion.evidence import complete_params, repack_exactness, values_of
@@ -20,7 +21,7 @@ from squish_core.guard import computing
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
 
 _KEPT = "kept: "
-_OF_THE_RULE = ("params", "encode")
+_OF_THE_RULE = (ErrorCode.PARAMS, ErrorCode.ENCODE)
 """Codes of errors that are wrong for every tensor, whichever one a rule was tried on."""
 
 
@@ -50,7 +51,7 @@ class Decision:
             except SquishError as error:
                 rule = rule_for(self.rules, spec.name)
                 blamed = rule is not None and rule.spec != KEEP and error.code in _OF_THE_RULE
-                if blamed or error.code == "option":  # of the rule or the format to write, not of this tensor
+                if blamed or error.code == ErrorCode.OPTION:  # of the rule or the format to write, not of this tensor
                     raise error.about_argument() from None
                 failed.append(error)
         if failed:
@@ -102,7 +103,7 @@ class Decision:
             assert rule is not None
             raise TensorError(
                 f"no tensor can be encoded as {rule.spec}: {reason.removeprefix(_KEPT)}", file=self.file.name,
-                found=f"{count} of {len(asked)} tensors with this reason", code="encode",
+                found=f"{count} of {len(asked)} tensors with this reason", code=ErrorCode.ENCODE,
                 hint="Leave the rule out to keep all codes, or ask for another encoding; see `squish codecs`.",
             )  # fmt: skip
 
@@ -131,7 +132,7 @@ class Decision:
 
     def _keep(self, spec: TensorSpec) -> Step:
         if not spec.encodings:
-            raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code="unreadable")
+            raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code=ErrorCode.UNREADABLE)
         refusals = []
         for encoding in spec.encodings:
             answer = self._answer(spec, encoding)
@@ -219,7 +220,7 @@ class Decision:
             return
         if self.stats is None:
             raise TensorError(
-                "this encoding needs activation statistics", found=str(wanted), code="encode",
+                "this encoding needs activation statistics", found=str(wanted), code=ErrorCode.ENCODE,
                 hint="Give a file of them with activations=FILE.",
             )  # fmt: skip
         if self.stats.of(spec) is None:

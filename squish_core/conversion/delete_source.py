@@ -11,6 +11,7 @@ from squish_core.analysis.metrics import Distance
 from squish_core.analysis.stacks import rows_of
 from squish_core.analysis.verify import verify
 from squish_core.codecs.regions import panels
+from squish_core.codes import ErrorCode
 from squish_core.conversion.step import Step
 from squish_core.errors import FormatError, SquishError
 from squish_core.file import File
@@ -23,7 +24,7 @@ _SAME = 1e-6
 """Relative difference of two error measures that were summed in another order."""
 _DISPENSABLE = (("metadata", "format"),)
 """What may be lost: the framework that saved a safetensors file."""
-_DOUBTS = ("shard", "edit-running")
+_DOUBTS = (ErrorCode.SHARD, ErrorCode.EDIT_RUNNING)
 """Codes of notes about a source that may hold more than was read."""
 
 

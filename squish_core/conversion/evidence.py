@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from squish_core.codecs.base import Codec, Params
 from squish_core.codecs.regions import Region, stored_panels
-from squish_core.conversion.overflow import CODE, SATURATE, error_at
+from squish_core.codes import ErrorCode
+from squish_core.conversion.overflow import SATURATE, error_at
 from squish_core.conversion.panel_encoder import reader_of
 from squish_core.conversion.streams import code_panels
 from squish_core.errors import CodecError
@@ -53,7 +54,7 @@ def complete_params(
         try:
             return codec.measure(panels_of, spec, params)
         except CodecError as error:
-            if error.code != CODE:
+            if error.code != ErrorCode.RANGE:
                 raise
             refusal = error
     raise _located(refusal, spec, read()) from refusal

@@ -10,6 +10,7 @@ from attrs import evolve
 
 from squish_core.analysis.metrics import Distance
 from squish_core.analysis.verify import check_empty, check_part
+from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.plan import ConversionPlan, is_weighed
@@ -162,7 +163,7 @@ def _check_planned(plan: ConversionPlan, file: File) -> None:
         spec = file.index.tensors.get(step.name)
         if spec is None or step.origin not in spec.encodings:
             raise FormatError(
-                "is not the source that was planned", file=file.name, tensor=step.name, code="changed",
+                "is not the source that was planned", file=file.name, tensor=step.name, code=ErrorCode.CHANGED,
                 expected=step.source, found=str(spec.encodings[0].codec) if spec and spec.encodings else "nothing",
                 hint="Plan the conversion again.",
             )  # fmt: skip

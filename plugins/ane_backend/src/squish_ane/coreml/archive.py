@@ -13,6 +13,7 @@ from squish_core.api import (
     Codec,
     CodecError,
     Encoding,
+    ErrorCode,
     File,
     FormatError,
     LimitError,
@@ -30,7 +31,7 @@ class Archive(Codec):
     """A zip of an .mlpackage folder, in one part `archive`: for Core ML, and nothing here decodes it."""
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        raise CodecError("a whole model is no tensor", tensor=spec.name, code="whole")
+        raise CodecError("a whole model is no tensor", tensor=spec.name, code=ErrorCode.WHOLE)
 
 
 def extract(file: File, folder: str | Path) -> Path:
@@ -40,7 +41,7 @@ def extract(file: File, folder: str | Path) -> Path:
     """
     found = next((encoding for encoding in file.index.whole if encoding.codec.id == WHOLE), None)
     if found is None:
-        raise FormatError("carries no Core ML package", file=file.name, code="missing")
+        raise FormatError("carries no Core ML package", file=file.name, code=ErrorCode.MISSING)
     target = Path(folder)
     try:
         with zipfile.ZipFile(io.BufferedReader(_View(file, found))) as archive, atomic_folder(target) as sink:

@@ -11,6 +11,7 @@ from attrs import frozen
 from squish_safetensors.api import DTYPE_ORDER, dropped_non_text, dump_header, parse_size, text_metadata
 
 from squish_core.api import (
+    ErrorCode,
     FormatError,
     Layout,
     Limits,
@@ -55,7 +56,10 @@ def is_legacy(options: Options) -> bool:
     version = options.get(VERSION, NEWEST)
     if version not in (NEWEST, LEGACY):
         raise FormatError(
-            "this version of UQFF is not written", expected=f"{NEWEST} or {LEGACY}", found=version, code="option"
+            "this version of UQFF is not written",
+            expected=f"{NEWEST} or {LEGACY}",
+            found=version,
+            code=ErrorCode.OPTION,
         )
     return version == LEGACY
 
