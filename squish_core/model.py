@@ -184,6 +184,8 @@ class Index:
     `whole` are encodings of the entire model; `children` are indexes inside this one (a draft head). `caches` are the
     labels of encodings that were made from others of the same tensor: read first, but never the source of a conversion.
     `sections` is the map of a file whose format has several, by offset.
+    `declarations`: the keys of JSON assets that state how this file stores its tensors, each as a path from the root
+    (the empty path is the whole asset). They do not hold for another format, so `convert` leaves them out.
     """
 
     format: str
@@ -193,6 +195,7 @@ class Index:
     kind: str = "model"
     meta: Mapping[str, Any] = field(factory=dict)
     assets: Mapping[str, Part] = field(factory=dict)
+    declarations: Mapping[str, tuple[tuple[str, ...], ...]] = field(factory=dict)
     whole: tuple[Encoding, ...] = ()
     children: Mapping[str, Index] = field(factory=dict)
     caches: tuple[str, ...] = ()

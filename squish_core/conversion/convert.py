@@ -21,7 +21,7 @@ from squish_core.conversion.plan import plan_conversion
 from squish_core.conversion.report import Conversion
 from squish_core.errors import SquishError
 from squish_core.file import File
-from squish_core.formats.outgoing import Outgoing
+from squish_core.formats.outgoing import OutgoingTensor
 from squish_core.io.space import space_notes
 from squish_core.limits import Limits
 from squish_core.plugins.registry import Registry
@@ -52,7 +52,7 @@ def convert(
 
     `to` is `ID[:key=value,...]` (default: from dst's suffix). `encode` holds `SPEC` or `PATTERN=SPEC` rules, the
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
-    error. Caches are not read (`File.originals`): they are less exact than what they were made from. `only`: name
+    error. Caches are not read (`File.without_caches`): they are less exact than what they were made from. `only`: name
     patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
     `rename`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF, where the file states no other
     architecture; all patterns are about the source's. `activations`: a file of activation statistics, for encodings
@@ -85,12 +85,12 @@ def convert(
             observer = _ProgressObserver(progress, plan.expected_size) if progress else None
             report = execute(plan, file, target, observer, activations=statistics)
             if to_delete:
-                delete(file.originals(), to_delete, target, plan.format, report.steps)
+                delete(file.without_caches(), to_delete, target, plan.format, report.steps)
             report = evolve(report, seconds=time.perf_counter() - started)
         return evolve(report, deleted=tuple(map(str, to_delete)))
 
 
-def outgoing(file: File, to: str) -> list[Outgoing]:
+def outgoing(file: File, to: str) -> list[OutgoingTensor]:
     """Tensors of a file as the format `to` holds them, codes kept; SquishError where it cannot hold one."""
     return outgoing_tensors(plan_conversion(file, Path(), to), file)
 

@@ -5,6 +5,7 @@
 - `complete_params`: the values of a tensor whose codec has parameters for the whole tensor (a global scale).
 - `values_of`: the values that an allocator (`mixed`) measures.
 - Activation statistics, of the tensors that are encoded with them.
+- Assets of up to 16 MiB (`assets.carried_assets`): a format may look into a config.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Enc
 def complete_params(
     codec: Codec, file: File, spec: TensorSpec, origin: Encoding, params: Params, overflow: str
 ) -> Params:
-    """The parameters with what only the values show (`Codec.measure`); where it refuses the values, an error that says
+    """The parameters, completed from the values (`Codec.fit_params`); where it refuses the values, an error that says
     which one."""
     import numpy as np
 
@@ -52,7 +53,7 @@ def complete_params(
     clipped = lambda: (np.clip(values, -limit, limit) for values in read())  # noqa: E731
     for panels_of in (read, clipped) if overflow == SATURATE else (read,):
         try:
-            return codec.measure(panels_of, spec, params)
+            return codec.fit_params(panels_of, spec, params)
         except CodecError as error:
             if error.code != ErrorCode.RANGE:
                 raise

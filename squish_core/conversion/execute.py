@@ -12,6 +12,7 @@ from squish_core.analysis.metrics import Distance
 from squish_core.analysis.verify import check_empty, check_part
 from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
+from squish_core.conversion.assets import asset_bytes, carried_assets
 from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.plan import ConversionPlan, is_weighed
 from squish_core.conversion.report import Conversion
@@ -19,7 +20,7 @@ from squish_core.conversion.step import Step
 from squish_core.conversion.streams import streams_of
 from squish_core.errors import FormatError, TensorError
 from squish_core.file import File
-from squish_core.formats.outgoing import Outgoing
+from squish_core.formats.outgoing import OutgoingTensor
 from squish_core.guard import computing, uncollected
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.local import common_mode
@@ -63,19 +64,18 @@ def execute(
 
     Examples
     --------
-    >>> import numpy, squish_core as squish
-    >>> from squish_core.conversion.plan import plan_conversion
-    >>> folder = getfixture("tmp_path")
-    >>> _ = squish.save(folder / "model.safetensors", {"w": numpy.ones((2, 64), "float32")})
-    >>> with squish.open(folder / "model.safetensors") as file:
-    ...     plan = plan_conversion(file, folder / "model.gguf")
-    ...     report = execute(plan, file, folder / "model.gguf")
+    >>> from pathlib import Path
+    >>> from squish_core.api import plan_conversion
+    >>> _ = squish.save("ones.safetensors", {"w": np.ones((2, 64), "f4")})
+    >>> with squish.open("ones.safetensors") as file:
+    ...     plan = plan_conversion(file, Path("ones.gguf"))
+    ...     report = execute(plan, file, Path("ones.gguf"))
     >>> report.size == plan.size
     True
     """
     check_space(target, plan.size)
     measured = _Measurements(observer or ConversionObserver())
-    assets = {name: bytes(buffer.raw) for name, buffer in source.assets.items()}
+    assets = asset_bytes(source, carried_assets(source, plan.format)[0])
     tensors = outgoing_tensors(plan, source, measured, activations)
     # A full disk may show only when the file is closed, so that the guard is around that, too.
     with computing(FormatError, "writing", file=str(target)), _atomic(plan, source, target, measured) as sink:
@@ -92,13 +92,13 @@ def outgoing_tensors(
     source: File,
     observer: ConversionObserver | None = None,
     activations: File | None = None,
-) -> list[Outgoing]:
+) -> list[OutgoingTensor]:
     """The tensors as the target holds them, their parts as streams.
 
     The source is checked for damage that a copy would pass on. Digests are checked on the way: what is written would
     vouch for wrong bytes.
     """
-    file = source.originals()
+    file = source.without_caches()
     _check_planned(plan, file)
     _check_copied(plan, file)
     _check_files(plan, file)
@@ -109,7 +109,7 @@ def outgoing_tensors(
         for step in plan.steps:
             vector = statistics.of(step.spec) if statistics and is_weighed(step, file.registry) else None
             before = partial(_begin, step, digests, observer)
-            tensors.append(Outgoing(step.spec, streams_of(file, step, before, observer, vector)))
+            tensors.append(OutgoingTensor(step.spec, streams_of(file, step, before, observer, vector)))
     return tensors
 
 

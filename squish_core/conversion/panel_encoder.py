@@ -83,7 +83,7 @@ class PanelEncoder:
         mask = changed(values, bound.read())
         return mask if mask.any() else None
 
-    def measure(
+    def add_distance(
         self, distance: Distance, values: np.ndarray, encoded: dict[str, np.ndarray], start: tuple[int, ...] | None
     ) -> None:
         """Add the distance of a panel from its values. `start`: where it begins, to check that what is finite stayed
@@ -106,7 +106,7 @@ class PanelEncoder:
     def _bound(self, values: np.ndarray, encoded: dict[str, np.ndarray]) -> BoundEncoding:
         """An encoded panel as an encoding, its parts in their declared shapes."""
         spec = evolve(self._target, shape=values.shape)
-        params = self._codec.panel_params(encoded, self._params)
+        params = self._codec.params_of_panel(encoded, self._params)
         declared = self._codec.parts(spec, params)
         parts: Any = {role: encoded[role].reshape(shape) for role, (_, shape) in declared.items()}
         encoding = Encoding(codec=evolve(self._spec, params=params))

@@ -10,7 +10,8 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from squish_core.conversion.activations import Activations
-from squish_core.conversion.compatible import weighs
+from squish_core.conversion.assets import carried_assets
+from squish_core.conversion.compatible import needs_activations
 from squish_core.conversion.decision import Decision, ineffective_rules, note_origin
 from squish_core.conversion.notes import source_notes
 from squish_core.conversion.rename import parse_names
@@ -21,10 +22,10 @@ from squish_core.conversion.step import RuleEffect, Step
 from squish_core.conversion.targets import format_for, packed_by
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
-from squish_core.formats.base import Container, Dropped, Layout
+from squish_core.formats.base import Container, Dropped, WritePlan
 from squish_core.guard import computing, uncollected
 from squish_core.io.digest import is_known
-from squish_core.model import TensorSpec
+from squish_core.model import Part, TensorSpec
 from squish_core.plugins.registry import Registry
 from squish_core.specs import parse_format
 
@@ -128,11 +129,10 @@ def plan_conversion(
 
     Examples
     --------
-    >>> import numpy, squish_core as squish
-    >>> folder = getfixture("tmp_path")
-    >>> _ = squish.save(folder / "model.safetensors", {"w": numpy.ones((2, 64), "float32")})
-    >>> with squish.open(folder / "model.safetensors") as file:
-    ...     plan = plan_conversion(file, folder / "model.gguf", encode="q8_0")
+    >>> from pathlib import Path
+    >>> _ = squish.save("ones.safetensors", {"w": np.ones((2, 64), "f4")})
+    >>> with squish.open("ones.safetensors") as file:
+    ...     plan = plan_conversion(file, Path("ones.gguf"), encode="q8_0")
     >>> [(step.name, step.action, step.target) for step in plan.steps]
     [('w', 'encode', 'ggml.q8_0')]
     """
@@ -146,7 +146,7 @@ class _Planner:
     """Source, target format and registry of one plan."""
 
     def __init__(self, source: File, target: Path, to: str | None, activations: File | None) -> None:
-        self.source, self.file, self.registry, self.target = source, source.originals(), source.registry, target
+        self.source, self.file, self.registry, self.target = source, source.without_caches(), source.registry, target
         content, self.packing = packed_by(target, self.registry)
         format_spec = to or format_for(content, self.registry)
         self.format, self.options = parse_format(format_spec, self.registry.writing_options)
@@ -166,13 +166,16 @@ class _Planner:
         with computing(FormatError, "deciding", file=str(self.target)):
             steps = [note_origin(self.source, step) for step in decision.decide(_selected(self.file, only))]
         self._check(steps, requantize)
-        layout = self._layout(steps)
+        assets, undeclared = carried_assets(self.file, self.format)
+        layout = self._layout(steps, assets)
         steps = _stacked(steps, layout)
-        dropped = (*layout.dropped, *self._dropped(steps))
+        absent = {item.name for item in layout.dropped if item.kind == "asset"}
+        undeclared = tuple(item for item in undeclared if item.where not in absent)
+        dropped = (*layout.dropped, *undeclared, *self._dropped(steps))
         return ConversionPlan(
             source=self.file.name, source_size=self.file.size, target=str(self.target), format=self.format,
             options=dict(self.options), packing=self.packing, rules=rules, steps=tuple(steps),
-            metadata=_carried(index.meta, dropped, "metadata"), assets=_carried(index.assets, dropped, "asset"),
+            metadata=_carried(index.meta, dropped, "metadata"), assets=_carried(assets, dropped, "asset"),
             dropped=dropped, size=None if self.packing else layout.size,
             notes=(*layout.notes, *source_notes(self.file, layout)),
             # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
@@ -191,10 +194,10 @@ class _Planner:
         if len({step.spec.name for step in steps}) != len(steps):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
 
-    def _layout(self, steps: Sequence[Step]) -> Layout:
+    def _layout(self, steps: Sequence[Step], assets: Mapping[str, Part]) -> WritePlan:
         index, specs = self.file.index, [step.spec for step in steps]
         with computing(FormatError, f"planning the {self.format} file", file=str(self.target)):
-            return self.container.layout(specs, index.meta, index.assets, self.options)
+            return self.container.plan_file(specs, index.meta, assets, self.options)
 
     def _dropped(self, steps: Sequence[Step]) -> Iterator[Dropped]:
         """What no format has a place for, whatever this one drops."""
@@ -216,7 +219,7 @@ class _Planner:
 
 def is_weighed(step: Step, registry: Registry) -> bool:
     """Whether a step encodes with activation statistics."""
-    return step.action == "encode" and weighs(step.codec, registry)
+    return step.action == "encode" and needs_activations(step.codec, registry)
 
 
 def _unknown_digest(where: str, digest: str | None) -> Iterator[Dropped]:
@@ -229,7 +232,7 @@ def _carried(names: Iterable[str], dropped: Iterable[Dropped], kind: str) -> tup
     return tuple(name for name in names if name not in left)
 
 
-def _stacked(steps: Sequence[Step], layout: Layout) -> list[Step]:
+def _stacked(steps: Sequence[Step], layout: WritePlan) -> list[Step]:
     """The steps, each with its row where the target stacks tensors."""
     rows = {name: (stack, row) for stack, names in layout.stacks.items() for row, name in enumerate(names)}
     return [

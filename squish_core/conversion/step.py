@@ -17,7 +17,7 @@ class Step:
     numbers, to another byte order), "repack" (codes), "encode" (through floats).
 
     `origin`: the source's encoding that is converted. `spec`: the tensor as the target holds it. `codec`: the target's,
-    with what concerns encoding alone (`Codec.for_encoding`), which `spec` does not show.
+    with what concerns encoding alone (`Codec.encoder_only_params`), which `spec` does not show.
     `stack`, `row`: of a tensor that the target stacks with others, the stacked tensor and which of its rows it is.
     `quality`: of an encoding with loss, how far the written values are from the source's; measured while writing.
     `overflow`: "refuse" values that do not stay finite, or "saturate"; then `clipped` counts them.

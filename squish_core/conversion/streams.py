@@ -98,7 +98,7 @@ def _encoded(file: File, step: Step, observer: ConversionObserver, activations: 
         for parts, values, start in _ahead(target, panels(saturation)):
             if step.is_lossy:
                 with guard():
-                    encoding.measure(distance, values, parts, None if saturation else start)
+                    encoding.add_distance(distance, values, parts, None if saturation else start)
             yield parts
         if step.is_lossy:
             observer.quality(step.name, distance, saturation.clipped if saturation else 0)
