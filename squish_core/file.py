@@ -220,8 +220,8 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         Parameters
         ----------
         copy
-            True gives writable arrays that do not touch the file again; else arrays are read-only, and views of the file
-            where values lie there as they are.
+            True gives writable arrays that do not touch the file again; else arrays are read-only, and views of the
+            file where values lie there as they are.
 
         Returns
         -------

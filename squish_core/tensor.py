@@ -14,7 +14,7 @@ from squish_core.backends.weight import Weight
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import normalise
 from squish_core.codecs.stored import StoredArray
-from squish_core.codes import UNCOVERED
+from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page, tensor_lines
 from squish_core.errors import ConflictError, MissingPluginError, SquishError, TensorError
 from squish_core.io.buffer import CPU_DEVICE, Buffer, copied_dlpack
@@ -169,7 +169,9 @@ class Tensor(TensorFacts):
     def bound(self) -> BoundEncoding:
         """The first encoding whose codec and filters are installed, ready to read; a typed error when there is none."""
         if self.spec.problem and not self.spec.encodings:
-            raise TensorError(self.spec.problem, tensor=self.name, code="unreadable", hint="parts() gives its bytes.")
+            raise TensorError(
+                self.spec.problem, tensor=self.name, code=ErrorCode.UNREADABLE, hint="parts() gives its bytes."
+            )
         refusals = []
         for encoding in self.spec.encodings:
             if (refusal := self.file.registry.missing(encoding)) is None:
@@ -177,9 +179,9 @@ class Tensor(TensorFacts):
             refusals.append(refusal)
         why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals)) or "it has no encoding"
         install = next((refusal.install for refusal in refusals if refusal.install), None)
-        if any(refusal.code == "conflict" for refusal in refusals) and not install:
-            raise ConflictError(why, tensor=self.name, code="conflict")
-        raise MissingPluginError(why, code="not-installed", hint=f"Run `{install}`." if install else None)
+        if any(refusal.code == ErrorCode.CONFLICT for refusal in refusals) and not install:
+            raise ConflictError(why, tensor=self.name, code=ErrorCode.CONFLICT)
+        raise MissingPluginError(why, code=ErrorCode.NOT_INSTALLED, hint=f"Run `{install}`." if install else None)
 
     def plan(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Chain:
         """How this tensor would run here, and why; reads no tensor bytes.
@@ -251,7 +253,7 @@ class Tensor(TensorFacts):
                 try:
                     return self._loaded(chain)
                 except SquishError as error:
-                    if error.code != UNCOVERED or backend is not None or not chain.others:
+                    if error.code != ErrorCode.UNCOVERED or backend is not None or not chain.others:
                         raise
                     chain = chain.without_chosen(error.message)
 

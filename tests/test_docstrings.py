@@ -21,7 +21,8 @@ from squish_core import api
 from squish_core.plugins.hookspecs import Hooks
 
 INTERFACES = (
-    api.Container, api.Refinement, api.Codec, api.ByteCodec, api.Allocator, api.Encoder, api.Decoder, api.Backend, Hooks,
+    api.Container, api.Refinement, api.Codec, api.ByteCodec, api.Allocator, api.Encoder, api.Decoder, api.Backend,
+    Hooks,
 )  # fmt: skip
 """What plugins implement."""
 EXPORTS = [getattr(squish, name) for name in squish.__all__ if name != "__version__"]

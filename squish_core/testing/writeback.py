@@ -11,13 +11,14 @@ from attrs import frozen
 from squish_core import dtypes
 from squish_core.analysis.diff import Difference, diff
 from squish_core.analysis.verify import verify
+from squish_core.codes import BUGS, ErrorCode
 from squish_core.conversion.convert import Conversion, convert
-from squish_core.conversion.plan import Step
+from squish_core.conversion.step import Step
 from squish_core.errors import MissingPluginError, SquishError
 from squish_core.file import File
 from squish_core.opening import open as open_file
 
-FAULTS = ("plugin-bug", "memory", "changed")
+FAULTS = (*BUGS, ErrorCode.CHANGED)
 """Codes of errors that are no refusal: a bug in a plugin, or a state that a conversion must not reach."""
 
 

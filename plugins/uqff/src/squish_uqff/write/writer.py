@@ -19,6 +19,7 @@ from squish_safetensors.api import (
 )
 
 from squish_core.api import (
+    ErrorCode,
     FormatError,
     Limits,
     Options,
@@ -64,7 +65,10 @@ def is_legacy(options: Options) -> bool:
     version = options.get(VERSION, NEWEST)
     if version not in (NEWEST, LEGACY):
         raise FormatError(
-            "this version of UQFF is not written", expected=f"{NEWEST} or {LEGACY}", found=version, code="option"
+            "this version of UQFF is not written",
+            expected=f"{NEWEST} or {LEGACY}",
+            found=version,
+            code=ErrorCode.OPTION,
         )
     return version == LEGACY
 
