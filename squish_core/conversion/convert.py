@@ -178,7 +178,7 @@ class ConversionPlan:
             source=self.file.name, target=str(self.target), format=self.format, steps=tuple(steps),
             source_size=self.file.size, dropped=tuple(dropped), dry_run=dry_run,
             size=None if self.packing else layout.size,
-            notes=(*layout.notes, *source_notes(self.file, layout)),
+            notes=(*layout.notes, *source_notes(self.file, dropped)),
             # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
             unused=tuple(
                 rule.pattern for rule in self.rules if rule.pattern and not any(map(rule.matches, index.tensors))
