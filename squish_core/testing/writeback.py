@@ -59,7 +59,7 @@ def check_conversion(file: File, target: Path, to: str, encode: str | None = Non
             continue
         raise WritebackError("verify", f"{first.where}: {first.message} ({first.code})")
     with open_file(target, registry=file.registry) as written:
-        _check_tensors(file.originals(), written, report)
+        _check_tensors(file.without_caches(), written, report)
     return Outcome(report)
 
 
@@ -98,7 +98,7 @@ def _check_values(source: File, written: File, step: Step) -> None:
     try:
         if before.bound.encoding != step.origin and not step.note:
             raise WritebackError("note", f"{step.name}: not converted from what is read, and no note says so")
-        with before._guard("decoding"):
+        with before.guard("decoding"):
             values = before.file.bind(before.spec, step.origin).read()
     except MissingPluginError:
         return

@@ -20,14 +20,14 @@ from squish_safetensors.api import (
 
 from squish_core.api import (
     FormatError,
-    Layout,
     Limits,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Sink,
     SquishError,
     TensorSpec,
+    WritePlan,
     dropped_assets,
     dropped_metadata,
     load_json,
@@ -71,9 +71,9 @@ def is_legacy(options: Options) -> bool:
     return version == LEGACY
 
 
-def layout(
+def plan_file(
     specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-) -> Layout:
+) -> WritePlan:
     """Bytes of all files, and what would be left behind."""
     legacy = is_legacy(options)
     layers, rest = layers_of(specs, stack=not legacy)
@@ -91,16 +91,20 @@ def layout(
         files = plan_legacy(numbered, rest, options)
         tied = any(layer.key == "lm_head" and layer.spec.name != _HEAD for layer in numbered.values())
         size = sum(file.size for file in files) + sum(sizes.values())
-        return Layout(size=size, dropped=dropped, notes=(_TIED,) if tied else ())
+        return WritePlan(size=size, dropped=dropped, notes=(_TIED,) if tied else ())
     notes = (_NUMBERED,) if any(layer.key.isdigit() for layer in layers) else ()
     files = plan(layers, rest, meta, options)
     size = sum(file.size for file in files) + len(_report(layers, files)) + sum(sizes.values())
     stacks = {layer.spec.name: layer.owners for layer in layers if layer.spec.name not in layer.owners}
-    return Layout(size=size, dropped=dropped, notes=notes, stacks=stacks)
+    return WritePlan(size=size, dropped=dropped, notes=notes, stacks=stacks)
 
 
 def write(
-    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], options: Options
+    sink: Sink,
+    tensors: Sequence[OutgoingTensor],
+    meta: Mapping[str, Any],
+    assets: Mapping[str, bytes],
+    options: Options,
 ) -> None:
     """Write all files of the folder, the report last."""
     legacy = is_legacy(options)
