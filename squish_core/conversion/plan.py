@@ -179,7 +179,7 @@ class _Planner:
             options=dict(self.options), packing=self.packing, rules=rules, steps=tuple(steps),
             metadata=_carried(index.meta, dropped, "metadata"), assets=_carried(assets, dropped, "asset"),
             dropped=dropped, size=None if self.packing else layout.size,
-            notes=(*layout.notes, *source_notes(self.file, layout)),
+            notes=(*layout.notes, *source_notes(self.file, dropped)),
             # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
             unused=tuple(rule.pattern for rule in rules if rule.pattern and not any(map(rule.matches, index.tensors))),
             ineffective=ineffective_rules(rules, steps),
