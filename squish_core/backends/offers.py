@@ -63,3 +63,10 @@ class Offer:
     layout: str
     cost: Cost | None = None
     exact: bool = True
+
+    def about(self, encoding: Encoding) -> Offer:
+        """The same offer for an encoding like its own."""
+        return Offer(
+            backend=self.backend, encoding=encoding, mode=self.mode, ops=self.ops, layout=self.layout, cost=self.cost,
+            exact=self.exact,
+        )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import evolve
 
+from squish_core.backends.answers import Answers, AnswerTable, keep, kept
 from squish_core.backends.base import Backend
 from squish_core.backends.chain import POLICIES, Chain, Policy, Ranked
 from squish_core.backends.offers import OPS, OPS_OF_RANK, Availability, Offer, Request
@@ -33,6 +34,12 @@ class Lookup(Protocol):
     def missing(self, encoding: Encoding) -> Refusal | None: ...
     def absent_backends(self) -> list[Refusal]: ...
     def is_outside(self, backend: str) -> bool: ...
+    @property
+    def answers(self) -> AnswerTable: ...
+
+
+Candidate = tuple[str, Backend | None, tuple[str, str] | None]
+"""Id of a backend, and the backend if it can run here, else the code and the reason why not."""
 
 
 def resolve(
@@ -59,27 +66,21 @@ def resolve(
     if op not in ops:
         what, code = ("no such operation", "op") if op not in OPS else ("it has another rank", "rank")
         raise UsageError(what, expected=", ".join(ops), found=repr(op), code=code)
-    refused = [item for item in recipes if isinstance(item, Refusal)]
-    encodings = [item for item in recipes if isinstance(item, Encoding)]
-    offers: list[Ranked] = []
-    for implementation, preference in _available(registry, wanted, refused):
-        outside = wanted is None and registry.is_outside(implementation.id)
-        for rank, encoding in enumerate(encodings):
-            answer = _offer(registry, implementation, spec, encoding, op)
-            if isinstance(answer, Refusal):
-                refused.append(answer)
-            else:
-                offers.append(Ranked(answer, rank, preference, outside))
-    if backend is None:
-        refused += registry.absent_backends()
-    if not offers:
-        raise _nothing(target, encodings, refused, spec)
-    offers.sort(key=lambda ranked: (ranked.outside, key(ranked), *ranked.tie))
+    table = registry.answers  # before anything else is asked of the registry: a registration starts a new table
+    candidates = _candidates(registry, wanted)
+    question = policy, op, backend, *[why for _, _, why in candidates]
+    alike = spec if spec is not None and recipes is spec.encodings and isinstance(policy, str) else None
+    answers = None if alike is None else kept(table, question, alike)
+    if answers is None:
+        answers = _answers(registry, candidates, recipes, spec, op, name, key, asked=wanted is not None)
+        if not answers.offers:
+            raise _nothing(target, recipes, answers.refused, spec)
+        if alike is not None:
+            keep(table, question, alike, answers)
+    chosen, *others = answers.offers
     return Chain(
-        target=target, container=container, chosen=offers[0].offer,
-        because=_because(offers, name, key, asked=wanted is not None),
-        others=tuple(r.offer for r in offers[1:]), refused=tuple(refused), policy=name, spec=spec,
-        options={} if wanted is None else wanted.params,
+        target=target, container=container, chosen=chosen, because=answers.because, others=tuple(others),
+        refused=tuple(answers.refused), policy=name, spec=spec, options={} if wanted is None else wanted.params,
     )  # fmt: skip
 
 
@@ -119,6 +120,45 @@ def resolve_features(
                 hint=f"Give a feature ({', '.join(declared)}); `squish formats {container}` lists the values.",
             )  # fmt: skip
         return resolve(registry, target, container, recipes, policy=policy, op=op, backend=backend)
+
+
+def _answers(
+    registry: Lookup,
+    candidates: Sequence[Candidate],
+    recipes: Sequence[Encoding | Refusal],
+    spec: TensorSpec | None,
+    op: str,
+    policy: str,
+    key: Policy,
+    *,
+    asked: bool,
+) -> Answers:
+    """What the candidates answer about each encoding, in order; `asked`: one backend alone was."""
+    encodings = [item for item in recipes if isinstance(item, Encoding)]
+    refused: list[tuple[Refusal, int | None]] = [(item, None) for item in recipes if isinstance(item, Refusal)]
+    offers: list[Ranked] = []
+    for name, implementation, reason in candidates:
+        if implementation is None:
+            assert reason is not None
+            refused.append((Refusal(backend=name, encoding=None, code=reason[0], why=reason[1]), None))
+            continue
+        preference = getattr(registry.backends[name].info, "preference", 0)
+        outside = not asked and registry.is_outside(implementation.id)
+        for rank, encoding in enumerate(encodings):
+            answer = _offer(registry, implementation, spec, encoding, op)
+            if isinstance(answer, Refusal):
+                refused.append((answer, rank))
+            else:
+                offers.append(Ranked(answer, rank, preference, outside))
+    if not asked:
+        refused += [(item, None) for item in registry.absent_backends()]
+    offers.sort(key=lambda ranked: (ranked.outside, key(ranked), *ranked.tie))
+    return Answers(
+        [ranked.offer for ranked in offers],
+        _because(offers, policy, key, asked=asked) if offers else "",
+        [refusal for refusal, _ in refused],
+        ([ranked.rank for ranked in offers], [rank for _, rank in refused]),
+    )
 
 
 def _policy(policy: str | Policy) -> tuple[str, Policy]:
@@ -170,28 +210,28 @@ def _mode_reason(offer: Offer, other: str) -> str:
     return f"works on the compressed blocks directly; {other} would decode them to f32 first"
 
 
-def _available(registry: Lookup, wanted: CodecSpec | None, refused: list[Refusal]) -> Iterator[tuple[Backend, int]]:
-    """The backends that can run here, or the wanted one with its options, and their preference; others are refused."""
+def _candidates(registry: Lookup, wanted: CodecSpec | None) -> list[Candidate]:
+    """All backends, or the wanted one with its options."""
     if wanted is not None and wanted.id not in registry.backends:
         try:
             registry.backend(wanted.id)  # which says what to install
         except SquishError as error:
             raise error.about_argument() from None
+    candidates: list[Candidate] = []
     for name in sorted(registry.backends) if wanted is None else [wanted.id]:
         try:
             backend = registry.backend(name)
         except SquishError as error:  # it cannot be imported, or is in conflict; the others still answer
             if wanted is not None:
                 raise
-            refused.append(Refusal(backend=name, encoding=None, code=error.code or "import", why=error.message))
+            candidates.append((name, None, (error.code or "import", error.message)))
             continue
         if wanted is not None and wanted.params:
             backend = backend.configured(wanted.params)
         available = _probe(backend)
-        if available.ok:
-            yield backend, getattr(registry.backends[name].info, "preference", 0)
-        else:
-            refused.append(Refusal(backend=name, encoding=None, code="unavailable", why=available.reason))
+        reason = None if available.ok else ("unavailable", available.reason)
+        candidates.append((name, backend if available.ok else None, reason))
+    return candidates
 
 
 def _probe(backend: Backend) -> Availability:
@@ -219,13 +259,13 @@ def _offer(registry: Lookup, backend: Backend, spec: TensorSpec | None, encoding
 
 
 def _nothing(
-    target: str, encodings: Sequence[Encoding], refused: Sequence[Refusal], spec: TensorSpec | None
+    target: str, recipes: Sequence[Encoding | Refusal], refused: Sequence[Refusal], spec: TensorSpec | None
 ) -> SquishError:
     from squish_core.errors import MissingPluginError, TensorError
 
     if spec is not None and spec.problem:
         return TensorError(spec.problem, tensor=spec.name, code="unreadable")
-    if not encodings and all(item.encoding is None for item in refused):
+    if not any(isinstance(item, Encoding) for item in recipes) and all(item.encoding is None for item in refused):
         return TensorError("no stored encoding is known for it", tensor=target, code="unreadable")
     real = [item for item in refused if item.encoding is not None] or list(refused)
     reasons = "; ".join(dict.fromkeys(f"{item.backend or 'the format'}: {item.why}" for item in real))

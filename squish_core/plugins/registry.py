@@ -32,6 +32,7 @@ from squish_core.plugins.hookspecs import (
 )
 
 if TYPE_CHECKING:
+    from squish_core.backends.answers import AnswerTable
     from squish_core.backends.base import Backend
     from squish_core.backends.chain import Chain
     from squish_core.codecs.base import ByteCodec, Codec, Encoder, Policy
@@ -64,6 +65,7 @@ class Registry:
         self._tables = self._claims.winners
         self._instances: dict[tuple[str, str, str], Any] = {}
         self._outside: set[str] = set()
+        self.answers: AnswerTable = {}
         self._lock = threading.RLock()
         from squish_core import __version__
         from squish_core.plugins import builtin
@@ -260,11 +262,14 @@ class Registry:
 
     def instance(self, kind: str, entry: Entry) -> Any:
         """Implementation of one entry of `find`, even where its id is in conflict."""
-        with self._lock:
-            key = kind, entry.info.id, entry.dist
-            if key not in self._instances:
-                self._instances[key] = import_implementation(entry)
-            return self._instances[key]
+        key = kind, entry.info.id, entry.dist
+        implementation = self._instances.get(key)  # looked up for every tensor, so without the lock
+        if implementation is None:
+            with self._lock:
+                if key not in self._instances:
+                    self._instances[key] = import_implementation(entry)
+                implementation = self._instances[key]
+        return implementation
 
     def _register(self, plugin: Any, dist: str | None, version: str, *, exclusive: bool) -> None:
         name: str = dist or str(getattr(plugin, "__name__", type(plugin).__name__))
@@ -282,6 +287,7 @@ class Registry:
                 self.manager.unregister(plugin)
                 raise
             self.plugins.append(Loaded(dist=name, name=label, version=version))
+            self.answers = {}
 
     def _load(self, point: Any) -> None:
         """Register one entry point; whatever goes wrong becomes a `broken` record."""
