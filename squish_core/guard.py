@@ -34,6 +34,8 @@ class guarded:  # noqa: N801 - read as a verb in a with statement
     def __exit__(self, _: Any, error: BaseException | None, trace: Any) -> None:
         if self._errstate is not None:
             self._errstate.__exit__(None, None, None)
+        if error is None:
+            return
         kind, what = self._kind, self._what
         if isinstance(error, SquishError):
             error.within(**self._context).__suppress_context__ = True

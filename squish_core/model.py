@@ -59,7 +59,7 @@ class Part:
         """Bytes it takes in the file."""
         if self.data is not None:
             return len(self.data)
-        return sum(segment.length for segment in self.segments)
+        return sum([segment.length for segment in self.segments])
 
 
 @frozen
@@ -89,12 +89,12 @@ class Encoding:
     @property
     def filtered(self) -> bool:
         """Whether a byte codec was applied to a part."""
-        return any(part.filters for part in self.parts.values())
+        return any([part.filters for part in self.parts.values()])
 
     @property
     def stored(self) -> int:
         """Bytes of all parts in the file."""
-        return sum(part.stored for part in self.parts.values())
+        return sum([part.stored for part in self.parts.values()])
 
 
 @frozen(kw_only=True)

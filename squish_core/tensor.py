@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
@@ -34,6 +33,7 @@ class Tensor:
 
     def __init__(self, file: Reader, spec: TensorSpec) -> None:
         self.file, self.spec = file, spec
+        self._bound: BoundEncoding | None = None
 
     @property
     def name(self) -> str:
@@ -88,7 +88,7 @@ class Tensor:
 
         with self._guard("decoding"):
             bound = self.bound
-            dtype = dtypes.named(dtype) or bound.dtype
+            dtype = (dtypes.named(dtype) if dtype is not None else None) or bound.dtype
             if out is not None:
                 check_out(out, dtype, self.shape)
             view = bound.view
@@ -96,14 +96,13 @@ class Tensor:
                 values = bound.read().astype(dtypes.to_numpy(dtype))
             elif out is None and view is not None and not copy:
                 return view.buffer().numpy().reshape(self.shape)
+            elif view is None or not (out is None or out.flags.c_contiguous):
+                values = bound.read(out=out)
             else:
                 bound.check_limits()
                 values = np.empty(self.shape, dtypes.to_numpy(dtype)) if out is None else out
-                if view is not None and values.flags.c_contiguous:
-                    if values.nbytes:
-                        view.read_into(values.reshape(-1).view("u1").data)
-                else:
-                    bound.read(out=values)
+                if values.nbytes:
+                    view.read_into(values.reshape(-1).view("u1").data)
             if out is None:
                 values.flags.writeable = bool(copy)
             elif values is not out:
@@ -157,9 +156,14 @@ class Tensor:
         files = (self.file.source_for(number).backing() for number in sorted(numbers))
         return tuple(backing for backing in files if backing is not None)
 
-    @cached_property
+    @property
     def bound(self) -> BoundEncoding:
         """The first encoding whose codec and filters are installed, ready to read; a typed error when there is none."""
+        if self._bound is None:
+            self._bound = self._bind()
+        return self._bound
+
+    def _bind(self) -> BoundEncoding:
         if self.spec.problem and not self.spec.encodings:
             raise TensorError(self.spec.problem, tensor=self.name, code="unreadable", hint="parts() gives its bytes.")
         refusals = []

@@ -26,18 +26,15 @@ class Answers:
     refused: Sequence[Refusal]
     ranks: tuple[Sequence[int], Sequence[int | None]]
 
-    def about(self, encodings: Sequence[Encoding]) -> Answers:
-        """The same answers for the encodings of another tensor of the kind."""
-        offers, refused = self.ranks
-        return Answers(
-            [offer.about(encodings[rank]) for offer, rank in zip(self.offers, offers)],
-            self.because,
-            [
-                refusal if rank is None else evolve(refusal, encoding=encodings[rank])
-                for refusal, rank in zip(self.refused, refused)
-            ],
-            self.ranks,
-        )
+    def about(self, encodings: Sequence[Encoding]) -> tuple[Sequence[Offer], Sequence[Refusal]]:
+        """The same offers and refusals, for the encodings of another tensor of the kind."""
+        ranks, of_refused = self.ranks
+        offers = [offer.about(encodings[rank]) for offer, rank in zip(self.offers, ranks)]
+        refused = [
+            refusal if rank is None else evolve(refusal, encoding=encodings[rank])
+            for refusal, rank in zip(self.refused, of_refused)
+        ]
+        return offers, refused
 
     def hold_for_others(self, spec: TensorSpec) -> bool:
         """Whether they hold for every tensor of the kind: none failed, names this one, or is about an encoding that it
@@ -61,12 +58,11 @@ question put the same. The registry starts a new table with each registration.
 
 
 def kept(table: AnswerTable, question: Hashable, spec: TensorSpec) -> Answers | None:
-    """What was answered for a tensor of this kind, about the encodings of this one; None where nothing is kept."""
+    """What was answered for a tensor of this kind, if anything."""
     try:
-        answers = table.get((question, kind_of(spec)))
+        return table.get((question, kind_of(spec)))
     except TypeError:  # parameters that are no plain data
         return None
-    return None if answers is None else answers.about(spec.encodings)
 
 
 def keep(table: AnswerTable, question: Hashable, spec: TensorSpec, answers: Answers) -> None:

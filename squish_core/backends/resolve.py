@@ -75,12 +75,16 @@ def resolve(
         answers = _answers(registry, candidates, recipes, spec, op, name, key, asked=wanted is not None)
         if not answers.offers:
             raise _nothing(target, recipes, answers.refused, spec)
+        offers, refused = answers.offers, answers.refused
         if alike is not None:
             keep(table, question, alike, answers)
-    chosen, *others = answers.offers
+    else:
+        assert spec is not None
+        offers, refused = answers.about(spec.encodings)
+    chosen, *others = offers
     return Chain(
         target=target, container=container, chosen=chosen, because=answers.because, others=tuple(others),
-        refused=tuple(answers.refused), policy=name, spec=spec, options={} if wanted is None else wanted.params,
+        refused=tuple(refused), policy=name, spec=spec, options={} if wanted is None else wanted.params,
     )  # fmt: skip
 
 

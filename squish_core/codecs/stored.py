@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import ByteCodec
 
 
+SMALL = 256 * MIB
+"""Decoded bytes that no ratio of stored ones forbids."""
+
+
 class StoredArray:
     """One part as a virtual array: `array[a:b]` reads the bytes of those rows only, without a copy where it can."""
 
@@ -68,9 +72,15 @@ class StoredArray:
             lead.append(slice(None))
             if stop - start != 1:
                 break
-        array = self._array(offset, shape)
-        rest = (*lead, *keys[len(lead) :])
-        return array if all(item == slice(None) for item in rest) else array[rest]
+        array, rest = self._array(offset, shape), keys[len(lead) :]
+        if all(
+            [
+                type(item) is slice and item in (slice(None), slice(0, size))
+                for item, size in zip(rest, shape[len(lead) :])
+            ]
+        ):
+            return array
+        return array[(*lead, *rest)]
 
     def buffer(self) -> Buffer:
         """The whole part as a Buffer."""
@@ -127,6 +137,9 @@ class StoredArray:
         self._check_stored()
         if part.data is not None:
             return memoryview(part.data)[start : start + length]
+        if len(part.segments) == 1 and 0 < length <= part.segments[0].length - start:
+            (segment,) = part.segments
+            return self._source_for(segment.file).view(segment.offset + start, length)
         pieces = list(self._pieces(start, length))
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
@@ -186,7 +199,7 @@ class StoredArray:
 
 def check_decoded(size: int, stored: int, limits: Limits) -> None:
     """LimitError when `size` decoded bytes are too many, or too many for `stored` ones."""
-    allowed = min(max(256 * MIB, stored * limits.ratio), limits.decoded)
+    allowed = min(max(SMALL, stored * limits.ratio), limits.decoded)
     if size > allowed:
         raise LimitError(
             "would decode to more than the limits allow", expected=f"at most {allowed} bytes", found=f"{size} bytes",

@@ -87,6 +87,9 @@ def _panels(blocks: Bytes, values: Floats, elements: int) -> Iterator[tuple[Byte
     if not rows * count:
         return
     step = PANEL_ELEMENTS // elements
+    if rows * count <= step:
+        yield blocks.reshape(-1, nbytes), values.reshape(-1, elements)
+        return
     adjacent = rows == 1 or blocks.strides[0] == count * blocks.strides[1]
     at_once = rows if adjacent else max(1, step // count)
     for row in range(0, rows, at_once):
