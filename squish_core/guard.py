@@ -27,7 +27,8 @@ class guarded:  # noqa: N801 - read as a verb in a with statement
         self._errstate: Any = None
 
     def __enter__(self) -> None:
-        if (errstate := self._numpy_errstate()) is not None:
+        errstate = getattr(sys.modules.get("numpy"), "errstate", None) or self._imported()
+        if errstate is not None:
             self._errstate = errstate(all="ignore")
             self._errstate.__enter__()
 
@@ -49,9 +50,9 @@ class guarded:  # noqa: N801 - read as a verb in a with statement
                 hint="Please report this, with what was asked and the file's header.", **self._context,
             ) from error  # fmt: skip
 
-    def _numpy_errstate(self) -> Any:
-        """`numpy.errstate`, if NumPy is loaded: reading a header does not need it."""
-        return getattr(sys.modules.get("numpy"), "errstate", None)
+    def _imported(self) -> Any:
+        """`numpy.errstate` where NumPy is not loaded: reading a header does not need it."""
+        return None
 
 
 class computing(guarded):  # noqa: N801 - read as a verb in a with statement
@@ -59,7 +60,7 @@ class computing(guarded):  # noqa: N801 - read as a verb in a with statement
 
     __slots__ = ()
 
-    def _numpy_errstate(self) -> Any:
+    def _imported(self) -> Any:
         import numpy as np
 
         return np.errstate

@@ -104,7 +104,7 @@ class Tensor:
                 if values.nbytes:
                     view.read_into(values.reshape(-1).view("u1").data)
             if out is None:
-                values.flags.writeable = bool(copy)
+                values.setflags(write=bool(copy))
             elif values is not out:
                 np.copyto(out, values)
             return values if out is None else out
@@ -232,7 +232,7 @@ class Tensor:
         return self.load(policy="exact", op="dense").statistics()
 
     def _guard(self, what: str, **context: Any) -> Any:
-        return computing(CodecError, what, file=self.file.name, tensor=self.name, **context)
+        return computing(CodecError, what, file=self.file.name, tensor=self.spec.name, **context)
 
     def __repr__(self) -> str:
         return f"<Tensor {self.name!r} {self.dtype}{list(self.shape)} {self.codec}>"

@@ -86,8 +86,8 @@ class BoundEncoding:
         import numpy as np
 
         shape = self.spec.shape
-        wide = region = full(shape) if region is None else region
-        size = sizes(region)
+        wide, size = (full(shape), shape) if region is None else (region, sizes(region))
+        region = wide
         self.check_limits(size)
         dtype = dtypes.to_numpy(self.dtype)
         if out is None:

@@ -58,6 +58,8 @@ class StoredArray:
             return self._array(0, self.part.shape)[key if self.part.shape else ...]
         # Narrow along leading axes while a single index is taken, so that the bytes stay one range.
         offset, shape = 0, self.part.shape
+        if _is_whole(keys, shape):
+            return self._array(0, shape)
         lead: list[Any] = []
         for position, item in enumerate(keys):
             if not isinstance(item, slice):
@@ -73,14 +75,7 @@ class StoredArray:
             if stop - start != 1:
                 break
         array, rest = self._array(offset, shape), keys[len(lead) :]
-        if all(
-            [
-                type(item) is slice and item in (slice(None), slice(0, size))
-                for item, size in zip(rest, shape[len(lead) :])
-            ]
-        ):
-            return array
-        return array[(*lead, *rest)]
+        return array if _is_whole(rest, shape[len(lead) :]) else array[(*lead, *rest)]
 
     def buffer(self) -> Buffer:
         """The whole part as a Buffer."""
@@ -195,6 +190,16 @@ class StoredArray:
         out = bytearray(size)
         codec.decode(stored, params, out=memoryview(out), ratio=limits.ratio)
         return 0, memoryview(out).toreadonly()
+
+
+def _is_whole(keys: Sequence[Any], shape: Sequence[int]) -> bool:
+    """Whether an index takes all of these axes."""
+    if len(keys) > len(shape):
+        return False
+    for item, size in zip(keys, shape):
+        if type(item) is not slice or (item.start or 0, item.step or 1) != (0, 1) or item.stop not in (None, size):
+            return False
+    return True
 
 
 def check_decoded(size: int, stored: int, limits: Limits) -> None:
