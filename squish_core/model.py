@@ -89,7 +89,7 @@ class Encoding:
     @property
     def filtered(self) -> bool:
         """Whether a byte codec was applied to a part."""
-        return any([part.filters for part in self.parts.values()])
+        return any(part.filters for part in self.parts.values())
 
     @property
     def stored(self) -> int:

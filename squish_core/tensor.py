@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
@@ -33,7 +34,6 @@ class Tensor:
 
     def __init__(self, file: Reader, spec: TensorSpec) -> None:
         self.file, self.spec = file, spec
-        self._bound: BoundEncoding | None = None
 
     @property
     def name(self) -> str:
@@ -156,14 +156,9 @@ class Tensor:
         files = (self.file.source_for(number).backing() for number in sorted(numbers))
         return tuple(backing for backing in files if backing is not None)
 
-    @property
+    @cached_property
     def bound(self) -> BoundEncoding:
         """The first encoding whose codec and filters are installed, ready to read; a typed error when there is none."""
-        if self._bound is None:
-            self._bound = self._bind()
-        return self._bound
-
-    def _bind(self) -> BoundEncoding:
         if self.spec.problem and not self.spec.encodings:
             raise TensorError(self.spec.problem, tensor=self.name, code="unreadable", hint="parts() gives its bytes.")
         refusals = []

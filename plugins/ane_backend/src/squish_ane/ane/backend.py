@@ -10,7 +10,6 @@ from squish_core.api import Availability, Backend, Cost, Offer, Refusal, Request
 
 from ..coreml.archive import WHOLE
 
-
 _ELSEWHERE = Availability(ok=False, reason="Core ML runs on macOS alone; ane:device=M1 plans for a device")
 
 
