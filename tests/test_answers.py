@@ -23,13 +23,13 @@ SHAPES = {"a": (4, 6), "b": (4, 6), "c": (4, 8), "d": (4, 6)}
 
 
 class Counting(toys.Runner):
-    """Notes what it is asked."""
+    """Notes the tensors of its requests."""
 
-    asked: list[str]
+    requests: list[str]
 
     def offer(self, request: api.Request) -> api.Offer | api.Refusal:
         assert request.spec is not None
-        self.asked.append(request.spec.name)
+        self.requests.append(request.spec.name)
         return super().offer(request)
 
 
@@ -48,8 +48,8 @@ class Flaky(Counting):
     """Its offer fails, until it does not."""
 
     def offer(self, request: api.Request) -> api.Offer | api.Refusal:
-        if len(self.asked) < 2:
-            self.asked.append("failed")
+        if len(self.requests) < 2:
+            self.requests.append("failed")
             raise RuntimeError("not yet")
         return super().offer(request)
 
@@ -65,12 +65,12 @@ class Unplugged(Counting):
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    Counting.asked = []
+    Counting.requests = []
     yield
     Unplugged.plugged, Refusing.why = True, "too new"
 
 
-def known(*kinds: type) -> Registry:
+def registry_of(*kinds: type) -> Registry:
     infos = [
         api.BackendInfo(id=f"toy.{kind.__name__.lower()}", title="", factory=f"{__name__}:{kind.__name__}")
         for kind in kinds
@@ -88,15 +88,15 @@ def explained(file: File, **options: Any) -> dict[str, Any]:
 
 
 def test_backends_answer_once_for_tensors_alike() -> None:
-    file = opened(known(Counting))
+    file = opened(registry_of(Counting))
     for tensor in file.values():
         tensor.plan()
         tensor.plan()
-    assert Counting.asked == ["tensor a", "tensor c"]
+    assert Counting.requests == ["tensor a", "tensor c"]
 
 
 def test_answers_are_about_the_tensors_own_encoding() -> None:
-    file = opened(known(Counting, Refusing), filters=("toy.xor",))
+    file = opened(registry_of(Counting, Refusing), filters=("toy.xor",))
     for tensor in file.values():
         chain = tensor.plan()
         about = [chain.chosen, *chain.others, *(item for item in chain.refused if item.backend == "toy.refusing")]
@@ -107,16 +107,16 @@ def test_answers_are_about_the_tensors_own_encoding() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"policy": "smallest"}, {"op": "dense"}, {"backend": "numpy"}])
 def test_chains_are_those_of_a_registry_that_keeps_nothing(options: dict[str, Any], monkeypatch: Any) -> None:
-    kept = opened(known(Counting, Refusing))
-    explained(kept, policy="exact")
-    result = explained(kept, **options)
+    file = opened(registry_of(Counting, Refusing))
+    explained(file, policy="exact")
+    result = explained(file, **options)
     monkeypatch.setattr(answers, "MOST", 0)
     monkeypatch.setattr("squish_core.backends.resolve.keep", lambda *_: None)
-    assert result == explained(opened(known(Counting, Refusing)), **options)
+    assert result == explained(opened(registry_of(Counting, Refusing)), **options)
 
 
 def test_a_registration_starts_over() -> None:
-    registry = known(Counting)
+    registry = registry_of(Counting)
     file = opened(registry)
     assert {tensor.plan().chosen.backend for tensor in file.values()} == {"toy.counting"}
     registry.register(toys.plugin("later", squish_backends=[toys.backend("toy.later", 9)]))
@@ -124,7 +124,7 @@ def test_a_registration_starts_over() -> None:
 
 
 def test_a_registration_that_fails_changes_nothing() -> None:
-    registry = known(Counting)
+    registry = registry_of(Counting)
     file = opened(registry)
     before = explained(file)
     with pytest.raises(api.SquishError):
@@ -135,7 +135,7 @@ def test_a_registration_that_fails_changes_nothing() -> None:
 def test_a_codec_that_is_registered_later_is_found() -> None:
     rows = toys.rows(np.ones((4, 6), np.float32))
     data = toys.box({"one": (rows[0].replace("toy", "late"), *rows[1:]), "two": (rows[0], *rows[1:])})
-    registry = known()
+    registry = registry_of()
     file = squish.open(data, registry=registry)
     with pytest.raises(api.SquishError, match=r"late\.rows"):
         file["one"].plan()
@@ -146,7 +146,7 @@ def test_a_codec_that_is_registered_later_is_found() -> None:
 
 
 def test_a_backend_that_goes_is_refused_and_taken_again_when_it_returns() -> None:
-    file = opened(known(Unplugged))
+    file = opened(registry_of(Unplugged))
     chosen, reasons = [], []
     for plugged in (True, False, True):
         Unplugged.plugged = plugged
@@ -159,18 +159,18 @@ def test_a_backend_that_goes_is_refused_and_taken_again_when_it_returns() -> Non
 
 def test_an_answer_that_names_its_tensor_is_for_it_alone() -> None:
     Refusing.why = "{} is cursed"
-    file = opened(known(Refusing))
+    file = opened(registry_of(Refusing))
     for name, tensor in file.items():
         assert f"{name} is cursed" in [item.why for item in tensor.plan().refused]
 
 
 def test_a_failure_is_not_kept() -> None:
-    file = opened(known(Flaky))
+    file = opened(registry_of(Flaky))
     assert [file["tensor a"].plan().chosen.backend for _ in range(3)] == ["numpy", "numpy", "toy.flaky"]
 
 
 def test_a_policy_of_the_caller_is_asked_each_time() -> None:
-    file, seen = opened(known(Counting)), []
+    file, seen = opened(registry_of(Counting)), []
 
     def policy(ranked: Any) -> int:
         seen.append(ranked)
@@ -178,13 +178,13 @@ def test_a_policy_of_the_caller_is_asked_each_time() -> None:
 
     for _ in range(3):
         file["tensor a"].plan(policy=policy)
-    assert len(Counting.asked) == 3
+    assert len(Counting.requests) == 3
     assert len(seen) >= 6
 
 
 def test_a_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "MOST", 3)
-    registry = known(Counting)
+    registry = registry_of(Counting)
     tensors = {f"tensor {size}": np.ones((2, size), np.float32) for size in range(1, 20)}
     file = squish.open(toys.box(tensors), registry=registry)
     for tensor in file.values():
@@ -242,17 +242,17 @@ def test_true_and_one_are_different_parameters() -> None:
 
 
 def test_parameters_that_are_no_plain_data_are_resolved_each_time() -> None:
-    registry = known(Counting)
+    registry = registry_of(Counting)
     file = opened(registry)
     spec = evolve(file["tensor a"].spec, attrs={"shape": np.ones(3)})
     for _ in range(2):
         assert squish.Tensor(file, spec).plan().chosen.backend == "toy.counting"
-    assert len(Counting.asked) == 2
+    assert len(Counting.requests) == 2
     assert not registry.answers
 
 
 def test_threads_that_resolve_see_each_registration() -> None:
-    registry = known(Counting)
+    registry = registry_of(Counting)
     file = opened(registry)
     registered = ["toy.counting"]
     failures: list[Any] = []

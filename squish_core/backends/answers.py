@@ -41,7 +41,7 @@ class Answers:
         does not have."""
         offers, refused = self.ranks
         answers = [
-            *((offer.encoding, rank, offer.layout) for offer, rank in zip(self.offers, offers)),
+            *((offer.encoding, rank, offer.storage) for offer, rank in zip(self.offers, offers)),
             *((item.encoding, rank, item.why) for item, rank in zip(self.refused, refused) if rank is not None),
         ]
         return all(encoding is spec.encodings[rank] and spec.name not in text for encoding, rank, text in answers) and (
@@ -57,7 +57,7 @@ question put the same. The registry starts a new table with each registration.
 """
 
 
-def kept(table: AnswerTable, question: Hashable, spec: TensorSpec) -> Answers | None:
+def answers_for(table: AnswerTable, question: Hashable, spec: TensorSpec) -> Answers | None:
     """What was answered for a tensor of this kind, if anything."""
     try:
         return table.get((question, kind_of(spec)))
