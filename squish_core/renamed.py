@@ -23,7 +23,7 @@ class Renamed:
 
 
 class _OldName:
-    """Gives the method's new name to who uses the old one. A class with `__getattr__` would slow down every attribute."""
+    """An old name of a method: gives the new one and warns. `__getattr__` would slow down every other attribute."""
 
     __slots__ = ("new", "old")
 

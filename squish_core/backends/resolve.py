@@ -42,6 +42,70 @@ Candidate = tuple[str, Backend | None, tuple[str, str] | None]
 """Id of a backend, and the backend if it can run here, else the code and the reason why not."""
 
 
+class Resolver:
+    """Resolves tensors by one policy and, if named, for one backend; backends are probed once, for the first tensor.
+
+    Parameters
+    ----------
+    registry
+        What is installed.
+    backend
+        Backend id, with options for some ("ane:device=M1"); any by default.
+    policy
+        "spec", "smallest", "exact" or a function from `Ranked` to a sort key. Backends of other distributions than
+        Squish's own rank after those, whatever the policy, unless they are named.
+    """
+
+    def __init__(self, registry: Lookup, backend: str | None = None, policy: str | OfferOrder = "spec") -> None:
+        self.registry, self.backend, self.policy = registry, backend, policy
+        self._table: AnswerTable = {}
+        self._candidates: list[Candidate] | None = None
+
+    def resolve(
+        self,
+        target: str,
+        container: str,
+        recipes: Sequence[Encoding | Refusal],
+        *,
+        spec: TensorSpec | None = None,
+        op: str | None = None,
+    ) -> Chain:
+        """Cross encodings with backends and order the offers. SquishError with every refusal when there is none.
+
+        `op` is what the tensor is for (without one: what weights of this rank are usually for).
+        """
+        policy, backend = self.policy, self.backend
+        name, key = _offer_order(policy)
+        wanted = None if backend is None else parse_spec(backend)
+        ops = OPS if spec is None else OPS_OF_RANK.get(len(spec.shape), ("dense",))
+        op = op or ops[0]
+        if op not in ops:
+            what, code = ("no such operation", "op") if op not in OPS else ("it has another rank", "rank")
+            raise UsageError(what, expected=", ".join(ops), found=repr(op), code=code)
+        if self._candidates is None:
+            self._table = self.registry.answers  # before the rest of the registry: a registration starts a new table
+            self._candidates = _candidates(self.registry, wanted)
+        candidates, table = self._candidates, self._table
+        question = policy, op, backend, *[why for _, _, why in candidates]
+        alike = spec if spec is not None and recipes is spec.encodings and isinstance(policy, str) else None
+        answers = None if alike is None else answers_for(table, question, alike)
+        if answers is None:
+            answers = _answers(self.registry, candidates, recipes, spec, op, name, key, alone=wanted is not None)
+            if not answers.offers:
+                raise _nothing(target, recipes, answers.refused, spec)
+            offers, refused = answers.offers, answers.refused
+            if alike is not None:
+                keep(table, question, alike, answers)
+        else:
+            assert spec is not None
+            offers, refused = answers.about(spec.encodings)
+        chosen, *others = offers
+        return Chain(
+            target=target, container=container, chosen=chosen, because=answers.because, others=tuple(others),
+            refused=tuple(refused), policy=name, spec=spec, options={} if wanted is None else wanted.params,
+        )  # fmt: skip
+
+
 def resolve(
     registry: Lookup,
     target: str,
@@ -53,39 +117,8 @@ def resolve(
     policy: str | OfferOrder = "spec",
     op: str | None = None,
 ) -> Chain:
-    """Cross encodings with backends and order the offers. SquishError with every refusal when there is none.
-
-    Backends of other distributions than Squish's own rank after those, whatever the policy, unless they are named.
-    `policy` is "spec", "smallest", "exact" or a function from `Ranked` to a sort key; `backend` an id, with options
-    for some: "ane:device=M1"; `op` what it is for (without one: what weights of this rank are usually for).
-    """
-    name, key = _offer_order(policy)
-    wanted = None if backend is None else parse_spec(backend)
-    ops = OPS if spec is None else OPS_OF_RANK.get(len(spec.shape), ("dense",))
-    op = op or ops[0]
-    if op not in ops:
-        what, code = ("no such operation", "op") if op not in OPS else ("it has another rank", "rank")
-        raise UsageError(what, expected=", ".join(ops), found=repr(op), code=code)
-    table = registry.answers  # before anything else is asked of the registry: a registration starts a new table
-    candidates = _candidates(registry, wanted)
-    question = policy, op, backend, *[why for _, _, why in candidates]
-    alike = spec if spec is not None and recipes is spec.encodings and isinstance(policy, str) else None
-    answers = None if alike is None else answers_for(table, question, alike)
-    if answers is None:
-        answers = _answers(registry, candidates, recipes, spec, op, name, key, alone=wanted is not None)
-        if not answers.offers:
-            raise _nothing(target, recipes, answers.refused, spec)
-        offers, refused = answers.offers, answers.refused
-        if alike is not None:
-            keep(table, question, alike, answers)
-    else:
-        assert spec is not None
-        offers, refused = answers.about(spec.encodings)
-    chosen, *others = offers
-    return Chain(
-        target=target, container=container, chosen=chosen, because=answers.because, others=tuple(others),
-        refused=tuple(refused), policy=name, spec=spec, options={} if wanted is None else wanted.params,
-    )  # fmt: skip
+    """The chain of one tensor, as `Resolver` has it."""
+    return Resolver(registry, backend, policy).resolve(target, container, recipes, spec=spec, op=op)
 
 
 def resolve_features(
@@ -233,8 +266,10 @@ def _candidates(registry: Lookup, wanted: CodecSpec | None) -> list[Candidate]:
         if wanted is not None and wanted.params:
             backend = backend.configured(wanted.params)
         available = _probe(backend)
-        reason = None if available.ok else ("unavailable", available.reason)
-        candidates.append((name, backend if available.ok else None, reason))
+        if available.ok:
+            candidates.append((name, backend, None))
+        else:
+            candidates.append((name, None, ("unavailable", available.reason)))
     return candidates
 
 

@@ -129,12 +129,13 @@ class StoredArray:
             if self._decoded is None or not low <= start <= start + length <= low + len(held):
                 low, held = self._decoded = self._decode(start, start + length)
             return held[start - low : start - low + length]
+        if len(part.segments) == 1 and part.data is None:  # the usual case, in few steps
+            (segment,) = part.segments
+            if segment.length == part.nbytes and 0 < length <= segment.length - start:
+                return self._source_for(segment.file).view(segment.offset + start, length)
         self._check_stored()
         if part.data is not None:
             return memoryview(part.data)[start : start + length]
-        if len(part.segments) == 1 and 0 < length <= part.segments[0].length - start:
-            (segment,) = part.segments
-            return self._source_for(segment.file).view(segment.offset + start, length)
         pieces = list(self._pieces(start, length))
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
