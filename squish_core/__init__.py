@@ -20,6 +20,7 @@ _NAMES = {
     "squish_core.file": ("File",),
     "squish_core.tensor": ("Tensor",),
     "squish_core.backends.weight": ("Weight",),
+    "squish_core.backends.whole": ("WholeModel",),
     "squish_core.dtypes": ("DType",),
     "squish_core.conversion.save": ("save",),
     "squish_core.conversion.convert": ("convert", "Conversion"),
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from squish_core.backends.chain import Chain
     from squish_core.backends.plan import FilePlan
     from squish_core.backends.weight import Weight
+    from squish_core.backends.whole import WholeModel
     from squish_core.conversion.convert import Conversion, convert
     from squish_core.conversion.save import save
     from squish_core.conversion.step import Step

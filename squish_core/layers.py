@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from attrs import field, frozen
 
 from squish_core import dtypes
+from squish_core.codes import ErrorCode
 from squish_core.concurrency import map_in_order
 from squish_core.errors import LimitError
 from squish_core.file import File
@@ -89,7 +90,7 @@ def iter_layers(file: File, *, memory: int = GIB, backend: str | None = None) ->
     if largest is not None and sizes[largest] > memory:
         raise LimitError(
             "one layer is larger than the memory allowed", file=file.name, tensor=groups[largest].names[0],
-            expected=f"{memory} bytes", found=f"{sizes[largest]} bytes", code="memory", hint="Allow that much.",
+            expected=f"{memory} bytes", found=f"{sizes[largest]} bytes", code=ErrorCode.MEMORY, hint="Allow that much.",
         )  # fmt: skip
     return _loaded(file, groups, sizes, memory, backend)
 

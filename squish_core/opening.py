@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve
 
+from squish_core.codes import ErrorCode
 from squish_core.detect import compressed_by, detect, missing_refinements
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
@@ -83,7 +84,7 @@ def open(  # noqa: A001
     registry = registry or installed()
     limits = limits or default()
     if not isinstance(limits, Limits):
-        raise UsageError("limits must be a Limits", expected="Limits(...)", found=repr(limits), code="usage")
+        raise UsageError("limits must be a Limits", expected="Limits(...)", found=repr(limits), code=ErrorCode.USAGE)
     source = open_source(target) if mmap else open_source(target).unmapped()
     try:
         source = decompress(source, registry, limits)

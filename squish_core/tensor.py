@@ -14,7 +14,7 @@ from squish_core.backends.weight import Weight
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import normalise
 from squish_core.codecs.stored import StoredArray
-from squish_core.codes import UNCOVERED
+from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page, tensor_lines
 from squish_core.errors import ConflictError, MissingPluginError, SquishError, TensorError
 from squish_core.io.buffer import CPU_DEVICE, Buffer, copied_dlpack
@@ -68,7 +68,7 @@ class Tensor(TensorFacts):
 
         with self.guard("decoding"):
             bound = self.bound
-            dtype = dtypes.named(dtype) or bound.dtype
+            dtype = (dtypes.named(dtype) if dtype is not None else None) or bound.dtype
             if out is not None:
                 check_out(out, dtype, self.shape)
             view = bound.view
@@ -76,16 +76,15 @@ class Tensor(TensorFacts):
                 values = bound.read().astype(dtypes.to_numpy(dtype))
             elif out is None and view is not None and not copy:
                 return view.buffer().numpy().reshape(self.shape)
+            elif view is None or not (out is None or out.flags.c_contiguous):
+                values = bound.read(out=out)
             else:
                 bound.check_limits()
                 values = np.empty(self.shape, dtypes.to_numpy(dtype)) if out is None else out
-                if view is not None and values.flags.c_contiguous:
-                    if values.nbytes:
-                        view.read_into(values.reshape(-1).view("u1").data)
-                else:
-                    bound.read(out=values)
+                if values.nbytes:
+                    view.read_into(values.reshape(-1).view("u1").data)
             if out is None:
-                values.flags.writeable = bool(copy)
+                values.setflags(write=bool(copy))
             elif values is not out:
                 np.copyto(out, values)
             return values if out is None else out
@@ -169,7 +168,9 @@ class Tensor(TensorFacts):
     def bound(self) -> BoundEncoding:
         """The first encoding whose codec and filters are installed, ready to read; a typed error when there is none."""
         if self.spec.problem and not self.spec.encodings:
-            raise TensorError(self.spec.problem, tensor=self.name, code="unreadable", hint="parts() gives its bytes.")
+            raise TensorError(
+                self.spec.problem, tensor=self.name, code=ErrorCode.UNREADABLE, hint="parts() gives its bytes."
+            )
         refusals = []
         for encoding in self.spec.encodings:
             if (refusal := self.file.registry.missing(encoding)) is None:
@@ -177,9 +178,9 @@ class Tensor(TensorFacts):
             refusals.append(refusal)
         why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals)) or "it has no encoding"
         install = next((refusal.install for refusal in refusals if refusal.install), None)
-        if any(refusal.code == "conflict" for refusal in refusals) and not install:
-            raise ConflictError(why, tensor=self.name, code="conflict")
-        raise MissingPluginError(why, code="not-installed", hint=f"Run `{install}`." if install else None)
+        if any(refusal.code == ErrorCode.CONFLICT for refusal in refusals) and not install:
+            raise ConflictError(why, tensor=self.name, code=ErrorCode.CONFLICT)
+        raise MissingPluginError(why, code=ErrorCode.NOT_INSTALLED, hint=f"Run `{install}`." if install else None)
 
     def plan(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Chain:
         """How this tensor would run here, and why; reads no tensor bytes.
@@ -251,7 +252,7 @@ class Tensor(TensorFacts):
                 try:
                     return self._loaded(chain)
                 except SquishError as error:
-                    if error.code != UNCOVERED or backend is not None or not chain.others:
+                    if error.code != ErrorCode.UNCOVERED or backend is not None or not chain.others:
                         raise
                     chain = chain.without_chosen(error.message)
 

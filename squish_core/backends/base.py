@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from squish_core.backends.offers import Availability, Offer, Request
 from squish_core.codecs.base import Region
 from squish_core.codecs.bound import BoundEncoding
+from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
 from squish_core.model import Refusal
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from squish_core.backends.chain import Chain
+    from squish_core.backends.whole import WholeHandle
     from squish_core.statistics import Statistics
 
 
@@ -73,7 +75,7 @@ class Backend:
         UsageError
             An option does not exist or has no such value.
         """
-        raise UsageError(f"backend {self.id!r} takes no options", found=", ".join(options), code="backend")
+        raise UsageError(f"backend {self.id!r} takes no options", found=", ".join(options), code=ErrorCode.BACKEND)
 
     def offer(self, request: Request) -> Offer | Refusal:
         """Take an encoding or refuse it with a reason.
@@ -108,9 +110,31 @@ class Backend:
         Raises
         ------
         SquishError
-            With code `UNCOVERED` if these data do not suit this backend; the next one in the chain is tried then.
+            With code `ErrorCode.UNCOVERED` if these data do not suit this backend: the next one in the chain is tried.
         """
         raise self.lacks("load")
+
+    def load_whole(self, chain: Chain, file: Any) -> WholeHandle:
+        """The model of an open file, ready to run.
+
+        Parameters
+        ----------
+        chain
+            The choice; its encoding is one of `file.index.whole`.
+        file
+            The open `File`.
+
+        Returns
+        -------
+        WholeHandle
+            `inputs`, `outputs`, `predict` and `close`.
+
+        Raises
+        ------
+        SquishError
+            The backend takes no whole models, or its runtime refuses this one.
+        """
+        raise self.lacks("load_whole")
 
     def dense(
         self, handle: Any, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None

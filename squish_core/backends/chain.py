@@ -9,7 +9,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from squish_core.backends.offers import MODES, Cost, Offer
-from squish_core.codes import UNCOVERED
+from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all
 from squish_core.model import CodecSpec, Refusal, TensorSpec, to_json
@@ -80,7 +80,7 @@ class Chain:
     def without_chosen(self, why: str) -> Chain:
         """The chain when loading showed that the data do not suit the chosen backend: the next offer is taken."""
         lost, (first, *rest) = self.chosen, self.others
-        refused = Refusal(backend=lost.backend, encoding=lost.encoding, code=UNCOVERED, why=why)
+        refused = Refusal(backend=lost.backend, encoding=lost.encoding, code=ErrorCode.UNCOVERED, why=why)
         because = f"the data do not suit {lost.backend}, which went before it"
         return evolve(self, chosen=first, others=tuple(rest), refused=(*self.refused, refused), because=because)
 

@@ -10,6 +10,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from squish_core.codecs.base import Codec
+from squish_core.codes import ErrorCode
 from squish_core.conversion.overflow import REFUSE, take_overflow
 from squish_core.errors import MissingPluginError, UsageError
 from squish_core.model import CodecSpec, TensorSpec
@@ -61,7 +62,7 @@ def parse_rules(encode: Encode | None, tensors: Mapping[str, TensorSpec]) -> tup
     values = (*texts, *given.values()) if isinstance(given, Mapping) else texts
     if strange := [value for value in values if not isinstance(value, str)]:
         raise UsageError(
-            "encode= cannot be read", found=f"{type(strange[0]).__name__} {strange[0]!r}", code="encode",
+            "encode= cannot be read", found=f"{type(strange[0]).__name__} {strange[0]!r}", code=ErrorCode.ENCODE,
             expected="'SPEC', ['SPEC', 'PATTERN=SPEC'], {'PATTERN': 'SPEC'} or a function, SPEC like 'int4'",
         )  # fmt: skip
     if isinstance(given, Mapping):
@@ -147,7 +148,7 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     if spec.id in names:
         if spec.id != "keep" and kind_of(spec, registry) not in ("tensor", "allocator"):
             raise UsageError(
-                "is no codec of tensors and encodes no values", found=repr(spec.id), code="encode",
+                "is no codec of tensors and encodes no values", found=repr(spec.id), code=ErrorCode.ENCODE,
                 hint="Formats that compress their parts have an option for it (--to FORMAT:OPTION=VALUE).",
             )  # fmt: skip
         return _nested(spec, registry)
@@ -155,7 +156,7 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
         if spec.id in table:
             full = parse_spec(table[spec.id])
             if full.id == "dense" and spec.params:  # its name says all there is to say
-                raise UsageError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code="params")
+                raise UsageError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code=ErrorCode.PARAMS)
             return _nested(evolve(spec, id=full.id, params={**full.params, **spec.params}), registry)
     encoders = (entry.info.id for entry in registry.find("codec", kind="tensor"))
     aliases = (name for table in _alias_tables(container, registry) for name in table)
@@ -165,7 +166,7 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     here = f"Near it: {', '.join(near)}; `squish codecs` lists all." if near else f"Known here: {', '.join(legal)}."
     kind = MissingPluginError if package else UsageError
     raise kind(
-        "no such encoding", found=repr(spec.id), code="encode",
+        "no such encoding", found=repr(spec.id), code=ErrorCode.ENCODE,
         hint=f"Run `{catalog.install_command(package)}`." if package else here,
     )  # fmt: skip
 
@@ -173,15 +174,15 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
 def _nested(spec: CodecSpec, registry: Registry) -> CodecSpec:
     """The same; SquishError where what is in brackets, or what has them, has no place there."""
     if spec.id == "keep" and spec.params:
-        raise UsageError("keep takes no parameters", found=", ".join(spec.params), code="params")
+        raise UsageError("keep takes no parameters", found=", ".join(spec.params), code=ErrorCode.PARAMS)
     if spec.inner is None:
         return spec
     for one in (spec, spec.inner):
         if kind_of(one, registry) != "tensor":  # an allocator, or keep
-            raise UsageError(f"{one.id} goes with no other encoding", found=str(spec), code="params")
+            raise UsageError(f"{one.id} goes with no other encoding", found=str(spec), code=ErrorCode.PARAMS)
     if type(registry.codec(spec.id)).wrap is Codec.wrap:
         raise UsageError(
-            f"{spec.id} wraps no other encoding", found=str(spec), code="params", hint="Leave out the brackets."
+            f"{spec.id} wraps no other encoding", found=str(spec), code=ErrorCode.PARAMS, hint="Leave out the brackets."
         )
     return spec
 

@@ -16,7 +16,8 @@ class Step:
     """What happens to one tensor: `action` is "copy" (bytes), "widen" (integers of a part, to a wider type; or
     numbers, to another byte order), "repack" (codes), "encode" (through floats).
 
-    `codec`: the target's, with what it was told for encoding alone (`Codec.for_encoding`), which `spec` does not show.
+    `origin`: the source's encoding that is converted. `spec`: the tensor as the target holds it. `codec`: the target's,
+    with what concerns encoding alone (`Codec.encoder_only_params`), which `spec` does not show.
     `stack`, `row`: of a tensor that the target stacks with others, the stacked tensor and which of its rows it is.
     `quality`: of an encoding with loss, how far the written values are from the source's; measured while writing.
     `overflow`: "refuse" values that do not stay finite, or "saturate"; then `clipped` counts them.
@@ -48,6 +49,11 @@ class Step:
     def bits(self) -> float:
         """Bits per weight of all parts, scales included."""
         return 8 * self.size / max(self.spec.elements, 1)
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether written values differ from the source's, so that their distance is measured."""
+        return self.action == "encode" and self.exactness.kind == "bounded"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON.

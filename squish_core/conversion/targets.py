@@ -1,11 +1,10 @@
-"""Where a conversion writes and reads: what the name of a target says, sizes and paths."""
+"""What the name of a target says: its format, and whether it is compressed whole."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from squish_core.errors import FormatError
-from squish_core.file import File
 from squish_core.plugins.catalog import SUFFIXES
 from squish_core.plugins.registry import Registry
 
@@ -31,18 +30,3 @@ def format_for(target: Path, known: Registry) -> str:
         "the target format is not clear from the name", file=str(target), code="format",
         hint=f"Give to=..., one of {', '.join(entry.info.id for entry in writable)}.",
     )  # fmt: skip
-
-
-def size_of(target: Path) -> int:
-    """Bytes of a file, or of all files of a folder."""
-    files = target.rglob("*") if target.is_dir() else [target]
-    return sum(path.stat().st_size for path in files if path.is_file())
-
-
-def paths_of(file: File) -> list[Path]:
-    """The files and the folder that a model lies in; none for bytes in memory."""
-    place, source = file.path, file.source
-    if place is None or source.packed:
-        return [place] if place else []
-    folder = place if source.is_dir else place.parent
-    return [place, *(folder / ref.name for ref in file.index.files)]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, fields_dict
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal
 from squish_core.plugins import catalog
@@ -204,7 +205,7 @@ class Registry(Plugins, Renamed):
         """The first codec or filter of an encoding that is not installed, or that nothing decodes."""
         entry = self.codecs.get(encoding.codec.id)
         if entry is not None and getattr(entry.info, "kind", "") == "whole":
-            return Refusal(why=f"{encoding.codec.id} is a whole model, for its own runtime alone", code="whole")
+            return Refusal(why=f"{encoding.codec.id} is a whole model, for its own runtime alone", code=ErrorCode.WHOLE)
         in_conflict = self._claims.conflicts
         if entry is not None and encoding.codec.inner is None and not encoding.filtered and not in_conflict:
             return None
@@ -219,7 +220,7 @@ class Registry(Plugins, Renamed):
                 return self._absent("codec", codec)
             if ("codec", codec) in in_conflict:
                 error = in_conflict["codec", codec].error()
-                return Refusal(why=error.reason(), code="conflict")
+                return Refusal(why=error.reason(), code=ErrorCode.CONFLICT)
         return None
 
     def resolve(
@@ -271,7 +272,7 @@ class Registry(Plugins, Renamed):
             refusal = self._absent(kind, name)
             installed = f"Here are {', '.join(sorted(self._tables[kind])) or 'none'}."
             hint = f"Run `{refusal.install}`." if refusal.install else installed
-            raise MissingPluginError(refusal.why, code="not-installed", hint=hint)
+            raise MissingPluginError(refusal.why, code=ErrorCode.NOT_INSTALLED, hint=hint)
         return self.instance(kind, entry)
 
     def _absent(self, kind: str, wanted: str) -> Refusal:
@@ -279,7 +280,7 @@ class Registry(Plugins, Renamed):
         package = catalog.package_for(kind, wanted)
         for broken in self.broken:
             if package == broken.dist:
-                return Refusal(why=f"{broken.dist} is installed but broken: {broken.reason}", code="broken")
+                return Refusal(why=f"{broken.dist} is installed but broken: {broken.reason}", code=ErrorCode.BROKEN)
         if package in {loaded.dist for loaded in self.plugins}:
             return Refusal(why=f"the {kind} {wanted!r} is not among those of {package}, which is installed")
         return refusal
