@@ -27,9 +27,10 @@ _NAMES = {
         "single_value",
     ),
     "squish_core.codecs.base": (
-        "AliasResolver", "Allocator", "ByteCodec", "Codec", "Codes", "Decoder", "Encoder", "PanelReader", "Params",
+        "AliasResolver", "Allocator", "Codec", "Codes", "Decoder", "Encoder", "PanelReader", "Params",
         "PartArray", "Parts", "Region",
     ),
+    "squish_core.codecs.byte_codec": ("ByteCodec",),
     "squish_core.codecs.dense": ("Dense",),
     "squish_core.backends.base": ("Backend",),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request", "Use"),
@@ -95,7 +96,6 @@ if TYPE_CHECKING:
     from squish_core.cli.progress import Progress as Progress
     from squish_core.codecs.base import AliasResolver as AliasResolver
     from squish_core.codecs.base import Allocator as Allocator
-    from squish_core.codecs.base import ByteCodec as ByteCodec
     from squish_core.codecs.base import Codec as Codec
     from squish_core.codecs.base import Codes as Codes
     from squish_core.codecs.base import Decoder as Decoder
@@ -106,6 +106,7 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Parts as Parts
     from squish_core.codecs.base import Region as Region
     from squish_core.codecs.bound import BoundEncoding as BoundEncoding
+    from squish_core.codecs.byte_codec import ByteCodec as ByteCodec
     from squish_core.codecs.dense import Dense as Dense
     from squish_core.codecs.regions import decode_all as decode_all
     from squish_core.codecs.regions import full as full

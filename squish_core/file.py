@@ -13,13 +13,13 @@ from squish_core.backends.plan import FilePlan, plan_tensors
 from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
 from squish_core.dtypes import to_numpy
-from squish_core.errors import FormatError, Problem, SquishError, TensorError
+from squish_core.errors import Problem, SquishError, TensorError
 from squish_core.formats.metadata import plain
-from squish_core.guard import guarded, uncollected
+from squish_core.guard import uncollected
 from squish_core.io.buffer import Buffer
 from squish_core.io.local import READERS
 from squish_core.model import LazyTensors, PlainRange, TensorSpec
-from squish_core.reader import Reader
+from squish_core.reader import Assets, Reader
 from squish_core.renamed import Renamed
 from squish_core.tensor import Tensor
 from squish_core.text import close_matches
@@ -122,8 +122,9 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         >>> squish.open("model.gguf").plan("numpy").backends
         {'numpy': 3}
         """
-        with self.guard(SquishError, "resolving"):
-            return plan_tensors(self, self.index.tensors.values(), backend=backend, policy=policy, op=op)
+        return plan_tensors(
+            self.registry, self.name, self.index, self.index.tensors.values(), backend=backend, policy=policy, op=op
+        )
 
     def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec") -> WholeModel:
         """Load the model as a whole on a backend that runs it by itself (a Core ML package in a SQUIZD file).
@@ -167,10 +168,22 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
     def draft(self) -> File:
         """The draft head that the file holds (EAGLE-3), as a file of its own.
 
+        Returns
+        -------
+        File
+            Its tensors, under their own names.
+
         Raises
         ------
         KeyError
             There is none.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf").draft()
+        Traceback (most recent call last):
+            ...
+        KeyError: 'model.gguf holds no draft head'
         """
         drafts = [name for name, child in self.index.children.items() if child.kind == "draft"]
         if not drafts:
@@ -324,27 +337,3 @@ class Views:
             source = self._file.source_for(file)
             self._mapped[file] = source.view(0, source.size)
         return np.ndarray(shape, to_numpy(dtype), self._mapped[file], offset)
-
-
-class Assets(Mapping[str, Buffer]):
-    """Asset name -> Buffer, read when indexed."""
-
-    def __init__(self, file: File) -> None:
-        self._file = file
-
-    def __getitem__(self, name: str) -> Buffer:
-        part = self._file.index.assets[name]
-        with guarded(FormatError, "reading an asset", file=self._file.name, part=name):
-            return self._file.array(part).buffer()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._file.index.assets
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._file.index.assets)
-
-    def __len__(self) -> int:
-        return len(self._file.index.assets)
-
-    def __repr__(self) -> str:
-        return f"<Assets {', '.join(self) or 'none'}>"
