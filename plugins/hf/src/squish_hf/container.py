@@ -84,6 +84,9 @@ class HuggingFace(Checkpoint):
     def recipes(self, *, method: Any = None, bits: Any = "4", **features: Any) -> tuple[Encoding | Refusal, ...]:
         return () if method is None else (writer.recipe(only("method", method), int(only("bits", bits))),)
 
+    def naming(self, options: Options) -> str:
+        return "hf"
+
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding, options)
 

@@ -67,6 +67,9 @@ class Mlx(Checkpoint):
 
         return refine_layers(files, "mlx", "", layers, make, problems)
 
+    def naming(self, options: Options) -> str:
+        return "mlx"
+
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)
 
