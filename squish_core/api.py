@@ -38,6 +38,7 @@ _NAMES = {
     "squish_core.backends.base": ("Backend",),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request"),
     "squish_core.codes": ("UNCOVERED",),
+    "squish_core.concurrency": ("Pool", "map_in_order", "workers"),
     "squish_core.codecs.bound": ("BoundEncoding",),
     "squish_core.backends.checks": ("delivered", "indices", "matrix_of", "operand", "routed"),
     "squish_core.conversion.rules": ("check_patterns",),
@@ -98,6 +99,9 @@ if TYPE_CHECKING:
     from squish_core.codecs.regions import full as full
     from squish_core.codecs.regions import panels as panels
     from squish_core.codes import UNCOVERED as UNCOVERED
+    from squish_core.concurrency import Pool as Pool
+    from squish_core.concurrency import map_in_order as map_in_order
+    from squish_core.concurrency import workers as workers
     from squish_core.conversion.convert import Conversion as Conversion
     from squish_core.conversion.convert import convert as convert
     from squish_core.conversion.convert import outgoing as outgoing

@@ -19,7 +19,9 @@ PACKAGES = {"squish_core": ROOT} | {
 """Import package -> the folder of its distribution."""
 FORMATS = ("gguf", "hf", "mlx", "npydir", "safetensors", "squizd", "uqff", "ztensor")
 BACKENDS = ("ane", "cpu", "metal")
-VOCABULARY = ("text", "codes", "errors", "dtypes", "limits", "model", "guard", "statistics", "specs", "display")
+VOCABULARY = (
+    "text", "codes", "errors", "dtypes", "limits", "model", "guard", "statistics", "specs", "display", "concurrency",
+)  # fmt: skip
 INTERFACES = ("io", "codecs", "backends", "formats", "families")
 ARROWS = {
     "display": ("text", "errors"),

@@ -548,6 +548,17 @@ def test_doctor_of_a_sound_installation_gives_0(squish: Any) -> None:
     assert squish("doctor", "--json").json["machine"]["cores"] > 0
 
 
+def test_doctor_shows_the_number_of_threads(squish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQUISH_THREADS", "3")
+    assert squish("doctor", "--json").json["threads"] == {"workers": 3, "setting": "3", "problem": None}
+    assert "threads      3 (SQUISH_THREADS=3)" in squish("doctor").out
+    monkeypatch.setenv("SQUISH_THREADS", "many")
+    ran = squish("doctor", "--json")
+    assert (ran.code, ran.json["ok"], ran.json["threads"]["workers"]) == (1, False, None)
+    assert "found 'many'" in ran.json["threads"]["problem"]
+    assert squish("doctor").code == 1
+
+
 def test_doctor_names_a_broken_plugin_and_why(squish: Any, install: Any) -> None:
     install(points=[Point()])
     ran = squish("doctor")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import repeat
 from math import ceil
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, evolve, frozen
 
 from squish_core import opening
+from squish_core.concurrency import Pool, workers
 from squish_core.dtypes import nbytes
 from squish_core.errors import CodecError, SquishError
 from squish_core.file import File
@@ -237,11 +236,11 @@ def _setting(size: int) -> Callable[[], object]:
     """Filling so many bytes of memory, shared by all cores: NumPy lets go of the interpreter."""
     import numpy as np
 
-    cores = os.cpu_count() or 1
-    if size < SHARED or cores == 1:
+    threads = workers()
+    if size < SHARED or threads == 1:
         return partial(_memory(size).fill, 0)
-    pool, pieces = ThreadPoolExecutor(cores), np.array_split(_memory(size), cores)
-    return lambda: list(pool.map(lambda piece: piece.fill(0), pieces))
+    pool, pieces = Pool(threads), np.array_split(_memory(size), threads)
+    return lambda: pool.map(lambda piece: piece.fill(0), pieces)
 
 
 def _reading(size: int) -> Callable[[], object]:

@@ -14,11 +14,10 @@ from typing import Any
 import cbor2
 from attrs import field, frozen
 
-from squish_core.api import Digest, Encoding, Layout, Outgoing, Part, Refusal, Sink, TensorSpec
+from squish_core.api import Digest, Encoding, Layout, Outgoing, Part, Refusal, Sink, TensorSpec, map_in_order
 
 from .. import accept, sidecar
 from ..options import Wanted, zstd_codec
-from ..parallel import in_order
 from ..wire import FOOTER, MAGIC
 from . import layouts
 from .manifest import ALIGNMENT
@@ -120,7 +119,7 @@ def write(
 
 def append(sink: Sink, placement: Placement, tensors: Sequence[Outgoing], wanted: Wanted) -> None:
     """Append the tensors' blobs, and enter them; zstd works some tensors ahead, on all cores."""
-    compressed = in_order(_compressed, tensors) if wanted.encoding == "zstd" else repeat({})
+    compressed = map_in_order(_compressed, tensors) if wanted.encoding == "zstd" else repeat({})
     for outgoing, spools in zip(tensors, compressed):
         spec, placed = outgoing.spec, {}
         for role, part in spec.encodings[0].parts.items():
