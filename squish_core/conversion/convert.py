@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from squish_core.conversion.activations import Activations
 from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.compatible import weighs
 from squish_core.conversion.delete_source import deletable, delete
+from squish_core.conversion.naming import all_names, in_layout, map_notes, mapped_step, selected, with_sources
 from squish_core.conversion.notes import source_notes
 from squish_core.conversion.plan import Decision, Step, ineffective_rules, note_origin
-from squish_core.conversion.rename import parse_names
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.requantize import check_requantized
 from squish_core.conversion.rules import KEEP, Rule, check_patterns, expand, parse_rules
@@ -39,7 +38,7 @@ from squish_core.io.local import common_mode
 from squish_core.io.sink import Sink
 from squish_core.io.space import check_space, space_notes
 from squish_core.limits import Limits
-from squish_core.model import TensorSpec
+from squish_core.mapping.mapped import MappedFile
 from squish_core.plugins.registry import Registry
 from squish_core.reader import file_problems
 from squish_core.specs import parse_format
@@ -72,9 +71,11 @@ def convert(
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
     error. Caches are not read (`File.originals`): they are less exact than what they were made from. `only`: name
     patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
-    `rename`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF, where the file states no other
-    architecture; all patterns are about the source's. `activations`: a file of activation statistics, for encodings
-    that weigh errors by them. `requantize` allows to quantize tensors whose values are quantized with loss already.
+    A model of a known family is mapped into the layout that the target's engine loads: names, rows, settings.
+    `rename`: "keep" leaves it as it is, "hf" or "gguf" asks for a layout in a container of any names ("hf:FAMILY" where
+    the file does not state its family); patterns match names of the source and of the target. `activations`: a file of
+    activation statistics, for encodings that weigh errors by them. `requantize` allows to quantize tensors whose values
+    are quantized with loss already.
     Digests of what is read are checked. `delete_source`: verify what was written and compare it with the source, then
     delete the files that held its tensors. A file at `dst` is replaced, a folder refused. Raises SquishError; the old
     `dst` stays on failure. `names` and `stats` are deprecated aliases of `rename` and `activations`.
@@ -93,8 +94,7 @@ def convert(
             statistics = opened.enter_context(opening.open(activations, limits=limits, registry=registry))
         chosen = (only,) if isinstance(only, str) else tuple(only or ())
         with uncollected():
-            naming = parse_names(rename, file)
-            plan = ConversionPlan(file, Path(dst), to, parse_rules(encode), chosen, naming, statistics, requantize)
+            plan = ConversionPlan(file, Path(dst), to, parse_rules(encode), chosen, rename, statistics, requantize)
             report = plan.report(dry_run)
         doomed = deletable(file, Path(dst), report.steps, report.dropped) if delete_source else ()
         report = evolve(report, deleted=tuple(map(str, doomed)))
@@ -119,7 +119,7 @@ class ConversionPlan:
         to: str | None,
         rules: tuple[Rule, ...],
         only: tuple[str, ...],
-        rename: Callable[[str], str] = str,
+        rename: str | None = "keep",
         stats: File | None = None,
         requantize: bool = False,
     ) -> None:
@@ -127,13 +127,20 @@ class ConversionPlan:
         content, self.packing = packed_by(target, self.known)
         self.format, self.options = parse_format(to or format_for(content, self.known), self.known.writing_options)
         self.container = self._writable()
+        self.file, self.naming_notes = in_layout(self.file, self.container, self.options, rename)
+        self.mapped = self.file if isinstance(self.file, MappedFile) else None
         self.rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.known)) for rule in rules)
         asked = [rule.pattern for rule in self.rules if rule.pattern is not None and rule.spec != KEEP]
-        check_patterns((*only, *asked), self.file.index.tensors, self.file.name)
+        check_patterns((*only, *asked), all_names(self.file), self.file.name)
+        self.rules = with_sources(self.rules, self.file)
         self.stats = Activations(stats) if stats is not None else None
-        decision = Decision(self.file, self.container, self.options, self.rules, rename, self.stats)
+        decision = Decision(self.file, self.container, self.options, self.rules, self.stats)
         with computing(FormatError, "deciding", file=str(target)):
-            self.steps = [note_origin(file, step) for step in decision.decide(self._selected(only))]
+            specs = [self.file.index.tensors[name] for name in selected(self.file, only)]
+            self.steps = [
+                mapped_step(self.mapped, step) if self.mapped else note_origin(file, step)
+                for step in decision.decide(specs)
+            ]
         if not requantize:
             check_requantized(self.steps, file.name, self.known)
         if stats is not None and not any(map(self._weighed, self.steps)):
@@ -153,7 +160,11 @@ class ConversionPlan:
         index = self.file.index
         with computing(FormatError, f"planning the {self.format} file", file=str(self.target)):
             layout = self.container.layout(self.specs, index.meta, index.assets, self.options)
-        dropped = [*layout.dropped, *(Dropped("child", name) for name in index.children)]
+        dropped = [
+            *(self.mapped.dropped if self.mapped else ()),
+            *layout.dropped,
+            *(Dropped("child", name) for name in index.children),
+        ]
         dropped += [Dropped("encoding", str(encoding.codec), "of the whole model") for encoding in index.whole]
         names = [step.name for step in self.steps]
         dropped += [
@@ -174,7 +185,7 @@ class ConversionPlan:
             source=self.file.name, target=str(self.target), format=self.format, steps=tuple(steps),
             source_size=self.file.size, dropped=tuple(dropped), dry_run=dry_run,
             size=None if self.packing else layout.size,
-            notes=(*layout.notes, *source_notes(self.file, layout)),
+            notes=(*map_notes(self.file), *self.naming_notes, *layout.notes, *source_notes(self.file, layout)),
             # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
             unused=tuple(
                 rule.pattern for rule in self.rules if rule.pattern and not any(map(rule.matches, index.tensors))
@@ -270,12 +281,6 @@ class ConversionPlan:
             can = ", ".join(entry.info.id for entry in self.known.find("container", can_write=True))
             raise UsageError(f"{self.format} cannot be written", code="read-only", hint=f"These can: {can}.")
         return container
-
-    def _selected(self, only: tuple[str, ...]) -> list[TensorSpec]:
-        specs = list(self.file.index.tensors.values())
-        if not only:
-            return specs
-        return [spec for spec in specs if any(fnmatchcase(spec.name, pattern) for pattern in only)]
 
     def _streams(self, step: Step) -> dict[str, Any]:
         if step.action in ("copy", "widen"):

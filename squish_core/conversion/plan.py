@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -20,6 +20,7 @@ from squish_core.errors import CodecError, MissingPluginError, SquishError, Tens
 from squish_core.file import File
 from squish_core.formats.base import Container
 from squish_core.guard import computing
+from squish_core.mapping.mapped import MappedFile
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
 
 _KEPT = "kept: "
@@ -92,11 +93,12 @@ class Decision:
 
     def __init__(
         self, file: File, container: Container, options: Mapping[str, str], rules: tuple[Rule, ...],
-        rename: Callable[[str], str], stats: Activations | None = None,
+        stats: Activations | None = None,
     ) -> None:  # fmt: skip
         self.stats = stats
         self.file, self.known, self.container, self.format = file, file.registry, container, container.id
-        self.options, self.rules, self.rename = options, rules, rename
+        self.options, self.rules = options, rules
+        self.mapped = file if isinstance(file, MappedFile) else None
         self.chosen: Mapping[str, CodecSpec | str] = {}
 
     def decide(self, specs: list[TensorSpec]) -> list[Step]:
@@ -135,9 +137,8 @@ class Decision:
             if ours and self._is_policy(rule):
                 chosen |= self._chosen_by_policy(rule, ours)
             elif ours and rule.pattern is None and rule.spec != KEEP:
-                targets = [evolve(spec, name=self.rename(spec.name)) for spec in specs]
-                found = self.container.choose(targets, rule.spec, self.options)  # habits look at the whole model
-                chosen |= {spec.name: found[name] for spec in ours if (name := self.rename(spec.name)) in found}
+                found = self.container.choose(specs, rule.spec, self.options)  # habits look at the whole model
+                chosen |= {spec.name: found[spec.name] for spec in ours if spec.name in found}
         return chosen
 
     def _chosen_by_policy(self, rule: Rule, specs: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
@@ -171,7 +172,8 @@ class Decision:
 
     def _step(self, spec: TensorSpec) -> Step:
         rule = rule_for(self.rules, spec.name)
-        if rule is None or rule.spec == KEEP:
+        wants_dtype = self.mapped is not None and self.mapped.dtype_for(spec.name) is not None
+        if rule is None or rule.spec == KEEP or (rule.pattern is None and wants_dtype):
             return self._keep(spec)
         wanted = self.chosen.get(spec.name) if rule.pattern is None or self._is_policy(rule) else rule.spec
         if wanted is None or isinstance(wanted, str):
@@ -195,6 +197,9 @@ class Decision:
     def _keep(self, spec: TensorSpec) -> Step:
         if not spec.encodings:
             raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code="unreadable")
+        if self.mapped and (dtype := self.mapped.dtype_for(spec.name)):
+            step = self._encode(spec, CodecSpec("dense", {"dtype": dtype}), REFUSE)
+            return evolve(step, exactness=Exactness("values", "f32"), note=f"{dtype} for the target's engine")
         refusals = []
         for encoding in spec.encodings:
             answer = self._answer(spec, encoding)
@@ -296,7 +301,7 @@ class Decision:
             check_copied(self.file, spec.name, origin)
         codec = codec or target.codec
         held = TensorSpec(
-            name=self.rename(spec.name), shape=spec.shape, dtype=spec.dtype, encodings=(target,),
+            name=spec.name, shape=spec.shape, dtype=spec.dtype, encodings=(target,),
             tied_to=spec.tied_to, attrs=spec.attrs, problem=spec.problem,
         )  # fmt: skip
         size = sum(part.nbytes for part in target.parts.values())

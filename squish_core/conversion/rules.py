@@ -27,16 +27,18 @@ ALIKE = 0.7
 class Rule:
     """Encode tensors whose name matches `pattern`; a rule without a pattern takes whatever its codec can take.
 
-    `overflow`: what happens to values that do not stay finite, "refuse" or "saturate".
+    `overflow`: what happens to values that do not stay finite, "refuse" or "saturate". `names`: tensors of a mapped
+    model whose names in the source the pattern matches.
     """
 
     pattern: str | None
     spec: CodecSpec
     overflow: str = REFUSE
+    names: frozenset[str] = frozenset()
 
     def matches(self, name: str) -> bool:
         """Whether the rule is for a tensor of this name."""
-        return self.pattern is None or fnmatchcase(name, self.pattern)
+        return self.pattern is None or name in self.names or fnmatchcase(name, self.pattern)
 
 
 def parse_rules(encode: str | Iterable[str] | Mapping[str, str] | None) -> tuple[Rule, ...]:

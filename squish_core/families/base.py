@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from attrs import field, frozen
 
@@ -122,10 +122,10 @@ class Family:
     id: str = ""
     tensors: Sequence[FamilyTensor] = ()
     names: Mapping[str, Sequence[Rule]] = {}
-    constants: Sequence[str] = ()
-    leftovers: Sequence[str] = ()
-    beside: Sequence[str] = ()
-    prefixes: Mapping[str, str] = {}
+    constants: ClassVar[Sequence[str]] = ()
+    leftovers: ClassVar[Sequence[str]] = ()
+    beside: ClassVar[Sequence[str]] = ()
+    prefixes: ClassVar[Mapping[str, str]] = {}
 
     def settings(self, model: Model) -> Mapping[str, Any]:
         """The model's settings as the keys of `config.json`, in the spelling that all engines read; FormatError for

@@ -1,4 +1,4 @@
-"""Which tensors of the family a model's tensors stand for: each exactly once, all that are required, in these shapes."""
+"""Which tensors of a family a model's tensors stand for: each once, all that are required, in their shapes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def cover(
     table, shapes = read_rules(family, gguf), {tensor.name: tensor.shape for tensor in family.tensors}
     origins: dict[str, Origin] = {}
     sources: dict[str, Origin] = {}
-    left_out, unused = [], []
+    left_out: list[str] = []
+    unused: list[str] = []
     for name in tensors:
         short = bare(family, name)
         match = table.find(short)

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, cast
+from typing import cast
 
 from attrs import evolve, frozen
 
-from squish_core.errors import FormatError, SquishError
-from squish_core.families.base import GGUF, HF, Carried, Family
+from squish_core.errors import FormatError
+from squish_core.families.base import GGUF, HF, Family
 from squish_core.families.model import CONFIG_FILE, Model
 from squish_core.file import File
 from squish_core.formats.base import Dropped, Options
 from squish_core.formats.metadata import plain
 from squish_core.guard import guarded
-from squish_core.mapping.coverage import Coverage, cover
+from squish_core.mapping.coverage import cover
 from squish_core.mapping.tensors import Change, MappedTensors, Setting
 from squish_core.mapping.values import read_vector
 from squish_core.model import Part
 from squish_core.plugins.hookspecs import FamilyInfo
-from squish_core.plugins.registry import Registry
 
 _GGUF_NAME = re.compile(r"(?:blk\.\d+|token_embd|output_norm|output)\..+")
 ARCHITECTURE = "general.architecture"
@@ -54,7 +52,7 @@ class MappedFile(File):
         self.original, self.family, self.naming, self.layout = original, family.id, naming, layout
         gguf = naming.layout == GGUF
         with guarded(FormatError, f"mapping it as {family.id}", file=original.name):
-            model = _model(original, family, naming.layout)
+            model = model_of(original, family, naming.layout)
             settings = family.settings(model)
             sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
             tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor.name)]
@@ -105,10 +103,10 @@ def naming_of(file: File) -> Naming:
         return Naming(layout=layout, reason=f"it has no {ARCHITECTURE if gguf else 'model_type in a ' + CONFIG_FILE}")
     stated, experts = facts
     infos = [cast(FamilyInfo, entry.info) for entry in file.registry.families.values()]
-    fitting = [
-        info for info in infos
-        if (gguf and info.architecture == stated and info.experts == experts) or (not gguf and stated in info.model_types)
-    ]  # fmt: skip
+    if gguf:
+        fitting = [info for info in infos if (info.architecture, info.experts) == (stated, experts)]
+    else:
+        fitting = [info for info in infos if stated in info.model_types]
     if not fitting:
         known = ", ".join(sorted(info.id for info in infos)) or "none is installed"
         return Naming(layout=layout, stated=stated, reason=f"the family {stated!r} is unknown ({known})")
@@ -141,7 +139,8 @@ def _config_facts(file: File) -> tuple[str, bool] | None:
     return (stated, False) if isinstance(stated, str) else None
 
 
-def _model(file: File, family: Family, layout: str) -> Model:
+def model_of(file: File, family: Family, layout: str) -> Model:
+    """What a family sees of a file."""
     assets = {name: bytes(buffer.raw) for name, buffer in file.assets.items()}
     tensors = file.index.tensors
     constants = [name for name in tensors if any(fnmatchcase(name, pattern) for pattern in family.constants)]

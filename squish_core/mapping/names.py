@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-from squish_core.families.base import Add, Expression, Family, Join, Permute, Rule, Stack
+from squish_core.families.base import Expression, Family, Join, Rule, Stack
 
 _NUMBER = re.compile(r"(?<=\.)(0|[1-9][0-9]{0,8})(?=\.)")
 _HOLE = re.compile(r"\{(\w)\}")
@@ -21,7 +21,7 @@ class Templates(dict[str, tuple[tuple[str, ...], Value]]):
     @classmethod
     def of(cls, items: Iterable[tuple[str, Value]]) -> Templates[Value]:
         """From pairs of template and value; the first of equal templates stands."""
-        table = cls()
+        table: Templates[Value] = cls()
         for template, value in items:
             table.setdefault(_HOLE.sub("#", template), (tuple(_HOLE.findall(template)), value))
         return table

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from attrs import evolve, field, frozen
 
 from squish_core.errors import TensorError
-from squish_core.families.base import GGUF, Add, Expression, Family, Join, Permute, Rule, Stack
+from squish_core.families.base import GGUF, Expression, Family, Join, Permute, Rule, Stack
 from squish_core.file import File
 from squish_core.mapping.coverage import Coverage, Origin
 from squish_core.mapping.names import Numbers, fill, leaves, members, written_rules

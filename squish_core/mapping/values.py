@@ -23,7 +23,9 @@ def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
     """A tensor of these values, its bytes in memory."""
     stored = dtypes.cast(values, dtype)
     part = Part(dtype=dtype, shape=values.shape, data=stored.tobytes())
-    return TensorSpec(name=name, shape=values.shape, dtype=dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),))
+    return TensorSpec(
+        name=name, shape=values.shape, dtype=dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),)
+    )
 
 
 def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
@@ -53,7 +55,9 @@ def added(file: File, spec: TensorSpec, constant: float, narrow: str | None) -> 
     if narrow is not None and narrow != "f32":
         rounded = dtypes.cast(total, narrow)
         if np.array_equal(rounded.astype(np.float32) - np.float32(constant), values):
-            return evolve(dense(spec.name, rounded.astype(np.float32), narrow), attrs=spec.attrs), Exactness("values", "f32")
+            return evolve(dense(spec.name, rounded.astype(np.float32), narrow), attrs=spec.attrs), Exactness(
+                "values", "f32"
+            )
     error = np.abs((total - np.float32(constant)).astype(np.float64) - values)
     largest = float(error.max(initial=0.0))
     exactness = Exactness("values", "f32") if largest == 0 else Exactness("bounded", error=largest)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from .config.keys import COMMON, GEMMA, MIXTURE, Key
 from .family import TextModel
 from .tables import (
@@ -32,10 +34,10 @@ class Llama(TextModel):
         norm("post_attention_layernorm", "ffn_norm"),
         *gated_mlp(bias=True),
     )
-    more = {"gguf": fused_attention(permute=True)}
+    more: ClassVar = {"gguf": fused_attention(permute=True)}
     constants = SCALED_ROPE
     keys = (*COMMON, Key("vocab_size", "vocab_size", required=False))
-    fixed = {"hidden_act": "silu"}
+    fixed: ClassVar = {"hidden_act": "silu"}
 
 
 class Mixtral(TextModel):
@@ -50,7 +52,7 @@ class Mixtral(TextModel):
         Row("block_sparse_moe.gate", "ffn_gate_inp", ("experts", "hidden_size"), f32=True),
         *experts("block_sparse_moe", "w1", "w3", "w2", "intermediate_size"),
     )
-    more = {
+    more: ClassVar = {
         "gguf": (
             *fused_attention(permute=True), *fused_gguf_experts("block_sparse_moe", "w1", "w3", "intermediate_size"),
         ),
@@ -66,7 +68,7 @@ class Mixtral(TextModel):
     }  # fmt: skip
     constants = SCALED_ROPE
     keys = (*COMMON, Key("vocab_size", "vocab_size", required=False), *MIXTURE["num_local_experts"])
-    fixed = {"hidden_act": "silu"}
+    fixed: ClassVar = {"hidden_act": "silu"}
 
 
 class Qwen2(TextModel):
@@ -80,9 +82,9 @@ class Qwen2(TextModel):
         norm("post_attention_layernorm", "ffn_norm"),
         *gated_mlp(),
     )
-    more = {"gguf": fused_attention(permute=False)}
+    more: ClassVar = {"gguf": fused_attention(permute=False)}
     keys = COMMON
-    fixed = {"hidden_act": "silu", "use_sliding_window": False}
+    fixed: ClassVar = {"hidden_act": "silu", "use_sliding_window": False}
 
 
 class Qwen3(TextModel):
@@ -98,9 +100,9 @@ class Qwen3(TextModel):
         norm("post_attention_layernorm", "ffn_norm"),
         *gated_mlp(),
     )
-    more = {"gguf": fused_attention(permute=False)}
+    more: ClassVar = {"gguf": fused_attention(permute=False)}
     keys = COMMON
-    fixed = {"hidden_act": "silu", "use_sliding_window": False}
+    fixed: ClassVar = {"hidden_act": "silu", "use_sliding_window": False}
     layer_counts = ("max_window_layers",)
 
 
@@ -113,7 +115,7 @@ class Qwen3Moe(TextModel):
         Row("mlp.gate", "ffn_gate_inp", ("experts", "hidden_size"), f32=True),
         *experts("mlp", *SWITCH, "moe_intermediate_size"),
     )
-    more = {
+    more: ClassVar = {
         "gguf": (
             *fused_attention(permute=False), *fused_gguf_experts("mlp", *SWITCH[:2], "moe_intermediate_size"),
         ),
@@ -122,7 +124,7 @@ class Qwen3Moe(TextModel):
         "uqff": stacked_experts("mlp", ((f"mlp.experts.{name}", name) for name in SWITCH), reading=True),
     }  # fmt: skip
     keys = (*COMMON, *MIXTURE["num_experts"], Key("moe_intermediate_size", "expert_feed_forward_length"))
-    fixed = {
+    fixed: ClassVar = {
         "hidden_act": "silu", "use_sliding_window": False, "norm_topk_prob": True, "decoder_sparse_step": 1,
         "mlp_only_layers": [],
     }  # fmt: skip
@@ -144,14 +146,14 @@ class Gemma3(TextModel):
         *gated_mlp(),
         norm("post_feedforward_layernorm", "post_ffw_norm", add=1.0),
     )
-    more = {"gguf": fused_attention(permute=False)}
+    more: ClassVar = {"gguf": fused_attention(permute=False)}
     keys = (*COMMON, *GEMMA)
-    fixed = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window_pattern": 6}
+    fixed: ClassVar = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window_pattern": 6}
     tied_by_default = True
     beside = (
         "vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*", "model.multi_modal_projector.*",
     )  # fmt: skip
-    prefixes = {
+    prefixes: ClassVar = {
         "language_model.model.": "model.", "model.language_model.": "model.", "language_model.lm_head.": "lm_head.",
     }  # fmt: skip
 
@@ -171,4 +173,4 @@ class Phi3(TextModel):
     )
     constants = ("rope_factors_long.weight", "rope_factors_short.weight")
     keys = (*COMMON, Key("sliding_window", "attention.sliding_window", required=False))
-    fixed = {"hidden_act": "silu"}
+    fixed: ClassVar = {"hidden_act": "silu"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar
@@ -11,8 +10,8 @@ from squish_core.api import Carried, Family, FamilyTensor, FormatError, Model, O
 
 from .config.keys import Key, check_settings, settings_of
 from .config.rope import rope_settings
-from .config.spelling import QUANTIZATION, old_spelling, text_config
-from .layouts import carry_to_gguf, carry_to_folder
+from .config.spelling import old_spelling, text_config
+from .layouts import carry_to_folder, carry_to_gguf
 from .tables import Row
 
 CONFIG = "config.json"
@@ -82,9 +81,7 @@ class TextModel(Family):
         return settings
 
     def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
-        head_dim, heads, groups = (
-            settings[key] for key in ("head_dim", "num_attention_heads", "num_key_value_heads")
-        )
+        head_dim, heads, groups = (settings[key] for key in ("head_dim", "num_attention_heads", "num_key_value_heads"))
         named = (
             "hidden_size", "intermediate_size", "moe_intermediate_size", "vocab_size", "head_dim",
             "num_attention_heads", "num_key_value_heads",
@@ -118,15 +115,10 @@ class TextModel(Family):
         if tied is None:
             tied = self.tied_by_default or not has_head
         if not isinstance(tied, bool):
-            raise FormatError("is neither true nor false", part=f"{CONFIG} tie_word_embeddings", found=repr(tied), code="config")
-        if not tied and not has_head:
             raise FormatError(
-                "says that embeddings are not tied, and there is no lm_head", part=CONFIG, code="contradiction",
-                expected=HEAD, hint="Set tie_word_embeddings to true if the model has no head of its own.",
-            )  # fmt: skip
-        for name in ("vocab_size",):
-            if not isinstance(config.get(name), int) or isinstance(config.get(name), bool):
-                raise FormatError(f"has no usable {name}", part=CONFIG, found=repr(config.get(name)), code="config")
+                "is neither true nor false", part=f"{CONFIG} tie_word_embeddings", found=repr(tied), code="config"
+            )
+        check_settings([Key("vocab_size", "vocab_size")], config, CONFIG)
         settings = {**config, "tie_word_embeddings": tied}
         settings.setdefault("rope_theta", 10000.0)
         settings["rotary_dim"] = self._rotary(settings)

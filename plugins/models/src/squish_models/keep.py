@@ -36,10 +36,14 @@ def restored_files(meta: Mapping[str, Any]) -> dict[str, bytes]:
             packed = np.asarray(value.value, np.uint8).tobytes()
             try:
                 if zstandard.frame_content_size(packed) > MOST:
-                    raise FormatError("is a kept file of more bytes than are read", part=key, expected=f"at most {MOST}", code="kept")
+                    raise FormatError(
+                        "is a kept file of more bytes than are read", part=key, expected=f"at most {MOST}", code="kept"
+                    )
                 files[key.removeprefix(FILE)] = zstandard.ZstdDecompressor().decompress(packed, max_output_size=MOST)
             except zstandard.ZstdError as error:
-                raise FormatError("is a kept file that does not unpack", part=key, found=str(error), code="kept") from None
+                raise FormatError(
+                    "is a kept file that does not unpack", part=key, found=str(error), code="kept"
+                ) from None
     return files
 
 
@@ -72,7 +76,9 @@ def restored_keys(model: Model, rebuilt: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Typed) -> Any:
     inner = value.value
-    return inner.tolist() if isinstance(inner, np.ndarray) else list(inner) if value.type.startswith("array:") else inner
+    return (
+        inner.tolist() if isinstance(inner, np.ndarray) else list(inner) if value.type.startswith("array:") else inner
+    )
 
 
 def _typed(key: str, stored: Any) -> Typed:

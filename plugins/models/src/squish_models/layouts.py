@@ -77,7 +77,11 @@ def written_config(family: TextModel, settings: Mapping[str, Any]) -> dict[str, 
 def respelled(family: TextModel, model: Model) -> bytes:
     """The source's config.json in the old spelling; its own bytes where it has that already."""
     config = model.config()
-    made = {key: value for key, value in old_spelling(text_config(config), family.experts).items() if key not in QUANTIZATION}
+    made = {
+        key: value
+        for key, value in old_spelling(text_config(config), family.experts).items()
+        if key not in QUANTIZATION
+    }
     if "text_config" in config:
         made |= {"model_type": family.model_type, "architectures": [family.class_name]}
     made.setdefault("tie_word_embeddings", not any(name.endswith("lm_head.weight") for name in model.tensors))
@@ -99,12 +103,13 @@ def _agrees(family: TextModel, model: Model, original: bytes) -> bool:
     """Whether a config that was kept still says what the keys say."""
     from attrs import evolve
 
-    tensors = {"lm_head.weight": spec for name, spec in model.tensors.items() if name == "output.weight"}
+    head = "output.weight"
+    tensors = {"lm_head.weight": model.tensors[head]} if head in model.tensors else {}
     try:
         before = family.settings(evolve(model, layout="hf", assets={CONFIG: original}, tensors=tensors))
-        keys, constants = config_keys(family, before)
+        keys, _ = config_keys(family, before)
     except ValueError:
         return False
     return all(
         key in model.meta and model.meta[key] == value for key, value in keys.items() if not key.startswith("general.")
-    ) and before["tie_word_embeddings"] == ("output.weight" not in model.tensors)
+    ) and before["tie_word_embeddings"] == (head not in model.tensors)

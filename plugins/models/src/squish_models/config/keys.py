@@ -1,4 +1,4 @@
-"""Settings and the GGUF keys that hold them, as a table; numbers of f32 come back as the decimals they were written as."""
+"""Settings and the GGUF keys that hold them, as a table. Numbers of f32 come back as short decimals."""
 
 from __future__ import annotations
 
@@ -93,9 +93,7 @@ def check_settings(keys: Iterable[Key], settings: Mapping[str, Any], file: str) 
     for key in keys:
         value = settings.get(key.hf)
         if value is None and key.required:
-            raise FormatError(
-                f"has no {key.hf}, and the model cannot be run without it", part=file, code="config"
-            )
+            raise FormatError(f"has no {key.hf}, and the model cannot be run without it", part=file, code="config")
         if value is not None:
             _check(key, f"{file} {key.hf}", value)
 
@@ -103,9 +101,13 @@ def check_settings(keys: Iterable[Key], settings: Mapping[str, Any], file: str) 
 def _check(key: Key, place: str, value: Any) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if key.type == "u32" and not (isinstance(value, int) and number and 0 <= value < 1 << 32):
-        raise FormatError("is no size", part=place, expected="an integer from 0 to 4294967295", found=_shown(value), code="config")
+        raise FormatError(
+            "is no size", part=place, expected="an integer from 0 to 4294967295", found=_shown(value), code="config"
+        )
     if key.type == "f32" and not (number and np.isfinite(np.float32(value)) and value > 0):
-        raise FormatError("is no positive number", part=place, expected="a positive f32", found=_shown(value), code="config")
+        raise FormatError(
+            "is no positive number", part=place, expected="a positive f32", found=_shown(value), code="config"
+        )
 
 
 def _stored(key: Key, name: str, value: Any) -> int | float:

@@ -50,7 +50,9 @@ def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed
     if kind == "yarn":
         original = scaling.get("original_max_position_embeddings") or settings["max_position_embeddings"]
         keys[f"{key}original_context_length"] = Typed("u32", int(original))
-        keys |= {f"{key}{name}": _f32(scaling, field) for field, name in _YARN.items() if scaling.get(field) is not None}
+        keys |= {
+            f"{key}{name}": _f32(scaling, field) for field, name in _YARN.items() if scaling.get(field) is not None
+        }
     return keys, {}
 
 
@@ -59,7 +61,9 @@ def rope_settings(
 ) -> dict[str, Any]:
     """The settings for GGUF's keys and tensors: `rope_scaling`, and what belongs to it."""
     key = f"{prefix}.rope.scaling."
-    stored = {name.removeprefix(key): getattr(value, "value", value) for name, value in meta.items() if name.startswith(key)}
+    stored = {
+        name.removeprefix(key): getattr(value, "value", value) for name, value in meta.items() if name.startswith(key)
+    }
     kind = stored.get("type", "none")
     if FACTORS in vectors:
         return {"rope_scaling": llama3_scaling(vectors[FACTORS], settings["rope_theta"], settings["head_dim"])}
@@ -67,14 +71,18 @@ def rope_settings(
         return {}
     if kind == "longrope" or LONG in vectors:
         if LONG not in vectors or SHORT not in vectors:
-            raise FormatError("has longrope without its tensors", part=f"{key}type", expected=f"{LONG} and {SHORT}", code="rope")
+            raise FormatError(
+                "has longrope without its tensors", part=f"{key}type", expected=f"{LONG} and {SHORT}", code="rope"
+            )
         scaling: dict[str, Any] = {
             "type": "longrope", "long_factor": list(map(shortest, vectors[LONG].tolist())),
             "short_factor": list(map(shortest, vectors[SHORT].tolist())),
         }  # fmt: skip
         return {"rope_scaling": scaling, "original_max_position_embeddings": int(stored["original_context_length"])}
     if kind not in ("linear", "yarn") or "factor" not in stored:
-        raise FormatError("is a scaling that config.json has no form for", part=f"{key}type", found=repr(kind), code="rope")
+        raise FormatError(
+            "is a scaling that config.json has no form for", part=f"{key}type", found=repr(kind), code="rope"
+        )
     scaling = {"rope_type": kind, "type": kind, "factor": shortest(stored["factor"])}
     if kind == "yarn":
         scaling["original_max_position_embeddings"] = int(stored["original_context_length"])
@@ -108,7 +116,8 @@ def llama3_scaling(factors: np.ndarray, theta: float, head_dim: int) -> dict[str
             if np.allclose(llama3_factors(scaling, theta, head_dim), factors, rtol=CLOSE, atol=0):
                 return scaling
     raise FormatError(
-        "holds factors that no llama3 scaling gives", tensor=FACTORS, code="rope", found=f"a largest factor of {factor}",
+        "holds factors that no llama3 scaling gives", tensor=FACTORS, code="rope",
+        found=f"a largest factor of {factor}",
         hint="Keep the names with rename='keep': leaving them out would change what the model says.",
     )  # fmt: skip
 
@@ -125,10 +134,18 @@ def _solved(factors: np.ndarray, factor: float, theta: float, head_dim: int) -> 
     slope, offset = np.polyfit(1 / wavelength[between], smooth, 1)
     high = 1 - 1 / offset
     original = slope * (high - 1)
-    return [{"low_freq_factor": 1.0, "high_freq_factor": round(high, 4), "original_max_position_embeddings": round(original)}]
+    return [
+        {
+            "low_freq_factor": 1.0,
+            "high_freq_factor": round(high, 4),
+            "original_max_position_embeddings": round(original),
+        }
+    ]
 
 
-def _longrope(settings: Mapping[str, Any], scaling: Scaling, key: str) -> tuple[dict[str, Typed], dict[str, np.ndarray]]:
+def _longrope(
+    settings: Mapping[str, Any], scaling: Scaling, key: str
+) -> tuple[dict[str, Typed], dict[str, np.ndarray]]:
     most = settings["max_position_embeddings"]
     original = settings.get("original_max_position_embeddings") or scaling.get("original_max_position_embeddings")
     if not isinstance(original, int) or original < 2:
@@ -152,7 +169,9 @@ def _longrope(settings: Mapping[str, Any], scaling: Scaling, key: str) -> tuple[
 def _number(scaling: Scaling, name: str) -> float:
     value = scaling.get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise FormatError(f"has a rope_scaling without a usable {name}", part="config.json", found=repr(value)[:60], code="rope")
+        raise FormatError(
+            f"has a rope_scaling without a usable {name}", part="config.json", found=repr(value)[:60], code="rope"
+        )
     return value
 
 
