@@ -19,7 +19,15 @@ from squish_core.conversion.activations import Activations
 from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.compatible import weighs
 from squish_core.conversion.delete_source import deletable, delete
-from squish_core.conversion.naming import all_names, in_layout, map_notes, mapped_step, selected, with_sources
+from squish_core.conversion.naming import (
+    all_names,
+    in_layout,
+    map_notes,
+    mapped_step,
+    selected,
+    stored_parts,
+    with_sources,
+)
 from squish_core.conversion.notes import source_notes
 from squish_core.conversion.plan import Decision, Step, ineffective_rules, note_origin
 from squish_core.conversion.report import Conversion
@@ -96,7 +104,7 @@ def convert(
         with uncollected():
             plan = ConversionPlan(file, Path(dst), to, parse_rules(encode), chosen, rename, statistics, requantize)
             report = plan.report(dry_run)
-        doomed = deletable(file, Path(dst), report.steps, report.dropped) if delete_source else ()
+        doomed = deletable(plan.mapped or file, Path(dst), report.steps, report.dropped) if delete_source else ()
         report = evolve(report, deleted=tuple(map(str, doomed)))
         if dry_run:
             return evolve(report, notes=(*report.notes, *space_notes(plan.target, report.size)))
@@ -153,7 +161,7 @@ class ConversionPlan:
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
         self.quality: dict[str, Distance] = {}
         self.clipped: dict[str, int] = {}
-        self._checked: set[str] = set()
+        self._checked: set[tuple[str, str]] = set()
 
     def report(self, dry_run: bool) -> Conversion:
         """Sizes and losses as the target format predicts them."""
@@ -251,16 +259,15 @@ class ConversionPlan:
 
     def _digests(self) -> Iterator[tuple[str, str]]:
         """What the source says of the bytes that are read: of tensors' parts and of whole files."""
-        for step in self.steps:
-            for role, part in step.origin.parts.items():
-                if part.digest is not None:
-                    yield f"{step.name}/{role}", part.digest
+        for name, role, part in (each for step in self.steps for each in stored_parts(self.file, step)):
+            if part.digest is not None:
+                yield f"{name}/{role}", part.digest
         yield from ((ref.name, ref.digest) for ref in self.file.index.files if ref.digest is not None)
 
     def _check_files(self) -> None:
         if all(ref.digest is None for ref in self.file.index.files):
             return
-        parts = [part for step in self.steps for part in step.origin.parts.values()]
+        parts = [part for step in self.steps for _, _, part in stored_parts(self.file, step)]
         for problem in file_problems(self.file, sorted({segment.file for part in parts for segment in part.segments})):
             if problem.severity == "error":
                 raise FormatError(f"{problem.where}: {problem.message}", file=self.file.name, code=problem.code)
@@ -268,11 +275,12 @@ class ConversionPlan:
     def _begin(self, step: Step, start: Callable[[str], None] | None) -> None:
         if start:
             start(step.name)
-        if step.name not in self._checked:
-            self._checked.add(step.name)
-            for role, part in step.origin.parts.items():
-                check_part(self.file, step.name, role, part)
-                check_empty(self.file, step.name, role, part)
+        original = self.mapped.original if self.mapped else self.file
+        for name, role, part in stored_parts(self.file, step):
+            if (name, role) not in self._checked:
+                self._checked.add((name, role))
+                check_part(original, name, role, part)
+                check_empty(original, name, role, part)
 
     def _writable(self) -> Container:
         container = self.known.container(self.format)

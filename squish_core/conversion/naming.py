@@ -15,7 +15,8 @@ from squish_core.errors import FormatError, UsageError
 from squish_core.families.base import GGUF, HF
 from squish_core.file import File
 from squish_core.formats.base import Container, Options
-from squish_core.mapping.mapped import MappedFile, Naming, map_file, naming_of
+from squish_core.mapping.mapped import MappedFile, Naming, is_whole, map_file, naming_of
+from squish_core.model import Part
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
 
@@ -44,8 +45,14 @@ def in_layout(file: File, container: Container, options: Options, rename: str | 
     if naming.family is None:
         if wanted:
             raise FormatError(f"cannot be renamed: {naming.reason}", file=file.name, code="names")
-        return file, (f"names stay as they are, and {ENGINES[layout]} will not load this: {naming.reason}",)
+        return file, (_unmapped(layout, naming.reason),)
+    if not wanted and not is_whole(file, naming):
+        return file, (_unmapped(layout, "it is a part of a model, without the embeddings of its tokens"),)
     return map_file(file, layout, options, naming), ()
+
+
+def _unmapped(layout: str, reason: str) -> str:
+    return f"names stay as they are, and {ENGINES[layout]} will not load this: {reason}"
 
 
 def _stated(naming: Naming, family: str, file: File) -> Naming:
@@ -53,8 +60,8 @@ def _stated(naming: Naming, family: str, file: File) -> Naming:
     if not family:
         return naming
     info = cast(FamilyInfo, registered(file.registry, family))
-    stated = info.architecture if naming.layout == GGUF else info.model_types
-    if naming.stated and naming.stated not in (stated, *stated):
+    fitting = (info.architecture,) if naming.layout == GGUF else info.model_types
+    if naming.stated is not None and naming.stated not in fitting:
         raise FormatError(
             "the names are those of another family", file=file.name, code="names", expected=family,
             found=repr(naming.stated),
@@ -96,6 +103,17 @@ def _named(pattern: str, file: MappedFile) -> Iterator[str]:
     for name in file:
         if any(fnmatchcase(each, pattern) for each in (name, *file.sources(name))):
             yield name
+
+
+def stored_parts(file: File, step: Step) -> Iterator[tuple[str, str, Part]]:
+    """Name, role and part of what the source stores for a step, with the digests that it states."""
+    if not isinstance(file, MappedFile):
+        yield from ((step.name, role, part) for role, part in step.origin.parts.items())
+        return
+    for name in file.sources(step.name):
+        for encoding in file.original.index.tensors[name].encodings:
+            if encoding.label == step.origin.label:
+                yield from ((name, role, part) for role, part in encoding.parts.items())
 
 
 def mapped_step(file: MappedFile, step: Step) -> Step:

@@ -98,7 +98,7 @@ class Decision:
         self.stats = stats
         self.file, self.known, self.container, self.format = file, file.registry, container, container.id
         self.options, self.rules = options, rules
-        self.mapped = file if isinstance(file, MappedFile) else None
+        self.dtypes = file.dtypes if isinstance(file, MappedFile) else {}
         self.chosen: Mapping[str, CodecSpec | str] = {}
 
     def decide(self, specs: list[TensorSpec]) -> list[Step]:
@@ -172,8 +172,7 @@ class Decision:
 
     def _step(self, spec: TensorSpec) -> Step:
         rule = rule_for(self.rules, spec.name)
-        wants_dtype = self.mapped is not None and self.mapped.dtype_for(spec.name) is not None
-        if rule is None or rule.spec == KEEP or (rule.pattern is None and wants_dtype):
+        if rule is None or rule.spec == KEEP or (rule.pattern is None and spec.name in self.dtypes):
             return self._keep(spec)
         wanted = self.chosen.get(spec.name) if rule.pattern is None or self._is_policy(rule) else rule.spec
         if wanted is None or isinstance(wanted, str):
@@ -197,9 +196,9 @@ class Decision:
     def _keep(self, spec: TensorSpec) -> Step:
         if not spec.encodings:
             raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code="unreadable")
-        if self.mapped and (dtype := self.mapped.dtype_for(spec.name)):
+        if dtype := self.dtypes.get(spec.name):  # that the target's engine wants, and that holds every value
             step = self._encode(spec, CodecSpec("dense", {"dtype": dtype}), REFUSE)
-            return evolve(step, exactness=Exactness("values", "f32"), note=f"{dtype} for the target's engine")
+            return evolve(step, exactness=Exactness("values", dtype))
         refusals = []
         for encoding in spec.encodings:
             answer = self._answer(spec, encoding)

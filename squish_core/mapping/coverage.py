@@ -134,6 +134,6 @@ def _check_complete(family: Family, origins: Collection[str], sizes: Sizes, tied
                 name = fill(tensor.name, {"n": layer, "e": expert})
                 if name not in origins and name not in tied:
                     raise TensorError(
-                        f"is missing, and every model of the family {family.id} has it", tensor=name, code="unmapped",
-                        found=f"{len(origins)} others", hint=HINT,
+                        f"is missing, and every model of the family {family.id} has it", tensor=name,
+                        code="unmapped", found=f"{len(origins)} others", hint=HINT,
                     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import cast
 
@@ -15,7 +16,8 @@ from squish_core.file import File
 from squish_core.formats.base import Dropped, Options
 from squish_core.formats.metadata import plain
 from squish_core.guard import guarded
-from squish_core.mapping.coverage import cover
+from squish_core.mapping.coverage import bare, cover
+from squish_core.mapping.names import leaves, read_rules
 from squish_core.mapping.tensors import Change, MappedTensors, Setting
 from squish_core.mapping.values import read_vector
 from squish_core.model import Part
@@ -31,7 +33,7 @@ class Naming:
 
     layout: str
     family: str | None = None
-    stated: str = ""
+    stated: str | None = None
     reason: str = ""
 
 
@@ -73,9 +75,10 @@ class MappedFile(File):
         """Names of the original's tensors that a tensor is made of."""
         return self.mapped.targets[name].sources
 
-    def dtype_for(self, name: str) -> str | None:
-        """The type that the target's engine wants of a plain tensor; None for the one it has."""
-        return self.mapped.dtypes.get(name)
+    @property
+    def dtypes(self) -> Mapping[str, str]:
+        """The type that the target's engine wants of a plain tensor, of those that were looked at."""
+        return self.mapped.dtypes
 
     def change(self, name: str) -> Change:
         """What happens to a tensor besides its name."""
@@ -111,6 +114,15 @@ def naming_of(file: File) -> Naming:
         known = ", ".join(sorted(info.id for info in infos)) or "none is installed"
         return Naming(layout=layout, stated=stated, reason=f"the family {stated!r} is unknown ({known})")
     return Naming(layout=layout, family=fitting[0].id, stated=stated)
+
+
+def is_whole(file: File, naming: Naming) -> bool:
+    """Whether a file has the first tensor of its family, the embeddings of the tokens: what has not is a part."""
+    assert naming.family is not None
+    family = file.registry.family(naming.family)
+    rules = read_rules(family, naming.layout == GGUF)
+    matches = (rules.find(bare(family, name)) for name in file.index.tensors)
+    return any(match is not None and family.tensors[0].name in leaves(match[0].of) for match in matches)
 
 
 def map_file(file: File, layout: str, options: Options, naming: Naming) -> MappedFile:

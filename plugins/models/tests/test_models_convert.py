@@ -21,7 +21,7 @@ LLAMA = {
 FOLDER = "safetensors:max_shard_size=1GB"
 
 
-@pytest.fixture()
+@pytest.fixture
 def llama(tmp_path: Path) -> Path:
     return write_model(tmp_path / "llama", squish.registry().family("llama"), LLAMA)
 
