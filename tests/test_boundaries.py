@@ -20,7 +20,8 @@ PACKAGES = {"squish_core": ROOT} | {
 FORMATS = ("gguf", "hf", "mlx", "npydir", "safetensors", "squizd", "uqff", "ztensor")
 BACKENDS = ("ane", "cpu", "metal")
 VOCABULARY = (
-    "text", "codes", "errors", "dtypes", "limits", "model", "guard", "statistics", "specs", "display", "concurrency",
+    "text", "codes", "errors", "dtypes", "limits", "model", "guard", "renamed", "statistics", "specs", "display",
+    "concurrency",
 )  # fmt: skip
 INTERFACES = ("io", "codecs", "backends", "formats", "families")
 ARROWS = {

@@ -17,6 +17,8 @@ import pytest
 
 pytest.importorskip("typer")
 
+from squish_core.analysis import diagnosis
+from squish_core.analysis.summary import shortened
 from squish_core.api import (
     DENSE,
     Container,
@@ -35,13 +37,12 @@ from squish_core.api import (
     hookimpl,
 )
 from squish_core.cli import main
-from squish_core.cli.listings import listed
 from squish_core.cli.output import plain_data
-from squish_core.cli.summaries import shortened
 from squish_core.errors import ConflictError, SquishError
-from squish_core.formats.base import Layout
+from squish_core.formats.base import WritePlan
 from squish_core.io.journal import Journal, write_journal
 from squish_core.plugins import registry
+from squish_core.plugins.inventory import listed
 
 NAMES = {"a.weight": [[1.0, 2.0], [3.0, 4.0]], "a.bias": [5.0, 6.0], "b.weight": [[7.0, 8.0], [9.0, 1.0]]}
 META = {"name": "toy\nsecond line", "vocabulary": [f"w{i}" for i in range(100)]}
@@ -66,7 +67,7 @@ class Toy(Container):
             meta=header["meta"], problems=tuple(problems),
         )  # fmt: skip
 
-    def recipes(self, **features: Any) -> tuple[Encoding, ...]:
+    def encodings_for(self, **features: Any) -> tuple[Encoding, ...]:
         return (Encoding(codec=DENSE),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Any) -> Encoding | Refusal:
@@ -74,8 +75,8 @@ class Toy(Container):
             return Encoding(codec=encoding.codec, parts={"data": Part(dtype=spec.dtype, shape=spec.shape)})
         return Refusal(why="toys hold matrices of f32 only")
 
-    def layout(self, specs: Any, meta: Any, assets: Any, options: Any) -> Layout:
-        return Layout(size=None, dropped=dropped_assets(["tokens"]))
+    def plan_file(self, specs: Any, meta: Any, assets: Any, options: Any) -> WritePlan:
+        return WritePlan(size=None, dropped=dropped_assets(["tokens"]))
 
     def write(self, sink: Any, tensors: Any, meta: Any, assets: Any, options: Any) -> None:
         sink.write(head({item.spec.name: list(item.spec.shape) for item in tensors}, dict(meta)))
@@ -667,6 +668,7 @@ def test_doctor_survives_settings_that_cannot_be_read(squish: Any, monkeypatch: 
         raise ConflictError("plugin settings cannot be read")
 
     monkeypatch.setattr(registry, "registry", unreadable)
+    monkeypatch.setattr(diagnosis, "installed", unreadable)
     assert squish("doctor").code == 1
     assert squish("formats").code == 2
 

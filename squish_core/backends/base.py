@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from squish_core.backends.offers import Availability, Offer, Request
@@ -70,3 +73,18 @@ class Backend:
     def lacks(self, op: str) -> SquishError:
         """The error for an operation that this backend does not have."""
         return SquishError(f"backend {self.id!r} has no operation {op!r}", code="operation")
+
+
+def load_weight(backend: Backend, chain: Chain, bound: BoundEncoding, registry: Any) -> Any:
+    """The handle that a backend's `load` gives, also where it has the old signature `load(chain, parts, registry)`."""
+    load: Any = backend.load
+    return load(chain, bound.parts, registry) if _takes_registry(type(backend).load) else load(chain, bound)
+
+
+@lru_cache
+def _takes_registry(load: Callable[..., Any]) -> bool:
+    old = len(inspect.signature(load).parameters) > 3
+    if old:
+        what = f"{load.__qualname__}(chain, parts, registry) is now load(chain, bound)"
+        warnings.warn(what, DeprecationWarning, stacklevel=4)
+    return old

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import typer
 
 from squish_core.errors import MissingPluginError, SquishError
-from squish_core.plugins import catalog
+from squish_core.plugins import catalog, inventory
 from squish_core.plugins.registry import registry
 
 
 def add_commands(app: typer.Typer) -> list[tuple[str, str]]:
-    """Let every plugin add its commands, each alone; returns (plugin, reason) for those that failed."""
+    """Let every plugin add its commands; returns (plugin, reason) for those that failed."""
     try:
-        hook: Any = registry().manager.hook.squish_commands
+        return inventory.add_commands(registry(), app)
     except SquishError:
         return []  # settings that cannot be read must not take `--help` away; other commands say what is wrong
-    failed = []
-    for implementation in hook.get_hookimpls():
-        try:
-            implementation.function(app)
-        except Exception as error:  # a plugin may fail in any way at all
-            failed.append((implementation.plugin_name, f"{type(error).__name__}: {error}"))
-    return failed
 
 
 def check_known(app: typer.Typer, wanted: str | None, failed: list[tuple[str, str]]) -> None:

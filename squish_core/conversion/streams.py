@@ -97,7 +97,7 @@ def encoded(
         for parts, values, start in _ahead(target, panels(saturation)):
             if report:
                 with guard():
-                    encoding.measure(distance, values, parts, None if saturation else start)
+                    encoding.add_distance(distance, values, parts, None if saturation else start)
             yield parts
         if report:
             report(distance, saturation.clipped if saturation else 0)

@@ -54,8 +54,8 @@ class ContainerInfo:
 
 @frozen(kw_only=True)
 class CodecInfo:
-    """A codec. `kind` is "tensor", "bytes", "whole" (a model for another runtime, which nothing decodes) or
-    "policy" (it chooses among others). `lossless` says whether encoding keeps every value.
+    """A codec. `kind` is "tensor", "bytes" or "whole" (a model for another runtime, which nothing decodes).
+    `lossless` says whether encoding keeps every value.
 
     `signature` and `suffix`: how files that are compressed whole by a byte codec begin, and end in name. `skippable`:
     how frames begin that may precede the signature; a u32 (little endian) behind it counts the bytes that follow."""
@@ -92,6 +92,15 @@ class EncoderInfo:
 
 
 @frozen(kw_only=True)
+class AllocatorInfo:
+    """What chooses an encoding for each tensor; `convert --encode` takes its id as it takes a codec's."""
+
+    id: str
+    title: str
+    factory: str
+
+
+@frozen(kw_only=True)
 class FamilyInfo:
     """A family of models: what each engine calls their tensors and settings.
 
@@ -107,10 +116,10 @@ class FamilyInfo:
     experts: bool = False
 
 
-Info = ContainerInfo | CodecInfo | BackendInfo | EncoderInfo | FamilyInfo
+Info = ContainerInfo | CodecInfo | BackendInfo | EncoderInfo | AllocatorInfo | FamilyInfo
 INFOS: dict[str, type[Any]] = {
     "container": ContainerInfo, "codec": CodecInfo, "backend": BackendInfo, "encoder": EncoderInfo,
-    "family": FamilyInfo,
+    "allocator": AllocatorInfo, "family": FamilyInfo,
 }  # fmt: skip
 """Kinds of plugin and how each is declared, by the hook `squish_<kind>s` (`PLURALS`: or its irregular plural)."""
 PLURALS = {"family": "families"}
@@ -130,6 +139,10 @@ class Hooks:
     @hookspec
     def squish_encoders(self) -> Iterable[EncoderInfo]:  # type: ignore[empty-body]
         """Encoders that the plugin brings for codecs, its own or others'."""
+
+    @hookspec
+    def squish_allocators(self) -> Iterable[AllocatorInfo]:  # type: ignore[empty-body]
+        """Allocators that the plugin brings."""
 
     @hookspec
     def squish_backends(self) -> Iterable[BackendInfo]:  # type: ignore[empty-body]

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 from squish_codecs.api import Affine, affine_form
-from squish_safetensors.api import accepts_dense, bare_parts, lower_layer
+from squish_safetensors.api import accepts_dense, bare_parts, lower_layer, without_declarations
 
 from squish_core.api import (
     CodecSpec,
     Encoding,
     FormatError,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Refusal,
     SquishError,
@@ -105,7 +105,7 @@ def _codec(method: str, form: Form) -> CodecSpec:
     return CodecSpec("affine", kept)
 
 
-def lower(tensor: Outgoing, method: str) -> list[Outgoing]:
+def lower(tensor: OutgoingTensor, method: str) -> list[OutgoingTensor]:
     """What is stored of a tensor."""
     spec, (encoding,) = tensor.spec, tensor.spec.encodings
     if encoding.codec.id == "dense":
@@ -150,7 +150,7 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
         spec.name.removesuffix(WEIGHT): spec.encodings[0].codec.inner or spec.encodings[0].codec
         for spec in specs if spec.encodings[0].codec.id != "dense"
     }  # fmt: skip
-    kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
+    kept = without_declarations(config)
     if not codecs:
         return kept
     before = config.get("quantization_config")
