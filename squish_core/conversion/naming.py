@@ -15,7 +15,7 @@ from squish_core.errors import FormatError, UsageError
 from squish_core.families.base import GGUF, HF
 from squish_core.file import File
 from squish_core.formats.base import Container, Options
-from squish_core.mapping.mapped import MappedFile, Naming, is_whole, map_file, naming_of
+from squish_core.mapping.mapped import MappedFile, Naming, lacking, map_file, naming_of
 from squish_core.model import Part
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
@@ -36,18 +36,20 @@ def in_layout(file: File, container: Container, options: Options, rename: str | 
             "no such names", expected=f"{KEEP}, {HF} or {GGUF}, and a family after a colon where the file states none",
             found=repr(rename), code="names",
         )  # fmt: skip
-    layout = wanted or container.naming(options)
-    if wanted == KEEP or layout is None:
+    layout = container.naming(options) if wanted in ("", KEEP) else wanted
+    if layout is None or (file.index.format == container.id and not wanted):
         return file, ()
     naming = _stated(naming_of(file), family, file)
     if (layout == GGUF) == (naming.layout == GGUF) and layout in (GGUF, HF):
         return file, ()
+    if wanted == KEEP:
+        return file, (_unmapped(layout, "rename='keep'"),) if (layout == GGUF) != (naming.layout == GGUF) else ()
     if naming.family is None:
         if wanted:
             raise FormatError(f"cannot be renamed: {naming.reason}", file=file.name, code="names")
         return file, (_unmapped(layout, naming.reason),)
-    if not wanted and not is_whole(file, naming):
-        return file, (_unmapped(layout, "it is a part of a model, without the embeddings of its tokens"),)
+    if not wanted and (absent := lacking(file, naming)):
+        return file, (_unmapped(layout, f"it is a part of a model, without {absent[0]}"),)
     return map_file(file, layout, options, naming), ()
 
 

@@ -22,12 +22,14 @@ HF, GGUF, MLX, UQFF = LAYOUTS = ("hf", "gguf", "mlx", "uqff")
 class FamilyTensor:
     """A tensor of a family under its Hugging Face name; `{n}` stands for the layer, `{e}` for the expert.
 
-    `shape` names sizes of the model (`Family.sizes`). A tensor that is not `required` may be absent.
+    `shape` names sizes of the model (`Family.sizes`). A tensor that is not `required` may be absent, and so may one
+    that is `tied_to` another, where the settings say so (`Family.is_tied`).
     """
 
     name: str
     shape: tuple[str, ...]
     required: bool = True
+    tied_to: str | None = None
 
 
 @frozen
@@ -136,8 +138,8 @@ class Family:
         """The sizes that shapes and rules name; `layers` and `experts` are the numbers of `{n}` and `{e}`."""
         raise NotImplementedError
 
-    def is_tied(self, settings: Mapping[str, Any], name: str) -> bool:
-        """Whether a tensor is left out because the settings say that another one takes its place."""
+    def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
+        """Whether the settings say that another tensor takes the place of this one."""
         return False
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:

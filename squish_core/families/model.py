@@ -7,8 +7,10 @@ from typing import Any
 
 from attrs import frozen
 
+from squish_core.errors import FormatError
 from squish_core.formats.json import load_json
 from squish_core.formats.metadata import plain
+from squish_core.guard import guarded
 from squish_core.limits import Limits
 from squish_core.model import TensorSpec
 
@@ -36,4 +38,5 @@ class Model:
         """One of the model's JSON files; FormatError if it cannot be read, nothing where there is none."""
         if name not in self.assets:
             return {}
-        return load_json(self.assets[name], name, self.limits, piece=MAX_JSON_ENTRY, constants=True)
+        with guarded(FormatError, "reading a JSON file", part=name):
+            return load_json(self.assets[name], name, self.limits, piece=MAX_JSON_ENTRY, constants=True)

@@ -57,7 +57,7 @@ class MappedFile(File):
             model = model_of(original, family, naming.layout)
             settings = family.settings(model)
             sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
-            tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor.name)]
+            tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
             self.coverage = cover(family, original.index.tensors, gguf, sizes, tied)
             self.carried = family.carry(model, settings, layout, options)
             setting = Setting(
@@ -116,13 +116,18 @@ def naming_of(file: File) -> Naming:
     return Naming(layout=layout, family=fitting[0].id, stated=stated)
 
 
-def is_whole(file: File, naming: Naming) -> bool:
-    """Whether a file has the first tensor of its family, the embeddings of the tokens: what has not is a part."""
+def lacking(file: File, naming: Naming) -> list[str]:
+    """The tensors of the family that no layer of a file has: it is a part of a model, if there are any.
+
+    One that another takes the place of (the head of a model with tied embeddings) is not among them.
+    """
     assert naming.family is not None
     family = file.registry.family(naming.family)
     rules = read_rules(family, naming.layout == GGUF)
-    matches = (rules.find(bare(family, name)) for name in file.index.tensors)
-    return any(match is not None and family.tensors[0].name in leaves(match[0].of) for match in matches)
+    matches = [rules.find(bare(family, name)) for name in file.index.tensors]
+    present = {leaf for match in matches if match is not None for leaf in leaves(match[0].of)}
+    required = (tensor.name for tensor in family.tensors if tensor.required and tensor.tied_to is None)
+    return [name for name in required if name not in present]
 
 
 def map_file(file: File, layout: str, options: Options, naming: Naming) -> MappedFile:

@@ -38,7 +38,7 @@ def model_arrays(family: Family, config: Config, dtype: str = "bf16", seed: int 
     generator = np.random.default_rng(seed)
     arrays = {}
     for tensor in family.tensors:
-        if family.is_tied(settings, tensor.name) or not tensor.required:
+        if family.is_tied(settings, tensor) or not tensor.required:
             continue
         shape = shape_of(tensor.name, shapes, sizes)
         for layer in range(sizes["layers"] if "{n}" in tensor.name else 1):

@@ -95,8 +95,8 @@ class TextModel(Family):
             "gate_up_rows": 2 * settings["intermediate_size"],
         }  # fmt: skip
 
-    def is_tied(self, settings: Mapping[str, Any], name: str) -> bool:
-        return name == HEAD and bool(settings["tie_word_embeddings"])
+    def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
+        return tensor.tied_to is not None and bool(settings["tie_word_embeddings"])
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         carry = carry_to_gguf if layout == "gguf" else carry_to_folder

@@ -29,6 +29,7 @@ class Row:
     add: float | None = None
     f32: bool = False
     top: bool = False
+    tied_to: str | None = None
 
     def module(self, suffix: str) -> str:
         """The Hugging Face name."""
@@ -36,7 +37,7 @@ class Row:
 
     def tensors(self) -> Iterator[FamilyTensor]:
         """The weight, and the bias that may lie beside it."""
-        yield FamilyTensor(self.module(".weight"), self.shape, self.required)
+        yield FamilyTensor(self.module(".weight"), self.shape, self.required, self.tied_to)
         if self.bias:
             yield FamilyTensor(self.module(".bias"), self.shape[:1], False)
 
@@ -68,7 +69,7 @@ def embeddings(add: float | None = None) -> tuple[Row, ...]:
     return (
         Row("model.embed_tokens", "token_embd", ("vocab_size", "hidden_size"), top=True),
         norm("model.norm", "output_norm", top=True, add=add),
-        Row("lm_head", "output", ("vocab_size", "hidden_size"), top=True),
+        Row("lm_head", "output", ("vocab_size", "hidden_size"), tied_to="model.embed_tokens.weight", top=True),
     )
 
 
