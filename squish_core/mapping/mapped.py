@@ -9,7 +9,7 @@ from typing import cast
 
 from attrs import evolve, frozen
 
-from squish_core.errors import FormatError
+from squish_core.errors import FormatError, SquishError
 from squish_core.families.base import GGUF, HF, Family
 from squish_core.families.model import CONFIG_FILE, Model
 from squish_core.file import File
@@ -101,7 +101,10 @@ def naming_of(file: File) -> Naming:
     layout = GGUF if gguf else HF
     if file.index.kind != "model":
         return Naming(layout=layout, reason=f"it is no model but {file.index.kind}")
-    facts = _gguf_facts(file) if gguf else _config_facts(file)
+    try:
+        facts = _gguf_facts(file) if gguf else _config_facts(file)
+    except SquishError as error:
+        return Naming(layout=layout, reason=f"its {CONFIG_FILE} cannot be read: {error.message}")
     if facts is None:
         return Naming(layout=layout, reason=f"it has no {ARCHITECTURE if gguf else 'model_type in a ' + CONFIG_FILE}")
     stated, experts = facts
