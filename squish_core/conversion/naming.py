@@ -9,14 +9,14 @@ from typing import cast
 
 from attrs import evolve
 
-from squish_core.conversion.plan import Step
 from squish_core.conversion.rules import Rule
+from squish_core.conversion.step import Step
 from squish_core.errors import FormatError, UsageError
 from squish_core.families.base import GGUF, HF
 from squish_core.file import File
 from squish_core.formats.base import Container, Options
-from squish_core.mapping.mapped import MappedFile, Naming, lacking, map_file, naming_of
-from squish_core.model import Part
+from squish_core.mapping.mapped import MappedFile, ModelMap, Naming, lacking, naming_of
+from squish_core.model import Part, TensorSpec
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
 
@@ -24,8 +24,10 @@ KEEP = "keep"
 ENGINES = {"hf": "transformers", "gguf": "llama.cpp", "mlx": "mlx-lm", "uqff": "mistral.rs"}
 
 
-def in_layout(file: File, container: Container, options: Options, rename: str | None) -> tuple[File, tuple[str, ...]]:
-    """The file in the layout that the target's engine looks for, and notes where it stays as it is.
+def choose_map(
+    file: File, container: Container, options: Options, rename: str | None
+) -> tuple[ModelMap | None, tuple[str, ...]]:
+    """The map into the layout that the target's engine looks for, or notes why names stay as they are.
 
     `rename`: "keep" leaves it, "hf" and "gguf" ask for a layout; a colon and a family's id state the family of a file
     that states none.
@@ -38,19 +40,19 @@ def in_layout(file: File, container: Container, options: Options, rename: str | 
         )  # fmt: skip
     layout = container.naming(options) if wanted in ("", KEEP) else wanted
     if layout is None or (file.index.format == container.id and not wanted):
-        return file, ()
+        return None, ()
     naming = _stated(naming_of(file), family, file)
     if (layout == GGUF) == (naming.layout == GGUF) and layout in (GGUF, HF):
-        return file, ()
+        return None, ()
     if wanted == KEEP:
-        return file, (_unmapped(layout, "rename='keep'"),) if (layout == GGUF) != (naming.layout == GGUF) else ()
+        return None, (_unmapped(layout, "rename='keep'"),) if (layout == GGUF) != (naming.layout == GGUF) else ()
     if naming.family is None:
         if wanted:
             raise FormatError(f"cannot be renamed: {naming.reason}", file=file.name, code="names")
-        return file, (_unmapped(layout, naming.reason),)
+        return None, (_unmapped(layout, naming.reason),)
     if not wanted and (absent := lacking(file, naming)):
-        return file, (_unmapped(layout, f"it is a part of a model, without {absent[0]}"),)
-    return map_file(file, layout, options, naming), ()
+        return None, (_unmapped(layout, f"it is a part of a model, without {absent[0]}"),)
+    return ModelMap(naming, layout), ()
 
 
 def _unmapped(layout: str, reason: str) -> str:
@@ -81,9 +83,15 @@ def with_sources(rules: tuple[Rule, ...], file: File) -> tuple[Rule, ...]:
     """The rules, for patterns of the source's names as well as of the mapped ones."""
     if not isinstance(file, MappedFile):
         return rules
-    return tuple(
-        rule if rule.pattern is None else evolve(rule, names=frozenset(_named(rule.pattern, file))) for rule in rules
-    )
+    return tuple(rule if rule.pattern is None else evolve(rule, names=_ruled(rule, file)) for rule in rules)
+
+
+def _ruled(rule: Rule, file: MappedFile) -> frozenset[str]:
+    """The mapped tensors that a rule is about."""
+    if rule.names is None:
+        assert rule.pattern is not None
+        return frozenset(_named(rule.pattern, file))
+    return frozenset(name for name in file if not rule.names.isdisjoint(file.sources(name)))
 
 
 def all_names(file: File) -> list[str]:
@@ -91,19 +99,16 @@ def all_names(file: File) -> list[str]:
     return [*file, *(file.original if isinstance(file, MappedFile) else ())]
 
 
-def selected(file: File, patterns: tuple[str, ...]) -> list[str]:
-    """Names of the tensors that a pattern matches, by their own name or one of their sources'; all without patterns."""
-    if not patterns:
-        return list(file)
-    if not isinstance(file, MappedFile):
-        return [name for name in file if any(fnmatchcase(name, pattern) for pattern in patterns)]
+def selected(file: File, patterns: tuple[str, ...]) -> list[TensorSpec]:
+    """The tensors that a pattern matches, by their own name or one of their sources'; all without patterns."""
     chosen = {name for pattern in patterns for name in _named(pattern, file)}
-    return [name for name in file if name in chosen]
+    return [file.index.tensors[name] for name in file if name in chosen or not patterns]
 
 
-def _named(pattern: str, file: MappedFile) -> Iterator[str]:
+def _named(pattern: str, file: File) -> Iterator[str]:
     for name in file:
-        if any(fnmatchcase(each, pattern) for each in (name, *file.sources(name))):
+        sources = file.sources(name) if isinstance(file, MappedFile) else ()
+        if any(fnmatchcase(each, pattern) for each in (name, *sources)):
             yield name
 
 

@@ -37,6 +37,14 @@ class Naming:
     reason: str = ""
 
 
+@frozen
+class ModelMap:
+    """What a conversion does to a model's names: the naming it has, and the layout it gets."""
+
+    naming: Naming
+    layout: str
+
+
 class MappedFile(File):
     """A file whose tensors, metadata and assets are those of another layout.
 
@@ -134,9 +142,16 @@ def lacking(file: File, naming: Naming) -> list[str]:
 
 
 def map_file(file: File, layout: str, options: Options, naming: Naming) -> MappedFile:
-    """A file under the names and settings of a layout; SquishError where that cannot be done exactly as it states."""
+    """A file under the names and settings of a layout; SquishError where the family's rules do not cover it."""
     assert naming.family is not None
     return MappedFile(file, file.registry.family(naming.family), naming, layout, options)
+
+
+def mapped(file: File, model_map: ModelMap | None, options: Options) -> File:
+    """A file as a map gives it; the same without a map, and where it is mapped already."""
+    if model_map is None or isinstance(file, MappedFile):
+        return file
+    return map_file(file, model_map.layout, options, model_map.naming)
 
 
 def _gguf_facts(file: File) -> tuple[str, bool] | None:

@@ -46,6 +46,8 @@ class PermutedRows(Sequence[Segment]):
         return map(self._segment, self.order.tolist())
 
     def __eq__(self, other: object) -> bool:
+        if isinstance(other, PermutedRows) and self.order is other.order:
+            return (self.file, self.offset, self.row_bytes) == (other.file, other.offset, other.row_bytes)
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]
