@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from squish_core.backends.plan import FilePlan
+from squish_core.backends.plan import FilePlan, plan_tensors
 from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
 from squish_core.dtypes import to_numpy
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from squish_core.analysis.summary import Summary
-    from squish_core.backends.chain import Chain, OfferOrder
+    from squish_core.backends.chain import OfferOrder
     from squish_core.backends.whole import WholeModel
 
 
@@ -122,7 +122,8 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         >>> squish.open("model.gguf").plan("numpy").backends
         {'numpy': 3}
         """
-        return plan_tensors(self, self, backend, policy, op)
+        with self.guard(SquishError, "resolving"):
+            return plan_tensors(self, self.index.tensors.values(), backend=backend, policy=policy, op=op)
 
     def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec") -> WholeModel:
         """Load the model as a whole on a backend that runs it by itself (a Core ML package in a SQUIZD file).
@@ -293,46 +294,6 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
 
     def _repr_html_(self) -> str:
         return page(file_lines(self))
-
-
-WRONG_ARGUMENT = ("policy", "op", "backend", "not-installed")
-"""Codes of errors about the question that was asked, not about one tensor."""
-
-
-def plan_tensors(
-    file: File,
-    names: Iterable[str],
-    backend: str | None = None,
-    policy: str | OfferOrder = "spec",
-    op: str | None = None,
-) -> FilePlan:
-    """The plan of some tensors of a file, and of its encodings of the whole model."""
-    from squish_core.backends.resolve import Resolver, resolve
-
-    whole: Chain | SquishError | None = None
-    encodings = file.index.whole
-    if encodings:
-        with file.guard(SquishError, "resolving"):
-            try:
-                whole = resolve(file.registry, file.name, file.format, encodings, backend=backend, policy=policy)
-            except SquishError as error:
-                whole = _plan_error(error)
-    tensors: dict[str, Chain | SquishError] = {}
-    resolver = Resolver(file.registry, backend, policy)
-    for name in names:
-        try:
-            tensor = file[name]
-            with tensor.guard("resolving"):
-                tensors[name] = resolver.resolve(name, file.format, tensor.spec.encodings, spec=tensor.spec, op=op)
-        except SquishError as error:
-            tensors[name] = _plan_error(error)
-    return FilePlan(target=file.name, container=file.format, tensors=tensors, whole=whole)
-
-
-def _plan_error(error: SquishError) -> SquishError:
-    if error.code in WRONG_ARGUMENT:
-        raise error
-    return error
 
 
 READ_FROM = 1 << 16
