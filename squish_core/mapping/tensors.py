@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import TensorError
 from squish_core.families.base import GGUF, Expression, Family, Join, Permute, Rule, Stack
 from squish_core.file import File
@@ -156,7 +157,9 @@ class _Builder:
         origin = self.tensors.coverage.origins[name]
         spec = self.tensors.file.index.tensors[origin.source]
         if not spec.encodings:
-            raise TensorError(spec.problem or "has no readable encoding", tensor=origin.source, code="unreadable")
+            raise TensorError(
+                spec.problem or "has no readable encoding", tensor=origin.source, code=ErrorCode.UNREADABLE
+            )
         return self._backward(origin.rule.of, spec, name, origin.numbers)
 
     def _backward(self, expression: Expression, spec: TensorSpec, name: str, numbers: Numbers) -> TensorSpec:
