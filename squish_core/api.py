@@ -18,6 +18,10 @@ _NAMES = {
         "FileAccessError", "MissingFileError", "MissingPluginError", "Problem", "SquishError", "TensorError",
         "TruncatedError", "UnknownFormatError", "UnsupportedVersionError", "UsageError", "WriteError",
     ),
+    "squish_core.families.base": (
+        "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Stack",
+    ),
+    "squish_core.families.model": ("Model",),
     "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
     "squish_core.io.source": ("Source", "check_plain_name"),
@@ -143,6 +147,16 @@ if TYPE_CHECKING:
     from squish_core.errors import UnsupportedVersionError as UnsupportedVersionError
     from squish_core.errors import UsageError as UsageError
     from squish_core.errors import WriteError as WriteError
+    from squish_core.families.base import Add as Add
+    from squish_core.families.base import Carried as Carried
+    from squish_core.families.base import Expression as Expression
+    from squish_core.families.base import Family as Family
+    from squish_core.families.base import FamilyTensor as FamilyTensor
+    from squish_core.families.base import Join as Join
+    from squish_core.families.base import Permute as Permute
+    from squish_core.families.base import Rule as Rule
+    from squish_core.families.base import Stack as Stack
+    from squish_core.families.model import Model as Model
     from squish_core.file import File as File
     from squish_core.formats.base import Container as Container
     from squish_core.formats.base import Dropped as Dropped

@@ -9,13 +9,14 @@ from typing import Any
 from attrs import evolve, frozen
 
 from squish_core.backends.chain import Chain, OfferOrder
+from squish_core.backends.offers import Offer
 from squish_core.backends.resolve import Lookup, Resolver, resolve
 from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all
-from squish_core.errors import SquishError
+from squish_core.errors import SquishError, TensorError
 from squish_core.guard import guarded
-from squish_core.model import Index, TensorSpec
+from squish_core.model import Index, Refusal, TensorSpec
 from squish_core.text import escape
 
 
@@ -41,6 +42,35 @@ class FilePlan:
     def errors(self) -> dict[str, SquishError]:
         """Why nothing runs a tensor, by name."""
         return {name: each for name, each in self.tensors.items() if not isinstance(each, Chain)}
+
+    @property
+    def chain(self) -> Chain:
+        """The chain of the whole model, else the one that most tensors have; refusals of the whole come first.
+
+        TensorError where nothing here runs the model.
+        """
+        if isinstance(self.whole, Chain):
+            return self.whole
+        if not self.chains:
+            raise TensorError("nothing here runs the model", file=self.target, code=ErrorCode.NO_CHAIN)
+        by_backend = {chain.chosen.backend: chain for chain in reversed(self.chains.values())}
+        most = by_backend[next(iter(self.backends))]
+        return evolve(most, target=self.target, refused=(*self._refused_whole(), *most.refused))
+
+    @property
+    def chosen(self) -> Offer:
+        """The offer of `chain`."""
+        return self.chain.chosen
+
+    @property
+    def refused(self) -> tuple[Refusal, ...]:
+        """Who refused and why, the whole model first."""
+        return self.chain.refused
+
+    def _refused_whole(self) -> tuple[Refusal, ...]:
+        if not isinstance(self.whole, SquishError):
+            return ()
+        return (Refusal(why=self.whole.message, code=self.whole.code or ErrorCode.NO_CHAIN),)
 
     @property
     def mode(self) -> str:

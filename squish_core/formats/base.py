@@ -29,7 +29,9 @@ class Dropped:
     `name` is its key, role or file name; `where` is the tensor, part or file that it belongs to, if it belongs to one.
     """
 
-    kind: Literal["metadata", "asset", "attribute", "part", "digest", "child", "encoding", "declaration"]
+    kind: Literal[
+        "metadata", "asset", "attribute", "part", "digest", "child", "encoding", "declaration", "tensor",
+    ]  # fmt: skip
     name: str
     reason: str = ""
     where: str = ""
@@ -242,6 +244,11 @@ class Container(Renamed):
             The format is read-only.
         """
         raise FormatError("this format is read-only here", code="read-only")
+
+    def naming(self, options: Options) -> str | None:
+        """The layout of whole models ("hf", "gguf", "mlx", "uqff") whose names the engines that open this format look
+        for; None for a container of any names."""
+        return None
 
     def writes_folder(self, options: Options) -> bool:
         """Whether these options make a folder of files rather than one file.
