@@ -61,7 +61,7 @@ def detect(source: Source, registry: Registry) -> str:
         return by_suffix.pop()
     if best[0]:
         return winners[0]
-    raise_if_other(probe, source, registry)
+    raise_if_lookalike(probe, source, registry)
     # Nothing in the bytes speaks for a format; the name at least says whose error the user should read.
     named = {info.refines or info.id for info in infos if _suffix(info, probe)}
     if len(named) == 1 and not source.is_dir:
@@ -148,7 +148,7 @@ def _denied(info: ContainerInfo, probe: Probe, source: Source, registry: Registr
         return True  # too damaged to be this format
 
 
-def raise_if_other(probe: Probe, source: Source, registry: Registry) -> None:
+def raise_if_lookalike(probe: Probe, source: Source, registry: Registry) -> None:
     """Say what the file is, when its first bytes are those of something else."""
     other = catalog.lookalike(probe.head)
     if other:
@@ -162,7 +162,7 @@ def raise_if_other(probe: Probe, source: Source, registry: Registry) -> None:
         )  # fmt: skip
 
 
-def unrefined(index: Index, source: Source, registry: Registry) -> tuple[Problem, ...]:
+def missing_refinements(index: Index, source: Source, registry: Registry) -> tuple[Problem, ...]:
     """A warning for every known format that the file declares to be beyond its own, and that is not installed."""
     absent = {name: where for name, where in catalog.DECLARED.items() if name not in registry.containers}
     problems = []

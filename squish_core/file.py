@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
+from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
 from squish_core.dtypes import to_numpy
 from squish_core.errors import FormatError, Problem
@@ -109,10 +110,8 @@ class File(Reader, Mapping[str, "Tensor"]):
                     arrays[name] = view(*place).copy()
         alone = [name for name, array in arrays.items() if array is None]
         if alone:
-            from concurrent.futures import ThreadPoolExecutor
-
             # Several tensors at once: while one waits for the disk, another is read or decoded.
-            with ThreadPoolExecutor(READERS) as readers:
+            with Pool(workers(READERS)) as readers:
                 arrays.update(zip(alone, readers.map(lambda name: self[name].numpy(copy=copy), alone)))
         return arrays
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve
 
-from squish_core.detect import compressed_by, detect, unrefined
+from squish_core.detect import compressed_by, detect, missing_refinements
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Options
@@ -145,7 +145,7 @@ def refine(
                 return refine(refined, source, registry, limits, None, {}, views=shared)
     if name is not None:
         raise FormatError(f"does not declare itself as {name}", file=source.name, code="format")
-    missing = unrefined(index, source, registry)
+    missing = missing_refinements(index, source, registry)
     return evolve(index, problems=(*index.problems, *missing)) if missing else index
 
 

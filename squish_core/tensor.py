@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from squish_core.backends.base import Backend
-    from squish_core.backends.chain import Chain, Policy
+    from squish_core.backends.chain import Chain, OfferOrder
     from squish_core.io.source import Backing
     from squish_core.reader import Reader
     from squish_core.statistics import Statistics
@@ -173,7 +173,7 @@ class Tensor:
             raise ConflictError(why, tensor=self.name, code="conflict")
         raise MissingPluginError(why, code="not-installed", hint=f"Run `{install}`." if install else None)
 
-    def plan(self, backend: str | None = None, *, policy: str | Policy = "spec", op: str | None = None) -> Chain:
+    def plan(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Chain:
         """How this tensor would run here, and why; reads no tensor bytes.
 
         Parameters
@@ -201,7 +201,7 @@ class Tensor:
 
     chain = plan
 
-    def load(self, backend: str | None = None, *, policy: str | Policy = "spec", op: str | None = None) -> Weight:
+    def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Weight:
         """The tensor ready to use on a backend, still compressed where the backend can.
 
         Falls back to the next backend if the chosen one rejects the data, unless `backend` was given.

@@ -39,7 +39,7 @@ from squish_core.cli.listings import listed
 from squish_core.cli.output import plain_data
 from squish_core.cli.summaries import shortened
 from squish_core.errors import ConflictError, SquishError
-from squish_core.formats.base import Layout
+from squish_core.formats.base import WritePlan
 from squish_core.io.journal import Journal, write_journal
 from squish_core.plugins import registry
 
@@ -66,7 +66,7 @@ class Toy(Container):
             meta=header["meta"], problems=tuple(problems),
         )  # fmt: skip
 
-    def recipes(self, **features: Any) -> tuple[Encoding, ...]:
+    def encodings_for(self, **features: Any) -> tuple[Encoding, ...]:
         return (Encoding(codec=DENSE),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Any) -> Encoding | Refusal:
@@ -74,8 +74,8 @@ class Toy(Container):
             return Encoding(codec=encoding.codec, parts={"data": Part(dtype=spec.dtype, shape=spec.shape)})
         return Refusal(why="toys hold matrices of f32 only")
 
-    def layout(self, specs: Any, meta: Any, assets: Any, options: Any) -> Layout:
-        return Layout(size=None, dropped=dropped_assets(["tokens"]))
+    def plan_file(self, specs: Any, meta: Any, assets: Any, options: Any) -> WritePlan:
+        return WritePlan(size=None, dropped=dropped_assets(["tokens"]))
 
     def write(self, sink: Any, tensors: Any, meta: Any, assets: Any, options: Any) -> None:
         sink.write(head({item.spec.name: list(item.spec.shape) for item in tensors}, dict(meta)))
@@ -546,6 +546,17 @@ def test_doctor_of_a_sound_installation_gives_0(squish: Any) -> None:
     assert "  ok      numpy: CPU" in ran.out
     assert "pip install squish-gguf" in ran.out
     assert squish("doctor", "--json").json["machine"]["cores"] > 0
+
+
+def test_doctor_shows_the_number_of_threads(squish: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQUISH_THREADS", "3")
+    assert squish("doctor", "--json").json["threads"] == {"workers": 3, "setting": "3", "problem": None}
+    assert "threads      3 (SQUISH_THREADS=3)" in squish("doctor").out
+    monkeypatch.setenv("SQUISH_THREADS", "many")
+    ran = squish("doctor", "--json")
+    assert (ran.code, ran.json["ok"], ran.json["threads"]["workers"]) == (1, False, None)
+    assert "found 'many'" in ran.json["threads"]["problem"]
+    assert squish("doctor").code == 1
 
 
 def test_doctor_names_a_broken_plugin_and_why(squish: Any, install: Any) -> None:

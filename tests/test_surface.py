@@ -65,6 +65,23 @@ def test_an_old_name_works_with_a_warning(module: str, old: str, new: str) -> No
         assert getattr(home, old) is getattr(home, new)
 
 
+@pytest.mark.parametrize("name", sorted(api._RENAMED))
+def test_an_old_name_of_the_plugin_interface_works_with_a_warning(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"is now {api._RENAMED[name]}"):
+        assert getattr(api, name) is getattr(api, api._RENAMED[name])
+
+
+@pytest.mark.parametrize("base", [api.Codec, api.ByteCodec, api.Container])
+def test_an_old_name_of_a_method_works_with_a_warning(base: type[api.Codec]) -> None:
+    for old, new in base.renamed.items():
+        with pytest.warns(DeprecationWarning, match=f"Plugin.{old} is now {new}"):
+            plugin = type("Plugin", (base,), {old: lambda self: "overridden"})()
+        assert getattr(plugin, new)() == "overridden"
+        plugin = base()
+        with pytest.warns(DeprecationWarning, match=f"{base.__name__}.{old} is now {new}"):
+            assert getattr(plugin, old) == getattr(plugin, new)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_numpy_takes_a_dtype_for_what_it_is_or_fails(name: str) -> None:
     dtype = DType(name)

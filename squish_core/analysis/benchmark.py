@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import repeat
 from math import ceil
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import asdict, evolve, frozen
 
 from squish_core import opening
+from squish_core.concurrency import Pool, workers
 from squish_core.dtypes import nbytes
 from squish_core.errors import CodecError, SquishError
 from squish_core.file import File
@@ -53,7 +52,7 @@ UNITS = {
 
 
 @frozen(kw_only=True)
-class Limits:
+class MachineRates:
     """What the machine does at best past its caches, in bytes a second, on all cores: `set` fills memory, `read` reads
     it; `file` reads the file's bytes as they are cached now (None: no file). `cache`: bytes of the last-level cache."""
 
@@ -85,7 +84,7 @@ class Measured:
 class Bench:
     """The limits and all measurements."""
 
-    limits: Limits
+    limits: MachineRates
     rows: tuple[Measured, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -98,15 +97,17 @@ def bench(target: Any = None, *, registry: Registry | None = None) -> Bench:
 
     Each figure is the best of a few rounds, which take turns. Raises SquishError where the file cannot be opened.
     """
-    known = registry or installed()
+    registry = registry or installed()
     if target is None:
-        return Bench(limits=_limits(None), rows=tuple(row for file in synthetic(known) for row in _tensors(file)))
-    with opening.open(target, registry=known) as file:
-        limits = _limits(file)
-        return Bench(limits=limits, rows=(_opening(target, file, limits, known), *_tensors(file)))
+        return Bench(
+            limits=_machine_rates(None), rows=tuple(row for file in synthetic(registry) for row in _tensors(file))
+        )
+    with opening.open(target, registry=registry) as file:
+        limits = _machine_rates(file)
+        return Bench(limits=limits, rows=(_opening(target, file, limits, registry), *_tensors(file)))
 
 
-def synthetic(known: Registry, columns: int = COLUMNS, most: int = LARGEST) -> Iterator[File]:
+def synthetic(registry: Registry, columns: int = COLUMNS, most: int = LARGEST) -> Iterator[File]:
     """A file in memory for each short name of each codec that encodes: one matrix past the last-level cache.
 
     It is a seeded panel over and over, until that many bytes are stored or it has `most` elements.
@@ -114,14 +115,14 @@ def synthetic(known: Registry, columns: int = COLUMNS, most: int = LARGEST) -> I
     import numpy as np
 
     panel = np.random.default_rng(0).standard_normal((ROWS, columns), np.float32)
-    for name, spec in _encoders(known):
+    for name, spec in _encoders(registry):
         try:
             with computing(CodecError, f"encoding {name}"):
-                tensor = _repeated(panel, name, spec, known.codec(spec.id), most)
+                tensor = _repeated(panel, name, spec, registry.codec(spec.id), most)
         except SquishError:
             continue  # decoded only, or needs what is not installed
         index = Index(format="synthetic", version="", files=(FileRef("<bytes>", 0),), tensors={name: tensor})
-        yield File(BytesSource(b""), index, known, DEFAULT)
+        yield File(BytesSource(b""), index, registry, DEFAULT)
 
 
 def _repeated(panel: np.ndarray, name: str, spec: CodecSpec, codec: Codec, most: int) -> TensorSpec:
@@ -130,7 +131,7 @@ def _repeated(panel: np.ndarray, name: str, spec: CodecSpec, codec: Codec, most:
 
     def declared(times: int) -> tuple[TensorSpec, Params, dict[str, tuple[str, tuple[int, ...]]]]:
         held = TensorSpec(name=name, shape=(times * len(panel), panel.shape[1]), dtype="f32")
-        params = codec.measure(lambda: repeat(panel, times), held, codec.params_for(held, spec.params))
+        params = codec.fit_params(lambda: repeat(panel, times), held, codec.params_for(held, spec.params))
         return held, params, dict(codec.parts(held, params))
 
     small = {role: nbytes(*part) for role, part in declared(1)[2].items()}
@@ -151,8 +152,8 @@ def last_level() -> int:
     return max((int(size.read_text().strip().rstrip("K")) << 10 for size in sizes), default=32 << 20)
 
 
-def _encoders(known: Registry) -> Iterator[tuple[str, CodecSpec]]:
-    for entry in known.find("codec", kind="tensor"):
+def _encoders(registry: Registry) -> Iterator[tuple[str, CodecSpec]]:
+    for entry in registry.find("codec", kind="tensor"):
         info: Any = entry.info
         if info.id == DENSE.id:
             continue
@@ -211,16 +212,16 @@ def _chosen(file: File) -> Iterable[Tensor]:
     return found.values()
 
 
-def _opening(target: Any, file: File, limits: Limits, known: Registry) -> Measured:
+def _opening(target: Any, file: File, limits: MachineRates, registry: Registry) -> Measured:
     """Opening once more, against reading the whole file."""
-    (seconds,) = best([lambda: opening.open(target, registry=known).close()])
+    (seconds,) = best([lambda: opening.open(target, registry=registry).close()])
     size = file.size
     rate = size / seconds
     ratio = rate / limits.file if limits.file else None
     return Measured(what="open", of="file", size=size, seconds=seconds, rate=rate, ratio=ratio)
 
 
-def _limits(file: File | None) -> Limits:
+def _machine_rates(file: File | None) -> MachineRates:
     cache = last_level()
     size = 2 * cache
     calls = [_setting(size), _reading(size)]
@@ -228,7 +229,7 @@ def _limits(file: File | None) -> Limits:
     if file is not None and length:
         calls.append(lambda: file.source_for(0).read(0, length))
     seconds = best(calls)
-    return Limits(
+    return MachineRates(
         set=size / seconds[0], read=size / seconds[1], file=length / seconds[2] if length else None, cache=cache
     )
 
@@ -237,11 +238,11 @@ def _setting(size: int) -> Callable[[], object]:
     """Filling so many bytes of memory, shared by all cores: NumPy lets go of the interpreter."""
     import numpy as np
 
-    cores = os.cpu_count() or 1
-    if size < SHARED or cores == 1:
+    threads = workers()
+    if size < SHARED or threads == 1:
         return partial(_memory(size).fill, 0)
-    pool, pieces = ThreadPoolExecutor(cores), np.array_split(_memory(size), cores)
-    return lambda: list(pool.map(lambda piece: piece.fill(0), pieces))
+    pool, pieces = Pool(threads), np.array_split(_memory(size), threads)
+    return lambda: pool.map(lambda piece: piece.fill(0), pieces)
 
 
 def _reading(size: int) -> Callable[[], object]:

@@ -53,13 +53,13 @@ class Offer:
     """A backend's way to run an encoding.
 
     `mode` is "stream" (fused: the weights stay packed), "fold" (dequantized) or "delegate" (another runtime takes the
-    whole model). `layout` says in words how the weights are held.
+    whole model). `storage` says in words how the weights are kept in memory.
     """
 
     backend: str
     encoding: Encoding
     mode: str
     ops: tuple[str, ...]
-    layout: str
+    storage: str
     cost: Cost | None = None
     exact: bool = True

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from squish_core import concurrency
 from squish_core.cli.extras import add_commands
 from squish_core.cli.listings import brought, conflicts, listed, missing_ids
 from squish_core.cli.output import Answer
+from squish_core.concurrency import cores, workers
 from squish_core.display.tables import table
 from squish_core.errors import SquishError
 from squish_core.plugins import catalog
@@ -29,6 +31,7 @@ def diagnose() -> Answer:
     from squish_core.plugins.registry import registry
 
     data: dict[str, Any] = {"versions": versions(), "machine": machine(), "settings": os.environ.get(VARIABLE)}
+    data["threads"] = threads()
     try:
         found = registry()
     except SquishError as error:
@@ -38,7 +41,12 @@ def diagnose() -> Answer:
             conflict=None, conflicts=conflicts(found), plugins=plugins(found), backends=backends(found),
             missing=missing(found),
         )  # fmt: skip
-    bad = data["conflict"] or data["conflicts"] or any(not plugin["ok"] for plugin in data["plugins"])
+    bad = (
+        data["conflict"]
+        or data["conflicts"]
+        or data["threads"]["problem"]
+        or any(not plugin["ok"] for plugin in data["plugins"])
+    )
     return Answer({"ok": not bad, **data}, list(lines(data)), 1 if bad else 0)
 
 
@@ -59,7 +67,6 @@ def versions() -> dict[str, str | None]:
 
 def machine() -> dict[str, Any]:
     """System, processor, cores this process may use, memory in bytes (None: not known)."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     total: int | None
     free: int | None
     try:
@@ -69,8 +76,17 @@ def machine() -> dict[str, Any]:
         total = free = None
     return {
         "system": f"{platform.system()} {platform.release()}", "processor": platform.machine(),
-        "byteorder": sys.byteorder, "cores": cores, "memory": total, "free_memory": free,
+        "byteorder": sys.byteorder, "cores": cores(), "memory": total, "free_memory": free,
     }  # fmt: skip
+
+
+def threads() -> dict[str, Any]:
+    """How many threads Squish uses at once, what SQUISH_THREADS says, and why it cannot be read."""
+    setting = os.environ.get(concurrency.VARIABLE)
+    try:
+        return {"workers": workers(), "setting": setting, "problem": None}
+    except SquishError as error:
+        return {"workers": None, "setting": setting, "problem": str(error)}
 
 
 def plugins(found: Registry) -> list[dict[str, Any]]:
@@ -90,7 +106,7 @@ def plugins(found: Registry) -> list[dict[str, Any]]:
 
 def failures(found: Registry, dist: str) -> Iterable[str]:
     """Why implementations of a distribution cannot be imported."""
-    for kind in ("container", "codec", "backend"):
+    for kind in ("container", "codec", "allocator", "backend"):
         for entry in found.find(kind):
             name = entry.info.id
             if entry.dist == dist:
@@ -136,6 +152,9 @@ def lines(data: dict[str, Any]) -> Iterable[str]:
     )
     yield from ("", f"machine      {this['system']}, {this['processor']}, {this['byteorder']}-endian")
     yield f"             {this['cores']} cores, memory {memory}"
+    threads = data["threads"]
+    source = f"SQUISH_THREADS={threads['setting']}" if threads["setting"] else "one per core; SQUISH_THREADS sets it"
+    yield f"threads      {threads['problem'] or '{workers} ({source})'.format(source=source, **threads)}"
     if data["settings"]:
         yield f"settings     SQUISH_PLUGINS={data['settings']}"
     if data["conflict"]:

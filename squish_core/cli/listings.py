@@ -56,8 +56,13 @@ def codecs(json: Json = False) -> Answer:
         info: Any = entry.info
         other: Any = encoders[info.id].info if info.id in encoders else info
         kind = f"{'lossless' if info.lossless else 'lossy'}{', bytes' if info.kind == 'bytes' else ''}"
+        kind = "whole model" if info.kind == "whole" else kind
         rows.append((info.id, kind, info.title, " ".join(info.aliases | other.aliases)))
-    return listing("codec", ("id", "kind", "title", "short names"), rows)
+    answer = listing("codec", ("id", "kind", "title", "short names"), rows)
+    allocators = registry().find("allocator")
+    lines = [f"{entry.info.id}: {entry.info.title} (chooses a codec for each tensor)" for entry in allocators]
+    data = {**answer.data, "allocators": [entry.to_dict() for entry in allocators]}
+    return Answer(data, [*answer.lines, *([""] if lines else []), *lines])
 
 
 def backends(json: Json = False) -> Answer:

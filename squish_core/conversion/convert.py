@@ -18,7 +18,7 @@ from squish_core.analysis.metrics import Distance
 from squish_core.analysis.verify import check_empty, check_part
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.arrays import in_memory
-from squish_core.conversion.compatible import weighs
+from squish_core.conversion.compatible import needs_activations
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.notes import source_notes
 from squish_core.conversion.plan import Decision, Step, ineffective_rules, note_origin
@@ -31,7 +31,7 @@ from squish_core.conversion.targets import format_for, packed_by
 from squish_core.errors import FormatError, SquishError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Container, Dropped
-from squish_core.formats.outgoing import Outgoing
+from squish_core.formats.outgoing import OutgoingTensor
 from squish_core.guard import computing, uncollected
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.digest import is_known
@@ -104,7 +104,7 @@ def convert(
         return evolve(done, seconds=time.perf_counter() - started)
 
 
-def outgoing(file: File, to: str) -> list[Outgoing]:
+def outgoing(file: File, to: str) -> list[OutgoingTensor]:
     """Tensors of a file as the format `to` holds them, codes kept; SquishError where it cannot hold one."""
     return ConversionPlan(file, Path(), to, (), ()).outgoing()
 
@@ -152,7 +152,7 @@ class ConversionPlan:
         """Sizes and losses as the target format predicts them."""
         index = self.file.index
         with computing(FormatError, f"planning the {self.format} file", file=str(self.target)):
-            layout = self.container.layout(self.specs, index.meta, index.assets, self.options)
+            layout = self.container.plan_file(self.specs, index.meta, index.assets, self.options)
         dropped = [*layout.dropped, *(Dropped("child", name) for name in index.children)]
         dropped += [Dropped("encoding", str(encoding.codec), "of the whole model") for encoding in index.whole]
         names = [step.name for step in self.steps]
@@ -223,7 +223,7 @@ class ConversionPlan:
             return atomic_folder(self.target, advance, mode)
         return atomic_file(self.target, advance, self.known.byte_codec(self.packing) if self.packing else None, mode)
 
-    def outgoing(self, start: Callable[[str], None] | None = None) -> list[Outgoing]:
+    def outgoing(self, start: Callable[[str], None] | None = None) -> list[OutgoingTensor]:
         """The tensors as the target holds them, their parts as streams; `start` is told each one's name in its turn.
 
         Their digests are checked on the way: what is written would vouch for wrong bytes.
@@ -235,7 +235,7 @@ class ConversionPlan:
                 streams = self._streams(step)
                 for stream in streams.values():
                     stream.before = partial(self._begin, step, start)
-                tensors.append(Outgoing(step.spec, streams))
+                tensors.append(OutgoingTensor(step.spec, streams))
         return tensors
 
     def _digests(self) -> Iterator[tuple[str, str]]:
@@ -292,7 +292,7 @@ class ConversionPlan:
         self.quality[name], self.clipped[name] = quality, clipped
 
     def _weighed(self, step: Step) -> bool:
-        return step.action == "encode" and weighs(step.codec, self.known)
+        return step.action == "encode" and needs_activations(step.codec, self.known)
 
 
 def renamed(old: str, old_value: Any, new: str, value: Any) -> Any:

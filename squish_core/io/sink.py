@@ -59,7 +59,7 @@ class Sink:
         self._file.write(data)
         self._file.seek(self._position)
 
-    def reread(self, offset: int, length: int) -> bytes:
+    def read_back(self, offset: int, length: int) -> bytes:
         """Bytes written before."""
         assert self._file is not None
         self._file.seek(offset)
@@ -67,7 +67,7 @@ class Sink:
         self._file.seek(self._position)
         return data
 
-    def take_back(self, offset: int) -> None:
+    def truncate(self, offset: int) -> None:
         """Drop what was written from `offset` on."""
         assert self._file is not None
         self._file.truncate(offset)
@@ -166,10 +166,10 @@ class PackedSink(Sink):
     def patch(self, offset: int, data: bytes) -> None:
         raise self._written()
 
-    def reread(self, offset: int, length: int) -> bytes:
+    def read_back(self, offset: int, length: int) -> bytes:
         raise self._written()
 
-    def take_back(self, offset: int) -> None:
+    def truncate(self, offset: int) -> None:
         raise self._written()
 
     def _written(self) -> FormatError:

@@ -22,25 +22,14 @@ from squish_core.plugins.discovery import (
     installed_entry_points,
 )
 from squish_core.plugins.entries import VARIABLE, Broken, Entry, Loaded, Settings
-from squish_core.plugins.hookspecs import (
-    BackendInfo,
-    CodecInfo,
-    ContainerInfo,
-    EncoderInfo,
-    Hooks,
-    Info,
-)
+from squish_core.plugins.hookspecs import INFOS, PLURALS, Hooks, Info
 
 if TYPE_CHECKING:
     from squish_core.backends.base import Backend
     from squish_core.backends.chain import Chain
-    from squish_core.codecs.base import ByteCodec, Codec, Encoder, Policy
+    from squish_core.codecs.base import Allocator, ByteCodec, Codec, Encoder
+    from squish_core.families.base import Family
     from squish_core.formats.base import Container
-
-INFOS: dict[str, type[Any]] = {
-    "container": ContainerInfo, "codec": CodecInfo, "backend": BackendInfo, "encoder": EncoderInfo,
-}  # fmt: skip
-"""Kinds of plugin and how each is declared, by the hook `squish_<kind>s`."""
 
 
 class Registry:
@@ -110,7 +99,7 @@ class Registry:
         if isinstance(wanted, str):
             return self._implementation("codec", wanted)
         codec: Codec = self._implementation("codec", wanted.id)
-        return codec if wanted.inner is None else codec.around(self.codec(wanted.inner), wanted.inner.params)
+        return codec if wanted.inner is None else codec.wrap(self.codec(wanted.inner), wanted.inner.params)
 
     def same_codec(self, one: CodecSpec | None, other: CodecSpec | None) -> bool:
         """Whether two specs say the same, if in other words (`Codec.canonical`)."""
@@ -144,13 +133,27 @@ class Registry:
         """Installed encoders by the id of their codec."""
         return self._tables["encoder"]
 
+    @property
+    def families(self) -> Mapping[str, Entry]:
+        """Installed families of models by id."""
+        return self._tables["family"]
+
+    def family(self, wanted: str) -> Family:
+        """Implementation of a family of models."""
+        return self._implementation("family", wanted)
+
     def byte_codec(self, wanted: str) -> ByteCodec:
         """Implementation of a byte codec (a filter)."""
         return self._implementation("codec", wanted)
 
-    def policy(self, wanted: str) -> Policy:
-        """Implementation of a policy."""
-        return self._implementation("codec", wanted)
+    @property
+    def allocators(self) -> Mapping[str, Entry]:
+        """Installed allocators by id."""
+        return self._tables["allocator"]
+
+    def allocator(self, allocator_id: str) -> Allocator:
+        """Implementation of an allocator; MissingPluginError with the package to install."""
+        return self._implementation("allocator", allocator_id)
 
     def backend(self, wanted: str) -> Backend:
         """Implementation of a backend."""
@@ -177,11 +180,11 @@ class Registry:
         return entry is not None and entry.dist in self._outside and self.prefer.get(backend) != entry.dist
 
     def find(self, kind: str, /, **facts: Any) -> list[Entry]:
-        """Entries of "containers", "codecs", "backends" or "encoders" whose declaration has all these values, by id.
+        """Entries of a kind ("containers", "codecs", ..., each key of `INFOS`) with these values, by id.
 
         All distributions that bring an id in conflict have theirs in the list.
         """
-        kind = kind.removesuffix("s")
+        kind = next((one for one, many in PLURALS.items() if many == kind), kind.removesuffix("s"))
         if kind not in self._tables:
             raise UsageError("no such kind of plugin", expected=", ".join(self._tables), found=repr(kind), code="kind")
         entries = self._claims.of(kind)
@@ -299,7 +302,7 @@ class Registry:
     def _declared(self, plugin: Any) -> Iterator[tuple[str, Info]]:
         # Each implementation is called alone, so that a result has its distribution and its failure a name.
         for kind, info_type in INFOS.items():
-            hook = getattr(self.manager.hook, f"squish_{kind}s")
+            hook = getattr(self.manager.hook, f"squish_{PLURALS.get(kind, f'{kind}s')}")
             for implementation in hook.get_hookimpls():
                 if implementation.plugin is plugin:
                     for info in cast(Iterable[Any], implementation.function()):

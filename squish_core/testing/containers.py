@@ -194,7 +194,7 @@ class ContainerSuite(HostileInput, GroundTruth):
             source.log.clear()
             tensor[row]
             for role, part in encoding.parts.items():
-                if role in self.registry.codec(encoding.codec).scanned:
+                if role in self.registry.codec(encoding.codec).unsliced_parts:
                     continue
                 divisible = not part.filters and part.shape and part.nbytes * wide % rows == 0
                 most = part.nbytes * wide // rows if divisible else part.stored

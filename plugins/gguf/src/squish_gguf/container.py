@@ -12,11 +12,10 @@ from squish_core.api import (
     Encoding,
     FileRef,
     Index,
-    Layout,
     LazyTensors,
     Limits,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Problem,
     Refusal,
@@ -24,8 +23,9 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
+    WritePlan,
     check_extents,
-    only,
+    single_value,
 )
 
 from . import writer
@@ -70,8 +70,8 @@ class Gguf(Container):
         """Padding that is not zero."""
         return [problem for head in read_set(source, limits) for problem in _dirty_padding(head, source)]
 
-    def recipes(self, *, dtype: Any = None, **features: Any) -> tuple[Encoding, ...]:
-        dtype = only("dtype", dtype)
+    def encodings_for(self, *, dtype: Any = None, **features: Any) -> tuple[Encoding, ...]:
+        dtype = single_value("dtype", dtype)
         if dtype is None:
             return ()
         if dtype in DENSE_CODES:
@@ -81,19 +81,19 @@ class Gguf(Container):
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)
 
-    def layout(
+    def plan_file(
         self,
         specs: Sequence[TensorSpec],
         meta: Mapping[str, Any],
         assets: Mapping[str, Part],
         options: Options,
-    ) -> Layout:
-        return writer.layout(specs, meta, assets)
+    ) -> WritePlan:
+        return writer.plan_file(specs, meta, assets)
 
     def write(
         self,
         sink: Sink,
-        tensors: Sequence[Outgoing],
+        tensors: Sequence[OutgoingTensor],
         meta: Mapping[str, Any],
         assets: Mapping[str, bytes],
         options: Options,

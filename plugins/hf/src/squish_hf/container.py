@@ -23,13 +23,13 @@ from squish_core.api import (
     Index,
     Limits,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Problem,
     Refusal,
     Source,
     SquishError,
     TensorSpec,
-    only,
+    single_value,
 )
 from squish_hf import writer
 from squish_hf.declaration import Declared, read_declaration
@@ -81,13 +81,15 @@ class HuggingFace(Checkpoint):
             made = evolve(made, problems=(*made.problems, *map(unmatched_override, method.idle(layers))))
         return made
 
-    def recipes(self, *, method: Any = None, bits: Any = "4", **features: Any) -> tuple[Encoding | Refusal, ...]:
-        return () if method is None else (writer.recipe(only("method", method), int(only("bits", bits))),)
+    def encodings_for(self, *, method: Any = None, bits: Any = "4", **features: Any) -> tuple[Encoding | Refusal, ...]:
+        return (
+            () if method is None else (writer.recipe(single_value("method", method), int(single_value("bits", bits))),)
+        )
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding, options)
 
-    def lower(self, tensor: Outgoing, options: Options) -> list[Outgoing]:
+    def lower(self, tensor: OutgoingTensor, options: Options) -> list[OutgoingTensor]:
         return writer.lower(tensor, writer.chosen(options))
 
     def declare(self, config: Mapping[str, Any], specs: Sequence[TensorSpec], options: Options) -> dict[str, Any]:

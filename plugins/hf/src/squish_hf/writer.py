@@ -15,7 +15,7 @@ from squish_core.api import (
     Encoding,
     FormatError,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Refusal,
     SquishError,
@@ -105,7 +105,7 @@ def _codec(method: str, form: Form) -> CodecSpec:
     return CodecSpec("affine", kept)
 
 
-def lower(tensor: Outgoing, method: str) -> list[Outgoing]:
+def lower(tensor: OutgoingTensor, method: str) -> list[OutgoingTensor]:
     """What is stored of a tensor."""
     spec, (encoding,) = tensor.spec, tensor.spec.encodings
     if encoding.codec.id == "dense":

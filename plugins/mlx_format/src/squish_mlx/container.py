@@ -20,15 +20,15 @@ from squish_core.api import (
     Encoding,
     FormatError,
     Index,
-    Layout,
     Limits,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Problem,
     Refusal,
     Source,
     TensorSpec,
+    WritePlan,
 )
 from squish_mlx import writer
 from squish_mlx.modes import BIASES, SCALES, WHOLE, read_layer, read_mode
@@ -70,12 +70,12 @@ class Mlx(Checkpoint):
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)
 
-    def layout(
+    def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-    ) -> Layout:
-        return evolve(super().layout(specs, meta, assets, options), notes=writer.notes(specs, assets))
+    ) -> WritePlan:
+        return evolve(super().plan_file(specs, meta, assets, options), notes=writer.notes(specs, assets))
 
-    def lower(self, tensor: Outgoing, options: Options) -> list[Outgoing]:
+    def lower(self, tensor: OutgoingTensor, options: Options) -> list[OutgoingTensor]:
         return writer.lower(tensor)
 
     def declare(self, config: Mapping[str, Any], specs: Sequence[TensorSpec], options: Options) -> dict[str, Any]:

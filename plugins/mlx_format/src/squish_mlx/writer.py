@@ -11,7 +11,7 @@ from attrs import asdict
 from squish_codecs.api import Affine, affine_form
 from squish_safetensors.api import CONFIG_FILE, accepts_dense, bare_parts, lower_layer
 
-from squish_core.api import CodecSpec, Encoding, Outgoing, Part, Refusal, SquishError, TensorError, TensorSpec
+from squish_core.api import CodecSpec, Encoding, OutgoingTensor, Part, Refusal, SquishError, TensorError, TensorSpec
 from squish_mlx.modes import (
     AFFINE,
     AFFINE_BITS,
@@ -115,7 +115,7 @@ def _mode(spec: TensorSpec) -> Mode:
     )
 
 
-def lower(tensor: Outgoing) -> list[Outgoing]:
+def lower(tensor: OutgoingTensor) -> list[OutgoingTensor]:
     """What is stored of a tensor."""
     spec, (encoding,) = tensor.spec, tensor.spec.encodings
     if encoding.codec.id == "dense":

@@ -11,10 +11,9 @@ from squish_core.api import (
     FileRef,
     FormatError,
     Index,
-    Layout,
     Limits,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Problem,
     Refinement,
@@ -23,6 +22,7 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
+    WritePlan,
 )
 
 from . import tables
@@ -81,10 +81,10 @@ class Uqff(Refinement):
     def choose(self, specs: Sequence[TensorSpec], wanted: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
         return accept.choose(specs, wanted)
 
-    def layout(
+    def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-    ) -> Layout:
-        return writer.layout(specs, meta, {name: part.nbytes for name, part in assets.items()}, options)
+    ) -> WritePlan:
+        return writer.plan_file(specs, meta, {name: part.nbytes for name, part in assets.items()}, options)
 
     def writes_folder(self, options: Options) -> bool:
         return True
@@ -92,7 +92,7 @@ class Uqff(Refinement):
     def write(
         self,
         sink: Sink,
-        tensors: Sequence[Outgoing],
+        tensors: Sequence[OutgoingTensor],
         meta: Mapping[str, Any],
         assets: Mapping[str, bytes],
         options: Options,

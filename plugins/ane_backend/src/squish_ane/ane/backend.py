@@ -45,5 +45,5 @@ class Ane(Backend):
             why = "Core ML runs whole packages; `squish convert FILE OUT.mlpackage --to mlpackage` makes one"
             return Refusal(backend=self.id, encoding=encoding, code="whole", why=why)
         cost = Cost(stored=encoding.stored, resident=encoding.stored, moved=encoding.stored)
-        layout = "the file's own package, run by Core ML"
-        return Offer(backend=self.id, encoding=encoding, mode="delegate", ops=("linear",), layout=layout, cost=cost)
+        storage = "the file's own package, run by Core ML"
+        return Offer(backend=self.id, encoding=encoding, mode="delegate", ops=("linear",), storage=storage, cost=cost)

@@ -20,7 +20,7 @@ from squish_core.api import (
     FormatError,
     Index,
     Limits,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Problem,
     Source,
@@ -214,14 +214,16 @@ def bare_parts(parts: StoredParts) -> dict[str, Part]:
     return {role: Part(dtype=part.dtype, shape=part.shape) for role, part in parts.items()}
 
 
-def lower_layer(tensor: Outgoing, fields: Iterable[tuple[str, str, tuple[int, ...], str | bytes]]) -> list[Outgoing]:
+def lower_layer(
+    tensor: OutgoingTensor, fields: Iterable[tuple[str, str, tuple[int, ...], str | bytes]]
+) -> list[OutgoingTensor]:
     """A layer on its way out as the tensors that are stored of it: (name, dtype, shape, role or bytes) of each."""
     made = []
     for name, dtype, shape, data in fields:
         part = Part(dtype=dtype, shape=shape)
         spec = TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),))
         stream = tensor.parts[data] if isinstance(data, str) else Stream(part, partial(iter, (data,)))
-        made.append(Outgoing(spec, {"data": stream}))
+        made.append(OutgoingTensor(spec, {"data": stream}))
     return made
 
 

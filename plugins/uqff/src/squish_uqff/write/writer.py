@@ -12,13 +12,13 @@ from squish_safetensors.api import DTYPE_ORDER, dropped_non_text, dump_header, p
 
 from squish_core.api import (
     FormatError,
-    Layout,
     Limits,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Sink,
     SquishError,
     TensorSpec,
+    WritePlan,
     dropped_assets,
     dropped_metadata,
     load_json,
@@ -60,24 +60,30 @@ def is_legacy(options: Options) -> bool:
     return version == LEGACY
 
 
-def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int], options: Options) -> Layout:
+def plan_file(
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int], options: Options
+) -> WritePlan:
     """Bytes of all files, exact unless the config states another quantisation, and what would be left behind.
 
     The size of 0.1.3 is not known before the config is read.
     """
     dropped = dropped_assets(name for name in assets if name not in ASSETS)
     if is_legacy(options):
-        return Layout(size=None, dropped=(*dropped_metadata(meta), *dropped))
+        return WritePlan(size=None, dropped=(*dropped_metadata(meta), *dropped))
     layers, rest = layers_of(specs, stack=True)
     notes = (_NUMBERED,) if any(layer.key.isdigit() for layer in layers) else ()
     files = plan(layers, rest, meta, options)
     size = sum(file.size for file in files) + len(_report(layers, files)) + sum(assets[name] for name in _kept(assets))
     stacks = {layer.spec.name: layer.owners for layer in layers if layer.spec.name not in layer.owners}
-    return Layout(size=size, dropped=(*dropped_non_text(meta), *dropped), notes=notes, stacks=stacks)
+    return WritePlan(size=size, dropped=(*dropped_non_text(meta), *dropped), notes=notes, stacks=stacks)
 
 
 def write(
-    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], options: Options
+    sink: Sink,
+    tensors: Sequence[OutgoingTensor],
+    meta: Mapping[str, Any],
+    assets: Mapping[str, bytes],
+    options: Options,
 ) -> None:
     """Write all files of the folder, the report last."""
     legacy = is_legacy(options)

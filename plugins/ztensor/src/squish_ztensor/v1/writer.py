@@ -14,11 +14,10 @@ from typing import Any
 import cbor2
 from attrs import field, frozen
 
-from squish_core.api import Digest, Encoding, Layout, Outgoing, Part, Refusal, Sink, TensorSpec
+from squish_core.api import Digest, Encoding, OutgoingTensor, Part, Refusal, Sink, TensorSpec, WritePlan, map_in_order
 
 from .. import accept, sidecar
 from ..options import Wanted, zstd_codec
-from ..parallel import in_order
 from ..wire import FOOTER, MAGIC
 from . import layouts
 from .manifest import ALIGNMENT
@@ -86,11 +85,13 @@ def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | 
     return accept.filtered(held, wanted, "zstd", plain)
 
 
-def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted) -> Layout:
+def plan_file(
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted
+) -> WritePlan:
     """Exact size of a raw file, from a manifest with digests of the right length."""
     dropped = accept.dropped(specs, lambda key, value: _has_cbor(value))
     if wanted.encoding == "zstd":
-        return Layout(size=None, dropped=dropped)
+        return WritePlan(size=None, dropped=dropped)
     text = sidecar.is_text(meta, assets)
     specs = [*specs] if text else [*specs, sidecar.planned(meta, assets)]
     placement, position = Placement(wanted.compatible), len(MAGIC)
@@ -102,11 +103,11 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
             position = offset + part.nbytes
         placement.add(spec, placed)
     size = position + len(cbor2.dumps(placement.root(meta if text else {}))) + FOOTER
-    return Layout(size=size, dropped=dropped)
+    return WritePlan(size=size, dropped=dropped)
 
 
 def write(
-    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
+    sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
 ) -> None:
     """Header, blobs, manifest, footer. Metadata that is not all text, and assets, go into `squish.meta`."""
     placement = Placement(wanted.compatible)
@@ -118,9 +119,9 @@ def write(
     close(sink, placement.root(meta if text else {}))
 
 
-def append(sink: Sink, placement: Placement, tensors: Sequence[Outgoing], wanted: Wanted) -> None:
+def append(sink: Sink, placement: Placement, tensors: Sequence[OutgoingTensor], wanted: Wanted) -> None:
     """Append the tensors' blobs, and enter them; zstd works some tensors ahead, on all cores."""
-    compressed = in_order(_compressed, tensors) if wanted.encoding == "zstd" else repeat({})
+    compressed = map_in_order(_compressed, tensors) if wanted.encoding == "zstd" else repeat({})
     for outgoing, spools in zip(tensors, compressed):
         spec, placed = outgoing.spec, {}
         for role, part in spec.encodings[0].parts.items():
@@ -144,7 +145,7 @@ def close(sink: Sink, root: Mapping[str, Any]) -> None:
         sink.write(piece)
 
 
-def _compressed(outgoing: Outgoing) -> dict[str, Any]:
+def _compressed(outgoing: OutgoingTensor) -> dict[str, Any]:
     """The filtered parts as they will be stored, in one frame each as the reference writes them, in spools."""
     spools: dict[str, Any] = {}
     for role, part in outgoing.spec.encodings[0].parts.items():
