@@ -15,10 +15,10 @@ TOKENS = 32
 PROMPTS = (
     "The work is licensed under the terms",
     "Copyright 2004, in 3 parts: a == b + 10;\n\tcaf\u00e9 \u2615 na\u00efve\n\n  (end)",
-    "Subject to the terms and conditions of this License, each Contributor hereby grants to You a perpetual, worldwide, "
-    "non-exclusive, no-charge, royalty-free, irrevocable copyright license to reproduce, prepare Derivative Works of, "
-    "publicly display, publicly perform, sublicense, and distribute the Work and such Derivative Works in Source or "
-    "Object form.",
+    "Subject to the terms and conditions of this License, each Contributor hereby grants to You a perpetual, "
+    "worldwide, non-exclusive, no-charge, royalty-free, irrevocable copyright license to reproduce, prepare Derivative "
+    "Works of, publicly display, publicly perform, sublicense, and distribute the Work and such Derivative Works in "
+    "Source or Object form.",
 )
 """Plain words; digits, spaces, letters beyond ASCII; and a text longer than the windows of the small models."""
 
@@ -88,11 +88,13 @@ def difference(source: Answer, result: Answer, bound: float, *, greedy: bool = T
             first = next((n for n, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
             return f"prompt {place} has other token ids from token {first}"
     width = min(source.logprobs.shape[1], result.logprobs.shape[1])  # padded vocabularies
-    a, b = source.logprobs[:, :width], result.logprobs[:, :width]
-    distance = float(np.nanmax(np.abs(a - b), initial=0.0)) if np.isfinite(a).any() else float("nan")
-    if not distance <= bound:
-        return f"log-probabilities differ by {distance:.3g} (bound {bound:g})"
-    if (np.nanargmax(a, 1) != np.nanargmax(b, 1)).any():
+    before, after = source.logprobs[:, :width], result.logprobs[:, :width]
+    distance = np.abs(before - after)
+    if not np.isfinite(distance).any(axis=1).all():
+        return "log-probabilities are missing"
+    if (largest := float(np.nanmax(distance))) > bound:
+        return f"log-probabilities differ by {largest:.3g} (bound {bound:g})"
+    if (np.nanargmax(before, 1) != np.nanargmax(after, 1)).any():
         return "the most probable token differs"
     if greedy and source.greedy != result.greedy:
         place, first = next(

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 Prompts = list[list[int]] | None
 
 
@@ -33,11 +35,16 @@ def llama_cpp(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[st
         entry.restype, entry.argtypes = result, arguments
         return entry
 
+    messages: list[str] = []
+    log = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)(
+        lambda level, text, _: messages.append(text.decode(errors="replace").strip()) if level >= 4 else None
+    )
+    function("llama_log_set", None, type(log), c_void_p)(log, None)
     function("llama_backend_init", None)()
     load = function("llama_model_load_from_file", c_void_p, c_char_p, Params)
     model = load(path.encode(), function("llama_model_default_params", Params)())
     if not model:
-        raise RuntimeError("llama.cpp does not load the file")
+        raise RuntimeError(f"llama.cpp does not load the file: {'; '.join(messages[:2])}")
     settings = function("llama_context_default_params", Params)()
     settings.words[0] = 1024
     context = function("llama_init_from_model", c_void_p, c_void_p, Params)(model, settings)
@@ -79,6 +86,7 @@ def llama_cpp(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[st
             generated.append(int(last.argmax()))
             last = after(generated[-1:])
         greedy.append(generated)
+    function("llama_log_set", None, c_void_p, c_void_p)(None, None)
     function("llama_free", None, c_void_p)(context)
     function("llama_model_free", None, c_void_p)(model)
     return {"ids": own, "logprobs": np.stack(logprobs), "greedy": greedy}
@@ -106,9 +114,7 @@ def transformers(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict
             generated: list[int] = []
             for _ in range(tokens):
                 generated.append(int(scores.argmax()))
-                outputs = model(
-                    torch.tensor([generated[-1:]]), past_key_values=outputs.past_key_values, use_cache=True
-                )
+                outputs = model(torch.tensor([generated[-1:]]), past_key_values=outputs.past_key_values, use_cache=True)
                 scores = outputs.logits[0, -1]
             greedy.append(generated)
     return {"ids": own, "logprobs": np.stack(logprobs), "greedy": greedy}
@@ -142,7 +148,7 @@ def mlx(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[str, Any
 
 
 def mistralrs(path: str, texts: list[str], ids: Prompts, tokens: int, file: str, vocabulary: int) -> dict[str, Any]:
-    """Run a folder, its UQFF or a GGUF through mistral.rs; it takes texts alone, and `ids` say whether bos is missing."""
+    """Run a folder, its UQFF or a GGUF through mistral.rs, which takes texts; `ids` say whether bos is missing."""
     import os
     import tempfile
     from pathlib import Path
