@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 from squish_core.errors import CodecError
 from squish_core.model import CodecSpec, Exactness, TensorSpec
@@ -219,18 +219,29 @@ PanelReader = Callable[[TensorSpec], Iterator["np.ndarray"]]
 AliasResolver = Callable[[str], CodecSpec]
 
 
+@frozen
+class ModelFacts:
+    """What an allocator may know of the whole model: names of all tensors in the target, metadata, and the names of
+    tensors that have activation statistics (None: there are no statistics at all)."""
+
+    names: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(factory=dict)
+    statistics: frozenset[str] | None = None
+
+
 class Allocator:
     """Chooses an encoding for each tensor; `encode=` takes its id (`AllocatorInfo`)."""
 
     id: str = ""
 
     def choose(
-        self, specs: Sequence[TensorSpec], params: Params, values: PanelReader, short: AliasResolver
+        self, specs: Sequence[TensorSpec], params: Params, values: PanelReader, short: AliasResolver, model: ModelFacts
     ) -> Mapping[str, CodecSpec | str]:
         """Name -> the encoding, or the reason why the tensor is kept as it is.
 
-        `values` gives a tensor's values in row panels; `short` what a short name (int4) means for the target format,
-        a SquishError where it means nothing. Raises CodecError for parameters that cannot be.
+        `specs` are the tensors to choose for, `model` describes all. `values` gives a tensor's values in row panels;
+        `short` what a short name (int4) means for the target format, a SquishError where it means nothing. Raises
+        CodecError for parameters that cannot be.
         """
         raise NotImplementedError
 

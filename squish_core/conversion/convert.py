@@ -21,10 +21,11 @@ from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.compatible import needs_activations
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.notes import source_notes
-from squish_core.conversion.plan import Decision, Step, ineffective_rules, note_origin
+from squish_core.conversion.plan import Decision, Step, note_origin
 from squish_core.conversion.rename import parse_names
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.requantize import check_requantized
+from squish_core.conversion.rule_effects import ineffective_rules
 from squish_core.conversion.rules import KEEP, Rule, check_patterns, expand, parse_rules
 from squish_core.conversion.streams import copied, encoded, repacked, widened
 from squish_core.conversion.targets import format_for, packed_by

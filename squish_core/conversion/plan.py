@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from attrs import evolve, field, frozen
 
 from squish_core import dtypes
 from squish_core.analysis.metrics import Distance
+from squish_core.codecs.base import ModelFacts
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.compatible import needs_activations, same, wider, with_hints, without_hints
 from squish_core.conversion.overflow import REFUSE
@@ -22,7 +23,7 @@ from squish_core.formats.base import Container
 from squish_core.guard import computing
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
 
-_KEPT = "kept: "
+KEPT = "kept: "
 _OF_THE_RULE = ("params", "encode")
 """Codes of errors that are wrong for every tensor, whichever one a rule was tried on."""
 
@@ -75,18 +76,6 @@ class Step:
         return {**{key: getattr(self, key) for key in keys}, "exactness": str(self.exactness), "quality": quality}
 
 
-@frozen(kw_only=True)
-class RuleEffect:
-    """What a rule of `encode=` left unchanged: of how many tensors and stored bytes, and the most common reason."""
-
-    rule: str
-    kept: int
-    tensors: int
-    kept_size: int
-    size: int
-    reason: str
-
-
 class Decision:
     """What a format makes of a file's tensors under the rules of `encode=`."""
 
@@ -133,19 +122,22 @@ class Decision:
         for rule in self.rules:
             ours = [spec for spec in specs if ruled[spec.name] is rule]
             if ours and self._is_allocator(rule):
-                chosen |= self._allocated(rule, ours)
+                chosen |= self._allocated(rule, ours, specs)
             elif ours and rule.pattern is None and rule.spec != KEEP:
                 targets = [evolve(spec, name=self.rename(spec.name)) for spec in specs]
                 found = self.container.choose(targets, rule.spec, self.options)  # habits look at the whole model
                 chosen |= {spec.name: found[name] for spec in ours if (name := self.rename(spec.name)) in found}
         return chosen
 
-    def _allocated(self, rule: Rule, specs: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
+    def _allocated(self, rule: Rule, specs: list[TensorSpec], model: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
+        names = tuple(self.rename(spec.name) for spec in model)
+        facts = ModelFacts(names, self.file.metadata, self.stats.names(model) if self.stats else None)
         try:
             return self.known.allocator(rule.spec.id).choose(
                 specs, rule.spec.params,
                 lambda spec: values_of(self.file, spec, self.file[spec.name].bound.encoding, "f32"),
                 lambda name: expand(CodecSpec(name), self.format, self.known),
+                facts,
             )  # fmt: skip
         except SquishError as error:
             if error.code in _OF_THE_RULE:
@@ -159,12 +151,12 @@ class Decision:
         """A rule for everything that not one tensor can take is a mistake, not a copy."""
         rules = {step.name: rule_for(self.rules, step.name) for step in steps}
         asked = [step for step in steps if (rule := rules[step.name]) and rule.pattern is None and rule.spec != KEEP]
-        if asked and all(step.note.startswith(_KEPT) for step in asked):
+        if asked and all(step.note.startswith(KEPT) for step in asked):
             reason, count = Counter(step.note for step in asked).most_common(1)[0]
             rule = rules[asked[0].name]
             assert rule is not None
             raise TensorError(
-                f"no tensor can be encoded as {rule.spec}: {reason.removeprefix(_KEPT)}", file=self.file.name,
+                f"no tensor can be encoded as {rule.spec}: {reason.removeprefix(KEPT)}", file=self.file.name,
                 found=f"{count} of {len(asked)} tensors with this reason", code="encode",
                 hint="Leave the rule out to keep all codes, or ask for another encoding; see `squish codecs`.",
             )  # fmt: skip
@@ -175,7 +167,7 @@ class Decision:
             return self._keep(spec)
         wanted = self.chosen.get(spec.name) if rule.pattern is None or self._is_allocator(rule) else rule.spec
         if wanted is None or isinstance(wanted, str):
-            return evolve(self._keep(spec), note=_KEPT + (wanted or f"{self.format} does not quantise it"))
+            return evolve(self._keep(spec), note=KEPT + (wanted or f"{self.format} does not quantise it"))
         try:
             step = self._encode(spec, wanted, rule.overflow)
             who = rule.spec.id if self._is_allocator(rule) else f"the habits of {self.format}"
@@ -186,7 +178,7 @@ class Decision:
             if rule.pattern is not None or isinstance(error, MissingPluginError) or error.code in _OF_THE_RULE:
                 raise
             try:
-                return evolve(self._keep(spec), note=_KEPT + error.message)
+                return evolve(self._keep(spec), note=KEPT + error.message)
             except TensorError as kept:
                 why = "" if error.message == kept.message else f" ({error.message})"
                 kept.message = f"{kept.message}; nor as {wanted}{why}"
@@ -305,26 +297,6 @@ class Decision:
             target=_shown(held, evolve(target, codec=codec)), stored=origin.stored, size=size, exactness=exactness,
             spec=held, codec=codec, origin=origin,
         )  # fmt: skip
-
-
-def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[RuleEffect, ...]:
-    """The rules that left more than half of the bytes they apply to unchanged."""
-    effects = []
-    for rule in rules:
-        ruled = [step for step in steps if rule.spec != KEEP and rule_for(rules, step.name) is rule]
-        kept = [step for step in ruled if step.note.startswith(_KEPT)]
-        sizes = sum(step.stored for step in kept), sum(step.stored for step in ruled)
-        if 2 * sizes[0] > sizes[1]:
-            reasons = Counter[str]()
-            for step in kept:
-                reasons[step.note.removeprefix(_KEPT)] += step.stored
-            effects.append(
-                RuleEffect(
-                    rule=str(rule.spec), kept=len(kept), tensors=len(ruled), kept_size=sizes[0], size=sizes[1],
-                    reason=reasons.most_common(1)[0][0],
-                )
-            )  # fmt: skip
-    return tuple(effects)
 
 
 def note_origin(file: File, step: Step) -> Step:

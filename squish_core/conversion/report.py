@@ -9,7 +9,8 @@ from typing import Any
 from attrs import asdict, frozen
 
 from squish_core.analysis.metrics import Distance
-from squish_core.conversion.plan import RuleEffect, Step
+from squish_core.conversion.plan import Step
+from squish_core.conversion.rule_effects import RuleEffect
 from squish_core.display.notebook import page
 from squish_core.display.tables import counted, fit_all, table
 from squish_core.formats.base import Dropped

@@ -15,10 +15,12 @@ TOKENS = 32
 PROMPTS = (
     "The work is licensed under the terms",
     "Copyright 2004, in 3 parts: a == b + 10;\n\tcaf\u00e9 \u2615 na\u00efve\n\n  (end)",
-    "Subject to the terms and conditions of this License, each Contributor hereby grants to You a perpetual, "
-    "worldwide, non-exclusive, no-charge, royalty-free, irrevocable copyright license to reproduce, prepare Derivative "
-    "Works of, publicly display, publicly perform, sublicense, and distribute the Work and such Derivative Works in "
-    "Source or Object form.",
+    (
+        "Subject to the terms and conditions of this License, each Contributor hereby grants to You a perpetual, "
+        "worldwide, non-exclusive, no-charge, royalty-free, irrevocable copyright license to reproduce, prepare "
+        "Derivative Works of, publicly display, publicly perform, sublicense, and distribute the Work and such "
+        "Derivative Works in Source or Object form."
+    ),
 )
 """Plain words; digits, spaces, letters beyond ASCII; and a text longer than the windows of the small models."""
 

@@ -15,6 +15,7 @@ from squish_core.api import (
     Codec,
     CodecError,
     CodecSpec,
+    ModelFacts,
     PanelReader,
     Params,
     Parts,
@@ -53,7 +54,7 @@ class Mixed(Allocator):
     """
 
     def choose(
-        self, specs: Sequence[TensorSpec], params: Params, values: PanelReader, short: AliasResolver
+        self, specs: Sequence[TensorSpec], params: Params, values: PanelReader, short: AliasResolver, model: ModelFacts
     ) -> Mapping[str, CodecSpec | str]:
         wanted = _checked(params)
         found = {width: codec for width in _widths(wanted) if (codec := _short(short, width)) is not None}
