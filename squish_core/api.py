@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 _NAMES = {
     "squish_core.plugins.hookspecs": (
@@ -13,7 +11,7 @@ _NAMES = {
     ),
     "squish_core.model": (
         "DENSE", "SAME_BYTES", "CodecSpec", "Encoding", "Exactness", "FileRef", "Filter", "Index", "LazyTensors",
-        "Part", "Refusal", "Segment", "TensorSpec", "Typed",
+        "Part", "Refusal", "Section", "Segment", "TensorSpec", "Typed",
     ),
     "squish_core.errors": (
         "AmbiguousFormatError", "ClosedError", "CodecError", "ConflictError", "FormatError", "LimitError",
@@ -34,8 +32,8 @@ _NAMES = {
     ),
     "squish_core.codecs.dense": ("Dense",),
     "squish_core.backends.base": ("Backend",),
-    "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request"),
-    "squish_core.codes": ("UNCOVERED",),
+    "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request", "Use"),
+    "squish_core.codes": ("BUGS", "CANNOT_RUN", "USAGE_CODES", "ErrorCode"),
     "squish_core.concurrency": ("Pool", "map_in_order", "workers"),
     "squish_core.codecs.bound": ("BoundEncoding",),
     "squish_core.backends.checks": (
@@ -48,13 +46,20 @@ _NAMES = {
     "squish_core.statistics": ("Statistics",),
     "squish_core.formats.outgoing": ("OutgoingTensor", "Stream"),
     "squish_core.io.sink": ("Sink",),
+    "squish_core.backends.whole": ("WholeHandle",),
+    "squish_core.io.cache": ("cached_folder",),
     "squish_core.io.atomic": ("LockedFile", "appended_file", "atomic_file", "atomic_folder", "locked_file"),
     "squish_core.conversion.convert": ("Conversion", "convert", "outgoing"),
+    "squish_core.conversion.execute": ("execute",),
+    "squish_core.conversion.observer": ("ConversionObserver",),
+    "squish_core.conversion.plan": ("ConversionPlan", "plan_conversion"),
     "squish_core.cli.output": ("Answer",),
     "squish_core.cli.progress": ("Progress",),
     "squish_core.file": ("File",),
     "squish_core.opening": ("open",),
-    "squish_core.formats.json": ("JSON_PIECE", "JsonMembers", "duplicate_key_error", "load_json", "merge_members"),
+    "squish_core.formats.json": (
+        "JSON_PIECE", "JsonMembers", "duplicate_key_error", "load_json", "merge_members", "without_keys",
+    ),
     "squish_core.formats.metadata": ("dump_meta", "load_meta"),
     "squish_core.io.digest": ("Digest", "check_digest"),
     "squish_core.formats.validate": ("check_extents", "check_name", "check_shape"),
@@ -62,8 +67,13 @@ _NAMES = {
     "squish_core.plugins.lazy": ("lazy_exports",),
     "squish_core": ("dtypes",),
 }  # fmt: skip
-_HOME = {name: module for module, names in _NAMES.items() for name in names}
-__all__ = sorted(_HOME)
+_RENAMED = {
+    "Layout": "WritePlan", "Outgoing": "OutgoingTensor", "Policy": "Allocator", "Refused": "Refusal",
+    "Short": "AliasResolver", "UNCOVERED": "ErrorCode.UNCOVERED", "Values": "PanelReader",
+    "delivered": "cast_output", "indices": "check_ids",
+    "matrix_of": "require_rank", "only": "single_value", "operand": "check_input", "routed": "check_expert_args",
+}  # fmt: skip
+"""Old name -> new name; the old one works in this version, with a DeprecationWarning."""
 
 if TYPE_CHECKING:
     from squish_core import dtypes as dtypes
@@ -79,6 +89,8 @@ if TYPE_CHECKING:
     from squish_core.backends.offers import Cost as Cost
     from squish_core.backends.offers import Offer as Offer
     from squish_core.backends.offers import Request as Request
+    from squish_core.backends.offers import Use as Use
+    from squish_core.backends.whole import WholeHandle as WholeHandle
     from squish_core.cli.output import Answer as Answer
     from squish_core.cli.progress import Progress as Progress
     from squish_core.codecs.base import AliasResolver as AliasResolver
@@ -99,13 +111,20 @@ if TYPE_CHECKING:
     from squish_core.codecs.regions import decode_all as decode_all
     from squish_core.codecs.regions import full as full
     from squish_core.codecs.regions import panels as panels
-    from squish_core.codes import UNCOVERED as UNCOVERED
+    from squish_core.codes import BUGS as BUGS
+    from squish_core.codes import CANNOT_RUN as CANNOT_RUN
+    from squish_core.codes import USAGE_CODES as USAGE_CODES
+    from squish_core.codes import ErrorCode as ErrorCode
     from squish_core.concurrency import Pool as Pool
     from squish_core.concurrency import map_in_order as map_in_order
     from squish_core.concurrency import workers as workers
     from squish_core.conversion.convert import Conversion as Conversion
     from squish_core.conversion.convert import convert as convert
     from squish_core.conversion.convert import outgoing as outgoing
+    from squish_core.conversion.execute import execute as execute
+    from squish_core.conversion.observer import ConversionObserver as ConversionObserver
+    from squish_core.conversion.plan import ConversionPlan as ConversionPlan
+    from squish_core.conversion.plan import plan_conversion as plan_conversion
     from squish_core.conversion.rules import check_patterns as check_patterns
     from squish_core.errors import AmbiguousFormatError as AmbiguousFormatError
     from squish_core.errors import ClosedError as ClosedError
@@ -138,6 +157,7 @@ if TYPE_CHECKING:
     from squish_core.formats.json import duplicate_key_error as duplicate_key_error
     from squish_core.formats.json import load_json as load_json
     from squish_core.formats.json import merge_members as merge_members
+    from squish_core.formats.json import without_keys as without_keys
     from squish_core.formats.kinds import kind_of as kind_of
     from squish_core.formats.metadata import dump_meta as dump_meta
     from squish_core.formats.metadata import load_meta as load_meta
@@ -151,6 +171,7 @@ if TYPE_CHECKING:
     from squish_core.io.atomic import atomic_file as atomic_file
     from squish_core.io.atomic import atomic_folder as atomic_folder
     from squish_core.io.atomic import locked_file as locked_file
+    from squish_core.io.cache import cached_folder as cached_folder
     from squish_core.io.digest import Digest as Digest
     from squish_core.io.digest import check_digest as check_digest
     from squish_core.io.local import open_source as open_source
@@ -169,6 +190,7 @@ if TYPE_CHECKING:
     from squish_core.model import LazyTensors as LazyTensors
     from squish_core.model import Part as Part
     from squish_core.model import Refusal as Refusal
+    from squish_core.model import Section as Section
     from squish_core.model import Segment as Segment
     from squish_core.model import TensorSpec as TensorSpec
     from squish_core.model import Typed as Typed
@@ -188,30 +210,7 @@ if TYPE_CHECKING:
     from squish_core.plugins.registry import Registry as Registry
     from squish_core.statistics import Statistics as Statistics
 
+else:
+    from squish_core.plugins.lazy import lazy_exports
 
-_RENAMED = {
-    "Layout": "WritePlan", "Outgoing": "OutgoingTensor", "Policy": "Allocator", "Refused": "Refusal",
-    "Short": "AliasResolver", "Values": "PanelReader", "delivered": "cast_output", "indices": "check_ids",
-    "matrix_of": "require_rank", "only": "single_value", "operand": "check_input", "routed": "check_expert_args",
-}  # fmt: skip
-"""Old name -> new name; the old one works in this version, with a DeprecationWarning."""
-
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-def __getattr__(name: str) -> Any:
-    if name in _RENAMED:
-        warnings.warn(f"squish_core.api.{name} is now {_RENAMED[name]}", DeprecationWarning, stacklevel=2)
-        name = _RENAMED[name]
-    module = _HOME.get(name)
-    if module is None:
-        raise AttributeError(f"module 'squish_core.api' has no attribute {name!r}")
-    value = (
-        importlib.import_module("squish_core.dtypes")
-        if name == "dtypes"
-        else getattr(importlib.import_module(module), name)
-    )
-    globals()[name] = value
-    return value
+    __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES, _RENAMED)

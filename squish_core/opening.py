@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve
 
+from squish_core.codes import ErrorCode
 from squish_core.detect import compressed_by, detect, missing_refinements
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
@@ -18,6 +19,7 @@ from squish_core.io.local import open_folder, open_source
 from squish_core.io.source import Source
 from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, Part, Segment
+from squish_core.plugins.catalog import DECLARED
 from squish_core.plugins.hookspecs import ContainerInfo
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
@@ -39,21 +41,57 @@ def open(  # noqa: A001
 ) -> File:
     """Open a file, a folder or bytes; reads the header only.
 
-    `format` is `ID[:key=value,...]`, a container and options of opening, and is obeyed or fails. `assets` is a
-    folder with the config, tokenizer and the like that do not lie beside the file. `strict` fails on warnings too,
-    and reads the further files whose digest the header names. `mmap=False` reads into memory what is otherwise mapped:
-    slower, but a file that is cut, or a disk that fails, while its weights are in use is never a signal. Raises a
-    `SquishError`.
+    Parameters
+    ----------
+    target
+        A path, bytes, or a `Source`.
+    format
+        Skip detection and read this container, `ID[:key=value,...]`; fails if the file is of another format.
+    assets
+        A folder with the config, tokenizer and the like that do not lie beside the file.
+    strict
+        Fail on warnings too, and read the further files whose digest the header names.
+    mmap
+        False reads into memory what is otherwise mapped: slower, but a file that is cut while its weights are in use
+        cannot end the process.
+    limits
+        Most bytes, tensors and so on that a file may declare; `SQUISH_LIMITS` by default.
+    registry
+        The plugins to read with; those installed by default.
+
+    Returns
+    -------
+    File
+        A mapping from tensor names to tensors; close it, or use it in a `with` statement.
+
+    Raises
+    ------
+    MissingFileError
+        There is no such path; also a `FileNotFoundError`.
+    UnknownFormatError, MissingPluginError
+        No plugin reads the format, or the one that does is not installed.
+    FormatError, TruncatedError, LimitError
+        The file breaks its format, is cut, or declares more than the limits allow.
+    UsageError
+        An argument makes no sense; also a `ValueError`.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     print(file.format, list(file))
+    gguf ['token_embd.weight', 'blk.0.ffn_up.weight', 'blk.0.ffn_norm.weight']
     """
     registry = registry or installed()
     limits = limits or default()
     if not isinstance(limits, Limits):
-        raise UsageError("limits must be a Limits", expected="Limits(...)", found=repr(limits), code="usage")
+        raise UsageError("limits must be a Limits", expected="Limits(...)", found=repr(limits), code=ErrorCode.USAGE)
     source = open_source(target) if mmap else open_source(target).unmapped()
     try:
         source = decompress(source, registry, limits)
         lent = source.lend(open_folder(assets)) if assets is not None else ()
-        index = with_assets(read_index(source, registry, limits, format), source, lent)
+        own = read_index(source, registry, limits, format)
+        index = with_assets(own, source, lent)
+        index = evolve(index, declarations={**foreign_declarations(own, lent), **index.declarations})
         if problems := source.problems():
             index = evolve(index, problems=(*index.problems, *problems))
         file = File(source, index, registry, limits)
@@ -160,6 +198,15 @@ def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
             assets[name] = Part(dtype="u8", shape=(file.size,), segments=(Segment(len(files), 0, file.size),))
             files.append(FileRef(name, file.size))
     return evolve(index, files=tuple(files), assets=assets)
+
+
+def foreign_declarations(index: Index, lent: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """`Index.declarations` of lent assets: what they state of tensors in a format that is not the file's own."""
+    places = [
+        (place, keys[:1]) for base, place, keys in DECLARED.values()
+        if base != index.format and place in lent and place not in index.assets
+    ]  # fmt: skip
+    return {place: tuple(keys for other, keys in places if other == place) for place, _ in places}
 
 
 def _info(registry: Registry, name: str) -> ContainerInfo | None:

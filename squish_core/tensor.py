@@ -2,91 +2,71 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from squish_core import dtypes
+from squish_core.backends.base import load_weight
 from squish_core.backends.checks import check_out
+from squish_core.backends.weight import Weight
 from squish_core.codecs.bound import BoundEncoding
-from squish_core.codecs.regions import normalise, sliced
-from squish_core.codes import UNCOVERED
+from squish_core.codecs.regions import normalise
+from squish_core.codecs.stored import StoredArray
+from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page, tensor_lines
-from squish_core.dtypes import DType
-from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError, UsageError
-from squish_core.guard import computing
-from squish_core.io.buffer import Buffer
-from squish_core.model import Encoding, TensorSpec
+from squish_core.errors import ConflictError, MissingPluginError, SquishError, TensorError
+from squish_core.io.buffer import CPU_DEVICE, Buffer, copied_dlpack
+from squish_core.model import Encoding
+from squish_core.reader import TensorFacts
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
-    from squish_core.backends.base import Backend
     from squish_core.backends.chain import Chain, OfferOrder
-    from squish_core.io.source import Backing
-    from squish_core.reader import Reader
     from squish_core.statistics import Statistics
 
 
-class Tensor:
+class Tensor(TensorFacts):
     """One tensor of an open file; nothing is read before `numpy`, `parts`, indexing or `load`."""
-
-    def __init__(self, file: Reader, spec: TensorSpec) -> None:
-        self.file, self.spec = file, spec
-
-    @property
-    def name(self) -> str:
-        """Name, verbatim."""
-        return self.spec.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Logical shape."""
-        return self.spec.shape
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.spec.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self.spec.elements
-
-    @property
-    def dtype(self) -> DType:
-        """Logical dtype; f32 for quantized tensors unless the format says otherwise."""
-        return DType(self.spec.dtype)
-
-    @property
-    def codec(self) -> str:
-        """Codec id of the first encoding, or "unknown"."""
-        return self.spec.encodings[0].codec.id if self.spec.encodings else "unknown"
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes stored in the file by the first encoding."""
-        if self.spec.encodings:
-            return self.spec.encodings[0].stored
-        return sum(part.stored for part in self.spec.extras.values())
-
-    @property
-    def bits_per_weight(self) -> float:
-        """Stored bits per logical element, scales included."""
-        return 8 * self.nbytes / self.spec.elements if self.spec.elements else 0.0
 
     def numpy(
         self, *, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None, copy: bool | None = None
     ) -> np.ndarray:
-        """The values, read-only unless `copy=True`: dense tensors as stored (a view of the file if possible), else f32.
+        """The values, read-only unless `copy=True`.
 
-        `dtype` (a name, or NumPy's) converts; `out` is filled and returned.
+        Dense tensors come as stored (a view of the file if possible), others as float32.
+
+        Parameters
+        ----------
+        dtype
+            Convert to this dtype, a name or NumPy's.
+        out
+            C-contiguous array of this shape to fill.
+        copy
+            True gives a writable array of its own memory.
+
+        Returns
+        -------
+        numpy.ndarray
+            Of the tensor's shape; `out` if it was given.
+
+        Raises
+        ------
+        SquishError
+            The tensor cannot be decoded here, or `out` does not fit.
+
+        Examples
+        --------
+        >>> tensor = squish.open("model.gguf")["blk.0.ffn_up.weight"]
+        >>> tensor.numpy(dtype="f16").dtype.name, tensor[:2].shape
+        ('float16', (2, 32))
         """
         import numpy as np
 
-        with self._guard("decoding"):
+        with self.guard("decoding"):
             bound = self.bound
             dtype = dtypes.named(dtype) or bound.dtype
             if out is not None:
@@ -112,7 +92,7 @@ class Tensor:
 
     def __getitem__(self, key: Any) -> np.ndarray:
         """Values of a region, read-only; reads only that region's bytes, up to the codec's grain."""
-        with self._guard("decoding a region"):
+        with self.guard("decoding a region"):
             region, rest = normalise(key, self.shape)
             view = self.bound.view
             values = self.bound.read(region) if view is None else view[region]
@@ -134,34 +114,64 @@ class Tensor:
         import numpy as np
 
         if copy is False:
-            with self._guard("decoding"):
+            with self.guard("decoding"):
                 view = self.bound.view
             if view is None:
                 raise ValueError(f"{self.name} must be decoded, so copy=False cannot be kept")  # NumPy's protocol
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return CPU_DEVICE
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
+    ) -> Any:
+        """DLPack capsule of the values, in memory that the consumer may write; the file never changes.
+
+        Values that lie in the file as they are come as in `Buffer`; others are decoded, which `copy=False` forbids.
+        """
+        with self.guard("decoding"):
+            bound = self.bound
+            buffer = None if bound.view is None else bound.view.buffer()
+        if buffer is not None:
+            return buffer.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+        if copy is False:
+            raise BufferError(f"{self.name} must be decoded, so copy=False is not possible")
+        return copied_dlpack(self.numpy(copy=True), bound.dtype, max_version, dl_device)
+
     def parts(self, encoding: Encoding | None = None) -> dict[str, Buffer]:
-        """The stored parts of an encoding (the first by default) and the extras, as zero-copy buffers."""
+        """The stored parts of an encoding and the extras, as zero-copy buffers.
+
+        Parameters
+        ----------
+        encoding
+            One of `spec.encodings`; the first by default.
+
+        Returns
+        -------
+        dict of Buffer
+            Role -> buffer.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].parts()
+        {'data': Buffer(dtype='u8', shape=(64, 34), nbytes=2176)}
+        """
         chosen = encoding or (self.spec.encodings[0] if self.spec.encodings else None)
         found = {**(chosen.parts if chosen else {}), **self.spec.extras}
         buffers = {}
         for role, part in found.items():
-            with self._guard("reading a part", part=role):
+            with self.guard("reading a part", part=role):
                 buffers[role] = self.file.array(part).buffer()
         return buffers
-
-    def backing(self, encoding: Encoding) -> tuple[Backing, ...]:
-        """The files that views of an encoding's parts depend on."""
-        parts = [part for part in encoding.parts.values() if part.data is None and not part.filters]
-        numbers = {segment.file for part in parts for segment in part.segments if segment.length}
-        files = (self.file.source_for(number).backing() for number in sorted(numbers))
-        return tuple(backing for backing in files if backing is not None)
 
     @cached_property
     def bound(self) -> BoundEncoding:
         """The first encoding whose codec and filters are installed, ready to read; a typed error when there is none."""
         if self.spec.problem and not self.spec.encodings:
-            raise TensorError(self.spec.problem, tensor=self.name, code="unreadable", hint="parts() gives its bytes.")
+            raise TensorError(
+                self.spec.problem, tensor=self.name, code=ErrorCode.UNREADABLE, hint="parts() gives its bytes."
+            )
         refusals = []
         for encoding in self.spec.encodings:
             if (refusal := self.file.registry.missing(encoding)) is None:
@@ -169,9 +179,9 @@ class Tensor:
             refusals.append(refusal)
         why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals)) or "it has no encoding"
         install = next((refusal.install for refusal in refusals if refusal.install), None)
-        if any(refusal.code == "conflict" for refusal in refusals) and not install:
-            raise ConflictError(why, tensor=self.name, code="conflict")
-        raise MissingPluginError(why, code="not-installed", hint=f"Run `{install}`." if install else None)
+        if any(refusal.code == ErrorCode.CONFLICT for refusal in refusals) and not install:
+            raise ConflictError(why, tensor=self.name, code=ErrorCode.CONFLICT)
+        raise MissingPluginError(why, code=ErrorCode.NOT_INSTALLED, hint=f"Run `{install}`." if install else None)
 
     def plan(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Chain:
         """How this tensor would run here, and why; reads no tensor bytes.
@@ -181,19 +191,30 @@ class Tensor:
         backend
             Backend id, with options for some (`"ane:device=M1"`); any by default.
         policy
-            Order of the offers: "spec", "smallest", "exact", or a function from an offer to a sort key.
+            Order of the offers: "spec" (the format's order), "smallest" (least memory), "exact", or a function from an
+            offer to a sort key.
         op
             "linear", "embed", "experts" or "dense"; by default "linear" for matrices, "experts" for stacks of
             matrices, "dense" for the rest.
+
+        Returns
+        -------
+        Chain
+            The chosen way, the others and the refusals; `print(chain)` explains it.
 
         Raises
         ------
         SquishError
             Nothing installed can run it; the message holds each reason.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].plan("numpy").chosen.mode
+        'fold'
         """
         from squish_core.backends.resolve import resolve
 
-        with self._guard("resolving"):
+        with self.guard("resolving"):
             return resolve(
                 self.file.registry, self.name, self.file.format, self.spec.encodings,
                 spec=self.spec, backend=backend, policy=policy, op=op,
@@ -205,146 +226,72 @@ class Tensor:
         """The tensor ready to use on a backend, still compressed where the backend can.
 
         Falls back to the next backend if the chosen one rejects the data, unless `backend` was given.
+
+        Parameters
+        ----------
+        backend, policy, op
+            As in `plan`.
+
+        Returns
+        -------
+        Weight
+            With `linear`, `embed`, `experts`, `dense` and `@`, as far as its backend has them.
+
+        Raises
+        ------
+        SquishError
+            Nothing installed can run it, or the data are damaged.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].load().linear(np.ones((1, 32), "f4")).shape
+        (1, 64)
         """
         chain = self.plan(backend, policy=policy, op=op)
-        with self._guard("loading"):
+        with self.guard("loading"):
             while True:
                 try:
                     return self._loaded(chain)
                 except SquishError as error:
-                    if error.code != UNCOVERED or backend is not None or not chain.others:
+                    if error.code != ErrorCode.UNCOVERED or backend is not None or not chain.others:
                         raise
                     chain = chain.without_chosen(error.message)
+
+    def readable(self) -> Encoding:
+        """Deprecated: `bound.encoding`."""
+        warnings.warn("Tensor.readable() is now Tensor.bound.encoding", DeprecationWarning, stacklevel=2)
+        return self.bound.encoding
+
+    def arrays(self, encoding: Encoding) -> dict[str, StoredArray]:
+        """Deprecated: the parts of `file.bind(spec, encoding)`."""
+        what = "Tensor.arrays(encoding) is now Tensor.file.bind(Tensor.spec, encoding).arrays"
+        warnings.warn(what, DeprecationWarning, stacklevel=2)
+        return self.file.bind(self.spec, encoding).arrays
 
     def _loaded(self, chain: Chain) -> Weight:
         implementation = self.file.registry.backend(chain.chosen.backend)
         if chain.options:
             implementation = implementation.configured(chain.options)
         bound = self.file.bind(self.spec, chain.chosen.encoding)
-        return Weight(self, chain, bound, implementation, implementation.load(chain, bound))
+        return Weight(self, chain, bound, implementation, load_weight(implementation, chain, bound, self.file.registry))
 
     def statistics(self) -> Statistics:
-        """Extremes, zeros, NaNs and a histogram of magnitudes, in one pass on the first exact backend."""
-        return self.load(policy="exact", op="dense").statistics()
+        """Extremes, zeros, NaNs and a histogram of magnitudes, in one pass on the first exact backend.
 
-    def _guard(self, what: str, **context: Any) -> Any:
-        return computing(CodecError, what, file=self.file.name, tensor=self.name, **context)
+        Returns
+        -------
+        Statistics
+            Of the decoded values; extremes are of the finite ones.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_norm.weight"].statistics().greatest
+        1.0
+        """
+        return self.load(policy="exact", op="dense").statistics()
 
     def __repr__(self) -> str:
         return f"<Tensor {self.name!r} {self.dtype}{list(self.shape)} {self.codec}>"
 
     def _repr_html_(self) -> str:
         return page(tensor_lines([self]))
-
-
-class Weight:
-    """A tensor loaded on a backend. `chain` says how it is held."""
-
-    def __init__(self, tensor: Tensor, chain: Chain, bound: BoundEncoding, backend: Backend, handle: Any) -> None:
-        self.tensor, self.chain = tensor, chain
-        self._bound, self._backend, self._handle = bound, backend, handle
-        self._backing = tensor.backing(bound.encoding)
-
-    __array_ufunc__ = None  # NumPy hands `x @ w` to `__rmatmul__`
-
-    @property
-    def name(self) -> str:
-        """Name of the tensor."""
-        return self.tensor.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Logical shape."""
-        return self.tensor.shape
-
-    @property
-    def dtype(self) -> DType:
-        """Logical dtype."""
-        return self.tensor.dtype
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory while loaded, as the backend computes them."""
-        cost = self.chain.chosen.cost
-        return self.tensor.nbytes if cost is None else cost.resident
-
-    @property
-    def backend(self) -> str:
-        """Backend id."""
-        return self.chain.chosen.backend
-
-    def __matmul__(self, x: Any) -> np.ndarray:
-        """`W @ x` in float32 with NumPy's shapes, for x of shape [in] or [in, n]."""
-        import numpy as np
-
-        x = np.asarray(x)
-        if x.ndim not in (1, 2):
-            raise UsageError(
-                "w @ x takes a vector or a matrix", tensor=self.name, expected="x of shape [in] or [in, n]",
-                found=f"shape {list(x.shape)}", code="shape",
-                hint="For batches of rows, use w.linear(x), which is x @ W.T.",
-            )  # fmt: skip
-        return self.linear(x.T).T
-
-    def __rmatmul__(self, x: Any) -> np.ndarray:
-        raise UsageError(
-            "x @ w is not defined", tensor=self.name, code="operand",
-            hint="Use w.linear(x), which is x @ W.T; or w @ x for W @ x.",
-        )  # fmt: skip
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        import numpy as np
-
-        if copy is False:
-            raise ValueError(f"{self.name} must be decoded, so copy=False cannot be kept")  # NumPy's protocol
-        return np.asarray(self.dense(), dtype=dtype)
-
-    def dense(
-        self, *, region: Any = None, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None
-    ) -> np.ndarray:
-        """The decoded array, or a region of it (slices without steps), as `dtype` and into `out` if given."""
-        with self.tensor._guard("running dense"):
-            wanted = None if region is None else sliced(region, self.tensor.shape)
-        return self._run("dense", region=wanted, dtype=dtypes.named(dtype), out=out)
-
-    def linear(self, x: np.ndarray) -> np.ndarray:
-        """`x @ W.T` in float32, for x of shape [..., in]: an array, or a tensor of another library on the CPU."""
-        return self._run("linear", x)
-
-    def embed(self, ids: np.ndarray) -> np.ndarray:
-        """Rows of W by integer ids."""
-        return self._run("embed", ids)
-
-    def experts(self, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """`x[i] @ W[ids[i]].T` for W of shape [experts, out, in]."""
-        return self._run("experts", x, ids)
-
-    def statistics(self) -> Statistics:
-        """As `Tensor.statistics`, of the values as they are held here; for a backend that has `dense`."""
-        from squish_core.statistics import Tally
-
-        with self.tensor._guard("counting values"):
-            self._check_backing()
-            found: Statistics | None = self._backend.statistics(self._handle)
-            if found is None:
-                tally = Tally()
-                for region in self._bound.panels():
-                    tally.add(self._backend.dense(self._handle, region=region))
-                found = tally.statistics()
-            return found
-
-    def _run(self, op: str, *operands: Any, **wishes: Any) -> np.ndarray:
-        with self.tensor._guard(f"running {op}"):
-            self._check_backing()
-            result: np.ndarray = getattr(self._backend, op)(self._handle, *operands, **wishes)
-            return result
-
-    def _check_backing(self) -> None:
-        """A mapped file that was cut kills the process on access: look before each operation."""
-        for backing in self._backing:
-            backing.check()
-
-    def __repr__(self) -> str:
-        tensor, offer = self.tensor, self.chain.chosen
-        how = f"{offer.encoding.codec.id} on {offer.backend} ({offer.mode})"
-        return f"<Weight {tensor.name!r} {list(tensor.shape)} {how}>"

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from squish_core.cli.options import Json
 from squish_core.cli.output import Answer
+from squish_core.codes import ErrorCode
 from squish_core.display.tables import table
 from squish_core.errors import SquishError
 from squish_core.plugins import catalog
+from squish_core.plugins.inventory import brought, conflicts, listed, missing_ids
 
 if TYPE_CHECKING:
     from squish_core.plugins.entries import Entry
-    from squish_core.plugins.registry import Registry
-
-FAMILY = 6
-"""Ids of a family that are listed one by one for people."""
 
 FormatId = Annotated[str | None, typer.Argument(metavar="ID", help="Tell all about this one.")]
 
@@ -102,11 +99,6 @@ def plugins(json: Json = False) -> Answer:
     return Answer(data, [*lines, *([""] if messages else []), *messages])
 
 
-def conflicts(registry: Registry, dist: str | None = None) -> list[str]:
-    """What is wrong with each id that several distributions bring; with those of one distribution, if given."""
-    return [str(each.error()) for each in registry.conflicts if dist is None or dist in each.dists]
-
-
 def doctor(
     folder: Annotated[
         str | None, typer.Argument(metavar="FOLDER", help="Look for what interrupted writes left in it and below.")
@@ -127,10 +119,11 @@ def doctor(
 
         return examine(folder, clean)
     if clean:
-        raise SquishError("--clean needs a folder", code="usage", hint="`squish doctor FOLDER --clean`.")
-    from squish_core.cli.diagnosis import diagnose
+        raise SquishError("--clean needs a folder", code=ErrorCode.USAGE, hint="`squish doctor FOLDER --clean`.")
+    from squish_core.analysis.diagnosis import diagnose
 
-    return diagnose()
+    diagnosis = diagnose()
+    return Answer(diagnosis.to_dict(), list(diagnosis.lines()), 0 if diagnosis.ok else 1)
 
 
 def listing(kind: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...]], align: str = "") -> Answer:
@@ -144,16 +137,6 @@ def listing(kind: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...
     for package, ids in absent.items():
         lines.append(f"not installed: {', '.join(ids)} ({catalog.install_command(package)})")
     return Answer({"installed": entries, "missing": absent}, lines)
-
-
-def missing_ids(kind: str, found: Registry) -> dict[str, list[str]]:
-    """Ids and families of this repository's packages that are not installed, by package."""
-    present = {plugin.dist for plugin in found.plugins} | {plugin.dist for plugin in found.broken}
-    absent: dict[str, list[str]] = {}
-    for wanted, package in catalog.PACKAGES[kind].items():
-        if package not in present:
-            absent.setdefault(package, []).append(wanted)
-    return absent
 
 
 def one_format(data: dict[str, Any]) -> list[str]:
@@ -177,25 +160,3 @@ def one_format(data: dict[str, Any]) -> list[str]:
 def origin(entry: Entry) -> str:
     """The distribution that brings something, with its version."""
     return f"{entry.dist} {entry.version}".strip()
-
-
-def brought(found: Registry, dist: str) -> dict[str, list[str]]:
-    """The ids that a distribution brings, by kind."""
-    ids = {
-        "formats" if kind == "container" else f"{kind}s": [e.info.id for e in found.find(kind) if e.dist == dist]
-        for kind in catalog.PACKAGES
-    }
-    return {kind: names for kind, names in ids.items() if names}
-
-
-def listed(brings: dict[str, list[str]]) -> str:
-    """What a plugin brings in a few words; of a large family only how many."""
-    several = ((kind if len(ids) > 1 else kind[:-1], ids) for kind, ids in brings.items())
-    return "; ".join(f"{kind} {' '.join(by_family(ids))}" for kind, ids in several) or "commands only"
-
-
-def by_family(ids: list[str]) -> Iterator[str]:
-    """Ids, or `family.* (27)` in place of more than `FAMILY` that begin alike."""
-    for family, members in groupby(sorted(ids), lambda each: each.rpartition(".")[0]):
-        names = list(members)
-        yield from [f"{family}.* ({len(names)})"] if family and len(names) > FAMILY else names

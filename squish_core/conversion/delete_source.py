@@ -11,7 +11,8 @@ from squish_core.analysis.metrics import Distance
 from squish_core.analysis.stacks import rows_of
 from squish_core.analysis.verify import verify
 from squish_core.codecs.regions import panels
-from squish_core.conversion.plan import Step
+from squish_core.codes import ErrorCode
+from squish_core.conversion.step import Step
 from squish_core.errors import FormatError, SquishError
 from squish_core.file import File
 from squish_core.formats.base import Dropped
@@ -23,7 +24,9 @@ _SAME = 1e-6
 """Relative difference of two error measures that were summed in another order."""
 _DISPENSABLE = (("metadata", "format"),)
 """What may be lost: the framework that saved a safetensors file."""
-_DOUBTS = ("shard", "edit-running")
+_REPLACED = "declaration"
+"""Kind of what the written file states in its own way: how tensors are stored."""
+_DOUBTS = (ErrorCode.SHARD, ErrorCode.EDIT_RUNNING)
 """Codes of notes about a source that may hold more than was read."""
 
 
@@ -35,7 +38,7 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
     numbers = {extent[0] for spec in file.index.tensors.values() for extent in spec_extents(spec)}
     paths = tuple(_paths(file, numbers))
     whole = target.resolve()
-    required = [item for item in dropped if (item.kind, item.name) not in _DISPENSABLE]
+    required = [item for item in dropped if item.kind != _REPLACED and (item.kind, item.name) not in _DISPENSABLE]
     lost = [str(item) for item in required if not _stays(file, item, numbers)]
     doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code in _DOUBTS]
     links = [path for path in paths if any(place.is_symlink() for place in (path, *_folders_in(file, path)))]

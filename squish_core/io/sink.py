@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError
 from squish_core.io.fsync import STEP, Syncer
 from squish_core.io.source import Source, check_plain_name
+from squish_core.renamed import Renamed
 
 _PAGE, _PIECE = 4096, 2 << 20
 _ZEROS = bytes(_PAGE)
 
 
-class Sink:
+class Sink(Renamed):
     """Where a container writes: sequential bytes into one file, or several files of a folder.
 
     `notes`: what a user should read about the write, complete once it is over. `mode`: permissions of the files of a
     folder, masked by the umask.
     """
+
+    renamed = {"reread": "read_back", "take_back": "truncate"}  # noqa: RUF012
 
     def __init__(
         self,
@@ -81,8 +86,17 @@ class Sink:
             self.write(_ZEROS[:rest])
             rest -= min(rest, len(_ZEROS))
 
-    def copy(self, source: Source, offset: int, length: int) -> None:
-        """Append a byte range of a source; the kernel copies it where the file system can."""
+    def copy(self, source: Any, offset: int | None = None, length: int = 0) -> None:
+        """Append a byte range of a source; the kernel copies it where the file system can.
+
+        Deprecated: a stored array as the only argument.
+        """
+        if offset is None:
+            what = "Sink.copy(array) is now Sink.copy(*run) for each of array.runs()"
+            warnings.warn(what, DeprecationWarning, stacklevel=2)
+            for run in source.runs():
+                self.copy(*run)
+            return
         descriptor = source.descriptor()
         if descriptor is None or length <= _PIECE:
             for start in range(0, length, _PIECE):
@@ -107,7 +121,7 @@ class Sink:
     @contextmanager
     def _member(self, path: str) -> Iterator[Sink]:
         if self._folder is None:
-            raise FormatError("this format writes one file, not a folder", code="folder")
+            raise FormatError("this format writes one file, not a folder", code=ErrorCode.FOLDER)
         place = self._folder / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         assert self._syncer is not None

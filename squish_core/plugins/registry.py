@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import pluggy
 from attrs import evolve, fields_dict
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal
 from squish_core.plugins import catalog
-from squish_core.plugins.claims import Claims, Conflict
-from squish_core.plugins.discovery import (
-    check_api,
-    check_hooks,
-    distribution,
-    import_implementation,
-    installed_entry_points,
-)
-from squish_core.plugins.entries import VARIABLE, Broken, Entry, Loaded, Settings
-from squish_core.plugins.hookspecs import INFOS, PLURALS, Hooks, Info
+from squish_core.plugins.entries import Entry
+from squish_core.plugins.hookspecs import INFOS, PLURALS
+from squish_core.plugins.loading import Plugins
+from squish_core.plugins.requirements import Requirement, requirements
+from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
     from squish_core.backends.base import Backend
@@ -32,48 +26,14 @@ if TYPE_CHECKING:
     from squish_core.formats.base import Container
 
 
-class Registry:
+class Registry(Plugins, Renamed):
     """Discovers plugins on first use; every query is plain data and imports no implementation."""
 
-    def __init__(
-        self,
-        plugins: str | None = None,
-        *,
-        prefer: Mapping[str, str] | None = None,
-        extra: Iterable[Any] = (),
-        entry_points: Callable[[], Iterable[Any]] | None = None,
-    ) -> None:
-        self.settings = Settings.parse(os.environ.get(VARIABLE, "") if plugins is None else plugins)
-        self.prefer = {**self.settings.prefer, **(prefer or {})}
-        self.manager = pluggy.PluginManager("squish")
-        self.manager.add_hookspecs(Hooks)
-        self.plugins: list[Loaded] = []
-        self.broken: list[Broken] = []
-        self._claims = Claims(INFOS, self.prefer)
-        self._tables = self._claims.winners
-        self._instances: dict[tuple[str, str, str], Any] = {}
-        self._outside: set[str] = set()
-        self._lock = threading.RLock()
-        from squish_core import __version__
-        from squish_core.plugins import builtin
-
-        self.register(builtin, dist="squish-core", version=__version__)
-        points = list((entry_points or installed_entry_points)())
-        for point in points:
-            self._load(point)
-        for plugin in extra:
-            self.register(plugin)
-        dists = {*(loaded.dist for loaded in self.plugins), *map(distribution, points)}
-        self.settings.check(dists, {point.name for point in points})
+    renamed = {"policy": "allocator"}  # noqa: RUF012
 
     def __repr__(self) -> str:
-        counts = (f"{kind}s={len(table)}" for kind, table in self._tables.items())
+        counts = (f"{PLURALS.get(kind, f'{kind}s')}={len(table)}" for kind, table in self._tables.items())
         return f"<Registry plugins={len(self.plugins)} {' '.join(counts)} broken={len(self.broken)}>"
-
-    @property
-    def conflicts(self) -> tuple[Conflict, ...]:
-        """Ids that several distributions bring, each unusable until one is uninstalled or chosen."""
-        return tuple(self._claims.conflicts.values())
 
     @property
     def containers(self) -> Mapping[str, Entry]:
@@ -180,9 +140,31 @@ class Registry:
         return entry is not None and entry.dist in self._outside and self.prefer.get(backend) != entry.dist
 
     def find(self, kind: str, /, **facts: Any) -> list[Entry]:
-        """Entries of a kind ("containers", "codecs", ..., each key of `INFOS`) with these values, by id.
+        """Entries of a kind whose declarations have some values.
 
         All distributions that bring an id in conflict have theirs in the list.
+
+        Parameters
+        ----------
+        kind
+            "containers", "codecs", "backends", "encoders", "allocators" or "families".
+        **facts
+            Field of the declaration -> its value.
+
+        Returns
+        -------
+        list of Entry
+            By id.
+
+        Raises
+        ------
+        UsageError
+            There is no such kind, or no declaration of the kind has such a field.
+
+        Examples
+        --------
+        >>> [entry.id for entry in squish.registry().find("codecs", id="dense")]
+        ['dense']
         """
         kind = next((one for one, many in PLURALS.items() if many == kind), kind.removesuffix("s"))
         if kind not in self._tables:
@@ -196,33 +178,33 @@ class Registry:
             )  # fmt: skip
         return [entry for entry in entries if all(getattr(entry.info, k, None) == v for k, v in facts.items())]
 
-    def needs(self, wanted: str) -> dict[str, Any]:
-        """What a format, codec or backend needs and whether it is here: plain data."""
-        for kind, table in self._tables.items():
-            if wanted in table:
-                entry = table[wanted]
-                codecs = getattr(entry.info, "codecs", ())
-                lacking = [catalog.absent("codec", codec) for codec in codecs if codec not in self.codecs]
-                installs = [refusal.install for refusal in lacking if refusal.install]
-                return {
-                    "id": wanted,
-                    "kind": kind,
-                    "installed": True,
-                    "dist": entry.dist,
-                    "install": installs,
-                }
-        for kind in self._tables:
-            package = catalog.package_for(kind, wanted)
-            if package:
-                install = [catalog.install_command(package)]
-                return {"id": wanted, "kind": kind, "installed": False, "dist": package, "install": install}
-        return {"id": wanted, "kind": None, "installed": False, "dist": None, "install": []}
+    def needs(self, name: str) -> list[Requirement]:
+        """What a format, codec or backend needs here, and how to install it.
+
+        Parameters
+        ----------
+        name
+            Id of a format, codec or backend, installed or not.
+
+        Returns
+        -------
+        list of Requirement
+            The id itself, then the codecs that it declares and that are not installed.
+
+        Examples
+        --------
+        >>> [(need.id, need.installed) for need in squish.registry().needs("gguf")]
+        [('gguf', True)]
+        >>> squish.Registry(entry_points=tuple).needs("gguf")[0].install
+        'pip install squish-gguf'
+        """
+        return requirements(name, self._tables)
 
     def missing(self, encoding: Encoding) -> Refusal | None:
         """The first codec or filter of an encoding that is not installed, or that nothing decodes."""
         entry = self.codecs.get(encoding.codec.id)
         if entry is not None and getattr(entry.info, "kind", "") == "whole":
-            return Refusal(why=f"{encoding.codec.id} is a whole model, for its own runtime alone", code="whole")
+            return Refusal(why=f"{encoding.codec.id} is a whole model, for its own runtime alone", code=ErrorCode.WHOLE)
         in_conflict = self._claims.conflicts
         if entry is not None and encoding.codec.inner is None and not encoding.filtered and not in_conflict:
             return None
@@ -237,7 +219,7 @@ class Registry:
                 return self._absent("codec", codec)
             if ("codec", codec) in in_conflict:
                 error = in_conflict["codec", codec].error()
-                return Refusal(why=error.reason(), code="conflict")
+                return Refusal(why=error.reason(), code=ErrorCode.CONFLICT)
         return None
 
     def resolve(
@@ -249,66 +231,37 @@ class Registry:
         backend: str | None = None,
         **features: Any,
     ) -> Chain:
-        """The chain for a flag or dtype combination of a format, without any file."""
+        """The chain for a combination of a format's features, without any file.
+
+        Parameters
+        ----------
+        container
+            Id of the format.
+        policy, op, backend
+            As in `Tensor.plan`.
+        **features
+            Flags and options that the format declares -> their value, or a set of values.
+
+        Returns
+        -------
+        Chain
+            The chosen way, the others and the refusals, without costs.
+
+        Raises
+        ------
+        UsageError
+            The format has no such feature.
+        SquishError
+            Nothing here runs it; the message holds each reason.
+
+        Examples
+        --------
+        >>> squish.registry().resolve(container="gguf", dtype="q4_k", backend="numpy").chosen.mode
+        'fold'
+        """
         from squish_core.backends.resolve import resolve_features
 
         return resolve_features(self, container, features, policy=policy, op=op, backend=backend)
-
-    def register(self, plugin: Any, dist: str | None = None, version: str = "") -> None:
-        """Add a plugin from this process: a module or an object with hook implementations.
-
-        Raises ConflictError when it brings an id that another distribution has brought.
-        """
-        self._register(plugin, dist, version, exclusive=True)
-
-    def instance(self, kind: str, entry: Entry) -> Any:
-        """Implementation of one entry of `find`, even where its id is in conflict."""
-        with self._lock:
-            key = kind, entry.info.id, entry.dist
-            if key not in self._instances:
-                self._instances[key] = import_implementation(entry)
-            return self._instances[key]
-
-    def _register(self, plugin: Any, dist: str | None, version: str, *, exclusive: bool) -> None:
-        name: str = dist or str(getattr(plugin, "__name__", type(plugin).__name__))
-        check_api(plugin)
-        with self._lock:
-            count = sum(loaded.dist == name for loaded in self.plugins)
-            label = f"{name} ({count + 1})" if count else name  # one distribution may bring several plugins
-            self.manager.register(plugin, name=label)
-            try:
-                check_hooks(self.manager, plugin)
-                infos = list(self._declared(plugin))
-                entries = [(kind, Entry(info=info, dist=name, version=version)) for kind, info in infos]
-                self._claims.add(entries, exclusive=exclusive)
-            except BaseException:
-                self.manager.unregister(plugin)
-                raise
-            self.plugins.append(Loaded(dist=name, name=label, version=version))
-
-    def _load(self, point: Any) -> None:
-        """Register one entry point; whatever goes wrong becomes a `broken` record."""
-        dist = distribution(point)
-        version = point.dist.version if point.dist else ""
-        if not self.settings.allows(dist, point.name):
-            return
-        try:
-            self._register(point.load(), dist, version, exclusive=False)
-            if dist not in catalog.DISTRIBUTIONS and not self.settings.allow.intersection((dist, point.name)):
-                self._outside.add(dist)
-        except Exception as error:  # a plugin may fail in any way at all; it must not take the others down
-            self.broken.append(Broken(dist=dist, name=point.name, reason=f"{type(error).__name__}: {error}"))
-
-    def _declared(self, plugin: Any) -> Iterator[tuple[str, Info]]:
-        # Each implementation is called alone, so that a result has its distribution and its failure a name.
-        for kind, info_type in INFOS.items():
-            hook = getattr(self.manager.hook, f"squish_{PLURALS.get(kind, f'{kind}s')}")
-            for implementation in hook.get_hookimpls():
-                if implementation.plugin is plugin:
-                    for info in cast(Iterable[Any], implementation.function()):
-                        if not isinstance(info, info_type):
-                            raise TypeError(f"{hook.name} must give {info_type.__name__}, not {type(info).__name__}")
-                        yield kind, info
 
     def _implementation(self, kind: str, name: str) -> Any:
         if conflict := self._claims.conflicts.get((kind, name)):
@@ -318,7 +271,7 @@ class Registry:
             refusal = self._absent(kind, name)
             installed = f"Here are {', '.join(sorted(self._tables[kind])) or 'none'}."
             hint = f"Run `{refusal.install}`." if refusal.install else installed
-            raise MissingPluginError(refusal.why, code="not-installed", hint=hint)
+            raise MissingPluginError(refusal.why, code=ErrorCode.NOT_INSTALLED, hint=hint)
         return self.instance(kind, entry)
 
     def _absent(self, kind: str, wanted: str) -> Refusal:
@@ -326,7 +279,7 @@ class Registry:
         package = catalog.package_for(kind, wanted)
         for broken in self.broken:
             if package == broken.dist:
-                return Refusal(why=f"{broken.dist} is installed but broken: {broken.reason}", code="broken")
+                return Refusal(why=f"{broken.dist} is installed but broken: {broken.reason}", code=ErrorCode.BROKEN)
         if package in {loaded.dist for loaded in self.plugins}:
             return Refusal(why=f"the {kind} {wanted!r} is not among those of {package}, which is installed")
         return refusal
@@ -337,7 +290,18 @@ _default_lock = threading.Lock()
 
 
 def registry() -> Registry:
-    """The registry of everything installed; made on first use and kept."""
+    """The registry of everything installed; made on first use and kept.
+
+    Returns
+    -------
+    Registry
+        The same object at each call.
+
+    Examples
+    --------
+    >>> "numpy" in squish.registry().backends
+    True
+    """
     global _default
     with _default_lock:
         if _default is None:

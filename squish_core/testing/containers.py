@@ -302,7 +302,7 @@ class ContainerSuite(HostileInput, GroundTruth):
             pytest.skip(f"{self.container} is read-only")
         if sample in self.not_rewritten:
             pytest.skip("declared as not writable")
-        return self.open(self.sample(sample)).originals()  # as `convert` starts
+        return self.open(self.sample(sample)).without_caches()  # as `convert` starts
 
 
 def _parts(index: Index, name: str) -> list[Part]:

@@ -212,6 +212,22 @@ def test_a_stream_of_another_length_is_refused(tmp_path: Path) -> None:
         Ztensor().write(sink, [outgoing], {}, {}, {"digest": "crc32c"})
 
 
+def test_a_write_that_fails_leaves_no_spool_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from squish_ztensor.v1 import writer
+
+    spools = []
+    make = writer.SpooledTemporaryFile
+    monkeypatch.setattr(writer, "SpooledTemporaryFile", lambda size: spools.append(make(size)) or spools[-1])
+    values = np.ones((2, 1 << 12), np.float32)
+    arrays = {f"w{number}": values for number in range(20)}
+    arrays["w5"] = np.full_like(values, 1e6)  # too large for f16
+    with pytest.raises(squish.SquishError) as refused:
+        squish.convert(arrays, tmp_path / "model.zt", "ztensor:encoding=zstd", "f16")
+    assert (refused.value.code, refused.value.tensor) == ("range", "w5")
+    assert spools
+    assert all(spool.closed for spool in spools)
+
+
 def test_the_block_table_is_that_of_the_ggml_codecs() -> None:
     types = pytest.importorskip("squish_ggml.api").BLOCK_TYPES
     assert {name: (types[name].elements, types[name].nbytes) for name in BLOCKS} == BLOCKS

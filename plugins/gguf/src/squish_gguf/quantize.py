@@ -13,6 +13,7 @@ from squish_core.api import (
     Allocator,
     CodecError,
     CodecSpec,
+    ErrorCode,
     ModelFacts,
     PanelReader,
     Params,
@@ -60,7 +61,7 @@ class LlamaQuantize(Allocator):
         request = Request.of(self.id, params)
         if not any(kind_of(name) != "other" for name in model.names):
             raise CodecError(
-                f"{self.id} chooses by GGUF's names of tensors, and this model has none of them", code="params",
+                f"{self.id} chooses by GGUF's names of tensors, and this model has none of them", code=ErrorCode.PARAMS,
                 found=", ".join(model.names[:3]), hint="Write a GGUF, or give the names with --names gguf.",
             )  # fmt: skip
         types = preset_types(request, {spec.name: spec.shape for spec in specs}, model)
@@ -92,19 +93,21 @@ class Request:
         name = texts.pop("type", "") if allocator == GENERIC else allocator
         if name not in PRESETS:
             raise CodecError(
-                "no such preset of llama.cpp", found=f"type={name}", expected=", ".join(PRESETS), code="params"
+                "no such preset of llama.cpp", found=f"type={name}", expected=", ".join(PRESETS), code=ErrorCode.PARAMS
             )
         pure = texts.pop("pure", "no")
         if pure not in ("yes", "no"):
-            raise CodecError("pure is yes or no", found=repr(pure), code="params")
+            raise CodecError("pure is yes or no", found=repr(pure), code=ErrorCode.PARAMS)
         output, embedding = texts.pop("output", ""), texts.pop("embedding", "")
         for kind in (output, embedding, *texts.values()):
             if kind and kind not in ELEMENTS:
-                raise CodecError("no such type", found=repr(kind), expected=", ".join(ELEMENTS), code="params")
+                raise CodecError("no such type", found=repr(kind), expected=", ".join(ELEMENTS), code=ErrorCode.PARAMS)
         try:
             patterns = tuple((re.compile(pattern.lower()), kind) for pattern, kind in texts.items())
         except re.error as error:
-            raise CodecError(f"not a regular expression: {error}", found=str(error.pattern), code="params") from None
+            raise CodecError(
+                f"not a regular expression: {error}", found=str(error.pattern), code=ErrorCode.PARAMS
+            ) from None
         return cls(name, PRESETS[name], output, embedding, pure == "yes", patterns)
 
     def check_statistics(self, types: Mapping[str, str], model: ModelFacts) -> None:
@@ -115,7 +118,7 @@ class Request:
         lacking = [name for name in needy if name not in (model.statistics or ())]
         if self.name == "q2_k_s" and lacking:
             raise CodecError(
-                "q2_k_s needs activation statistics, as in llama.cpp", code="params", tensor=lacking[0],
+                "q2_k_s needs activation statistics, as in llama.cpp", code=ErrorCode.PARAMS, tensor=lacking[0],
                 hint="Give a file of them with --imatrix FILE, or take llama-quantize:type=q2_k.",
             )  # fmt: skip
 
@@ -230,7 +233,7 @@ def _encoding(kind: str, name: str, short: AliasResolver, model: ModelFacts) -> 
         spec = short(kind)
     except SquishError as error:
         raise CodecError(
-            f"{kind} has no encoder here", tensor=name, code="params", found=error.message,
+            f"{kind} has no encoder here", tensor=name, code=ErrorCode.PARAMS, found=error.message,
             hint="`squish codecs` lists the types that are encoded; --tensor-type gives the tensor another one.",
         ) from None  # fmt: skip
     if kind in WEIGHED and name in (model.statistics or ()):

@@ -15,10 +15,12 @@ from squish_safetensors.api import (
     StoredParts,
     collect_layers,
     refine_layers,
+    storage_declarations,
     unmatched_override,
 )
 
 from squish_core.api import (
+    DENSE,
     Encoding,
     Index,
     Limits,
@@ -32,7 +34,7 @@ from squish_core.api import (
     single_value,
 )
 from squish_hf import writer
-from squish_hf.declaration import Declared, read_declaration
+from squish_hf.declaration import Declared, declared_in, read_declaration
 from squish_hf.methods.base import Method
 from squish_hf.methods.unsupported import reason
 
@@ -77,6 +79,8 @@ class HuggingFace(Checkpoint):
             code, said = refused.code or "config", str(refused)
             problems.append(Problem(code=code, severity="error", where=declared.where, message=said))
         made = refine_layers(files, self.id, method.dialect, layers, method.make, problems, bases=method.bases)
+        if layers or not refused:  # otherwise the tensors are as stored, and what is declared still describes them
+            made = evolve(made, declarations=storage_declarations(files))
         with contextlib.suppress(SquishError):  # a bad pattern, which the layers were refused for
             made = evolve(made, problems=(*made.problems, *map(unmatched_override, method.idle(layers))))
         return made
@@ -93,6 +97,9 @@ class HuggingFace(Checkpoint):
         return writer.lower(tensor, writer.chosen(options))
 
     def declare(self, config: Mapping[str, Any], specs: Sequence[TensorSpec], options: Options) -> dict[str, Any]:
+        declared = declared_in(config)
+        if declared and declared.method not in METHODS and all(spec.encodings[0].codec == DENSE for spec in specs):
+            return dict(config)  # the tensors are as stored, for a reader that knows the method
         return writer.declare(config, specs, writer.chosen(options))
 
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 from squish_codecs.api import Affine, affine_form
-from squish_safetensors.api import accepts_dense, bare_parts, lower_layer
+from squish_safetensors.api import accepts_dense, bare_parts, lower_layer, without_declarations
 
 from squish_core.api import (
     CodecSpec,
     Encoding,
+    ErrorCode,
     FormatError,
     Options,
     OutgoingTensor,
@@ -76,7 +77,7 @@ def chosen(options: Options) -> str:
     if method not in METHODS:
         raise FormatError(
             "say which method hf writes", expected=", ".join(METHODS), found=repr(method) if method else None,
-            code="option", hint="For example --to hf:method=awq.",
+            code=ErrorCode.OPTION, hint="For example --to hf:method=awq.",
         )  # fmt: skip
     return method
 
@@ -150,7 +151,7 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
         spec.name.removesuffix(WEIGHT): spec.encodings[0].codec.inner or spec.encodings[0].codec
         for spec in specs if spec.encodings[0].codec.id != "dense"
     }  # fmt: skip
-    kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
+    kept = without_declarations(config)
     if not codecs:
         return kept
     before = config.get("quantization_config")

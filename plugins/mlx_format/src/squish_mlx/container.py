@@ -13,6 +13,7 @@ from squish_safetensors.api import (
     StoredParts,
     collect_layers,
     refine_layers,
+    storage_declarations,
     unmatched_override,
 )
 
@@ -65,7 +66,8 @@ class Mlx(Checkpoint):
                 raise FormatError("the configuration says it is not quantised", part=CONFIG_FILE, code="contradiction")
             return read_layer(layer, parts, read_mode(override if isinstance(override, dict) else declared))
 
-        return refine_layers(files, "mlx", "", layers, make, problems)
+        refined = refine_layers(files, "mlx", "", layers, make, problems)
+        return evolve(refined, declarations=storage_declarations(files))
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)

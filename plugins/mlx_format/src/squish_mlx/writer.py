@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import asdict
 from squish_codecs.api import Affine, affine_form
-from squish_safetensors.api import CONFIG_FILE, accepts_dense, bare_parts, lower_layer
+from squish_safetensors.api import CONFIG_FILE, accepts_dense, bare_parts, lower_layer, without_declarations
 
 from squish_core.api import CodecSpec, Encoding, OutgoingTensor, Part, Refusal, SquishError, TensorError, TensorSpec
 from squish_mlx.modes import (
@@ -66,7 +66,7 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str,
     modes = {
         spec.name.removesuffix(WEIGHT): _mode(spec) for spec in specs if spec.encodings[0].codec.id != "dense"
     }  # fmt: skip
-    kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
+    kept = without_declarations(config)
     if not modes:
         return kept
     for spec in specs:

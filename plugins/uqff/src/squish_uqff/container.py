@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from squish_safetensors.api import QUANTIZATION_KEYS
+
 from squish_core.api import (
     CodecSpec,
     Encoding,
+    ErrorCode,
     FileRef,
     FormatError,
     Index,
@@ -68,6 +71,7 @@ class Uqff(Refinement):
                 for number, file in enumerate(beside, len(stored.sources))
             },
             problems=(*index.problems, *problems),
+            declarations=dict.fromkeys((shards.CONFIG,) if shards.CONFIG in members else (), _QUANTIZATION),
             attrs={"uqff.shards": len(found)},
         )  # fmt: skip
 
@@ -84,7 +88,7 @@ class Uqff(Refinement):
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> WritePlan:
-        return writer.plan_file(specs, meta, {name: part.nbytes for name, part in assets.items()}, options)
+        return writer.plan_file(specs, meta, assets, options)
 
     def writes_folder(self, options: Options) -> bool:
         return True
@@ -100,6 +104,8 @@ class Uqff(Refinement):
         writer.write(sink, tensors, meta, assets, options)
 
 
+_QUANTIZATION = tuple((key,) for key in QUANTIZATION_KEYS)
+"""What a config may still state of the checkpoint that a model was made from; the layers of UQFF state their own."""
 _COMPANIONS = {
     shards.RESIDUAL: "norms, and whatever else is no quantised layer, are missing",
     shards.CONFIG: "the architecture is not known",
@@ -132,7 +138,7 @@ def _layers(
         arch = options.get("arch")
         if arch is not None and arch not in names.KNOWN:
             known = ", ".join(sorted(names.KNOWN))
-            raise FormatError("its layer order is not known", expected=known, found=arch, code="option")
+            raise FormatError("its layer order is not known", expected=known, found=arch, code=ErrorCode.OPTION)
         version = v0.first_version(blobs, stored.sources, stored.limits)
         config, problems = shards.read_json(source, shards.CONFIG, members, stored.limits)
         layers, more = v0.read_layers(blobs, stored, config, arch)

@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 from squish_core.api import Options, OutgoingTensor, Part, Refinement, Sink, TensorSpec, WritePlan, dropped_assets
 
 from .. import writer
-from ..folder import DECLARING, MODEL_ASSETS
-from .layers import with_config
+from ..folder import CONFIG_FILE, DECLARING, MODEL_ASSETS
+from .declarations import declaration_paths, dropped_declarations
+from .layers import read_config, with_config
 
 
 class Checkpoint(Refinement):
@@ -32,9 +33,12 @@ class Checkpoint(Refinement):
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
     ) -> WritePlan:
         """What is left behind; the size is open until config.json is made."""
-        self.declare({}, specs, options)
+        part = assets.get(CONFIG_FILE)
+        config = read_config(part.data if part is not None and part.data is not None else b"{}")
+        declared = declaration_paths(self.declare(config, specs, options))
         lost = dropped_assets(name for name in assets if name in DECLARING or name not in MODEL_ASSETS)
-        return WritePlan(size=None, dropped=(*writer.dropped_non_text(meta), *lost))
+        undeclared = () if declared else dropped_declarations(config)
+        return WritePlan(size=None, dropped=(*writer.dropped_non_text(meta), *lost, *undeclared))
 
     def write(
         self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],

@@ -17,6 +17,7 @@ from squish_core.api import (
     CodecError,
     CodecSpec,
     Encoding,
+    ErrorCode,
     FormatError,
     Index,
     Limits,
@@ -173,7 +174,7 @@ def require_part(parts: StoredParts, suffix: str, allowed: Iterable[str], *, ran
     if part is None:
         raise FormatError(
             "is missing", part=field, expected=field, found=", ".join(each.lstrip(".") for each in parts),
-            code="missing", hint="It may be in a shard that is missing.",
+            code=ErrorCode.MISSING, hint="It may be in a shard that is missing.",
         )  # fmt: skip
     if part.dtype not in allowed or (rank is not None and len(part.shape) != rank):
         axes = "" if rank is None else f" of rank {rank}"
@@ -229,13 +230,16 @@ def lower_layer(
 
 def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, bytes]:
     """The assets with a config.json that `change` makes of theirs, of {} if there is none."""
+    config = read_config(assets.get(CONFIG_FILE, b"{}"))
+    return {**assets, CONFIG_FILE: (json.dumps(change(config), ensure_ascii=False, indent=4) + "\n").encode()}
+
+
+def read_config(raw: bytes) -> dict[str, Any]:
+    """The object in a config.json; FormatError where it cannot be read."""
     try:
-        config = load_json(
-            bytes(assets.get(CONFIG_FILE, b"{}")), CONFIG_FILE, Limits(), piece=LONGEST_ENTRY, constants=True
-        )
+        return load_json(raw, CONFIG_FILE, Limits(), piece=LONGEST_ENTRY, constants=True)
     except SquishError as error:
         raise FormatError(
             f"the config of the source cannot be read: {error.message}", part=CONFIG_FILE, offset=error.offset,
             expected=error.expected, found=error.found, code="json", hint="Mend it, or fetch it again.",
         ) from None  # fmt: skip
-    return {**assets, CONFIG_FILE: (json.dumps(change(config), ensure_ascii=False, indent=4) + "\n").encode()}

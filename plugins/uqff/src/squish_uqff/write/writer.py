@@ -8,13 +8,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
-from squish_safetensors.api import DTYPE_ORDER, dropped_non_text, dump_header, parse_size, text_metadata
+from squish_safetensors.api import (
+    DTYPE_ORDER,
+    dropped_declarations,
+    dropped_non_text,
+    dump_header,
+    parse_size,
+    text_metadata,
+    without_declarations,
+)
 
 from squish_core.api import (
+    ErrorCode,
     FormatError,
     Limits,
     Options,
     OutgoingTensor,
+    Part,
     Sink,
     SquishError,
     TensorSpec,
@@ -25,7 +35,7 @@ from squish_core.api import (
 )
 
 from .. import tables
-from ..read.names import numbers_of
+from ..read.names import name_layers, numbers_of
 from ..read.report import make_report
 from ..read.shards import ASSETS, CONFIG, REPORT, RESIDUAL
 from .layers import Entry, Layer, Streams, blob_of, layers_of, plain, raw, tensors_of
@@ -33,6 +43,8 @@ from .layers import Entry, Layer, Streams, blob_of, layers_of, plain, raw, tenso
 NAME, MAX_SHARD_SIZE, VERSION = "name", "max_shard_size", "version"
 NEWEST = ".".join(map(str, (*tables.NEWEST, 0)))
 LEGACY = ".".join(map(str, tables.WRITTEN_LEGACY))
+_HEAD = "lm_head.weight"
+_TIED = f"the embeddings are tied, and stored as {_HEAD}, too: 0.1.3 has it as its first layer"
 _NUMBERED = "layers are named by their numbers, because no config.json names them; add one with --assets DIR"
 
 
@@ -55,27 +67,40 @@ def is_legacy(options: Options) -> bool:
     version = options.get(VERSION, NEWEST)
     if version not in (NEWEST, LEGACY):
         raise FormatError(
-            "this version of UQFF is not written", expected=f"{NEWEST} or {LEGACY}", found=version, code="option"
+            "this version of UQFF is not written",
+            expected=f"{NEWEST} or {LEGACY}",
+            found=version,
+            code=ErrorCode.OPTION,
         )
     return version == LEGACY
 
 
 def plan_file(
-    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int], options: Options
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
 ) -> WritePlan:
-    """Bytes of all files, exact unless the config states another quantisation, and what would be left behind.
-
-    The size of 0.1.3 is not known before the config is read.
-    """
-    dropped = dropped_assets(name for name in assets if name not in ASSETS)
-    if is_legacy(options):
-        return WritePlan(size=None, dropped=(*dropped_metadata(meta), *dropped))
-    layers, rest = layers_of(specs, stack=True)
+    """Bytes of all files, and what would be left behind."""
+    legacy = is_legacy(options)
+    layers, rest = layers_of(specs, stack=not legacy)
+    config = assets[CONFIG].data if CONFIG in assets else None
+    dropped = (
+        *(dropped_metadata(meta) if legacy else dropped_non_text(meta)),
+        *dropped_assets(name for name in assets if name not in ASSETS),
+        *(dropped_declarations(_config(config)) if config is not None else ()),
+    )
+    sizes = {name: assets[name].nbytes for name in _kept(assets)}
+    if config is not None:
+        sizes[CONFIG] = len(_own_config(config))
+    if legacy:
+        numbered = number_layers(layers, rest, config)
+        files = plan_legacy(numbered, rest, options)
+        tied = any(layer.key == "lm_head" and layer.spec.name != _HEAD for layer in numbered.values())
+        size = sum(file.size for file in files) + sum(sizes.values())
+        return WritePlan(size=size, dropped=dropped, notes=(_TIED,) if tied else ())
     notes = (_NUMBERED,) if any(layer.key.isdigit() for layer in layers) else ()
     files = plan(layers, rest, meta, options)
-    size = sum(file.size for file in files) + len(_report(layers, files)) + sum(assets[name] for name in _kept(assets))
+    size = sum(file.size for file in files) + len(_report(layers, files)) + sum(sizes.values())
     stacks = {layer.spec.name: layer.owners for layer in layers if layer.spec.name not in layer.owners}
-    return WritePlan(size=size, dropped=(*dropped_non_text(meta), *dropped), notes=notes, stacks=stacks)
+    return WritePlan(size=size, dropped=dropped, notes=notes, stacks=stacks)
 
 
 def write(
@@ -89,7 +114,10 @@ def write(
     legacy = is_legacy(options)
     streams = {tensor.spec.name: tensor.parts for tensor in tensors}
     layers, rest = layers_of([tensor.spec for tensor in tensors], stack=not legacy)
-    files = plan_legacy(layers, rest, assets, options) if legacy else plan(layers, rest, meta, options)
+    if legacy:
+        files = plan_legacy(number_layers(layers, rest, assets.get(CONFIG)), rest, options)
+    else:
+        files = plan(layers, rest, meta, options)
     for file in files:
         with sink.member(file.name) as member:
             member.write(file.header)
@@ -115,13 +143,17 @@ def plan(
     return _files(version, entries, rest, _texts(meta), options)
 
 
-def plan_legacy(
-    layers: Sequence[Layer], rest: Sequence[TensorSpec], assets: Mapping[str, bytes], options: Options
-) -> list[Planned]:
-    """The files of 0.1.3: blobs under the numbers that the source or the architecture gives them."""
+def plan_legacy(layers: Mapping[int, Layer], rest: Sequence[TensorSpec], options: Options) -> list[Planned]:
+    """The files of 0.1.3: blobs under their numbers, then what is no layer."""
+    return _files([], [blob_of(layer, number) for number, layer in layers.items()], rest, {}, options)
+
+
+def number_layers(layers: Sequence[Layer], rest: Sequence[TensorSpec], raw_config: bytes | None) -> dict[int, Layer]:
+    """The layers of 0.1.3 by the numbers that the source or the architecture gives them."""
+    config = _config(raw_config or b"{}")
     numbers = {layer.key: layer.spec.attrs.get("uqff.index") for layer in layers}
     if None in numbers.values():
-        numbers = dict(_numbers(assets))
+        numbers = dict(numbers_of(config))
     unknown = [layer.key for layer in layers if layer.key not in numbers]
     if unknown:
         raise FormatError(
@@ -139,12 +171,24 @@ def plan_legacy(
             expected="matrices with the names of Hugging Face, such as model.layers.0.self_attn.q_proj.weight",
             hint="Rename the tensors (names=hf:ARCH), encode some, or write 1.2.0.",
         )  # fmt: skip
-    entries = [blob_of(layer, int(numbers[layer.key] or 0)) for layer in layers]
-    return _files([], entries, rest, {}, options)
+    numbered = {int(numbers[layer.key] or 0): layer for layer in layers}
+    if len(numbered) < len(layers):
+        raise FormatError("has two layers of one number", code="names", hint="Write 1.2.0, which stores names.")
+    _check_names(numbered, config)
+    return numbered
 
 
-def _numbers(assets: Mapping[str, bytes]) -> dict[str, int]:
-    return numbers_of(_config(assets.get(CONFIG, b"{}")))
+def _check_names(layers: Mapping[int, Layer], config: Mapping[str, Any]) -> None:
+    """FormatError where a reader of the numbers and the config gives a layer another name."""
+    order, reason = name_layers({number: layer.spec.shape for number, layer in layers.items()}, config, None)
+    for number, layer in layers.items():
+        name = order[number].name if order else str(number)
+        if name != layer.key:
+            raise FormatError(
+                f"would be read under another name: {reason}" if reason else "would be read under another name",
+                tensor=layer.spec.name, expected=layer.key, found=name, code="names",
+                hint="0.1.3 stores no names: add the config.json of this model (--assets DIR), or write 1.2.0.",
+            )  # fmt: skip
 
 
 def _config(raw: bytes) -> dict[str, Any]:
@@ -157,7 +201,7 @@ def _config(raw: bytes) -> dict[str, Any]:
 def _own_config(raw: bytes) -> bytes:
     """A config without what it says of the source's quantisation, as it is where it says nothing."""
     config = _config(raw)
-    kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
+    kept = without_declarations(config)
     return raw if kept == config else json.dumps(kept, ensure_ascii=False, indent=2).encode()
 
 

@@ -6,6 +6,7 @@ Key order, spacing and defaults are those of the reference writer, so that the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from itertools import repeat
 from tempfile import SpooledTemporaryFile
@@ -121,8 +122,18 @@ def write(
 
 def append(sink: Sink, placement: Placement, tensors: Sequence[OutgoingTensor], wanted: Wanted) -> None:
     """Append the tensors' blobs, and enter them; zstd works some tensors ahead, on all cores."""
-    compressed = map_in_order(_compressed, tensors) if wanted.encoding == "zstd" else repeat({})
-    for outgoing, spools in zip(tensors, compressed):
+    if wanted.encoding != "zstd":
+        _append(sink, placement, zip(tensors, repeat({})), wanted)
+        return
+    with ExitStack() as temporaries, closing(map_in_order(partial(_compressed, temporaries), tensors)) as compressed:
+        _append(sink, placement, zip(tensors, compressed), wanted)
+
+
+def _append(
+    sink: Sink, placement: Placement, tensors: Iterable[tuple[OutgoingTensor, Mapping[str, Any]]], wanted: Wanted
+) -> None:
+    """Append the tensors' blobs, from their streams or from spools of compressed parts."""
+    for outgoing, spools in tensors:
         spec, placed = outgoing.spec, {}
         for role, part in spec.encodings[0].parts.items():
             stream, digest = outgoing.parts[role], None
@@ -145,13 +156,14 @@ def close(sink: Sink, root: Mapping[str, Any]) -> None:
         sink.write(piece)
 
 
-def _compressed(outgoing: OutgoingTensor) -> dict[str, Any]:
-    """The filtered parts as they will be stored, in one frame each as the reference writes them, in spools."""
+def _compressed(temporaries: ExitStack, outgoing: OutgoingTensor) -> dict[str, Any]:
+    """The filtered parts as they will be stored, in one frame each as the reference writes them, in spools that are
+    closed with `temporaries` at the latest."""
     spools: dict[str, Any] = {}
     for role, part in outgoing.spec.encodings[0].parts.items():
         if part.filters:
             codec, _ = zstd_codec()
-            spools[role] = spool = SpooledTemporaryFile(_SPOOLED)  # noqa: SIM115 - closed when it is written
+            spools[role] = spool = temporaries.enter_context(SpooledTemporaryFile(_SPOOLED))  # noqa: SIM115
             chunks = accept.counted(outgoing.parts[role].chunks(), part)
             spool.writelines(codec.encode(chunks, part.filters[0].params))
             spool.seek(0)
