@@ -307,20 +307,23 @@ def plan_tensors(
     op: str | None = None,
 ) -> FilePlan:
     """The plan of some tensors of a file, and of its encodings of the whole model."""
+    from squish_core.backends.resolve import Resolver, resolve
+
     whole: Chain | SquishError | None = None
     encodings = file.index.whole
     if encodings:
-        from squish_core.backends.resolve import resolve
-
         with file.guard(SquishError, "resolving"):
             try:
                 whole = resolve(file.registry, file.name, file.format, encodings, backend=backend, policy=policy)
             except SquishError as error:
                 whole = _plan_error(error)
     tensors: dict[str, Chain | SquishError] = {}
+    resolver = Resolver(file.registry, backend, policy)
     for name in names:
         try:
-            tensors[name] = file[name].plan(backend, policy=policy, op=op)
+            tensor = file[name]
+            with tensor.guard("resolving"):
+                tensors[name] = resolver.resolve(name, file.format, tensor.spec.encodings, spec=tensor.spec, op=op)
         except SquishError as error:
             tensors[name] = _plan_error(error)
     return FilePlan(target=file.name, container=file.format, tensors=tensors, whole=whole)

@@ -28,13 +28,16 @@ class guarded:  # noqa: N801 - read as a verb in a with statement
         self._errstate: Any = None
 
     def __enter__(self) -> None:
-        if (errstate := self._numpy_errstate()) is not None:
+        errstate = getattr(sys.modules.get("numpy"), "errstate", None) or self._imported()
+        if errstate is not None:
             self._errstate = errstate(all="ignore")
             self._errstate.__enter__()
 
     def __exit__(self, _: Any, error: BaseException | None, trace: Any) -> None:
         if self._errstate is not None:
             self._errstate.__exit__(None, None, None)
+        if error is None:
+            return
         kind, what = self._kind, self._what
         if isinstance(error, SquishError):
             error.within(**self._context).__suppress_context__ = True
@@ -48,9 +51,9 @@ class guarded:  # noqa: N801 - read as a verb in a with statement
                 hint="Please report this, with what was asked and the file's header.", **self._context,
             ) from error  # fmt: skip
 
-    def _numpy_errstate(self) -> Any:
-        """`numpy.errstate`, if NumPy is loaded: reading a header does not need it."""
-        return getattr(sys.modules.get("numpy"), "errstate", None)
+    def _imported(self) -> Any:
+        """`numpy.errstate` where NumPy is not loaded: reading a header does not need it."""
+        return None
 
 
 class computing(guarded):  # noqa: N801 - read as a verb in a with statement
@@ -58,7 +61,7 @@ class computing(guarded):  # noqa: N801 - read as a verb in a with statement
 
     __slots__ = ()
 
-    def _numpy_errstate(self) -> Any:
+    def _imported(self) -> Any:
         import numpy as np
 
         return np.errstate

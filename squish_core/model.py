@@ -59,7 +59,7 @@ class Part:
         """Bytes it takes in the file."""
         if self.data is not None:
             return len(self.data)
-        return sum(segment.length for segment in self.segments)
+        return sum([segment.length for segment in self.segments])
 
 
 @frozen
@@ -94,7 +94,7 @@ class Encoding:
     @property
     def stored(self) -> int:
         """Bytes of all parts in the file."""
-        return sum(part.stored for part in self.parts.values())
+        return sum([part.stored for part in self.parts.values()])
 
 
 @frozen(kw_only=True)

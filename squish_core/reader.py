@@ -118,7 +118,7 @@ class TensorFacts:
         return tuple(backing for backing in files if backing is not None)
 
     def guard(self, what: str, **context: Any) -> Any:
-        return computing(CodecError, what, file=self.file.name, tensor=self.name, **context)
+        return computing(CodecError, what, file=self.file.name, tensor=self.spec.name, **context)
 
 
 def file_problems(reader: Reader, numbers: Iterable[int] | None = None) -> Iterator[Problem]:

@@ -68,7 +68,7 @@ class Tensor(TensorFacts):
 
         with self.guard("decoding"):
             bound = self.bound
-            dtype = dtypes.named(dtype) or bound.dtype
+            dtype = (dtypes.named(dtype) if dtype is not None else None) or bound.dtype
             if out is not None:
                 check_out(out, dtype, self.shape)
             view = bound.view
@@ -76,16 +76,15 @@ class Tensor(TensorFacts):
                 values = bound.read().astype(dtypes.to_numpy(dtype))
             elif out is None and view is not None and not copy:
                 return view.buffer().numpy().reshape(self.shape)
+            elif view is None or not (out is None or out.flags.c_contiguous):
+                values = bound.read(out=out)
             else:
                 bound.check_limits()
                 values = np.empty(self.shape, dtypes.to_numpy(dtype)) if out is None else out
-                if view is not None and values.flags.c_contiguous:
-                    if values.nbytes:
-                        view.read_into(values.reshape(-1).view("u1").data)
-                else:
-                    bound.read(out=values)
+                if values.nbytes:
+                    view.read_into(values.reshape(-1).view("u1").data)
             if out is None:
-                values.flags.writeable = bool(copy)
+                values.setflags(write=bool(copy))
             elif values is not out:
                 np.copyto(out, values)
             return values if out is None else out

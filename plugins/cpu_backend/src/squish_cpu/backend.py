@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -86,9 +87,7 @@ class CpuBackend(Backend):
             found, count = library(), threads(self.threads)
         except SquishError as error:
             return Availability(ok=False, reason=str(error))
-        others = ", ".join(name for name in found.instructions if name != found.chosen)
-        facts = {"instructions": found.chosen, "threads": count, **({"also runs": others} if others else {})}
-        return Availability(ok=True, device="CPU", facts=facts)
+        return _availability(found.chosen, found.instructions, count)
 
     def offer(self, request: Request) -> Offer | Refusal:
         encoding, spec, codec = request.encoding, request.spec, request.codec
@@ -190,6 +189,13 @@ class CpuBackend(Backend):
         powers = np.array(found.powers, np.int64).reshape(2, 256)
         zeros = np.array((found.zeros, found.minus_zeros))
         return Statistics.of(powers, zeros, found.nan, found.least, found.greatest)
+
+
+@lru_cache(16)
+def _availability(chosen: str, instructions: tuple[str, ...], count: int) -> Availability:
+    others = ", ".join(name for name in instructions if name != chosen)
+    facts = {"instructions": chosen, "threads": count, **({"also runs": others} if others else {})}
+    return Availability(ok=True, device="CPU", facts=facts)
 
 
 def weights_of(layout: Layout, stored: Mapping[str, Array]) -> tuple[Weights, dict[str, Array]]:

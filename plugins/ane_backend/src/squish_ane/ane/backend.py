@@ -22,6 +22,8 @@ from squish_core.api import (
 
 from ..coreml.archive import WHOLE
 
+_ELSEWHERE = Availability(ok=False, reason="Core ML runs on macOS alone; ane:device=M1 plans for a device")
+
 
 class Ane(Backend):
     """Runs a file's Core ML appendix through Core ML. Single tensors are not its business: packages are made of them.
@@ -34,7 +36,7 @@ class Ane(Backend):
 
     def probe(self) -> Availability:
         if sys.platform != "darwin":
-            return Availability(ok=False, reason="Core ML runs on macOS alone; ane:device=M1 plans for a device")
+            return _ELSEWHERE
         try:
             import coremltools
         except ImportError as error:
