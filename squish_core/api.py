@@ -31,8 +31,8 @@ _NAMES = {
         "single_value",
     ),
     "squish_core.codecs.base": (
-        "AliasResolver", "Allocator", "Codec", "Codes", "Decoder", "Encoder", "PanelReader", "Params",
-        "PartArray", "Parts", "Region",
+        "AliasResolver", "Allocator", "Codec", "Codes", "Decoder", "Encoder", "ModelFacts", "PanelReader",
+        "Params", "PartArray", "Parts", "Region",
     ),
     "squish_core.codecs.byte_codec": ("ByteCodec",),
     "squish_core.codecs.dense": ("Dense",),
@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Codes as Codes
     from squish_core.codecs.base import Decoder as Decoder
     from squish_core.codecs.base import Encoder as Encoder
+    from squish_core.codecs.base import ModelFacts as ModelFacts
     from squish_core.codecs.base import PanelReader as PanelReader
     from squish_core.codecs.base import Params as Params
     from squish_core.codecs.base import PartArray as PartArray

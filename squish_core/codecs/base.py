@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
@@ -252,6 +252,16 @@ PanelReader = Callable[[TensorSpec], Iterator["np.ndarray"]]
 AliasResolver = Callable[[str], CodecSpec]
 
 
+@frozen
+class ModelFacts:
+    """What an allocator may know of the whole model: names of all tensors in the target, metadata, and the names of
+    tensors that have activation statistics (None: there are no statistics at all)."""
+
+    names: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(factory=dict)
+    statistics: frozenset[str] | None = None
+
+
 class Allocator:
     """Chooses an encoding for each tensor; `encode=` takes its id (`AllocatorInfo`).
 
@@ -259,17 +269,17 @@ class Allocator:
     --------
     >>> from squish_core import api
     >>> class Wide(api.Allocator):
-    ...     def choose(self, specs, params, values, short):
+    ...     def choose(self, specs, params, values, short, model):
     ...         return {spec.name: short("q8_0") if len(spec.shape) > 1 else "no matrix" for spec in specs}
     >>> spec = api.TensorSpec(name="norm", shape=(32,), dtype="f32")
-    >>> Wide().choose([spec], {}, iter, api.CodecSpec)
+    >>> Wide().choose([spec], {}, iter, api.CodecSpec, api.ModelFacts())
     {'norm': 'no matrix'}
     """
 
     id: str = ""
 
     def choose(
-        self, specs: Sequence[TensorSpec], params: Params, values: PanelReader, short: AliasResolver
+        self, specs: Sequence[TensorSpec], params: Params, values: PanelReader, short: AliasResolver, model: ModelFacts
     ) -> Mapping[str, CodecSpec | str]:
         """Name -> the encoding, or the reason why the tensor is kept as it is.
 
@@ -278,7 +288,10 @@ class Allocator:
         specs, params
             The tensors to write, and the parameters that the user gave.
         values, short
-            A function from a tensor to its row panels; one from a short name (int4) to what it means for the target.
+            A function from a tensor to its row panels; one from a short name (int4) to what it means for the target,
+            a SquishError where it means nothing.
+        model
+            What is known of all tensors, those that are not to be encoded included.
 
         Raises
         ------

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from attrs import evolve
 
 from squish_core import dtypes
+from squish_core.codecs.base import ModelFacts
 from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.compatible import needs_activations, same, wider, with_hints, without_hints
@@ -74,18 +75,21 @@ class Decision:
         for rule in self.rules:
             ours = [spec for spec in specs if ruled[spec.name] is rule]
             if ours and self._is_allocator(rule):
-                chosen |= self._allocated(rule, ours)
+                chosen |= self._allocated(rule, ours, specs)
             elif ours and rule.pattern is None and rule.spec != KEEP:
                 found = self.container.choose(specs, rule.spec, self.options)  # habits look at the whole model
                 chosen |= {spec.name: found[spec.name] for spec in ours if spec.name in found}
         return chosen
 
-    def _allocated(self, rule: Rule, specs: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
+    def _allocated(self, rule: Rule, specs: list[TensorSpec], model: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
+        names = tuple(spec.name for spec in model)
+        facts = ModelFacts(names, self.file.metadata, self.stats.names(model) if self.stats else None)
         try:
             return self.known.allocator(rule.spec.id).choose(
                 specs, rule.spec.params,
                 lambda spec: values_of(self.file, spec, self.file[spec.name].bound.encoding, "f32"),
                 lambda name: expand(CodecSpec(name), self.format, self.known),
+                facts,
             )  # fmt: skip
         except SquishError as error:
             if error.code in _OF_THE_RULE:

@@ -246,8 +246,18 @@ class Container(Renamed):
         raise FormatError("this format is read-only here", code="read-only")
 
     def naming(self, options: Options) -> str | None:
-        """The layout of whole models ("hf", "gguf", "mlx", "uqff") whose names the engines that open this format look
-        for; None for a container of any names."""
+        """The layout of whole models whose names the engines that open this format look for.
+
+        Parameters
+        ----------
+        options
+            Options of writing.
+
+        Returns
+        -------
+        str or None
+            "hf", "gguf", "mlx" or "uqff"; None for a container of any names.
+        """
         return None
 
     def writes_folder(self, options: Options) -> bool:
