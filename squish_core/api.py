@@ -27,9 +27,10 @@ _NAMES = {
         "Container", "Dropped", "Layout", "Options", "Refinement", "dropped_assets", "dropped_metadata", "only",
     ),
     "squish_core.codecs.base": (
-        "ByteCodec", "Codec", "Codes", "Decoder", "Encoder", "Params", "PartArray", "Parts", "Policy", "Region",
+        "ByteCodec", "Codec", "Decoder", "Encoder", "Params", "PartArray", "Parts", "Policy", "Region",
         "Short", "Values",
     ),
+    "squish_core.codecs.code_layout": ("STORED_TABLE", "CodeLayout", "Codes"),
     "squish_core.codecs.dense": ("Dense",),
     "squish_core.backends.base": ("Backend",),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request"),
@@ -78,7 +79,6 @@ if TYPE_CHECKING:
     from squish_core.cli.progress import Progress as Progress
     from squish_core.codecs.base import ByteCodec as ByteCodec
     from squish_core.codecs.base import Codec as Codec
-    from squish_core.codecs.base import Codes as Codes
     from squish_core.codecs.base import Decoder as Decoder
     from squish_core.codecs.base import Encoder as Encoder
     from squish_core.codecs.base import Params as Params
@@ -89,6 +89,9 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Short as Short
     from squish_core.codecs.base import Values as Values
     from squish_core.codecs.bound import BoundEncoding as BoundEncoding
+    from squish_core.codecs.code_layout import STORED_TABLE as STORED_TABLE
+    from squish_core.codecs.code_layout import CodeLayout as CodeLayout
+    from squish_core.codecs.code_layout import Codes as Codes
     from squish_core.codecs.dense import Dense as Dense
     from squish_core.codecs.regions import decode_all as decode_all
     from squish_core.codecs.regions import full as full

@@ -19,6 +19,7 @@ from squish_safetensors.api import (
 )
 
 from squish_core.api import (
+    CodeLayout,
     Encoding,
     Index,
     Limits,
@@ -86,6 +87,9 @@ class HuggingFace(Checkpoint):
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding, options)
+
+    def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        return writer.accepts_codes(spec, layout, options)
 
     def lower(self, tensor: Outgoing, options: Options) -> list[Outgoing]:
         return writer.lower(tensor, writer.chosen(options))

@@ -17,6 +17,7 @@ from squish_safetensors.api import (
 )
 
 from squish_core.api import (
+    CodeLayout,
     Encoding,
     FormatError,
     Index,
@@ -69,6 +70,9 @@ class Mlx(Checkpoint):
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)
+
+    def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        return writer.accepts_codes(spec, layout)
 
     def layout(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
