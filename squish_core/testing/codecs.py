@@ -143,7 +143,8 @@ class CodecSuite(Suite):
         declared, codes = codec.code_layout(spec, params), codec.codes(stored, spec, params, full(spec.shape))
         if codes is None:
             pytest.skip("this codec has no codes")
-        assert declared is not None, f"{case}: codes() gives codes, code_layout() declares none"
+        bits = codes.layout.bits
+        assert declared is not None, f"{case}: codes() gives codes of {bits} bits, code_layout() declares none"
         assert codes.layout == declared, f"{case}: codes() has the layout {codes.layout}, code_layout() says {declared}"
         assert len(declared.group) == len(spec.shape), f"{case}: groups {declared.group} of the shape {spec.shape}"
         check_arrays(case, codes, declared.group_sizes(spec.shape))

@@ -20,12 +20,13 @@ from squish_core.api import (
     dtypes,
 )
 
-from . import float4, repack
+from . import float4, nested, repack
 from .blocks import BLOCKS, LONG_TAIL, Block
 
-_CODES = {**dict.fromkeys(repack.FORMS, repack), **dict.fromkeys(float4.FORMS, float4)}
-"""Block types whose codes other formats have, and the module that moves them."""
-
+_HOLDERS = {**dict.fromkeys(repack.FORMS, repack), **dict.fromkeys(float4.FORMS, float4)}
+"""Block types that hold codes of other formats, and the module that moves them."""
+_CODES = {**_HOLDERS, **dict.fromkeys(nested.FORMS, nested)}
+"""Block types whose codes other formats have."""
 _PLAIN = {
     (4, False): "ggml.q4_0", (4, True): "ggml.q4_1", (5, False): "ggml.q5_0", (5, True): "ggml.q5_1",
     (8, False): "ggml.q8_0", (8, True): "ggml.q8_0",  # MLX's form of 8 bits: codes that came from Q8_0 go back
@@ -113,12 +114,12 @@ class GgmlBlocks(Codec):
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Params
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
-        home = _CODES.get(self.id)
+        home = _HOLDERS.get(self.id)
         made = home.blocks(self.id, codes) if home else None
         return None if made is None else ({"data": made}, Exactness("values", "f32"))
 
     def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
-        home = _CODES.get(self.id)
+        home = _HOLDERS.get(self.id)
         return Exactness("values", "f32") if home and home.holds(self.id, codes) else None
 
     def _cannot_encode(self) -> CodecError:

@@ -80,10 +80,10 @@ def _grids(scheme: Scheme, codes: Codes) -> tuple[int, dict[str, Array]] | None:
     """What is added to codes, and scales and offsets as the scheme has them; None where anything would be rounded."""
     if codes.layout.table is not None:
         return None
-    found = _restated(scheme, codes)
-    if found is None:
+    terms = _shift_and_offset(scheme, codes)
+    if terms is None:
         return None
-    shift, offset = found
+    shift, offset = terms
     if not (_fits(scheme, codes, shift) and _same_values(scheme, codes, shift, offset)):
         return None
     made: dict[str, Array] = {}
@@ -115,7 +115,7 @@ def _keeps_bits(scheme: Scheme, codes: Codes, shift: int) -> bool:
     return codes.layout.bits == scheme.bits and shift == _shift(scheme, codes)
 
 
-def _restated(scheme: Scheme, codes: Codes) -> tuple[int, Array | None] | None:
+def _shift_and_offset(scheme: Scheme, codes: Codes) -> tuple[int, Array | None] | None:
     """What is added to codes, and offsets (on the source's grid) in the target's terms; exact arithmetic in f64."""
     shift, biased = _shift(scheme, codes), codes.layout.offset_kind == "bias"
     if scheme.offset == "bias" and biased and not shift:
