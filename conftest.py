@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 @pytest.fixture(autouse=True)
 def published(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let install hints name packages, wherever the tests run; tests about checkouts set `known.checkout`."""
-    from squish_core.plugins import catalog as known
+    """Let install hints name packages, wherever the tests run; tests about checkouts set `catalog.checkout`."""
+    from squish_core.plugins import catalog
 
-    monkeypatch.setattr(known, "checkout", lambda: None)
+    monkeypatch.setattr(catalog, "checkout", lambda: None)
 
 
 @pytest.fixture(autouse=True)

@@ -64,7 +64,7 @@ def prepared(wanted: CodecSpec, shape: tuple[int, int]) -> tuple[TensorSpec, Any
     spec, codec = TensorSpec(name="w", shape=shape, dtype=dtype), registry().codec(wanted)
     if dtype == "bf16":
         values = values.astype(ml_dtypes.bfloat16)
-    return spec, codec, values, codec.measure(lambda: iter([values]), spec, wanted.params)
+    return spec, codec, values, codec.fit_params(lambda: iter([values]), spec, wanted.params)
 
 
 def lossless(shape: tuple[int, int], quick: bool) -> list[Row]:

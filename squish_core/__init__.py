@@ -14,60 +14,52 @@ TYPE_CHECKING = False
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "open": "opening",
-    "File": "file",
-    "Tensor": "tensor",
-    "Weight": "tensor",
-    "DType": "dtypes",
-    "save": "conversion.save",
-    "convert": "conversion.convert",
-    "Conversion": "conversion.convert",
-    "Step": "conversion.plan",
-    "verify": "analysis.verify",
-    "Report": "analysis.verify",
-    "diff": "analysis.diff",
-    "Difference": "analysis.diff",
-    "TensorDifference": "analysis.diff",
-    "Statistics": "statistics",
-    "iter_layers": "layers",
-    "Layer": "layers",
-    "registry": "plugins.registry",
-    "Registry": "plugins.registry",
-    "Chain": "backends.chain",
-    "Offer": "backends.base",
-    "Refusal": "model",
-    "Buffer": "io.buffer",
-    "Limits": "limits",
-    "Problem": "errors",
-    "Exactness": "model",
-    "SquishError": "errors",
-    "UsageError": "errors",
-    "FileAccessError": "errors",
-    "MissingFileError": "errors",
-    "WriteError": "errors",
-    "FormatError": "errors",
-    "UnsupportedVersionError": "errors",
-    "TruncatedError": "errors",
-    "LimitError": "errors",
-    "TensorError": "errors",
-    "RangeError": "errors",
-    "CodecError": "errors",
-    "MissingPluginError": "errors",
-    "ConflictError": "errors",
-    "AmbiguousFormatError": "errors",
-    "UnknownFormatError": "errors",
-    "ClosedError": "errors",
-}
+_NAMES = {
+    "squish_core": ("__version__",),
+    "squish_core.opening": ("open",),
+    "squish_core.file": ("File",),
+    "squish_core.tensor": ("Tensor",),
+    "squish_core.backends.weight": ("Weight",),
+    "squish_core.backends.whole": ("WholeModel",),
+    "squish_core.dtypes": ("DType",),
+    "squish_core.conversion.save": ("save",),
+    "squish_core.conversion.convert": ("convert", "Conversion"),
+    "squish_core.conversion.plan": ("Step",),
+    "squish_core.analysis.verify": ("verify", "Report"),
+    "squish_core.analysis.benchmark": ("benchmark", "Benchmark", "Measurement"),
+    "squish_core.analysis.diagnosis": ("diagnose", "Diagnosis"),
+    "squish_core.analysis.diff": ("diff", "Difference", "TensorDifference"),
+    "squish_core.statistics": ("Statistics",),
+    "squish_core.layers": ("iter_layers", "Layer"),
+    "squish_core.plugins.registry": ("registry", "Registry"),
+    "squish_core.plugins.requirements": ("Requirement",),
+    "squish_core.backends.chain": ("Chain",),
+    "squish_core.backends.base": ("Offer",),
+    "squish_core.backends.plan": ("FilePlan",),
+    "squish_core.analysis.summary": ("Summary",),
+    "squish_core.model": ("Refusal", "Exactness"),
+    "squish_core.io.buffer": ("Buffer",),
+    "squish_core.limits": ("Limits",),
+    "squish_core.errors": (
+        "Problem", "SquishError", "UsageError", "FileAccessError", "MissingFileError", "WriteError", "FormatError",
+        "UnsupportedVersionError", "TruncatedError", "LimitError", "TensorError", "RangeError", "CodecError",
+        "MissingPluginError", "ConflictError", "AmbiguousFormatError", "UnknownFormatError", "ClosedError",
+    ),
+}  # fmt: skip
 _RENAMED = {"stream": "iter_layers"}
 """Old name -> new name; the old one works in this version, with a DeprecationWarning."""
-__all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
+    from squish_core.analysis.benchmark import Benchmark, Measurement, benchmark
+    from squish_core.analysis.diagnosis import Diagnosis, diagnose
     from squish_core.analysis.diff import Difference, TensorDifference, diff
+    from squish_core.analysis.summary import Summary
     from squish_core.analysis.verify import Report, verify
     from squish_core.backends.base import Offer
     from squish_core.backends.chain import Chain
+    from squish_core.backends.plan import FilePlan
+    from squish_core.backends.weight import Weight
+    from squish_core.backends.whole import WholeModel
     from squish_core.conversion.convert import Conversion, convert
     from squish_core.conversion.plan import Step
     from squish_core.conversion.save import save
@@ -99,25 +91,10 @@ if TYPE_CHECKING:
     from squish_core.model import Exactness, Refusal
     from squish_core.opening import open  # noqa: A004
     from squish_core.plugins.registry import Registry, registry
+    from squish_core.plugins.requirements import Requirement
     from squish_core.statistics import Statistics
-    from squish_core.tensor import Tensor, Weight
+    from squish_core.tensor import Tensor
+else:
+    from squish_core.plugins.lazy import lazy_exports
 
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
-
-
-def __getattr__(name: str) -> object:
-    if name in _RENAMED:
-        import warnings
-
-        warnings.warn(f"squish_core.{name} is now {_RENAMED[name]}", DeprecationWarning, stacklevel=2)
-        name = _RENAMED[name]
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'squish_core' has no attribute {name!r}")
-    import importlib
-
-    value = getattr(importlib.import_module(f"squish_core.{home}"), name)
-    globals()[name] = value
-    return value
+    __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES, _RENAMED)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 _NAMES = {
     "squish_core.plugins.hookspecs": (
-        "SQUISH_API", "BackendInfo", "CodecInfo", "ContainerInfo", "EncoderInfo", "Signature", "hookimpl",
+        "SQUISH_API", "AllocatorInfo", "BackendInfo", "CodecInfo", "ContainerInfo", "EncoderInfo", "FamilyInfo",
+        "Signature", "hookimpl",
     ),
     "squish_core.model": (
         "DENSE", "SAME_BYTES", "CodecSpec", "Encoding", "Exactness", "FileRef", "Filter", "Index", "LazyTensors",
@@ -24,33 +23,41 @@ _NAMES = {
     "squish_core.io.source": ("Source", "check_plain_name"),
     "squish_core.io.local": ("open_source",),
     "squish_core.formats.base": (
-        "Container", "Dropped", "Layout", "Options", "Refinement", "dropped_assets", "dropped_metadata", "only",
+        "Container", "Dropped", "Options", "Refinement", "WritePlan", "dropped_assets", "dropped_metadata",
+        "single_value",
     ),
     "squish_core.codecs.base": (
-        "ByteCodec", "Codec", "Decoder", "Encoder", "Params", "PartArray", "Parts", "Policy", "Region",
-        "Short", "Values",
+        "AliasResolver", "Allocator", "ByteCodec", "Codec", "Decoder", "Encoder", "PanelReader", "Params",
+        "PartArray", "Parts", "Region",
     ),
     "squish_core.codecs.code_layout": ("STORED_TABLE", "CodeLayout", "Codes"),
     "squish_core.codecs.dense": ("Dense",),
     "squish_core.backends.base": ("Backend",),
-    "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request"),
+    "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request", "Use"),
     "squish_core.codes": ("UNCOVERED",),
+    "squish_core.concurrency": ("Pool", "map_in_order", "workers"),
     "squish_core.codecs.bound": ("BoundEncoding",),
-    "squish_core.backends.checks": ("delivered", "indices", "matrix_of", "operand", "routed"),
+    "squish_core.backends.checks": (
+        "cast_output", "check_expert_args", "check_ids", "check_input", "require_rank",
+    ),
     "squish_core.conversion.rules": ("check_patterns",),
     "squish_core.codecs.regions": ("decode_all", "full", "panels"),
     "squish_core.plugins.registry": ("Registry",),
     "squish_core.backends.chain": ("Chain",),
     "squish_core.statistics": ("Statistics",),
-    "squish_core.formats.outgoing": ("Outgoing", "Stream"),
+    "squish_core.formats.outgoing": ("OutgoingTensor", "Stream"),
     "squish_core.io.sink": ("Sink",),
+    "squish_core.backends.whole": ("WholeHandle",),
+    "squish_core.io.cache": ("cached_folder",),
     "squish_core.io.atomic": ("LockedFile", "appended_file", "atomic_file", "atomic_folder", "locked_file"),
     "squish_core.conversion.convert": ("Conversion", "convert", "outgoing"),
     "squish_core.cli.output": ("Answer",),
     "squish_core.cli.progress": ("Progress",),
     "squish_core.file": ("File",),
     "squish_core.opening": ("open",),
-    "squish_core.formats.json": ("JSON_PIECE", "JsonMembers", "duplicate_key_error", "load_json", "merge_members"),
+    "squish_core.formats.json": (
+        "JSON_PIECE", "JsonMembers", "duplicate_key_error", "load_json", "merge_members", "without_keys",
+    ),
     "squish_core.formats.metadata": ("dump_meta", "load_meta"),
     "squish_core.io.digest": ("Digest", "check_digest"),
     "squish_core.formats.validate": ("check_extents", "check_name", "check_shape"),
@@ -58,36 +65,42 @@ _NAMES = {
     "squish_core.plugins.lazy": ("lazy_exports",),
     "squish_core": ("dtypes",),
 }  # fmt: skip
-_HOME = {name: module for module, names in _NAMES.items() for name in names}
-__all__ = sorted(_HOME)
+_RENAMED = {
+    "Layout": "WritePlan", "Outgoing": "OutgoingTensor", "Policy": "Allocator", "Refused": "Refusal",
+    "Short": "AliasResolver", "Values": "PanelReader", "delivered": "cast_output", "indices": "check_ids",
+    "matrix_of": "require_rank", "only": "single_value", "operand": "check_input", "routed": "check_expert_args",
+}  # fmt: skip
+"""Old name -> new name; the old one works in this version, with a DeprecationWarning."""
 
 if TYPE_CHECKING:
     from squish_core import dtypes as dtypes
     from squish_core.backends.base import Backend as Backend
     from squish_core.backends.chain import Chain as Chain
-    from squish_core.backends.checks import delivered as delivered
-    from squish_core.backends.checks import indices as indices
-    from squish_core.backends.checks import matrix_of as matrix_of
-    from squish_core.backends.checks import operand as operand
-    from squish_core.backends.checks import routed as routed
+    from squish_core.backends.checks import cast_output as cast_output
+    from squish_core.backends.checks import check_expert_args as check_expert_args
+    from squish_core.backends.checks import check_ids as check_ids
+    from squish_core.backends.checks import check_input as check_input
+    from squish_core.backends.checks import require_rank as require_rank
     from squish_core.backends.offers import OPS as OPS
     from squish_core.backends.offers import Availability as Availability
     from squish_core.backends.offers import Cost as Cost
     from squish_core.backends.offers import Offer as Offer
     from squish_core.backends.offers import Request as Request
+    from squish_core.backends.offers import Use as Use
+    from squish_core.backends.whole import WholeHandle as WholeHandle
     from squish_core.cli.output import Answer as Answer
     from squish_core.cli.progress import Progress as Progress
+    from squish_core.codecs.base import AliasResolver as AliasResolver
+    from squish_core.codecs.base import Allocator as Allocator
     from squish_core.codecs.base import ByteCodec as ByteCodec
     from squish_core.codecs.base import Codec as Codec
     from squish_core.codecs.base import Decoder as Decoder
     from squish_core.codecs.base import Encoder as Encoder
+    from squish_core.codecs.base import PanelReader as PanelReader
     from squish_core.codecs.base import Params as Params
     from squish_core.codecs.base import PartArray as PartArray
     from squish_core.codecs.base import Parts as Parts
-    from squish_core.codecs.base import Policy as Policy
     from squish_core.codecs.base import Region as Region
-    from squish_core.codecs.base import Short as Short
-    from squish_core.codecs.base import Values as Values
     from squish_core.codecs.bound import BoundEncoding as BoundEncoding
     from squish_core.codecs.code_layout import STORED_TABLE as STORED_TABLE
     from squish_core.codecs.code_layout import CodeLayout as CodeLayout
@@ -97,6 +110,9 @@ if TYPE_CHECKING:
     from squish_core.codecs.regions import full as full
     from squish_core.codecs.regions import panels as panels
     from squish_core.codes import UNCOVERED as UNCOVERED
+    from squish_core.concurrency import Pool as Pool
+    from squish_core.concurrency import map_in_order as map_in_order
+    from squish_core.concurrency import workers as workers
     from squish_core.conversion.convert import Conversion as Conversion
     from squish_core.conversion.convert import convert as convert
     from squish_core.conversion.convert import outgoing as outgoing
@@ -121,21 +137,22 @@ if TYPE_CHECKING:
     from squish_core.file import File as File
     from squish_core.formats.base import Container as Container
     from squish_core.formats.base import Dropped as Dropped
-    from squish_core.formats.base import Layout as Layout
     from squish_core.formats.base import Options as Options
     from squish_core.formats.base import Refinement as Refinement
+    from squish_core.formats.base import WritePlan as WritePlan
     from squish_core.formats.base import dropped_assets as dropped_assets
     from squish_core.formats.base import dropped_metadata as dropped_metadata
-    from squish_core.formats.base import only as only
+    from squish_core.formats.base import single_value as single_value
     from squish_core.formats.json import JSON_PIECE as JSON_PIECE
     from squish_core.formats.json import JsonMembers as JsonMembers
     from squish_core.formats.json import duplicate_key_error as duplicate_key_error
     from squish_core.formats.json import load_json as load_json
     from squish_core.formats.json import merge_members as merge_members
+    from squish_core.formats.json import without_keys as without_keys
     from squish_core.formats.kinds import kind_of as kind_of
     from squish_core.formats.metadata import dump_meta as dump_meta
     from squish_core.formats.metadata import load_meta as load_meta
-    from squish_core.formats.outgoing import Outgoing as Outgoing
+    from squish_core.formats.outgoing import OutgoingTensor as OutgoingTensor
     from squish_core.formats.outgoing import Stream as Stream
     from squish_core.formats.validate import check_extents as check_extents
     from squish_core.formats.validate import check_name as check_name
@@ -145,6 +162,7 @@ if TYPE_CHECKING:
     from squish_core.io.atomic import atomic_file as atomic_file
     from squish_core.io.atomic import atomic_folder as atomic_folder
     from squish_core.io.atomic import locked_file as locked_file
+    from squish_core.io.cache import cached_folder as cached_folder
     from squish_core.io.digest import Digest as Digest
     from squish_core.io.digest import check_digest as check_digest
     from squish_core.io.local import open_source as open_source
@@ -170,36 +188,19 @@ if TYPE_CHECKING:
     from squish_core.plugins.catalog import install_command as install_command
     from squish_core.plugins.catalog import lookalike as lookalike
     from squish_core.plugins.hookspecs import SQUISH_API as SQUISH_API
+    from squish_core.plugins.hookspecs import AllocatorInfo as AllocatorInfo
     from squish_core.plugins.hookspecs import BackendInfo as BackendInfo
     from squish_core.plugins.hookspecs import CodecInfo as CodecInfo
     from squish_core.plugins.hookspecs import ContainerInfo as ContainerInfo
     from squish_core.plugins.hookspecs import EncoderInfo as EncoderInfo
+    from squish_core.plugins.hookspecs import FamilyInfo as FamilyInfo
     from squish_core.plugins.hookspecs import Signature as Signature
     from squish_core.plugins.hookspecs import hookimpl as hookimpl
     from squish_core.plugins.lazy import lazy_exports as lazy_exports
     from squish_core.plugins.registry import Registry as Registry
     from squish_core.statistics import Statistics as Statistics
 
+else:
+    from squish_core.plugins.lazy import lazy_exports
 
-_RENAMED = {"Refused": "Refusal"}
-"""Old name -> new name; the old one works in this version, with a DeprecationWarning."""
-
-
-def __dir__() -> list[str]:
-    return __all__
-
-
-def __getattr__(name: str) -> Any:
-    if name in _RENAMED:
-        warnings.warn(f"squish_core.api.{name} is now {_RENAMED[name]}", DeprecationWarning, stacklevel=2)
-        name = _RENAMED[name]
-    module = _HOME.get(name)
-    if module is None:
-        raise AttributeError(f"module 'squish_core.api' has no attribute {name!r}")
-    value = (
-        importlib.import_module("squish_core.dtypes")
-        if name == "dtypes"
-        else getattr(importlib.import_module(module), name)
-    )
-    globals()[name] = value
-    return value
+    __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES, _RENAMED)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
 
 from squish_core.errors import AmbiguousFormatError, FormatError, Problem, SquishError, UnknownFormatError
+from squish_core.formats.json import has_keys
 from squish_core.guard import guarded
 from squish_core.io.source import HEAD, SNIFFED, TAIL, Source
 from squish_core.model import Index
@@ -61,7 +61,7 @@ def detect(source: Source, registry: Registry) -> str:
         return by_suffix.pop()
     if best[0]:
         return winners[0]
-    raise_if_other(probe, source, registry)
+    raise_if_lookalike(probe, source, registry)
     # Nothing in the bytes speaks for a format; the name at least says whose error the user should read.
     named = {info.refines or info.id for info in infos if _suffix(info, probe)}
     if len(named) == 1 and not source.is_dir:
@@ -148,7 +148,7 @@ def _denied(info: ContainerInfo, probe: Probe, source: Source, registry: Registr
         return True  # too damaged to be this format
 
 
-def raise_if_other(probe: Probe, source: Source, registry: Registry) -> None:
+def raise_if_lookalike(probe: Probe, source: Source, registry: Registry) -> None:
     """Say what the file is, when its first bytes are those of something else."""
     other = catalog.lookalike(probe.head)
     if other:
@@ -162,27 +162,18 @@ def raise_if_other(probe: Probe, source: Source, registry: Registry) -> None:
         )  # fmt: skip
 
 
-def unrefined(index: Index, source: Source, registry: Registry) -> tuple[Problem, ...]:
+def missing_refinements(index: Index, source: Source, registry: Registry) -> tuple[Problem, ...]:
     """A warning for every known format that the file declares to be beyond its own, and that is not installed."""
     absent = {name: where for name, where in catalog.DECLARED.items() if name not in registry.containers}
     problems = []
     for name, (base, place, keys) in absent.items():
-        if index.format == base and follow(index.meta if place == "meta" else small_json(index, source, place), keys):
+        if index.format == base and has_keys(index.meta if place == "meta" else small_json(index, source, place), keys):
             message = f"{'.'.join(keys)} calls for {name}, which is not installed: tensors are given as stored"
             hint = f"Run `{catalog.absent('container', name).install}`."
             problems.append(
                 Problem(code="not-installed", severity="warning", where=place, message=f"{message}. {hint}")
             )
     return tuple(problems)
-
-
-def follow(value: Any, keys: Sequence[str]) -> bool:
-    """Whether mappings within mappings have these keys."""
-    for key in keys:
-        if not isinstance(value, Mapping) or key not in value:
-            return False
-        value = value[key]
-    return True
 
 
 def small_json(index: Index, source: Source, name: str) -> Any:

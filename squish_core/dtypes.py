@@ -101,7 +101,7 @@ def bits(dtype: str) -> int:
         ) from None
 
 
-def known(dtype: str) -> bool:
+def is_dtype(dtype: str) -> bool:
     """Whether the name is a dtype name."""
     return dtype in _TABLE
 

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
+from squish_core.backends.plan import FilePlan
+from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
 from squish_core.dtypes import to_numpy
-from squish_core.errors import FormatError, Problem
+from squish_core.errors import FormatError, Problem, SquishError, TensorError
 from squish_core.formats.metadata import plain
 from squish_core.guard import guarded, uncollected
 from squish_core.io.buffer import Buffer
 from squish_core.io.local import READERS
 from squish_core.model import LazyTensors, PlainRange, TensorSpec
 from squish_core.reader import Reader
+from squish_core.renamed import Renamed
 from squish_core.tensor import Tensor
 from squish_core.text import close_matches
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from squish_core.analysis.summary import Summary
+    from squish_core.backends.chain import Chain, OfferOrder
+    from squish_core.backends.whole import WholeModel
 
-class File(Reader, Mapping[str, "Tensor"]):
+
+class File(Reader, Mapping[str, "Tensor"], Renamed):
     """An open file: a mapping from tensor names to tensors, in file order. Safe to share between threads."""
+
+    renamed = {"file": "source_for", "originals": "without_caches"}  # noqa: RUF012
 
     @property
     def path(self) -> Path | None:
@@ -68,8 +77,107 @@ class File(Reader, Mapping[str, "Tensor"]):
             for name, child in self.index.children.items()
         }
 
-    def originals(self) -> File:
-        """The same file as it is without its caches: what conversions start from."""
+    def summary(self) -> Summary:
+        """What the file is: format, sizes, what its tensors are stored as, metadata, assets and problems.
+
+        Reads the header only. `print(summary)` shows what `squish info` prints.
+
+        Returns
+        -------
+        Summary
+            Sizes in bytes; `to_dict()` gives plain data for JSON.
+
+        Examples
+        --------
+        >>> summary = squish.open("model.gguf").summary()
+        >>> summary.format, summary.tensors, [kind.stored_as for kind in summary.codecs]
+        ('gguf', 3, ['ggml.q8_0', 'f32'])
+        """
+        from squish_core.analysis.summary import summarize
+
+        return summarize(self)
+
+    def plan(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> FilePlan:
+        """How the model would run here, and why; reads no tensor bytes.
+
+        Parameters
+        ----------
+        backend, policy, op
+            As in `Tensor.plan`; a backend that takes whole models is asked for the file as a whole, too.
+
+        Returns
+        -------
+        FilePlan
+            The chain of each tensor, or the error that says why it has none; `print(plan)` explains them.
+
+        Raises
+        ------
+        UsageError
+            The policy, the operation or the backend does not exist.
+        MissingPluginError
+            The backend is not installed.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf").plan("numpy").backends
+        {'numpy': 3}
+        """
+        return plan_tensors(self, self, backend, policy, op)
+
+    def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec") -> WholeModel:
+        """Load the model as a whole on a backend that runs it by itself (a Core ML package in a SQUIZD file).
+
+        Parameters
+        ----------
+        backend, policy
+            As in `plan`.
+
+        Returns
+        -------
+        WholeModel
+            `inputs`, `outputs`, `predict({name: array})`, `chain` and `close()`.
+
+        Raises
+        ------
+        TensorError
+            `no-whole` where the file holds tensors alone; `no-chain`, with every refusal, where nothing here takes the
+            whole.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf").load()
+        Traceback (most recent call last):
+            ...
+        squish_core.errors.TensorError: model.gguf: holds no encoding of the whole model...
+        """
+        from squish_core.backends.resolve import resolve
+        from squish_core.backends.whole import WholeModel
+
+        hint = "Load its tensors: file[name].load()."
+        if not self.index.whole:
+            raise TensorError("holds no encoding of the whole model", file=self.name, code="no-whole", hint=hint)
+        with self.guard(SquishError, "loading the whole model"):
+            chain = resolve(self.registry, self.name, self.format, self.index.whole, backend=backend, policy=policy)
+            chosen = self.registry.backend(chain.chosen.backend)
+            if chain.options:
+                chosen = chosen.configured(chain.options)
+            return WholeModel(self.name, chain, chosen.load_whole(chain, self))
+
+    def draft(self) -> File:
+        """The draft head that the file holds (EAGLE-3), as a file of its own.
+
+        Raises
+        ------
+        KeyError
+            There is none.
+        """
+        drafts = [name for name, child in self.index.children.items() if child.kind == "draft"]
+        if not drafts:
+            raise KeyError(f"{self.name} holds no draft head")
+        return self.children[drafts[0]]
+
+    def without_caches(self) -> File:
+        """The same file without its cache tiers: what conversions start from."""
         if not self.index.caches:
             return self
         tensors = {name: spec.without(self.index.caches) for name, spec in self.index.tensors.items()}
@@ -109,10 +217,8 @@ class File(Reader, Mapping[str, "Tensor"]):
                     arrays[name] = view(*place).copy()
         alone = [name for name, array in arrays.items() if array is None]
         if alone:
-            from concurrent.futures import ThreadPoolExecutor
-
             # Several tensors at once: while one waits for the disk, another is read or decoded.
-            with ThreadPoolExecutor(READERS) as readers:
+            with Pool(workers(READERS)) as readers:
                 arrays.update(zip(alone, readers.map(lambda name: self[name].numpy(copy=copy), alone)))
         return arrays
 
@@ -135,6 +241,43 @@ class File(Reader, Mapping[str, "Tensor"]):
 
     def _repr_html_(self) -> str:
         return page(file_lines(self))
+
+
+WRONG_ARGUMENT = ("policy", "op", "backend", "not-installed")
+"""Codes of errors about the question that was asked, not about one tensor."""
+
+
+def plan_tensors(
+    file: File,
+    names: Iterable[str],
+    backend: str | None = None,
+    policy: str | OfferOrder = "spec",
+    op: str | None = None,
+) -> FilePlan:
+    """The plan of some tensors of a file, and of its encodings of the whole model."""
+    whole: Chain | SquishError | None = None
+    encodings = file.index.whole
+    if encodings:
+        from squish_core.backends.resolve import resolve
+
+        with file.guard(SquishError, "resolving"):
+            try:
+                whole = resolve(file.registry, file.name, file.format, encodings, backend=backend, policy=policy)
+            except SquishError as error:
+                whole = _plan_error(error)
+    tensors: dict[str, Chain | SquishError] = {}
+    for name in names:
+        try:
+            tensors[name] = file[name].plan(backend, policy=policy, op=op)
+        except SquishError as error:
+            tensors[name] = _plan_error(error)
+    return FilePlan(target=file.name, container=file.format, tensors=tensors, whole=whole)
+
+
+def _plan_error(error: SquishError) -> SquishError:
+    if error.code in WRONG_ARGUMENT:
+        raise error
+    return error
 
 
 READ_FROM = 1 << 16

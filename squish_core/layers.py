@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Any, NamedTuple
 
 from attrs import field, frozen
 
 from squish_core import dtypes
+from squish_core.concurrency import map_in_order
 from squish_core.errors import LimitError
 from squish_core.file import File
 from squish_core.limits import GIB
@@ -68,25 +68,15 @@ def iter_layers(file: File, *, memory: int = GIB, backend: str | None = None) ->
 
 
 def _loaded(file: File, groups: list[_Group], sizes: list[int], memory: int, backend: str | None) -> Iterator[Layer]:
-    def load(names: list[str]) -> dict[str, Any]:
-        return {name: file[name].numpy(copy=True) if backend is None else file[name].load(backend) for name in names}
+    def load(number: int) -> dict[str, Any]:
+        tensors = (file[name] for name in groups[number].names)
+        return {each.name: each.numpy(copy=True) if backend is None else each.load(backend) for each in tensors}
 
-    ahead: deque[Future[dict[str, Any]]] = deque()
-    started = done = taken = 0
-    pool = ThreadPoolExecutor(THREADS, "squish-layers")
-    try:
-        while done < len(groups):
-            while started < len(groups) and taken + sizes[started] <= memory and len(ahead) <= THREADS:
-                ahead.append(pool.submit(load, groups[started].names))
-                taken += sizes[started]
-                started += 1
-            tensors = ahead.popleft().result()
-            yield Layer(groups[done].number, tensors, groups[done].prefix)
+    loads = map_in_order(load, range(len(groups)), most=THREADS, weigh=sizes.__getitem__, budget=memory)
+    with closing(loads):
+        for group, tensors in zip(groups, loads):
+            yield Layer(group.number, tensors, group.prefix)
             tensors.clear()
-            taken -= sizes[done]
-            done += 1
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _groups(file: File) -> list[_Group]:

@@ -173,6 +173,8 @@ class Index:
     `meta` keeps order and stored types (`Typed`); `assets` are whole files (config, tokenizer) as parts;
     `whole` are encodings of the entire model; `children` are indexes inside this one (a draft head). `caches` are the
     labels of encodings that were made from others of the same tensor: read first, but never the source of a conversion.
+    `declarations`: the keys of JSON assets that state how this file stores its tensors, each as a path from the root
+    (the empty path is the whole asset). They do not hold for another format, so `convert` leaves them out.
     """
 
     format: str
@@ -182,6 +184,7 @@ class Index:
     kind: str = "model"
     meta: Mapping[str, Any] = field(factory=dict)
     assets: Mapping[str, Part] = field(factory=dict)
+    declarations: Mapping[str, tuple[tuple[str, ...], ...]] = field(factory=dict)
     whole: tuple[Encoding, ...] = ()
     children: Mapping[str, Index] = field(factory=dict)
     caches: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve
 
-from squish_core.detect import compressed_by, detect, unrefined
+from squish_core.detect import compressed_by, detect, missing_refinements
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Options
@@ -18,6 +18,7 @@ from squish_core.io.local import open_folder, open_source
 from squish_core.io.source import Source
 from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, Part, Segment
+from squish_core.plugins.catalog import DECLARED
 from squish_core.plugins.hookspecs import ContainerInfo
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
@@ -53,7 +54,9 @@ def open(  # noqa: A001
     try:
         source = decompress(source, registry, limits)
         lent = source.lend(open_folder(assets)) if assets is not None else ()
-        index = with_assets(read_index(source, registry, limits, format), source, lent)
+        own = read_index(source, registry, limits, format)
+        index = with_assets(own, source, lent)
+        index = evolve(index, declarations={**foreign_declarations(own, lent), **index.declarations})
         if problems := source.problems():
             index = evolve(index, problems=(*index.problems, *problems))
         file = File(source, index, registry, limits)
@@ -145,7 +148,7 @@ def refine(
                 return refine(refined, source, registry, limits, None, {}, views=shared)
     if name is not None:
         raise FormatError(f"does not declare itself as {name}", file=source.name, code="format")
-    missing = unrefined(index, source, registry)
+    missing = missing_refinements(index, source, registry)
     return evolve(index, problems=(*index.problems, *missing)) if missing else index
 
 
@@ -160,6 +163,15 @@ def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
             assets[name] = Part(dtype="u8", shape=(file.size,), segments=(Segment(len(files), 0, file.size),))
             files.append(FileRef(name, file.size))
     return evolve(index, files=tuple(files), assets=assets)
+
+
+def foreign_declarations(index: Index, lent: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """`Index.declarations` of lent assets: what they state of tensors in a format that is not the file's own."""
+    places = [
+        (place, keys[:1]) for base, place, keys in DECLARED.values()
+        if base != index.format and place in lent and place not in index.assets
+    ]  # fmt: skip
+    return {place: tuple(keys for other, keys in places if other == place) for place, _ in places}
 
 
 def _info(registry: Registry, name: str) -> ContainerInfo | None:

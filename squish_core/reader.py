@@ -7,10 +7,11 @@ from typing import Any
 
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.stored import StoredArray
-from squish_core.errors import FormatError, Problem, SquishError
-from squish_core.guard import guarded
+from squish_core.dtypes import DType
+from squish_core.errors import CodecError, FormatError, Problem, SquishError
+from squish_core.guard import computing, guarded
 from squish_core.io.digest import check_digest
-from squish_core.io.source import Source
+from squish_core.io.source import Backing, Source
 from squish_core.limits import MIB, Limits
 from squish_core.model import Encoding, Index, Part, TensorSpec
 from squish_core.plugins.registry import Registry
@@ -58,6 +59,65 @@ class Reader:
     def guard(self, kind: type[SquishError], what: str, **context: Any) -> guarded:
         """The boundary around plugin code, with this file's name."""
         return guarded(kind, what, file=self.name, **context)
+
+
+class TensorFacts:
+    """What the Index says of one tensor, and the files that its parts lie in; `Tensor` reads its values."""
+
+    def __init__(self, file: Reader, spec: TensorSpec) -> None:
+        self.file, self.spec = file, spec
+
+    @property
+    def name(self) -> str:
+        """Name, verbatim."""
+        return self.spec.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape."""
+        return self.spec.shape
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.spec.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.spec.elements
+
+    @property
+    def dtype(self) -> DType:
+        """Logical dtype; f32 for quantized tensors unless the format says otherwise."""
+        return DType(self.spec.dtype)
+
+    @property
+    def codec(self) -> str:
+        """Codec id of the first encoding, or "unknown"."""
+        return self.spec.encodings[0].codec.id if self.spec.encodings else "unknown"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes stored in the file by the first encoding."""
+        if self.spec.encodings:
+            return self.spec.encodings[0].stored
+        return sum(part.stored for part in self.spec.extras.values())
+
+    @property
+    def bits_per_weight(self) -> float:
+        """Stored bits per logical element, scales included."""
+        return 8 * self.nbytes / self.spec.elements if self.spec.elements else 0.0
+
+    def backing(self, encoding: Encoding) -> tuple[Backing, ...]:
+        """The files that views of an encoding's parts depend on."""
+        parts = [part for part in encoding.parts.values() if part.data is None and not part.filters]
+        numbers = {segment.file for part in parts for segment in part.segments if segment.length}
+        files = (self.file.source_for(number).backing() for number in sorted(numbers))
+        return tuple(backing for backing in files if backing is not None)
+
+    def guard(self, what: str, **context: Any) -> Any:
+        return computing(CodecError, what, file=self.file.name, tensor=self.name, **context)
 
 
 def file_problems(reader: Reader, numbers: Iterable[int] | None = None) -> Iterator[Problem]:

@@ -118,8 +118,8 @@ class RandomBytes(Foo):
 
 
 class WrongSize(Foo):
-    def layout(self, *arguments: Any) -> api.Layout:
-        layout = super().layout(*arguments)
+    def plan_file(self, *arguments: Any) -> api.WritePlan:
+        layout = super().plan_file(*arguments)
         return evolve(layout, size=layout.size + 1)
 
 
@@ -248,13 +248,13 @@ class Bomb(Runs):
 
 class AcceptsShort(Runs):
     def decode(self, data: memoryview, params: api.Params, *, out: memoryview, ratio: int) -> None:
-        size = self.measure(data, params, most=len(out))
+        size = self.decoded_size(data, params, most=len(out))
         super().decode(data, params, out=out[:size], ratio=ratio)
 
 
 class AcceptsLong(Runs):
     def decode(self, data: memoryview, params: api.Params, *, out: memoryview, ratio: int) -> None:
-        content = bytearray(self.measure(data, params, most=1 << 24))
+        content = bytearray(self.decoded_size(data, params, most=1 << 24))
         super().decode(data, params, out=memoryview(content), ratio=ratio)
         out[: len(content)] = content[: len(out)]
 
@@ -262,7 +262,7 @@ class AcceptsLong(Runs):
 class AcceptsCut(Runs):
     def decode(self, data: memoryview, params: api.Params, *, out: memoryview, ratio: int) -> None:
         data = data[: len(data) // 2 * 2]
-        size = min(len(out), self.measure(data, params, most=1 << 24))
+        size = min(len(out), self.decoded_size(data, params, most=1 << 24))
         super().decode(data, params, out=out[:size], ratio=ratio)
 
 
@@ -282,8 +282,8 @@ class LosesChunks(Runs):
 
 
 class ForgetsMeasure(Runs):
-    def measure(self, data: memoryview, params: api.Params, *, most: int) -> int:
-        return super().measure(data, params, most=most) + 1 if len(data) else 0
+    def decoded_size(self, data: memoryview, params: api.Params, *, most: int) -> int:
+        return super().decoded_size(data, params, most=most) + 1 if len(data) else 0
 
 
 class TakesEveryFile(Pairs):

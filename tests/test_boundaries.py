@@ -19,14 +19,18 @@ PACKAGES = {"squish_core": ROOT} | {
 """Import package -> the folder of its distribution."""
 FORMATS = ("gguf", "hf", "mlx", "npydir", "safetensors", "squizd", "uqff", "ztensor")
 BACKENDS = ("ane", "cpu", "metal")
-VOCABULARY = ("text", "codes", "errors", "dtypes", "limits", "model", "guard", "statistics", "specs", "display")
-INTERFACES = ("io", "codecs", "backends", "formats")
+VOCABULARY = (
+    "text", "codes", "errors", "dtypes", "limits", "model", "guard", "renamed", "statistics", "specs", "display",
+    "concurrency",
+)  # fmt: skip
+INTERFACES = ("io", "codecs", "backends", "formats", "families")
 ARROWS = {
     "display": ("text", "errors"),
     "io": VOCABULARY,
     "codecs": (*VOCABULARY, "io"),
     "formats": (*VOCABULARY, "io", "codecs"),
     "backends": (*VOCABULARY, "io", "codecs", "formats"),
+    "families": (*VOCABULARY, "io", "codecs", "formats"),
     "plugins": (*VOCABULARY, *INTERFACES),
     "analysis": (*VOCABULARY, *INTERFACES, "plugins", "opening", "file", "tensor", "reader"),
     "conversion": (*VOCABULARY, *INTERFACES, "plugins", "opening", "file", "tensor", "reader", "analysis"),

@@ -412,7 +412,7 @@ def test_what_is_not_carried_is_listed(tmp_path: Path) -> None:
 
 def test_a_format_that_describes_what_it_drops_in_text_alone_is_a_plugin_bug() -> None:
     with pytest.raises(TypeError):
-        api.Layout(size=None, dropped=("metadata k",))  # type: ignore[arg-type]
+        api.WritePlan(size=None, dropped=("metadata k",))  # type: ignore[arg-type]
 
 
 def test_the_format_comes_from_the_suffix_or_is_asked_for(run: Any, tmp_path: Path) -> None:
@@ -466,7 +466,7 @@ def test_what_is_wrong_with_a_rule_is_told_once_and_of_no_tensor(
     ],
 )
 def test_what_a_rule_says_in_vain_is_refused(tmp_path: Path, rule: str, said: str) -> None:
-    some = toys.plugin(squish_codecs=[api.CodecInfo(id="some", title="some", factory="toys:Rows", kind="policy")])
+    some = toys.plugin(squish_allocators=[api.AllocatorInfo(id="some", title="some", factory="toys:Rows")])
     with pytest.raises(SquishError, match=said) as error:
         squish.convert(
             toys.box({"w": VALUES}), tmp_path / "o.box", encode=rule, registry=toys.registry(some), dry_run=True

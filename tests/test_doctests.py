@@ -1,4 +1,8 @@
-"""The examples in docstrings of the core run as they stand."""
+"""The examples in docstrings of the core run as they stand.
+
+Examples have `squish` (squish_core) and `np` (NumPy), and run in a folder that holds `model.gguf` and
+`model.safetensors`: a vocabulary of 8, 32 features and one layer, whose matrix is stored as q8_0 in GGUF.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,10 @@ import doctest
 import importlib
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import squish_core as squish
 
 CORE = Path(__file__).parents[1] / "squish_core"
 MODULES = [
@@ -16,9 +23,25 @@ MODULES = [
 ]
 
 
+@pytest.fixture
+def example_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    tensors = {
+        "token_embd.weight": rng.standard_normal((8, 32), np.float32),
+        "blk.0.ffn_up.weight": rng.standard_normal((64, 32), np.float32),
+        "blk.0.ffn_norm.weight": np.ones(32, np.float32),
+    }
+    metadata = {"general.architecture": "llama"}
+    squish.save(tmp_path / "model.gguf", tensors, encode={"blk.0.ffn_up.*": "q8_0"}, metadata=metadata)
+    squish.save(tmp_path / "model.safetensors", tensors)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("example_folder")
 @pytest.mark.parametrize("module", MODULES)
-def test_the_examples_of_a_module_run(module: str, request: pytest.FixtureRequest) -> None:
-    names = {"getfixture": request.getfixturevalue}
-    results = doctest.testmod(importlib.import_module(module), extraglobs=names)
+def test_the_examples_of_a_module_run(module: str) -> None:
+    results = doctest.testmod(
+        importlib.import_module(module), extraglobs={"squish": squish, "np": np}, optionflags=doctest.ELLIPSIS
+    )
     assert results.attempted
     assert not results.failed

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from squish_core.plugins import catalog as known
+from squish_core.plugins import catalog
 
-CHECKOUT = known.checkout  # the tests' shared fixture replaces it
+CHECKOUT = catalog.checkout  # the tests' shared fixture replaces it
 
 
 @pytest.fixture
@@ -23,39 +23,39 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder.mkdir(parents=True)
         (folder / "pyproject.toml").write_text(f"[project]\nname = {name!r}\ndependencies = {needs}\n")
     (tmp_path / "squish_core").mkdir()
-    monkeypatch.setattr(known, "checkout", lambda: tmp_path)
+    monkeypatch.setattr(catalog, "checkout", lambda: tmp_path)
     return tmp_path
 
 
 def test_a_published_package_is_named() -> None:
-    assert known.install_command("squish-gguf") == "pip install squish-gguf"
-    assert known.absent("container", "gguf").install == "pip install squish-gguf"
+    assert catalog.install_command("squish-gguf") == "pip install squish-gguf"
+    assert catalog.absent("container", "gguf").install == "pip install squish-gguf"
 
 
 def test_in_the_checkout_the_folders_are_named_with_what_they_need(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(checkout)
-    assert known.install_command("squish-one") == "pip install ./plugins/one"
-    assert known.install_command("squish-two") == "pip install ./plugins/one ./plugins/two"
-    assert known.install_command("elsewhere") == "pip install elsewhere"
+    assert catalog.install_command("squish-one") == "pip install ./plugins/one"
+    assert catalog.install_command("squish-two") == "pip install ./plugins/one ./plugins/two"
+    assert catalog.install_command("elsewhere") == "pip install elsewhere"
 
 
 def test_elsewhere_the_whole_path_is_named(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(os.sep)
     at = checkout.relative_to(os.sep)
-    assert known.install_command("squish-one") == f"pip install ./{at}/plugins/one"
+    assert catalog.install_command("squish-one") == f"pip install ./{at}/plugins/one"
     monkeypatch.chdir(checkout / "plugins" / "two")
-    assert known.install_command("squish-one") == f"pip install {checkout}/plugins/one"
+    assert catalog.install_command("squish-one") == f"pip install {checkout}/plugins/one"
 
 
 def test_this_checkout_is_found_and_every_package_of_the_catalog_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     root = CHECKOUT()
     if root is None:
         pytest.skip("squish-core comes from a package index here")
-    monkeypatch.setattr(known, "checkout", lambda: root)
-    packages = {package for table in known.PACKAGES.values() for package in table.values()}
-    assert packages | set(known.COMMANDS.values()) <= known.plugin_folders().keys()
+    monkeypatch.setattr(catalog, "checkout", lambda: root)
+    packages = {package for table in catalog.PACKAGES.values() for package in table.values()}
+    assert packages | set(catalog.COMMANDS.values()) <= catalog.plugin_folders().keys()
 
 
 def test_a_core_that_was_installed_from_a_checkout_finds_it(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +71,6 @@ def test_a_core_that_was_installed_from_a_checkout_finds_it(checkout: Path, monk
         return CHECKOUT.__wrapped__()
 
     assert at(checkout.as_uri()) == checkout
-    monkeypatch.setattr(known, "__file__", str(checkout / "lib" / "squish_core" / "known.py"))
+    monkeypatch.setattr(catalog, "__file__", str(checkout / "lib" / "squish_core" / "catalog.py"))
     assert at("https://example.org/squish_core.whl") is None
     assert at((checkout / "moved").as_uri()) is None

@@ -102,7 +102,7 @@ def test_stopping_early_leaves_no_thread() -> None:
     layers = squish.iter_layers(model(layers=30))
     next(layers)
     layers.close()  # type: ignore[attr-defined]
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("squish-layers")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("squish")]
 
 
 def test_an_error_comes_with_its_layer(monkeypatch: pytest.MonkeyPatch) -> None:

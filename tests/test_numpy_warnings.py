@@ -79,7 +79,7 @@ def pattern(request: Any) -> bytes:
 
 def file_of(known: Registry, name: str, params: dict[str, Any], pattern: bytes) -> Any:
     """An open file whose one tensor has parts that are this pattern over and over."""
-    wraps = type(known.codec(name)).around is not Codec.around
+    wraps = type(known.codec(name)).wrap is not Codec.wrap
     inner = api.CodecSpec("ggml.q4_0") if name == "ggml.big_endian" else AFFINE
     codec = api.CodecSpec(name, params, inner if wraps else None)
     shape = (SHAPE[0] * SHAPE[1],) if name == "dense" and dtypes.bits(params["dtype"]) < 8 else SHAPE

@@ -57,7 +57,7 @@ def specs() -> Iterator[tuple[str, bool]]:
 def encodes(name: str, known: Registry) -> bool:
     """Whether there is an encoder; one that refuses the matrix for another reason takes part, and fails."""
     spec = expand(parse_spec(name), "toy.box", known)
-    if spec.inner is None and type(known.codec(spec)).around is not Codec.around:
+    if spec.inner is None and type(known.codec(spec)).wrap is not Codec.wrap:
         return any(wraps_to_encode(known, api.CodecSpec(spec.id, inner=inner)) for inner in INNER)
     codec = known.encoder(spec)
     try:

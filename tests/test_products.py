@@ -114,7 +114,7 @@ def check_products(backend: str, layout: Layout, seed: int) -> bool:
         # Codes, scales and offsets are summed apart, so rounding is relative to the largest value of a row.
         tolerance = 2e-5 * limits * np.abs(x).sum(axis=-1, dtype=np.float64, keepdims=True)
         error = np.where(checked, np.abs(actual - expected), 0)
-        assert (error <= tolerance).all(), (n_vectors, weight.chain.chosen.layout, actual, expected)
+        assert (error <= tolerance).all(), (n_vectors, weight.chain.chosen.storage, actual, expected)
     return True
 
 

@@ -105,6 +105,7 @@ def test_a_refused_plugin_brings_nothing_at_all() -> None:
     ("settings", "found"),
     [
         ("-a", {"acme.b"}), ("-dist-a", {"acme.b"}), ("+a", {"acme.a"}), ("+dist-a,+b", {"acme.a", "acme.b"}),
+        ("+acme.a", {"acme.a"}), ("+acme.a,+b", {"acme.a", "acme.b"}),
         (" -a , -b ", set()), ("+a,-a", set()), ("", {"acme.a", "acme.b"}),
     ],
 )  # fmt: skip
@@ -158,12 +159,18 @@ def test_find_filters_by_what_is_declared() -> None:
 
 @pytest.mark.parametrize(
     ("wanted", "installed", "install"),
-    [("toy.box", True, []), ("gguf", False, ["pip install squish-gguf"]), ("nobody", False, [])],
+    [("toy.box", True, None), ("gguf", False, "pip install squish-gguf"), ("nobody", False, None)],
 )
-def test_needs_says_what_to_install(wanted: str, installed: bool, install: list[str]) -> None:
-    found = toys.registry().needs(wanted)
-    assert (found["installed"], found["install"]) == (installed, install)
-    json.dumps(found)
+def test_needs_says_what_to_install(wanted: str, installed: bool, install: str | None) -> None:
+    (need,) = toys.registry().needs(wanted)
+    assert (need.id, need.installed, need.install) == (wanted, installed, install)
+    json.dumps(need.to_dict())
+
+
+def test_needs_lists_the_codecs_that_a_format_declares_and_that_are_absent() -> None:
+    info = toys.container_info("acme.box", codecs=("dense", "ggml.q4_k"))
+    own, codec = toys.registry(toys.plugin("acme", squish_containers=[info])).needs("acme.box")
+    assert (own.installed, codec.id, codec.kind, codec.dist) == (True, "ggml.q4_k", "codec", "squish-ggml")
 
 
 @pytest.mark.parametrize("kind", ["container", "codec", "byte_codec", "backend"])

@@ -17,7 +17,7 @@ VALUES = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
 QUANTIZED = {"a": toys.rows(VALUES, "toy.shifted"), "b": VALUES, "c": toys.rows(VALUES, "toy.shifted")}
 
 
-class Everything(api.Policy):
+class Everything(api.Allocator):
     """Chooses the same codec for all matrices."""
 
     def choose(self, specs: Any, params: Any, values: Any, expand: Any) -> Any:
@@ -69,12 +69,12 @@ def test_the_same_codec_again_is_a_copy(convert: Any) -> None:
     assert [step.action for step in convert({"a": toys.rows(VALUES)}, "toy.rows").steps] == ["copy"]
 
 
-def test_policies_obey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocators_obey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(toys, "Everything", Everything, raising=False)
-    info = api.CodecInfo(id="toy.policy", title="rows for all", factory="toys:Everything", kind="policy")
-    registry = toys.registry(toys.plugin(squish_codecs=[info]))
+    info = api.AllocatorInfo(id="toy.allocator", title="rows for all", factory="toys:Everything")
+    registry = toys.registry(toys.plugin(squish_allocators=[info]))
     for allowed in (False, True):
-        options: Any = {"encode": "toy.policy", "registry": registry, "requantize": allowed, "dry_run": True}
+        options: Any = {"encode": "toy.allocator", "registry": registry, "requantize": allowed, "dry_run": True}
         if allowed:
             assert squish.convert(toys.box(QUANTIZED), tmp_path / "out.box", **options).steps[0].action == "encode"
         else:

@@ -209,8 +209,8 @@ def test_a_third_partys_backend_that_alone_can_is_taken() -> None:
 @pytest.mark.parametrize(
     "settings",
     [{"plugins": "+other-fast,+squish-cpu"}, {"plugins": "+fast,+cpu"}, {"prefer": {"other.fast": "other-fast"}},
-     {"plugins": "other.fast=other-fast"}],
-    ids=["allowed", "allowed by its entry point", "preferred", "preferred in the settings"],
+     {"plugins": "other.fast=other-fast"}, {"plugins": "+other.fast,+cpu"}],
+    ids=["allowed", "allowed by its entry point", "preferred", "preferred in the settings", "allowed by its id"],
 )  # fmt: skip
 def test_a_third_partys_backend_that_is_named_ranks_like_ours(settings: Any) -> None:
     assert chosen(third_party(**settings))[0] == "other.fast"

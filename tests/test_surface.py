@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,113 @@ def test_an_old_name_works_with_a_warning(module: str, old: str, new: str) -> No
         assert getattr(home, old) is getattr(home, new)
 
 
+@pytest.fixture
+def saved(tmp_path: Path) -> Iterator[squish.File]:
+    squish.save(tmp_path / "saved.safetensors", {"w": np.arange(64, dtype="f4").reshape(2, 32)})
+    with squish.open(tmp_path / "saved.safetensors") as file:
+        yield file
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (lambda file: file.file(0), lambda file: file.source_for(0)),
+        (lambda file: file.originals(), lambda file: file.without_caches()),
+        (lambda file: file["w"].readable(), lambda file: file["w"].bound.encoding),
+        (
+            lambda file: {role: array.part for role, array in file["w"].arrays(file["w"].bound.encoding).items()},
+            lambda file: dict(file["w"].bound.encoding.parts),
+        ),
+    ],
+    ids=["File.file", "File.originals", "Tensor.readable", "Tensor.arrays"],
+)
+def test_an_old_method_works_with_a_warning(
+    saved: squish.File, old: Callable[[squish.File], object], new: Callable[[squish.File], object]
+) -> None:
+    with pytest.warns(DeprecationWarning, match="is now"):
+        value = old(saved)
+    assert value == new(saved)
+
+
+class OldBackend(api.Backend):
+    """A backend as the guide described it before requests held the codec."""
+
+    id = "old"
+
+    def probe(self) -> api.Availability:
+        return api.Availability(ok=True)
+
+    def offer(self, request: api.Request) -> api.Offer | api.Refusal:
+        encoding = request.encoding
+        with pytest.warns(DeprecationWarning, match="Request.codec"):
+            registry = request.registry
+        with pytest.warns(DeprecationWarning, match="Request.op"):
+            ops = (request.use.op,)
+        assert registry.missing(encoding) is None
+        assert registry.codec(encoding.codec) is request.codec
+        with pytest.warns(DeprecationWarning, match="storage="):
+            offer = api.Offer(backend=self.id, encoding=encoding, mode="fold", ops=ops, layout="decoded")
+        with pytest.warns(DeprecationWarning, match=r"Offer\.storage"):
+            assert offer.layout == offer.storage == "decoded"
+        return offer
+
+    def load(self, chain: api.Chain, parts: api.Parts, registry: api.Registry) -> object:  # type: ignore[override]
+        array = np.empty(chain.spec.shape, "f4")
+        registry.codec(chain.chosen.encoding.codec).decode(
+            parts, chain.spec, {}, region=api.full(array.shape), out=array
+        )
+        return array
+
+    def linear(self, handle: np.ndarray, x: np.ndarray) -> np.ndarray:
+        return x @ handle.T
+
+
+class OldPlugin:
+    @staticmethod
+    @api.hookimpl
+    def squish_backends() -> list[api.BackendInfo]:
+        return [api.BackendInfo(id="old", title="Old", factory="test_surface:OldBackend")]
+
+
+def test_a_backend_with_the_old_signatures_works_with_warnings(
+    saved: squish.File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "test_surface", sys.modules[__name__])
+    registry = squish.Registry(extra=[OldPlugin()], entry_points=tuple)
+    file = squish.File(saved.source, saved.index, registry, saved.limits)
+    with pytest.warns(DeprecationWarning, match=r"load\(chain, parts, registry\) is now load\(chain, bound\)"):
+        weight = file["w"].load("old")
+    assert weight.linear(np.ones(32, "f4")).tolist() == [sum(range(32)), sum(range(32, 64))]
+
+
+def test_a_sink_copies_a_stored_array_with_a_warning(saved: squish.File, tmp_path: Path) -> None:
+    target = tmp_path / "copied"
+    with api.atomic_file(target) as sink, pytest.warns(DeprecationWarning, match=r"Sink.copy\(\*run\)"):
+        sink.copy(saved["w"].bound.parts["data"])
+    assert target.read_bytes() == np.arange(64, dtype="f4").tobytes()
+
+
+def test_the_old_record_of_an_operation_can_still_be_made() -> None:
+    assert api.Use(op="embed").op == "embed"
+
+
+@pytest.mark.parametrize("name", sorted(api._RENAMED))
+def test_an_old_name_of_the_plugin_interface_works_with_a_warning(name: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"is now {api._RENAMED[name]}"):
+        assert getattr(api, name) is getattr(api, api._RENAMED[name])
+
+
+@pytest.mark.parametrize("base", [api.Codec, api.ByteCodec, api.Container])
+def test_an_old_name_of_a_method_works_with_a_warning(base: type[api.Codec]) -> None:
+    for old, new in base.renamed.items():
+        with pytest.warns(DeprecationWarning, match=f"Plugin.{old} is now {new}"):
+            plugin = type("Plugin", (base,), {old: lambda self: "overridden"})()
+        assert getattr(plugin, new)() == "overridden"
+        plugin = base()
+        with pytest.warns(DeprecationWarning, match=f"{base.__name__}.{old} is now {new}"):
+            assert getattr(plugin, old) == getattr(plugin, new)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_numpy_takes_a_dtype_for_what_it_is_or_fails(name: str) -> None:
     dtype = DType(name)
@@ -93,3 +201,23 @@ def test_numpy_takes_a_dtype_for_what_it_is_or_fails(name: str) -> None:
 def test_errors_are_the_builtin_ones_too(error: type[squish.SquishError], builtin: type[Exception]) -> None:
     assert issubclass(error, builtin)
     assert issubclass(error, squish.SquishError)
+
+
+@pytest.mark.parametrize("instance", [api.Sink(None, None, None), squish.Registry(entry_points=tuple)])
+def test_an_old_name_of_what_the_core_hands_out_works_with_a_warning(instance: api.Sink | api.Registry) -> None:
+    for old, new in instance.renamed.items():
+        with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
+            assert getattr(instance, old) == getattr(instance, new)
+
+
+def test_a_policy_among_the_codecs_is_an_allocator_with_a_warning() -> None:
+    class Plugin:
+        @staticmethod
+        @api.hookimpl
+        def squish_codecs() -> list[api.CodecInfo]:
+            return [api.CodecInfo(id="old.policy", title="Old", factory="old:Policy", kind="policy")]
+
+    with pytest.warns(DeprecationWarning, match="is now AllocatorInfo"):
+        registry = squish.Registry(extra=[Plugin()], entry_points=tuple)
+    assert "old.policy" in registry.allocators
+    assert "old.policy" not in registry.codecs

@@ -86,7 +86,7 @@ class Box(api.Container):
         encoding = api.Encoding(codec=codec_of(item["codec"]), parts=parts)
         return api.TensorSpec(name=item["name"], shape=tuple(item["shape"]), dtype=item["dtype"], encodings=(encoding,))
 
-    def recipes(self, **features: Any) -> tuple[api.Encoding, ...]:
+    def encodings_for(self, **features: Any) -> tuple[api.Encoding, ...]:
         packing = features.get("packing", "rows")
         if not isinstance(packing, str):
             raise api.FormatError("packing is one of them, not both", code="feature")
@@ -102,15 +102,15 @@ class Box(api.Container):
         parts = {role: api.Part(dtype=part.dtype, shape=part.shape) for role, part in encoding.parts.items()}
         return api.Encoding(codec=encoding.codec, parts=parts)
 
-    def layout(
+    def plan_file(
         self, specs: Sequence[api.TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Any], options: api.Options
-    ) -> api.Layout:
+    ) -> api.WritePlan:
         sizes = {name: part.nbytes for name, part in assets.items()}
-        return api.Layout(size=len(head(specs, meta, sizes)) + sum(body(specs)) + sum(sizes.values()))
+        return api.WritePlan(size=len(head(specs, meta, sizes)) + sum(body(specs)) + sum(sizes.values()))
 
     def write(
-        self, sink: api.Sink, tensors: Sequence[api.Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes],
-        options: api.Options,
+        self, sink: api.Sink, tensors: Sequence[api.OutgoingTensor], meta: Mapping[str, Any],
+        assets: Mapping[str, bytes], options: api.Options,
     ) -> None:  # fmt: skip
         specs = [tensor.spec for tensor in tensors]
         sink.write(head(specs, meta, {name: len(data) for name, data in assets.items()}))
@@ -263,7 +263,7 @@ class Runner(api.Backend):
         cost = api.Cost(stored=1, resident=self.settings.get("resident", 1), moved=self.settings.get("moved", 1))
         return api.Offer(
             backend=self.id, encoding=request.encoding, mode=self.settings.get("mode", "stream"),
-            ops=self.settings.get("ops", api.OPS), layout="toy", cost=cost, exact=self.settings.get("exact", True),
+            ops=self.settings.get("ops", api.OPS), storage="toy", cost=cost, exact=self.settings.get("exact", True),
         )  # fmt: skip
 
 

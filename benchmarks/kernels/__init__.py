@@ -81,7 +81,7 @@ def _stored(codec: CodecSpec, shape: tuple[int, int]) -> tuple[CodecSpec, Mappin
         TensorSpec(name="w", shape=few, dtype="f32"),
         np.random.default_rng(0).standard_normal(few, np.float32),
     )
-    params = known.measure(lambda: iter((values,)), spec, known.params_for(spec, codec.params))
+    params = known.fit_params(lambda: iter((values,)), spec, known.params_for(spec, codec.params))
     times = shape[0] // few[0]
     stored = {role: np.tile(part, times) for role, part in known.encode(values, params).items()}
     return CodecSpec(codec.id, {**params, "count": params["count"] * times}), stored

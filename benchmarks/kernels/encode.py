@@ -68,7 +68,7 @@ def encode(name: str, shape: tuple[int, int], rounds: int) -> Row:
     values = np.random.default_rng(0).standard_normal(shape, np.float32)
     ours, codec = registry().encoder(spec), registry().codec(spec)
     held = TensorSpec(name="w", shape=shape, dtype="f32")
-    params = codec.measure(lambda: iter((values,)), held, ours.params_for(held, spec.params))
+    params = codec.fit_params(lambda: iter((values,)), held, ours.params_for(held, spec.params))
     limit = limits.limits()["read"]
     theirs = {peer: way.prepared(shape=shape) for peer, way in PEERS[name].items()}
     calls: dict[str, Any] = {"ours": lambda: ours.encode(values, params, stats=stats), "read": limit.call, **theirs}

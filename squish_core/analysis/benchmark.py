@@ -1,20 +1,19 @@
-"""Measured rates of this machine, and of opening, decoding and multiplying on it, as ratios to them."""
+"""`benchmark`: opening, decoding and multiplying, measured as ratios to what the machine does at best."""
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import repeat
 from math import ceil
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import asdict, evolve, frozen
 
 from squish_core import opening
+from squish_core.analysis import machine_rates
+from squish_core.analysis.machine_rates import MachineRates, measure_rates
+from squish_core.display.notebook import page
+from squish_core.display.tables import fit_all, table
 from squish_core.dtypes import nbytes
 from squish_core.errors import CodecError, SquishError
 from squish_core.file import File
@@ -26,48 +25,35 @@ from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
 from squish_core.specs import parse_spec
 from squish_core.tensor import Tensor
+from squish_core.text import format_bytes
 
 if TYPE_CHECKING:
     import numpy as np
 
     from squish_core.codecs.base import Codec, Params
 
-ROUNDS = 5
-ENOUGH = 1.0
-"""Seconds of measuring after which no further round begins."""
 ROWS, COLUMNS = 384, 4096
 """The panel that synthetic matrices repeat; any block of up to 12 rows divides it."""
 PAST = 1.25
 """Last-level caches that the stored bytes of a synthetic matrix would fill."""
 LARGEST = 1 << 27
 """Elements of the largest matrix that is measured: 512 MiB of float32."""
-SHARED = 1 << 20
-"""Bytes that are worth the handing to other threads."""
 
 
 UNITS = {
     "set": "bytes/s", "read": "bytes/s", "file": "bytes/s", "cache": "bytes", "size": "bytes", "seconds": "s",
     "rate": "bytes/s", "ratio": "the limit's seconds / these seconds",
 }  # fmt: skip
-"""Of the figures in `Limits` and `Measured`."""
+"""Of the figures in `MachineRates` and `Measurement`."""
 
 
 @frozen(kw_only=True)
-class Limits:
-    """What the machine does at best past its caches, in bytes a second, on all cores: `set` fills memory, `read` reads
-    it; `file` reads the file's bytes as they are cached now (None: no file). `cache`: bytes of the last-level cache."""
+class Measurement:
+    """One measurement.
 
-    set: float
-    read: float
-    file: float | None = None
-    cache: int
-
-
-@frozen(kw_only=True)
-class Measured:
-    """One measurement: `size` in bytes, of f32 values for "decode", of stored bytes for "linear" and "open"; `rate` in
-    bytes a second; `ratio` to what `of` names done with as many bytes in the same turns. `refused` says why a backend
-    has none."""
+    `size` is in bytes, of f32 values for "decode", of stored bytes for "linear" and "open"; `rate` in bytes per
+    second; `ratio` to what `of` names, done with as many bytes in the same turns. `refused`: why a backend has none.
+    """
 
     what: str
     of: str
@@ -82,31 +68,93 @@ class Measured:
 
 
 @frozen(kw_only=True)
-class Bench:
-    """The limits and all measurements."""
+class Benchmark:
+    """What the machine does at best, and all measurements. `print(benchmark)` shows what `squish bench` prints."""
 
-    limits: Limits
-    rows: tuple[Measured, ...]
+    limits: MachineRates
+    rows: tuple[Measurement, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Plain data for JSON.
+
+        Returns
+        -------
+        dict
+            `units`, `limits` and `rows`.
+
+        Examples
+        --------
+        >>> rates = MachineRates(set=8e9, read=1e10, cache=1 << 25)
+        >>> Benchmark(limits=rates, rows=()).to_dict()["limits"]["read"]
+        10000000000.0
+        """
         return {"units": dict(UNITS), **asdict(self)}
 
+    def lines(self) -> Iterator[str]:
+        """The measurements for people."""
+        rates = {"set": self.limits.set, "read": self.limits.read, "file": self.limits.file}
+        shown = ", ".join(f"{name} {rate / 1e9:.3g} GB/s" for name, rate in rates.items() if rate)
+        yield from (f"limits: {shown} (last-level cache {format_bytes(self.limits.cache)})", "")
+        yield from table(
+            ("what", "backend", "ratio", "of", "MB", "ms", "codec"), "<<><>><",
+            [(row.what, row.backend, *_figures(row), row.codec) for row in self.rows if row.seconds is not None],
+        )  # fmt: skip
+        if refused := sorted({f"{row.backend or row.what}: {row.refused}" for row in self.rows if row.refused}):
+            yield from ("", "not measured", *(f"  {reason}" for reason in refused))
 
-def bench(target: Any = None, *, registry: Registry | None = None) -> Bench:
-    """Measure a file, the largest tensor of each codec in it, or (None) a seeded matrix under every codec that encodes.
+    def __str__(self) -> str:
+        return "\n".join(fit_all(self.lines()))
 
-    Each figure is the best of a few rounds, which take turns. Raises SquishError where the file cannot be opened.
+    def _repr_html_(self) -> str:
+        return page(self.lines())
+
+
+def benchmark(target: Any = None, *, registry: Registry | None = None) -> Benchmark:
+    """Measure opening, decoding and multiplying, as ratios to what this machine does at best.
+
+    Each figure is the best of a few rounds, which take turns: decode (to float32, into a reused array) is compared
+    with filling as many bytes of memory, linear (one vector) with reading as many bytes as are stored, open with
+    reading the whole file. A ratio of 1 is the limit.
+
+    Parameters
+    ----------
+    target
+        A path, or what `open` takes: the largest matrix of each codec in it is measured on every backend. None: a
+        seeded matrix under every codec that encodes; it takes minutes.
+    registry
+        The plugins to measure; those installed by default.
+
+    Returns
+    -------
+    Benchmark
+        Rates in bytes per second and ratios; `to_dict()` gives plain data for JSON.
+
+    Raises
+    ------
+    SquishError
+        The file cannot be opened.
+
+    Examples
+    --------
+    >>> rows = squish.benchmark("model.safetensors").rows
+    >>> sorted({row.what for row in rows})
+    ['decode', 'linear', 'open']
     """
-    known = registry or installed()
+    registry = registry or installed()
     if target is None:
-        return Bench(limits=_limits(None), rows=tuple(row for file in synthetic(known) for row in _tensors(file)))
-    with opening.open(target, registry=known) as file:
-        limits = _limits(file)
-        return Bench(limits=limits, rows=(_opening(target, file, limits, known), *_tensors(file)))
+        rows = tuple(row for file in synthetic(registry) for row in _tensors(file))
+        return Benchmark(limits=measure_rates(None), rows=rows)
+    with opening.open(target, registry=registry) as file:
+        limits = measure_rates(file.source_for(0) if file.index.files else None)
+        return Benchmark(limits=limits, rows=(_opening(target, file, limits), *_tensors(file)))
 
 
-def synthetic(known: Registry, columns: int = COLUMNS, most: int = LARGEST) -> Iterator[File]:
+def _figures(row: Measurement) -> tuple[str, str, str, str]:
+    ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
+    return ratio, row.of, f"{(row.size or 0) / 1e6:.3g}", f"{1e3 * (row.seconds or 0):.3g}"
+
+
+def synthetic(registry: Registry, columns: int = COLUMNS, most: int = LARGEST) -> Iterator[File]:
     """A file in memory for each short name of each codec that encodes: one matrix past the last-level cache.
 
     It is a seeded panel over and over, until that many bytes are stored or it has `most` elements.
@@ -114,14 +162,14 @@ def synthetic(known: Registry, columns: int = COLUMNS, most: int = LARGEST) -> I
     import numpy as np
 
     panel = np.random.default_rng(0).standard_normal((ROWS, columns), np.float32)
-    for name, spec in _encoders(known):
+    for name, spec in _encoders(registry):
         try:
             with computing(CodecError, f"encoding {name}"):
-                tensor = _repeated(panel, name, spec, known.codec(spec.id), most)
+                tensor = _repeated(panel, name, spec, registry.codec(spec.id), most)
         except SquishError:
             continue  # decoded only, or needs what is not installed
         index = Index(format="synthetic", version="", files=(FileRef("<bytes>", 0),), tensors={name: tensor})
-        yield File(BytesSource(b""), index, known, DEFAULT)
+        yield File(BytesSource(b""), index, registry, DEFAULT)
 
 
 def _repeated(panel: np.ndarray, name: str, spec: CodecSpec, codec: Codec, most: int) -> TensorSpec:
@@ -130,11 +178,11 @@ def _repeated(panel: np.ndarray, name: str, spec: CodecSpec, codec: Codec, most:
 
     def declared(times: int) -> tuple[TensorSpec, Params, dict[str, tuple[str, tuple[int, ...]]]]:
         held = TensorSpec(name=name, shape=(times * len(panel), panel.shape[1]), dtype="f32")
-        params = codec.measure(lambda: repeat(panel, times), held, codec.params_for(held, spec.params))
+        params = codec.fit_params(lambda: repeat(panel, times), held, codec.params_for(held, spec.params))
         return held, params, dict(codec.parts(held, params))
 
     small = {role: nbytes(*part) for role, part in declared(1)[2].items()}
-    times = max(1, min(ceil(PAST * last_level() / sum(small.values())), most // panel.size))
+    times = max(1, min(ceil(PAST * machine_rates.last_level() / sum(small.values())), most // panel.size))
     held, params, parts = declared(times)
     repeats = {role: nbytes(*part) // (small[role] or 1) for role, part in parts.items()}
     if all(nbytes(*parts[role]) in (size, times * size) for role, size in small.items()):
@@ -145,14 +193,8 @@ def _repeated(panel: np.ndarray, name: str, spec: CodecSpec, codec: Codec, most:
     return evolve(held, encodings=(Encoding(codec=CodecSpec(spec.id, params), parts=stored),))
 
 
-def last_level() -> int:
-    """Bytes of the largest cache that the system tells of (Linux), or 32 MiB."""
-    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")  # "32768K"
-    return max((int(size.read_text().strip().rstrip("K")) << 10 for size in sizes), default=32 << 20)
-
-
-def _encoders(known: Registry) -> Iterator[tuple[str, CodecSpec]]:
-    for entry in known.find("codec", kind="tensor"):
+def _encoders(registry: Registry) -> Iterator[tuple[str, CodecSpec]]:
+    for entry in registry.find("codec", kind="tensor"):
         info: Any = entry.info
         if info.id == DENSE.id:
             continue
@@ -160,7 +202,7 @@ def _encoders(known: Registry) -> Iterator[tuple[str, CodecSpec]]:
             yield name, parse_spec(meaning)
 
 
-def _tensors(file: File) -> Iterator[Measured]:
+def _tensors(file: File) -> Iterator[Measurement]:
     """Decoding and multiplying of one tensor of each codec on each backend."""
     for tensor in _chosen(file):
         for backend in sorted(file.registry.backends):
@@ -169,11 +211,13 @@ def _tensors(file: File) -> Iterator[Measured]:
                 common: dict[str, Any] = {"what": what, "backend": backend, "codec": codec, "tensor": tensor.name}
                 try:
                     of, size, limit, call = prepare(tensor, backend)
-                    seconds, least = best([call, limit])
+                    seconds, least = machine_rates.best([call, limit])
                 except SquishError as error:
-                    yield Measured(of="", refused=error.message, **common)
+                    yield Measurement(of="", refused=error.message, **common)
                     continue
-                yield Measured(of=of, size=size, seconds=seconds, rate=size / seconds, ratio=least / seconds, **common)
+                yield Measurement(
+                    of=of, size=size, seconds=seconds, rate=size / seconds, ratio=least / seconds, **common
+                )
 
 
 Prepared = tuple[str, int, Callable[[], object], Callable[[], object]]
@@ -184,8 +228,8 @@ def _decode(tensor: Tensor, backend: str) -> Prepared:
     """All values as float32 into a reused array."""
     weight = tensor.load(backend, op="dense")
     size = 4 * tensor.spec.elements
-    out = _memory(size).reshape(tensor.shape)
-    return "set", size, _setting(size), lambda: weight.dense(dtype="f32", out=out)
+    out = machine_rates.aligned_memory(size).reshape(tensor.shape)
+    return "set", size, machine_rates.filling(size), lambda: weight.dense(dtype="f32", out=out)
 
 
 def _linear(tensor: Tensor, backend: str) -> Prepared:
@@ -195,7 +239,7 @@ def _linear(tensor: Tensor, backend: str) -> Prepared:
     weight = tensor.load(backend)
     x = np.random.default_rng(1).standard_normal((1, tensor.shape[-1]), np.float32)
     size = max(tensor.spec.encodings[0].stored, 4)
-    return "read", size, _reading(size), lambda: weight.linear(x)
+    return "read", size, machine_rates.reading(size), lambda: weight.linear(x)
 
 
 def _chosen(file: File) -> Iterable[Tensor]:
@@ -211,64 +255,10 @@ def _chosen(file: File) -> Iterable[Tensor]:
     return found.values()
 
 
-def _opening(target: Any, file: File, limits: Limits, known: Registry) -> Measured:
+def _opening(target: Any, file: File, limits: MachineRates) -> Measurement:
     """Opening once more, against reading the whole file."""
-    (seconds,) = best([lambda: opening.open(target, registry=known).close()])
+    (seconds,) = machine_rates.best([lambda: opening.open(target, registry=file.registry).close()])
     size = file.size
     rate = size / seconds
     ratio = rate / limits.file if limits.file else None
-    return Measured(what="open", of="file", size=size, seconds=seconds, rate=rate, ratio=ratio)
-
-
-def _limits(file: File | None) -> Limits:
-    cache = last_level()
-    size = 2 * cache
-    calls = [_setting(size), _reading(size)]
-    length = min(file.source_for(0).size, 1 << 28) if file is not None else 0
-    if file is not None and length:
-        calls.append(lambda: file.source_for(0).read(0, length))
-    seconds = best(calls)
-    return Limits(
-        set=size / seconds[0], read=size / seconds[1], file=length / seconds[2] if length else None, cache=cache
-    )
-
-
-def _setting(size: int) -> Callable[[], object]:
-    """Filling so many bytes of memory, shared by all cores: NumPy lets go of the interpreter."""
-    import numpy as np
-
-    cores = os.cpu_count() or 1
-    if size < SHARED or cores == 1:
-        return partial(_memory(size).fill, 0)
-    pool, pieces = ThreadPoolExecutor(cores), np.array_split(_memory(size), cores)
-    return lambda: list(pool.map(lambda piece: piece.fill(0), pieces))
-
-
-def _reading(size: int) -> Callable[[], object]:
-    """Reading so many bytes of memory: BLAS does, on all its cores."""
-    memory = _memory(size)
-    return lambda: memory @ memory
-
-
-def _memory(size: int) -> Any:
-    """Float32 ones of so many bytes, that begin on a cache line."""
-    import numpy as np
-
-    room = np.empty(size + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    made = room[start : start + size // 4 * 4].view(np.float32)
-    made.fill(1)
-    return made
-
-
-def best(calls: list[Callable[[], object]], rounds: int = ROUNDS) -> list[float]:
-    """The least seconds of each call; the calls take turns, so that a disturbance meets all. Slow ones get fewer."""
-    least, begun = [float("inf")] * len(calls), time.perf_counter()
-    for _ in range(rounds):
-        if time.perf_counter() - begun > ENOUGH:
-            break
-        for number, call in enumerate(calls):
-            started = time.perf_counter()
-            call()
-            least[number] = min(least[number], time.perf_counter() - started)
-    return [max(seconds, 1e-9) for seconds in least]
+    return Measurement(what="open", of="file", size=size, seconds=seconds, rate=rate, ratio=ratio)

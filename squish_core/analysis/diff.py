@@ -199,7 +199,7 @@ def equal_codes(one: Tensor, other: Tensor) -> bool:
     if a.codec != b.codec or declared[0] != declared[1] or one.dtype != other.dtype:
         return False
     for role in a.parts:
-        with one._guard("comparing", part=role):
+        with one.guard("comparing", part=role):
             first, second = one.file.array(a.parts[role]), other.file.array(b.parts[role])
             size = first.part.nbytes
             for start in range(0, size, CHUNK):

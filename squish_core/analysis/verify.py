@@ -238,7 +238,7 @@ class Check:
     def _decode(self, tensor: Tensor) -> None:
         import numpy as np
 
-        with tensor._guard("decoding"):
+        with tensor.guard("decoding"):
             bound = tensor.bound
             bound.check_limits()
             for role, part in bound.encoding.parts.items():

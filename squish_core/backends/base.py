@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from squish_core.backends.offers import Availability, Offer, Request
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from squish_core.backends.chain import Chain
+    from squish_core.backends.whole import WholeHandle
     from squish_core.statistics import Statistics
 
 
@@ -45,6 +49,10 @@ class Backend:
         """
         raise self.lacks("load")
 
+    def load_whole(self, chain: Chain, file: Any) -> WholeHandle:
+        """The model of an open file, ready to run: the chain's encoding is one of `file.index.whole`."""
+        raise self.lacks("load_whole")
+
     def dense(
         self, handle: Any, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
@@ -70,3 +78,18 @@ class Backend:
     def lacks(self, op: str) -> SquishError:
         """The error for an operation that this backend does not have."""
         return SquishError(f"backend {self.id!r} has no operation {op!r}", code="operation")
+
+
+def load_weight(backend: Backend, chain: Chain, bound: BoundEncoding, registry: Any) -> Any:
+    """The handle that a backend's `load` gives, also where it has the old signature `load(chain, parts, registry)`."""
+    load: Any = backend.load
+    return load(chain, bound.parts, registry) if _takes_registry(type(backend).load) else load(chain, bound)
+
+
+@lru_cache
+def _takes_registry(load: Callable[..., Any]) -> bool:
+    old = len(inspect.signature(load).parameters) > 3
+    if old:
+        what = f"{load.__qualname__}(chain, parts, registry) is now load(chain, bound)"
+        warnings.warn(what, DeprecationWarning, stacklevel=4)
+    return old

@@ -1,4 +1,4 @@
-"""The way chosen for a tensor, as data that explains itself; and the policies that order such ways."""
+"""The way chosen for a tensor, as data that explains itself; and the orders of offers among which `policy=` chooses."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ class Ranked:
         return (mode, self.cost.moved, -self.preference, self.offer.backend, self.rank)
 
 
-Policy = Callable[[Ranked], Any]
-POLICIES: dict[str, tuple[Policy, str]] = {
+OfferOrder = Callable[[Ranked], Any]
+OFFER_ORDERS: dict[str, tuple[OfferOrder, str]] = {
     "spec": (lambda ranked: (ranked.rank,), "the format ranks this encoding before the others it stores"),
     "smallest": (lambda ranked: (ranked.cost.resident, ranked.rank), "it takes less memory than {other} when loaded"),
     "exact": (lambda ranked: (not ranked.offer.exact, ranked.rank), "its results are exact, those of {other} are not"),
 }
-"""Policy -> sort key, whose last item is the rank, and why one offer goes before another by what precedes the rank."""
+"""Name -> sort key, whose last item is the rank, and why one offer goes before another by what precedes the rank."""
 
 
 @frozen(kw_only=True, repr=False)
@@ -105,7 +105,7 @@ class Chain:
         def offer(item: Offer) -> dict[str, Any]:
             return {
                 "backend": item.backend, "mode": item.mode, "codec": str(item.encoding.codec),
-                "encoding": item.encoding.label, "ops": list(item.ops), "layout": item.layout,
+                "encoding": item.encoding.label, "ops": list(item.ops), "storage": item.storage,
                 "exact": item.exact, "cost": to_json(item.cost),
             }  # fmt: skip
 
@@ -144,8 +144,8 @@ def _ids(codec: CodecSpec) -> str:
 def _terms(offer: Offer) -> str:
     cost = offer.cost
     if cost is None:
-        return f"{offer.mode}: {offer.layout}"
+        return f"{offer.mode}: {offer.storage}"
     return (
-        f"{offer.mode}: {offer.layout}; {format_bytes(cost.stored)} stored, "
+        f"{offer.mode}: {offer.storage}; {format_bytes(cost.stored)} stored, "
         f"{format_bytes(cost.resident)} in memory, {format_bytes(cost.moved)} read and written per use"
     )

@@ -38,7 +38,7 @@ def _array_of(x: Any, code: str, spec: TensorSpec) -> np.ndarray:
 _EXPECTED = {"operand": "real numbers", "ids": "integers"}
 
 
-def matrix_of(spec: TensorSpec, rank: int) -> tuple[int, ...]:
+def require_rank(spec: TensorSpec, rank: int) -> tuple[int, ...]:
     """The shape of a weight, which must have this rank."""
     if len(spec.shape) != rank:
         raise UsageError(
@@ -48,7 +48,7 @@ def matrix_of(spec: TensorSpec, rank: int) -> tuple[int, ...]:
     return spec.shape
 
 
-def operand(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
+def check_input(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
     """`x` as f32 of shape [..., columns]."""
     import numpy as np
 
@@ -71,7 +71,7 @@ def operand(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
     return array
 
 
-def indices(ids: Any, rows: int, spec: TensorSpec) -> np.ndarray:
+def check_ids(ids: Any, rows: int, spec: TensorSpec) -> np.ndarray:
     """`ids` as integers, each a row."""
     import numpy as np
 
@@ -100,7 +100,7 @@ def check_out(out: Any, dtype: str, shape: tuple[int, ...]) -> None:
     raise UsageError("`out` does not fit", expected=expected, found=found, code="out")
 
 
-def delivered(
+def cast_output(
     values: np.ndarray, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
 ) -> np.ndarray:
     """Decoded values as `Backend.dense` was asked for them: a region, as a dtype, into `out`."""
@@ -117,10 +117,10 @@ def delivered(
     return out
 
 
-def routed(x: Any, ids: Any, spec: TensorSpec) -> tuple[np.ndarray, np.ndarray]:
+def check_expert_args(x: Any, ids: Any, spec: TensorSpec) -> tuple[np.ndarray, np.ndarray]:
     """`x` [n, in] and `ids` [n] of a weight [experts, out, in]."""
-    count, _, columns = matrix_of(spec, 3)
-    x, ids = operand(x, columns, spec), indices(ids, count, spec)
+    count, _, columns = require_rank(spec, 3)
+    x, ids = check_input(x, columns, spec), check_ids(ids, count, spec)
     if x.ndim != 2 or ids.shape != x.shape[:1]:
         raise UsageError(
             "experts take one row of x for each id", tensor=spec.name,

@@ -7,7 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from squish_core.backends.base import Backend
-from squish_core.backends.checks import delivered, indices, matrix_of, operand, routed
+from squish_core.backends.checks import cast_output, check_expert_args, check_ids, check_input, require_rank
 from squish_core.backends.offers import OPS, Availability, Cost, Offer, Request
 from squish_core.codecs.base import Region
 from squish_core.codecs.bound import BoundEncoding
@@ -40,7 +40,7 @@ class NumpyBackend(Backend):
             encoding=encoding,
             mode="fold",
             ops=OPS,
-            layout="decoded to f32 in row panels, from the file's own bytes",
+            storage="decoded to f32 in row panels, from the file's own bytes",
             cost=cost,
         )
 
@@ -55,13 +55,13 @@ class NumpyBackend(Backend):
         dtype: str | None = None,
         out: np.ndarray | None = None,
     ) -> np.ndarray:
-        return delivered(handle.read(region), None, dtype, out)
+        return cast_output(handle.read(region), None, dtype, out)
 
     def linear(self, handle: BoundEncoding, x: np.ndarray) -> np.ndarray:
         import numpy as np
 
-        rows, columns = matrix_of(handle.spec, 2)
-        x = operand(x, columns, handle.spec)
+        rows, columns = require_rank(handle.spec, 2)
+        x = check_input(x, columns, handle.spec)
         flat = x.reshape(prod(x.shape[:-1]), columns)
         out = np.empty((len(flat), rows), np.float32)
         for region in _panels(handle):
@@ -71,8 +71,8 @@ class NumpyBackend(Backend):
     def embed(self, handle: BoundEncoding, ids: np.ndarray) -> np.ndarray:
         import numpy as np
 
-        rows, columns = matrix_of(handle.spec, 2)
-        ids = indices(ids, rows, handle.spec)
+        rows, columns = require_rank(handle.spec, 2)
+        ids = check_ids(ids, rows, handle.spec)
         unique, inverse = np.unique(ids, return_inverse=True)
         table = np.empty((len(unique), columns), np.float32)
         for start, stop in _runs(unique):
@@ -82,7 +82,7 @@ class NumpyBackend(Backend):
     def experts(self, handle: BoundEncoding, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
         import numpy as np
 
-        x, ids = routed(x, ids, handle.spec)
+        x, ids = check_expert_args(x, ids, handle.spec)
         out = np.empty((len(ids), handle.spec.shape[1]), np.float32)
         for expert in np.unique(ids):
             chosen = np.flatnonzero(ids == expert)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from attrs import field, frozen
 
 from squish_core.codecs.base import Codec
-from squish_core.model import Encoding, TensorSpec
+from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
 
 OPS = ("linear", "embed", "experts", "dense")
 OPS_OF_RANK = {2: ("linear", "embed", "dense"), 3: ("experts", "dense")}
@@ -47,19 +48,72 @@ class Request:
     codec: Codec | None
     op: str = "linear"
 
+    @property
+    def use(self) -> Use:
+        """Deprecated: `op` holds the operation."""
+        warnings.warn("Request.use.op is now Request.op", DeprecationWarning, stacklevel=2)
+        return Use(op=self.op)
+
+    @property
+    def registry(self) -> RequestRegistry:
+        """Deprecated: `codec` holds the implementation, and the core refuses what is not installed."""
+        warnings.warn("Request.registry.codec(...) is now Request.codec", DeprecationWarning, stacklevel=2)
+        return RequestRegistry(self)
+
 
 @frozen(kw_only=True)
+class Use:
+    """Deprecated: the operation of a `Request`, which is now its `op`."""
+
+    op: str = "linear"
+
+
+@frozen
+class RequestRegistry:
+    """What offers asked of `Request.registry` before requests held the codec."""
+
+    request: Request
+
+    def missing(self, encoding: Encoding) -> Refusal | None:
+        """None: the core asks no backend about an encoding that is not installed."""
+        return None
+
+    def codec(self, wanted: str | CodecSpec) -> Codec | None:
+        """Implementation of the request's codec."""
+        return self.request.codec
+
+
+@frozen(kw_only=True, init=False)
 class Offer:
     """A backend's way to run an encoding.
 
     `mode` is "stream" (fused: the weights stay packed), "fold" (dequantized) or "delegate" (another runtime takes the
-    whole model). `layout` says in words how the weights are held.
+    whole model). `storage` says in words how the weights are kept in memory.
     """
 
     backend: str
     encoding: Encoding
     mode: str
     ops: tuple[str, ...]
-    layout: str
+    storage: str
     cost: Cost | None = None
     exact: bool = True
+
+    def __init__(
+        self, *, backend: str, encoding: Encoding, mode: str, ops: tuple[str, ...], storage: str | None = None,
+        cost: Cost | None = None, exact: bool = True, layout: str | None = None,
+    ) -> None:  # fmt: skip
+        if layout is not None:
+            warnings.warn("Offer(layout=) is now Offer(storage=)", DeprecationWarning, stacklevel=2)
+            storage = layout
+        if storage is None:
+            raise TypeError("Offer() needs storage=, how the weights are kept in memory in words")
+        self.__attrs_init__(
+            backend=backend, encoding=encoding, mode=mode, ops=ops, storage=storage, cost=cost, exact=exact
+        )
+
+    @property
+    def layout(self) -> str:
+        """Deprecated: `storage`."""
+        warnings.warn("Offer.layout is now Offer.storage", DeprecationWarning, stacklevel=2)
+        return self.storage

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from attrs import evolve
 
 from squish_core.backends.base import Backend
-from squish_core.backends.chain import POLICIES, Chain, Policy, Ranked
+from squish_core.backends.chain import OFFER_ORDERS, Chain, OfferOrder, Ranked
 from squish_core.backends.offers import OPS, OPS_OF_RANK, Availability, Offer, Request
 from squish_core.errors import SquishError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
@@ -43,7 +43,7 @@ def resolve(
     *,
     spec: TensorSpec | None = None,
     backend: str | None = None,
-    policy: str | Policy = "spec",
+    policy: str | OfferOrder = "spec",
     op: str | None = None,
 ) -> Chain:
     """Cross encodings with backends and order the offers. SquishError with every refusal when there is none.
@@ -52,7 +52,7 @@ def resolve(
     `policy` is "spec", "smallest", "exact" or a function from `Ranked` to a sort key; `backend` an id, with options
     for some: "ane:device=M1"; `op` what it is for (without one: what weights of this rank are usually for).
     """
-    name, key = _policy(policy)
+    name, key = _offer_order(policy)
     wanted = None if backend is None else parse_spec(backend)
     ops = OPS if spec is None else OPS_OF_RANK.get(len(spec.shape), ("dense",))
     op = op or ops[0]
@@ -88,7 +88,7 @@ def resolve_features(
     container: str,
     features: dict[str, Any],
     *,
-    policy: str | Policy = "spec",
+    policy: str | OfferOrder = "spec",
     op: str | None = None,
     backend: str | None = None,
 ) -> Chain:
@@ -112,7 +112,7 @@ def resolve_features(
     shown = ", ".join(f"{name}={'+'.join(sorted(values))}" for name, values in asked.items())
     target = f"{container} with {shown or 'nothing given'}"
     with guarded(SquishError, f"resolving {target}"):
-        recipes = implementation.recipes(**features)
+        recipes = implementation.encodings_for(**features)
         if not recipes and declared:
             raise UsageError(
                 "names no way to store a tensor", tensor=target, code="feature",
@@ -121,15 +121,15 @@ def resolve_features(
         return resolve(registry, target, container, recipes, policy=policy, op=op, backend=backend)
 
 
-def _policy(policy: str | Policy) -> tuple[str, Policy]:
+def _offer_order(policy: str | OfferOrder) -> tuple[str, OfferOrder]:
     if callable(policy):
         return getattr(policy, "__name__", "custom"), policy
-    if policy not in POLICIES:
-        raise UsageError("no such policy", expected=", ".join(POLICIES), found=repr(policy), code="policy")
-    return policy, POLICIES[policy][0]
+    if policy not in OFFER_ORDERS:
+        raise UsageError("no such policy", expected=", ".join(OFFER_ORDERS), found=repr(policy), code="policy")
+    return policy, OFFER_ORDERS[policy][0]
 
 
-def _because(offers: Sequence[Ranked], policy: str, key: Policy, *, asked: bool) -> str:
+def _because(offers: Sequence[Ranked], policy: str, key: OfferOrder, *, asked: bool) -> str:
     """What put the first offer before those of other encodings, and before the next; `asked`: one backend alone was."""
     if len(offers) == 1:
         return "only this backend was asked" if asked else "nothing else here can run it"
@@ -138,7 +138,7 @@ def _because(offers: Sequence[Ranked], policy: str, key: Policy, *, asked: bool)
     return "; ".join(dict.fromkeys(_decided(first, after, policy, key) for after in (other, second)))
 
 
-def _decided(first: Ranked, second: Ranked, policy: str, key: Policy) -> str:
+def _decided(first: Ranked, second: Ranked, policy: str, key: OfferOrder) -> str:
     """What put an offer before another, as a sentence."""
     mine, other = first.offer.backend, second.offer.backend
     if first.outside != second.outside:
@@ -147,16 +147,16 @@ def _decided(first: Ranked, second: Ranked, policy: str, key: Policy) -> str:
         other = f"{other} with {second.offer.encoding.label}"
     keys = key(first), key(second)
     if keys[0] != keys[1]:
-        if key is not POLICIES.get(policy, (None, ""))[0]:
+        if key is not OFFER_ORDERS.get(policy, (None, ""))[0]:
             return f"the caller's policy ({policy}) puts it before {other}"
-        return POLICIES["spec" if keys[0][:-1] == keys[1][:-1] else policy][1].format(other=other)
+        return OFFER_ORDERS["spec" if keys[0][:-1] == keys[1][:-1] else policy][1].format(other=other)
     moved = format_bytes(first.cost.moved), format_bytes(second.cost.moved)
     reasons = (
         _mode_reason(first.offer, other),
         f"{mine} reads and writes {moved[0]} per use, {other} {moved[1]}",
         f"{mine} declares a higher preference than {other}; all else is equal",
         f"{mine} comes before {other} by name; all else is equal",
-        POLICIES["spec"][1],
+        OFFER_ORDERS["spec"][1],
     )
     return next(reason for reason, a, b in zip(reasons, first.tie, second.tie) if a != b)
 

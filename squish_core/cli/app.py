@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from squish_core.cli import bench, checks, extras, listings, scaffold, views
+from squish_core.cli.cache import cache_group
 from squish_core.cli.output import Answer, show, show_error, show_warning
 from squish_core.errors import SquishError, UsageError
 
@@ -113,7 +114,9 @@ def build(argv: Sequence[str]) -> typer.Typer:
         lines = "\n".join(f"  {example}" for example in examples)
         app.command(name, epilog=f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}")(function)
     if first not in COMMANDS and "--version" not in argv:
-        extras.check_known(app, first, extras.add_commands(app))
+        app.add_typer(cache_group(), name="cache")
+        words = [word for word in argv if not word.startswith("-")]
+        extras.check_known(app, words, extras.add_commands(app))
     return app
 
 

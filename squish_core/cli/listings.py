@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import groupby
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,13 +12,10 @@ from squish_core.cli.output import Answer
 from squish_core.display.tables import table
 from squish_core.errors import SquishError
 from squish_core.plugins import catalog
+from squish_core.plugins.inventory import brought, conflicts, listed, missing_ids
 
 if TYPE_CHECKING:
     from squish_core.plugins.entries import Entry
-    from squish_core.plugins.registry import Registry
-
-FAMILY = 6
-"""Ids of a family that are listed one by one for people."""
 
 FormatId = Annotated[str | None, typer.Argument(metavar="ID", help="Tell all about this one.")]
 
@@ -56,8 +52,13 @@ def codecs(json: Json = False) -> Answer:
         info: Any = entry.info
         other: Any = encoders[info.id].info if info.id in encoders else info
         kind = f"{'lossless' if info.lossless else 'lossy'}{', bytes' if info.kind == 'bytes' else ''}"
+        kind = "whole model" if info.kind == "whole" else kind
         rows.append((info.id, kind, info.title, " ".join(info.aliases | other.aliases)))
-    return listing("codec", ("id", "kind", "title", "short names"), rows)
+    answer = listing("codec", ("id", "kind", "title", "short names"), rows)
+    allocators = registry().find("allocator")
+    lines = [f"{entry.info.id}: {entry.info.title} (chooses a codec for each tensor)" for entry in allocators]
+    data = {**answer.data, "allocators": [entry.to_dict() for entry in allocators]}
+    return Answer(data, [*answer.lines, *([""] if lines else []), *lines])
 
 
 def backends(json: Json = False) -> Answer:
@@ -97,11 +98,6 @@ def plugins(json: Json = False) -> Answer:
     return Answer(data, [*lines, *([""] if messages else []), *messages])
 
 
-def conflicts(registry: Registry, dist: str | None = None) -> list[str]:
-    """What is wrong with each id that several distributions bring; with those of one distribution, if given."""
-    return [str(each.error()) for each in registry.conflicts if dist is None or dist in each.dists]
-
-
 def doctor(
     folder: Annotated[
         str | None, typer.Argument(metavar="FOLDER", help="Look for what interrupted writes left in it and below.")
@@ -123,9 +119,10 @@ def doctor(
         return examine(folder, clean)
     if clean:
         raise SquishError("--clean needs a folder", code="usage", hint="`squish doctor FOLDER --clean`.")
-    from squish_core.cli.diagnosis import diagnose
+    from squish_core.analysis.diagnosis import diagnose
 
-    return diagnose()
+    diagnosis = diagnose()
+    return Answer(diagnosis.to_dict(), list(diagnosis.lines()), 0 if diagnosis.ok else 1)
 
 
 def listing(kind: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...]], align: str = "") -> Answer:
@@ -139,16 +136,6 @@ def listing(kind: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...
     for package, ids in absent.items():
         lines.append(f"not installed: {', '.join(ids)} ({catalog.install_command(package)})")
     return Answer({"installed": entries, "missing": absent}, lines)
-
-
-def missing_ids(kind: str, found: Registry) -> dict[str, list[str]]:
-    """Ids and families of this repository's packages that are not installed, by package."""
-    present = {plugin.dist for plugin in found.plugins} | {plugin.dist for plugin in found.broken}
-    absent: dict[str, list[str]] = {}
-    for wanted, package in catalog.PACKAGES[kind].items():
-        if package not in present:
-            absent.setdefault(package, []).append(wanted)
-    return absent
 
 
 def one_format(data: dict[str, Any]) -> list[str]:
@@ -172,25 +159,3 @@ def one_format(data: dict[str, Any]) -> list[str]:
 def origin(entry: Entry) -> str:
     """The distribution that brings something, with its version."""
     return f"{entry.dist} {entry.version}".strip()
-
-
-def brought(found: Registry, dist: str) -> dict[str, list[str]]:
-    """The ids that a distribution brings, by kind."""
-    ids = {
-        "formats" if kind == "container" else f"{kind}s": [e.info.id for e in found.find(kind) if e.dist == dist]
-        for kind in catalog.PACKAGES
-    }
-    return {kind: names for kind, names in ids.items() if names}
-
-
-def listed(brings: dict[str, list[str]]) -> str:
-    """What a plugin brings in a few words; of a large family only how many."""
-    several = ((kind if len(ids) > 1 else kind[:-1], ids) for kind, ids in brings.items())
-    return "; ".join(f"{kind} {' '.join(by_family(ids))}" for kind, ids in several) or "commands only"
-
-
-def by_family(ids: list[str]) -> Iterator[str]:
-    """Ids, or `family.* (27)` in place of more than `FAMILY` that begin alike."""
-    for family, members in groupby(sorted(ids), lambda each: each.rpartition(".")[0]):
-        names = list(members)
-        yield from [f"{family}.* ({len(names)})"] if family and len(names) > FAMILY else names

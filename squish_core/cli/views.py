@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from squish_core.analysis.summary import link_of, linked, stored_as
+from squish_core.cli.metadata import one_value
 from squish_core.cli.options import Assets, FileName, Format, Json, Patterns
 from squish_core.cli.output import Answer
-from squish_core.cli.summaries import linked, one_value, stored_as, summary, summary_lines
 from squish_core.cli.values import values
 from squish_core.display.tables import counted, table
-from squish_core.errors import SquishError, UsageError
-from squish_core.text import escape
+from squish_core.errors import UsageError
 
 if TYPE_CHECKING:
-    from squish_core.backends.chain import Chain
     from squish_core.file import File
     from squish_core.tensor import Tensor
 
@@ -82,7 +81,7 @@ def listing(tensors: Iterable[Tensor], long: bool) -> list[str]:
     rows: list[tuple[object, ...]] = []
     for tensor in tensors:
         bits, size = f"{tensor.bits_per_weight:.2f}", format_bytes(tensor.nbytes)
-        rows.append((list(tensor.shape), stored_as(tensor, long), bits, size, label(tensor)))
+        rows.append((list(tensor.shape), stored_as(tensor.spec, long), bits, size, label(tensor)))
         for part in parts(tensor) if long else ():
             where = f"{part['file']} at byte {part['offset']:,}" if part["file"] else "not stored in a file"
             rows.append((part["shape"], part["dtype"], "", format_bytes(part["nbytes"]), f"  {part['role']}: {where}"))
@@ -109,10 +108,11 @@ def total(file: File, tensors: Sequence[Tensor]) -> str:
 
     own = [tensor for tensor in tensors if tensor.spec.tied_to is None]
     elements, nbytes = sum(tensor.size for tensor in own), sum(tensor.nbytes for tensor in own)
+    name = linked(file.name, link_of(file.path))
     if not tensors:
-        return f"no tensors in {linked(file)}"
+        return f"no tensors in {name}"
     bits = f"{format_bytes(nbytes)}, {8 * nbytes / elements if elements else 0:.2f} bits each"
-    return f"{counted(len(tensors), 'tensor')} in {linked(file)}: {counted(elements, 'parameter')}, {bits}"
+    return f"{counted(len(tensors), 'tensor')} in {name}: {counted(elements, 'parameter')}, {bits}"
 
 
 def info(
@@ -137,8 +137,8 @@ def info(
             return values(opened.name, chosen(opened, patterns))
         if meta is not None:
             return one_value(opened, meta)
-        data = summary(opened)
-        return Answer(data, list(summary_lines(data, opened)))
+        summary = opened.summary()
+        return Answer(summary.to_dict(), list(summary.lines()))
 
 
 def plan(
@@ -166,18 +166,16 @@ def plan(
         return plan_features(format, feature or [], policy, op, backend)
     if feature:
         raise UsageError("--feature is for asking without a FILE", code="usage", hint="Leave out one of them.")
+    from squish_core.file import plan_tensors
     from squish_core.opening import open as open_file
 
     with open_file(file, format) as opened:
-        found = [planned(tensor, backend, policy, op) for tensor in chosen(opened, patterns)]
-        failed = [item for item in found if isinstance(item, SquishError)]
-        if len(found) == 1 and failed:
-            raise failed[0]
-        data = [
-            {"target": item.tensor, "error": str(item)} if isinstance(item, SquishError) else item.to_dict()
-            for item in found
-        ]
-        return Answer({"file": opened.name, "tensors": data}, grouped(found), 2 if len(failed) == len(found) > 0 else 0)
+        plan = plan_tensors(opened, [tensor.name for tensor in chosen(opened, patterns)], backend, policy, op)
+        errors = plan.errors
+        if len(plan) == 1 and errors:
+            raise next(iter(errors.values()))
+        nothing = plan.mode == "none" and len(plan) > 0
+        return Answer(plan.to_dict(), plan.explain().split("\n"), 2 if nothing else 0)
 
 
 def plan_features(
@@ -216,36 +214,3 @@ def label(tensor: Tensor) -> str:
     notes = [f"same bytes as {tensor.spec.tied_to}"] if tensor.spec.tied_to else []
     notes += [f"unreadable: {tensor.spec.problem}"] if tensor.spec.problem else []
     return f"{tensor.name}  ({'; '.join(notes)})" if notes else tensor.name
-
-
-def planned(tensor: Tensor, backend: str | None, policy: str, op: str | None) -> Chain | SquishError:
-    """The chain of a tensor, or why there is none; a wrong option is raised."""
-    try:
-        return tensor.plan(backend, policy=policy, op=op)
-    except SquishError as error:
-        if error.code in ("policy", "op", "backend", "not-installed"):
-            raise
-        return error.within(tensor=tensor.name)
-
-
-def grouped(found: Iterable[Chain | SquishError]) -> list[str]:
-    """Explanations; tensors that are handled alike share one, and backends that cannot run here are told once."""
-    from attrs import evolve
-
-    groups: dict[str, list[str]] = {}
-    absent: dict[str, str] = {}
-    for item in found:
-        if isinstance(item, SquishError):
-            groups.setdefault(f"  none     {escape(item.message)}", []).append(item.tensor or "")
-            continue
-        lacking = [refused for refused in item.refused if refused.encoding is None and refused.backend]
-        for refused in lacking:
-            why = f"is not installed ({refused.install})" if refused.install else f"cannot run here: {refused.why}"
-            absent[str(refused.backend)] = why
-        rest = tuple(refused for refused in item.refused if refused not in lacking)
-        groups.setdefault(evolve(item, refused=rest).explain().partition("\n")[2], []).append(item.target)
-    lines = []
-    for text, names in groups.items():
-        lines += [names[0] + (f" and {len(names) - 1} more like it" if len(names) > 1 else ""), *text.split("\n"), ""]
-    lines += [f"backend {name} {why}" for name, why in absent.items()]
-    return lines if absent else lines[:-1] or ["no tensors"]

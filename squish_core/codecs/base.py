@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.errors import CodecError
 from squish_core.model import CodecSpec, Exactness, TensorSpec
+from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,16 +38,21 @@ class PartArray(Protocol):
 Parts = Mapping[str, PartArray]
 
 
-class Codec:
+class Codec(Renamed):
     """A tensor codec. Parameters are plain data from the file; `parts` declares shapes so the core can check them.
 
     `id` is the id it was declared under: one class may serve a family.
     """
 
+    renamed: ClassVar[Mapping[str, str]] = {
+        "around": "wrap", "for_encoding": "encoder_only_params", "measure": "fit_params",
+        "panel_params": "params_of_panel", "reorder": "permute_columns", "reordered": "column_permuted",
+        "scanned": "unsliced_parts", "weighs": "needs_activations",
+    }  # fmt: skip
     id: str = ""
-    for_encoding: tuple[str, ...] = ()
+    encoder_only_params: tuple[str, ...] = ()
     """Parameters that say how values are encoded, and that nothing stored shows: no format is asked about them."""
-    scanned: tuple[str, ...] = ()
+    unsliced_parts: tuple[str, ...] = ()
     """Roles that a region may read from their start: their contents say where its other bytes lie."""
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -109,7 +115,7 @@ class Codec:
             raise self._decoded_only()
         return params
 
-    def weighs(self, params: Params) -> bool:
+    def needs_activations(self, params: Params) -> bool:
         """Whether encoding with these parameters needs `stats`: "activations", f32 [columns of the panel], the mean
         magnitude of what each column is multiplied by."""
         return False
@@ -118,28 +124,28 @@ class Codec:
         """The same parameters in one form, so that those of two formats can be compared: without defaults, say."""
         return params
 
-    def measure(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
+    def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
         """Complete the parameters with what only the values show (counts, bases); `panels` gives them in their
         own dtype, in row order, as often as it is called. Done before anything is written."""
         return params
 
-    def around(self, inner: Codec, params: Params) -> Codec:
+    def wrap(self, inner: Codec, params: Params) -> Codec:
         """Wrapping codecs: this codec bound to the one it wraps and its parameters."""
         raise CodecError("this codec wraps no other", code="wrap")
 
-    def panel_params(self, made: Mapping[str, np.ndarray], params: Params) -> Params:
+    def params_of_panel(self, made: Mapping[str, np.ndarray], params: Params) -> Params:
         """The parameters of an encoded panel alone: others where one counts what the whole tensor holds."""
         return params
 
-    def reordered(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
+    def column_permuted(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
         """The codec of the same tensor with its columns in another order, one that compiled loops know; None: no such
         form."""
         return None
 
-    def reorder(
+    def permute_columns(
         self, parts: Parts, spec: TensorSpec, params: Params
     ) -> tuple[Codec, Mapping[str, PartArray], np.ndarray | None]:
-        """The `reordered` codec, its parts, and which column of this tensor each of theirs is (None: the same).
+        """The `column_permuted` codec, its parts, and which column of this tensor each of theirs is (None: the same).
 
         CodecError with code `UNCOVERED` if the data have no such form.
         """
@@ -176,17 +182,17 @@ class Codec:
         return CodecError(f"{self.id} is decoded only", code="encode", hint=hint)
 
 
-Values = Callable[[TensorSpec], Iterator["np.ndarray"]]
-Short = Callable[[str], CodecSpec]
+PanelReader = Callable[[TensorSpec], Iterator["np.ndarray"]]
+AliasResolver = Callable[[str], CodecSpec]
 
 
-class Policy:
-    """What `encode=` asks for when each tensor is to get an encoding of its own (`CodecInfo.kind` "policy")."""
+class Allocator:
+    """Chooses an encoding for each tensor; `encode=` takes its id (`AllocatorInfo`)."""
 
     id: str = ""
 
     def choose(
-        self, specs: Sequence[TensorSpec], params: Params, values: Values, short: Short
+        self, specs: Sequence[TensorSpec], params: Params, values: PanelReader, short: AliasResolver
     ) -> Mapping[str, CodecSpec | str]:
         """Name -> the encoding, or the reason why the tensor is kept as it is.
 
@@ -221,9 +227,10 @@ class Encoder(Protocol):
         ...
 
 
-class ByteCodec:
+class ByteCodec(Renamed):
     """A byte codec (zstd): used in `Part.filters`, and for files that are compressed whole."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"measure": "decoded_size"}
     id: str = ""
 
     def decode(self, data: memoryview, params: Params, *, out: memoryview, ratio: int) -> None:
@@ -238,7 +245,7 @@ class ByteCodec:
         """Fill `out` with the decoded bytes from `start` on, a range that `covering` gave, if that is not all."""
         raise NotImplementedError
 
-    def measure(self, data: memoryview, params: Params, *, most: int) -> int | None:
+    def decoded_size(self, data: memoryview, params: Params, *, most: int) -> int | None:
         """Bytes that `decode` would give, found without keeping them; None when the codec cannot tell."""
         return None
 

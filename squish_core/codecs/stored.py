@@ -174,7 +174,7 @@ class StoredArray:
             return low, memoryview(out).toreadonly()
         if size > max(32 * MIB, 64 * len(stored)):
             # So much from so little is rare: see that it is there before memory for it is taken.
-            found = codec.measure(stored, params, most=size)
+            found = codec.decoded_size(stored, params, most=size)
             if found is not None and found != size:
                 raise CodecError(
                     "decodes to another size", expected=f"{size} bytes", found=f"{found} bytes", code="size"

@@ -12,22 +12,22 @@ from squish_core.model import CodecSpec, Encoding
 from squish_core.plugins.registry import Registry
 
 
-def weighs(codec: CodecSpec, known: Registry) -> bool:
+def needs_activations(codec: CodecSpec, known: Registry) -> bool:
     """Whether encoding with a codec, or with the one it wraps, needs statistics of activations."""
-    own = known.codec(codec).weighs(codec.params)
-    return own or (codec.inner is not None and weighs(codec.inner, known))
+    own = known.codec(codec).needs_activations(codec.params)
+    return own or (codec.inner is not None and needs_activations(codec.inner, known))
 
 
 def without_hints(codec: CodecSpec, known: Registry) -> CodecSpec:
     """A codec without what is for encoding alone."""
-    hidden = known.codec(codec.id).for_encoding
+    hidden = known.codec(codec.id).encoder_only_params
     params = {key: value for key, value in codec.params.items() if key not in hidden}
     return evolve(codec, params=params, inner=codec.inner and without_hints(codec.inner, known))
 
 
 def with_hints(answer: CodecSpec, asked: CodecSpec, known: Registry) -> CodecSpec:
     """The target's codec with what the asked one says for encoding alone; TensorError where it is another codec."""
-    hidden = {key: asked.params[key] for key in known.codec(asked.id).for_encoding if key in asked.params}
+    hidden = {key: asked.params[key] for key in known.codec(asked.id).encoder_only_params if key in asked.params}
     if hidden and answer.id != asked.id:
         raise TensorError(
             f"it becomes {answer.id}, which takes no {', '.join(hidden)}", found=str(asked), code="params"
@@ -62,6 +62,8 @@ def wider(answer: Encoding, encoding: Encoding) -> bool:
 
 def _widths(source: Any, target: Any) -> bool:
     """Integers to wider unsigned ones; a negative one is refused when it is met."""
-    if not (isinstance(source, str) and isinstance(target, str) and dtypes.known(source) and dtypes.known(target)):
+    if not (
+        isinstance(source, str) and isinstance(target, str) and dtypes.is_dtype(source) and dtypes.is_dtype(target)
+    ):
         return False
     return source[0] in "iu" and target[0] == "u" and 8 <= dtypes.bits(source) <= dtypes.bits(target)

@@ -18,7 +18,8 @@ from squish_core.analysis.metrics import Distance
 from squish_core.analysis.verify import check_empty, check_part
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.arrays import in_memory
-from squish_core.conversion.compatible import weighs
+from squish_core.conversion.assets import asset_bytes, carried_assets
+from squish_core.conversion.compatible import needs_activations
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.notes import source_notes
 from squish_core.conversion.plan import Decision, Step, ineffective_rules, note_origin
@@ -31,7 +32,7 @@ from squish_core.conversion.targets import format_for, packed_by
 from squish_core.errors import FormatError, SquishError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Container, Dropped
-from squish_core.formats.outgoing import Outgoing
+from squish_core.formats.outgoing import OutgoingTensor
 from squish_core.guard import computing, uncollected
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.digest import is_known
@@ -70,7 +71,7 @@ def convert(
 
     `to` is `ID[:key=value,...]` (default: from dst's suffix). `encode` holds `SPEC` or `PATTERN=SPEC` rules, the
     last match wins, `keep` leaves a tensor; without a rule codes are kept and what the target cannot hold is an
-    error. Caches are not read (`File.originals`): they are less exact than what they were made from. `only`: name
+    error. Caches are not read (`File.without_caches`): they are less exact than what they were made from. `only`: name
     patterns of the tensors to write. `assets`: as in `open`, for a `src` that is not open yet.
     `rename`: "hf:ARCH" or "gguf:ARCH" gives tensors the names of Hugging Face or GGUF, where the file states no other
     architecture; all patterns are about the source's. `activations`: a file of activation statistics, for encodings
@@ -104,7 +105,7 @@ def convert(
         return evolve(done, seconds=time.perf_counter() - started)
 
 
-def outgoing(file: File, to: str) -> list[Outgoing]:
+def outgoing(file: File, to: str) -> list[OutgoingTensor]:
     """Tensors of a file as the format `to` holds them, codes kept; SquishError where it cannot hold one."""
     return ConversionPlan(file, Path(), to, (), ()).outgoing()
 
@@ -123,7 +124,7 @@ class ConversionPlan:
         stats: File | None = None,
         requantize: bool = False,
     ) -> None:
-        self.file, self.target, self.known = file.originals(), target, file.registry
+        self.file, self.target, self.known = file.without_caches(), target, file.registry
         content, self.packing = packed_by(target, self.known)
         self.format, self.options = parse_format(to or format_for(content, self.known), self.known.writing_options)
         self.container = self._writable()
@@ -144,6 +145,7 @@ class ConversionPlan:
         self.specs = [step.spec for step in self.steps]
         if len({spec.name for spec in self.specs}) != len(self.specs):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
+        self.assets, self.undeclared = carried_assets(self.file, self.format)
         self.quality: dict[str, Distance] = {}
         self.clipped: dict[str, int] = {}
         self._checked: set[str] = set()
@@ -152,8 +154,10 @@ class ConversionPlan:
         """Sizes and losses as the target format predicts them."""
         index = self.file.index
         with computing(FormatError, f"planning the {self.format} file", file=str(self.target)):
-            layout = self.container.layout(self.specs, index.meta, index.assets, self.options)
-        dropped = [*layout.dropped, *(Dropped("child", name) for name in index.children)]
+            layout = self.container.plan_file(self.specs, index.meta, self.assets, self.options)
+        absent = {item.name for item in layout.dropped if item.kind == "asset"}
+        dropped = [*layout.dropped, *(item for item in self.undeclared if item.where not in absent)]
+        dropped += [Dropped("child", name) for name in index.children]
         dropped += [Dropped("encoding", str(encoding.codec), "of the whole model") for encoding in index.whole]
         names = [step.name for step in self.steps]
         dropped += [
@@ -210,7 +214,7 @@ class ConversionPlan:
             nonlocal current
             current = name
 
-        assets = {name: bytes(buffer.raw) for name, buffer in self.file.assets.items()}
+        assets = asset_bytes(self.file, self.assets)
         tensors = self.outgoing(start)
         # A full disk may show only when the file is closed, so that the guard is around that, too.
         with computing(FormatError, "writing", file=str(self.target)), self._atomic(advance) as sink:
@@ -223,7 +227,7 @@ class ConversionPlan:
             return atomic_folder(self.target, advance, mode)
         return atomic_file(self.target, advance, self.known.byte_codec(self.packing) if self.packing else None, mode)
 
-    def outgoing(self, start: Callable[[str], None] | None = None) -> list[Outgoing]:
+    def outgoing(self, start: Callable[[str], None] | None = None) -> list[OutgoingTensor]:
         """The tensors as the target holds them, their parts as streams; `start` is told each one's name in its turn.
 
         Their digests are checked on the way: what is written would vouch for wrong bytes.
@@ -235,7 +239,7 @@ class ConversionPlan:
                 streams = self._streams(step)
                 for stream in streams.values():
                     stream.before = partial(self._begin, step, start)
-                tensors.append(Outgoing(step.spec, streams))
+                tensors.append(OutgoingTensor(step.spec, streams))
         return tensors
 
     def _digests(self) -> Iterator[tuple[str, str]]:
@@ -292,7 +296,7 @@ class ConversionPlan:
         self.quality[name], self.clipped[name] = quality, clipped
 
     def _weighed(self, step: Step) -> bool:
-        return step.action == "encode" and weighs(step.codec, self.known)
+        return step.action == "encode" and needs_activations(step.codec, self.known)
 
 
 def renamed(old: str, old_value: Any, new: str, value: Any) -> Any:

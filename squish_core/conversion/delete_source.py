@@ -23,6 +23,8 @@ _SAME = 1e-6
 """Relative difference of two error measures that were summed in another order."""
 _DISPENSABLE = (("metadata", "format"),)
 """What may be lost: the framework that saved a safetensors file."""
+_REPLACED = "declaration"
+"""Kind of what the written file states in its own way: how tensors are stored."""
 _DOUBTS = ("shard", "edit-running")
 """Codes of notes about a source that may hold more than was read."""
 
@@ -35,7 +37,7 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
     numbers = {extent[0] for spec in file.index.tensors.values() for extent in spec_extents(spec)}
     paths = tuple(_paths(file, numbers))
     whole = target.resolve()
-    required = [item for item in dropped if (item.kind, item.name) not in _DISPENSABLE]
+    required = [item for item in dropped if item.kind != _REPLACED and (item.kind, item.name) not in _DISPENSABLE]
     lost = [str(item) for item in required if not _stays(file, item, numbers)]
     doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code in _DOUBTS]
     links = [path for path in paths if any(place.is_symlink() for place in (path, *_folders_in(file, path)))]

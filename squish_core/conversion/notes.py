@@ -6,13 +6,13 @@ from pathlib import Path
 
 from squish_core.errors import MAX_MESSAGE, shorten
 from squish_core.file import File
-from squish_core.formats.base import Layout
+from squish_core.formats.base import WritePlan
 
 MOST = 4
 """Errors that are noted, and links that a note names."""
 
 
-def source_notes(file: File, layout: Layout) -> tuple[str, ...]:
+def source_notes(file: File, layout: WritePlan) -> tuple[str, ...]:
     """What a user of the target should know of the source."""
     interrupted = (f"{problem.where}: {problem.message}" for problem in file.source.problems())
     return (*interrupted, *error_notes(file), *link_notes(file, layout))
@@ -27,7 +27,7 @@ def error_notes(file: File) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def link_notes(file: File, layout: Layout) -> tuple[str, ...]:
+def link_notes(file: File, layout: WritePlan) -> tuple[str, ...]:
     """A note of the assets that are carried and are links to files outside their folder."""
     dropped = {item.name for item in layout.dropped if item.kind == "asset"}
     targets = {}

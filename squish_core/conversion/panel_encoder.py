@@ -60,7 +60,7 @@ def reader_of(file: File, name: str, origin: Encoding, dtype: str) -> Callable[[
 def complete_params(
     codec: Codec, file: File, spec: TensorSpec, origin: Encoding, params: Params, overflow: str
 ) -> Params:
-    """The parameters with what only the values show (`Codec.measure`); where it refuses the values, an error that says
+    """The parameters, completed from the values (`Codec.fit_params`); where it refuses the values, an error that says
     which one."""
     import numpy as np
 
@@ -69,7 +69,7 @@ def complete_params(
     clipped = lambda: (np.clip(values, -limit, limit) for values in read())  # noqa: E731
     for panels_of in (read, clipped) if overflow == SATURATE else (read,):
         try:
-            return codec.measure(panels_of, spec, params)
+            return codec.fit_params(panels_of, spec, params)
         except CodecError as error:
             if error.code != CODE:
                 raise
@@ -130,7 +130,7 @@ class PanelEncoder:
         mask = changed(values, bound.read())
         return mask if mask.any() else None
 
-    def measure(
+    def add_distance(
         self, distance: Distance, values: np.ndarray, encoded: dict[str, np.ndarray], start: tuple[int, ...] | None
     ) -> None:
         """Add the distance of a panel from its values. `start`: where it begins, to check that what is finite stayed
@@ -153,7 +153,7 @@ class PanelEncoder:
     def _bound(self, values: np.ndarray, encoded: dict[str, np.ndarray]) -> BoundEncoding:
         """An encoded panel as an encoding, its parts in their declared shapes."""
         spec = evolve(self._target, shape=values.shape)
-        params = self._codec.panel_params(encoded, self._params)
+        params = self._codec.params_of_panel(encoded, self._params)
         declared = self._codec.parts(spec, params)
         parts: Any = {role: encoded[role].reshape(shape) for role, (_, shape) in declared.items()}
         encoding = Encoding(codec=evolve(self._spec, params=params))

@@ -11,7 +11,7 @@ from attrs import evolve, field, frozen
 from squish_core import dtypes
 from squish_core.analysis.metrics import Distance
 from squish_core.conversion.activations import Activations
-from squish_core.conversion.compatible import same, weighs, wider, with_hints, without_hints
+from squish_core.conversion.compatible import needs_activations, same, wider, with_hints, without_hints
 from squish_core.conversion.overflow import REFUSE
 from squish_core.conversion.panel_encoder import complete_params, values_of
 from squish_core.conversion.rules import KEEP, Rule, expand, kind_of, rule_for
@@ -132,17 +132,17 @@ class Decision:
         chosen: dict[str, CodecSpec | str] = {}
         for rule in self.rules:
             ours = [spec for spec in specs if ruled[spec.name] is rule]
-            if ours and self._is_policy(rule):
-                chosen |= self._chosen_by_policy(rule, ours)
+            if ours and self._is_allocator(rule):
+                chosen |= self._allocated(rule, ours)
             elif ours and rule.pattern is None and rule.spec != KEEP:
                 targets = [evolve(spec, name=self.rename(spec.name)) for spec in specs]
                 found = self.container.choose(targets, rule.spec, self.options)  # habits look at the whole model
                 chosen |= {spec.name: found[name] for spec in ours if (name := self.rename(spec.name)) in found}
         return chosen
 
-    def _chosen_by_policy(self, rule: Rule, specs: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
+    def _allocated(self, rule: Rule, specs: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
         try:
-            return self.known.policy(rule.spec.id).choose(
+            return self.known.allocator(rule.spec.id).choose(
                 specs, rule.spec.params,
                 lambda spec: values_of(self.file, spec, self.file[spec.name].bound.encoding, "f32"),
                 lambda name: expand(CodecSpec(name), self.format, self.known),
@@ -152,8 +152,8 @@ class Decision:
                 error.about_argument()
             raise
 
-    def _is_policy(self, rule: Rule) -> bool:
-        return kind_of(rule.spec, self.known) == "policy"
+    def _is_allocator(self, rule: Rule) -> bool:
+        return kind_of(rule.spec, self.known) == "allocator"
 
     def _check_taken(self, steps: list[Step]) -> None:
         """A rule for everything that not one tensor can take is a mistake, not a copy."""
@@ -173,12 +173,12 @@ class Decision:
         rule = rule_for(self.rules, spec.name)
         if rule is None or rule.spec == KEEP:
             return self._keep(spec)
-        wanted = self.chosen.get(spec.name) if rule.pattern is None or self._is_policy(rule) else rule.spec
+        wanted = self.chosen.get(spec.name) if rule.pattern is None or self._is_allocator(rule) else rule.spec
         if wanted is None or isinstance(wanted, str):
             return evolve(self._keep(spec), note=_KEPT + (wanted or f"{self.format} does not quantise it"))
         try:
             step = self._encode(spec, wanted, rule.overflow)
-            who = rule.spec.id if self._is_policy(rule) else f"the habits of {self.format}"
+            who = rule.spec.id if self._is_allocator(rule) else f"the habits of {self.format}"
             note = "" if wanted == rule.spec else f"encoded as {wanted} by {who}"
             return evolve(step, note=note, overflow=rule.overflow)
         except SquishError as error:
@@ -274,7 +274,7 @@ class Decision:
         return self._made(made, "encode", origin, answer, exactness, with_hints(answer.codec, told, self.known))
 
     def _check_stats(self, spec: TensorSpec, wanted: CodecSpec) -> None:
-        if not weighs(wanted, self.known):
+        if not needs_activations(wanted, self.known):
             return
         if self.stats is None:
             raise TensorError(

@@ -107,10 +107,11 @@ def nearest(pattern: str, names: Iterable[str]) -> list[str]:
 def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     """Resolve short names, in letters of any size: the target container's aliases first, then the codecs'."""
     inner = None if spec.inner is None else expand(spec.inner, container, registry)
-    name = spec.id if spec.id in registry.codecs else spec.id.lower()  # Q4_K, as GGUF has it
+    names = {"keep", *registry.codecs, *registry.allocators}
+    name = spec.id if spec.id in names else spec.id.lower()  # Q4_K, as GGUF has it
     spec = evolve(spec, id=name, inner=inner)
-    if spec.id in ("keep", *registry.codecs):
-        if spec.id != "keep" and kind_of(spec, registry) not in ("tensor", "policy"):
+    if spec.id in names:
+        if spec.id != "keep" and kind_of(spec, registry) not in ("tensor", "allocator"):
             raise UsageError(
                 "is no codec of tensors and encodes no values", found=repr(spec.id), code="encode",
                 hint="Formats that compress their parts have an option for it (--to FORMAT:OPTION=VALUE).",
@@ -123,10 +124,11 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
                 raise UsageError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code="params")
             return _nested(evolve(spec, id=full.id, params={**full.params, **spec.params}), registry)
     encoders = (entry.info.id for entry in registry.find("codec", kind="tensor"))
-    names = sorted({"keep", *encoders, *(name for table in _alias_tables(container, registry) for name in table)})
-    package = catalog.package_for("codec", spec.id)
-    near = close_matches(spec.id, names)
-    here = f"Near it: {', '.join(near)}; `squish codecs` lists all." if near else f"Known here: {', '.join(names)}."
+    aliases = (name for table in _alias_tables(container, registry) for name in table)
+    legal = sorted({"keep", *registry.allocators, *encoders, *aliases})
+    package = catalog.package_for("codec", spec.id) or catalog.package_for("allocator", spec.id)
+    near = close_matches(spec.id, legal)
+    here = f"Near it: {', '.join(near)}; `squish codecs` lists all." if near else f"Known here: {', '.join(legal)}."
     kind = MissingPluginError if package else UsageError
     raise kind(
         "no such encoding", found=repr(spec.id), code="encode",
@@ -141,9 +143,9 @@ def _nested(spec: CodecSpec, registry: Registry) -> CodecSpec:
     if spec.inner is None:
         return spec
     for one in (spec, spec.inner):
-        if kind_of(one, registry) != "tensor":  # a policy, or keep
+        if kind_of(one, registry) != "tensor":  # an allocator, or keep
             raise UsageError(f"{one.id} goes with no other encoding", found=str(spec), code="params")
-    if type(registry.codec(spec.id)).around is Codec.around:
+    if type(registry.codec(spec.id)).wrap is Codec.wrap:
         raise UsageError(
             f"{spec.id} wraps no other encoding", found=str(spec), code="params", hint="Leave out the brackets."
         )
@@ -151,7 +153,9 @@ def _nested(spec: CodecSpec, registry: Registry) -> CodecSpec:
 
 
 def kind_of(spec: CodecSpec, registry: Registry) -> str:
-    """The kind of a codec."""
+    """The kind of a codec: "tensor", "bytes" or "whole"; or "allocator"."""
+    if spec.id in registry.allocators:
+        return "allocator"
     return str(getattr(registry.codecs[spec.id].info, "kind", "")) if spec.id in registry.codecs else ""
 
 

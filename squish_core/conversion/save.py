@@ -54,9 +54,8 @@ def save(
 
     Examples
     --------
-    >>> import numpy, squish_core as squish
-    >>> path = getfixture("tmp_path") / "model.gguf"
-    >>> squish.save(path, {"w": numpy.ones((2, 64), "float32")}, encode="q8_0").steps[0].target
+    >>> report = squish.save("ones.gguf", {"w": np.ones((2, 64), "f4")}, encode="q8_0")
+    >>> report.steps[0].target
     'ggml.q8_0'
     """
     with in_memory(tensors, metadata, assets, registry) as file:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from attrs import evolve
 
@@ -16,19 +15,22 @@ from squish_core.analysis.metrics import Distance
 from squish_core.codecs.code_layout import Codes
 from squish_core.codecs.regions import PANEL_BYTES, sizes, stored_panels
 from squish_core.codecs.stored import StoredArray
+from squish_core.concurrency import prefetch
 from squish_core.conversion.overflow import REFUSE, SATURATE, Saturation, refusing
 from squish_core.conversion.panel_encoder import PanelEncoder
 from squish_core.errors import CodecError
 from squish_core.file import File
 from squish_core.formats.outgoing import Stream
-from squish_core.guard import computing, quietly
+from squish_core.guard import computing
 from squish_core.io.buffer import as_array
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
 
-Pieces = Callable[[], Iterator[dict[str, "np.ndarray"]]]
+Parts = dict[str, "np.ndarray"]
+Pieces = Callable[[], Iterator[Parts]]
+Item = TypeVar("Item")
 
 
 def copied(file: File, origin: Encoding, target: Encoding) -> dict[str, Stream]:
@@ -75,62 +77,32 @@ def encoded(
     encoding = PanelEncoder(file, name, target, origin, activations)
     guard = partial(computing, CodecError, "encoding", file=file.name, tensor=name)
 
-    def pieces() -> Iterator[dict[str, np.ndarray]]:
-        distance, read = Distance(), encoding.reader()
-        saturation = Saturation(encoding.blocks) if overflow == SATURATE and report else None
-
-        def measure(values: np.ndarray, parts: dict[str, np.ndarray], start: tuple[int, ...]) -> None:
+    def panels(saturation: Saturation | None) -> Iterator[tuple[Parts, np.ndarray, tuple[int, ...]]]:
+        read = encoding.reader()
+        for region in stored_panels(target.shape, encoding.grain, 4):
+            start, encode = tuple(part.start for part in region), partial(encoding.encode, region)
             with guard():
-                encoding.measure(distance, values, parts, None if saturation else start)
+                values = read(region)
+                panel = encoding.panel(values)
+                if saturation:
+                    parts, panel = saturation.encode(values, start, encode, encoding.changed)
+                else:
+                    parts = refusing(encode, panel, values, start)
+            # what was widened is as exact, and read faster
+            yield parts, panel if values.itemsize <= panel.itemsize else values, start
 
-        with _Behind(measure) as measured:
-            for region in stored_panels(target.shape, encoding.grain, 4):
-                start, encode = tuple(part.start for part in region), partial(encoding.encode, region)
+    def pieces() -> Iterator[Parts]:
+        distance = Distance()
+        saturation = Saturation(encoding.blocks) if overflow == SATURATE and report else None
+        for parts, values, start in _ahead(target, panels(saturation)):
+            if report:
                 with guard():
-                    values = read(region)
-                    panel = encoding.panel(values)
-                    if saturation:
-                        parts, panel = saturation.encode(values, start, encode, encoding.changed)
-                    else:
-                        parts = refusing(encode, panel, values, start)
-                if report:
-                    # what was widened is as exact, and read faster
-                    measured(panel if values.itemsize <= panel.itemsize else values, parts, start)
-                yield parts
+                    encoding.add_distance(distance, values, parts, None if saturation else start)
+            yield parts
         if report:
             report(distance, saturation.clipped if saturation else 0)
 
     return _split(target, pieces)
-
-
-class _Behind:
-    """A function run in a thread of its own, one call at a time, while its caller goes on to the next."""
-
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._function, self._pool = function, ThreadPoolExecutor(1)
-        self._last: Future[None] | None = None
-
-    def __call__(self, *told: Any) -> None:
-        if self._last is not None:
-            self._last.result()
-        self._last = self._pool.submit(self._function, *told)
-
-    def __enter__(self) -> _Behind:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._pool.shutdown()
-        if self._last is not None and exception[0] is None:
-            self._last.result()
-
-
-def _ahead(panels: Iterator[dict[str, np.ndarray]]) -> Iterator[dict[str, np.ndarray]]:
-    """The same, the next one made in a thread while one is written."""
-    with ThreadPoolExecutor(1) as pool:
-        following = pool.submit(quietly, next, panels, None)
-        while (made := following.result()) is not None:
-            following = pool.submit(quietly, next, panels, None)
-            yield made
 
 
 def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict[str, Stream]:
@@ -138,7 +110,7 @@ def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dic
     encoding = target.encodings[0]
     sink = file.registry.codec(encoding.codec)
 
-    def pieces() -> Iterator[dict[str, np.ndarray]]:
+    def pieces() -> Iterator[Parts]:
         for codes, panel in _code_panels(file, file.index.tensors[name], origin, encoding):
             made = None if codes is None else sink.from_codes(codes, panel, encoding.codec.params)
             if made is None:
@@ -172,7 +144,7 @@ def _code_panels(
 
 def _split(target: TensorSpec, pieces: Pieces) -> dict[str, Stream]:
     """One stream per part from panels that give all parts at once: the one asked for first drives, the others spool."""
-    encoding, ahead = target.encodings[0], _ahead if target.elements * 4 > PANEL_BYTES else iter
+    encoding = target.encodings[0]
     roles = list(encoding.parts)
     spools: dict[str, Any] = {}
 
@@ -186,14 +158,19 @@ def _split(target: TensorSpec, pieces: Pieces) -> dict[str, Stream]:
         others = [other for other in roles if other != role]
         _close(spools)  # of an earlier pass: a writer may ask for a part twice
         spools.update({other: tempfile.TemporaryFile() for other in others})  # noqa: SIM115 - closed when it is read
-        for made in ahead(pieces()):
+        for parts in _ahead(target, pieces()):
             for other in others:
-                spools[other].write(_bytes(made[other]))
-            yield _bytes(made[role])
+                spools[other].write(_bytes(parts[other]))
+            yield _bytes(parts[role])
 
     # A writer may fail, or leave a part unread: spools are closed with the streams at the latest.
     weakref.finalize(part, _close, spools)
     return {role: Stream(encoding.parts[role], lambda role=role: part(role)) for role in roles}  # type: ignore[misc]
+
+
+def _ahead(target: TensorSpec, panels: Iterator[Item]) -> Iterator[Item]:
+    """The same panels; of several, the next one is made while one is in use."""
+    return prefetch(panels) if target.elements * 4 > PANEL_BYTES else panels
 
 
 def _close(spools: dict[str, Any]) -> None:

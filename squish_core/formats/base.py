@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from attrs import field, frozen
 from attrs.validators import deep_iterable, instance_of
@@ -12,10 +12,11 @@ from squish_core.errors import FormatError
 from squish_core.io.source import Source
 from squish_core.limits import Limits
 from squish_core.model import CodecSpec, Encoding, Index, Part, Refusal, TensorSpec
+from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
     from squish_core.codecs.code_layout import CodeLayout
-    from squish_core.formats.outgoing import Outgoing
+    from squish_core.formats.outgoing import OutgoingTensor
     from squish_core.io.sink import Sink
 
 Options = Mapping[str, str]
@@ -28,7 +29,7 @@ class Dropped:
     `name` is its key, role or file name; `where` is the tensor, part or file that it belongs to, if it belongs to one.
     """
 
-    kind: Literal["metadata", "asset", "attribute", "part", "digest", "child", "encoding"]
+    kind: Literal["metadata", "asset", "attribute", "part", "digest", "child", "encoding", "declaration"]
     name: str
     reason: str = ""
     where: str = ""
@@ -49,7 +50,7 @@ def dropped_metadata(keys: Iterable[str], reason: str = "") -> tuple[Dropped, ..
 
 
 @frozen(kw_only=True)
-class Layout:
+class WritePlan:
     """What writing would give: total bytes (None: not known before compression), what has no place, sentences about
     the file that its user should read, and tensors that are written as one: its name, and theirs in the order of its
     rows."""
@@ -60,9 +61,10 @@ class Layout:
     stacks: Mapping[str, Sequence[str]] = field(factory=dict)
 
 
-class Container:
+class Container(Renamed):
     """A file format: a function from bytes to an Index, and back."""
 
+    renamed: ClassVar[Mapping[str, str]] = {"layout": "plan_file", "recipes": "encodings_for"}
     id: str = ""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
@@ -75,12 +77,12 @@ class Container:
         Asked only where the declaration has `sniffs`."""
         return True
 
-    def recipes(self, **features: Any) -> tuple[Encoding | Refusal, ...]:
+    def encodings_for(self, **features: Any) -> tuple[Encoding | Refusal, ...]:
         """What a combination of the declared `features` means, ranked; no file needed.
 
         A way that one feature names and another rules out is a `Refusal`, so that the chain can say why.
         """
-        raise FormatError("this format declares no recipes; ask with a file", code="recipes")
+        raise FormatError("this format names no encodings by features; ask with a file", code="features")
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         """How this format would hold a tensor that is encoded so: parts with dtype and shape but no segments."""
@@ -100,20 +102,20 @@ class Container:
         """
         return {spec.name: wanted for spec in specs}
 
-    def layout(
+    def plan_file(
         self,
         specs: Sequence[TensorSpec],
         meta: Mapping[str, Any],
         assets: Mapping[str, Part],
         options: Options,
-    ) -> Layout:
+    ) -> WritePlan:
         """Predict the size of the file and what cannot be carried. Each spec has exactly one encoding."""
         raise FormatError("this format is read-only here", code="read-only")
 
     def write(
         self,
         sink: Sink,
-        tensors: Sequence[Outgoing],
+        tensors: Sequence[OutgoingTensor],
         meta: Mapping[str, Any],
         assets: Mapping[str, bytes],
         options: Options,
@@ -130,7 +132,7 @@ class Container:
         return ()
 
 
-def only(feature: str, value: Any) -> Any:
+def single_value(feature: str, value: Any) -> Any:
     """The one value of a feature of which a tensor has one; FormatError when several are given."""
     if isinstance(value, (set, frozenset, list, tuple)):
         if len(value) != 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NoReturn
 
@@ -156,6 +156,26 @@ def merge_members(known: dict[str, Any], members: Mapping[str, Any], at: int, li
         raise LimitError(
             "too many entries", offset=at, expected=f"at most {limits.tensors}", code="count", limit="tensors"
         )
+
+
+def has_keys(value: Any, keys: Sequence[str]) -> bool:
+    """Whether mappings within mappings have these keys."""
+    for key in keys:
+        if not isinstance(value, Mapping) or key not in value:
+            return False
+        value = value[key]
+    return True
+
+
+def without_keys(document: Mapping[str, Any], paths: Iterable[Sequence[str]]) -> dict[str, Any]:
+    """A copy of an object without the members at these paths; a path that leads nowhere is ignored."""
+    kept = dict(document)
+    for key, *rest in paths:
+        if not rest:
+            kept.pop(key, None)
+        elif isinstance(kept.get(key), dict):
+            kept[key] = without_keys(kept[key], [rest])
+    return kept
 
 
 def duplicate_key_error(key: str, at: int | None = None) -> FormatError:

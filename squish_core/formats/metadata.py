@@ -61,7 +61,7 @@ def _stored(kind: str, values: Any) -> Any:
 
     from squish_core import dtypes
 
-    if dtypes.known(kind) and kind != "bool":
+    if dtypes.is_dtype(kind) and kind != "bool":
         return np.asarray(values, dtypes.to_numpy(kind)).tobytes()
     if kind.startswith("array:"):
         return [_stored(kind[6:], inner) for inner in values]
@@ -77,7 +77,7 @@ def _array(kind: str, value: Any) -> Any:
         nan = kind in dtypes.FLOATS and isinstance(value, bytes) and len(value) == 8
         return struct.unpack("<d", value)[0] if nan else value
     kind = kind[6:]
-    if dtypes.known(kind) and kind != "bool":
+    if dtypes.is_dtype(kind) and kind != "bool":
         return np.frombuffer(value, dtypes.to_numpy(kind))
     if kind.startswith("array:"):
         return [_array(kind, inner) for inner in value]

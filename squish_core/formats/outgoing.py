@@ -11,7 +11,7 @@ from squish_core.io.sink import Sink
 from squish_core.model import Part, TensorSpec
 
 
-class Outgoing:
+class OutgoingTensor:
     """A tensor on its way into a file: its spec as the target will hold it, and streams of its parts."""
 
     def __init__(self, spec: TensorSpec, parts: Mapping[str, Stream]) -> None:

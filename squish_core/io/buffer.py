@@ -23,6 +23,7 @@ _CODES = {
     "f8_e8m0": (14, 8),
 }  # fmt: skip
 _IS_COPIED, _CPU = 2, 1
+CPU_DEVICE = (_CPU, 0)
 _FEW_BYTES = 1 << 16
 """Up to this many a copy costs less than a mapping, of which a process may have some 65 000."""
 _NAMES = (b"dltensor", b"dltensor_versioned")  # a consumer renames the capsule that it takes
@@ -65,7 +66,7 @@ class Buffer:
         return f"Buffer(dtype={self.dtype!r}, shape={self.shape}, nbytes={self.nbytes})"
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return _CPU, 0
+        return CPU_DEVICE
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
@@ -75,17 +76,26 @@ class Buffer:
         Each capsule has memory of its own: pages of the file that are copied when they are written, or a copy of
         bytes that are few or do not lie in a file as they are. `copy=False` raises BufferError for such bytes.
         """
-        if dl_device not in (None, (_CPU, 0)):
-            raise BufferError("the bytes of a file are on the CPU")
-        if self.dtype not in _CODES:
-            raise BufferError(f"DLPack has no type for {self.dtype}")
+        _check_exportable(self.dtype, dl_device)
         few = copy is None and self.nbytes <= _FEW_BYTES
         view = None if copy or few else self._writable_view()
         if view is None and copy is False and self.nbytes:
             raise BufferError("these bytes are read-only and not mapped from a file, so copy=False is not possible")
         data = self.numpy().copy() if view is None else as_array(view, self.dtype, self.shape)
-        versioned = max_version is not None and tuple(max_version) >= (1, 0)
-        return _capsule(data, _CODES[self.dtype], versioned, _IS_COPIED if view is None else 0)
+        return _capsule(data, _CODES[self.dtype], max_version, _IS_COPIED if view is None else 0)
+
+
+def copied_dlpack(array: np.ndarray, dtype: str, max_version: Any, dl_device: Any) -> Any:
+    """DLPack capsule of an array of its own memory, such as decoded values; the consumer may write it."""
+    _check_exportable(dtype, dl_device)
+    return _capsule(array, _CODES[dtype], max_version, _IS_COPIED)
+
+
+def _check_exportable(dtype: str, dl_device: Any) -> None:
+    if dl_device not in (None, CPU_DEVICE):
+        raise BufferError("the bytes of a file are on the CPU")
+    if dtype not in _CODES:
+        raise BufferError(f"DLPack has no type for {dtype}")
 
 
 def as_array(raw: Any, dtype: str, shape: tuple[int, ...], byteorder: str = "<") -> np.ndarray:
@@ -158,7 +168,8 @@ def _sweep() -> None:
                 _alive.pop(address, None)
 
 
-def _capsule(data: np.ndarray, code: tuple[int, int], versioned: bool, flags: int) -> Any:
+def _capsule(data: np.ndarray, code: tuple[int, int], max_version: Any, flags: int) -> Any:
+    versioned = max_version is not None and tuple(max_version) >= (1, 0)
     _sweep()
     shape = (ctypes.c_int64 * max(data.ndim, 1))(*data.shape)
     tensor = _DLTensor(data.ctypes.data, _CPU, 0, data.ndim, code[0], code[1], 1, shape, None, 0)

@@ -6,6 +6,8 @@ import os
 from collections import deque
 from typing import TYPE_CHECKING, BinaryIO
 
+from squish_core.concurrency import Pool
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
@@ -21,9 +23,7 @@ class Syncer:
     """Syncs files in threads of its own; `wait` raises the OSError that one of them met."""
 
     def __init__(self) -> None:
-        from concurrent.futures import ThreadPoolExecutor
-
-        self._pool = ThreadPoolExecutor(THREADS)
+        self._pool = Pool(THREADS)
         self._running: deque[Future[None]] = deque()
 
     def begin(self, file: BinaryIO) -> None:
@@ -45,7 +45,7 @@ class Syncer:
         """Forget what has not begun."""
         for future in self._running:
             future.cancel()
-        self._pool.shutdown()
+        self._pool.close()
 
     def _submit(self, fd: int) -> None:
         while len(self._running) >= MOST:

@@ -12,6 +12,7 @@ from operator import and_
 from pathlib import Path
 from typing import Any
 
+from squish_core.concurrency import Pool, workers
 from squish_core.errors import FileAccessError, FormatError, MissingFileError, TruncatedError
 from squish_core.io.journal import committed_size
 from squish_core.io.mmap import MappedFile, mapped, mapped_privately, shrunk
@@ -23,7 +24,8 @@ PIECE = 4 << 20
 """Bytes of one read; larger ones are split over threads."""
 NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 """Errors of paths that lead to no file, such as a link to itself."""
-READERS = min(4, os.cpu_count() or 1)
+READERS = 4
+"""Threads that read one file, at most."""
 
 
 class _Handle:
@@ -80,11 +82,9 @@ class FileSource(Source):
             for start, piece in pieces:
                 self._fill(handle, offset + start, piece)
             return
-        from concurrent.futures import ThreadPoolExecutor
-
         # Several reads at once keep a disk busy, and share the cost of first touching fresh memory.
-        with ThreadPoolExecutor(READERS) as readers:
-            list(readers.map(lambda item: self._fill(handle, offset + item[0], item[1]), pieces))
+        with Pool(workers(READERS)) as readers:
+            readers.map(lambda item: self._fill(handle, offset + item[0], item[1]), pieces)
 
     def _fill(self, handle: _Handle, offset: int, out: memoryview) -> None:
         done = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,17 +12,20 @@ from typing import Any, BinaryIO
 from squish_core.errors import FormatError
 from squish_core.io.fsync import STEP, Syncer
 from squish_core.io.source import Source, check_plain_name
+from squish_core.renamed import Renamed
 
 _PAGE, _PIECE = 4096, 2 << 20
 _ZEROS = bytes(_PAGE)
 
 
-class Sink:
+class Sink(Renamed):
     """Where a container writes: sequential bytes into one file, or several files of a folder.
 
     `notes`: what a user should read about the write, complete once it is over. `mode`: permissions of the files of a
     folder, masked by the umask.
     """
+
+    renamed = {"reread": "read_back", "take_back": "truncate"}  # noqa: RUF012
 
     def __init__(
         self,
@@ -59,7 +63,7 @@ class Sink:
         self._file.write(data)
         self._file.seek(self._position)
 
-    def reread(self, offset: int, length: int) -> bytes:
+    def read_back(self, offset: int, length: int) -> bytes:
         """Bytes written before."""
         assert self._file is not None
         self._file.seek(offset)
@@ -67,7 +71,7 @@ class Sink:
         self._file.seek(self._position)
         return data
 
-    def take_back(self, offset: int) -> None:
+    def truncate(self, offset: int) -> None:
         """Drop what was written from `offset` on."""
         assert self._file is not None
         self._file.truncate(offset)
@@ -81,8 +85,17 @@ class Sink:
             self.write(_ZEROS[:rest])
             rest -= min(rest, len(_ZEROS))
 
-    def copy(self, source: Source, offset: int, length: int) -> None:
-        """Append a byte range of a source; the kernel copies it where the file system can."""
+    def copy(self, source: Any, offset: int | None = None, length: int = 0) -> None:
+        """Append a byte range of a source; the kernel copies it where the file system can.
+
+        Deprecated: a stored array as the only argument.
+        """
+        if offset is None:
+            what = "Sink.copy(array) is now Sink.copy(*run) for each of array.runs()"
+            warnings.warn(what, DeprecationWarning, stacklevel=2)
+            for run in source.runs():
+                self.copy(*run)
+            return
         descriptor = source.descriptor()
         if descriptor is None or length <= _PIECE:
             for start in range(0, length, _PIECE):
@@ -166,10 +179,10 @@ class PackedSink(Sink):
     def patch(self, offset: int, data: bytes) -> None:
         raise self._written()
 
-    def reread(self, offset: int, length: int) -> bytes:
+    def read_back(self, offset: int, length: int) -> bytes:
         raise self._written()
 
-    def take_back(self, offset: int) -> None:
+    def truncate(self, offset: int) -> None:
         raise self._written()
 
     def _written(self) -> FormatError:

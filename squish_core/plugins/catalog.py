@@ -18,21 +18,23 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "codec": {
         "affine": "squish-codecs", "palette": "squish-codecs", "bitmask": "squish-codecs",
-        "masked": "squish-codecs", "lowrank": "squish-codecs", "awq": "squish-codecs", "mixed": "squish-codecs",
+        "masked": "squish-codecs", "lowrank": "squish-codecs", "awq": "squish-codecs",
         "float8": "squish-codecs", "mx": "squish-codecs", "panels": "squish-codecs",
         "boxes": "squish-codecs", "reshaped": "squish-codecs", "squizd": "squish-codecs", "tca_tbe": "squish-codecs",
         "ggml": "squish-ggml", "zstd": "squish-zstd", "astc": "squish-astc",
         "zt": "squish-ztensor", "uqff": "squish-uqff", "hqq": "squish-uqff",
         "npydir": "squish-npydir", "ane": "squish-ane", "hf": "squish-hf",
     },
+    "allocator": {"mixed": "squish-codecs"},
     "backend": {"cpu": "squish-cpu", "metal": "squish-metal", "ane": "squish-ane"},
+    "family": dict.fromkeys(("llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3"), "squish-models"),
 }  # fmt: skip
 
 DISTRIBUTIONS = frozenset({"squish-core", *(package for table in PACKAGES.values() for package in table.values())})
 """The distributions of this repository."""
 
 # command -> package of this repository that brings it
-COMMANDS = {"cache": "squish-npydir", "edit": "squish-ztensor"}
+COMMANDS = {"cache build": "squish-npydir", "edit": "squish-ztensor"}
 
 # head bytes -> format id, for formats whose plugin may be absent
 SIGNATURES: tuple[tuple[int, bytes, str], ...] = (

@@ -61,7 +61,11 @@ class Loaded:
 
 @frozen
 class Settings:
-    """Parsed `SQUISH_PLUGINS`: "-name" blocks, "+name" allows only what is listed, "id=dist" prefers."""
+    """Parsed `SQUISH_PLUGINS`: "-name" blocks, "+name" allows only what is listed, "id=dist" prefers.
+
+    A name is that of a distribution or an entry point; behind "+" also an id that a plugin brings. Plugins that "-name"
+    blocks are never imported.
+    """
 
     allow: frozenset[str] = frozenset()
     block: frozenset[str] = frozenset()
@@ -69,7 +73,7 @@ class Settings:
 
     @classmethod
     def parse(cls, text: str) -> Settings:
-        """From "+a,-b,id=dist"; names are distribution or entry-point names."""
+        """From "+a,-b,id=dist"."""
         items = [item.strip() for item in text.split(",") if item.strip()]
         bad = [item for item in items if item[0] not in "+-" and "=" not in item]
         if bad:
@@ -85,11 +89,14 @@ class Settings:
 
     def allows(self, *names: str) -> bool:
         """Whether a plugin with any of these names may be used."""
-        return not self.block.intersection(names) and (not self.allow or bool(self.allow.intersection(names)))
+        return not self.blocks(*names) and (not self.allow or bool(self.allow.intersection(names)))
 
-    def check(self, dists: set[str], entry_points: set[str]) -> None:
-        """Warn of names that no plugin has: a typo lets in, or keeps out, what it should not."""
-        named = {*self.allow, *self.block, *self.prefer.values()}
-        if unknown := sorted(named - dists - entry_points):
+    def blocks(self, *names: str) -> bool:
+        """Whether a plugin with any of these names must not be used."""
+        return bool(self.block.intersection(names))
+
+    def check(self, dists: set[str], names: set[str]) -> None:
+        """Warn of names that no distribution, entry point or id has: a typo lets in, or keeps out, the wrong plugin."""
+        if unknown := sorted({*self.allow, *self.block, *self.prefer.values()} - dists - names):
             here = ", ".join(sorted(dists))
             warnings.warn(f"{VARIABLE}: no plugin is called {', '.join(unknown)}; here are {here}", stacklevel=3)

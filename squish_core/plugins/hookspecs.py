@@ -54,8 +54,8 @@ class ContainerInfo:
 
 @frozen(kw_only=True)
 class CodecInfo:
-    """A codec. `kind` is "tensor", "bytes", "whole" (a model for another runtime, which nothing decodes) or
-    "policy" (it chooses among others). `lossless` says whether encoding keeps every value.
+    """A codec. `kind` is "tensor", "bytes" or "whole" (a model for another runtime, which nothing decodes).
+    `lossless` says whether encoding keeps every value.
 
     `signature` and `suffix`: how files that are compressed whole by a byte codec begin, and end in name. `skippable`:
     how frames begin that may precede the signature; a u32 (little endian) behind it counts the bytes that follow."""
@@ -91,7 +91,38 @@ class EncoderInfo:
     aliases: Mapping[str, str] = field(factory=dict)
 
 
-Info = ContainerInfo | CodecInfo | BackendInfo | EncoderInfo
+@frozen(kw_only=True)
+class AllocatorInfo:
+    """What chooses an encoding for each tensor; `convert --encode` takes its id as it takes a codec's."""
+
+    id: str
+    title: str
+    factory: str
+
+
+@frozen(kw_only=True)
+class FamilyInfo:
+    """A family of models: what each engine calls their tensors and settings.
+
+    `model_types` are its names in `config.json` (`model_type`), `architecture` is GGUF's `general.architecture`. Of two
+    families with one architecture, the one with `experts` has the models whose GGUF states experts.
+    """
+
+    id: str
+    title: str
+    factory: str
+    model_types: tuple[str, ...]
+    architecture: str
+    experts: bool = False
+
+
+Info = ContainerInfo | CodecInfo | BackendInfo | EncoderInfo | AllocatorInfo | FamilyInfo
+INFOS: dict[str, type[Any]] = {
+    "container": ContainerInfo, "codec": CodecInfo, "backend": BackendInfo, "encoder": EncoderInfo,
+    "allocator": AllocatorInfo, "family": FamilyInfo,
+}  # fmt: skip
+"""Kinds of plugin and how each is declared, by the hook `squish_<kind>s` (`PLURALS`: or its irregular plural)."""
+PLURALS = {"family": "families"}
 
 
 class Hooks:
@@ -110,8 +141,16 @@ class Hooks:
         """Encoders that the plugin brings for codecs, its own or others'."""
 
     @hookspec
+    def squish_allocators(self) -> Iterable[AllocatorInfo]:  # type: ignore[empty-body]
+        """Allocators that the plugin brings."""
+
+    @hookspec
     def squish_backends(self) -> Iterable[BackendInfo]:  # type: ignore[empty-body]
         """Backends that the plugin brings."""
+
+    @hookspec
+    def squish_families(self) -> Iterable[FamilyInfo]:  # type: ignore[empty-body]
+        """Families of models that the plugin brings."""
 
     @hookspec
     def squish_commands(self, app: Any) -> None:

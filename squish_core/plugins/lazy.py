@@ -1,14 +1,16 @@
-"""Interfaces of plugins that load each name on first use, like `squish_core.api`."""
+"""Modules whose names are loaded on first use, such as `squish_core`, `squish_core.api` and the plugins' interfaces."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Mapping
-from typing import Any
+# `import squish_core` runs this: neither typing nor importlib is imported before a name is used.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
 
 
 def lazy_exports(
-    interface: str, names: Mapping[str, tuple[str, ...]]
+    interface: str, names: Mapping[str, tuple[str, ...]], renamed: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """The `__getattr__`, `__dir__` and `__all__` of a module whose names live in other modules.
 
@@ -17,7 +19,14 @@ def lazy_exports(
     interface
         Name of the module, `__name__`.
     names
-        Home module, as an absolute name -> the names that it exports.
+        Home module, as an absolute name -> the names that it exports; a name may be a submodule of its home.
+    renamed
+        Old name -> new name; an old name works with a DeprecationWarning.
+
+    Returns
+    -------
+    tuple
+        `__getattr__`, `__dir__` and `__all__`, in this order.
 
     Examples
     --------
@@ -31,10 +40,20 @@ def lazy_exports(
     cache: dict[str, Any] = {}
 
     def load(name: str) -> Any:
+        if renamed and name in renamed:
+            import warnings
+
+            warnings.warn(f"{interface}.{name} is now {renamed[name]}", DeprecationWarning, stacklevel=2)
+            name = renamed[name]
         if name not in homes:
             raise AttributeError(f"module {interface!r} has no attribute {name!r}")
         if name not in cache:
-            cache[name] = getattr(importlib.import_module(homes[name]), name)
+            from importlib import import_module
+
+            try:
+                cache[name] = getattr(import_module(homes[name]), name)
+            except AttributeError:
+                cache[name] = import_module(f"{homes[name]}.{name}")
         return cache[name]
 
     return load, lambda: sorted(homes), sorted(homes)

@@ -96,7 +96,7 @@ class BackendSuite(Suite):
             assert first.mode in MODES, f"{case}: mode is {first.mode!r}, expected one of {MODES}"
             assert first.ops, f"{case}: the offer has {len(first.ops)} operations"
             assert set(first.ops) <= set(OPS), f"{case}: operations are {first.ops}, expected some of {OPS}"
-            assert first.layout, f"{case}: the offer has an empty `layout`"
+            assert first.storage, f"{case}: the offer has an empty `storage`"
             assert first.cost is not None, f"{case}: the offer for a tensor has no cost"
 
     def test_stored_cost_is_what_is_read(self, case: str) -> None:

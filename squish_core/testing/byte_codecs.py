@@ -104,7 +104,7 @@ class ByteCodecSuite(Suite):
                 self._survives(damaged, case, f"{case}: mutant(stored, {number}, seed={self.seed})", exact=False)
 
     def test_a_bomb_costs_no_more_than_the_output(self) -> None:
-        """A small stream that expands to `bomb` bytes is refused, within `memory`, by `decode` and by `measure`."""
+        """A small stream that expands to `bomb` bytes is refused within `memory` by `decode` and `decoded_size`."""
         stored = self._encode((bytes(PIECE) for _ in range(self.bomb // PIECE)), {})
         if len(stored) > self.bomb // 16:
             pytest.skip(f"no bomb: {self.bomb} zeros take {len(stored)} stored bytes")
@@ -114,16 +114,16 @@ class ByteCodecSuite(Suite):
                 self._decode(stored, {}, 16)
             with within(self.memory, number, what), typed_errors_only(f"measuring {what}"):
                 try:
-                    size = self._codec().measure(memoryview(stored), {}, most=16)
+                    size = self._codec().decoded_size(memoryview(stored), {}, most=16)
                 except CodecError:
                     continue
-                assert size is None or size <= 16, f"{what}: measure(most=16) gives {size} without an error"
+                assert size is None or size <= 16, f"{what}: decoded_size(most=16) gives {size} without an error"
 
     def test_measuring_gives_the_size(self, case: str) -> None:
-        """`measure` gives the decoded size, or None."""
+        """`decoded_size` gives the decoded size, or None."""
         content, params = self.cases()[case]
-        size = self._codec().measure(memoryview(self.stored(case)), params, most=len(content))
-        assert size in (None, len(content)), f"{case}: measure() gives {size} bytes, decoding gives {len(content)}"
+        size = self._codec().decoded_size(memoryview(self.stored(case)), params, most=len(content))
+        assert size in (None, len(content)), f"{case}: decoded_size() gives {size} bytes, decoding gives {len(content)}"
 
     def test_a_range_equals_the_slice_of_the_content(self, case: str) -> None:
         """`covering` covers the range, and `decode_range` gives that part of the content."""

@@ -194,7 +194,7 @@ class ContainerSuite(HostileInput, GroundTruth):
             source.log.clear()
             tensor[row]
             for role, part in encoding.parts.items():
-                if role in self.registry.codec(encoding.codec).scanned:
+                if role in self.registry.codec(encoding.codec).unsliced_parts:
                     continue
                 divisible = not part.filters and part.shape and part.nbytes * wide % rows == 0
                 most = part.nbytes * wide // rows if divisible else part.stored
@@ -302,7 +302,7 @@ class ContainerSuite(HostileInput, GroundTruth):
             pytest.skip(f"{self.container} is read-only")
         if sample in self.not_rewritten:
             pytest.skip("declared as not writable")
-        return self.open(self.sample(sample)).originals()  # as `convert` starts
+        return self.open(self.sample(sample)).without_caches()  # as `convert` starts
 
 
 def _parts(index: Index, name: str) -> list[Part]:

@@ -80,6 +80,7 @@ ENVIRONMENTS = {
     **dict.fromkeys(("torch", "bitsandbytes", "hqq", "modelopt", "torchao", "transformers", "zipnn"), _TORCH),
     "numba": Environment("numba==0.68.1 numpy"),
     "onnxruntime": Environment("onnxruntime==1.31.1 onnx==1.23.2 numpy"),
+    "tokenizers": Environment("tokenizers==0.23.3 numpy"),
     "texture2ddecoder": Environment("texture2ddecoder==1.0.6 numpy"),
     "ztensor-1.1.1": Environment("ztensor==1.1.1 numpy scipy"),
     "ztensor-1.2.3": Environment("ztensor==1.2.3 numpy scipy"),

@@ -47,7 +47,7 @@ def stored(codec_id, params, shape, chance, **given):
     codec, spec = squish.registry().codec(codec_id), TensorSpec(name="w", shape=shape, dtype="f32")
     if codec_id == "bitmask":  # its mask and its values must agree
         values = chance.standard_normal(shape).astype(np.float16) * (chance.random(shape) > 0.6)
-        params = codec.measure(lambda: iter([values]), spec, params)
+        params = codec.fit_params(lambda: iter([values]), spec, params)
         return spec, CodecSpec(codec_id, params), codec.encode(values, params)
     parts = {}
     for role, (dtype, size) in codec.parts(spec, params).items():

@@ -26,7 +26,7 @@ def tensor(codec_id, **params):
             for role, (dtype, shape) in codec.parts(spec, params).items()
         }
     else:
-        params = codec.measure(lambda: iter([MATRIX]), spec, params)
+        params = codec.fit_params(lambda: iter([MATRIX]), spec, params)
         parts = codec.encode(MATRIX, params)
     file, _ = memory_file(squish.registry(), {"w": (spec, CodecSpec(codec_id, params), parts)})
     return file["w"]
@@ -57,7 +57,7 @@ def tensor(codec_id, **params):
 def test_a_plan_says_what_streams_and_what_moves(codec, params, device, mode, moved, told):
     chosen = tensor(codec, **params).plan(f"ane:device={device}").chosen
     assert (chosen.mode, chosen.cost.moved) == (mode, moved)
-    assert told in chosen.layout
+    assert told in chosen.storage
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def smooth(*shape: int) -> np.ndarray:
 def made(shape: tuple[int, ...], footprint: str, values: np.ndarray, **more: Any) -> tuple[TensorSpec, Any]:
     codec, spec = registry().codec("astc"), TensorSpec(name="w", shape=shape, dtype="f32")
     params = codec.params_for(spec, {"footprint": footprint, **more})
-    return spec, codec.measure(lambda: iter([values]), spec, params)
+    return spec, codec.fit_params(lambda: iter([values]), spec, params)
 
 
 class TestAstc(CodecSuite):

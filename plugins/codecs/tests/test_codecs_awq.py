@@ -53,7 +53,7 @@ def test_activations_that_cannot_be(activations: np.ndarray) -> None:
 @pytest.mark.parametrize("shape", [(48, 128), (3, 16, 128)])
 def test_the_codec_divides_columns_again_by_regions_too(shape: tuple[int, ...], search: str) -> None:
     own = {**PARAMS, "search": search}
-    codec, spec = Awq().around(Affine(), own), TensorSpec(name="w", shape=shape, dtype="f32")
+    codec, spec = Awq().wrap(Affine(), own), TensorSpec(name="w", shape=shape, dtype="f32")
     seen = np.exp(np.random.default_rng(1).normal(0, 2, 128)).astype(np.float32)
     parts = codec.encode(WEIGHT.reshape(shape), {}, stats={"activations": seen})
     whole = read_region(codec, parts, spec, {}, full(shape))
@@ -63,6 +63,6 @@ def test_the_codec_divides_columns_again_by_regions_too(shape: tuple[int, ...], 
     np.testing.assert_array_equal(read_region(codec, parts, spec, {}, some), whole[some])
     plain = (rounded(WEIGHT) - WEIGHT) * seen
     assert np.linalg.norm((whole.reshape(WEIGHT.shape) - WEIGHT) * seen) < 0.7 * np.linalg.norm(plain)
-    assert codec.weighs({})
+    assert codec.needs_activations({})
     with pytest.raises(CodecError, match="no parameters"):
         codec.params_for(spec, {"bits": 4})

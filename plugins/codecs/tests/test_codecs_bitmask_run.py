@@ -15,7 +15,7 @@ CODEC = Bitmask()
 
 def made(values, params):
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
-    params = CODEC.measure(lambda: iter([values]), spec, CODEC.params_for(spec, params))
+    params = CODEC.fit_params(lambda: iter([values]), spec, CODEC.params_for(spec, params))
     return spec, params, CODEC.encode(values, params)
 
 

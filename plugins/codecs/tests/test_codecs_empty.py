@@ -46,8 +46,8 @@ def test_a_tensor_without_elements_or_axes(name: str, shape: tuple[int, ...]) ->
         params = codec.params_for(spec, wanted.params)
     except CodecError:
         return
-    params = codec.measure(lambda: iter([values]), spec, params)
-    seen: dict[str, Any] = {"activations": np.ones(shape[-1:], np.float32)} if codec.weighs(params) else {}
+    params = codec.fit_params(lambda: iter([values]), spec, params)
+    seen: dict[str, Any] = {"activations": np.ones(shape[-1:], np.float32)} if codec.needs_activations(params) else {}
     made = codec.encode(values, params, stats=seen)
     declared = {role: size for role, (_, size) in codec.parts(spec, params).items()}
     stored = {role: part.reshape(declared[role]) for role, part in made.items()}

@@ -10,7 +10,7 @@ from squish_core.codecs.regions import full
 from squish_core.testing.codecs import read_region
 
 INNER = {"bits": 3, "group_size": 16, "offset": "bias"}
-CODEC = LowRank().around(Affine(), INNER)
+CODEC = LowRank().wrap(Affine(), INNER)
 
 
 def spec_of(*shape: int) -> TensorSpec:

@@ -19,7 +19,7 @@ def compare(values: np.ndarray, base: int | None = None) -> None:
     encoder: Any = squish.registry().encoder(CodecSpec("tca_tbe"))
     assert type(encoder) is not TcaTbe
     spec = TensorSpec(name="w", shape=values.shape, dtype="bf16")
-    params = encoder.measure(lambda: iter((values,)), spec, {})
+    params = encoder.fit_params(lambda: iter((values,)), spec, {})
     wanted_params = params if base is None else {"base_exponent": base, "n_high": 0}
     wanted, found = TcaTbe().encode(values, wanted_params), encoder.encode(values, wanted_params)
     assert found.keys() == wanted.keys()

@@ -72,7 +72,7 @@ def test_what_weighing_needs_is_said() -> None:
     encoder = squish.registry().encoder(CodecSpec("ggml.q4_k"))
     spec = TensorSpec(name="w", shape=(2, 256), dtype="f32")
     assert encoder.params_for(spec, {"search": "none"}) == {}
-    assert squish.registry().codec("ggml.q4_k").weighs(encoder.params_for(spec, {"search": "activations"}))
+    assert squish.registry().codec("ggml.q4_k").needs_activations(encoder.params_for(spec, {"search": "activations"}))
     with pytest.raises(CodecError, match="no such parameters"):
         encoder.params_for(spec, {"search": "mse"})
     with pytest.raises(CodecError, match="no such parameters"):

@@ -122,7 +122,7 @@ def test_stored_panels_are_read_in_place() -> None:
         chosen = tensor.plan(wish).chosen
         assert chosen.cost is not None
         assert (chosen.cost.resident, chosen.cost.moved) == (0, chosen.cost.stored)
-        assert chosen.layout.startswith("the stored panels of 16 rows in place")
+        assert chosen.storage.startswith("the stored panels of 16 rows in place")
     weight = tensor.load("cpu")
     for role, part in tensor.parts().items():
         assert np.shares_memory(weight._handle.arrays[role], part.numpy())
@@ -154,7 +154,7 @@ def test_it_is_an_option_that_says_its_memory() -> None:
     nested = random_tensor(CodecSpec("ggml.q4_k"), (40, 512)).plan(INT8).chosen.cost
     assert nested is not None
     assert nested.resident == 48 * 512 // 32 * 18.5
-    assert "panels of 16 rows" in chosen.layout
+    assert "panels of 16 rows" in chosen.storage
     exact = {wish: tensor.plan(wish).chosen.exact for wish in (INT8, BF16, F32)}
     assert exact == {INT8: False, BF16: False, F32: True}
     with pytest.raises(SquishError, match="panels alone"):

@@ -61,7 +61,7 @@ def test_big_endian_blocks_have_the_values_of_the_others(name: str, shape: tuple
         struct.pack(f">{STRUCTS[name]}", *block) for block in struct.iter_unpack(f"<{STRUCTS[name]}", stored)
     )
     big = np.frombuffer(turned, np.uint8).reshape(stored_shape)
-    found = decoded(BigEndian().around(codec, {}), big, spec)
+    found = decoded(BigEndian().wrap(codec, {}), big, spec)
     np.testing.assert_array_equal(found, decoded(codec, stored, spec))
 
 

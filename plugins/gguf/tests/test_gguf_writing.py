@@ -14,7 +14,7 @@ import squish_core as squish
 from squish_core.api import Dropped, Encoding, Part, Refusal, Sink, TensorSpec, Typed
 from squish_core.errors import FormatError
 from squish_core.formats.metadata import dump_meta, load_meta
-from squish_core.formats.outgoing import Outgoing, Stream
+from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.model import DENSE, CodecSpec
 
 DEFAULT = squish.Limits()
@@ -29,8 +29,8 @@ def written(path: Path, meta: dict, arrays: dict[str, np.ndarray] | None = None)
         spec = TensorSpec(
             name=name, shape=array.shape, dtype="f32", encodings=(Encoding(codec=DENSE, parts={"data": part}),)
         )
-        outgoing.append(Outgoing(spec, {"data": Stream(part, lambda array=array: [array.tobytes()])}))
-    planned = container.layout([item.spec for item in outgoing], meta, {}, {})
+        outgoing.append(OutgoingTensor(spec, {"data": Stream(part, lambda array=array: [array.tobytes()])}))
+    planned = container.plan_file([item.spec for item in outgoing], meta, {}, {})
     with path.open("wb") as file:
         container.write(Sink(file, None, None), outgoing, meta, {}, {})
     data = path.read_bytes()
@@ -109,7 +109,7 @@ def test_a_plain_value_gets_the_first_type_that_holds_it(tmp_path, value, kind):
     ],
 )  # fmt: skip
 def test_a_value_without_a_gguf_type_is_dropped_by_name(value):
-    layout = squish.registry().container("gguf").layout([], {"k": value, "kept": 1}, {"config.json": None}, {})
+    layout = squish.registry().container("gguf").plan_file([], {"k": value, "kept": 1}, {"config.json": None}, {})
     assert layout.dropped == (Dropped("metadata", "k"), Dropped("asset", "config.json"))
 
 
@@ -119,18 +119,18 @@ def test_a_value_without_a_gguf_type_is_dropped_by_name(value):
 )  # fmt: skip
 def test_a_value_that_does_not_fit_its_type_is_an_error_with_the_key(value):
     with pytest.raises(FormatError, match="'k' cannot be written as"):
-        squish.registry().container("gguf").layout([], {"k": value}, {}, {})
+        squish.registry().container("gguf").plan_file([], {"k": value}, {}, {})
 
 
 @pytest.mark.parametrize("key", ["", "a\0b", "k" * 65536])
 def test_a_key_that_gguf_forbids_is_an_error(key):
     with pytest.raises(FormatError, match="a key has 1 to 65535 bytes"):
-        squish.registry().container("gguf").layout([], {key: 1}, {}, {})
+        squish.registry().container("gguf").plan_file([], {key: 1}, {}, {})
 
 
 def test_an_alignment_that_cannot_be_is_an_error():
     with pytest.raises(FormatError, match=r"general\.alignment is not usable"):
-        squish.registry().container("gguf").layout([], {"general.alignment": 48}, {}, {})
+        squish.registry().container("gguf").plan_file([], {"general.alignment": 48}, {}, {})
 
 
 def test_an_alignment_given_as_a_plain_number_holds(tmp_path):

@@ -80,7 +80,7 @@ def another(name, shape, chance):
     if codec_id in ("bitmask", "tca_tbe"):
         values = (chance.standard_normal(shape) * (chance.random(shape) > 0.6)).astype(np.float32)
         spec = evolve(spec, dtype="bf16" if codec_id == "tca_tbe" else "f32")
-        params = codec.measure(lambda: iter([values]), spec, params)
+        params = codec.fit_params(lambda: iter([values]), spec, params)
         return held(spec, CodecSpec(codec_id, params), codec.encode(values, params))
     if params.get("codebook_size") == "two rows":
         params = {**params, "codebook_size": 2 * shape[-1]}

@@ -194,7 +194,7 @@ def test_zero_points_that_do_not_add_up_go_to_the_next_backend():
 def test_an_offer_says_whether_biases_may_round(params, exact):
     chosen = loaded("affine", {**params, "group_size": 32}, (4, 64)).plan("metal").chosen
     assert (chosen.mode, chosen.exact) == ("stream", exact)
-    assert "copied once" in chosen.layout  # MLX has no arrays over foreign memory
+    assert "copied once" in chosen.storage  # MLX has no arrays over foreign memory
     assert chosen.cost.resident == chosen.cost.moved == 4 * 64 // 2 + 4 * 2 * 8
 
 

@@ -131,9 +131,9 @@ def test_what_has_no_dialect_is_refused_with_a_reason(tmp_path: Path) -> None:
 
 
 def test_meta_and_assets_without_a_place_are_listed(tmp_path: Path) -> None:
-    from squish_npydir.write.writer import layout
+    from squish_npydir.write.writer import plan_file
 
-    found: Any = layout([], {"quant_label": "INT8", "other": 1}, {"config.json": 5, "x.bin": 7})
+    found: Any = plan_file([], {"quant_label": "INT8", "other": 1}, {"config.json": 5, "x.bin": 7})
     assert found.dropped == (Dropped("metadata", "other"), Dropped("asset", "x.bin"))
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import squish_core as squish
 from squish_core.api import Dropped
 from squish_core.errors import FormatError
-from squish_core.formats.outgoing import Outgoing, Stream
+from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.model import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec, Typed
 
@@ -27,7 +27,7 @@ DTYPES = squish.registry().containers["safetensors"].info.features["dtype"]
 Tensors = Mapping[str, tuple[str, tuple[int, ...], bytes]]
 
 
-def outgoing(tensors: Tensors) -> list[Outgoing]:
+def outgoing(tensors: Tensors) -> list[OutgoingTensor]:
     """Tensors (name -> dtype, shape, bytes) as a conversion would hand them over."""
     found = []
     for name, (dtype, shape, data) in tensors.items():
@@ -35,7 +35,7 @@ def outgoing(tensors: Tensors) -> list[Outgoing]:
         part = Part(dtype="u8", shape=(len(data),)) if packed else Part(dtype=dtype, shape=shape)
         codec = CodecSpec("dense", {"dtype": dtype}) if packed else DENSE
         spec = TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=codec, parts={"data": part}),))
-        found.append(Outgoing(spec, {"data": Stream(part, lambda data=data: [data])}))  # type: ignore[misc]
+        found.append(OutgoingTensor(spec, {"data": Stream(part, lambda data=data: [data])}))  # type: ignore[misc]
     return found
 
 
@@ -48,7 +48,7 @@ def write(
 ) -> None:
     sending = outgoing(tensors)
     parts = {name: Part(dtype="u8", shape=(len(data),)) for name, data in (assets or {}).items()}
-    layout = CONTAINER.layout([tensor.spec for tensor in sending], meta or {}, parts, options)
+    layout = CONTAINER.plan_file([tensor.spec for tensor in sending], meta or {}, parts, options)
     atomic = atomic_folder if CONTAINER.writes_folder(options) else atomic_file
     with atomic(target) as sink:
         CONTAINER.write(sink, sending, meta or {}, assets or {}, options)
@@ -176,16 +176,16 @@ def test_shard_sizes(text: str, size: int) -> None:
 @pytest.mark.parametrize("text", ["", "0", "-1", "5XB", "1.5GB", "GB", "9" * 50])
 def test_a_shard_size_that_cannot_be_read_is_an_error(text: str) -> None:
     with pytest.raises(FormatError, match="max_shard_size"):
-        CONTAINER.layout([], {}, {}, {"max_shard_size": text})
+        CONTAINER.plan_file([], {}, {}, {"max_shard_size": text})
 
 
 def test_what_a_single_file_cannot_carry_is_listed() -> None:
     meta = {"a": "x", "b": Typed("u32", 3), "c": Typed("str", "y"), "d": [1]}
     assets = {"config.json": Part(dtype="u8", shape=(2,)), "extra.bin": Part(dtype="u8", shape=(2,))}
-    single = CONTAINER.layout([], meta, assets, {})
+    single = CONTAINER.plan_file([], meta, assets, {})
     texts = (Dropped("metadata", "b", "not text"), Dropped("metadata", "d", "not text"))
     assert single.dropped == (*texts, Dropped("asset", "config.json"), Dropped("asset", "extra.bin"))
-    folder = CONTAINER.layout([], meta, assets, {"max_shard_size": "5GB"})
+    folder = CONTAINER.plan_file([], meta, assets, {"max_shard_size": "5GB"})
     assert folder.dropped == (*texts, Dropped("asset", "extra.bin"))
 
 

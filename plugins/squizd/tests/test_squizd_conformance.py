@@ -119,5 +119,5 @@ class TestTcaTbe(CodecSuite):
             values = patterns.view(ml_dtypes.bfloat16).reshape(shape)
             spec = TensorSpec(name="w", shape=shape, dtype="bf16")
             codec = self.registry.codec("tca_tbe")
-            found[str(shape)] = (spec, codec.measure(lambda values=values: iter([values]), spec, {}), values)
+            found[str(shape)] = (spec, codec.fit_params(lambda values=values: iter([values]), spec, {}), values)
         return found

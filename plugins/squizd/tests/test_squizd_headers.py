@@ -125,7 +125,7 @@ def test_all_flag_words_resolve_by_the_order_of_the_profile(sq: SimpleNamespace)
     container = squish.registry().container("squizd")
     for word in range(128):
         flags = {name for name in names if word & sq.bits[name]}
-        labels = [encoding.label for encoding in container.recipes(flags=flags)]
+        labels = [encoding.label for encoding in container.encodings_for(flags=flags)]
         assert labels == [name for name in order if name in flags] + ["NumPy"]
 
 

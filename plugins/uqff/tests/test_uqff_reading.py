@@ -185,19 +185,17 @@ def test_the_version_may_be_repeated_if_it_agrees(uqff: SimpleNamespace, tmp_pat
 
 
 def test_info_tells_types_sizes_bits_versions_and_fallbacks(data: Path, tmp_path: Path) -> None:
-    from squish_core.cli.summaries import summary, summary_lines
-
     folder = shutil.copytree(data / "1.2.0-moe-afq4", tmp_path / "model")
     layers = [{"resolved_target": "q4k", "stored": "q4_1"}, {"resolved_target": "q6k", "stored": "q5_1"}] * 2
     layers += [{"resolved_target": "afq4", "stored": "afq4"}, {"stored": 3}, "?"]
     report = {"outputs": [{"shards": ["afq4-0.uqff"], "fallback_count": 0, "layer_details": layers}]}
     (folder / "uqff_report.json").write_text(json.dumps(report))
     with squish.open(folder) as file:
-        told = summary(file)
-        assert told["version"] == "1.2.0"
-        kinds = {entry["stored_as"]: (entry["tensors"], entry["bits_per_weight"]) for entry in told["codecs"]}
+        summary = file.summary()
+        assert summary.version == "1.2.0"
+        kinds = {kind.stored_as: (kind.tensors, kind.bits_per_weight) for kind in summary.codecs}
         # two floats for 64 codes
         assert (kinds["affine:bits=4"], kinds["affine:bits=6"]) == ((7, 5.0), (2, 7.0))
         assert "says that layers could not be stored as they were to be: 2 q4k -> q4_1, 2 q6k -> q5_1" in "".join(
-            summary_lines(told, file)
+            summary.lines()
         )

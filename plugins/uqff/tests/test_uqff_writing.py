@@ -263,18 +263,62 @@ def test_what_0_1_3_cannot_hold_is_refused(tensors: Any, encode: str, said: str,
         squish.convert(tmp_path / "m.safetensors", tmp_path / "out", "uqff:version=0.1.3", encode)
 
 
-def test_a_folder_of_assets_gives_0_1_3_its_numbers_and_names(tmp_path: Path, uqff: Any) -> None:
-    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "vocab_size": 32,
-              "intermediate_size": 128, "num_hidden_layers": 1, "tie_word_embeddings": True}  # fmt: skip
+LLAMA = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 1, "vocab_size": 32,
+         "intermediate_size": 128, "num_hidden_layers": 1, "tie_word_embeddings": True}  # fmt: skip
+LLAMA_TENSORS = dense(
+    ("model.embed_tokens.weight", [32, 64]),
+    *((f"model.layers.0.self_attn.{name}_proj.weight", [64, 64]) for name in ("q", "k", "v", "o")),
+    *((f"model.layers.0.mlp.{name}_proj.weight", [128, 64]) for name in ("gate", "up")),
+    ("model.layers.0.mlp.down_proj.weight", [64, 128]),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    "config",
+    [
+        json.dumps({**LLAMA, "intermediate_size": 256}), json.dumps({**LLAMA, "hidden_size": 128}),
+        json.dumps({**LLAMA, "num_hidden_layers": 0}), json.dumps({**LLAMA, "model_type": "unknown"}),
+        json.dumps(LLAMA)[:-1], "[]", "",
+    ],
+)  # fmt: skip
+def test_a_config_that_does_not_give_0_1_3_its_names_is_refused_before_anything_is_written(
+    config: str, dry_run: bool, tmp_path: Path, uqff: Any
+) -> None:
     assets = tmp_path / "assets"
     assets.mkdir()
-    (assets / "config.json").write_text(json.dumps(config))
-    layer, names = "model.layers.0", ("q", "k", "v", "o")
-    tensors = dense(
-        ("model.embed_tokens.weight", [32, 64]), *((f"{layer}.self_attn.{n}_proj.weight", [64, 64]) for n in names),
-        *((f"{layer}.mlp.{n}_proj.weight", [128, 64]) for n in ("gate", "up")),
-        (f"{layer}.mlp.down_proj.weight", [64, 128]),
-    )  # fmt: skip
+    (assets / "config.json").write_text(config)
+    (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(LLAMA_TENSORS))
+    with pytest.raises(squish.SquishError) as refused:
+        squish.convert(
+            tmp_path / "m.safetensors", tmp_path / "out", "uqff:version=0.1.3", "q8_0", assets=assets, dry_run=dry_run
+        )
+    assert refused.value.code == "names"
+    assert refused.value.tensor is not None
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_from_an_option_are_not_written_without_a_config(tmp_path: Path, uqff: Any) -> None:
+    """`arch=` names the layers of a file of 0.x; a file written without a config could not be read with these names."""
+    assets, old = tmp_path / "assets", tmp_path / "old"
+    assets.mkdir()
+    (assets / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(LLAMA_TENSORS))
+    squish.convert(tmp_path / "m.safetensors", old, "uqff:version=0.1.3", "q8_0", assets=assets)
+    (old / "config.json").unlink()
+    with squish.open(old, "uqff:arch=llama") as file, pytest.raises(squish.SquishError) as refused:
+        squish.convert(file, tmp_path / "out", "uqff:version=0.1.3")
+    assert (refused.value.code, refused.value.tensor) == ("names", "lm_head.weight")
+    squish.convert(old, tmp_path / "out", "uqff:version=0.1.3")
+    with squish.open(tmp_path / "out") as file:
+        assert "7.weight" in file
+
+
+def test_a_folder_of_assets_gives_0_1_3_its_numbers_and_names(tmp_path: Path, uqff: Any) -> None:
+    assets = tmp_path / "assets"
+    assets.mkdir()
+    (assets / "config.json").write_text(json.dumps(LLAMA))
+    layer, tensors = "model.layers.0", LLAMA_TENSORS
     (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(tensors))
     to = "uqff:version=0.1.3"
     squish.convert(tmp_path / "m.safetensors", tmp_path / "out", to, ["*proj.weight=afq4"], assets=assets)

@@ -13,7 +13,7 @@ import pytest
 from squish_ztensor.container import Ztensor
 
 from squish_core import dtypes
-from squish_core.formats.outgoing import Outgoing, Stream
+from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.io.atomic import atomic_file
 from squish_core.model import DENSE, CodecSpec, Encoding, Part, TensorSpec
 
@@ -62,9 +62,11 @@ def written(
         held = container.accepts(spec, origin, options)
         assert isinstance(held, Encoding), held
         spec = TensorSpec(name=name, shape=shape, dtype=spec.dtype, encodings=(held,))
-        outgoing.append(Outgoing(spec, {"data": Stream(held.parts["data"], lambda array=array: [array.tobytes()])}))  # type: ignore[misc]
+        outgoing.append(
+            OutgoingTensor(spec, {"data": Stream(held.parts["data"], lambda array=array: [array.tobytes()])})
+        )  # type: ignore[misc]
     parts = {name: Part(dtype="u8", shape=(len(blob),)) for name, blob in assets.items()}
-    layout = container.layout([item.spec for item in outgoing], meta, parts, options)
+    layout = container.plan_file([item.spec for item in outgoing], meta, parts, options)
     with atomic_file(target) as sink:
         container.write(sink, outgoing, meta, assets, options)
     return layout

@@ -158,7 +158,7 @@ def test_an_attribute_that_cbor_cannot_hold_is_reported_as_dropped() -> None:
     part = Part(dtype="u8", shape=(1,))
     encoding = Encoding(codec=DENSE, parts={"data": part})
     spec = TensorSpec(name="w", shape=(1,), dtype="u8", encodings=(encoding,), attrs={"a": 1, "b": object()})
-    assert Ztensor().layout([spec], {}, {}, {}).dropped == (Dropped("attribute", "b", where="w"),)
+    assert Ztensor().plan_file([spec], {}, {}, {}).dropped == (Dropped("attribute", "b", where="w"),)
 
 
 @pytest.mark.parametrize(
@@ -202,14 +202,30 @@ def test_zstd_without_its_plugin_says_what_to_install(monkeypatch: Any) -> None:
 
 
 def test_a_stream_of_another_length_is_refused(tmp_path: Path) -> None:
-    from squish_core.formats.outgoing import Outgoing, Stream
+    from squish_core.formats.outgoing import OutgoingTensor, Stream
     from squish_core.io.atomic import atomic_file
 
     part = Part(dtype="u8", shape=(4,))
     spec = TensorSpec(name="w", shape=(4,), dtype="u8", encodings=(Encoding(codec=DENSE, parts={"data": part}),))
-    outgoing = Outgoing(spec, {"data": Stream(part, lambda: [b"123"])})
+    outgoing = OutgoingTensor(spec, {"data": Stream(part, lambda: [b"123"])})
     with pytest.raises(FormatError, match="another size"), atomic_file(tmp_path / "model.zt") as sink:
         Ztensor().write(sink, [outgoing], {}, {}, {"digest": "crc32c"})
+
+
+def test_a_write_that_fails_leaves_no_spool_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from squish_ztensor.v1 import writer
+
+    spools = []
+    make = writer.SpooledTemporaryFile
+    monkeypatch.setattr(writer, "SpooledTemporaryFile", lambda size: spools.append(make(size)) or spools[-1])
+    values = np.ones((2, 1 << 12), np.float32)
+    arrays = {f"w{number}": values for number in range(20)}
+    arrays["w5"] = np.full_like(values, 1e6)  # too large for f16
+    with pytest.raises(squish.SquishError) as refused:
+        squish.convert(arrays, tmp_path / "model.zt", "ztensor:encoding=zstd", "f16")
+    assert (refused.value.code, refused.value.tensor) == ("range", "w5")
+    assert spools
+    assert all(spool.closed for spool in spools)
 
 
 def test_the_block_table_is_that_of_the_ggml_codecs() -> None:

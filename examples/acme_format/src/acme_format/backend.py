@@ -22,13 +22,13 @@ class Memory(api.Backend):
             dense = 4 * spec.elements
             cost = api.Cost(stored=encoding.stored, resident=dense, moved=dense)
         ops = ("dense", "linear", "embed")
-        return api.Offer(backend=self.id, encoding=encoding, mode="fold", ops=ops, layout="f32 in memory", cost=cost)
+        return api.Offer(backend=self.id, encoding=encoding, mode="fold", ops=ops, storage="f32 in memory", cost=cost)
 
     def load(self, chain: api.Chain, bound: api.BoundEncoding) -> np.ndarray:
         return bound.read().astype(np.float32, copy=False)
 
     def dense(self, handle: np.ndarray, **wishes: Any) -> np.ndarray:
-        return api.delivered(handle, **wishes)
+        return api.cast_output(handle, **wishes)
 
     def linear(self, handle: np.ndarray, x: np.ndarray) -> np.ndarray:
         return np.asarray(x, np.float32) @ handle.T

@@ -54,20 +54,20 @@ class Foo(api.Container):
             return api.Refusal(why=f"ACME holds plain {', '.join(DTYPES)}")
         return api.Encoding(codec=encoding.codec, parts={"data": api.Part(dtype=spec.dtype, shape=spec.shape)})
 
-    def layout(
+    def plan_file(
         self,
         specs: Sequence[api.TensorSpec],
         meta: Mapping[str, Any],
         assets: Mapping[str, api.Part],
         options: api.Options,
-    ) -> api.Layout:
+    ) -> api.WritePlan:
         dropped = (*api.dropped_metadata(meta), *api.dropped_assets(assets))
-        return api.Layout(size=len(header(specs)) + sum(nbytes(spec) + 4 for spec in specs), dropped=dropped)
+        return api.WritePlan(size=len(header(specs)) + sum(nbytes(spec) + 4 for spec in specs), dropped=dropped)
 
     def write(
         self,
         sink: api.Sink,
-        tensors: Sequence[api.Outgoing],
+        tensors: Sequence[api.OutgoingTensor],
         meta: Mapping[str, Any],
         assets: Mapping[str, bytes],
         options: api.Options,

@@ -16,13 +16,13 @@ class Runs(api.ByteCodec):
     """Run lengths of bytes."""
 
     def decode(self, data: memoryview, params: api.Params, *, out: memoryview, ratio: int) -> None:
-        size = self.measure(data, params, most=len(out))  # before any memory is taken for the runs
+        size = self.decoded_size(data, params, most=len(out))  # before any memory is taken for the runs
         if size != len(out):
             raise api.CodecError("the runs are too short", expected=len(out), found=size, code="size")
         lengths, values = np.frombuffer(data, np.uint8).reshape(-1, 2).T
         np.frombuffer(out, np.uint8)[:] = np.repeat(values, lengths.astype(np.int64) + 1)
 
-    def measure(self, data: memoryview, params: api.Params, *, most: int) -> int:
+    def decoded_size(self, data: memoryview, params: api.Params, *, most: int) -> int:
         if len(data) % 2:
             raise api.CodecError("a run is cut", offset=len(data) - 1, expected="2 bytes", found="1 byte", code="cut")
         size = int(np.frombuffer(data, np.uint8)[::2].sum(dtype=np.int64)) + len(data) // 2

@@ -61,7 +61,7 @@ class Astc(Codec):
             raise CodecError("a texture has no area", found=f"shape {list(spec.shape)}", code="shape")
         return wanted
 
-    def measure(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
+    def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
         """Scale and zero: black is the smallest value, white the largest."""
         ends = [(float(panel.min()), float(panel.max())) for panel in panels()]
         low, high = np.float32(np.min(ends)), np.float32(np.max(ends))

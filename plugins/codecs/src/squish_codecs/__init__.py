@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from squish_core.api import CodecInfo, hookimpl
+from squish_core.api import AllocatorInfo, CodecInfo, hookimpl
 
 
 @hookimpl
@@ -29,9 +29,6 @@ def squish_codecs() -> list[CodecInfo]:
             factory="squish_codecs.palette.codec:Palette",
             aliases={"nf4": "palette:bits=4,table=nf4,scale_dtype=f32,group_size=64"},
         ),
-        CodecInfo(
-            id="mixed", title="widths by what tensors lose", factory="squish_codecs.allocate.mixed:Mixed", kind="policy"
-        ),
         CodecInfo(id="masked", title="tiles of zeros over another codec", factory="squish_codecs.wrap.masked:Masked"),
         CodecInfo(id="reshaped", title="a codec in another shape", factory="squish_codecs.wrap.reshaped:Reshaped"),
         CodecInfo(id="lowrank", title="low-rank correction", factory="squish_codecs.wrap.lowrank:LowRank"),
@@ -56,3 +53,9 @@ def squish_codecs() -> list[CodecInfo]:
             lossless=True,
         ),
     ]  # fmt: skip
+
+
+@hookimpl
+def squish_allocators() -> list[AllocatorInfo]:
+    """The allocators of this plugin."""
+    return [AllocatorInfo(id="mixed", title="widths by quality", factory="squish_codecs.allocate.mixed:Mixed")]

@@ -44,7 +44,7 @@ class Bitmask(Codec):
     constexpr_lut_to_sparse and constexpr_sparse_blockwise_shift_scale.
     """
 
-    scanned = ("starts", "mask", "codebook")  # without `starts` the bits before a row say where its values begin
+    unsliced_parts = ("starts", "mask", "codebook")  # without `starts` the bits before a row say where its values begin
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         dtype, kept, scale = _checked(params)
@@ -117,11 +117,11 @@ class Bitmask(Codec):
             )  # fmt: skip
         return given
 
-    def measure(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
+    def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
         """How many values are left."""
         return {**params, "count": sum(int(np.count_nonzero(_pruned(panel, params))) for panel in panels())}
 
-    def panel_params(self, made: Mapping[str, np.ndarray], params: Params) -> Params:
+    def params_of_panel(self, made: Mapping[str, np.ndarray], params: Params) -> Params:
         return {**params, "count": int(BIT_COUNTS[made["mask"]].sum(dtype=np.int64))}
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:

@@ -54,7 +54,7 @@ class Boxes(Codec):
     constexpr_lut_to_sparse.
     """
 
-    scanned = ("mask", "data", "codebook")  # the bits before a row say where its codes begin
+    unsliced_parts = ("mask", "data", "codebook")  # the bits before a row say where its codes begin
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
         return _Form.of(params, spec.shape).parts()

@@ -24,12 +24,12 @@ from squish_core.api import (
     SquishError,
     Statistics,
     TensorSpec,
+    check_expert_args,
+    check_ids,
+    check_input,
     dtypes,
     full,
-    indices,
-    matrix_of,
-    operand,
-    routed,
+    require_rank,
 )  # fmt: skip
 
 from .layouts.base import DENSE, PANELS, TYPES, Layout, UncoveredError, aligned, layout_of
@@ -94,7 +94,7 @@ class CpuBackend(Backend):
         assert codec is not None
         shown = spec or TensorSpec(name="", shape=(256, 256), dtype="f32")
         try:
-            reordered = codec.reordered(shown, encoding.codec.params)
+            reordered = codec.column_permuted(shown, encoding.codec.params)
             layout = layout_of(reordered or encoding.codec, shown)
             if self.activations == "int8":
                 layout.check_int8()
@@ -114,15 +114,15 @@ class CpuBackend(Backend):
             ROUNDED[self.activations] or "decoded in registers",
         )
         return Offer(
-            backend=self.id, encoding=encoding, mode="stream", ops=ops, cost=cost, layout=", ".join(how),
+            backend=self.id, encoding=encoding, mode="stream", ops=ops, cost=cost, storage=", ".join(how),
             exact=not ROUNDED[self.activations],
         )  # fmt: skip
 
     def load(self, chain: Chain, bound: BoundEncoding) -> Handle:
         spec, codec, parts, columns = bound.spec, bound.codec, bound.parts, None
-        reordered = codec.reordered(spec, bound.params)
+        reordered = codec.column_permuted(spec, bound.params)
         if reordered is not None:
-            codec, parts, columns = codec.reorder(parts, spec, bound.params)
+            codec, parts, columns = codec.permute_columns(parts, spec, bound.params)
         codec_spec = reordered or bound.encoding.codec
         stored = {role: _whole(role, parts[role], shape, spec)
                   for role, (_, shape) in codec.parts(spec, codec_spec.params).items()}  # fmt: skip
@@ -162,20 +162,20 @@ class CpuBackend(Backend):
         return out
 
     def linear(self, handle: Handle, x: Array) -> Array:
-        rows, columns = matrix_of(handle.spec, 2)
-        x = operand(x, columns, handle.spec)
+        rows, columns = require_rank(handle.spec, 2)
+        x = check_input(x, columns, handle.spec)
         return _multiply(handle, x.reshape(-1, columns), 0, rows).reshape(*x.shape[:-1], rows)
 
     def embed(self, handle: Handle, ids: Array) -> Array:
-        rows, columns = matrix_of(handle.spec, 2)
-        ids = indices(ids, rows, handle.spec)
+        rows, columns = require_rank(handle.spec, 2)
+        ids = check_ids(ids, rows, handle.spec)
         out = np.empty((*ids.shape, columns), np.float32)
         if out.size:
             _decode(handle, ids.reshape(-1), slice(0, columns), "f32", out)
         return out
 
     def experts(self, handle: Handle, x: Array, ids: Array) -> Array:
-        x, ids = routed(x, ids, handle.spec)
+        x, ids = check_expert_args(x, ids, handle.spec)
         rows = handle.spec.shape[1]
         out = np.empty((len(ids), rows), np.float32)
         for expert in np.unique(ids):

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from squish_core.api import SquishError
+from squish_core.api import SquishError, workers
 
 INSTRUCTIONS, THREADS, LIBRARY = "SQUISH_CPU_INSTRUCTIONS", "SQUISH_CPU_THREADS", "SQUISH_CPU_LIBRARY"
 MOST_THREADS = 1024
@@ -134,10 +134,10 @@ def _opened() -> Library:
 
 
 def threads(wanted: Any = None) -> int:
-    """Threads of one call: as asked for, or `SQUISH_CPU_THREADS`, or every core that this process may use."""
+    """Threads of one call: as asked for, or `SQUISH_CPU_THREADS`, or as many as Squish uses elsewhere."""
     given = os.environ.get(THREADS) if wanted is None else str(wanted)
     if not given:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return workers()
     if not (given.isascii() and given.isdigit() and 0 < int(given) <= MOST_THREADS):
         raise SquishError(
             f"{THREADS if wanted is None else 'threads'} is no number of threads", expected=f"1..{MOST_THREADS}",

@@ -53,7 +53,7 @@ def _fill(handle: Handle, region: Region, out: Array) -> None:
 
 
 def _layout(codec: Codec, spec: TensorSpec, params: Params) -> Layout | None:
-    if codec.value_dtype(spec, params) not in DENSE or codec.reordered(spec, params) is not None:
+    if codec.value_dtype(spec, params) not in DENSE or codec.column_permuted(spec, params) is not None:
         return None
     try:
         return layout_of(CodecSpec(codec.id, params), spec)

@@ -48,7 +48,7 @@ class GgmlBlocks(Codec):
     Values are f32. Source: the block layouts of ggml (ggml-common.h), bit for bit as gguf-py decodes them.
     """
 
-    for_encoding = ("search",)  # which encoders of other plugins take
+    encoder_only_params = ("search",)  # which encoders of other plugins take
 
     @property
     def block(self) -> Block:
@@ -96,7 +96,7 @@ class GgmlBlocks(Codec):
         self.parts(spec, params)
         return params
 
-    def weighs(self, params: Params) -> bool:
+    def needs_activations(self, params: Params) -> bool:
         return params.get("search") == "activations"
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:

@@ -22,9 +22,9 @@ PAIRS: dict[str, tuple[int, ...]] = {
 
 
 class BigEndian(Wrapper):
-    """Bound to a block codec by `around`: the same blocks, their fields of two bytes turned round."""
+    """Bound to a block codec by `wrap`: the same blocks, their fields of two bytes turned round."""
 
-    def around(self, inner: Codec, params: Params) -> Codec:
+    def wrap(self, inner: Codec, params: Params) -> Codec:
         if not isinstance(inner, GgmlBlocks) or inner.block.name not in PAIRS:
             raise CodecError(f"{inner.id} is not read from big-endian files", code="byteorder")
         return _Bound(inner)

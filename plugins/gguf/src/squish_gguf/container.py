@@ -13,11 +13,10 @@ from squish_core.api import (
     Encoding,
     FileRef,
     Index,
-    Layout,
     LazyTensors,
     Limits,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Problem,
     Refusal,
@@ -25,8 +24,9 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
+    WritePlan,
     check_extents,
-    only,
+    single_value,
 )
 
 from . import writer
@@ -71,8 +71,8 @@ class Gguf(Container):
         """Padding that is not zero."""
         return [problem for head in read_set(source, limits) for problem in _dirty_padding(head, source)]
 
-    def recipes(self, *, dtype: Any = None, **features: Any) -> tuple[Encoding, ...]:
-        dtype = only("dtype", dtype)
+    def encodings_for(self, *, dtype: Any = None, **features: Any) -> tuple[Encoding, ...]:
+        dtype = single_value("dtype", dtype)
         if dtype is None:
             return ()
         if dtype in DENSE_CODES:
@@ -85,19 +85,19 @@ class Gguf(Container):
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         return writer.accepts_codes(spec, layout)
 
-    def layout(
+    def plan_file(
         self,
         specs: Sequence[TensorSpec],
         meta: Mapping[str, Any],
         assets: Mapping[str, Part],
         options: Options,
-    ) -> Layout:
-        return writer.layout(specs, meta, assets)
+    ) -> WritePlan:
+        return writer.plan_file(specs, meta, assets)
 
     def write(
         self,
         sink: Sink,
-        tensors: Sequence[Outgoing],
+        tensors: Sequence[OutgoingTensor],
         meta: Mapping[str, Any],
         assets: Mapping[str, bytes],
         options: Options,

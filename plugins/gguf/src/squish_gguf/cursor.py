@@ -99,9 +99,9 @@ class Cursor:
         """A metadata type code as its name."""
         at = self.at
         (code,) = self.take(_U32)
-        return self.known(code, at)
+        return self.type_name(code, at)
 
-    def known(self, code: int, at: int) -> str:
+    def type_name(self, code: int, at: int) -> str:
         """The name of a metadata type code."""
         if code >= len(VALUES):
             raise self.wrong("has an unknown type", at, expected=f"0 to {len(VALUES) - 1}", found=code, code="type")
@@ -137,7 +137,7 @@ class Cursor:
         """Step over an array; nothing is allocated by its count. Returns element type and count."""
         at = self.at
         code, count = self.take(ARRAY_HEAD)
-        kind = self.known(code, at)
+        kind = self.type_name(code, at)
         if kind == "str":
             self._walk_strings(count)
         elif kind == "array":

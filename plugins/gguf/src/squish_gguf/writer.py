@@ -14,12 +14,12 @@ from squish_core.api import (
     Dropped,
     Encoding,
     FormatError,
-    Layout,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Refusal,
     Sink,
     TensorSpec,
+    WritePlan,
     dropped_assets,
     dropped_metadata,
 )
@@ -33,7 +33,7 @@ VERSION = 3
 
 
 @frozen(kw_only=True)
-class Plan:
+class FileLayout:
     """A file before it is written: the head padded to the alignment, the bytes of each tensor, what was dropped."""
 
     head: bytes
@@ -62,10 +62,10 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
             return Refusal(why=f"GGUF has no {part.dtype} tensors, only {', '.join(DENSE_CODES)}", code="dtype")
         wanted = (part.dtype, spec.shape)
     elif codec in BLOCK_CODES:
-        made = _blocks(spec, codec)
-        if isinstance(made, Refusal):
-            return made
-        wanted = ("u8", made.parts["data"].shape)
+        layout = _blocks(spec, codec)
+        if isinstance(layout, Refusal):
+            return layout
+        wanted = ("u8", layout.parts["data"].shape)
     else:
         return Refusal(why=f"GGUF has no type for {codec}", code="codec")
     if (part.dtype, part.shape) != wanted:
@@ -98,22 +98,22 @@ def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
     return Encoding(codec=CodecSpec(codec), parts={"data": Part(dtype="u8", shape=shape)})
 
 
-def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Any]) -> Layout:
+def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Any]) -> WritePlan:
     """Exact size, and what has no place."""
-    made = plan(specs, meta)
-    return Layout(size=made.size, dropped=(*made.dropped, *dropped_assets(assets)))
+    layout = file_layout(specs, meta)
+    return WritePlan(size=layout.size, dropped=(*layout.dropped, *dropped_assets(assets)))
 
 
-def write(sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any]) -> None:
+def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]) -> None:
     """Write the file in one pass."""
-    made = plan([tensor.spec for tensor in tensors], meta)
-    sink.write(made.head)
+    layout = file_layout([tensor.spec for tensor in tensors], meta)
+    sink.write(layout.head)
     for tensor in tensors:
         tensor.parts["data"].write_to(sink)
-        sink.pad(made.alignment)
+        sink.pad(layout.alignment)
 
 
-def plan(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> Plan:
+def file_layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> FileLayout:
     """Lay out a file; FormatError when a metadata value does not fit its stored type."""
     described = with_file_type(meta, specs)
     pairs = {key: pack_pair(key, described[key]) if key in described else None for key in meta}
@@ -126,7 +126,7 @@ def plan(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> Plan:
         offset += aligned(sizes[-1], alignment)
     counts = len(specs).to_bytes(8, "little") + len(kept).to_bytes(8, "little")
     head = b"".join([MAGIC, VERSION.to_bytes(4, "little"), counts, *kept, *table])
-    return Plan(
+    return FileLayout(
         head=head.ljust(aligned(len(head), alignment), b"\0"), sizes=tuple(sizes), alignment=alignment,
         dropped=dropped_metadata(key for key, pair in pairs.items() if pair is None),
     )  # fmt: skip

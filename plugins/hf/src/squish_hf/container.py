@@ -15,25 +15,27 @@ from squish_safetensors.api import (
     StoredParts,
     collect_layers,
     refine_layers,
+    storage_declarations,
     unmatched_override,
 )
 
 from squish_core.api import (
+    DENSE,
     CodeLayout,
     Encoding,
     Index,
     Limits,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Problem,
     Refusal,
     Source,
     SquishError,
     TensorSpec,
-    only,
+    single_value,
 )
 from squish_hf import writer
-from squish_hf.declaration import Declared, read_declaration
+from squish_hf.declaration import Declared, declared_in, read_declaration
 from squish_hf.methods.base import Method
 from squish_hf.methods.unsupported import reason
 
@@ -78,12 +80,16 @@ class HuggingFace(Checkpoint):
             code, said = refused.code or "config", str(refused)
             problems.append(Problem(code=code, severity="error", where=declared.where, message=said))
         made = refine_layers(files, self.id, method.dialect, layers, method.make, problems, bases=method.bases)
+        if layers or not refused:  # otherwise the tensors are as stored, and what is declared still describes them
+            made = evolve(made, declarations=storage_declarations(files))
         with contextlib.suppress(SquishError):  # a bad pattern, which the layers were refused for
             made = evolve(made, problems=(*made.problems, *map(unmatched_override, method.idle(layers))))
         return made
 
-    def recipes(self, *, method: Any = None, bits: Any = "4", **features: Any) -> tuple[Encoding | Refusal, ...]:
-        return () if method is None else (writer.recipe(only("method", method), int(only("bits", bits))),)
+    def encodings_for(self, *, method: Any = None, bits: Any = "4", **features: Any) -> tuple[Encoding | Refusal, ...]:
+        return (
+            () if method is None else (writer.recipe(single_value("method", method), int(single_value("bits", bits))),)
+        )
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding, options)
@@ -91,10 +97,13 @@ class HuggingFace(Checkpoint):
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         return writer.accepts_codes(spec, layout, options)
 
-    def lower(self, tensor: Outgoing, options: Options) -> list[Outgoing]:
+    def lower(self, tensor: OutgoingTensor, options: Options) -> list[OutgoingTensor]:
         return writer.lower(tensor, writer.chosen(options))
 
     def declare(self, config: Mapping[str, Any], specs: Sequence[TensorSpec], options: Options) -> dict[str, Any]:
+        declared = declared_in(config)
+        if declared and declared.method not in METHODS and all(spec.encodings[0].codec == DENSE for spec in specs):
+            return dict(config)  # the tensors are as stored, for a reader that knows the method
         return writer.declare(config, specs, writer.chosen(options))
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import regex
 from attrs import field, frozen
-from squish_safetensors.api import CONFIG_FILE, CheckpointFiles
+from squish_safetensors.api import CONFIG_FILE, QUANTIZATION_KEYS, CheckpointFiles, config_parts
 
 from squish_core.api import FormatError, Problem
 
-METHOD, PART = "quant_method", "_config"
+METHOD = "quant_method"
 BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_config.json": "modelopt"}
 """File of its own -> the method whose writers leave it; it counts where config.json declares nothing."""
 BUDGET, LONGEST = 2.0, 1000
@@ -55,7 +55,7 @@ def read_declaration(files: CheckpointFiles) -> tuple[Declared | None, list[Prob
     config, problems = files.json(CONFIG_FILE), list[Problem]()
     if isinstance(config.get("quantization"), dict):
         return None, []  # that of MLX
-    declared = _in_config(config)
+    declared = declared_in(config)
     for name, method in BESIDE.items():
         fields = files.json(name)
         if not fields:
@@ -86,13 +86,11 @@ def _differences(declared: Declared, fields: Mapping[str, Any], name: str) -> li
     ]  # fmt: skip
 
 
-def _in_config(config: Mapping[str, Any]) -> Declared | None:
+def declared_in(config: Mapping[str, Any]) -> Declared | None:
     """`quantization_config` (once `compression_config`) of the model, or of a part of it (`text_config`, ...)."""
-    inside = [part for name, part in config.items() if name.endswith(PART) and isinstance(part, dict)]
-    deeper = [part for each in inside for name, part in each.items() if name.endswith(PART) and isinstance(part, dict)]
-    for holder in (config, *inside, *deeper):
-        for key in ("quantization_config", "compression_config"):
-            fields = holder.get(key)
+    for _, part in config_parts(config):
+        for key in QUANTIZATION_KEYS:
+            fields = part.get(key)
             if isinstance(fields, dict) and fields:
                 return Declared(_method(fields), fields, CONFIG_FILE)
             if fields:

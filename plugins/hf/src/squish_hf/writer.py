@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from squish_codecs.api import Affine, Mx, float4_params
-from squish_safetensors.api import accepts_dense, bare_parts, lower_layer
+from squish_safetensors.api import accepts_dense, bare_parts, lower_layer, without_declarations
 
 from squish_core.api import (
     Codec,
@@ -17,7 +17,7 @@ from squish_core.api import (
     Encoding,
     FormatError,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Params,
     Part,
     Refusal,
@@ -120,7 +120,7 @@ def _codec(method: str, layout: CodeLayout) -> CodecSpec:
     return CodecSpec("affine", params)
 
 
-def lower(tensor: Outgoing, method: str) -> list[Outgoing]:
+def lower(tensor: OutgoingTensor, method: str) -> list[OutgoingTensor]:
     """What is stored of a tensor."""
     spec, (encoding,) = tensor.spec, tensor.spec.encodings
     if encoding.codec.id == "dense":
@@ -165,7 +165,7 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
         spec.name.removesuffix(WEIGHT): spec.encodings[0].codec.inner or spec.encodings[0].codec
         for spec in specs if spec.encodings[0].codec.id != "dense"
     }  # fmt: skip
-    kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
+    kept = without_declarations(config)
     if not codecs:
         return kept
     before = config.get("quantization_config")

@@ -21,12 +21,12 @@ from squish_core.api import (
     Region,
     Request,
     TensorSpec,
-    delivered,
+    cast_output,
+    check_expert_args,
+    check_ids,
+    check_input,
     dtypes,
-    indices,
-    matrix_of,
-    operand,
-    routed,
+    require_rank,
 )  # fmt: skip
 
 from . import device, forms, layouts, transcode
@@ -53,7 +53,7 @@ class Metal(Backend):
         if spec is None:
             return Offer(
                 backend=self.id, encoding=encoding, mode="fold", ops=OPS,
-                layout="packed where MLX has the form, which the tensor's shape decides; else decoded",
+                storage="packed where MLX has the form, which the tensor's shape decides; else decoded",
             )  # fmt: skip
         if spec.dtype.startswith("complex"):
             return Refusal(backend=self.id, encoding=encoding, code="dtype", why="MLX has no complex weights")
@@ -86,27 +86,27 @@ class Metal(Backend):
     def dense(
         self, handle: _Loaded, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        return delivered(handle.weight.dense(), region, dtype, out)
+        return cast_output(handle.weight.dense(), region, dtype, out)
 
     def linear(self, handle: _Loaded, x: np.ndarray) -> np.ndarray:
-        rows, columns = matrix_of(handle.spec, 2)
-        x = operand(x, columns, handle.spec)
+        rows, columns = require_rank(handle.spec, 2)
+        x = check_input(x, columns, handle.spec)
         return handle.weight.linear(x) if x.size and rows else _zeros(*x.shape[:-1], rows)
 
     def embed(self, handle: _Loaded, ids: np.ndarray) -> np.ndarray:
-        rows, columns = matrix_of(handle.spec, 2)
-        ids = indices(ids, rows, handle.spec)
+        rows, columns = require_rank(handle.spec, 2)
+        ids = check_ids(ids, rows, handle.spec)
         return handle.weight.embed(ids) if ids.size and columns else _zeros(*ids.shape, columns)
 
     def experts(self, handle: _Loaded, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        x, ids = routed(x, ids, handle.spec)
+        x, ids = check_expert_args(x, ids, handle.spec)
         rows = handle.spec.shape[1]
         return handle.weight.experts(x, ids) if x.size and rows else _zeros(len(x), rows)
 
-    def _offer(self, encoding: Encoding, mode: str, layout: str, size: int, *, exact: bool = True) -> Offer:
+    def _offer(self, encoding: Encoding, mode: str, storage: str, size: int, *, exact: bool = True) -> Offer:
         cost = Cost(stored=encoding.stored, resident=size, moved=size)
         return Offer(
-            backend=self.id, encoding=encoding, mode=mode, ops=OPS, layout=f"{layout}, copied once into MLX's memory",
+            backend=self.id, encoding=encoding, mode=mode, ops=OPS, storage=f"{storage}, copied once into MLX's memory",
             cost=cost, exact=exact,
         )  # fmt: skip
 

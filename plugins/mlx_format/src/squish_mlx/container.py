@@ -13,6 +13,7 @@ from squish_safetensors.api import (
     StoredParts,
     collect_layers,
     refine_layers,
+    storage_declarations,
     unmatched_override,
 )
 
@@ -21,15 +22,15 @@ from squish_core.api import (
     Encoding,
     FormatError,
     Index,
-    Layout,
     Limits,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Problem,
     Refusal,
     Source,
     TensorSpec,
+    WritePlan,
 )
 from squish_mlx import writer
 from squish_mlx.modes import BIASES, SCALES, WHOLE, read_layer, read_mode
@@ -66,7 +67,8 @@ class Mlx(Checkpoint):
                 raise FormatError("the configuration says it is not quantised", part=CONFIG_FILE, code="contradiction")
             return read_layer(layer, parts, read_mode(override if isinstance(override, dict) else declared))
 
-        return refine_layers(files, "mlx", "", layers, make, problems)
+        refined = refine_layers(files, "mlx", "", layers, make, problems)
+        return evolve(refined, declarations=storage_declarations(files))
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)
@@ -74,12 +76,12 @@ class Mlx(Checkpoint):
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         return writer.accepts_codes(spec, layout)
 
-    def layout(
+    def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-    ) -> Layout:
-        return evolve(super().layout(specs, meta, assets, options), notes=writer.notes(specs, assets))
+    ) -> WritePlan:
+        return evolve(super().plan_file(specs, meta, assets, options), notes=writer.notes(specs, assets))
 
-    def lower(self, tensor: Outgoing, options: Options) -> list[Outgoing]:
+    def lower(self, tensor: OutgoingTensor, options: Options) -> list[OutgoingTensor]:
         return writer.lower(tensor)
 
     def declare(self, config: Mapping[str, Any], specs: Sequence[TensorSpec], options: Options) -> dict[str, Any]:

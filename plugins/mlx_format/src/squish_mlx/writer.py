@@ -9,13 +9,13 @@ from typing import Any
 
 from attrs import asdict
 from squish_codecs.api import Affine, Mx, float4_params
-from squish_safetensors.api import CONFIG_FILE, accepts_dense, bare_parts, lower_layer
+from squish_safetensors.api import CONFIG_FILE, accepts_dense, bare_parts, lower_layer, without_declarations
 
 from squish_core.api import (
     CodecSpec,
     CodeLayout,
     Encoding,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Refusal,
     SquishError,
@@ -94,7 +94,7 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str,
     modes = {
         spec.name.removesuffix(WEIGHT): _mode(spec) for spec in specs if spec.encodings[0].codec.id != "dense"
     }  # fmt: skip
-    kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
+    kept = without_declarations(config)
     if not modes:
         return kept
     for spec in specs:
@@ -142,7 +142,7 @@ def _mode(spec: TensorSpec) -> Mode:
     )
 
 
-def lower(tensor: Outgoing) -> list[Outgoing]:
+def lower(tensor: OutgoingTensor) -> list[OutgoingTensor]:
     """What is stored of a tensor."""
     spec, (encoding,) = tensor.spec, tensor.spec.encodings
     if encoding.codec.id == "dense":

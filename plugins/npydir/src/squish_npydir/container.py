@@ -19,11 +19,10 @@ from squish_core.api import (
     FileRef,
     FormatError,
     Index,
-    Layout,
     Limits,
     MissingPluginError,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Problem,
     Refusal,
@@ -33,6 +32,7 @@ from squish_core.api import (
     SquishError,
     TensorError,
     TensorSpec,
+    WritePlan,
 )
 
 from .read import awq, dialects, manifest
@@ -67,15 +67,15 @@ class NpyDir(Container):
     def writes_folder(self, options: Options) -> bool:
         return True
 
-    def layout(
+    def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-    ) -> Layout:
-        return writer.layout(specs, meta, {name: part.nbytes for name, part in assets.items()})
+    ) -> WritePlan:
+        return writer.plan_file(specs, meta, {name: part.nbytes for name, part in assets.items()})
 
     def write(
         self,
         sink: Sink,
-        tensors: Sequence[Outgoing],
+        tensors: Sequence[OutgoingTensor],
         meta: Mapping[str, Any],
         assets: Mapping[str, bytes],
         options: Options,

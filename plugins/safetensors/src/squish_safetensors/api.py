@@ -13,6 +13,9 @@ _NAMES = {
         "tensor_from_record",
     ),
     "squish_safetensors.refine.checkpoint": ("Checkpoint",),
+    "squish_safetensors.refine.declarations": (
+        "QUANTIZATION_KEYS", "config_parts", "dropped_declarations", "storage_declarations", "without_declarations",
+    ),
     "squish_safetensors.refine.layers": (
         "CheckpointFiles", "LayerReader", "StoredParts", "bare_parts", "build_tensor", "collect_layers",
         "lower_layer", "refine_layers", "require_part", "stored_part", "unmatched_override", "view_part",
@@ -31,6 +34,11 @@ if TYPE_CHECKING:
     from .header import read_header as read_header
     from .header import tensor_from_record as tensor_from_record
     from .refine.checkpoint import Checkpoint as Checkpoint
+    from .refine.declarations import QUANTIZATION_KEYS as QUANTIZATION_KEYS
+    from .refine.declarations import config_parts as config_parts
+    from .refine.declarations import dropped_declarations as dropped_declarations
+    from .refine.declarations import storage_declarations as storage_declarations
+    from .refine.declarations import without_declarations as without_declarations
     from .refine.layers import CheckpointFiles as CheckpointFiles
     from .refine.layers import LayerReader as LayerReader
     from .refine.layers import StoredParts as StoredParts

@@ -11,11 +11,10 @@ from squish_core.api import (
     Encoding,
     FileRef,
     Index,
-    Layout,
     LazyTensors,
     Limits,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Problem,
     Refusal,
@@ -23,7 +22,8 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
-    only,
+    WritePlan,
+    single_value,
 )
 
 from . import writer
@@ -63,16 +63,16 @@ class Safetensors(Container):
             ),
         )  # fmt: skip
 
-    def recipes(self, *, dtype: Any = "f32", **features: Any) -> tuple[Encoding, ...]:
-        return (Encoding(codec=DENSE, parts={"data": Part(dtype=only("dtype", dtype), shape=())}),)
+    def encodings_for(self, *, dtype: Any = "f32", **features: Any) -> tuple[Encoding, ...]:
+        return (Encoding(codec=DENSE, parts={"data": Part(dtype=single_value("dtype", dtype), shape=())}),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts_dense(spec, encoding)
 
-    def layout(
+    def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-    ) -> Layout:
-        return writer.layout(specs, meta, {name: part.nbytes for name, part in assets.items()}, options)
+    ) -> WritePlan:
+        return writer.plan_file(specs, meta, {name: part.nbytes for name, part in assets.items()}, options)
 
     def writes_folder(self, options: Options) -> bool:
         return writer.MAX_SHARD_SIZE in options
@@ -80,7 +80,7 @@ class Safetensors(Container):
     def write(
         self,
         sink: Sink,
-        tensors: Sequence[Outgoing],
+        tensors: Sequence[OutgoingTensor],
         meta: Mapping[str, Any],
         assets: Mapping[str, bytes],
         options: Options,

@@ -13,14 +13,14 @@ from squish_core.api import (
     Dropped,
     Encoding,
     FormatError,
-    Layout,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Refusal,
     Sink,
     TensorSpec,
     Typed,
+    WritePlan,
     dropped_assets,
     dropped_metadata,
     dtypes,
@@ -66,7 +66,9 @@ def accepts_dense(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     return Encoding(codec=encoding.codec, parts={"data": part})
 
 
-def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int], options: Options) -> Layout:
+def plan_file(
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int], options: Options
+) -> WritePlan:
     """Exact bytes of all files, and the metadata and assets (name -> bytes) that would be left behind."""
     files = plan(specs, meta, options)
     kept = _kept_assets(assets, options)
@@ -74,12 +76,12 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
     if MAX_SHARD_SIZE in options:
         size += len(_index_json(files))
     lost = dropped_assets(name for name in assets if name not in kept)
-    return Layout(size=size, dropped=(*dropped_non_text(meta), *lost))
+    return WritePlan(size=size, dropped=(*dropped_non_text(meta), *lost))
 
 
 def write(
     sink: Sink,
-    tensors: Sequence[Outgoing],
+    tensors: Sequence[OutgoingTensor],
     meta: Mapping[str, Any],
     assets: Mapping[str, bytes],
     options: Options,
@@ -156,7 +158,7 @@ def _filled(specs: Sequence[TensorSpec], limit: int | None) -> list[list[TensorS
     return groups
 
 
-def _write_file(sink: Sink, file: Planned, tensors: Mapping[str, Outgoing]) -> None:
+def _write_file(sink: Sink, file: Planned, tensors: Mapping[str, OutgoingTensor]) -> None:
     sink.write(file.header)
     for spec in file.specs:
         tensors[spec.name].parts["data"].write_to(sink)

@@ -15,10 +15,9 @@ from squish_core.api import (
     Encoding,
     FileRef,
     Index,
-    Layout,
     Limits,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Problem,
     Refusal,
@@ -27,8 +26,9 @@ from squish_core.api import (
     Source,
     SquishError,
     TensorSpec,
+    WritePlan,
     load_meta,
-    only,
+    single_value,
 )  # fmt: skip
 
 from . import verify
@@ -60,9 +60,9 @@ class Squizd(Container):
         anatomy = walk.read(source, limits, found)
         return _Builder(anatomy, source, limits, found).index()
 
-    def recipes(self, *, flags: Any = (), dtype: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
+    def encodings_for(self, *, flags: Any = (), dtype: Any = None, **features: Any) -> tuple[Encoding | Refusal, ...]:
         flags = {flags} if isinstance(flags, str) else set(flags)
-        dtype = only("dtype", dtype)
+        dtype = single_value("dtype", dtype)
         recipes: list[Encoding | Refusal] = []
         for label, codec in PRIORITY:
             if label not in flags and label != "NumPy":
@@ -84,13 +84,13 @@ class Squizd(Container):
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         return accepts_codes(spec, layout, Wanted.parse(options))
 
-    def layout(
+    def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-    ) -> Layout:
-        return writer.layout(specs, meta, assets, Wanted.parse(options))
+    ) -> WritePlan:
+        return writer.plan_file(specs, meta, assets, Wanted.parse(options))
 
     def write(
-        self, sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes],
+        self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
         options: Options,
     ) -> None:  # fmt: skip
         writer.write(sink, tensors, meta, assets, Wanted.parse(options))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from squish_safetensors.api import QUANTIZATION_KEYS
+
 from squish_core.api import (
     CodecSpec,
     CodeLayout,
@@ -12,10 +14,9 @@ from squish_core.api import (
     FileRef,
     FormatError,
     Index,
-    Layout,
     Limits,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Problem,
     Refinement,
@@ -24,6 +25,7 @@ from squish_core.api import (
     Sink,
     Source,
     TensorSpec,
+    WritePlan,
 )
 
 from . import tables
@@ -69,6 +71,7 @@ class Uqff(Refinement):
                 for number, file in enumerate(beside, len(stored.sources))
             },
             problems=(*index.problems, *problems),
+            declarations=dict.fromkeys((shards.CONFIG,) if shards.CONFIG in members else (), _QUANTIZATION),
             attrs={"uqff.shards": len(found)},
         )  # fmt: skip
 
@@ -85,10 +88,10 @@ class Uqff(Refinement):
     def choose(self, specs: Sequence[TensorSpec], wanted: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
         return accept.choose(specs, wanted)
 
-    def layout(
+    def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-    ) -> Layout:
-        return writer.layout(specs, meta, {name: part.nbytes for name, part in assets.items()}, options)
+    ) -> WritePlan:
+        return writer.plan_file(specs, meta, assets, options)
 
     def writes_folder(self, options: Options) -> bool:
         return True
@@ -96,7 +99,7 @@ class Uqff(Refinement):
     def write(
         self,
         sink: Sink,
-        tensors: Sequence[Outgoing],
+        tensors: Sequence[OutgoingTensor],
         meta: Mapping[str, Any],
         assets: Mapping[str, bytes],
         options: Options,
@@ -104,6 +107,8 @@ class Uqff(Refinement):
         writer.write(sink, tensors, meta, assets, options)
 
 
+_QUANTIZATION = tuple((key,) for key in QUANTIZATION_KEYS)
+"""What a config may still state of the checkpoint that a model was made from; the layers of UQFF state their own."""
 _COMPANIONS = {
     shards.RESIDUAL: "norms, and whatever else is no quantised layer, are missing",
     shards.CONFIG: "the architecture is not known",

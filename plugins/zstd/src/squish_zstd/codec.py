@@ -48,7 +48,7 @@ class Zstd(ByteCodec):
         if skip or filled != len(out):
             raise _wrong_size(len(out), f"{filled} bytes")
 
-    def measure(self, data: memoryview, params: Params, *, most: int) -> int:
+    def decoded_size(self, data: memoryview, params: Params, *, most: int) -> int:
         """Decoded bytes, at a window's cost; CodecError as `decode`, and when there are more than `most`."""
         decompressor = zstandard.ZstdDecompressor(max_window_size=WINDOW)
         scratch, total = bytearray(PIECE), -params.get("skip", 0)

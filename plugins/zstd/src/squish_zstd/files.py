@@ -5,21 +5,22 @@ Source: the seekable format of zstd's contrib folder, 0.1.0; any zstd unpacks wh
 
 from __future__ import annotations
 
-import os
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zstandard
 
-from squish_core.api import CodecError, FormatError, LimitError, Limits, Source
+from squish_core.api import CodecError, FormatError, LimitError, Limits, Pool, Source, workers
 
 from .codec import LEVEL, Zstd, frames
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 SUFFIX = ".zst"
 FRAME = 1 << 20
@@ -28,7 +29,8 @@ LARGEST = 128 << 20
 """Bytes of content of the largest frame that is decoded for the sake of a few of them."""
 HELD = 32 << 20
 """Bytes of content that are kept for the next read, in whole frames; always the last one."""
-WORKERS = min(8, os.cpu_count() or 1)
+WORKERS = 8
+"""Frames packed or unpacked at once, at most."""
 
 _HEADER, _FOOTER = struct.Struct("<II"), struct.Struct("<IBI")
 _SKIPPABLE, _MAGIC = 0x184D2A5E, 0x8F92EAB1
@@ -117,7 +119,7 @@ class Unpacked(Source):
             if number in self._frames:
                 self._frames.move_to_end(number)
                 return self._frames[number]
-            ahead = WORKERS if number and number == self._next else 1
+            ahead = workers(WORKERS) if number and number == self._next else 1
             numbers = range(number, min(number + ahead, len(self._ends)))
             self._next = numbers.stop
         made = _on_cores(self._alone, numbers)
@@ -148,8 +150,8 @@ class Unpacked(Source):
 @contextmanager
 def packing(write: Callable[[bytes], object]) -> Iterator[Callable[[Any], None]]:
     """What takes the content of a file and writes frames of `FRAME` bytes, packed on all cores, and a seek table."""
-    held, waiting, table = bytearray(), deque[Future[bytes]](), bytearray()
-    sizes = deque[int]()
+    waiting: deque[Future[bytes]] = deque()
+    held, sizes, table = bytearray(), deque[int](), bytearray()
 
     def packed(content: bytes) -> bytes:
         return zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(content)
@@ -167,9 +169,10 @@ def packing(write: Callable[[bytes], object]) -> Iterator[Callable[[Any], None]]
     def take(content: Any) -> None:
         held.extend(content)
         while len(held) >= FRAME:
-            submit(FRAME, 2 * WORKERS)
+            submit(FRAME, 2 * threads)
 
-    with ThreadPoolExecutor(WORKERS) as pool:
+    threads = workers(WORKERS)
+    with Pool(threads) as pool:
         yield take
         submit(len(held), 0)
     if not table:  # without a frame an empty file would not begin with the signature
@@ -182,8 +185,8 @@ def packing(write: Callable[[bytes], object]) -> Iterator[Callable[[Any], None]]
 def _on_cores(work: Callable[[int], Any], numbers: range) -> list[Any]:
     if len(numbers) < 2:
         return list(map(work, numbers))
-    with ThreadPoolExecutor(min(WORKERS, len(numbers))) as pool:
-        return list(pool.map(work, numbers))
+    with Pool(workers(min(WORKERS, len(numbers)))) as pool:
+        return pool.map(work, numbers)
 
 
 def _table(packed: Source, limits: Limits) -> np.ndarray:

@@ -13,17 +13,17 @@ from squish_core.api import (
     Encoding,
     Filter,
     Index,
-    Layout,
     LazyTensors,
     Limits,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Problem,
     Refusal,
     Sink,
     Source,
     TensorSpec,
-    only,
+    WritePlan,
+    single_value,
 )
 
 from . import objects, sidecar
@@ -66,9 +66,9 @@ class Ztensor(Container):
         gaps = () if manifest.version == "2" else _dirty_gaps(manifest, source)
         return [*gaps, *_sidecar_digest(manifest, source)]
 
-    def recipes(self, *, dtype: Any = "f32", encoding: Any = "raw", **features: Any) -> tuple[Encoding, ...]:
-        dtype = only("dtype", dtype)
-        filters = (Filter("zstd"),) if only("encoding", encoding) == "zstd" else ()
+    def encodings_for(self, *, dtype: Any = "f32", encoding: Any = "raw", **features: Any) -> tuple[Encoding, ...]:
+        dtype = single_value("dtype", dtype)
+        filters = (Filter("zstd"),) if single_value("encoding", encoding) == "zstd" else ()
         block = objects.block_of(dtype)
         codec = CodecSpec(f"ggml.{block}") if block else DENSE
         return (Encoding(codec=codec, parts={"data": Part(dtype="u8" if block else dtype, shape=(), filters=filters)}),)
@@ -83,20 +83,20 @@ class Ztensor(Container):
         wanted = Wanted.of(options)
         return _WRITERS[wanted.wire].accepts_codes(spec, layout, wanted)
 
-    def layout(
+    def plan_file(
         self,
         specs: Sequence[TensorSpec],
         meta: Mapping[str, Any],
         assets: Mapping[str, Part],
         options: Mapping[str, str],
-    ) -> Layout:
+    ) -> WritePlan:
         wanted = Wanted.of(options)
-        return _WRITERS[wanted.wire].layout(specs, meta, assets, wanted)
+        return _WRITERS[wanted.wire].plan_file(specs, meta, assets, wanted)
 
     def write(
         self,
         sink: Sink,
-        tensors: Sequence[Outgoing],
+        tensors: Sequence[OutgoingTensor],
         meta: Mapping[str, Any],
         assets: Mapping[str, bytes],
         options: Mapping[str, str],

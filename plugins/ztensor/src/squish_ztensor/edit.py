@@ -16,7 +16,7 @@ from squish_core.api import (
     FormatError,
     Limits,
     LockedFile,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Problem,
     Refusal,
@@ -123,13 +123,13 @@ def _root(source: Source, found: Located, limits: Limits) -> Root:
     return root
 
 
-def _incoming(add: Mapping[str, np.ndarray] | File, wanted: Wanted) -> list[Outgoing]:
+def _incoming(add: Mapping[str, np.ndarray] | File, wanted: Wanted) -> list[OutgoingTensor]:
     if isinstance(add, File):
         return outgoing(add, f"ztensor:wire={wanted.wire},flavour={wanted.flavour}")
     return [_array(name, array, wanted) for name, array in add.items()]
 
 
-def _array(name: str, given: np.ndarray, wanted: Wanted) -> Outgoing:
+def _array(name: str, given: np.ndarray, wanted: Wanted) -> OutgoingTensor:
     dtype = dtypes.from_numpy(given.dtype)
     if dtypes.bits(dtype) < 8:
         raise TensorError("arrays of this dtype are not added", tensor=name, found=dtype, code="dtype")
@@ -139,13 +139,13 @@ def _array(name: str, given: np.ndarray, wanted: Wanted) -> Outgoing:
     if isinstance(held, Refusal):
         raise TensorError(held.why, tensor=name, code=held.code)
     data = given.astype(dtypes.to_numpy(dtype), copy=False).tobytes()
-    return Outgoing(evolve(spec, encodings=(held,)), {"data": Stream(held.parts["data"], lambda: [data])})
+    return OutgoingTensor(evolve(spec, encodings=(held,)), {"data": Stream(held.parts["data"], lambda: [data])})
 
 
 def _change(
     root: Root, manifest: Manifest, source: Source, remove: tuple[str, ...], attributes: Mapping[str, Any],
     limits: Limits,
-) -> list[Outgoing]:  # fmt: skip
+) -> list[OutgoingTensor]:  # fmt: skip
     """Change the decoded manifest in place; the new `squish.meta` where metadata is kept there."""
     if not second_writer.storable(attributes):
         raise FormatError("an attribute is of a kind that zTensor does not have", code="attributes")
@@ -170,7 +170,7 @@ def _change(
     return [sidecar.outgoing(typed, {name: bytes(part.data or b"") for name, part in assets.items()})]
 
 
-def _rewrite(lock: LockedFile, source: Source, root: Root, more: Sequence[Outgoing], wanted: Wanted) -> None:
+def _rewrite(lock: LockedFile, source: Source, root: Root, more: Sequence[OutgoingTensor], wanted: Wanted) -> None:
     placement = writer.Placement(wanted.compatible, root["objects"])
     components = [
         (part["offset"], part["length"], name, part)

@@ -10,7 +10,7 @@ from squish_core.api import (
     Encoding,
     FormatError,
     Limits,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Problem,
     Source,
@@ -51,11 +51,11 @@ def planned(meta: Mapping[str, Any], assets: Mapping[str, Part]) -> TensorSpec:
     return _spec(empty + sum(part.nbytes + _head(part.nbytes) - 1 for part in assets.values()))
 
 
-def outgoing(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> Outgoing:
+def outgoing(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> OutgoingTensor:
     """The object on its way into a file."""
     packed = dump_meta(meta, assets)
     made = _spec(len(packed))
-    return Outgoing(made, {"data": Stream(made.encodings[0].parts["data"], lambda: [packed])})
+    return OutgoingTensor(made, {"data": Stream(made.encodings[0].parts["data"], lambda: [packed])})
 
 
 def _spec(length: int) -> TensorSpec:

@@ -6,7 +6,18 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from squish_core.api import Availability, Backend, Cost, Offer, Refusal, Request, SquishError
+from squish_core.api import (
+    Availability,
+    Backend,
+    Chain,
+    Cost,
+    File,
+    Offer,
+    Refusal,
+    Request,
+    SquishError,
+    WholeHandle,
+)
 
 from ..coreml.archive import WHOLE
 
@@ -45,5 +56,10 @@ class Ane(Backend):
             why = "Core ML runs whole packages; `squish convert FILE OUT.mlpackage --to mlpackage` makes one"
             return Refusal(backend=self.id, encoding=encoding, code="whole", why=why)
         cost = Cost(stored=encoding.stored, resident=encoding.stored, moved=encoding.stored)
-        layout = "the file's own package, run by Core ML"
-        return Offer(backend=self.id, encoding=encoding, mode="delegate", ops=("linear",), layout=layout, cost=cost)
+        storage = "the file's own package, run by Core ML"
+        return Offer(backend=self.id, encoding=encoding, mode="delegate", ops=("linear",), storage=storage, cost=cost)
+
+    def load_whole(self, chain: Chain, file: File) -> WholeHandle:
+        from .runtime import Model
+
+        return Model(file)

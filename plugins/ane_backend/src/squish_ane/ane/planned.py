@@ -43,7 +43,7 @@ class Planned(Backend):
         title = facts.ROWS[weights.form].title if weights else "dense float16"
         return Offer(
             backend=self.id, encoding=encoding, mode="stream" if verdict.mode == "stream" else "fold", ops=("linear",),
-            layout=f"{title} on {self.generation}{cut} ({verdict.evidence}): {told}",
+            storage=f"{title} on {self.generation}{cut} ({verdict.evidence}): {told}",
             cost=Cost(stored=encoding.stored, resident=verdict.nbytes, moved=verdict.nbytes),
         )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import stat
 import zipfile
@@ -38,17 +39,31 @@ def extract(file: File, folder: str | Path) -> Path:
 
     FormatError where there is none, or where it is no sound zip of one package with plain names.
     """
-    found = next((encoding for encoding in file.index.whole if encoding.codec.id == WHOLE), None)
-    if found is None:
-        raise FormatError("carries no Core ML package", file=file.name, code="missing")
+    encoding = _carried(file)
     target = Path(folder)
     try:
-        with zipfile.ZipFile(io.BufferedReader(_View(file, found))) as archive, atomic_folder(target) as sink:
+        with zipfile.ZipFile(io.BufferedReader(_View(file, encoding))) as archive, atomic_folder(target) as sink:
             for entry, path in _entries(archive, file):
                 _copy(archive, entry, path, sink, file)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise FormatError(f"the Core ML package is no sound zip: {error}", file=file.name, code="zip") from None
     return target
+
+
+def digest(file: File) -> str:
+    """SHA-256 of the package that a file carries, as it is stored, in hexadecimal."""
+    hashed = hashlib.sha256()
+    stored = file.array(_carried(file).parts["archive"])
+    for chunk in stored.chunks():
+        hashed.update(chunk)
+    return hashed.hexdigest()
+
+
+def _carried(file: File) -> Encoding:
+    encoding = next((encoding for encoding in file.index.whole if encoding.codec.id == WHOLE), None)
+    if encoding is None:
+        raise FormatError("carries no Core ML package", file=file.name, code="missing")
+    return encoding
 
 
 def _entries(archive: zipfile.ZipFile, file: File) -> list[tuple[zipfile.ZipInfo, PurePosixPath]]:

@@ -10,15 +10,15 @@ from squish_core.api import (
     Container,
     Encoding,
     Index,
-    Layout,
     Limits,
     Options,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Refusal,
     Sink,
     Source,
     TensorSpec,
+    WritePlan,
     dropped_assets,
     dropped_metadata,
 )
@@ -39,18 +39,18 @@ class Mlpackage(Container):
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         return accept.held_codes(spec, layout, writer.target_of(options))
 
-    def layout(
+    def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-    ) -> Layout:
+    ) -> WritePlan:
         kept = writer.texts(meta)
         made = writer.draft(specs, kept, writer.target_of(options))
         lost = dropped_metadata((key for key in meta if key not in kept), "not text")
-        return Layout(size=made.size, dropped=(*lost, *dropped_assets(assets)))
+        return WritePlan(size=made.size, dropped=(*lost, *dropped_assets(assets)))
 
     def write(
         self,
         sink: Sink,
-        tensors: Sequence[Outgoing],
+        tensors: Sequence[OutgoingTensor],
         meta: Mapping[str, Any],
         assets: Mapping[str, bytes],
         options: Options,

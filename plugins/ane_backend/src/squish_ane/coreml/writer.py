@@ -11,7 +11,7 @@ from typing import Any
 from attrs import frozen
 from squish_codecs.api import Tables
 
-from squish_core.api import FormatError, Options, Outgoing, Sink, TensorSpec, dtypes
+from squish_core.api import FormatError, Options, OutgoingTensor, Sink, TensorSpec, dtypes
 
 from . import blobs, program
 from .accept import FLOATS, TARGETS, Op, operation
@@ -63,7 +63,7 @@ def draft(specs: Sequence[TensorSpec], meta: Mapping[str, str], target: str) -> 
     return Draft(specification=made.written(meta), manifest=_manifest(), weights=size, places=places)
 
 
-def write(sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, str], target: str) -> None:
+def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, str], target: str) -> None:
     """A package, the weights first; each part is read while it is written."""
     made = draft([tensor.spec for tensor in tensors], meta, target)
     with sink.member("weight.bin", "Data/com.apple.CoreML/weights") as out:

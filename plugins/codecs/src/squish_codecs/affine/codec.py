@@ -48,7 +48,7 @@ class Affine(Codec):
     Sources: SQUIZD P3; MLX quantize; zTensor zt.quant_group/1; GPTQ, AWQ, compressed-tensors checkpoints.
     """
 
-    for_encoding = ("search",)
+    encoder_only_params = ("search",)
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         return Scheme.of(params).parts(spec.shape)
@@ -77,7 +77,7 @@ class Affine(Codec):
     def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:
         return encode.encode(Scheme.of(params), panel, (stats or {}).get("activations"))
 
-    def weighs(self, params: Params) -> bool:
+    def needs_activations(self, params: Params) -> bool:
         return Scheme.of(params).search == "activations"
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:

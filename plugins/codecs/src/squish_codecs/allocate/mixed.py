@@ -10,16 +10,16 @@ import numpy as np
 from attrs import evolve, frozen
 
 from squish_core.api import (
+    AliasResolver,
+    Allocator,
     Codec,
     CodecError,
     CodecSpec,
+    PanelReader,
     Params,
     Parts,
-    Policy,
-    Short,
     SquishError,
     TensorSpec,
-    Values,
     dtypes,
     full,
     kind_of,
@@ -36,7 +36,7 @@ SAMPLE = 1 << 20
 CODECS: dict[str, type[Codec]] = {"affine": Affine, "palette": Palette}
 
 
-class Mixed(Policy):
+class Mixed(Allocator):
     """One of int2, int3, int4 and int8 (short names of the target format) for each matrix.
 
     bits      4     the width of all; or
@@ -53,7 +53,7 @@ class Mixed(Policy):
     """
 
     def choose(
-        self, specs: Sequence[TensorSpec], params: Params, values: Values, short: Short
+        self, specs: Sequence[TensorSpec], params: Params, values: PanelReader, short: AliasResolver
     ) -> Mapping[str, CodecSpec | str]:
         wanted = _checked(params)
         found = {width: codec for width in _widths(wanted) if (codec := _short(short, width)) is not None}
@@ -108,7 +108,7 @@ def _widths(wanted: Mapping[str, Any]) -> tuple[int, ...]:
     return WIDTHS if "bpw" in wanted else (wanted["bits"],)
 
 
-def _short(short: Short, width: int) -> CodecSpec | None:
+def _short(short: AliasResolver, width: int) -> CodecSpec | None:
     try:
         return short(f"int{width}")
     except SquishError:
@@ -148,7 +148,7 @@ def _option(spec: TensorSpec, codec: CodecSpec) -> Option | None:
         return None
 
 
-def _measured(spec: TensorSpec, options: list[Option], values: Values) -> list[Option]:
+def _measured(spec: TensorSpec, options: list[Option], values: PanelReader) -> list[Option]:
     """The options with their errors: of the sampled panels, relative to their energy, times the tensor's elements."""
     step = max(1, spec.elements // SAMPLE)
     lost, energy = [0.0] * len(options), 0.0

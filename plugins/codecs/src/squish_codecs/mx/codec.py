@@ -55,7 +55,7 @@ class Mx(Codec):
     Sources: OCP Microscaling Formats 1.0, section 6.3; uqff-formats, section 4; MLX, compressed-tensors and ModelOpt.
     """
 
-    for_encoding = ("scaling",)
+    encoder_only_params = ("scaling",)
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         element, block, scale, factor, _ = _checked(params)

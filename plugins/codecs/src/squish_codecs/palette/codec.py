@@ -62,7 +62,7 @@ class Palette(Codec):
     Sources: Core ML constexpr_lut_to_dense; QLoRA (NF4); bitsandbytes; Squish npy directories.
     """
 
-    scanned = ("codebook", "scale_codebook")  # any row may need any entry
+    unsliced_parts = ("codebook", "scale_codebook")  # any row may need any entry
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         return Tables.of(params).parts(spec.shape)

@@ -38,8 +38,8 @@ class Packed(Codec):
     formats with unsigned codes, whose biases lie 8 scales lower.
     """
 
-    for_encoding = ("search", "scale_dtype")
-    scanned = ("table",)  # one entry may be for all rows
+    encoder_only_params = ("search", "scale_dtype")
+    unsliced_parts = ("table",)  # one entry may be for all rows
     affine = Affine()
 
     def scheme(self, params: Params) -> dict[str, Any]:
@@ -74,9 +74,9 @@ class Packed(Codec):
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         size = params.get("group_size", 64)
-        if set(params) - {"group_size", *self.for_encoding} or type(size) is not int or size < 1:
+        if set(params) - {"group_size", *self.encoder_only_params} or type(size) is not int or size < 1:
             raise CodecError(
-                f"{self.id} takes group_size (1 or more), {' and '.join(self.for_encoding)}", code="params",
+                f"{self.id} takes group_size (1 or more), {' and '.join(self.encoder_only_params)}", code="params",
                 found=", ".join(f"{key}={value}" for key, value in params.items()),
             )  # fmt: skip
         elements = max(spec.elements, 1)
@@ -85,7 +85,7 @@ class Packed(Codec):
         self.affine.params_for(spec, self._encoding(params))
         return params
 
-    def weighs(self, params: Params) -> bool:
+    def needs_activations(self, params: Params) -> bool:
         return params.get("search") == "activations"
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
@@ -109,7 +109,7 @@ class Packed(Codec):
         return {"codes": made[0]["data"], "table": table}, made[1]
 
     def _encoding(self, params: Params) -> dict[str, Any]:
-        return self.scheme(params) | {name: params[name] for name in self.for_encoding if name in params}
+        return self.scheme(params) | {name: params[name] for name in self.encoder_only_params if name in params}
 
 
 class SquizdInt4(Packed):

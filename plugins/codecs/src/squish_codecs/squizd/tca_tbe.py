@@ -27,7 +27,7 @@ class TcaTbe(Codec):
     Parameters: `base_exponent`, and `n_high`, the length of `high`.
     """
 
-    scanned = (*PLANES, "high", "full")
+    unsliced_parts = (*PLANES, "high", "full")
 
     def __init__(self) -> None:
         self._before: WeakKeyDictionary[object, np.ndarray] = WeakKeyDictionary()
@@ -56,7 +56,7 @@ class TcaTbe(Codec):
             raise CodecError("tca_tbe takes no parameters", found=", ".join(params), code="params")
         return params
 
-    def measure(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
+    def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
         counts = np.zeros(256, np.int64)
         for panel in panels():
             counts += np.bincount(_exponents(_bits(panel)).reshape(-1), minlength=256)

@@ -26,7 +26,7 @@ FACTOR = "factor"
 
 
 class Awq(Wrapper):
-    """Bound to the codec it wraps by `around`; without one it can say nothing.
+    """Bound to the codec it wraps by `wrap`; without one it can say nothing.
 
     Values of the inner codec, each column divided by its number in the part `factor` f32 [columns], in float32.
     Encoding needs statistics of activations, from which `scales` finds the factors, and takes a tensor whole. No
@@ -34,7 +34,7 @@ class Awq(Wrapper):
     Source: AWQ (2023), section 3.2.
     """
 
-    def around(self, inner: Codec, params: Params) -> Codec:
+    def wrap(self, inner: Codec, params: Params) -> Codec:
         return _Bound(inner, params)
 
 
@@ -60,7 +60,7 @@ class _Bound(Wrapping):
         with np.errstate(all="ignore"):
             out /= parts[FACTOR][...][columns]
 
-    def weighs(self, params: Params) -> bool:
+    def needs_activations(self, params: Params) -> bool:
         return True
 
     def encode(self, panel: Array, params: Params, *, stats: Mapping[str, Array] | None = None) -> dict[str, Array]:

@@ -11,7 +11,7 @@ from ..affine.scheme import Shape
 
 
 class Wrapper(Codec):
-    """A codec that is one only around another; its `around` gives that, and alone it says so."""
+    """A codec that is one only around another; its `wrap` gives that, and alone it says so."""
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
         raise CodecError(
@@ -32,7 +32,7 @@ class Wrapping(Codec):
 
     def __init__(self, inner: Codec, params: Params) -> None:
         self.inner, self.own = inner, params
-        self.scanned = (*inner.scanned, self.whole)
+        self.unsliced_parts = (*inner.unsliced_parts, self.whole)
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         """That of the wrapped codec, over whole inner axes: only then is a region a run of rows."""

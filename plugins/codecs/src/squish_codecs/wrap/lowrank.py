@@ -18,14 +18,14 @@ LEFT, RIGHT = "left", "right"
 
 
 class LowRank(Wrapper):
-    """Bound to the codec it wraps by `around`; without one it can say nothing.
+    """Bound to the codec it wraps by `wrap`; without one it can say nothing.
 
     `inner + left @ right` in float32: parts `left` [rows, rank] and `right` [rank, columns] over the matrix (leading
     axes are rows). `rank`: required; `factor_dtype`: f32 f16 bf16. Encoding takes the largest singular values of what
     the inner codec leaves. Sources: MiLo; LQER.
     """
 
-    def around(self, inner: Codec, params: Params) -> Codec:
+    def wrap(self, inner: Codec, params: Params) -> Codec:
         return _Bound(inner, params)
 
 

@@ -16,14 +16,14 @@ ROLE = "mask"
 
 
 class Masked(Wrapper):
-    """Bound to the codec it wraps by `around`; without one it can say nothing.
+    """Bound to the codec it wraps by `wrap`; without one it can say nothing.
 
     Tiles of `block_size` x `block_size` over the matrix (leading axes are rows), edge tiles smaller. Part `mask` u8:
     row-major tiles, least significant bit first, 1 = keep. `sparsity` (encoding only): share of tiles that are zeroed
     in every row of tiles, those of least energy.
     """
 
-    def around(self, inner: Codec, params: Params) -> Codec:
+    def wrap(self, inner: Codec, params: Params) -> Codec:
         return _Bound(inner, params)
 
 

@@ -14,14 +14,14 @@ from .base import Wrapper
 
 
 class Reshaped(Wrapper):
-    """Bound to the codec it wraps by `around`; without one it can say nothing.
+    """Bound to the codec it wraps by `wrap`; without one it can say nothing.
 
     `shape`: the shape under which the wrapped codec stores the tensor, with the same elements in row-major order.
     Decoded only. Source: SQUIZD, whose blocks are matrices and whose names give shapes (a convolution [out, in, 3, 3]
     in a block [out, 9 * in]).
     """
 
-    def around(self, inner: Codec, params: Params) -> Codec:
+    def wrap(self, inner: Codec, params: Params) -> Codec:
         return _Bound(inner, params)
 
 
@@ -32,7 +32,7 @@ class _Bound(Codec):
 
     def __init__(self, inner: Codec, params: Params) -> None:
         self.inner, self.own = inner, params
-        self.scanned = inner.scanned
+        self.unsliced_parts = inner.unsliced_parts
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
         return self.inner.parts(_stored(spec, params), self.own)

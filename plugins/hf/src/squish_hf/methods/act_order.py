@@ -27,14 +27,14 @@ PANEL = 1 << 20
 
 
 class ActOrder(Codec):
-    """Bound to `affine` by `around`. Part `g_idx` i32 [in] beside those of the codec that it wraps: column i has the
+    """Bound to `affine` by `wrap`. Part `g_idx` i32 [in] beside those of the codec that it wraps: column i has the
     scale and zero point of group `g_idx[i]`.
 
     Whether it is a real one, the data say: most files hold `i // group_size`, and are decoded as without it.
     Source: gptqmodel, TorchLinear; compressed-tensors before 0.12, `weight_g_idx`.
     """
 
-    def around(self, inner: Codec, params: Params) -> Codec:
+    def wrap(self, inner: Codec, params: Params) -> Codec:
         if not isinstance(inner, Affine):
             raise CodecError("act-order is for affine codes only", found=inner.id, code="wrap")
         return _Bound(inner, params)
@@ -44,7 +44,7 @@ class _Bound(Codec):
     """`ActOrder` around affine codes."""
 
     id = "hf.act_order"
-    scanned = (ROLE,)
+    unsliced_parts = (ROLE,)
 
     def __init__(self, inner: Affine, params: Params) -> None:
         self.inner, self.own, self.scheme = inner, params, Scheme.of(params)
@@ -87,10 +87,10 @@ class _Bound(Codec):
             )  # fmt: skip
         return self.inner.codes(parts, spec, self.own, region)
 
-    def reordered(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
+    def column_permuted(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
         return CodecSpec("affine", self.own) if len(spec.shape) == 2 else None
 
-    def reorder(
+    def permute_columns(
         self, parts: Parts, spec: TensorSpec, params: Params
     ) -> tuple[Codec, Mapping[str, PartArray], np.ndarray | None]:
         """Columns of a group side by side; CodecError where groups differ in size."""

@@ -86,7 +86,7 @@ def packed(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFi
     if ".weight_g_idx" not in parts:
         return build_tensor(name, shape, spec, Affine(), fields, extras)
     fields["g_idx"] = ("weight_g_idx", require_part(parts, ".weight_g_idx", ("i32",), rank=1))
-    wrapped = ActOrder().around(Affine(), params)
+    wrapped = ActOrder().wrap(Affine(), params)
     return build_tensor(name, shape, CodecSpec("hf.act_order", {}, spec), wrapped, fields, extras)
 
 

@@ -101,7 +101,7 @@ def _make(
             require_part(parts, ".g_idx", ("i32",))
         return build_tensor(f"{layer}.weight", (rows, columns), spec, Affine(), fields, extras)
     fields["g_idx"] = ("g_idx", require_part(parts, ".g_idx", ("i32",), rank=1))
-    wrapped = ActOrder().around(Affine(), inner)
+    wrapped = ActOrder().wrap(Affine(), inner)
     return build_tensor(
         f"{layer}.weight", (rows, columns), CodecSpec("hf.act_order", {}, spec), wrapped, fields, extras
     )

@@ -85,7 +85,7 @@ def shape_of(dialect: Dialect, files: Files) -> Shape:
 def implementation(codec: CodecSpec) -> Codec:
     """The codec of an encoding that this module makes."""
     made: Codec = CODECS[codec.id]()
-    return made if codec.inner is None else made.around(implementation(codec.inner), codec.inner.params)
+    return made if codec.inner is None else made.wrap(implementation(codec.inner), codec.inner.params)
 
 
 CODECS: dict[str, type[Codec]] = {

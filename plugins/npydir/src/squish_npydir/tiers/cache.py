@@ -87,7 +87,7 @@ def _build(path: str | Path, tier: str, progress: Progress | None) -> Built:
 
 def _own(file: File) -> File:
     """The model without its tiers: what they are made from."""
-    own = file.originals()
+    own = file.without_caches()
     lost = [name for name, spec in own.index.tensors.items() if not spec.encodings or spec.encodings[0].label in LABELS]
     if lost:
         raise FormatError(

@@ -22,7 +22,7 @@ def delete_eights(folder: Path) -> int:
     """
     doomed = set[Path]()
     with open_model(folder, "npydir") as file:
-        own = file.originals()
+        own = file.without_caches()
         for name, spec in own.index.tensors.items():
             ways = {encoding.label: encoding for encoding in spec.encodings}
             if {"int4", "int8"} <= ways.keys():

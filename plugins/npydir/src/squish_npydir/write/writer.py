@@ -9,7 +9,7 @@ from typing import Any
 
 from squish_safetensors.api import MODEL_ASSETS
 
-from squish_core.api import Layout, Outgoing, Part, Sink, TensorSpec, dropped_assets, dropped_metadata, dtypes
+from squish_core.api import OutgoingTensor, Part, Sink, TensorSpec, WritePlan, dropped_assets, dropped_metadata, dtypes
 
 from ..read.dialects import DIALECTS
 from ..read.npy import header
@@ -23,7 +23,7 @@ STATS = (
 PLAIN = re.compile(r"[A-Za-z0-9_-]{1,200}")
 
 
-def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int]) -> Layout:
+def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int]) -> WritePlan:
     """Bytes of all files, and what has no place."""
     size = sum(len(part) for _, part in _papers(specs, meta))
     for spec in specs:
@@ -35,10 +35,10 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
         *dropped_metadata(key for key in meta if key not in STATS),
         *dropped_assets(name for name in assets if name not in MODEL_ASSETS),
     )
-    return Layout(size=size + sum(assets[name] for name in assets if name in MODEL_ASSETS), dropped=dropped)
+    return WritePlan(size=size + sum(assets[name] for name in assets if name in MODEL_ASSETS), dropped=dropped)
 
 
-def write(sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> None:
+def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> None:
     """The whole directory."""
     specs = [tensor.spec for tensor in tensors]
     for tensor, key in zip(tensors, keys(spec.name for spec in specs).values()):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from squish_core.api import Layout, Options, Outgoing, Part, Refinement, Sink, TensorSpec, dropped_assets
+from squish_core.api import Options, OutgoingTensor, Part, Refinement, Sink, TensorSpec, WritePlan, dropped_assets
 
 from .. import writer
-from ..folder import DECLARING, MODEL_ASSETS
-from .layers import with_config
+from ..folder import CONFIG_FILE, DECLARING, MODEL_ASSETS
+from .declarations import declaration_paths, dropped_declarations
+from .layers import read_config, with_config
 
 
 class Checkpoint(Refinement):
@@ -17,7 +18,7 @@ class Checkpoint(Refinement):
 
     framework: ClassVar[str]
 
-    def lower(self, tensor: Outgoing, options: Options) -> list[Outgoing]:
+    def lower(self, tensor: OutgoingTensor, options: Options) -> list[OutgoingTensor]:
         """What is stored of a tensor."""
         raise NotImplementedError
 
@@ -28,16 +29,19 @@ class Checkpoint(Refinement):
     def writes_folder(self, options: Options) -> bool:
         return True
 
-    def layout(
+    def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-    ) -> Layout:
+    ) -> WritePlan:
         """What is left behind; the size is open until config.json is made."""
-        self.declare({}, specs, options)
+        part = assets.get(CONFIG_FILE)
+        config = read_config(part.data if part is not None and part.data is not None else b"{}")
+        declared = declaration_paths(self.declare(config, specs, options))
         lost = dropped_assets(name for name in assets if name in DECLARING or name not in MODEL_ASSETS)
-        return Layout(size=None, dropped=(*writer.dropped_non_text(meta), *lost))
+        undeclared = () if declared else dropped_declarations(config)
+        return WritePlan(size=None, dropped=(*writer.dropped_non_text(meta), *lost, *undeclared))
 
     def write(
-        self, sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes],
+        self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
         options: Options,
     ) -> None:  # fmt: skip
         """Write the shards, the assets and the index."""

@@ -20,7 +20,7 @@ from squish_core.api import (
     FormatError,
     Index,
     Limits,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Problem,
     Source,
@@ -214,26 +214,31 @@ def bare_parts(parts: StoredParts) -> dict[str, Part]:
     return {role: Part(dtype=part.dtype, shape=part.shape) for role, part in parts.items()}
 
 
-def lower_layer(tensor: Outgoing, fields: Iterable[tuple[str, str, tuple[int, ...], str | bytes]]) -> list[Outgoing]:
+def lower_layer(
+    tensor: OutgoingTensor, fields: Iterable[tuple[str, str, tuple[int, ...], str | bytes]]
+) -> list[OutgoingTensor]:
     """A layer on its way out as the tensors that are stored of it: (name, dtype, shape, role or bytes) of each."""
     made = []
     for name, dtype, shape, data in fields:
         part = Part(dtype=dtype, shape=shape)
         spec = TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),))
         stream = tensor.parts[data] if isinstance(data, str) else Stream(part, partial(iter, (data,)))
-        made.append(Outgoing(spec, {"data": stream}))
+        made.append(OutgoingTensor(spec, {"data": stream}))
     return made
 
 
 def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, bytes]:
     """The assets with a config.json that `change` makes of theirs, of {} if there is none."""
+    config = read_config(assets.get(CONFIG_FILE, b"{}"))
+    return {**assets, CONFIG_FILE: (json.dumps(change(config), ensure_ascii=False, indent=4) + "\n").encode()}
+
+
+def read_config(raw: bytes) -> dict[str, Any]:
+    """The object in a config.json; FormatError where it cannot be read."""
     try:
-        config = load_json(
-            bytes(assets.get(CONFIG_FILE, b"{}")), CONFIG_FILE, Limits(), piece=LONGEST_ENTRY, constants=True
-        )
+        return load_json(raw, CONFIG_FILE, Limits(), piece=LONGEST_ENTRY, constants=True)
     except SquishError as error:
         raise FormatError(
             f"the config of the source cannot be read: {error.message}", part=CONFIG_FILE, offset=error.offset,
             expected=error.expected, found=error.found, code="json", hint="Mend it, or fetch it again.",
         ) from None  # fmt: skip
-    return {**assets, CONFIG_FILE: (json.dumps(change(config), ensure_ascii=False, indent=4) + "\n").encode()}

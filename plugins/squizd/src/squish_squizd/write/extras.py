@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from squish_core import api
-from squish_core.api import FormatError, Outgoing, Refusal, Sink, SquishError, Stream, kind_of
+from squish_core.api import FormatError, OutgoingTensor, Refusal, Sink, SquishError, Stream, kind_of
 
 from ..read.blocks import ALIGNMENT
 from ..read.header import DRAFT_KEY
@@ -23,7 +23,7 @@ class Draft:
 
     def __init__(self, path: str | None) -> None:
         self._file = api.open(path) if path else None
-        self._tensors: dict[int, list[Outgoing]] = {}
+        self._tensors: dict[int, list[OutgoingTensor]] = {}
         self._streams: dict[str, Any] = {}
         if self._file is not None:
             self._gather(self._file)
@@ -70,7 +70,7 @@ class Draft:
         return struct.pack("<QQII8x", start, sink.tell() - start, len(self._tensors), self._vocabulary())
 
     def _gather(self, file: Any) -> None:
-        layers: dict[int, list[Outgoing]] = {}
+        layers: dict[int, list[OutgoingTensor]] = {}
         for name, spec in file.index.tensors.items():
             made: Any = Refusal(why=spec.problem or "it has no encoding")
             if spec.encodings:
@@ -89,7 +89,7 @@ class Draft:
             self._streams[name] = {
                 role: Stream(made.parts[role], arrays[role].chunks, arrays[role]) for role in made.parts
             }
-            layers.setdefault(place.layer_of(name) or 0, []).append(Outgoing(held, self._streams[name]))
+            layers.setdefault(place.layer_of(name) or 0, []).append(OutgoingTensor(held, self._streams[name]))
         if not layers:
             raise FormatError("has no tensors to make a draft head of", file=file.name, code="draft")
         # Blocks must divide evenly over the layers (P7); where they do not, they count as one layer.

@@ -12,11 +12,11 @@ import cbor2
 
 from squish_core.api import (
     FormatError,
-    Layout,
-    Outgoing,
+    OutgoingTensor,
     Part,
     Sink,
     TensorSpec,
+    WritePlan,
     dropped_assets,
     dropped_metadata,
     dump_meta,
@@ -35,14 +35,16 @@ ARCH, META = "squizd.arch_id", "squish.meta"
 _MOST_META = 48 << 20
 
 
-def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted) -> Layout:
+def plan_file(
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted
+) -> WritePlan:
     """The exact size, from the placement alone."""
     small = sum(part.nbytes for part in assets.values()) <= _MOST_META
     stand_in = {name: bytes(part.nbytes) for name, part in assets.items()} if small else {}
     carried, reason = small and _carried(meta, stand_in), f"metadata and assets of more than {_MOST_META >> 20} MiB"
     dropped = () if carried else (*dropped_metadata(meta, reason), *dropped_assets(assets, reason))
     if wanted.draft or wanted.coreml:
-        return Layout(size=None, dropped=dropped)
+        return WritePlan(size=None, dropped=dropped)
     placement = placing.place(specs, wanted)
     position = placement.end
     quantised = [block for block in placement.placed if block.kind in QUANTISED]
@@ -52,11 +54,11 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
     if pairs:
         position = aligned(position) + 8 + 16 * pairs
     position = aligned(position) + 8 + len(_names(placement, *((meta, stand_in) if carried else ({}, {})), {}))
-    return Layout(size=position, dropped=dropped)
+    return WritePlan(size=position, dropped=dropped)
 
 
 def write(
-    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
+    sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
 ) -> None:
     """Header and index, layers with their masks, globals, tables, names, draft head, CoreML appendix."""
     placement = placing.place([outgoing.spec for outgoing in tensors], wanted)

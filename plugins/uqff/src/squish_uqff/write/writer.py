@@ -8,24 +8,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
-from squish_safetensors.api import DTYPE_ORDER, dropped_non_text, dump_header, parse_size, text_metadata
+from squish_safetensors.api import (
+    DTYPE_ORDER,
+    dropped_declarations,
+    dropped_non_text,
+    dump_header,
+    parse_size,
+    text_metadata,
+    without_declarations,
+)
 
 from squish_core.api import (
     FormatError,
-    Layout,
     Limits,
     Options,
-    Outgoing,
+    OutgoingTensor,
+    Part,
     Sink,
     SquishError,
     TensorSpec,
+    WritePlan,
     dropped_assets,
     dropped_metadata,
     load_json,
 )
 
 from .. import tables
-from ..read.names import numbers_of
+from ..read.names import name_layers, numbers_of
 from ..read.report import make_report
 from ..read.shards import ASSETS, CONFIG, REPORT, RESIDUAL
 from .layers import Entry, Layer, Streams, blob_of, layers_of, plain, raw, tensors_of
@@ -60,30 +69,43 @@ def is_legacy(options: Options) -> bool:
     return version == LEGACY
 
 
-def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int], options: Options) -> Layout:
-    """Bytes of all files, exact unless the config states another quantisation, and what would be left behind.
-
-    The size of 0.1.3 is not known before the config is read.
-    """
-    dropped = dropped_assets(name for name in assets if name not in ASSETS)
-    if is_legacy(options):
-        return Layout(size=None, dropped=(*dropped_metadata(meta), *dropped))
-    layers, rest = layers_of(specs, stack=True)
+def plan_file(
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
+) -> WritePlan:
+    """Bytes of all files, and what would be left behind."""
+    legacy = is_legacy(options)
+    layers, rest = layers_of(specs, stack=not legacy)
+    config = assets[CONFIG].data if CONFIG in assets else None
+    dropped = (
+        *(dropped_metadata(meta) if legacy else dropped_non_text(meta)),
+        *dropped_assets(name for name in assets if name not in ASSETS),
+        *(dropped_declarations(_config(config)) if config is not None else ()),
+    )
+    sizes = {name: assets[name].nbytes for name in _kept(assets)}
+    if config is not None:
+        sizes[CONFIG] = len(_own_config(config))
+    if legacy:
+        files = plan_legacy(layers, rest, config, options)
+        return WritePlan(size=sum(file.size for file in files) + sum(sizes.values()), dropped=dropped)
     notes = (_NUMBERED,) if any(layer.key.isdigit() for layer in layers) else ()
     files = plan(layers, rest, meta, options)
-    size = sum(file.size for file in files) + len(_report(layers, files)) + sum(assets[name] for name in _kept(assets))
+    size = sum(file.size for file in files) + len(_report(layers, files)) + sum(sizes.values())
     stacks = {layer.spec.name: layer.owners for layer in layers if layer.spec.name not in layer.owners}
-    return Layout(size=size, dropped=(*dropped_non_text(meta), *dropped), notes=notes, stacks=stacks)
+    return WritePlan(size=size, dropped=dropped, notes=notes, stacks=stacks)
 
 
 def write(
-    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], options: Options
+    sink: Sink,
+    tensors: Sequence[OutgoingTensor],
+    meta: Mapping[str, Any],
+    assets: Mapping[str, bytes],
+    options: Options,
 ) -> None:
     """Write all files of the folder, the report last."""
     legacy = is_legacy(options)
     streams = {tensor.spec.name: tensor.parts for tensor in tensors}
     layers, rest = layers_of([tensor.spec for tensor in tensors], stack=not legacy)
-    files = plan_legacy(layers, rest, assets, options) if legacy else plan(layers, rest, meta, options)
+    files = plan_legacy(layers, rest, assets.get(CONFIG), options) if legacy else plan(layers, rest, meta, options)
     for file in files:
         with sink.member(file.name) as member:
             member.write(file.header)
@@ -110,12 +132,13 @@ def plan(
 
 
 def plan_legacy(
-    layers: Sequence[Layer], rest: Sequence[TensorSpec], assets: Mapping[str, bytes], options: Options
+    layers: Sequence[Layer], rest: Sequence[TensorSpec], raw_config: bytes | None, options: Options
 ) -> list[Planned]:
     """The files of 0.1.3: blobs under the numbers that the source or the architecture gives them."""
+    config = _config(raw_config or b"{}")
     numbers = {layer.key: layer.spec.attrs.get("uqff.index") for layer in layers}
     if None in numbers.values():
-        numbers = dict(_numbers(assets))
+        numbers = dict(numbers_of(config))
     unknown = [layer.key for layer in layers if layer.key not in numbers]
     if unknown:
         raise FormatError(
@@ -133,12 +156,24 @@ def plan_legacy(
             expected="matrices with the names of Hugging Face, such as model.layers.0.self_attn.q_proj.weight",
             hint="Rename the tensors (names=hf:ARCH), encode some, or write 1.2.0.",
         )  # fmt: skip
-    entries = [blob_of(layer, int(numbers[layer.key] or 0)) for layer in layers]
-    return _files([], entries, rest, {}, options)
+    numbered = {int(numbers[layer.key] or 0): layer for layer in layers}
+    if len(numbered) < len(layers):
+        raise FormatError("has two layers of one number", code="names", hint="Write 1.2.0, which stores names.")
+    _check_names(numbered, config)
+    return _files([], [blob_of(layer, number) for number, layer in numbered.items()], rest, {}, options)
 
 
-def _numbers(assets: Mapping[str, bytes]) -> dict[str, int]:
-    return numbers_of(_config(assets.get(CONFIG, b"{}")))
+def _check_names(layers: Mapping[int, Layer], config: Mapping[str, Any]) -> None:
+    """FormatError where a reader of the numbers and the config gives a layer another name."""
+    order, reason = name_layers({number: layer.spec.shape for number, layer in layers.items()}, config, None)
+    for number, layer in layers.items():
+        name = order[number].name if order else str(number)
+        if name != layer.key:
+            raise FormatError(
+                f"would be read under another name: {reason}" if reason else "would be read under another name",
+                tensor=layer.spec.name, expected=layer.key, found=name, code="names",
+                hint="0.1.3 stores no names: add the config.json of this model (--assets DIR), or write 1.2.0.",
+            )  # fmt: skip
 
 
 def _config(raw: bytes) -> dict[str, Any]:
@@ -151,7 +186,7 @@ def _config(raw: bytes) -> dict[str, Any]:
 def _own_config(raw: bytes) -> bytes:
     """A config without what it says of the source's quantisation, as it is where it says nothing."""
     config = _config(raw)
-    kept = {key: value for key, value in config.items() if key not in ("quantization", "quantization_config")}
+    kept = without_declarations(config)
     return raw if kept == config else json.dumps(kept, ensure_ascii=False, indent=2).encode()
 
 

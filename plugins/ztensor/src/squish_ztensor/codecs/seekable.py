@@ -6,10 +6,9 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from squish_core.api import ByteCodec, CodecError, Params
+from squish_core.api import ByteCodec, CodecError, Params, map_in_order
 
 from ..options import zstd_codec
-from ..parallel import in_order
 
 FRAME = 4 << 20
 """Bytes of content in each frame that is written, but the last."""
@@ -38,7 +37,7 @@ class ZstdSeekable(ByteCodec):
             if start <= done and done + decoded <= start + len(out):
                 jobs.append((data[at : at + stored], out[done - start : done - start + decoded], at))
             at, done = at + stored, done + decoded
-        list(in_order(_decode_frame, jobs))
+        list(map_in_order(_decode_frame, jobs))
 
     def encode(self, chunks: Iterable[Any], params: Params) -> Iterator[bytes]:
         """Frames of 4 MiB each, then the table; the same bytes for the same input, however it is cut."""
@@ -50,7 +49,7 @@ class ZstdSeekable(ByteCodec):
             return zstandard.ZstdCompressor(level=level, write_checksum=True).compress(content), len(content)
 
         table = []
-        for packed, size in in_order(frame, cut(chunks, FRAME)):
+        for packed, size in map_in_order(frame, cut(chunks, FRAME)):
             table.append(struct.pack("<II", len(packed), size))
             yield packed
         entries = b"".join(table)

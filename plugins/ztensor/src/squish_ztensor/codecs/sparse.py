@@ -69,7 +69,7 @@ class Coo(_Sparse):
     Source: zTensor 1.1, III.3; v2 `zt.sparse_coo/1`.
     """
 
-    scanned = ("coords",)
+    unsliced_parts = ("coords",)
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         entries = params["nnz"]

@@ -6,6 +6,7 @@ Key order, spacing and defaults are those of the reference writer, so that the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from itertools import repeat
 from tempfile import SpooledTemporaryFile
@@ -14,11 +15,21 @@ from typing import Any
 import cbor2
 from attrs import field, frozen
 
-from squish_core.api import CodeLayout, Digest, Encoding, Layout, Outgoing, Part, Refusal, Sink, TensorSpec
+from squish_core.api import (
+    CodeLayout,
+    Digest,
+    Encoding,
+    OutgoingTensor,
+    Part,
+    Refusal,
+    Sink,
+    TensorSpec,
+    WritePlan,
+    map_in_order,
+)
 
 from .. import accept, groups, sidecar
 from ..options import Wanted, zstd_codec
-from ..parallel import in_order
 from ..wire import FOOTER, MAGIC
 from . import layouts
 from .manifest import ALIGNMENT
@@ -95,11 +106,13 @@ def _filtered(spec: TensorSpec, held: Encoding | Refusal, wanted: Wanted) -> Enc
     return accept.filtered(held, wanted, "zstd", plain)
 
 
-def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted) -> Layout:
+def plan_file(
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted
+) -> WritePlan:
     """Exact size of a raw file, from a manifest with digests of the right length."""
     dropped = accept.dropped(specs, lambda key, value: _has_cbor(value))
     if wanted.encoding == "zstd":
-        return Layout(size=None, dropped=dropped)
+        return WritePlan(size=None, dropped=dropped)
     text = sidecar.is_text(meta, assets)
     specs = [*specs] if text else [*specs, sidecar.planned(meta, assets)]
     placement, position = Placement(wanted.compatible), len(MAGIC)
@@ -111,11 +124,11 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
             position = offset + part.nbytes
         placement.add(spec, placed)
     size = position + len(cbor2.dumps(placement.root(meta if text else {}))) + FOOTER
-    return Layout(size=size, dropped=dropped)
+    return WritePlan(size=size, dropped=dropped)
 
 
 def write(
-    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
+    sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
 ) -> None:
     """Header, blobs, manifest, footer. Metadata that is not all text, and assets, go into `squish.meta`."""
     placement = Placement(wanted.compatible)
@@ -127,10 +140,20 @@ def write(
     close(sink, placement.root(meta if text else {}))
 
 
-def append(sink: Sink, placement: Placement, tensors: Sequence[Outgoing], wanted: Wanted) -> None:
+def append(sink: Sink, placement: Placement, tensors: Sequence[OutgoingTensor], wanted: Wanted) -> None:
     """Append the tensors' blobs, and enter them; zstd works some tensors ahead, on all cores."""
-    compressed = in_order(_compressed, tensors) if wanted.encoding == "zstd" else repeat({})
-    for outgoing, spools in zip(tensors, compressed):
+    if wanted.encoding != "zstd":
+        _append(sink, placement, zip(tensors, repeat({})), wanted)
+        return
+    with ExitStack() as temporaries, closing(map_in_order(partial(_compressed, temporaries), tensors)) as compressed:
+        _append(sink, placement, zip(tensors, compressed), wanted)
+
+
+def _append(
+    sink: Sink, placement: Placement, tensors: Iterable[tuple[OutgoingTensor, Mapping[str, Any]]], wanted: Wanted
+) -> None:
+    """Append the tensors' blobs, from their streams or from spools of compressed parts."""
+    for outgoing, spools in tensors:
         spec, placed = outgoing.spec, {}
         for role, part in spec.encodings[0].parts.items():
             stream, digest = outgoing.parts[role], None
@@ -153,13 +176,14 @@ def close(sink: Sink, root: Mapping[str, Any]) -> None:
         sink.write(piece)
 
 
-def _compressed(outgoing: Outgoing) -> dict[str, Any]:
-    """The filtered parts as they will be stored, in one frame each as the reference writes them, in spools."""
+def _compressed(temporaries: ExitStack, outgoing: OutgoingTensor) -> dict[str, Any]:
+    """The filtered parts as they will be stored, in one frame each as the reference writes them, in spools that are
+    closed with `temporaries` at the latest."""
     spools: dict[str, Any] = {}
     for role, part in outgoing.spec.encodings[0].parts.items():
         if part.filters:
             codec, _ = zstd_codec()
-            spools[role] = spool = SpooledTemporaryFile(_SPOOLED)  # noqa: SIM115 - closed when it is written
+            spools[role] = spool = temporaries.enter_context(SpooledTemporaryFile(_SPOOLED))  # noqa: SIM115
             chunks = accept.counted(outgoing.parts[role].chunks(), part)
             spool.writelines(codec.encode(chunks, part.filters[0].params))
             spool.seek(0)

@@ -10,7 +10,7 @@ from typing import Any
 import xxhash
 from attrs import field, frozen
 
-from squish_core.api import CodeLayout, Digest, Encoding, Layout, Outgoing, Part, Refusal, Sink, TensorSpec
+from squish_core.api import CodeLayout, Digest, Encoding, OutgoingTensor, Part, Refusal, Sink, TensorSpec, WritePlan
 
 from .. import accept, sidecar
 from ..codecs.seekable import ZstdSeekable
@@ -71,14 +71,16 @@ def _filtered(spec: TensorSpec, held: Encoding | Refusal, wanted: Wanted) -> Enc
     return accept.filtered(held, wanted, "zt.zstd-seekable", accept.INDICES)
 
 
-def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted) -> Layout:
+def plan_file(
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted
+) -> WritePlan:
     """Exact size, unless parts are compressed or of one size and may turn out to be equal."""
     dropped = accept.dropped(specs, lambda key, value: storable({key: value}))
     plain = not assets and storable(meta)
     specs = [*specs] if plain else [*specs, sidecar.planned(meta, assets)]
     sizes = Counter(part.nbytes for spec in specs for part in spec.encodings[0].parts.values() if part.nbytes)
     if wanted.encoding != "raw" or any(count > 1 for count in sizes.values()):
-        return Layout(size=None, dropped=dropped)
+        return WritePlan(size=None, dropped=dropped)
     manifest, position = Manifest(wanted.alignment), len(footer.MAGIC)
     for spec in _ordered(specs, wanted):
         parts = {}
@@ -88,11 +90,11 @@ def layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping
             parts[_stored_role(spec, role)] = _entry(spec, role, part, [offset, part.nbytes], _DIGITS[wanted.digests])
         manifest.add(spec, parts)
     size = manifest.place(position) + len(manifest.pack(meta if plain else {})) + footer.SIZE
-    return Layout(size=size, dropped=dropped)
+    return WritePlan(size=size, dropped=dropped)
 
 
 def write(
-    sink: Sink, tensors: Sequence[Outgoing], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
+    sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
 ) -> None:
     """Magic, blobs, manifest, footer. Metadata that plain CBOR cannot hold, and assets, go into `squish.meta`."""
     plain = not assets and storable(meta)
@@ -101,7 +103,7 @@ def write(
     append(sink, {"objects": {}, **({"attributes": dict(meta)} if plain and meta else {})}, tensors, wanted)
 
 
-def append(sink: Sink, root: dict[str, Any], tensors: Sequence[Outgoing], wanted: Wanted) -> None:
+def append(sink: Sink, root: dict[str, Any], tensors: Sequence[OutgoingTensor], wanted: Wanted) -> None:
     """Append the tensors' blobs, enter them into the manifest `root`, append it and the footer."""
     manifest = Manifest(wanted.alignment, root["objects"])
     blobs = _Blobs(sink, manifest, wanted, [item.spec for item in tensors])
@@ -166,18 +168,20 @@ class _Blobs:
     def _first(self, offset: int, length: int, digest: str | None) -> int:
         """Offset of the first blob with the same bytes as the one just written."""
         if digest is None:
-            digest = xxhash.xxh3_64_hexdigest(self._sink.reread(offset, min(length, _PREFIX)))
+            digest = xxhash.xxh3_64_hexdigest(self._sink.read_back(offset, min(length, _PREFIX)))
         alike = self._written[length, digest]
         for other in alike:
             if self._same(other, offset, length):
-                self._sink.take_back(offset)
+                self._sink.truncate(offset)
                 return other
         alike.append(offset)
         return offset
 
     def _same(self, one: int, other: int, length: int) -> bool:
         pieces = ((at, min(_PIECE, length - at)) for at in range(0, length, _PIECE))
-        return all(self._sink.reread(one + at, size) == self._sink.reread(other + at, size) for at, size in pieces)
+        return all(
+            self._sink.read_back(one + at, size) == self._sink.read_back(other + at, size) for at, size in pieces
+        )
 
 
 def _entry(spec: TensorSpec, role: str, part: Part, blob: list[int], digest: str | None) -> dict[str, Any]:

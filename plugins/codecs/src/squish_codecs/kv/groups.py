@@ -1,0 +1,133 @@
+"""Keys and values in codes of 2, 4 or 8 bits with a scale and a zero point for each group (KIVI, 2024)."""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import frozen
+
+from squish_core.api import CodecError
+
+from ..packing.bits import Packing
+
+Array = np.ndarray
+KEYS, VALUES = -2, -1
+"""The axis along which a group lies: keys are grouped over tokens, values over channels."""
+BITS = (2, 4, 8)
+
+
+@frozen(eq=False)
+class Groups:
+    """Codes in groups along `axis`; a value is `code * scale + zero`, computed in f32.
+
+    Parameters
+    ----------
+    bits
+        Bits of a code: 2, 4 or 8.
+    axis
+        KEYS (-2, tokens) or VALUES (-1, channels).
+    codes
+        u8 [..., tokens, channels * bits / 8]; the first code of a byte is in its lowest bits.
+    scale, zero
+        f16, the shape of the values with the grouped axis divided by the group size.
+    """
+
+    bits: int
+    axis: int
+    codes: Array
+    scale: Array
+    zero: Array
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes, scales and zero points."""
+        return self.codes.nbytes + self.scale.nbytes + self.zero.nbytes
+
+    def dequantize(self) -> Array:
+        """The values, f32 [..., tokens, channels]."""
+        channels = self.codes.shape[-1] * 8 // self.bits
+        codes = Packing(self.bits, "u8", "lsb").unpack(self.codes, channels)
+        grouped = _grouped(codes.astype(np.float32), self.scale.shape[self.axis], self.axis)
+        scale, zero = (np.expand_dims(array.astype(np.float32), self.axis) for array in (self.scale, self.zero))
+        return (grouped * scale + zero).reshape(codes.shape)
+
+
+def quantize(values: Array, axis: int, bits: int = 8, group_size: int = 32) -> Groups:
+    """Quantize keys or values in groups, each with the smallest scale that covers its range.
+
+    Parameters
+    ----------
+    values
+        Floats [..., tokens, channels]; a multiple of `group_size` long along `axis`.
+    axis
+        KEYS (-2): a group is `group_size` tokens of one channel. VALUES (-1): `group_size` channels of one token.
+    bits
+        Bits of a code: 2, 4 or 8.
+    group_size
+        Values that share a scale and a zero point.
+
+    Returns
+    -------
+    Groups
+        A value comes back within half a scale, up to rounding in f32.
+
+    Raises
+    ------
+    CodecError
+        `shape` where groups do not divide the axis or codes do not fill bytes; `range` where a value is not finite or
+        a group does not fit f16.
+
+    Notes
+    -----
+    KIVI (2024), section 3.2: keys by channel, since outliers lie in few channels; values by token.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from squish_codecs.kv import KEYS, quantize
+    >>> keys = np.linspace(-1, 1, 64, dtype=np.float32).reshape(1, 32, 2)
+    >>> groups = quantize(keys, KEYS, bits=4)
+    >>> groups.codes.shape, groups.scale.shape, groups.nbytes
+    ((1, 32, 1), (1, 1, 2), 40)
+    >>> bool((abs(groups.dequantize() - keys) <= groups.scale.max() / 2 * 1.001).all())
+    True
+    """
+    if bits not in BITS or group_size < 1 or values.ndim < 2 or values.shape[axis] % group_size:
+        raise CodecError(
+            "keys and values are quantized in whole groups of 2, 4 or 8 bits", code="shape",
+            expected=f"a multiple of {group_size} along axis {axis}", found=f"{list(values.shape)}, {bits} bits",
+        )  # fmt: skip
+    if values.shape[-1] * bits % 8:
+        raise CodecError(
+            "the codes of a token do not fill whole bytes", code="shape",
+            expected=f"a multiple of {8 // bits} channels", found=values.shape[-1],
+        )  # fmt: skip
+    grouped = _grouped(values.astype(np.float32), values.shape[axis] // group_size, axis)
+    low, high = grouped.min(axis=axis, initial=np.inf), grouped.max(axis=axis, initial=-np.inf)
+    levels = np.float32(2**bits - 1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        zero = _rounded(low, -np.inf)
+        scale = _rounded((high - zero.astype(np.float32)) / levels, np.inf)
+    if not (np.isfinite(scale).all() and np.isfinite(zero).all()):
+        raise CodecError(
+            "a group has no scale or zero point in f16", code="range", expected="finite values within reach of f16",
+            found=f"{float(low.min(initial=np.inf))}..{float(high.max(initial=-np.inf))}",
+        )  # fmt: skip
+    step = np.where(scale > 0, scale, 1).astype(np.float32)
+    codes = np.rint((grouped - np.expand_dims(zero.astype(np.float32), axis)) / np.expand_dims(step, axis))
+    packed = Packing(bits, "u8", "lsb").pack(codes.clip(0, levels).astype(np.uint8).reshape(values.shape))
+    return Groups(bits, axis, packed, scale, zero)
+
+
+def _grouped(values: Array, count: int, axis: int) -> Array:
+    """Split `axis` into `count` groups; the values of a group then lie along `axis` again."""
+    shape = list(values.shape)
+    size = shape[axis] // count if count else 0
+    shape[axis : axis + 1 or None] = [count, size]
+    return values.reshape(shape)
+
+
+def _rounded(values: Array, towards: float) -> Array:
+    """f16 that does not lie beyond the value in the other direction."""
+    nearest = values.astype(np.float16)
+    short = nearest < values if towards > 0 else nearest > values
+    return np.where(short, np.nextafter(nearest, np.float16(towards)), nearest)

@@ -1,0 +1,148 @@
+"""A tokenizer as both layouts have it: tokens by id with their kinds, merges or scores, and special ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+
+import numpy as np
+from attrs import field, frozen
+
+from squish_core.api import FormatError, LimitError
+
+MOST_TOKENS = 1 << 20
+"""Four times the largest vocabulary in use."""
+SPACE = "\u2581"
+"""SentencePiece's mark for a space."""
+ROLES = ("bos", "eos", "unk", "sep", "pad", "mask", "eot")
+
+
+class Kind(IntEnum):
+    """Kinds of tokens, as SentencePiece and GGUF number them."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@frozen(kw_only=True, eq=False)
+class Tokenizer:
+    """A tokenizer without its file format.
+
+    Parameters
+    ----------
+    model
+        "bpe": byte-level BPE, with merges. "spm": SentencePiece-style, with scores and byte tokens.
+    tokens
+        Text by id, as the vocabulary has it (byte-level or with U+2581).
+    kinds
+        Kind by id, i32.
+    scores
+        f32 by id ("spm").
+    merges
+        Pairs of tokens by rank ("bpe").
+    pre
+        llama.cpp's name of the pre-tokenizer ("bpe").
+    special
+        Role ("bos", "eos" ...) to id.
+    add
+        Whether "bos" and "eos" are added to a text; absent where the source does not say.
+    space_prefix
+        Whether a space is put before the text ("spm").
+    end_ids
+        All ids that end generation, the first of them "eos".
+    chat_templates
+        Name to text; the default one is "".
+    """
+
+    model: str
+    tokens: tuple[str, ...]
+    kinds: np.ndarray
+    scores: np.ndarray | None = None
+    merges: tuple[tuple[str, str], ...] = ()
+    pre: str | None = None
+    special: Mapping[str, int] = field(factory=dict)
+    add: Mapping[str, bool] = field(factory=dict)
+    space_prefix: bool | None = None
+    end_ids: tuple[int, ...] = ()
+    chat_templates: Mapping[str, str] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        _check(self)
+
+
+def _check(tokenizer: Tokenizer) -> None:
+    """What would make an engine fail or answer wrongly: lengths, ids out of range, tokens twice, merges of no token."""
+    count = len(tokenizer.tokens)
+    if count > MOST_TOKENS:
+        raise LimitError("too many tokens", expected=f"at most {MOST_TOKENS}", found=count, code="count")
+    for name, values in (("kinds", tokenizer.kinds), ("scores", tokenizer.scores)):
+        if values is not None and len(values) != count:
+            raise tokenizer_error(f"the tokenizer has another number of {name} than of tokens", count, len(values))
+    kinds = set(np.unique(tokenizer.kinds).tolist())
+    if kinds - set(Kind):
+        raise tokenizer_error("a token is of an unknown kind", "1 to 6", sorted(kinds - set(Kind))[0])
+    known: dict[str, int] = {}
+    for number, token in enumerate(tokenizer.tokens):
+        if known.setdefault(token, number) != number and tokenizer.kinds[number] != Kind.UNUSED:
+            raise tokenizer_error(f"the token {token[:40]!r} appears twice", "one id", f"{known[token]} and {number}")
+    for role, number in tokenizer.special.items():
+        if not 0 <= number < count:
+            raise tokenizer_error(f"the {role} token is not in the vocabulary", f"an id below {count}", number)
+    if outside := [number for number in tokenizer.end_ids if not 0 <= number < count]:
+        raise tokenizer_error("an end-of-text token is not in the vocabulary", f"an id below {count}", outside[0])
+    for rank, (left, right) in enumerate(tokenizer.merges):
+        if left not in known or right not in known or left + right not in known:
+            raise tokenizer_error(
+                f"merge {rank} joins what is no token", "tokens of the vocabulary", f"{left[:40]!r} {right[:40]!r}"
+            )
+
+
+def tokenizer_error(message: str, expected: object, found: object) -> FormatError:
+    """The error for a tokenizer that contradicts itself."""
+    return FormatError(message, expected=str(expected), found=str(found), code="tokenizer")
+
+
+def piece_texts(tokenizer: Tokenizer) -> list[str]:
+    """Text by id as SentencePiece has it: a run of spaces that is a token of its own is a run of U+2581."""
+    kinds = tokenizer.kinds.tolist()
+    return [
+        SPACE * len(token) if kind == Kind.USER_DEFINED and token and not token.strip(" ") else token
+        for token, kind in zip(tokenizer.tokens, kinds)
+    ]
+
+
+def looks_special(token: str) -> bool:
+    """Whether a token that is not declared special is one by its looks, as llama.cpp's converter decides."""
+    return (
+        token in ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
+        or (token.startswith(("<|", "<\uff5c")) and token.endswith(("|>", "\uff5c>")))
+        or (token.startswith("<unused") and token.endswith(">"))
+    )
+
+
+def scores_of_merges(tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> np.ndarray:
+    """Scores under which merging by the highest score does what merging by rank does.
+
+    A token's score is minus the rank of the first merge that makes it; single characters have 0.
+    """
+    ranks: dict[str, int] = {}
+    for rank, (left, right) in enumerate(merges):
+        ranks.setdefault(left + right, rank + 1)
+    return np.array([-ranks.get(token, 0 if len(token) == 1 else len(merges) + 1) for token in tokens], np.float32)
+
+
+def merges_of_scores(tokens: Sequence[str], kinds: np.ndarray, ranks: np.ndarray) -> tuple[tuple[str, str], ...]:
+    """Every split of a token into two tokens, the token with the highest rank first, then as the parts are numbered."""
+    ids = {token: number for number, token in enumerate(tokens) if kinds[number] in (Kind.NORMAL, Kind.USER_DEFINED)}
+    merges = []
+    for whole, number in ids.items():
+        splits = [(whole[:at], whole[at:]) for at in range(1, len(whole))]
+        pairs = [(left, right) for left, right in splits if left in ids and right in ids]
+        pairs.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+        merges += [(float(ranks[number]), pair) for pair in pairs]
+    merges.sort(key=lambda each: -each[0])
+    return tuple(pair for _, pair in merges)

@@ -1,0 +1,182 @@
+"""A tokenizer as the files of a Hugging Face folder."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from . import sentencepiece
+from .base import SPACE, Kind, Tokenizer, merges_of_scores, piece_texts, tokenizer_error
+from .huggingface import TEMPLATE_FOLDER
+from .pretokenizers import BY_NAME
+
+_ROLE_KEYS = {"bos": "bos_token", "eos": "eos_token", "unk": "unk_token", "sep": "sep_token", "pad": "pad_token",
+              "mask": "mask_token"}  # fmt: skip
+
+
+def huggingface_files(tokenizer: Tokenizer, *, gemma: bool = False) -> dict[str, bytes]:
+    """tokenizer.json, tokenizer_config.json, generation_config.json, and what else the tokenizer needs.
+
+    Parameters
+    ----------
+    tokenizer
+        The tokenizer.
+    gemma
+        Whether the model is a Gemma: its merges follow the ids, and its runs of spaces are tokens with U+2581.
+
+    Returns
+    -------
+    dict
+        File name to content.
+
+    Raises
+    ------
+    FormatError
+        `tokenizer` where the pre-tokenizer has no known form in tokenizer.json.
+    """
+    if tokenizer.model == "bpe":
+        stored = _byte_level(tokenizer)
+    else:
+        stored = _sentencepiece(tokenizer, gemma)
+    options = _options(tokenizer, gemma)
+    files = {
+        "tokenizer.json": stored,
+        "tokenizer_config.json": options,
+        "generation_config.json": _generation(tokenizer),
+    }
+    encoded = {name: json.dumps(value, ensure_ascii=False, indent=1).encode() for name, value in files.items()}
+    if tokenizer.model == "spm":
+        encoded["tokenizer.model"] = sentencepiece.write(tokenizer)
+    others = {name: text for name, text in tokenizer.chat_templates.items() if name}
+    return encoded | {f"{TEMPLATE_FOLDER}{name}.jinja": text.encode() for name, text in others.items()}
+
+
+def _byte_level(tokenizer: Tokenizer) -> dict[str, Any]:
+    pretokenizer = BY_NAME.get(tokenizer.pre or "default")
+    if pretokenizer is None:
+        raise tokenizer_error(
+            "this pre-tokenizer has no known form in tokenizer.json", "one of docs/tokenizers.md", tokenizer.pre
+        )
+    steps = [*pretokenizer.steps]
+    model = {
+        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
+        "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+        "ignore_merges": pretokenizer.ignore_merges, "vocab": _vocabulary(tokenizer, tokenizer.tokens),
+        "merges": [list(pair) for pair in tokenizer.merges],
+    }  # fmt: skip
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+    return _whole(
+        tokenizer, model, tokenizer.tokens, byte_level,
+        normalizer={"type": pretokenizer.normalizer} if pretokenizer.normalizer else None,
+        pre_tokenizer=steps[0] if len(steps) == 1 else {"type": "Sequence", "pretokenizers": steps}, decoder=byte_level,
+    )  # fmt: skip
+
+
+def _sentencepiece(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
+    assert tokenizer.scores is not None
+    texts = piece_texts(tokenizer)
+    ranks = -np.arange(len(texts), dtype=np.float32) if gemma else tokenizer.scores
+    unknown = tokenizer.special.get("unk")
+    model = {
+        "type": "BPE", "dropout": None, "unk_token": None if unknown is None else tokenizer.tokens[unknown],
+        "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": True,
+        "ignore_merges": False, "vocab": _vocabulary(tokenizer, texts),
+        "merges": [list(pair) for pair in merges_of_scores(texts, tokenizer.kinds, ranks)],
+    }  # fmt: skip
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": SPACE}
+    decoders: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": SPACE}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
+    ]  # fmt: skip
+    if tokenizer.space_prefix:
+        decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+        normalizer: dict[str, Any] = {
+            "type": "Sequence",
+            "normalizers": [{"type": "Prepend", "prepend": SPACE}, replace],
+        }
+    else:
+        normalizer = replace
+    words = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+    return _whole(
+        tokenizer,
+        model,
+        texts,
+        None,
+        normalizer=normalizer,
+        pre_tokenizer=words if gemma else None,
+        decoder={"type": "Sequence", "decoders": decoders},
+    )
+
+
+def _vocabulary(tokenizer: Tokenizer, texts: Any) -> dict[str, int]:
+    """Token to id; ids that no text gives have none."""
+    kinds = tokenizer.kinds.tolist()
+    return {text: number for number, (text, kind) in enumerate(zip(texts, kinds)) if not _padding(text, number, kind)}
+
+
+def _padding(text: str, number: int, kind: int) -> bool:
+    return bool(kind == Kind.UNUSED) and text in (f"[PAD{number}]", f"<pad_{number}>", "")
+
+
+def _whole(
+    tokenizer: Tokenizer, model: dict[str, Any], texts: Any, processor: dict[str, Any] | None, **steps: Any
+) -> dict[str, Any]:
+    """The root of tokenizer.json."""
+    marked = np.flatnonzero(np.isin(tokenizer.kinds, (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)))
+    added = [
+        {"id": int(number), "content": texts[number], "single_word": False, "lstrip": False, "rstrip": False,
+         "normalized": False, "special": bool(tokenizer.kinds[number] != Kind.USER_DEFINED)}
+        for number in marked
+    ]  # fmt: skip
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": steps["normalizer"],
+        "pre_tokenizer": steps["pre_tokenizer"], "post_processor": _processor(tokenizer) or processor,
+        "decoder": steps["decoder"], "model": model,
+    }  # fmt: skip
+
+
+def _processor(tokenizer: Tokenizer) -> dict[str, Any] | None:
+    """What adds bos and eos, where they are added."""
+    default = BY_NAME[tokenizer.pre].add_bos if tokenizer.pre in BY_NAME else tokenizer.model == "spm"
+    add = {"bos": default, "eos": False} | dict(tokenizer.add)
+    present = {role: number for role, number in tokenizer.special.items() if add.get(role)}
+    if not present:
+        return None
+    texts = {role: tokenizer.tokens[number] for role, number in present.items()}
+
+    def template(letter: str, kind: int) -> list[dict[str, Any]]:
+        steps: list[dict[str, Any]] = [{"Sequence": {"id": letter, "type_id": kind}}]
+        if "bos" in texts:
+            steps.insert(0, {"SpecialToken": {"id": texts["bos"], "type_id": kind}})
+        if "eos" in texts:
+            steps.append({"SpecialToken": {"id": texts["eos"], "type_id": kind}})
+        return steps
+
+    tokens = {texts[role]: {"id": texts[role], "ids": [present[role]], "tokens": [texts[role]]} for role in present}
+    pair = [*template("A", 0), *template("B", 1)]
+    return {"type": "TemplateProcessing", "single": template("A", 0), "pair": pair, "special_tokens": tokens}
+
+
+def _options(tokenizer: Tokenizer, gemma: bool) -> dict[str, Any]:
+    """tokenizer_config.json."""
+    sentencepiece_class = "GemmaTokenizer" if gemma else "LlamaTokenizer"
+    options: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast" if tokenizer.model == "bpe" else sentencepiece_class,
+        "clean_up_tokenization_spaces": False, "model_max_length": 10**30,
+    }  # fmt: skip
+    options |= {f"add_{role}_token": flag for role, flag in tokenizer.add.items()}
+    if tokenizer.space_prefix is not None:
+        options["add_prefix_space"] = tokenizer.space_prefix
+    options |= {key: tokenizer.tokens[tokenizer.special[role]] for role, key in _ROLE_KEYS.items()
+                if role in tokenizer.special}  # fmt: skip
+    if "" in tokenizer.chat_templates:
+        options["chat_template"] = tokenizer.chat_templates[""]
+    return options
+
+
+def _generation(tokenizer: Tokenizer) -> dict[str, Any]:
+    """generation_config.json: the ids, every one that ends a text included."""
+    ids = {f"{role}_token_id": tokenizer.special[role] for role in ("bos", "pad") if role in tokenizer.special}
+    ends = list(tokenizer.end_ids) or [tokenizer.special[role] for role in ("eos",) if role in tokenizer.special]
+    return ids | ({"eos_token_id": ends[0] if len(ends) == 1 else ends} if ends else {})

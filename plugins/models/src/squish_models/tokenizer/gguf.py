@@ -1,0 +1,133 @@
+"""The tokenizer among GGUF's metadata: `tokenizer.ggml.*` and chat templates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from squish_core.api import FormatError, Typed
+
+from .base import Kind, Tokenizer, tokenizer_error
+
+PREFIX, TEMPLATE, TEMPLATES = "tokenizer.ggml.", "tokenizer.chat_template", "tokenizer.chat_templates"
+IDS = {
+    "bos": "bos_token_id", "eos": "eos_token_id", "unk": "unknown_token_id", "sep": "seperator_token_id",
+    "pad": "padding_token_id", "mask": "mask_token_id", "eot": "eot_token_id",
+}  # fmt: skip
+MODELS = {"gpt2": "bpe", "llama": "spm"}
+DEFAULT_IDS = {"bpe": {"bos": 11, "eos": 11}, "spm": {"bos": 1, "eos": 2, "unk": 0}}
+"""What llama.cpp takes where a key is absent."""
+BYTE_SPACE = "\u0120"
+END_TEXTS = frozenset((
+    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>",
+    "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<\uff5cend\u2581of\u2581sentence\uff5c>", "<|end_of_text|>",
+    "<end_of_utterance>",
+))  # fmt: skip
+"""Tokens with which llama.cpp ends generation, whatever the ids say."""
+
+
+def read_gguf(metadata: Mapping[str, Any]) -> Tokenizer | None:
+    """The tokenizer of a GGUF file's metadata; None where the file has none.
+
+    Raises
+    ------
+    FormatError
+        `tokenizer` where its arrays or ids contradict each other, or its model is neither `gpt2` nor `llama`.
+    """
+    values = {key: getattr(value, "value", value) for key, value in metadata.items() if key.startswith("tokenizer.")}
+    name = values.get(f"{PREFIX}model")
+    if name in (None, "none"):
+        return None
+    if name not in MODELS:
+        raise tokenizer_error("this kind of tokenizer is not mapped", "gpt2 or llama", name)
+    model, tokens = MODELS[name], values.get(f"{PREFIX}tokens")
+    if tokens is None:
+        raise tokenizer_error("the tokenizer has no tokens", f"{PREFIX}tokens", "nothing")
+    kinds = values.get(f"{PREFIX}token_type")
+    scores, merges = values.get(f"{PREFIX}scores"), values.get(f"{PREFIX}merges")
+    if model == "spm" and scores is None:
+        raise tokenizer_error("a tokenizer of the kind llama needs scores", f"{PREFIX}scores", "nothing")
+    if model == "bpe" and merges is None:
+        raise tokenizer_error("a tokenizer of the kind gpt2 needs merges", f"{PREFIX}merges", "nothing")
+    tokens = tuple(tokens)
+    special = _special(values, model, len(tokens))
+    templates = {"": values[TEMPLATE]} if TEMPLATE in values else {}
+    templates |= {
+        str(key): values[f"{TEMPLATE}.{key}"] for key in values.get(TEMPLATES, ()) if f"{TEMPLATE}.{key}" in values
+    }
+    try:
+        return Tokenizer(
+            model=model, tokens=tokens, special=special, chat_templates=templates,
+            kinds=np.ones(len(tokens), np.int32) if kinds is None else np.asarray(kinds, np.int32),
+            scores=np.asarray(scores, np.float32) if model == "spm" else None,
+            merges=tuple(map(_pair, merges or ()))  if model == "bpe" else (),
+            pre=str(values.get(f"{PREFIX}pre", "default")) if model == "bpe" else None,
+            add={role: bool(values[key]) for role in ("bos", "eos") if (key := f"{PREFIX}add_{role}_token") in values},
+            space_prefix=bool(values.get(f"{PREFIX}add_space_prefix", True)) if model == "spm" else None,
+            end_ids=_end_ids(tokens, kinds, special),
+        )  # fmt: skip
+    except (TypeError, ValueError, AttributeError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise tokenizer_error("a key of the tokenizer has another type", "text, ids and numbers", error) from None
+
+
+def _special(values: Mapping[str, Any], model: str, count: int) -> dict[str, int]:
+    special = {role: int(values[PREFIX + key]) for role, key in IDS.items() if PREFIX + key in values}
+    # An id beyond the vocabulary is how some files say "none" (-1 stored without a sign).
+    special = {role: number for role, number in special.items() if number != 0xFFFFFFFF}
+    return {role: number for role, number in DEFAULT_IDS[model].items() if number < count} | special
+
+
+def _pair(merge: str) -> tuple[str, str]:
+    left, mark, right = merge.partition(" ")
+    if not (left and mark and right):
+        raise tokenizer_error("a merge is not a pair", "two tokens and a space between", repr(merge[:40]))
+    return left, right
+
+
+def _joined(left: str, right: str) -> str:
+    # A space inside a token is written as the byte-level vocabulary writes it, so that a merge has one space.
+    return f"{left.replace(' ', BYTE_SPACE)} {right.replace(' ', BYTE_SPACE)}"
+
+
+def _end_ids(tokens: tuple[str, ...], kinds: Any, special: Mapping[str, int]) -> tuple[int, ...]:
+    """Ids that end generation: eos and eot, then those that do by their text."""
+    ids = [special[role] for role in ("eos", "eot") if role in special]
+    if kinds is not None:
+        marked = np.flatnonzero(np.isin(np.asarray(kinds), (Kind.CONTROL, Kind.USER_DEFINED)))
+        ids += [int(number) for number in marked if number < len(tokens) and tokens[number] in END_TEXTS]
+    return tuple(dict.fromkeys(ids))
+
+
+def gguf_keys(tokenizer: Tokenizer) -> dict[str, Typed]:
+    """GGUF's keys of a tokenizer, in the order in which llama.cpp's converter writes them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from squish_models.tokenizer import Tokenizer, gguf_keys
+    >>> tiny = Tokenizer(model="bpe", tokens=("a", "b", "ab"), kinds=np.ones(3, np.int32), merges=(("a", "b"),),
+    ...                  pre="gpt-2", special={"eos": 2})
+    >>> {key: value.value for key, value in gguf_keys(tiny).items()}["tokenizer.ggml.merges"]
+    ['a b']
+    """
+    bpe = tokenizer.model == "bpe"
+    keys = {"model": Typed("str", "gpt2" if bpe else "llama"), "pre": Typed("str", tokenizer.pre or "default")}
+    keys["tokens"] = Typed("array:str", list(tokenizer.tokens))
+    if tokenizer.scores is not None:
+        keys["scores"] = Typed("array:f32", tokenizer.scores.astype(np.float32))
+    keys["token_type"] = Typed("array:i32", tokenizer.kinds.astype(np.int32))
+    if bpe:
+        keys["merges"] = Typed("array:str", [_joined(*pair) for pair in tokenizer.merges])
+    keys |= {IDS[role]: Typed("u32", number) for role, number in tokenizer.special.items()}
+    keys |= {f"add_{role}_token": Typed("bool", flag) for role, flag in tokenizer.add.items()}
+    if tokenizer.space_prefix is not None:
+        keys["add_space_prefix"] = Typed("bool", tokenizer.space_prefix)
+    templates = {f"{TEMPLATE}.{name}" if name else TEMPLATE: Typed("str", text)
+                 for name, text in tokenizer.chat_templates.items()}  # fmt: skip
+    if named := [name for name in tokenizer.chat_templates if name]:
+        templates[TEMPLATES] = Typed("array:str", named)
+    return {PREFIX + key: value for key, value in keys.items()} | templates

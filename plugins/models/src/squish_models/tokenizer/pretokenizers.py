@@ -1,0 +1,109 @@
+"""How byte-level BPE splits text before merging: llama.cpp's names, and the same in a tokenizer.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import frozen
+
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}{_REST}"
+QWEN2 = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{_REST}"
+QWEN35 = (
+    rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_WORD = r"[^\r\n\p{L}\p{N}]?"
+_PATHS = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+TEKKEN = rf"{_WORD}{_UPPER}*{_LOWER}+|{_WORD}{_UPPER}+{_LOWER}*|\p{{N}}{_PATHS}"
+GPT4O = rf"{_WORD}{_UPPER}*{_LOWER}+{_CONTRACTIONS}?|{_WORD}{_UPPER}+{_LOWER}*{_CONTRACTIONS}?|\p{{N}}{{1,3}}{_PATHS}"
+_CJK = "[一-龥぀-ゟ゠-ヿ]+"
+DEEPSEEK3 = (
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _split(pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def _byte_level(use_regex: bool) -> dict[str, Any]:
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
+
+
+@frozen
+class Pretokenizer:
+    """One way to split text: the steps of tokenizer.json, and llama.cpp's names for it, the usual one first."""
+
+    names: tuple[str, ...]
+    steps: tuple[dict[str, Any], ...]
+    ignore_merges: bool = False
+    """A word that is a token is not split into merges."""
+    normalizer: str | None = None
+    add_bos: bool = False
+    """What llama.cpp takes where `add_bos_token` is absent."""
+
+
+PRETOKENIZERS = (
+    Pretokenizer(("gpt-2", "phi-2", "olmo", "jais", "trillion", "granite-docling", "mpt"), (_byte_level(True),)),
+    Pretokenizer(
+        ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
+        ({"type": "Digits", "individual_digits": True}, _byte_level(True)),
+    ),
+    Pretokenizer(
+        ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano"),
+        (_split(LLAMA3), _byte_level(False)), ignore_merges=True, add_bos=True,
+    ),
+    Pretokenizer(("glm4", "glm5"), (_split(LLAMA3), _byte_level(False)), ignore_merges=True),
+    Pretokenizer(("dbrx", "smaug-bpe", "chatglm-bpe"), (_split(LLAMA3), _byte_level(False))),
+    Pretokenizer(
+        ("qwen2", "deepseek-r1-qwen", "stablelm2", "kormo", "megrez", "hunyuan"), (_split(QWEN2), _byte_level(False)),
+        normalizer="NFC",
+    ),
+    Pretokenizer(("qwen35",), (_split(QWEN35), _byte_level(False)), normalizer="NFC"),
+    Pretokenizer(("tekken",), (_split(TEKKEN), _byte_level(False)), ignore_merges=True, add_bos=True),
+    Pretokenizer(("gpt-4o", "llama4", "kanana2"), (_split(GPT4O), _byte_level(False))),
+    Pretokenizer(
+        ("deepseek-v3", "hunyuan-dense"),
+        (_split(r"\p{N}{1,3}"), _split(_CJK), _split(DEEPSEEK3), _byte_level(False)),
+    ),
+    Pretokenizer(
+        ("deepseek-coder",),
+        (
+            _split("[\r\n]"), _split(r"\s?\p{L}+"), _split(r"\s?\p{P}+"), _split("[一-龥ࠀ-一가-퟿]+"),
+            {"type": "Digits", "individual_digits": True}, _byte_level(False),
+        ),
+    ),
+)  # fmt: skip
+BY_NAME = {name: each for each in PRETOKENIZERS for name in each.names}
+
+
+def structure(pre_tokenizer: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
+    """What of a `pre_tokenizer` decides how text is split: the steps, each as (type, its setting)."""
+    if not isinstance(pre_tokenizer, Mapping):
+        return ()
+    if pre_tokenizer.get("type") == "Sequence":
+        inner = pre_tokenizer.get("pretokenizers")
+        return tuple(step for each in inner for step in structure(each)) if isinstance(inner, list) else ()
+    kind = str(pre_tokenizer.get("type"))
+    if kind == "Split":
+        pattern = pre_tokenizer.get("pattern")
+        regex = pattern.get("Regex", pattern.get("String")) if isinstance(pattern, Mapping) else pattern
+        return ((kind, f"{regex} {pre_tokenizer.get('behavior')} {bool(pre_tokenizer.get('invert'))}"),)
+    if kind == "ByteLevel":
+        regex, space = pre_tokenizer.get("use_regex", True), pre_tokenizer.get("add_prefix_space")
+        return ((kind, f"{bool(regex)} {bool(space)}"),)
+    if kind == "Digits":
+        return ((kind, str(bool(pre_tokenizer.get("individual_digits")))),)
+    return ((kind, str(sorted(pre_tokenizer.items()))),)
+
+
+def find_pretokenizer(pre_tokenizer: Mapping[str, Any] | None, *, ignore_merges: bool) -> Pretokenizer | None:
+    """The one with the same steps; None where llama.cpp has no name for them that is known here."""
+    steps = structure(pre_tokenizer)
+    same = [each for each in PRETOKENIZERS if structure({"type": "Sequence", "pretokenizers": [*each.steps]}) == steps]
+    return next((each for each in same if each.ignore_merges == ignore_merges), same[0] if same else None)

@@ -1,0 +1,74 @@
+"""Ids of the `tokenizers` package on a tokenizer that it trained, and on the same one after a way through GGUF."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import oracles
+import pytest
+from squish_models.tokenizer import gguf_keys, huggingface_files, read_gguf, read_huggingface
+from squish_models.tokenizer.pretokenizers import PRETOKENIZERS
+
+pytestmark = pytest.mark.oracle
+
+TEXTS = [
+    "", " ", "   three spaces", "Hello, world!", "don't WE'LL I'M", "1234567 12.5e-3", "caf\u00e9 na\u00efve",
+    "\u4e00\u4e8c\u4e09 \u3053\u3093\u306b\u3061\u306f", "line\nbreaks\r\n\r\n\tand tabs",
+    "\U0001f600 \U0001f468\u200d\U0001f469",
+    "x" * 100, "snake_case(camelCase)[0] != {'a': 1}", "<|end|>after<|end|> <s> </s>",
+    "\u2581marks\u2581", "\x00\x7f\ufffd",
+    "trailing space ", "\u0645\u0631\u062d\u0628\u0627 \u05e9\u05dc\u05d5\u05dd",
+]  # fmt: skip
+
+
+def train(kind: str, steps: list[dict[str, Any]], normalizer: str | None, ignore_merges: bool) -> str:
+    """A tokenizer.json of 1000 tokens; runs in the peer."""
+    import json
+
+    from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+    text = [" ".join(f"{word}{n % 7}'s {n} \u4e00caf\u00e9\n" for n in range(40)) for word in dir(str) + dir(json)]
+    special = ["<unk>", "<s>", "</s>", "<|end|>"]
+    if kind == "bpe":
+        tokenizer = Tokenizer(models.BPE(ignore_merges=ignore_merges))
+        shell = json.loads(tokenizer.to_str())
+        shell["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+        shell["normalizer"] = {"type": normalizer} if normalizer else None
+        tokenizer = Tokenizer.from_str(json.dumps(shell))
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(vocab_size=1000, special_tokens=special, initial_alphabet=alphabet)
+    else:
+        tokenizer = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
+        bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+        trainer = trainers.BpeTrainer(vocab_size=1000, special_tokens=special + bytes_, max_token_length=12)
+    tokenizer.train_from_iterator(text, trainer)
+    tokenizer.add_tokens([AddedToken("@@@", normalized=False)])
+    stored = json.loads(tokenizer.to_str())
+    stored["added_tokens"] = [each for each in stored["added_tokens"] if not each["content"].startswith("<0x")]
+    return json.dumps(stored)
+
+
+def encode(text: str, samples: list[str]) -> list[list[int]]:
+    """Ids of each sample; runs in the peer."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_str(text)
+    return [tokenizer.encode(sample, add_special_tokens=False).ids for sample in samples]
+
+
+@pytest.mark.parametrize("kind", ["spm", *(each.names[0] for each in PRETOKENIZERS)])
+def test_ids_are_the_same_after_a_way_through_gguf(kind: str) -> None:
+    peer = oracles.peer("tokenizers")
+    each = next((each for each in PRETOKENIZERS if each.names[0] == kind), PRETOKENIZERS[0])
+    model = "spm" if kind == "spm" else "bpe"
+    source = peer.run(
+        train, kind=model, steps=[*each.steps], normalizer=each.normalizer, ignore_merges=each.ignore_merges
+    )
+    tokenizer = read_huggingface({"tokenizer.json": source.encode()}, {})
+    assert tokenizer is not None
+    back = read_gguf(gguf_keys(tokenizer))
+    assert back is not None
+    result = huggingface_files(back)["tokenizer.json"].decode()
+    assert peer.run(encode, text=result, samples=TEXTS) == peer.run(encode, text=source, samples=TEXTS)

@@ -1,0 +1,95 @@
+"""What this machine does at best, measured: the rates that benchmarks are compared with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from squish_core.concurrency import Pool, workers
+from squish_core.io.source import Source
+
+ROUNDS = 5
+ENOUGH = 1.0
+"""Seconds of measuring after which no further round begins."""
+SHARED = 1 << 20
+"""Bytes from which sharing the work with other threads pays."""
+
+
+@frozen(kw_only=True)
+class MachineRates:
+    """What the machine does at best past its caches, on all cores, in bytes per second.
+
+    `set` fills memory, `read` reads it, `file` reads a file's bytes as they are cached now (None: no file). `cache`:
+    bytes of the last-level cache.
+    """
+
+    set: float
+    read: float
+    file: float | None = None
+    cache: int
+
+
+def measure_rates(source: Source | None) -> MachineRates:
+    """The rates of this machine; those of reading files for `source`."""
+    cache = last_level()
+    size = 2 * cache
+    calls = [filling(size), reading(size)]
+    length = min(source.size, 1 << 28) if source is not None else 0
+    if source is not None and length:
+        calls.append(lambda: source.read(0, length))
+    seconds = best(calls)
+    return MachineRates(
+        set=size / seconds[0], read=size / seconds[1], file=length / seconds[2] if length else None, cache=cache
+    )
+
+
+def last_level() -> int:
+    """Bytes of the largest cache that the system reports (Linux), or 32 MiB."""
+    sizes = Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")  # "32768K"
+    return max((int(size.read_text().strip().rstrip("K")) << 10 for size in sizes), default=32 << 20)
+
+
+def filling(size: int) -> Callable[[], object]:
+    """Filling memory, shared by all cores: NumPy lets go of the interpreter."""
+    import numpy as np
+
+    threads = workers()
+    if size < SHARED or threads == 1:
+        return partial(aligned_memory(size).fill, 0)
+    pool, pieces = Pool(threads), np.array_split(aligned_memory(size), threads)
+    return lambda: pool.map(lambda piece: piece.fill(0), pieces)
+
+
+def reading(size: int) -> Callable[[], object]:
+    """Reading memory: BLAS does, on all its cores."""
+    memory = aligned_memory(size)
+    return lambda: memory @ memory
+
+
+def aligned_memory(size: int) -> Any:
+    """Float32 ones of `size` bytes that begin on a cache line."""
+    import numpy as np
+
+    room = np.empty(size + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    ones = room[start : start + size // 4 * 4].view(np.float32)
+    ones.fill(1)
+    return ones
+
+
+def best(calls: list[Callable[[], object]], rounds: int = ROUNDS) -> list[float]:
+    """The least seconds of each call; the calls take turns, so that a disturbance meets all. Slow ones get fewer."""
+    least, begun = [float("inf")] * len(calls), time.perf_counter()
+    for _ in range(rounds):
+        if time.perf_counter() - begun > ENOUGH:
+            break
+        for number, call in enumerate(calls):
+            started = time.perf_counter()
+            call()
+            least[number] = min(least[number], time.perf_counter() - started)
+    return [max(seconds, 1e-9) for seconds in least]

@@ -1,0 +1,268 @@
+"""What a file is, from its header alone: what `File.summary` gives and `squish info` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from attrs import asdict, frozen
+
+from squish_core.display.notebook import page
+from squish_core.display.tables import counted, fit_all, table
+from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, shorten
+from squish_core.formats.metadata import plain
+from squish_core.model import TensorSpec, Typed, to_json
+from squish_core.reader import Reader, TensorFacts
+from squish_core.text import escape, format_bytes
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MOST_FILES = 16
+"""Files that are shown to people."""
+LONG = 64
+"""Longest metadata value or list that is shown whole: characters for people, items in JSON."""
+
+
+@frozen(kw_only=True)
+class StoredKind:
+    """The tensors that are stored alike; sizes in bytes, tied tensors counted once.
+
+    `lacks`: what to install, or why nothing here decodes them; None if they can be decoded.
+    """
+
+    stored_as: str
+    tensors: int
+    parameters: int
+    nbytes: int
+    lacks: str | None
+    bits_per_weight: float
+
+
+@frozen(kw_only=True)
+class SummaryFile:
+    """One of the files; `link` is where it leads if it is a symbolic link, `size` in bytes."""
+
+    name: str
+    link: str | None
+    size: int
+    digest: str | None
+
+
+@frozen(kw_only=True)
+class Summary:
+    """What a file is, from its header alone. `print(summary)` shows what `squish info` prints.
+
+    `size` is in bytes, of the content where the files are compressed whole: `packed` then has the codec and the bytes
+    on disk. `metadata` holds plain values, `meta_types` the stored type of those that have one. `sections` are the
+    regions that the format names, `whole` the codecs of encodings of the whole model.
+    """
+
+    file: str
+    link: str | None
+    format: str
+    version: str
+    kind: str
+    files: tuple[SummaryFile, ...]
+    size: int
+    packed: Mapping[str, Any] | None
+    tensors: int
+    parameters: int
+    bits_per_weight: float
+    codecs: tuple[StoredKind, ...]
+    metadata: Mapping[str, Any]
+    meta_types: Mapping[str, str]
+    assets: Mapping[str, int]
+    caches: tuple[str, ...]
+    sections: tuple[Mapping[str, Any], ...]
+    whole: tuple[str, ...]
+    children: Mapping[str, Mapping[str, Any]]
+    problems: tuple[Problem, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON; of a metadata value with more than 64 items only the length.
+
+        Returns
+        -------
+        dict
+            What `squish info --json` prints.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf").summary().to_dict()["parameters"]
+        2336
+        """
+        data = {name: to_json(value) for name, value in asdict(self, recurse=False, filter=_not_metadata).items()}
+        return {**data, "meta": {key: _brief(value) for key, value in self.metadata.items()}}
+
+    def lines(self) -> Iterator[str]:
+        """The summary for people."""
+        yield from table(("file", escape(linked(self.file, self.link))), "<<", self._facts())
+        if len(self.files) > 1:
+            shown = self.files[:MOST_FILES]
+            yield from ("", "files", *(f"  {format_bytes(ref.size):>8}  {linked(ref.name, ref.link)}" for ref in shown))
+            if more := len(self.files) - len(shown):
+                yield f"            and {more:,} more (--json lists them)"
+        rows = [
+            (kind.stored_as, f"{kind.tensors:,}", f"{kind.parameters:,}", format_bytes(kind.nbytes),
+             f"{kind.bits_per_weight:.2f}", f"cannot be decoded here: {kind.lacks}" if kind.lacks else "")
+            for kind in self.codecs
+        ]  # fmt: skip
+        yield from _section("", table(("stored as", "tensors", "parameters", "size", "bits", ""), "<>>>><", rows))
+        meta = [
+            (key, shortened(_fewest_digits(self.meta_types.get(key), value))) for key, value in self.metadata.items()
+        ]
+        yield from _section("metadata", table(("", ""), "<<", meta, "  ")[1:])
+        places = [(part["offset"], part["size"], part["kind"], part["holds"]) for part in self.sections]
+        yield from _section("", table(("offset", "bytes", "section", "holds"), ">><<", places))
+        yield from _section("assets", [f"  {format_bytes(size):>8}  {name}" for name, size in self.assets.items()])
+        yield from _section("encodings of the whole model", [f"  {codec}" for codec in self.whole])
+        children = [
+            f"  {name}: {child['kind']}, {counted(child['tensors'], 'tensor')}" for name, child in self.children.items()
+        ]
+        yield from _section("children", children)
+        problems = [
+            f"  {each.severity}: {shorten(each.where, MAX_PLACE)}: {shorten(each.message, MAX_MESSAGE)}"
+            for each in self.problems
+        ]
+        yield from _section("problems", problems)
+
+    def _facts(self) -> Iterable[tuple[str, str]]:
+        version = f" {self.version}" if self.version else ""
+        yield "format", f"{self.format}{version}" + (f" ({self.kind})" if self.kind != "model" else "")
+        packed = self.packed
+        unpacked = f" unpacked, {format_bytes(packed['size'])} compressed with {packed['codec']}," if packed else ""
+        yield "size", f"{format_bytes(self.size)}{unpacked} in {counted(len(self.files), 'file')}"
+        yield "tensors", f"{self.tensors:,}"
+        yield "parameters", f"{self.parameters:,} at {self.bits_per_weight:.2f} bits each"
+        if self.caches:
+            yield "caches", f"{', '.join(self.caches)} (the first is used)"
+
+    def __str__(self) -> str:
+        return "\n".join(fit_all(map(escape, self.lines())))
+
+    def _repr_html_(self) -> str:
+        return page(self.lines())
+
+
+def summarize(reader: Reader) -> Summary:
+    """The summary of an open file."""
+    index, kinds = reader.index, tuple(_stored_kinds(reader))
+    parameters, nbytes = sum(kind.parameters for kind in kinds), sum(kind.nbytes for kind in kinds)
+    return Summary(
+        file=reader.name, link=link_of(reader.source.path), format=reader.format, version=index.version,
+        kind=index.kind,
+        files=tuple(
+            SummaryFile(name=ref.name, link=link_of(path), size=ref.size, digest=ref.digest)
+            for ref, path in zip(index.files, _paths(reader))
+        ),
+        size=sum(ref.size for ref in index.files), packed=_packed(reader), tensors=len(index.tensors),
+        parameters=parameters, bits_per_weight=8 * nbytes / parameters if parameters else 0.0, codecs=kinds,
+        metadata={key: plain(value) for key, value in index.meta.items()},
+        meta_types={key: value.type for key, value in index.meta.items() if isinstance(value, Typed)},
+        assets={name: part.nbytes for name, part in index.assets.items()}, caches=tuple(index.caches),
+        sections=tuple(index.attrs.get("sections", ())), whole=tuple(str(each.codec) for each in index.whole),
+        children={
+            name: {"kind": child.kind, "tensors": len(child.tensors)} for name, child in index.children.items()
+        },
+        problems=tuple(index.problems),
+    )  # fmt: skip
+
+
+def stored_as(spec: TensorSpec, long: bool = False) -> str:
+    """The dtype of a dense tensor, else its codec with the bits of its codes; with `long` all its parameters."""
+    codec = spec.encodings[0].codec if spec.encodings else None
+    if codec is None:
+        return "unknown"
+    if codec.id == "dense":
+        return spec.dtype
+    if long:
+        return str(codec)
+    return f"{codec.id}:bits={codec.params['bits']}" if "bits" in codec.params else codec.id
+
+
+def link_of(path: Path | None) -> str | None:
+    """Where a path leads if it is a symbolic link, else None."""
+    return str(path.resolve()) if path is not None and path.is_symlink() else None
+
+
+def linked(name: str, target: str | None) -> str:
+    """A name, and where it leads if it is a symbolic link."""
+    return f"{name} (a link to {target})" if target else name
+
+
+def _stored_kinds(reader: Reader) -> list[StoredKind]:
+    """What the tensors are stored as, the most bytes first."""
+    groups: dict[str, list[TensorSpec]] = {}
+    for spec in reader.index.tensors.values():
+        groups.setdefault(stored_as(spec), []).append(spec)
+    kinds = []
+    for name, specs in groups.items():
+        own = [spec for spec in specs if spec.tied_to is None]
+        parameters, nbytes = sum(spec.elements for spec in own), sum(TensorFacts(reader, spec).nbytes for spec in own)
+        lacks = next(filter(None, (_lacks(reader, spec) for spec in specs)), None)
+        kinds.append(
+            StoredKind(
+                stored_as=name, tensors=len(specs), parameters=parameters, nbytes=nbytes, lacks=lacks,
+                bits_per_weight=8 * nbytes / parameters if parameters else 0.0,
+            )
+        )  # fmt: skip
+    return sorted(kinds, key=lambda kind: -kind.nbytes)
+
+
+def _lacks(reader: Reader, spec: TensorSpec) -> str | None:
+    """What to install, or why no encoding of a tensor can be decoded here."""
+    missing = [reader.registry.missing(encoding) for encoding in spec.encodings]
+    first = missing[0] if missing and all(missing) else None
+    return None if first is None else first.install or first.why
+
+
+def _paths(reader: Reader) -> list[Path | None]:
+    """The path of each file of the Index; None for bytes in memory."""
+    source = reader.source
+    folder = source.path if source.is_dir or source.path is None else source.path.parent
+    return [folder / ref.name if folder is not None else None for ref in reader.index.files]
+
+
+def _packed(reader: Reader) -> dict[str, Any] | None:
+    """The codec that compresses the files whole, and their bytes on disk; None if nothing does."""
+    if reader.source.packed is None:
+        return None
+    sources = [reader.source_for(number) for number in range(len(reader.index.files))]
+    size = sum(source.packed[1] if source.packed else source.size for source in sources)
+    return {"codec": reader.source.packed[0], "size": size}
+
+
+def _not_metadata(attribute: Any, value: Any) -> bool:
+    return attribute.name not in ("metadata", "meta_types")
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    """Lines under a title after an empty line; nothing when there are none."""
+    return ["", *([title] if title else []), *lines] if lines else []
+
+
+def _brief(value: Any) -> Any:
+    """A metadata value for JSON: a long array is only counted (`--meta` prints it)."""
+    size = len(value) if hasattr(value, "__len__") and not isinstance(value, (str, bytes, dict)) else 0
+    return {"length": size} if size > LONG else value
+
+
+def _fewest_digits(stored: str | None, value: Any) -> Any:
+    """A metadata value, an f32 as text of the fewest digits that mean it."""
+    if stored != "f32":
+        return value
+    import numpy as np
+
+    return str(np.float32(value))
+
+
+def shortened(value: Any) -> str:
+    """A metadata value in a line; of a long list only the first items are looked at."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview)):
+        text = ", ".join(str(item) for item in value[:LONG])
+        return f"[{text}]" if len(text) <= LONG >= len(value) else f"[{text[: LONG - 16]}...] {len(value):,} values"
+    text = str(to_json(value))
+    return text if len(text) <= LONG else f"{text[: LONG - 16]}... {len(text):,} characters"

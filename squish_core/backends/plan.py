@@ -1,0 +1,133 @@
+"""How a file would run here: the chains of its tensors, and what backends said of the model as a whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from attrs import evolve, frozen
+
+from squish_core.backends.chain import Chain
+from squish_core.display.notebook import page
+from squish_core.display.tables import fit_all
+from squish_core.errors import SquishError
+from squish_core.text import escape
+
+
+@frozen(kw_only=True, repr=False)
+class FilePlan:
+    """How the tensors of a file would run here, and why; `print(plan)` shows what `squish plan` prints.
+
+    `whole` is the chain of a backend that takes the model as a whole, or the error that says why none does; None for
+    files without an encoding of the whole model. `tensors` holds the chain of each tensor, or why it has none.
+    """
+
+    target: str
+    container: str
+    tensors: Mapping[str, Chain | SquishError]
+    whole: Chain | SquishError | None = None
+
+    @property
+    def chains(self) -> dict[str, Chain]:
+        """The chains of the tensors that something here runs."""
+        return {name: each for name, each in self.tensors.items() if isinstance(each, Chain)}
+
+    @property
+    def errors(self) -> dict[str, SquishError]:
+        """Why nothing runs a tensor, by name."""
+        return {name: each for name, each in self.tensors.items() if not isinstance(each, Chain)}
+
+    @property
+    def mode(self) -> str:
+        """The mode of a backend that takes the whole model ("delegate"), else that of the tensors.
+
+        "mixed" if theirs differ, "none" if nothing runs.
+        """
+        if isinstance(self.whole, Chain):
+            return self.whole.chosen.mode
+        modes = {chain.chosen.mode for chain in self.chains.values()}
+        return modes.pop() if len(modes) == 1 else "mixed" if modes else "none"
+
+    @property
+    def backends(self) -> dict[str, int]:
+        """Backend -> number of tensors that it would run, the most first."""
+        return dict(Counter(chain.chosen.backend for chain in self.chains.values()).most_common())
+
+    def explain(self) -> str:
+        """The plan for people, a line for each statement; tensors that run alike share one explanation.
+
+        Returns
+        -------
+        str
+            Lines that are not wrapped; `print(plan)` wraps them to the terminal.
+
+        Examples
+        --------
+        >>> print(squish.open("model.gguf").plan("numpy").explain().splitlines()[0])
+        token_embd.weight
+        """
+        return "\n".join(self._lines())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON.
+
+        Returns
+        -------
+        dict
+            `file`, `mode`, and `tensors`: the chain of each, or its error.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf").plan("numpy").to_dict()["mode"]
+        'fold'
+        """
+        return {
+            "file": self.target, "mode": self.mode,
+            "whole": None if self.whole is None else _plain(self.target, self.whole),
+            "tensors": [_plain(name, each) for name, each in self.tensors.items()],
+        }  # fmt: skip
+
+    def _lines(self) -> Iterator[str]:
+        groups: dict[str, list[str]] = {}
+        absent: dict[str, str] = {}
+        for name, chain in self.tensors.items():
+            if not isinstance(chain, Chain):
+                groups.setdefault(f"  none     {escape(chain.message)}", []).append(name)
+                continue
+            # Backends that cannot run here are listed once, at the end.
+            unusable = [refusal for refusal in chain.refused if refusal.encoding is None and refusal.backend]
+            for refusal in unusable:
+                install = refusal.install
+                why = f"is not installed ({install})" if install else f"cannot run here: {refusal.why}"
+                absent[str(refusal.backend)] = why
+            rest = tuple(refusal for refusal in chain.refused if refusal not in unusable)
+            groups.setdefault(evolve(chain, refused=rest).explain().partition("\n")[2], []).append(name)
+        blocks = []
+        if isinstance(self.whole, Chain):
+            blocks.append(f"the whole model\n{self.whole.explain().partition(chr(10))[2]}")
+        elif self.whole is not None:
+            blocks.append(f"the whole model\n  none     {escape(self.whole.message)}")
+        for text, names in groups.items():
+            more = f" and {len(names) - 1} more like it" if len(names) > 1 else ""
+            blocks.append(f"{escape(names[0])}{more}\n{text}")
+        if absent:
+            blocks.append("\n".join(f"backend {name} {why}" for name, why in absent.items()))
+        yield from "\n\n".join(blocks or ["no tensors"]).split("\n")
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    def __repr__(self) -> str:
+        run = " ".join(f"{name}={count}" for name, count in self.backends.items())
+        return f"<FilePlan {self.target!r} mode={self.mode} {run} errors={len(self.errors)}>"
+
+    def __str__(self) -> str:
+        return "\n".join(fit_all(self._lines()))
+
+    def _repr_html_(self) -> str:
+        return page(self._lines())
+
+
+def _plain(target: str, planned: Chain | SquishError) -> dict[str, Any]:
+    return planned.to_dict() if isinstance(planned, Chain) else {"target": target, "error": str(planned)}

@@ -1,0 +1,132 @@
+"""A tensor loaded on a backend."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from squish_core import dtypes
+from squish_core.codecs.bound import BoundEncoding
+from squish_core.codecs.regions import sliced
+from squish_core.dtypes import DType
+from squish_core.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import DTypeLike
+
+    from squish_core.backends.base import Backend
+    from squish_core.backends.chain import Chain
+    from squish_core.statistics import Statistics
+
+
+class Weight:
+    """A tensor loaded on a backend. `chain` says how it is held."""
+
+    def __init__(self, tensor: Any, chain: Chain, bound: BoundEncoding, backend: Backend, handle: Any) -> None:
+        self.tensor, self.chain = tensor, chain
+        self._bound, self._backend, self._handle = bound, backend, handle
+        self._backing = tensor.backing(bound.encoding)
+
+    __array_ufunc__ = None  # NumPy hands `x @ w` to `__rmatmul__`
+
+    @property
+    def name(self) -> str:
+        """Name of the tensor."""
+        return self.tensor.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape."""
+        return self.tensor.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Logical dtype."""
+        return self.tensor.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in memory while loaded, as the backend computes them."""
+        cost = self.chain.chosen.cost
+        return self.tensor.nbytes if cost is None else cost.resident
+
+    @property
+    def backend(self) -> str:
+        """Backend id."""
+        return self.chain.chosen.backend
+
+    def __matmul__(self, x: Any) -> np.ndarray:
+        """`W @ x` in float32 with NumPy's shapes, for x of shape [in] or [in, n]."""
+        import numpy as np
+
+        x = np.asarray(x)
+        if x.ndim not in (1, 2):
+            raise UsageError(
+                "w @ x takes a vector or a matrix", tensor=self.name, expected="x of shape [in] or [in, n]",
+                found=f"shape {list(x.shape)}", code="shape",
+                hint="For batches of rows, use w.linear(x), which is x @ W.T.",
+            )  # fmt: skip
+        return self.linear(x.T).T
+
+    def __rmatmul__(self, x: Any) -> np.ndarray:
+        raise UsageError(
+            "x @ w is not defined", tensor=self.name, code="operand",
+            hint="Use w.linear(x), which is x @ W.T; or w @ x for W @ x.",
+        )  # fmt: skip
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        import numpy as np
+
+        if copy is False:
+            raise ValueError(f"{self.name} must be decoded, so copy=False cannot be kept")  # NumPy's protocol
+        return np.asarray(self.dense(), dtype=dtype)
+
+    def dense(
+        self, *, region: Any = None, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The decoded array, or a region of it (slices without steps), as `dtype` and into `out` if given."""
+        with self.tensor.guard("running dense"):
+            wanted = None if region is None else sliced(region, self.tensor.shape)
+        return self._run("dense", region=wanted, dtype=dtypes.named(dtype), out=out)
+
+    def linear(self, x: np.ndarray) -> np.ndarray:
+        """`x @ W.T` in float32, for x of shape [..., in]: an array, or a tensor of another library on the CPU."""
+        return self._run("linear", x)
+
+    def embed(self, ids: np.ndarray) -> np.ndarray:
+        """Rows of W by integer ids."""
+        return self._run("embed", ids)
+
+    def experts(self, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """`x[i] @ W[ids[i]].T` for W of shape [experts, out, in]."""
+        return self._run("experts", x, ids)
+
+    def statistics(self) -> Statistics:
+        """As `Tensor.statistics`, of the values as they are held here; for a backend that has `dense`."""
+        from squish_core.statistics import Tally
+
+        with self.tensor.guard("counting values"):
+            self._check_backing()
+            found: Statistics | None = self._backend.statistics(self._handle)
+            if found is None:
+                tally = Tally()
+                for region in self._bound.panels():
+                    tally.add(self._backend.dense(self._handle, region=region))
+                found = tally.statistics()
+            return found
+
+    def _run(self, op: str, *operands: Any, **wishes: Any) -> np.ndarray:
+        with self.tensor.guard(f"running {op}"):
+            self._check_backing()
+            result: np.ndarray = getattr(self._backend, op)(self._handle, *operands, **wishes)
+            return result
+
+    def _check_backing(self) -> None:
+        """A mapped file that was cut kills the process on access: look before each operation."""
+        for backing in self._backing:
+            backing.check()
+
+    def __repr__(self) -> str:
+        tensor, offer = self.tensor, self.chain.chosen
+        how = f"{offer.encoding.codec.id} on {offer.backend} ({offer.mode})"
+        return f"<Weight {tensor.name!r} {list(tensor.shape)} {how}>"

@@ -1,0 +1,26 @@
+"""`squish info --meta`: one metadata value, whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from squish_core.cli.output import Answer, plain_data
+from squish_core.errors import SquishError
+from squish_core.text import close_matches
+
+if TYPE_CHECKING:
+    from squish_core.file import File
+
+
+def one_value(file: File, key: str) -> Answer:
+    """One metadata value, whole."""
+    metadata = file.metadata
+    if key not in metadata:
+        near = close_matches(key, metadata)
+        raise SquishError(
+            "has no such metadata", file=file.name, found=repr(key), code="meta",
+            hint=f"Near: {', '.join(near)}." if near else "`squish info` lists the keys.",
+        )  # fmt: skip
+    value = plain_data(metadata[key])
+    lines = value.split("\n") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    return Answer(value, [str(line) for line in lines], verbatim=True)

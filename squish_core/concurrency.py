@@ -1,0 +1,183 @@
+"""Threads: how many there may be (SQUISH_THREADS), results in order from several of them, and reading ahead."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from squish_core.errors import UsageError
+from squish_core.guard import quietly
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+VARIABLE = "SQUISH_THREADS"
+MOST = 1024
+"""The largest value of SQUISH_THREADS."""
+WORKERS = 8
+"""Threads of one `map_in_order`, unless it says otherwise."""
+_END: Any = object()
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def thread_limit() -> int | None:
+    """The value of SQUISH_THREADS; None where it is not set, UsageError where it is no number of threads."""
+    value = os.environ.get(VARIABLE)
+    if not value:
+        return None
+    if not (value.isascii() and value.isdigit() and 0 < len(value) <= 4 and 0 < int(value) <= MOST):
+        raise UsageError(
+            f"{VARIABLE} is no number of threads", expected=f"1..{MOST}", found=repr(value), code="usage",
+            hint=f"Unset it to use every core, or set {VARIABLE}=1 to work without threads.",
+        )  # fmt: skip
+    return int(value)
+
+
+def workers(most: int | None = None) -> int:
+    """How many threads compute at once.
+
+    Parameters
+    ----------
+    most
+        Upper bound of the caller; none by default.
+
+    Returns
+    -------
+    int
+        SQUISH_THREADS, or else the cores that this process may use; at most `most`.
+
+    Raises
+    ------
+    UsageError
+        SQUISH_THREADS is no number of threads.
+
+    Examples
+    --------
+    >>> workers(most=1)
+    1
+    """
+    count = thread_limit() or cores()
+    return count if most is None else min(count, most)
+
+
+class Pool:
+    """Up to `threads` threads, fewer where SQUISH_THREADS says so; with SQUISH_THREADS=1 the caller's thread works.
+
+    Leaving the `with` block waits for calls that run and cancels the rest.
+    """
+
+    def __init__(self, threads: int) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
+        limit = thread_limit()
+        self._executor = None if limit == 1 else ThreadPoolExecutor(min(threads, limit or threads), "squish")
+
+    def submit(self, function: Callable[..., Result], *arguments: Any) -> Future[Result]:
+        """Begin a call."""
+        from concurrent.futures import Future
+
+        if self._executor is not None:
+            return self._executor.submit(function, *arguments)
+        future = Future[Result]()
+        try:
+            future.set_result(function(*arguments))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+        """Results of all items, in their order."""
+        futures = [self.submit(function, item) for item in items]
+        return [future.result() for future in futures]
+
+    def close(self) -> None:
+        """Wait for calls that run, and cancel the rest."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def map_in_order(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    most: int = WORKERS,
+    weigh: Callable[[Item], int] | None = None,
+    budget: int = 0,
+) -> Generator[Result, None, None]:
+    """Results in the order of the items, computed by several threads a few items ahead of the one taken.
+
+    Parameters
+    ----------
+    function
+        Called once for each item, in any thread.
+    items
+        Taken as they are needed; a single one starts no thread.
+    most
+        Upper bound of the threads.
+    weigh
+        Weight of an item's result, such as its bytes.
+    budget
+        What the results ahead and the one taken last may weigh together, where there is `weigh`; an item that alone
+        weighs more is computed alone.
+
+    Examples
+    --------
+    >>> list(map_in_order(len, ["a", "bb", "ccc"]))
+    [1, 2, 3]
+    """
+    items = iter(items)
+    first = list(islice(items, 2))
+    if len(first) < 2 or thread_limit() == 1:
+        yield from map(function, chain(first, items))
+        return
+    count = workers(most)
+    with Pool(count) as pool:
+        futures: deque[Future[Result]] = deque()
+        weights: deque[int] = deque()
+        for item in chain(first, items):
+            weight = weigh(item) if weigh else 0
+            while futures and weigh and sum(weights) + weight > budget:
+                yield futures.popleft().result()
+                weights.popleft()
+            futures.append(pool.submit(function, item))
+            weights.append(weight)
+            if len(futures) > count:
+                yield futures.popleft().result()
+                weights.popleft()
+        while futures:
+            yield futures.popleft().result()
+
+
+def prefetch(items: Iterable[Item], ahead: int = 1) -> Iterator[Item]:
+    """The same items, each computed in a thread while `ahead` earlier ones are in use.
+
+    Examples
+    --------
+    >>> list(prefetch(iter("abc")))
+    ['a', 'b', 'c']
+    """
+    iterator = iter(items)
+    if thread_limit() == 1:
+        yield from iterator
+        return
+    with Pool(1) as pool:
+        following = deque(pool.submit(quietly, next, iterator, _END) for _ in range(ahead))
+        while (item := following.popleft().result()) is not _END:
+            following.append(pool.submit(quietly, next, iterator, _END))
+            yield item

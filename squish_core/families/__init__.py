@@ -1,0 +1,1 @@
+"""The interface of families of models."""

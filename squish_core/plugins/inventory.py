@@ -1,0 +1,74 @@
+"""What each distribution brings, what is in conflict, and which packages of this repository are not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from squish_core.plugins import catalog
+from squish_core.plugins.registry import Registry
+
+FAMILY = 6
+"""Ids of a family that are listed one by one for people."""
+
+
+def brought(registry: Registry, dist: str) -> dict[str, list[str]]:
+    """The ids that a distribution brings, by kind."""
+    ids = {
+        kind_name(kind): [entry.id for entry in registry.find(kind) if entry.dist == dist] for kind in catalog.PACKAGES
+    }
+    return {kind: names for kind, names in ids.items() if names}
+
+
+def conflicts(registry: Registry, dist: str | None = None) -> list[str]:
+    """What is wrong with each id that several distributions bring; only those of `dist`, if given."""
+    return [str(each.error()) for each in registry.conflicts if dist is None or dist in each.dists]
+
+
+def missing_ids(kind: str, registry: Registry) -> dict[str, list[str]]:
+    """Package -> ids and families of a kind, for the packages of this repository that are not installed."""
+    present = {plugin.dist for plugin in registry.plugins} | {plugin.dist for plugin in registry.broken}
+    absent: dict[str, list[str]] = {}
+    for name, package in catalog.PACKAGES[kind].items():
+        if package not in present:
+            absent.setdefault(package, []).append(name)
+    return absent
+
+
+def missing_packages(registry: Registry) -> dict[str, dict[str, list[str]]]:
+    """Package -> what it would bring by kind, for the packages of this repository that are not installed."""
+    absent: dict[str, dict[str, list[str]]] = {}
+    for kind in catalog.PACKAGES:
+        for package, ids in missing_ids(kind, registry).items():
+            absent.setdefault(package, {})[kind_name(kind)] = ids
+    return absent
+
+
+def add_commands(registry: Registry, app: Any) -> list[tuple[str, str]]:
+    """Let every plugin add its commands to a typer app, each alone; returns (plugin, reason) for those that failed."""
+    failed = []
+    for implementation in registry.manager.hook.squish_commands.get_hookimpls():
+        try:
+            implementation.function(app)
+        except Exception as error:  # a plugin may fail in any way at all
+            failed.append((implementation.plugin_name, f"{type(error).__name__}: {error}"))
+    return failed
+
+
+def kind_name(kind: str) -> str:
+    """A kind of plugin as people read it."""
+    return "formats" if kind == "container" else f"{kind}s"
+
+
+def listed(brings: Mapping[str, Sequence[str]]) -> str:
+    """What a plugin brings in a few words; of a large family only how many."""
+    kinds = ((kind if len(ids) > 1 else kind[:-1], ids) for kind, ids in brings.items())
+    return "; ".join(f"{kind} {' '.join(_by_family(ids))}" for kind, ids in kinds) or "commands only"
+
+
+def _by_family(ids: Sequence[str]) -> Iterator[str]:
+    """Ids, or `family.* (27)` in place of more than `FAMILY` that begin alike."""
+    for family, members in groupby(sorted(ids), lambda each: each.rpartition(".")[0]):
+        names = list(members)
+        yield from [f"{family}.* ({len(names)})"] if family and len(names) > FAMILY else names

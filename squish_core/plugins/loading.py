@@ -1,0 +1,166 @@
+"""Finds plugins, loads their declarations and keeps what they bring; a plugin that fails is a record, no error."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import pluggy
+
+from squish_core.plugins import catalog
+from squish_core.plugins.claims import Claims, Conflict
+from squish_core.plugins.discovery import (
+    check_api,
+    check_hooks,
+    distribution,
+    import_implementation,
+    installed_entry_points,
+)
+from squish_core.plugins.entries import VARIABLE, Broken, Entry, Loaded, Settings
+from squish_core.plugins.hookspecs import INFOS, PLURALS, AllocatorInfo, CodecInfo, Hooks, Info
+
+
+class Plugins:
+    """The plugins of this process: those installed, as far as the settings allow, and those registered in it."""
+
+    def __init__(
+        self,
+        plugins: str | None = None,
+        *,
+        prefer: Mapping[str, str] | None = None,
+        extra: Iterable[Any] = (),
+        entry_points: Callable[[], Iterable[Any]] | None = None,
+    ) -> None:
+        self.settings = Settings.parse(os.environ.get(VARIABLE, "") if plugins is None else plugins)
+        self.prefer = {**self.settings.prefer, **(prefer or {})}
+        self.manager = pluggy.PluginManager("squish")
+        self.manager.add_hookspecs(Hooks)
+        self.plugins: list[Loaded] = []
+        self.broken: list[Broken] = []
+        self._claims = Claims(INFOS, self.prefer)
+        self._tables = self._claims.winners
+        self._instances: dict[tuple[str, str, str], Any] = {}
+        self._outside: set[str] = set()
+        self._lock = threading.RLock()
+        from squish_core import __version__
+        from squish_core.plugins import builtin
+
+        self.register(builtin, dist="squish-core", version=__version__)
+        points = list((entry_points or installed_entry_points)())
+        names = {name for point in points for name in (distribution(point), point.name)}
+        ids = self.settings.allow - names
+        for point in points:
+            self._load(point, ids)
+        for plugin in extra:
+            self.register(plugin)
+        dists = {*(loaded.dist for loaded in self.plugins), *map(distribution, points)}
+        self.settings.check(dists, {*names, *(name for table in self._tables.values() for name in table)})
+
+    @property
+    def conflicts(self) -> tuple[Conflict, ...]:
+        """Ids that several distributions bring, each unusable until one is uninstalled or chosen."""
+        return tuple(self._claims.conflicts.values())
+
+    def register(self, plugin: Any, dist: str | None = None, version: str = "") -> None:
+        """Add a plugin from this process.
+
+        Parameters
+        ----------
+        plugin
+            A module or an object with hook implementations (`squish_core.api.hookimpl`).
+        dist
+            Name of its distribution; the plugin's own name by default.
+        version
+            Version of the distribution.
+
+        Raises
+        ------
+        ConflictError
+            It brings an id that another distribution has brought; nothing of it is registered.
+
+        Examples
+        --------
+        >>> import types
+        >>> from squish_core.api import CodecInfo, hookimpl
+        >>> def codecs():
+        ...     return [CodecInfo(id="acme.rows", title="rows of i8", factory="acme:Rows")]
+        >>> plugin = types.SimpleNamespace(codecs=hookimpl(codecs, specname="squish_codecs"))
+        >>> registry = squish.Registry(extra=[plugin])
+        >>> registry.codecs["acme.rows"].id
+        'acme.rows'
+        """
+        self._register(plugin, dist, version, exclusive=True)
+
+    def instance(self, kind: str, entry: Entry) -> Any:
+        """Implementation of one entry of `find`, even where its id is in conflict."""
+        with self._lock:
+            key = kind, entry.info.id, entry.dist
+            if key not in self._instances:
+                self._instances[key] = import_implementation(entry)
+            return self._instances[key]
+
+    def _register(
+        self, plugin: Any, dist: str | None, version: str, *, exclusive: bool, ids: Collection[str] = ()
+    ) -> frozenset[str]:
+        """Add a plugin and return its ids; with `ids` only a plugin that brings one of them."""
+        name: str = dist or str(getattr(plugin, "__name__", type(plugin).__name__))
+        check_api(plugin)
+        with self._lock:
+            count = sum(loaded.dist == name for loaded in self.plugins)
+            label = f"{name} ({count + 1})" if count else name  # one distribution may bring several plugins
+            self.manager.register(plugin, name=label)
+            try:
+                check_hooks(self.manager, plugin)
+                infos = list(self._declared(plugin))
+                names = frozenset(info.id for _, info in infos)
+                if ids and not names.intersection(ids):
+                    self.manager.unregister(plugin)
+                    return names
+                entries = [(kind, Entry(info=info, dist=name, version=version)) for kind, info in infos]
+                self._claims.add(entries, exclusive=exclusive)
+            except BaseException:
+                self.manager.unregister(plugin)
+                raise
+            self.plugins.append(Loaded(dist=name, name=label, version=version))
+            return names
+
+    def _load(self, point: Any, ids: Collection[str]) -> None:
+        """Register one entry point if the settings allow it; whatever goes wrong becomes a `broken` record.
+
+        `ids`: names in the settings that no entry point or distribution has, so that they may be ids of a plugin.
+        """
+        dist = distribution(point)
+        version = point.dist.version if point.dist else ""
+        is_named = self.settings.allows(dist, point.name)
+        if not is_named and (not ids or self.settings.blocks(dist, point.name)):
+            return
+        try:
+            names = self._register(point.load(), dist, version, exclusive=False, ids=() if is_named else ids)
+            if dist not in catalog.DISTRIBUTIONS and not self.settings.allow.intersection((dist, point.name, *names)):
+                self._outside.add(dist)
+        except Exception as error:  # a plugin may fail in any way at all; it must not take the others down
+            if is_named:
+                self.broken.append(Broken(dist=dist, name=point.name, reason=f"{type(error).__name__}: {error}"))
+
+    def _declared(self, plugin: Any) -> Iterator[tuple[str, Info]]:
+        # Each implementation is called alone, so that a result has its distribution and its failure a name.
+        for kind, info_type in INFOS.items():
+            hook = getattr(self.manager.hook, f"squish_{PLURALS.get(kind, f'{kind}s')}")
+            for implementation in hook.get_hookimpls():
+                if implementation.plugin is plugin:
+                    for info in cast(Iterable[Any], implementation.function()):
+                        if not isinstance(info, info_type):
+                            raise TypeError(f"{hook.name} must give {info_type.__name__}, not {type(info).__name__}")
+                        yield _allocator(info) if getattr(info, "kind", "") == "policy" else (kind, info)
+
+
+def _allocator(info: CodecInfo) -> tuple[str, AllocatorInfo]:
+    """What the declaration of a policy among the codecs means now."""
+    warnings.warn(
+        f'CodecInfo(id={info.id!r}, kind="policy") is now AllocatorInfo, of the hook squish_allocators',
+        DeprecationWarning, stacklevel=2,
+    )  # fmt: skip
+    return "allocator", AllocatorInfo(id=info.id, title=info.title, factory=info.factory)
