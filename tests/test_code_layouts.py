@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import squish_core as squish
 from squish_core import api
@@ -185,3 +187,47 @@ def test_a_layout_that_contradicts_itself_is_refused(wrong: dict[str, Any]) -> N
         ValueError, match=next(iter(wrong)) if len(wrong) == 1 and "offset_kind" not in wrong else "must be"
     ):
         CodeLayout(**{"bits": 4, "group": (1, 32), "scale_dtype": "f32", **wrong})
+
+
+@st.composite
+def layouts_and_shapes(draw: st.DrawFn) -> tuple[CodeLayout, tuple[int, ...]]:
+    """A layout and a shape that its groups divide."""
+    cells = draw(st.lists(st.integers(0, 3), max_size=5))
+    group = tuple(draw(st.sampled_from([0, 1, 1, 2, 16, 32, 64, 128])) for _ in cells)
+    shape = tuple(count * (step or 32) for count, step in zip(cells, group))
+    kind = draw(st.sampled_from(["none", "zero_point", "bias"]))
+    bits = draw(st.integers(1, 8))
+    tables = [None, None, "stored", LAYOUTS["float4"].table, tuple(range(1 << bits))]
+    layout = CodeLayout(
+        bits=bits, signed=draw(st.booleans()), group=group, run=draw(st.sampled_from([0, 0, 0, 24])),
+        scale_dtype=draw(st.sampled_from(["f16", "f32", "bf16", "f8_e8m0", "f8_e4m3"])), offset_kind=kind,
+        offset_dtype=None if kind == "none" else draw(st.sampled_from(["u4", "u8", "i8", "f16", "f32", "bf16"])),
+        zero=0 if kind == "bias" else draw(st.sampled_from([0, 1, 8, 128])), table=draw(st.sampled_from(tables)),
+    )  # fmt: skip
+    return layout, shape
+
+
+@pytest.mark.parametrize(
+    ("container", "options"),
+    [("gguf", {}), ("mlx", {}), ("uqff", {}), ("uqff", {"version": "0.1.3"}), ("squizd", {}), ("npydir", {}),
+     ("squizd", {"sparsity": "0.5"}), ("ztensor", {"wire": "2"}), ("ztensor", {"wire": "1.1"}), ("mlpackage", {}),
+     ("mlpackage", {"target": "iOS16"}), ("hf", {"method": "gptq"}), ("hf", {"method": "awq"}),
+     ("hf", {"method": "compressed-tensors"}), ("hf", {"method": "mxfp4"})],
+    ids=str,
+)  # fmt: skip
+@settings(deadline=None, max_examples=150)
+@given(data=st.data())
+def test_a_format_answers_every_layout_with_parts_of_its_codec(
+    container: str, options: dict[str, str], data: st.DataObject
+) -> None:
+    layout, shape = data.draw(layouts_and_shapes())
+    spec = TensorSpec(name=NAME, shape=shape, dtype="f32")
+    answer = squish.registry().container(container).accepts_codes(spec, layout, options)
+    if isinstance(answer, api.Encoding):
+        codec = squish.registry().codec(answer.codec)
+        declared = {
+            role: (dtype, tuple(size)) for role, (dtype, size) in codec.parts(spec, answer.codec.params).items()
+        }
+        assert {role: (part.dtype, part.shape) for role, part in answer.parts.items()} == declared
+    else:
+        assert answer is None or answer.why

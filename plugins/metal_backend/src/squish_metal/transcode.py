@@ -37,6 +37,8 @@ def pack_affine(form: Form, codec: Codec, params: Params, parts: Parts, spec: Te
         codes = codec.codes(parts, spec, params, region)
         if codes is None:
             raise _uncovered("zero points do not add up exactly", spec)
+        if codes.group[-1] % form.group_size:
+            raise _uncovered("its codes come in groups of other sizes than declared", spec)
         rows = region[:-1]
         weight[rows] = packing.pack(_unsigned(codes))
         scale, bias = _affine(codes)

@@ -137,7 +137,7 @@ class Palette(Codec):
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
         """Indices into one table; None for vectors and several codebooks."""
-        tables = Tables.of(params)
+        tables = _fitting(spec, params)
         if tables.vector > 1 or tables.codebook_size:
             return None
         table = STORED_TABLE if tables.table is None else tuple(tables.constant.tolist())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from squish_codecs.api import Affine, Palette
+from squish_codecs.api import Affine, Tables
 
 from squish_core.api import DENSE, STORED_TABLE, CodecSpec, CodeLayout, Encoding, Part, Refusal, TensorSpec
 
@@ -94,8 +94,8 @@ def _awq(spec: TensorSpec, inner: CodecSpec) -> Encoding | Refusal:
 def _palette(spec: TensorSpec, layout: CodeLayout) -> tuple[str, CodecSpec] | Refusal | None:
     """NF4 with a scale for each group; that a stored table is NF4's is decided on the data."""
     params = {"bits": 4, "table": "nf4", "scale_dtype": "f32"}
-    nf4 = Palette().code_layout(spec, params)
-    if layout.bits != 4 or layout.offset_kind != "none" or not nf4 or layout.table not in (STORED_TABLE, nf4.table):
+    nf4 = tuple(Tables.of(params).constant.tolist())
+    if layout.bits != 4 or layout.offset_kind != "none" or layout.table not in (STORED_TABLE, nf4):
         return None
     group = _group(spec, layout)
     return group if isinstance(group, Refusal) else _placed(spec, "nf4", 2, "palette", {**params, "group_size": group})
