@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from squish_core.backends.plan import FilePlan
+from squish_core.backends.plan import FilePlan, plan_tensors
 from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
 from squish_core.dtypes import to_numpy
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from squish_core.analysis.summary import Summary
-    from squish_core.backends.chain import Chain, OfferOrder
+    from squish_core.backends.chain import OfferOrder
     from squish_core.backends.whole import WholeModel
 
 
@@ -122,7 +122,8 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         >>> squish.open("model.gguf").plan("numpy").backends
         {'numpy': 3}
         """
-        return plan_tensors(self, self, backend, policy, op)
+        with self.guard(SquishError, "resolving"):
+            return plan_tensors(self, self.index.tensors.values(), backend=backend, policy=policy, op=op)
 
     def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec") -> WholeModel:
         """Load the model as a whole on a backend that runs it by itself (a Core ML package in a SQUIZD file).
@@ -177,7 +178,19 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         return self.children[drafts[0]]
 
     def without_caches(self) -> File:
-        """The same file without its cache tiers: what conversions start from."""
+        """The same file without its cache tiers: what conversions start from.
+
+        Returns
+        -------
+        File
+            This file if it has none.
+
+        Examples
+        --------
+        >>> file = squish.open("model.gguf")
+        >>> file.without_caches() is file
+        True
+        """
         if not self.index.caches:
             return self
         tensors = {name: spec.without(self.index.caches) for name, spec in self.index.tensors.items()}
@@ -203,9 +216,24 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
     __eq__, __hash__ = object.__eq__, object.__hash__
 
     def numpy(self, *, copy: bool = False) -> dict[str, np.ndarray]:
-        """Every tensor as an array: read-only views of the file where values lie there as they are, else decoded.
+        """Every tensor as an array, in file order.
 
-        `copy=True` gives writable arrays that do not touch the file again.
+        Parameters
+        ----------
+        copy
+            True gives writable arrays that do not touch the file again; else arrays are read-only, and views of the
+            file where values lie there as they are.
+
+        Returns
+        -------
+        dict of numpy.ndarray
+            Name -> array; quantized tensors as float32.
+
+        Examples
+        --------
+        >>> arrays = squish.open("model.gguf").numpy()
+        >>> arrays["blk.0.ffn_up.weight"].shape, arrays["blk.0.ffn_up.weight"].dtype.name
+        ((64, 32), 'float32')
         """
         tensors, view = self.index.tensors, Views(self).view
         arrays: dict[str, Any] = dict.fromkeys(tensors)
@@ -223,11 +251,36 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         return arrays
 
     def get_tensor(self, name: str) -> np.ndarray:
-        """Decoded array of one tensor (safetensors' habit)."""
+        """The decoded array of one tensor, as safetensors names it.
+
+        Parameters
+        ----------
+        name
+            Name of the tensor.
+
+        Returns
+        -------
+        numpy.ndarray
+            `file[name].numpy()`.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf").get_tensor("blk.0.ffn_norm.weight").sum()
+        np.float32(32.0)
+        """
         return self[name].numpy()
 
     def close(self) -> None:
-        """Stop new reads; arrays handed out before stay valid."""
+        """Stop new reads; arrays and weights handed out before stay valid.
+
+        Examples
+        --------
+        >>> file = squish.open("model.gguf")
+        >>> norm = file["blk.0.ffn_norm.weight"].numpy()
+        >>> file.close()
+        >>> norm.shape
+        (32,)
+        """
         self.source.close()
 
     def __enter__(self) -> File:
@@ -241,43 +294,6 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
 
     def _repr_html_(self) -> str:
         return page(file_lines(self))
-
-
-WRONG_ARGUMENT = ("policy", "op", "backend", "not-installed")
-"""Codes of errors about the question that was asked, not about one tensor."""
-
-
-def plan_tensors(
-    file: File,
-    names: Iterable[str],
-    backend: str | None = None,
-    policy: str | OfferOrder = "spec",
-    op: str | None = None,
-) -> FilePlan:
-    """The plan of some tensors of a file, and of its encodings of the whole model."""
-    whole: Chain | SquishError | None = None
-    encodings = file.index.whole
-    if encodings:
-        from squish_core.backends.resolve import resolve
-
-        with file.guard(SquishError, "resolving"):
-            try:
-                whole = resolve(file.registry, file.name, file.format, encodings, backend=backend, policy=policy)
-            except SquishError as error:
-                whole = _plan_error(error)
-    tensors: dict[str, Chain | SquishError] = {}
-    for name in names:
-        try:
-            tensors[name] = file[name].plan(backend, policy=policy, op=op)
-        except SquishError as error:
-            tensors[name] = _plan_error(error)
-    return FilePlan(target=file.name, container=file.format, tensors=tensors, whole=whole)
-
-
-def _plan_error(error: SquishError) -> SquishError:
-    if error.code in WRONG_ARGUMENT:
-        raise error
-    return error
 
 
 READ_FROM = 1 << 16

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError
 
 Result = TypeVar("Result")
@@ -27,29 +28,32 @@ class guarded:  # noqa: N801 - read as a verb in a with statement
         self._errstate: Any = None
 
     def __enter__(self) -> None:
-        if (errstate := self._numpy_errstate()) is not None:
+        errstate = getattr(sys.modules.get("numpy"), "errstate", None) or self._imported()
+        if errstate is not None:
             self._errstate = errstate(all="ignore")
             self._errstate.__enter__()
 
     def __exit__(self, _: Any, error: BaseException | None, trace: Any) -> None:
         if self._errstate is not None:
             self._errstate.__exit__(None, None, None)
+        if error is None:
+            return
         kind, what = self._kind, self._what
         if isinstance(error, SquishError):
             error.within(**self._context).__suppress_context__ = True
         elif isinstance(error, MemoryError):
-            raise kind(f"not enough memory while {what}", code="memory", **self._context) from error
+            raise kind(f"not enough memory while {what}", code=ErrorCode.MEMORY, **self._context) from error
         elif isinstance(error, OSError):  # a full disk, a failing one: not the plugin's doing
             raise kind(f"the system failed while {what}: {error}", code="os", **self._context) from error
         elif isinstance(error, Exception):
             raise kind(
-                f"a plugin failed while {what}: {type(error).__name__}: {error}", code="plugin-bug",
+                f"a plugin failed while {what}: {type(error).__name__}: {error}", code=ErrorCode.PLUGIN_BUG,
                 hint="Please report this, with what was asked and the file's header.", **self._context,
             ) from error  # fmt: skip
 
-    def _numpy_errstate(self) -> Any:
-        """`numpy.errstate`, if NumPy is loaded: reading a header does not need it."""
-        return getattr(sys.modules.get("numpy"), "errstate", None)
+    def _imported(self) -> Any:
+        """`numpy.errstate` where NumPy is not loaded: reading a header does not need it."""
+        return None
 
 
 class computing(guarded):  # noqa: N801 - read as a verb in a with statement
@@ -57,7 +61,7 @@ class computing(guarded):  # noqa: N801 - read as a verb in a with statement
 
     __slots__ = ()
 
-    def _numpy_errstate(self) -> Any:
+    def _imported(self) -> Any:
         import numpy as np
 
         return np.errstate

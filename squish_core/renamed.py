@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 
 class Renamed:
@@ -18,15 +18,23 @@ class Renamed:
             if old in vars(cls) and new not in vars(cls):
                 _warn(f"{cls.__name__}.{old}", new)
                 setattr(cls, new, vars(cls)[old])
+        for old, new in vars(cls).get("renamed", {}).items():
+            setattr(cls, old, _OldName(old, new))
 
-    if not TYPE_CHECKING:  # type checkers would believe that every attribute exists
 
-        def __getattr__(self, name: str) -> Any:
-            new = type(self).renamed.get(name)
-            if new is None:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            _warn(f"{type(self).__name__}.{name}", new)
-            return getattr(self, new)
+class _OldName:
+    """An old name of a method: gives the new one and warns. `__getattr__` would slow down every other attribute."""
+
+    __slots__ = ("new", "old")
+
+    def __init__(self, old: str, new: str) -> None:
+        self.old, self.new = old, new
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        if instance is None:
+            raise AttributeError(f"type object {owner.__name__!r} has no attribute {self.old!r}")
+        _warn(f"{owner.__name__}.{self.old}", self.new)
+        return getattr(instance, self.new)
 
 
 def _warn(old: str, new: str) -> None:

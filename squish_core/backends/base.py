@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from squish_core.backends.offers import Availability, Offer, Request
 from squish_core.codecs.base import Region
 from squish_core.codecs.bound import BoundEncoding
+from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
 from squish_core.model import Refusal
 
@@ -35,7 +36,7 @@ class Backend:
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
         """This backend with options of the user (`ane:device=M1`, `cpu:threads=1`): a backend of its own."""
-        raise UsageError(f"backend {self.id!r} takes no options", found=", ".join(options), code="backend")
+        raise UsageError(f"backend {self.id!r} takes no options", found=", ".join(options), code=ErrorCode.BACKEND)
 
     def offer(self, request: Request) -> Offer | Refusal:
         """Take an encoding or refuse it with a reason."""
@@ -44,8 +45,8 @@ class Backend:
     def load(self, chain: Chain, bound: BoundEncoding) -> Any:
         """A handle that holds the weights, for the operations below.
 
-        `bound` is the chosen encoding with its codec and stored parts. A SquishError with code `UNCOVERED` says that
-        these data do not suit this backend; the next one in the chain is tried then.
+        `bound` is the chosen encoding with its codec and stored parts. A SquishError with code
+        `ErrorCode.UNCOVERED` says that these data do not suit this backend; the next one in the chain is tried then.
         """
         raise self.lacks("load")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,7 @@ class NumpyBackend(Backend):
     id = "numpy"
 
     def probe(self) -> Availability:
-        import numpy as np
-
-        return Availability(ok=True, device="CPU", facts={"numpy": np.__version__})
+        return _here()
 
     def offer(self, request: Request) -> Offer:
         encoding, spec = request.encoding, request.spec
@@ -89,6 +88,13 @@ class NumpyBackend(Backend):
             for region in _panels(handle, slice(int(expert), int(expert) + 1)):
                 out[chosen, region[1]] = x[chosen] @ _f32(handle, region)[0].T
         return out
+
+
+@cache
+def _here() -> Availability:
+    import numpy as np
+
+    return Availability(ok=True, device="CPU", facts={"numpy": np.__version__})
 
 
 def _f32(bound: BoundEncoding, region: Region) -> np.ndarray:

@@ -117,3 +117,12 @@ class Offer:
         """Deprecated: `storage`."""
         warnings.warn("Offer.layout is now Offer.storage", DeprecationWarning, stacklevel=2)
         return self.storage
+
+    def about(self, encoding: Encoding) -> Offer:
+        """The same offer for an encoding like its own."""
+        offer = object.__new__(Offer)
+        offer.__attrs_init__(
+            backend=self.backend, encoding=encoding, mode=self.mode, ops=self.ops, storage=self.storage, cost=self.cost,
+            exact=self.exact,
+        )  # fmt: skip
+        return offer

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Protocol
 
 from attrs import evolve, frozen
 
-from squish_core.backends.chain import Chain
+from squish_core.backends.chain import Chain, OfferOrder
+from squish_core.backends.offers import Offer
+from squish_core.backends.resolve import Lookup, Resolver
+from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all
-from squish_core.errors import SquishError
+from squish_core.errors import SquishError, TensorError
+from squish_core.model import Index, Refusal, TensorSpec
 from squish_core.text import escape
+
+WRONG_ARGUMENT = (ErrorCode.POLICY, ErrorCode.OP, ErrorCode.BACKEND, ErrorCode.NOT_INSTALLED)
+"""Codes of errors about the question that was asked, not about one tensor."""
 
 
 @frozen(kw_only=True, repr=False)
@@ -37,6 +44,35 @@ class FilePlan:
     def errors(self) -> dict[str, SquishError]:
         """Why nothing runs a tensor, by name."""
         return {name: each for name, each in self.tensors.items() if not isinstance(each, Chain)}
+
+    @property
+    def chain(self) -> Chain:
+        """The chain of the whole model, else the one that most tensors have; refusals of the whole come first.
+
+        TensorError where nothing here runs the model.
+        """
+        if isinstance(self.whole, Chain):
+            return self.whole
+        if not self.chains:
+            raise TensorError("nothing here runs the model", file=self.target, code=ErrorCode.NO_CHAIN)
+        by_backend = {chain.chosen.backend: chain for chain in reversed(self.chains.values())}
+        most = by_backend[next(iter(self.backends))]
+        return evolve(most, target=self.target, refused=(*self._refused_whole(), *most.refused))
+
+    @property
+    def chosen(self) -> Offer:
+        """The offer of `chain`."""
+        return self.chain.chosen
+
+    @property
+    def refused(self) -> tuple[Refusal, ...]:
+        """Who refused and why, the whole model first."""
+        return self.chain.refused
+
+    def _refused_whole(self) -> tuple[Refusal, ...]:
+        if not isinstance(self.whole, SquishError):
+            return ()
+        return (Refusal(why=self.whole.message, code=self.whole.code or ErrorCode.NO_CHAIN),)
 
     @property
     def mode(self) -> str:
@@ -131,3 +167,42 @@ class FilePlan:
 
 def _plain(target: str, planned: Chain | SquishError) -> dict[str, Any]:
     return planned.to_dict() if isinstance(planned, Chain) else {"target": target, "error": str(planned)}
+
+
+class Planned(Protocol):
+    """What planning asks of an open file."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def index(self) -> Index: ...
+    @property
+    def registry(self) -> Lookup: ...
+
+
+def plan_tensors(
+    file: Planned,
+    specs: Iterable[TensorSpec],
+    *,
+    backend: str | None = None,
+    policy: str | OfferOrder = "spec",
+    op: str | None = None,
+) -> FilePlan:
+    """The plan of some tensors of a file, and of its encodings of the whole model."""
+    resolver = Resolver(file.registry, backend, policy)
+    whole: Chain | SquishError | None = None
+    if file.index.whole:
+        whole = _resolved(resolver, file.name, file, file.index.whole)
+    tensors = {spec.name: _resolved(resolver, spec.name, file, spec.encodings, spec=spec, op=op) for spec in specs}
+    return FilePlan(target=file.name, container=file.format, tensors=tensors, whole=whole)
+
+
+def _resolved(resolver: Resolver, target: str, file: Planned, *encodings: Any, **question: Any) -> Chain | SquishError:
+    try:
+        return resolver.resolve(target, file.format, *encodings, **question)
+    except SquishError as error:
+        if error.code in WRONG_ARGUMENT:
+            raise
+        return error.within(file=file.name, tensor=target if question else None)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import evolve
 
+from squish_core.backends.answers import Answers, AnswerTable, answers_for, keep
 from squish_core.backends.base import Backend
 from squish_core.backends.chain import OFFER_ORDERS, Chain, OfferOrder, Ranked
 from squish_core.backends.offers import OPS, OPS_OF_RANK, Availability, Offer, Request
+from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.specs import parse_spec
@@ -33,6 +35,77 @@ class Lookup(Protocol):
     def missing(self, encoding: Encoding) -> Refusal | None: ...
     def absent_backends(self) -> list[Refusal]: ...
     def is_outside(self, backend: str) -> bool: ...
+    @property
+    def answers(self) -> AnswerTable: ...
+
+
+Candidate = tuple[str, Backend | None, tuple[str, str] | None]
+"""Id of a backend, and the backend if it can run here, else the code and the reason why not."""
+
+
+class Resolver:
+    """Resolves tensors by one policy and, if named, for one backend; backends are probed once, for the first tensor.
+
+    Parameters
+    ----------
+    registry
+        What is installed.
+    backend
+        Backend id, with options for some ("ane:device=M1"); any by default.
+    policy
+        "spec", "smallest", "exact" or a function from `Ranked` to a sort key. Backends of other distributions than
+        Squish's own rank after those, whatever the policy, unless they are named.
+    """
+
+    def __init__(self, registry: Lookup, backend: str | None = None, policy: str | OfferOrder = "spec") -> None:
+        self.registry, self.backend, self.policy = registry, backend, policy
+        self._table: AnswerTable = {}
+        self._candidates: list[Candidate] | None = None
+
+    def resolve(
+        self,
+        target: str,
+        container: str,
+        recipes: Sequence[Encoding | Refusal],
+        *,
+        spec: TensorSpec | None = None,
+        op: str | None = None,
+    ) -> Chain:
+        """Cross encodings with backends and order the offers. SquishError with every refusal when there is none.
+
+        `op` is what the tensor is for (without one: what weights of this rank are usually for).
+        """
+        policy, backend = self.policy, self.backend
+        name, key = _offer_order(policy)
+        wanted = None if backend is None else parse_spec(backend)
+        ops = OPS if spec is None else OPS_OF_RANK.get(len(spec.shape), ("dense",))
+        op = op or ops[0]
+        if op not in OPS:
+            raise UsageError("no such operation", expected=", ".join(ops), found=repr(op), code=ErrorCode.OP)
+        if op not in ops:
+            raise UsageError("it has another rank", expected=", ".join(ops), found=repr(op), code="rank")
+        if self._candidates is None:
+            self._table = self.registry.answers  # before the rest of the registry: a registration starts a new table
+            self._candidates = _candidates(self.registry, wanted)
+        candidates, table = self._candidates, self._table
+        question = policy, op, backend, *[why for _, _, why in candidates]
+        alike = spec if spec is not None and recipes is spec.encodings and isinstance(policy, str) else None
+        answers = None if alike is None else answers_for(table, question, alike)
+        if answers is None:
+            answers = _answers(self.registry, candidates, recipes, spec, op, name, key, alone=wanted is not None)
+            if not answers.offers:
+                raise _nothing(target, recipes, answers.refused, spec)
+            offers, refused = answers.offers, answers.refused
+            if alike is not None:
+                keep(table, question, alike, answers)
+        else:
+            assert spec is not None
+            offers, refused = answers.about(spec.encodings)
+        chosen, *others = offers
+        return Chain(
+            target=target, container=container, chosen=chosen, because=answers.because, others=tuple(others),
+            refused=tuple(refused), policy=name, spec=spec, options={} if wanted is None else wanted.params,
+        )  # fmt: skip
 
 
 def resolve(
@@ -46,41 +119,8 @@ def resolve(
     policy: str | OfferOrder = "spec",
     op: str | None = None,
 ) -> Chain:
-    """Cross encodings with backends and order the offers. SquishError with every refusal when there is none.
-
-    Backends of other distributions than Squish's own rank after those, whatever the policy, unless they are named.
-    `policy` is "spec", "smallest", "exact" or a function from `Ranked` to a sort key; `backend` an id, with options
-    for some: "ane:device=M1"; `op` what it is for (without one: what weights of this rank are usually for).
-    """
-    name, key = _offer_order(policy)
-    wanted = None if backend is None else parse_spec(backend)
-    ops = OPS if spec is None else OPS_OF_RANK.get(len(spec.shape), ("dense",))
-    op = op or ops[0]
-    if op not in ops:
-        what, code = ("no such operation", "op") if op not in OPS else ("it has another rank", "rank")
-        raise UsageError(what, expected=", ".join(ops), found=repr(op), code=code)
-    refused = [item for item in recipes if isinstance(item, Refusal)]
-    encodings = [item for item in recipes if isinstance(item, Encoding)]
-    offers: list[Ranked] = []
-    for implementation, preference in _available(registry, wanted, refused):
-        outside = wanted is None and registry.is_outside(implementation.id)
-        for rank, encoding in enumerate(encodings):
-            answer = _offer(registry, implementation, spec, encoding, op)
-            if isinstance(answer, Refusal):
-                refused.append(answer)
-            else:
-                offers.append(Ranked(answer, rank, preference, outside))
-    if backend is None:
-        refused += registry.absent_backends()
-    if not offers:
-        raise _nothing(target, encodings, refused, spec)
-    offers.sort(key=lambda ranked: (ranked.outside, key(ranked), *ranked.tie))
-    return Chain(
-        target=target, container=container, chosen=offers[0].offer,
-        because=_because(offers, name, key, asked=wanted is not None),
-        others=tuple(r.offer for r in offers[1:]), refused=tuple(refused), policy=name, spec=spec,
-        options={} if wanted is None else wanted.params,
-    )  # fmt: skip
+    """The chain of one tensor, as `Resolver` has it."""
+    return Resolver(registry, backend, policy).resolve(target, container, recipes, spec=spec, op=op)
 
 
 def resolve_features(
@@ -121,11 +161,50 @@ def resolve_features(
         return resolve(registry, target, container, recipes, policy=policy, op=op, backend=backend)
 
 
+def _answers(
+    registry: Lookup,
+    candidates: Sequence[Candidate],
+    recipes: Sequence[Encoding | Refusal],
+    spec: TensorSpec | None,
+    op: str,
+    policy: str,
+    key: OfferOrder,
+    *,
+    alone: bool,
+) -> Answers:
+    """What the candidates answer about each encoding, in order; `alone`: the caller names one backend."""
+    encodings = [item for item in recipes if isinstance(item, Encoding)]
+    refused: list[tuple[Refusal, int | None]] = [(item, None) for item in recipes if isinstance(item, Refusal)]
+    offers: list[Ranked] = []
+    for name, implementation, reason in candidates:
+        if implementation is None:
+            assert reason is not None
+            refused.append((Refusal(backend=name, encoding=None, code=reason[0], why=reason[1]), None))
+            continue
+        preference = getattr(registry.backends[name].info, "preference", 0)
+        outside = not alone and registry.is_outside(implementation.id)
+        for rank, encoding in enumerate(encodings):
+            answer = _offer(registry, implementation, spec, encoding, op)
+            if isinstance(answer, Refusal):
+                refused.append((answer, rank))
+            else:
+                offers.append(Ranked(answer, rank, preference, outside))
+    if not alone:
+        refused += [(item, None) for item in registry.absent_backends()]
+    offers.sort(key=lambda ranked: (ranked.outside, key(ranked), *ranked.tie))
+    return Answers(
+        [ranked.offer for ranked in offers],
+        _because(offers, policy, key, asked=alone) if offers else "",
+        [refusal for refusal, _ in refused],
+        ([ranked.rank for ranked in offers], [rank for _, rank in refused]),
+    )
+
+
 def _offer_order(policy: str | OfferOrder) -> tuple[str, OfferOrder]:
     if callable(policy):
         return getattr(policy, "__name__", "custom"), policy
     if policy not in OFFER_ORDERS:
-        raise UsageError("no such policy", expected=", ".join(OFFER_ORDERS), found=repr(policy), code="policy")
+        raise UsageError("no such policy", expected=", ".join(OFFER_ORDERS), found=repr(policy), code=ErrorCode.POLICY)
     return policy, OFFER_ORDERS[policy][0]
 
 
@@ -170,28 +249,30 @@ def _mode_reason(offer: Offer, other: str) -> str:
     return f"works on the compressed blocks directly; {other} would decode them to f32 first"
 
 
-def _available(registry: Lookup, wanted: CodecSpec | None, refused: list[Refusal]) -> Iterator[tuple[Backend, int]]:
-    """The backends that can run here, or the wanted one with its options, and their preference; others are refused."""
+def _candidates(registry: Lookup, wanted: CodecSpec | None) -> list[Candidate]:
+    """All backends, or the wanted one with its options."""
     if wanted is not None and wanted.id not in registry.backends:
         try:
             registry.backend(wanted.id)  # which says what to install
         except SquishError as error:
             raise error.about_argument() from None
+    candidates: list[Candidate] = []
     for name in sorted(registry.backends) if wanted is None else [wanted.id]:
         try:
             backend = registry.backend(name)
         except SquishError as error:  # it cannot be imported, or is in conflict; the others still answer
             if wanted is not None:
                 raise
-            refused.append(Refusal(backend=name, encoding=None, code=error.code or "import", why=error.message))
+            candidates.append((name, None, (error.code or ErrorCode.IMPORT, error.message)))
             continue
         if wanted is not None and wanted.params:
             backend = backend.configured(wanted.params)
         available = _probe(backend)
         if available.ok:
-            yield backend, getattr(registry.backends[name].info, "preference", 0)
+            candidates.append((name, backend, None))
         else:
-            refused.append(Refusal(backend=name, encoding=None, code="unavailable", why=available.reason))
+            candidates.append((name, None, ("unavailable", available.reason)))
+    return candidates
 
 
 def _probe(backend: Backend) -> Availability:
@@ -204,13 +285,13 @@ def _probe(backend: Backend) -> Availability:
 def _offer(registry: Lookup, backend: Backend, spec: TensorSpec | None, encoding: Encoding, op: str) -> Offer | Refusal:
     """What a backend answers; an offer without the operation that is asked for is a refusal."""
     missing = registry.missing(encoding)
-    if missing is not None and not (backend.whole and missing.code == "whole"):
+    if missing is not None and not (backend.whole and missing.code == ErrorCode.WHOLE):
         return evolve(missing, backend=backend.id, encoding=encoding)
     try:
         codec = None if missing is not None else registry.codec(encoding.codec)
         answer = backend.offer(Request(spec=spec, encoding=encoding, codec=codec, op=op))
     except Exception as error:  # one backend's bug must not take the others away
-        code, why = "plugin-bug", f"its offer failed: {type(error).__name__}: {error}"
+        code, why = ErrorCode.PLUGIN_BUG, f"its offer failed: {type(error).__name__}: {error}"
     else:
         if isinstance(answer, Refusal) or op in answer.ops:
             return answer
@@ -219,19 +300,19 @@ def _offer(registry: Lookup, backend: Backend, spec: TensorSpec | None, encoding
 
 
 def _nothing(
-    target: str, encodings: Sequence[Encoding], refused: Sequence[Refusal], spec: TensorSpec | None
+    target: str, recipes: Sequence[Encoding | Refusal], refused: Sequence[Refusal], spec: TensorSpec | None
 ) -> SquishError:
     from squish_core.errors import MissingPluginError, TensorError
 
     if spec is not None and spec.problem:
-        return TensorError(spec.problem, tensor=spec.name, code="unreadable")
-    if not encodings and all(item.encoding is None for item in refused):
-        return TensorError("no stored encoding is known for it", tensor=target, code="unreadable")
+        return TensorError(spec.problem, tensor=spec.name, code=ErrorCode.UNREADABLE)
+    if not any(isinstance(item, Encoding) for item in recipes) and all(item.encoding is None for item in refused):
+        return TensorError("no stored encoding is known for it", tensor=target, code=ErrorCode.UNREADABLE)
     real = [item for item in refused if item.encoding is not None] or list(refused)
     reasons = "; ".join(dict.fromkeys(f"{item.backend or 'the format'}: {item.why}" for item in real))
     install = next((item.install for item in real if item.install), None)
     kind = MissingPluginError if install else TensorError
     return kind(
-        f"nothing installed can run it ({reasons})", tensor=target, code="no-chain",
+        f"nothing installed can run it ({reasons})", tensor=target, code=ErrorCode.NO_CHAIN,
         hint=f"Run `{install}`." if install else None,
     )  # fmt: skip

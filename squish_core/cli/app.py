@@ -14,6 +14,7 @@ import typer
 from squish_core.cli import bench, checks, extras, listings, scaffold, views
 from squish_core.cli.cache import cache_group
 from squish_core.cli.output import Answer, show, show_error, show_warning
+from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
 
 # command -> (function, examples)
@@ -98,7 +99,7 @@ def usage(error: Any) -> SquishError:
     message = error.format_message().rstrip(".")
     if context is not None and message == context.get_help().rstrip("."):  # of a group, named alone
         message = f"{command}: a command is missing"
-    return UsageError(message, code="usage", hint=f"`{command} --help` says how it is used.")
+    return UsageError(message, code=ErrorCode.USAGE, hint=f"`{command} --help` says how it is used.")
 
 
 def build(argv: Sequence[str]) -> typer.Typer:

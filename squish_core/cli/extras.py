@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import typer
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, SquishError
 from squish_core.plugins import catalog, inventory
 from squish_core.plugins.registry import registry
@@ -32,11 +33,11 @@ def check_known(app: typer.Typer, words: Sequence[str], failed: Sequence[tuple[s
     broken = {**{each.dist: each.reason for each in registry().broken}, **dict(failed)}
     if package in broken:
         raise MissingPluginError(
-            f"the command {command!r} cannot be had: {package} is broken: {broken[package]}", code="broken",
+            f"the command {command!r} cannot be had: {package} is broken: {broken[package]}", code=ErrorCode.BROKEN,
             hint="`squish doctor` says more.",
         )  # fmt: skip
     raise MissingPluginError(
         f"the command {command!r} is not installed",
-        code="not-installed",
+        code=ErrorCode.NOT_INSTALLED,
         hint=f"Run `{catalog.install_command(package)}`.",
     )

@@ -9,7 +9,7 @@ from squish_core import dtypes
 from squish_core.codecs.base import Codec, Params, Parts, Region
 from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.codecs.regions import PANEL_BYTES, full, on_grain, panels, sizes
-from squish_core.codecs.stored import StoredArray, check_decoded
+from squish_core.codecs.stored import SMALL, StoredArray, check_decoded
 from squish_core.limits import Limits
 from squish_core.model import Encoding, TensorSpec
 
@@ -76,7 +76,8 @@ class BoundEncoding:
         """LimitError where a region of this shape (all by default) decodes to more than the limits allow."""
         if self.limits is not None:
             size = dtypes.nbytes(self.dtype, self.spec.shape if shape is None else shape)
-            check_decoded(size, self.encoding.stored, self.limits)
+            if size > SMALL or size > self.limits.decoded:
+                check_decoded(size, self.encoding.stored, self.limits)
 
     def read(self, region: Region | None = None, out: np.ndarray | None = None) -> np.ndarray:
         """Values of a region (all by default), into `out` (C-contiguous) if given.
@@ -86,14 +87,16 @@ class BoundEncoding:
         import numpy as np
 
         shape = self.spec.shape
-        region = full(shape) if region is None else region
-        self.check_limits(sizes(region))
+        wide, size = (full(shape), shape) if region is None else (region, sizes(region))
+        region = wide
+        self.check_limits(size)
         dtype = dtypes.to_numpy(self.dtype)
         if out is None:
-            out = np.empty(sizes(region), dtype)
+            out = np.empty(size, dtype)
         if out.size == 0:
             return out
-        wide = on_grain(region, shape, self.grain)
+        if size != shape:  # all of a tensor lies on its grain
+            wide = on_grain(region, shape, self.grain)
         if wide == region and out.flags.c_contiguous and out.dtype == dtype:
             self.codec.decode(self.parts, self.spec, self.params, region=region, out=out)
             return out

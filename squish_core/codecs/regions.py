@@ -23,12 +23,12 @@ PANEL_BYTES = 4 << 20
 
 def full(shape: tuple[int, ...]) -> Region:
     """The region that is everything."""
-    return tuple(slice(0, size) for size in shape)
+    return tuple([slice(0, size) for size in shape])
 
 
 def sizes(region: Region) -> tuple[int, ...]:
     """Shape of a region."""
-    return tuple(part.stop - part.start for part in region)
+    return tuple([part.stop - part.start for part in region])
 
 
 def panels(

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import ByteCodec
 
 
+SMALL = 256 * MIB
+"""Decoded bytes that no ratio of stored ones forbids."""
+
+
 class StoredArray:
     """One part as a virtual array: `array[a:b]` reads the bytes of those rows only, without a copy where it can."""
 
@@ -54,6 +58,8 @@ class StoredArray:
             return self._array(0, self.part.shape)[key if self.part.shape else ...]
         # Narrow along leading axes while a single index is taken, so that the bytes stay one range.
         offset, shape = 0, self.part.shape
+        if _is_whole(keys, shape):
+            return self._array(0, shape)
         lead: list[Any] = []
         for position, item in enumerate(keys):
             if not isinstance(item, slice):
@@ -68,9 +74,8 @@ class StoredArray:
             lead.append(slice(None))
             if stop - start != 1:
                 break
-        array = self._array(offset, shape)
-        rest = (*lead, *keys[len(lead) :])
-        return array if all(item == slice(None) for item in rest) else array[rest]
+        array, rest = self._array(offset, shape), keys[len(lead) :]
+        return array if _is_whole(rest, shape[len(lead) :]) else array[(*lead, *rest)]
 
     def buffer(self) -> Buffer:
         """The whole part as a Buffer."""
@@ -124,6 +129,10 @@ class StoredArray:
             if self._decoded is None or not low <= start <= start + length <= low + len(held):
                 low, held = self._decoded = self._decode(start, start + length)
             return held[start - low : start - low + length]
+        if len(part.segments) == 1 and part.data is None:  # the usual case, in few steps
+            (segment,) = part.segments
+            if segment.length == part.nbytes and 0 < length <= segment.length - start:
+                return self._source_for(segment.file).view(segment.offset + start, length)
         self._check_stored()
         if part.data is not None:
             return memoryview(part.data)[start : start + length]
@@ -184,9 +193,19 @@ class StoredArray:
         return 0, memoryview(out).toreadonly()
 
 
+def _is_whole(keys: Sequence[Any], shape: Sequence[int]) -> bool:
+    """Whether an index takes all of these axes."""
+    if len(keys) > len(shape):
+        return False
+    for item, size in zip(keys, shape):
+        if type(item) is not slice or (item.start or 0, item.step or 1) != (0, 1) or item.stop not in (None, size):
+            return False
+    return True
+
+
 def check_decoded(size: int, stored: int, limits: Limits) -> None:
     """LimitError when `size` decoded bytes are too many, or too many for `stored` ones."""
-    allowed = min(max(256 * MIB, stored * limits.ratio), limits.decoded)
+    allowed = min(max(SMALL, stored * limits.ratio), limits.decoded)
     if size > allowed:
         raise LimitError(
             "would decode to more than the limits allow", expected=f"at most {allowed} bytes", found=f"{size} bytes",

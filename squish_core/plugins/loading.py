@@ -6,7 +6,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pluggy
 
@@ -21,6 +21,9 @@ from squish_core.plugins.discovery import (
 )
 from squish_core.plugins.entries import VARIABLE, Broken, Entry, Loaded, Settings
 from squish_core.plugins.hookspecs import INFOS, PLURALS, AllocatorInfo, CodecInfo, Hooks, Info
+
+if TYPE_CHECKING:
+    from squish_core.backends.answers import AnswerTable
 
 
 class Plugins:
@@ -44,6 +47,7 @@ class Plugins:
         self._tables = self._claims.winners
         self._instances: dict[tuple[str, str, str], Any] = {}
         self._outside: set[str] = set()
+        self.answers: AnswerTable = {}
         self._lock = threading.RLock()
         from squish_core import __version__
         from squish_core.plugins import builtin
@@ -96,11 +100,14 @@ class Plugins:
 
     def instance(self, kind: str, entry: Entry) -> Any:
         """Implementation of one entry of `find`, even where its id is in conflict."""
-        with self._lock:
-            key = kind, entry.info.id, entry.dist
-            if key not in self._instances:
-                self._instances[key] = import_implementation(entry)
-            return self._instances[key]
+        key = kind, entry.info.id, entry.dist
+        implementation = self._instances.get(key)  # looked up for every tensor, so without the lock
+        if implementation is None:
+            with self._lock:
+                if key not in self._instances:
+                    self._instances[key] = import_implementation(entry)
+                implementation = self._instances[key]
+        return implementation
 
     def _register(
         self, plugin: Any, dist: str | None, version: str, *, exclusive: bool, ids: Collection[str] = ()
@@ -124,6 +131,7 @@ class Plugins:
             except BaseException:
                 self.manager.unregister(plugin)
                 raise
+            self.answers = {}
             self.plugins.append(Loaded(dist=name, name=label, version=version))
             return names
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from squish_core.api import (
     Chain,
     CodecError,
     Cost,
+    ErrorCode,
     Offer,
     Refusal,
     Region,
@@ -74,7 +76,7 @@ class CpuBackend(Backend):
             raise SquishError(
                 "cpu takes no such option",
                 expected="threads=NUMBER, activations=f32, bf16 or int8, repack=none or rows",
-                found=", ".join(f"{name}={value}" for name, value in options.items()), code="backend",
+                found=", ".join(f"{name}={value}" for name, value in options.items()), code=ErrorCode.BACKEND,
             )  # fmt: skip
         made = CpuBackend(**options)
         made.id = self.id
@@ -85,9 +87,7 @@ class CpuBackend(Backend):
             found, count = library(), threads(self.threads)
         except SquishError as error:
             return Availability(ok=False, reason=str(error))
-        others = ", ".join(name for name in found.instructions if name != found.chosen)
-        facts = {"instructions": found.chosen, "threads": count, **({"also runs": others} if others else {})}
-        return Availability(ok=True, device="CPU", facts=facts)
+        return _availability(found.chosen, found.instructions, count)
 
     def offer(self, request: Request) -> Offer | Refusal:
         encoding, spec, codec = request.encoding, request.spec, request.codec
@@ -102,7 +102,7 @@ class CpuBackend(Backend):
                 raise UncoveredError("panels alone (repack=rows) take activations in bf16", code="activations")
             copied = Grid.of(layout).nbytes if self.repack and not layout.in_panels else 0
         except CodecError as error:
-            return Refusal(backend=self.id, encoding=encoding, code="uncovered", why=error.message)
+            return Refusal(backend=self.id, encoding=encoding, code=ErrorCode.UNCOVERED, why=error.message)
         cost = None
         if spec is not None:
             own = layout.resident + sum(part.nbytes for part in encoding.parts.values() if part.filters or reordered)
@@ -189,6 +189,13 @@ class CpuBackend(Backend):
         powers = np.array(found.powers, np.int64).reshape(2, 256)
         zeros = np.array((found.zeros, found.minus_zeros))
         return Statistics.of(powers, zeros, found.nan, found.least, found.greatest)
+
+
+@lru_cache(16)
+def _availability(chosen: str, instructions: tuple[str, ...], count: int) -> Availability:
+    others = ", ".join(name for name in instructions if name != chosen)
+    facts = {"instructions": chosen, "threads": count, **({"also runs": others} if others else {})}
+    return Availability(ok=True, device="CPU", facts=facts)
 
 
 def weights_of(layout: Layout, stored: Mapping[str, Array]) -> tuple[Weights, dict[str, Array]]:

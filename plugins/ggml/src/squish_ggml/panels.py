@@ -18,6 +18,7 @@ Encode = Callable[[Floats, Bytes], None]
 
 PANEL_ELEMENTS = 1 << 16  # 256 KiB of float32: one panel with its scratch fits a common 512 KiB L2 cache
 EVERY_BYTE = 0x0101010101010101
+HALF = np.dtype("<f2")
 
 
 class Scratch:
@@ -47,10 +48,8 @@ def decoder(kernel: Kernel, elements: int, nbytes: int) -> Decode:
     def decode(blocks: Bytes, out: Floats) -> None:
         _check(blocks, out, elements, nbytes)
         scratch = Scratch()
-        # Scales of NaN and infinity are legal block contents, not an error of the decoder.
-        with np.errstate(all="ignore"):
-            for panel, values in _panels(blocks, out, elements):
-                kernel(panel, values, scratch)
+        for panel, values in _panels(blocks, out, elements):
+            kernel(panel, values, scratch)
 
     return decode
 
@@ -87,6 +86,9 @@ def _panels(blocks: Bytes, values: Floats, elements: int) -> Iterator[tuple[Byte
     if not rows * count:
         return
     step = PANEL_ELEMENTS // elements
+    if rows * count <= step:
+        yield blocks.reshape(-1, nbytes), values.reshape(-1, elements)
+        return
     adjacent = rows == 1 or blocks.strides[0] == count * blocks.strides[1]
     at_once = rows if adjacent else max(1, step // count)
     for row in range(0, rows, at_once):
@@ -99,7 +101,7 @@ def _panels(blocks: Bytes, values: Floats, elements: int) -> Iterator[tuple[Byte
 
 def half(panel: Bytes, at: int) -> Floats:
     """Read the float16 at byte `at` of every block as float32 (panel, 1)."""
-    return panel[:, at : at + 2].view("<f2").astype(np.float32)
+    return panel[:, at : at + 2].view(HALF).astype(np.float32)
 
 
 def spread(span: Bytes, width: int, shifts: tuple[int, ...], mask: int, scratch: Scratch) -> Lanes:

@@ -15,6 +15,7 @@ from squish_core.api import (
     CodecSpec,
     CodeLayout,
     Encoding,
+    ErrorCode,
     FormatError,
     Options,
     OutgoingTensor,
@@ -93,7 +94,7 @@ def chosen(options: Options) -> str:
     if method not in METHODS:
         raise FormatError(
             "say which method hf writes", expected=", ".join(METHODS), found=repr(method) if method else None,
-            code="option", hint="For example --to hf:method=awq.",
+            code=ErrorCode.OPTION, hint="For example --to hf:method=awq.",
         )  # fmt: skip
     return method
 

@@ -16,6 +16,7 @@ from squish_core.api import (
     CodeLayout,
     Container,
     Encoding,
+    ErrorCode,
     FileRef,
     FormatError,
     Index,
@@ -52,7 +53,9 @@ class NpyDir(Container):
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         if not source.is_dir:
-            raise FormatError("is a file; a npy directory is opened by its folder", file=source.name, code="folder")
+            raise FormatError(
+                "is a file; a npy directory is opened by its folder", file=source.name, code=ErrorCode.FOLDER
+            )
         folder = Folder(source=source, limits=limits)
         if not folder.has(manifest.MANIFEST) and folder.has(awq.INDEX):
             return awq.read(folder)
@@ -247,7 +250,7 @@ class Directory:
             try:
                 self.folder.open(f"{PLACE}/{key}__{suffix}.npy")
             except SquishError as error:
-                if error.code != "missing":
+                if error.code != ErrorCode.MISSING:
                     raise
 
 

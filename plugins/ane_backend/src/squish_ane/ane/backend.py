@@ -11,6 +11,7 @@ from squish_core.api import (
     Backend,
     Chain,
     Cost,
+    ErrorCode,
     File,
     Offer,
     Refusal,
@@ -20,6 +21,8 @@ from squish_core.api import (
 )
 
 from ..coreml.archive import WHOLE
+
+_ELSEWHERE = Availability(ok=False, reason="Core ML runs on macOS alone; ane:device=M1 plans for a device")
 
 
 class Ane(Backend):
@@ -33,7 +36,7 @@ class Ane(Backend):
 
     def probe(self) -> Availability:
         if sys.platform != "darwin":
-            return Availability(ok=False, reason="Core ML runs on macOS alone; ane:device=M1 plans for a device")
+            return _ELSEWHERE
         try:
             import coremltools
         except ImportError as error:
@@ -43,7 +46,10 @@ class Ane(Backend):
     def configured(self, options: Mapping[str, Any]) -> Backend:
         if set(options) != {"device"}:
             raise SquishError(
-                "ane takes one option, device", found=", ".join(options), expected="ane:device=M1", code="backend"
+                "ane takes one option, device",
+                found=", ".join(options),
+                expected="ane:device=M1",
+                code=ErrorCode.BACKEND,
             )
         from . import planner
         from .planned import Planned
@@ -54,7 +60,7 @@ class Ane(Backend):
         encoding = request.encoding
         if encoding.codec.id != WHOLE:
             why = "Core ML runs whole packages; `squish convert FILE OUT.mlpackage --to mlpackage` makes one"
-            return Refusal(backend=self.id, encoding=encoding, code="whole", why=why)
+            return Refusal(backend=self.id, encoding=encoding, code=ErrorCode.WHOLE, why=why)
         cost = Cost(stored=encoding.stored, resident=encoding.stored, moved=encoding.stored)
         storage = "the file's own package, run by Core ML"
         return Offer(backend=self.id, encoding=encoding, mode="delegate", ops=("linear",), storage=storage, cost=cost)

@@ -14,6 +14,7 @@ from squish_core.api import (
     Codec,
     CodecError,
     Encoding,
+    ErrorCode,
     File,
     FormatError,
     LimitError,
@@ -31,7 +32,7 @@ class Archive(Codec):
     """A zip of an .mlpackage folder, in one part `archive`: for Core ML, and nothing here decodes it."""
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        raise CodecError("a whole model is no tensor", tensor=spec.name, code="whole")
+        raise CodecError("a whole model is no tensor", tensor=spec.name, code=ErrorCode.WHOLE)
 
 
 def extract(file: File, folder: str | Path) -> Path:
@@ -62,7 +63,7 @@ def digest(file: File) -> str:
 def _carried(file: File) -> Encoding:
     encoding = next((encoding for encoding in file.index.whole if encoding.codec.id == WHOLE), None)
     if encoding is None:
-        raise FormatError("carries no Core ML package", file=file.name, code="missing")
+        raise FormatError("carries no Core ML package", file=file.name, code=ErrorCode.MISSING)
     return encoding
 
 

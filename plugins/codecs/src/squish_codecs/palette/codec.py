@@ -16,6 +16,7 @@ from squish_core.api import (
     CodecError,
     CodeLayout,
     Codes,
+    ErrorCode,
     Exactness,
     Params,
     Parts,
@@ -90,7 +91,7 @@ class Palette(Codec):
             raise CodecError(
                 "a constant table with a scale is encoded, or codebooks of floats without one",
                 expected="table=nf4,scale_dtype=f32 or codebook_dtype=f16",
-                found=", ".join(f"{key}={value}" for key, value in params.items()), code="params",
+                found=", ".join(f"{key}={value}" for key, value in params.items()), code=ErrorCode.PARAMS,
                 hint="Files with other palettes are read all the same.",
             )  # fmt: skip
         return tables.params()

@@ -14,6 +14,7 @@ from squish_core.api import (
     CodecSpec,
     CodeLayout,
     Codes,
+    ErrorCode,
     Params,
     PartArray,
     Parts,
@@ -101,7 +102,8 @@ class _Bound(Codec):
         counts = np.bincount(order, minlength=spec.shape[-1] // self.scheme.group_size)
         if (counts != self.scheme.group_size).any():
             raise CodecError(
-                "groups have different numbers of columns, which no compiled loop takes", part=ROLE, code="uncovered",
+                "groups have different numbers of columns, which no compiled loop takes", part=ROLE,
+                code=ErrorCode.UNCOVERED,
                 expected=f"{self.scheme.group_size} each", found=f"{counts.min()} to {counts.max()}",
                 hint="The NumPy backend runs this tensor.",
             )  # fmt: skip

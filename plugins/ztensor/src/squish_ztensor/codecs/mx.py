@@ -6,7 +6,7 @@ from math import lcm
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, CodeLayout, Codes, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, CodeLayout, Codes, ErrorCode, Params, Parts, Region, TensorSpec, dtypes
 
 
 class Mx(Codec):
@@ -17,7 +17,9 @@ class Mx(Codec):
     """
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        raise CodecError("zt.mx is encoded as mx", tensor=spec.name, expected="mxfp4, mxfp8 or mx:...", code="encode")
+        raise CodecError(
+            "zt.mx is encoded as mx", tensor=spec.name, expected="mxfp4, mxfp8 or mx:...", code=ErrorCode.ENCODE
+        )
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         shape, axis = spec.shape, params["axis"]

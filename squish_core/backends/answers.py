@@ -1,0 +1,108 @@
+"""What backends answered for a tensor, kept for the tensors like it: a model has few kinds of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from attrs import evolve, frozen
+
+from squish_core.backends.offers import Offer
+from squish_core.model import CodecSpec, Encoding, Part, Refusal, TensorSpec
+
+MOST = 1024
+"""Answers that a table keeps."""
+_SCALARS = frozenset((str, int, float, bool, bytes, type(None)))
+
+
+@frozen
+class Answers:
+    """Offers in their order, why the first one goes before the others, and refusals. `ranks` are those of the encodings
+    that offers and refusals are about (None: a refusal without one)."""
+
+    offers: Sequence[Offer]
+    because: str
+    refused: Sequence[Refusal]
+    ranks: tuple[Sequence[int], Sequence[int | None]]
+
+    def about(self, encodings: Sequence[Encoding]) -> tuple[Sequence[Offer], Sequence[Refusal]]:
+        """The same offers and refusals, for the encodings of another tensor of the kind."""
+        ranks, of_refused = self.ranks
+        offers = [offer.about(encodings[rank]) for offer, rank in zip(self.offers, ranks)]
+        refused = [
+            refusal if rank is None else evolve(refusal, encoding=encodings[rank])
+            for refusal, rank in zip(self.refused, of_refused)
+        ]
+        return offers, refused
+
+    def hold_for_others(self, spec: TensorSpec) -> bool:
+        """Whether they hold for every tensor of the kind: none failed, names this one, or is about an encoding that it
+        does not have."""
+        offers, refused = self.ranks
+        answers = [
+            *((offer.encoding, rank, offer.storage) for offer, rank in zip(self.offers, offers)),
+            *((item.encoding, rank, item.why) for item, rank in zip(self.refused, refused) if rank is not None),
+        ]
+        return all(encoding is spec.encodings[rank] and spec.name not in text for encoding, rank, text in answers) and (
+            all(refusal.code != "plugin-bug" for refusal in self.refused)
+        )
+
+
+AnswerTable = dict[Hashable, Answers]
+"""Answers by question and kind of tensor.
+
+Threads share a table without a lock: single operations on a dictionary are atomic, and two threads that answer the same
+question put the same. The registry starts a new table with each registration.
+"""
+
+
+def answers_for(table: AnswerTable, question: Hashable, spec: TensorSpec) -> Answers | None:
+    """What was answered for a tensor of this kind, if anything."""
+    try:
+        return table.get((question, kind_of(spec)))
+    except TypeError:  # parameters that are no plain data
+        return None
+
+
+def keep(table: AnswerTable, question: Hashable, spec: TensorSpec, answers: Answers) -> None:
+    """Keep answers that hold for other tensors of the kind."""
+    if answers.hold_for_others(spec):
+        if len(table) >= MOST:
+            table.clear()
+        with suppress(TypeError):
+            table[question, kind_of(spec)] = answers
+
+
+def kind_of(spec: TensorSpec) -> Hashable:
+    """What a backend may look at: all but names, digests and places in the file; TypeError for parameters that are no
+    plain data."""
+    encodings = [
+        (encoding.label, _codec(encoding.codec), *[_part(role, part) for role, part in encoding.parts.items()])
+        for encoding in spec.encodings
+    ]
+    return spec.dtype, spec.shape, spec.problem, _values(spec.attrs) if spec.attrs else None, *encodings
+
+
+def _codec(codec: CodecSpec) -> Hashable:
+    if not codec.params and codec.inner is None:
+        return codec.id
+    return codec.id, _values(codec.params), None if codec.inner is None else _codec(codec.inner)
+
+
+def _part(role: str, part: Part) -> Hashable:
+    lengths = tuple([segment.length for segment in part.segments])
+    filters = tuple([(item.codec, _values(item.params)) for item in part.filters]) if part.filters else None
+    return role, part.dtype, part.shape, part.byteorder, part.data, lengths, filters
+
+
+def _values(value: Any) -> Hashable:
+    """Plain data with its types, so that 1, 1.0 and True differ."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return kind, value
+    if isinstance(value, Mapping):
+        return kind, tuple([(key, _values(item)) for key, item in value.items()])
+    if kind in (list, tuple):
+        return kind, tuple([_values(item) for item in value])
+    raise TypeError(f"{kind.__name__} is no plain data")
