@@ -16,6 +16,7 @@ from squish_core.model import CodecSpec, Encoding, Index, Part, Refusal, TensorS
 from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
+    from squish_core.codecs.code_layout import CodeLayout
     from squish_core.formats.outgoing import OutgoingTensor
     from squish_core.io.sink import Sink
 
@@ -163,6 +164,13 @@ class Container(Renamed):
             Parts with dtype and shape but no segments, or why the format cannot hold it.
         """
         return Refusal(why="this format is read-only here", code="read-only")
+
+    def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        """How this format would store codes of this layout, for a tensor whose encoding `accepts` refuses.
+
+        Whether the codes fit exactly is decided on the data. None: the answer of `accepts` stands.
+        """
+        return None
 
     def choose(self, specs: Sequence[TensorSpec], wanted: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
         """What a rule for all tensors (`encode=` without a pattern) means for each, by the format's own habits.
