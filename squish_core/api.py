@@ -31,10 +31,11 @@ _NAMES = {
         "single_value",
     ),
     "squish_core.codecs.base": (
-        "AliasResolver", "Allocator", "Codec", "Codes", "Decoder", "Encoder", "PanelReader", "Params",
+        "AliasResolver", "Allocator", "Codec", "Decoder", "Encoder", "ModelFacts", "PanelReader", "Params",
         "PartArray", "Parts", "Region",
     ),
     "squish_core.codecs.byte_codec": ("ByteCodec",),
+    "squish_core.codecs.code_layout": ("STORED_TABLE", "CodeLayout", "Codes"),
     "squish_core.codecs.dense": ("Dense",),
     "squish_core.backends.base": ("Backend",),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request", "Use"),
@@ -101,9 +102,9 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import AliasResolver as AliasResolver
     from squish_core.codecs.base import Allocator as Allocator
     from squish_core.codecs.base import Codec as Codec
-    from squish_core.codecs.base import Codes as Codes
     from squish_core.codecs.base import Decoder as Decoder
     from squish_core.codecs.base import Encoder as Encoder
+    from squish_core.codecs.base import ModelFacts as ModelFacts
     from squish_core.codecs.base import PanelReader as PanelReader
     from squish_core.codecs.base import Params as Params
     from squish_core.codecs.base import PartArray as PartArray
@@ -111,6 +112,9 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Region as Region
     from squish_core.codecs.bound import BoundEncoding as BoundEncoding
     from squish_core.codecs.byte_codec import ByteCodec as ByteCodec
+    from squish_core.codecs.code_layout import STORED_TABLE as STORED_TABLE
+    from squish_core.codecs.code_layout import CodeLayout as CodeLayout
+    from squish_core.codecs.code_layout import Codes as Codes
     from squish_core.codecs.dense import Dense as Dense
     from squish_core.codecs.regions import decode_all as decode_all
     from squish_core.codecs.regions import full as full

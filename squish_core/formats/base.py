@@ -16,6 +16,7 @@ from squish_core.model import CodecSpec, Encoding, Index, Part, Refusal, TensorS
 from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
+    from squish_core.codecs.code_layout import CodeLayout
     from squish_core.formats.outgoing import OutgoingTensor
     from squish_core.io.sink import Sink
 
@@ -164,17 +165,30 @@ class Container(Renamed):
         """
         return Refusal(why="this format is read-only here", code="read-only")
 
+    def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        """How this format would store codes of this layout, for a tensor whose encoding `accepts` refuses.
+
+        Whether the codes fit exactly is decided on the data.
+
+        Parameters
+        ----------
+        spec, layout, options
+            The tensor, the layout of its stored integers, and options of writing.
+
+        Returns
+        -------
+        Encoding, Refusal or None
+            None: the answer of `accepts` stands.
+        """
+        return None
+
     def choose(self, specs: Sequence[TensorSpec], wanted: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
         """What a rule for all tensors (`encode=` without a pattern) means for each, by the format's own habits.
 
         Parameters
         ----------
-        specs
-            The tensors to write.
-        wanted
-            The codec of the rule.
-        options
-            Options of writing.
+        specs, wanted, options
+            The tensors to write, the codec of the rule, and options of writing.
 
         Returns
         -------
@@ -196,12 +210,8 @@ class Container(Renamed):
         ----------
         specs
             The tensors, with exactly one encoding each.
-        meta
-            Metadata with stored types.
-        assets
-            Whole files that belong to the model, as parts.
-        options
-            Options of writing.
+        meta, assets, options
+            Metadata with stored types, whole files that belong to the model as parts, and options of writing.
 
         Returns
         -------

@@ -8,6 +8,7 @@ from typing import Any
 from squish_core.api import (
     DENSE,
     CodecSpec,
+    CodeLayout,
     Container,
     Encoding,
     FileRef,
@@ -83,6 +84,9 @@ class Gguf(Container):
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)
+
+    def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        return writer.accepts_codes(spec, layout)
 
     def plan_file(
         self,

@@ -13,6 +13,7 @@ from squish_core.api import (
     DENSE,
     CodecError,
     CodecSpec,
+    CodeLayout,
     Container,
     Encoding,
     ErrorCode,
@@ -62,6 +63,9 @@ class NpyDir(Container):
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return accept.accepts(spec, encoding)
+
+    def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        return accept.accepts_codes(spec, layout)
 
     def writes_folder(self, options: Options) -> bool:
         return True
