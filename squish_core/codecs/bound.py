@@ -65,12 +65,10 @@ class BoundEncoding:
     @property
     def view(self) -> StoredArray | None:
         """The stored array that is the values as they are; None where they must be decoded."""
-        encoding, spec = self.encoding, self.spec
-        if encoding.codec.id != "dense" or "data" not in encoding.parts:
+        if self.spec.stored_values(self.encoding) is None:
             return None
-        part, array = encoding.parts["data"], self.parts["data"]
-        as_is = part.byteorder == "<" and part.shape == spec.shape and part.dtype == spec.dtype != "bool"
-        return array if as_is and isinstance(array, StoredArray) else None
+        array = self.parts["data"]
+        return array if isinstance(array, StoredArray) else None
 
     def check_limits(self, shape: tuple[int, ...] | None = None) -> None:
         """LimitError where a region of this shape (all by default) decodes to more than the limits allow."""

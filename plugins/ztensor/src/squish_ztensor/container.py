@@ -53,7 +53,7 @@ class Ztensor(Container):
             format="ztensor",
             version=manifest.version,
             files=manifest.files,
-            tensors=LazyTensors(records, manifest.build, manifest.extents, manifest.plain),
+            tensors=LazyTensors(records, manifest.build, manifest.extents),
             meta=meta,
             assets=assets,
             problems=tuple(problems),
