@@ -37,7 +37,10 @@ class Backend:
         raise UsageError(f"backend {self.id!r} takes no options", found=", ".join(options), code="backend")
 
     def offer(self, request: Request) -> Offer | Refusal:
-        """Take an encoding or refuse it with a reason."""
+        """Take an encoding or refuse it with a reason.
+
+        Tensors alike share one answer: names, digests and places in the file must not change it.
+        """
         raise NotImplementedError
 
     def load(self, chain: Chain, bound: BoundEncoding) -> Any:

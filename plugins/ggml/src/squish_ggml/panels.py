@@ -48,8 +48,10 @@ def decoder(kernel: Kernel, elements: int, nbytes: int) -> Decode:
     def decode(blocks: Bytes, out: Floats) -> None:
         _check(blocks, out, elements, nbytes)
         scratch = Scratch()
-        for panel, values in _panels(blocks, out, elements):
-            kernel(panel, values, scratch)
+        # Scales of NaN and infinity are legal block contents, not an error of the decoder.
+        with np.errstate(all="ignore"):
+            for panel, values in _panels(blocks, out, elements):
+                kernel(panel, values, scratch)
 
     return decode
 
