@@ -20,10 +20,11 @@ _NAMES = {
     "squish_core.file": ("File",),
     "squish_core.tensor": ("Tensor",),
     "squish_core.backends.weight": ("Weight",),
+    "squish_core.backends.whole": ("WholeModel",),
     "squish_core.dtypes": ("DType",),
     "squish_core.conversion.save": ("save",),
     "squish_core.conversion.convert": ("convert", "Conversion"),
-    "squish_core.conversion.plan": ("Step",),
+    "squish_core.conversion.step": ("Step",),
     "squish_core.analysis.verify": ("verify", "Report"),
     "squish_core.analysis.benchmark": ("benchmark", "Benchmark", "Measurement"),
     "squish_core.analysis.diagnosis": ("diagnose", "Diagnosis"),
@@ -58,9 +59,10 @@ if TYPE_CHECKING:
     from squish_core.backends.chain import Chain
     from squish_core.backends.plan import FilePlan
     from squish_core.backends.weight import Weight
+    from squish_core.backends.whole import WholeModel
     from squish_core.conversion.convert import Conversion, convert
-    from squish_core.conversion.plan import Step
     from squish_core.conversion.save import save
+    from squish_core.conversion.step import Step
     from squish_core.dtypes import DType
     from squish_core.errors import (
         AmbiguousFormatError,

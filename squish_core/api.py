@@ -11,7 +11,7 @@ _NAMES = {
     ),
     "squish_core.model": (
         "DENSE", "SAME_BYTES", "CodecSpec", "Encoding", "Exactness", "FileRef", "Filter", "Index", "LazyTensors",
-        "Part", "Refusal", "Segment", "TensorSpec", "Typed",
+        "Part", "Refusal", "Section", "Segment", "TensorSpec", "Typed",
     ),
     "squish_core.errors": (
         "AmbiguousFormatError", "ClosedError", "CodecError", "ConflictError", "FormatError", "LimitError",
@@ -33,7 +33,7 @@ _NAMES = {
     "squish_core.codecs.dense": ("Dense",),
     "squish_core.backends.base": ("Backend",),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request", "Use"),
-    "squish_core.codes": ("UNCOVERED",),
+    "squish_core.codes": ("BUGS", "CANNOT_RUN", "USAGE_CODES", "ErrorCode"),
     "squish_core.concurrency": ("Pool", "map_in_order", "workers"),
     "squish_core.codecs.bound": ("BoundEncoding",),
     "squish_core.backends.checks": (
@@ -46,8 +46,13 @@ _NAMES = {
     "squish_core.statistics": ("Statistics",),
     "squish_core.formats.outgoing": ("OutgoingTensor", "Stream"),
     "squish_core.io.sink": ("Sink",),
+    "squish_core.backends.whole": ("WholeHandle",),
+    "squish_core.io.cache": ("cached_folder",),
     "squish_core.io.atomic": ("LockedFile", "appended_file", "atomic_file", "atomic_folder", "locked_file"),
     "squish_core.conversion.convert": ("Conversion", "convert", "outgoing"),
+    "squish_core.conversion.execute": ("execute",),
+    "squish_core.conversion.observer": ("ConversionObserver",),
+    "squish_core.conversion.plan": ("ConversionPlan", "plan_conversion"),
     "squish_core.cli.output": ("Answer",),
     "squish_core.cli.progress": ("Progress",),
     "squish_core.file": ("File",),
@@ -64,7 +69,8 @@ _NAMES = {
 }  # fmt: skip
 _RENAMED = {
     "Layout": "WritePlan", "Outgoing": "OutgoingTensor", "Policy": "Allocator", "Refused": "Refusal",
-    "Short": "AliasResolver", "Values": "PanelReader", "delivered": "cast_output", "indices": "check_ids",
+    "Short": "AliasResolver", "UNCOVERED": "ErrorCode.UNCOVERED", "Values": "PanelReader",
+    "delivered": "cast_output", "indices": "check_ids",
     "matrix_of": "require_rank", "only": "single_value", "operand": "check_input", "routed": "check_expert_args",
 }  # fmt: skip
 """Old name -> new name; the old one works in this version, with a DeprecationWarning."""
@@ -84,6 +90,7 @@ if TYPE_CHECKING:
     from squish_core.backends.offers import Offer as Offer
     from squish_core.backends.offers import Request as Request
     from squish_core.backends.offers import Use as Use
+    from squish_core.backends.whole import WholeHandle as WholeHandle
     from squish_core.cli.output import Answer as Answer
     from squish_core.cli.progress import Progress as Progress
     from squish_core.codecs.base import AliasResolver as AliasResolver
@@ -103,13 +110,20 @@ if TYPE_CHECKING:
     from squish_core.codecs.regions import decode_all as decode_all
     from squish_core.codecs.regions import full as full
     from squish_core.codecs.regions import panels as panels
-    from squish_core.codes import UNCOVERED as UNCOVERED
+    from squish_core.codes import BUGS as BUGS
+    from squish_core.codes import CANNOT_RUN as CANNOT_RUN
+    from squish_core.codes import USAGE_CODES as USAGE_CODES
+    from squish_core.codes import ErrorCode as ErrorCode
     from squish_core.concurrency import Pool as Pool
     from squish_core.concurrency import map_in_order as map_in_order
     from squish_core.concurrency import workers as workers
     from squish_core.conversion.convert import Conversion as Conversion
     from squish_core.conversion.convert import convert as convert
     from squish_core.conversion.convert import outgoing as outgoing
+    from squish_core.conversion.execute import execute as execute
+    from squish_core.conversion.observer import ConversionObserver as ConversionObserver
+    from squish_core.conversion.plan import ConversionPlan as ConversionPlan
+    from squish_core.conversion.plan import plan_conversion as plan_conversion
     from squish_core.conversion.rules import check_patterns as check_patterns
     from squish_core.errors import AmbiguousFormatError as AmbiguousFormatError
     from squish_core.errors import ClosedError as ClosedError
@@ -156,6 +170,7 @@ if TYPE_CHECKING:
     from squish_core.io.atomic import atomic_file as atomic_file
     from squish_core.io.atomic import atomic_folder as atomic_folder
     from squish_core.io.atomic import locked_file as locked_file
+    from squish_core.io.cache import cached_folder as cached_folder
     from squish_core.io.digest import Digest as Digest
     from squish_core.io.digest import check_digest as check_digest
     from squish_core.io.local import open_source as open_source
@@ -174,6 +189,7 @@ if TYPE_CHECKING:
     from squish_core.model import LazyTensors as LazyTensors
     from squish_core.model import Part as Part
     from squish_core.model import Refusal as Refusal
+    from squish_core.model import Section as Section
     from squish_core.model import Segment as Segment
     from squish_core.model import TensorSpec as TensorSpec
     from squish_core.model import Typed as Typed

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError
 from squish_core.guard import quietly
 
@@ -37,7 +38,7 @@ def thread_limit() -> int | None:
         return None
     if not (value.isascii() and value.isdigit() and 0 < len(value) <= 4 and 0 < int(value) <= MOST):
         raise UsageError(
-            f"{VARIABLE} is no number of threads", expected=f"1..{MOST}", found=repr(value), code="usage",
+            f"{VARIABLE} is no number of threads", expected=f"1..{MOST}", found=repr(value), code=ErrorCode.USAGE,
             hint=f"Unset it to use every core, or set {VARIABLE}=1 to work without threads.",
         )  # fmt: skip
     return int(value)

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import AmbiguousFormatError, FormatError, Problem, SquishError, UnknownFormatError
 from squish_core.formats.json import has_keys
 from squish_core.guard import guarded
@@ -55,7 +56,7 @@ def detect(source: Source, registry: Registry) -> str:
         by_suffix = {info.id for info in infos if info.id in winners and _suffix(info, probe)}
         if len(by_suffix) != 1:
             raise AmbiguousFormatError(
-                "several formats match", file=source.name, found=", ".join(sorted(winners)), code="ambiguous",
+                "several formats match", file=source.name, found=", ".join(sorted(winners)), code=ErrorCode.AMBIGUOUS,
                 hint="Name one with format=... (or --format).",
             )  # fmt: skip
         return by_suffix.pop()
@@ -130,7 +131,7 @@ class SniffedSource(Source):
         if length > self._left:
             raise FormatError(
                 "detection reads too much of the file", file=self.name, expected=f"at most {SNIFFED} bytes",
-                found=f"{SNIFFED - self._left + length} bytes", code="plugin-bug",
+                found=f"{SNIFFED - self._left + length} bytes", code=ErrorCode.PLUGIN_BUG,
             )  # fmt: skip
         self._left -= length
 
@@ -143,7 +144,7 @@ def _denied(info: ContainerInfo, probe: Probe, source: Source, registry: Registr
         with guarded(FormatError, f"detecting {info.id}", file=source.name):
             return not registry.container(info.id).sniff(SniffedSource(source))
     except SquishError as error:
-        if error.code == "plugin-bug":
+        if error.code == ErrorCode.PLUGIN_BUG:
             raise
         return True  # too damaged to be this format
 
@@ -158,7 +159,7 @@ def raise_if_lookalike(probe: Probe, source: Source, registry: Registry) -> None
         refusal = catalog.absent("container", absent)
         raise UnknownFormatError(
             f"looks like {absent}, and that plugin is not installed",
-            file=source.name, code="not-installed", hint=f"Run `{refusal.install}`.",
+            file=source.name, code=ErrorCode.NOT_INSTALLED, hint=f"Run `{refusal.install}`.",
         )  # fmt: skip
 
 
@@ -171,7 +172,7 @@ def missing_refinements(index: Index, source: Source, registry: Registry) -> tup
             message = f"{'.'.join(keys)} calls for {name}, which is not installed: tensors are given as stored"
             hint = f"Run `{catalog.absent('container', name).install}`."
             problems.append(
-                Problem(code="not-installed", severity="warning", where=place, message=f"{message}. {hint}")
+                Problem(code=ErrorCode.NOT_INSTALLED, severity="warning", where=place, message=f"{message}. {hint}")
             )
     return tuple(problems)
 
@@ -194,7 +195,8 @@ def unknown(probe: Probe, source: Source, registry: Registry) -> FormatError | U
         shown = ", ".join(probe.members[:4]) + (", ..." if len(probe.members) > 4 else "")
         return UnknownFormatError(
             "is a folder that no installed format recognises", file=source.name, found=shown or "no files",
-            code="unknown", hint=f"Name a file of weights, or a folder with one. Installed formats: {installed}.",
+            code=ErrorCode.UNKNOWN,
+            hint=f"Name a file of weights, or a folder with one. Installed formats: {installed}.",
         )  # fmt: skip
     if not source.size:
         return UnknownFormatError("is empty (0 bytes)", file=source.name, code="empty", hint="Fetch the file again.")
@@ -203,7 +205,7 @@ def unknown(probe: Probe, source: Source, registry: Registry) -> FormatError | U
         return UnknownFormatError(f"is {text[0]}", file=source.name, code="lookalike", hint=text[1])
     return UnknownFormatError(
         "is of no installed format", file=source.name, found=f"first bytes {probe.head[:8]!r}",
-        code="unknown", hint=f"Installed formats: {installed}; `squish formats` says what they read.",
+        code=ErrorCode.UNKNOWN, hint=f"Installed formats: {installed}; `squish formats` says what they read.",
     )  # fmt: skip
 
 

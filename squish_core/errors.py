@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
+from squish_core.codes import USAGE_CODES
 from squish_core.text import escape
 
 
@@ -20,8 +21,6 @@ class Problem:
     message: str
 
 
-USAGE_CODES = frozenset({"usage", "policy", "op", "spec", "option", "backend"})
-"""Codes of errors about an argument: no file or tensor is at fault, so none is filled in."""
 MAX_FILE, MAX_PLACE, MAX_VALUE, MAX_MESSAGE = 1000, 300, 500, 1000
 """Characters shown of a path, of a tensor, of a value, and of a message: a file may declare names of megabytes."""
 _USER = r"(?:[^/?#\s]*@|[^/?#\s:]*:(?!\d*(?:[/?#\s]|$))\S*@)?"

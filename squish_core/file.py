@@ -13,7 +13,7 @@ from squish_core.backends.plan import FilePlan
 from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
 from squish_core.dtypes import to_numpy
-from squish_core.errors import FormatError, Problem, SquishError
+from squish_core.errors import FormatError, Problem, SquishError, TensorError
 from squish_core.formats.metadata import plain
 from squish_core.guard import guarded, uncollected
 from squish_core.io.buffer import Buffer
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from squish_core.analysis.summary import Summary
     from squish_core.backends.chain import Chain, OfferOrder
+    from squish_core.backends.whole import WholeModel
 
 
 class File(Reader, Mapping[str, "Tensor"], Renamed):
@@ -123,8 +124,72 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         """
         return plan_tensors(self, self, backend, policy, op)
 
+    def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec") -> WholeModel:
+        """Load the model as a whole on a backend that runs it by itself (a Core ML package in a SQUIZD file).
+
+        Parameters
+        ----------
+        backend, policy
+            As in `plan`.
+
+        Returns
+        -------
+        WholeModel
+            `inputs`, `outputs`, `predict({name: array})`, `chain` and `close()`.
+
+        Raises
+        ------
+        TensorError
+            `no-whole` where the file holds tensors alone; `no-chain`, with every refusal, where nothing here takes the
+            whole.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf").load()
+        Traceback (most recent call last):
+            ...
+        squish_core.errors.TensorError: model.gguf: holds no encoding of the whole model...
+        """
+        from squish_core.backends.resolve import resolve
+        from squish_core.backends.whole import WholeModel
+
+        hint = "Load its tensors: file[name].load()."
+        if not self.index.whole:
+            raise TensorError("holds no encoding of the whole model", file=self.name, code="no-whole", hint=hint)
+        with self.guard(SquishError, "loading the whole model"):
+            chain = resolve(self.registry, self.name, self.format, self.index.whole, backend=backend, policy=policy)
+            chosen = self.registry.backend(chain.chosen.backend)
+            if chain.options:
+                chosen = chosen.configured(chain.options)
+            return WholeModel(self.name, chain, chosen.load_whole(chain, self))
+
+    def draft(self) -> File:
+        """The draft head that the file holds (EAGLE-3), as a file of its own.
+
+        Raises
+        ------
+        KeyError
+            There is none.
+        """
+        drafts = [name for name, child in self.index.children.items() if child.kind == "draft"]
+        if not drafts:
+            raise KeyError(f"{self.name} holds no draft head")
+        return self.children[drafts[0]]
+
     def without_caches(self) -> File:
-        """The same file without its cache tiers: what conversions start from."""
+        """The same file without its cache tiers: what conversions start from.
+
+        Returns
+        -------
+        File
+            This file if it has none.
+
+        Examples
+        --------
+        >>> file = squish.open("model.gguf")
+        >>> file.without_caches() is file
+        True
+        """
         if not self.index.caches:
             return self
         tensors = {name: spec.without(self.index.caches) for name, spec in self.index.tensors.items()}
@@ -150,9 +215,24 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
     __eq__, __hash__ = object.__eq__, object.__hash__
 
     def numpy(self, *, copy: bool = False) -> dict[str, np.ndarray]:
-        """Every tensor as an array: read-only views of the file where values lie there as they are, else decoded.
+        """Every tensor as an array, in file order.
 
-        `copy=True` gives writable arrays that do not touch the file again.
+        Parameters
+        ----------
+        copy
+            True gives writable arrays that do not touch the file again; else arrays are read-only, and views of the
+            file where values lie there as they are.
+
+        Returns
+        -------
+        dict of numpy.ndarray
+            Name -> array; quantized tensors as float32.
+
+        Examples
+        --------
+        >>> arrays = squish.open("model.gguf").numpy()
+        >>> arrays["blk.0.ffn_up.weight"].shape, arrays["blk.0.ffn_up.weight"].dtype.name
+        ((64, 32), 'float32')
         """
         tensors, view = self.index.tensors, Views(self).view
         arrays: dict[str, Any] = dict.fromkeys(tensors)
@@ -170,11 +250,36 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         return arrays
 
     def get_tensor(self, name: str) -> np.ndarray:
-        """Decoded array of one tensor (safetensors' habit)."""
+        """The decoded array of one tensor, as safetensors names it.
+
+        Parameters
+        ----------
+        name
+            Name of the tensor.
+
+        Returns
+        -------
+        numpy.ndarray
+            `file[name].numpy()`.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf").get_tensor("blk.0.ffn_norm.weight").sum()
+        np.float32(32.0)
+        """
         return self[name].numpy()
 
     def close(self) -> None:
-        """Stop new reads; arrays handed out before stay valid."""
+        """Stop new reads; arrays and weights handed out before stay valid.
+
+        Examples
+        --------
+        >>> file = squish.open("model.gguf")
+        >>> norm = file["blk.0.ffn_norm.weight"].numpy()
+        >>> file.close()
+        >>> norm.shape
+        (32,)
+        """
         self.source.close()
 
     def __enter__(self) -> File:

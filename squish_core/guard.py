@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError
 
 Result = TypeVar("Result")
@@ -41,12 +42,12 @@ class guarded:  # noqa: N801 - read as a verb in a with statement
         if isinstance(error, SquishError):
             error.within(**self._context).__suppress_context__ = True
         elif isinstance(error, MemoryError):
-            raise kind(f"not enough memory while {what}", code="memory", **self._context) from error
+            raise kind(f"not enough memory while {what}", code=ErrorCode.MEMORY, **self._context) from error
         elif isinstance(error, OSError):  # a full disk, a failing one: not the plugin's doing
             raise kind(f"the system failed while {what}: {error}", code="os", **self._context) from error
         elif isinstance(error, Exception):
             raise kind(
-                f"a plugin failed while {what}: {type(error).__name__}: {error}", code="plugin-bug",
+                f"a plugin failed while {what}: {type(error).__name__}: {error}", code=ErrorCode.PLUGIN_BUG,
                 hint="Please report this, with what was asked and the file's header.", **self._context,
             ) from error  # fmt: skip
 

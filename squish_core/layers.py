@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from attrs import field, frozen
 
 from squish_core import dtypes
+from squish_core.codes import ErrorCode
 from squish_core.concurrency import map_in_order
 from squish_core.errors import LimitError
 from squish_core.file import File
@@ -52,9 +53,36 @@ class _Group(NamedTuple):
 def iter_layers(file: File, *, memory: int = GIB, backend: str | None = None) -> Iterator[Layer]:
     """The layers of a file by number, one prefix after the other, loaded ahead by threads.
 
-    `memory`: bytes that the layers in flight and the one handed out may take together, decoded (on a `backend`: as it
-    holds them); LimitError when one layer alone is larger. A layer is emptied when the following one is asked for.
-    What is in no layer comes without a number: what lies before all layers first, the rest after those it lies among.
+    A layer is emptied when the following one is asked for. What is in no layer comes without a number: what lies before
+    all layers first, the rest after the layers it lies among.
+
+    Parameters
+    ----------
+    file
+        An open `File`.
+    memory
+        Bytes that the layers in flight and the one handed out may take together: decoded, or on a `backend` as it
+        keeps them in memory.
+    backend
+        Backend id to load on; None gives NumPy arrays.
+
+    Yields
+    ------
+    Layer
+        Its `number` and `tensors`, name -> array or `Weight`.
+
+    Raises
+    ------
+    LimitError
+        One layer alone is larger than `memory`.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     for layer in squish.iter_layers(file, memory=10**6):
+    ...         print(layer.number, [(name, array.shape) for name, array in layer.tensors.items()])
+    None [('token_embd.weight', (8, 32))]
+    0 [('blk.0.ffn_up.weight', (64, 32)), ('blk.0.ffn_norm.weight', (32,))]
     """
     groups = _groups(file)
     sizes = [sum(_size(file[name], backend) for name in group.names) for group in groups]
@@ -62,7 +90,7 @@ def iter_layers(file: File, *, memory: int = GIB, backend: str | None = None) ->
     if largest is not None and sizes[largest] > memory:
         raise LimitError(
             "one layer is larger than the memory allowed", file=file.name, tensor=groups[largest].names[0],
-            expected=f"{memory} bytes", found=f"{sizes[largest]} bytes", code="memory", hint="Allow that much.",
+            expected=f"{memory} bytes", found=f"{sizes[largest]} bytes", code=ErrorCode.MEMORY, hint="Allow that much.",
         )  # fmt: skip
     return _loaded(file, groups, sizes, memory, backend)
 

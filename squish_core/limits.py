@@ -6,6 +6,7 @@ import os
 
 from attrs import fields, frozen
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError
 
 VARIABLE = "SQUISH_LIMITS"
@@ -43,7 +44,7 @@ def default() -> Limits:
         if name not in names or not (value.isdecimal() and len(value) < 20):
             raise UsageError(
                 f"{VARIABLE} cannot be read", expected=f"NAME=NUMBER[,...] of {', '.join(names)}", found=repr(item),
-                code="usage",
+                code=ErrorCode.USAGE,
             )  # fmt: skip
         raised[name] = int(value)
     return Limits(**raised) if raised else DEFAULT

@@ -159,6 +159,16 @@ class FileRef:
 
 
 @frozen
+class Section:
+    """A byte range of a file by its place in the format: what `squish info` lists. `holds` says more than `kind`."""
+
+    offset: int
+    size: int
+    kind: str
+    holds: str = ""
+
+
+@frozen
 class Typed:
     """A metadata value whose stored type matters: a dtype name, "str" or "bytes"; arrays are "array:<type>"."""
 
@@ -173,6 +183,7 @@ class Index:
     `meta` keeps order and stored types (`Typed`); `assets` are whole files (config, tokenizer) as parts;
     `whole` are encodings of the entire model; `children` are indexes inside this one (a draft head). `caches` are the
     labels of encodings that were made from others of the same tensor: read first, but never the source of a conversion.
+    `sections` is the map of a file whose format has several, by offset.
     `declarations`: the keys of JSON assets that state how this file stores its tensors, each as a path from the root
     (the empty path is the whole asset). They do not hold for another format, so `convert` leaves them out.
     """
@@ -189,6 +200,7 @@ class Index:
     children: Mapping[str, Index] = field(factory=dict)
     caches: tuple[str, ...] = ()
     problems: tuple[Problem, ...] = ()
+    sections: tuple[Section, ...] = ()
     attrs: Mapping[str, Any] = field(factory=dict)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve
 
+from squish_core.codes import ErrorCode
 from squish_core.detect import compressed_by, detect, missing_refinements
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
@@ -40,16 +41,50 @@ def open(  # noqa: A001
 ) -> File:
     """Open a file, a folder or bytes; reads the header only.
 
-    `format` is `ID[:key=value,...]`, a container and options of opening, and is obeyed or fails. `assets` is a
-    folder with the config, tokenizer and the like that do not lie beside the file. `strict` fails on warnings too,
-    and reads the further files whose digest the header names. `mmap=False` reads into memory what is otherwise mapped:
-    slower, but a file that is cut, or a disk that fails, while its weights are in use is never a signal. Raises a
-    `SquishError`.
+    Parameters
+    ----------
+    target
+        A path, bytes, or a `Source`.
+    format
+        Skip detection and read this container, `ID[:key=value,...]`; fails if the file is of another format.
+    assets
+        A folder with the config, tokenizer and the like that do not lie beside the file.
+    strict
+        Fail on warnings too, and read the further files whose digest the header names.
+    mmap
+        False reads into memory what is otherwise mapped: slower, but a file that is cut while its weights are in use
+        cannot end the process.
+    limits
+        Most bytes, tensors and so on that a file may declare; `SQUISH_LIMITS` by default.
+    registry
+        The plugins to read with; those installed by default.
+
+    Returns
+    -------
+    File
+        A mapping from tensor names to tensors; close it, or use it in a `with` statement.
+
+    Raises
+    ------
+    MissingFileError
+        There is no such path; also a `FileNotFoundError`.
+    UnknownFormatError, MissingPluginError
+        No plugin reads the format, or the one that does is not installed.
+    FormatError, TruncatedError, LimitError
+        The file breaks its format, is cut, or declares more than the limits allow.
+    UsageError
+        An argument makes no sense; also a `ValueError`.
+
+    Examples
+    --------
+    >>> with squish.open("model.gguf") as file:
+    ...     print(file.format, list(file))
+    gguf ['token_embd.weight', 'blk.0.ffn_up.weight', 'blk.0.ffn_norm.weight']
     """
     registry = registry or installed()
     limits = limits or default()
     if not isinstance(limits, Limits):
-        raise UsageError("limits must be a Limits", expected="Limits(...)", found=repr(limits), code="usage")
+        raise UsageError("limits must be a Limits", expected="Limits(...)", found=repr(limits), code=ErrorCode.USAGE)
     source = open_source(target) if mmap else open_source(target).unmapped()
     try:
         source = decompress(source, registry, limits)

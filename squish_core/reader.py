@@ -7,6 +7,7 @@ from typing import Any
 
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.stored import StoredArray
+from squish_core.codes import ErrorCode
 from squish_core.dtypes import DType
 from squish_core.errors import CodecError, FormatError, Problem, SquishError
 from squish_core.guard import computing, guarded
@@ -43,7 +44,7 @@ class Reader:
         if source.size < ref.size:
             raise FormatError(
                 "is smaller than when it was opened", file=source.name,
-                expected=ref.size, found=source.size, code="changed",
+                expected=ref.size, found=source.size, code=ErrorCode.CHANGED,
             )  # fmt: skip
         return source
 
@@ -133,7 +134,7 @@ def file_problems(reader: Reader, numbers: Iterable[int] | None = None) -> Itera
         verdict = check_digest(ref.digest, chunks)
         if verdict.state == "wrong":
             message = f"the file's digest does not match (expected {verdict.expected}, found {verdict.found})"
-            yield Problem(code="digest", severity="error", where=ref.name, message=message)
+            yield Problem(code=ErrorCode.DIGEST, severity="error", where=ref.name, message=message)
         elif verdict.state == "unverified":
             message = f"the file's digest {ref.digest[:40]!r} is of an unknown kind"
             yield Problem(code="unverified", severity="note", where=ref.name, message=message)

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import evolve
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError
 from squish_core.model import CodecSpec
 
@@ -33,7 +34,7 @@ def _flat(text: str) -> CodecSpec:
 
 def _unreadable(text: str) -> UsageError:
     return UsageError(
-        "a specification cannot be read", found=repr(text), code="spec",
+        "a specification cannot be read", found=repr(text), code=ErrorCode.SPEC,
         expected="ID[:key=value[,key=value]], each key once, or ID[:key=value](SPEC)",
     )  # fmt: skip
 
@@ -49,7 +50,7 @@ def parse_format(text: str, options_of: Callable[[str], Mapping[str, str] | None
     if legal is not None and unknown:
         raise UsageError(
             f"{spec.id} has no such option", found=", ".join(unknown),
-            expected=", ".join(sorted(legal)) or "no options", code="option",
+            expected=", ".join(sorted(legal)) or "no options", code=ErrorCode.OPTION,
         )  # fmt: skip
     return spec.id, {key: str(value) for key, value in spec.params.items()}
 

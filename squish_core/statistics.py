@@ -76,7 +76,18 @@ class Statistics:
         return page(statistics_lines(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Plain data for JSON.
+
+        Returns
+        -------
+        dict
+            The fields by name, and `absmax`.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_norm.weight"].statistics().to_dict()["absmax"]
+        1.0
+        """
         return {**to_json(self), "absmax": self.absmax}
 
 

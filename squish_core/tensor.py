@@ -14,7 +14,7 @@ from squish_core.backends.weight import Weight
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import normalise
 from squish_core.codecs.stored import StoredArray
-from squish_core.codes import UNCOVERED
+from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page, tensor_lines
 from squish_core.errors import ConflictError, MissingPluginError, SquishError, TensorError
 from squish_core.io.buffer import CPU_DEVICE, Buffer, copied_dlpack
@@ -35,9 +35,34 @@ class Tensor(TensorFacts):
     def numpy(
         self, *, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None, copy: bool | None = None
     ) -> np.ndarray:
-        """The values, read-only unless `copy=True`: dense tensors as stored (a view of the file if possible), else f32.
+        """The values, read-only unless `copy=True`.
 
-        `dtype` (a name, or NumPy's) converts; `out` is filled and returned.
+        Dense tensors come as stored (a view of the file if possible), others as float32.
+
+        Parameters
+        ----------
+        dtype
+            Convert to this dtype, a name or NumPy's.
+        out
+            C-contiguous array of this shape to fill.
+        copy
+            True gives a writable array of its own memory.
+
+        Returns
+        -------
+        numpy.ndarray
+            Of the tensor's shape; `out` if it was given.
+
+        Raises
+        ------
+        SquishError
+            The tensor cannot be decoded here, or `out` does not fit.
+
+        Examples
+        --------
+        >>> tensor = squish.open("model.gguf")["blk.0.ffn_up.weight"]
+        >>> tensor.numpy(dtype="f16").dtype.name, tensor[:2].shape
+        ('float16', (2, 32))
         """
         import numpy as np
 
@@ -115,7 +140,23 @@ class Tensor(TensorFacts):
         return copied_dlpack(self.numpy(copy=True), bound.dtype, max_version, dl_device)
 
     def parts(self, encoding: Encoding | None = None) -> dict[str, Buffer]:
-        """The stored parts of an encoding (the first by default) and the extras, as zero-copy buffers."""
+        """The stored parts of an encoding and the extras, as zero-copy buffers.
+
+        Parameters
+        ----------
+        encoding
+            One of `spec.encodings`; the first by default.
+
+        Returns
+        -------
+        dict of Buffer
+            Role -> buffer.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].parts()
+        {'data': Buffer(dtype='u8', shape=(64, 34), nbytes=2176)}
+        """
         chosen = encoding or (self.spec.encodings[0] if self.spec.encodings else None)
         found = {**(chosen.parts if chosen else {}), **self.spec.extras}
         buffers = {}
@@ -128,7 +169,9 @@ class Tensor(TensorFacts):
     def bound(self) -> BoundEncoding:
         """The first encoding whose codec and filters are installed, ready to read; a typed error when there is none."""
         if self.spec.problem and not self.spec.encodings:
-            raise TensorError(self.spec.problem, tensor=self.name, code="unreadable", hint="parts() gives its bytes.")
+            raise TensorError(
+                self.spec.problem, tensor=self.name, code=ErrorCode.UNREADABLE, hint="parts() gives its bytes."
+            )
         refusals = []
         for encoding in self.spec.encodings:
             if (refusal := self.file.registry.missing(encoding)) is None:
@@ -136,9 +179,9 @@ class Tensor(TensorFacts):
             refusals.append(refusal)
         why = "; ".join(dict.fromkeys(refusal.why for refusal in refusals)) or "it has no encoding"
         install = next((refusal.install for refusal in refusals if refusal.install), None)
-        if any(refusal.code == "conflict" for refusal in refusals) and not install:
-            raise ConflictError(why, tensor=self.name, code="conflict")
-        raise MissingPluginError(why, code="not-installed", hint=f"Run `{install}`." if install else None)
+        if any(refusal.code == ErrorCode.CONFLICT for refusal in refusals) and not install:
+            raise ConflictError(why, tensor=self.name, code=ErrorCode.CONFLICT)
+        raise MissingPluginError(why, code=ErrorCode.NOT_INSTALLED, hint=f"Run `{install}`." if install else None)
 
     def plan(self, backend: str | None = None, *, policy: str | OfferOrder = "spec", op: str | None = None) -> Chain:
         """How this tensor would run here, and why; reads no tensor bytes.
@@ -148,15 +191,26 @@ class Tensor(TensorFacts):
         backend
             Backend id, with options for some (`"ane:device=M1"`); any by default.
         policy
-            Order of the offers: "spec", "smallest", "exact", or a function from an offer to a sort key.
+            Order of the offers: "spec" (the format's order), "smallest" (least memory), "exact", or a function from an
+            offer to a sort key.
         op
             "linear", "embed", "experts" or "dense"; by default "linear" for matrices, "experts" for stacks of
             matrices, "dense" for the rest.
+
+        Returns
+        -------
+        Chain
+            The chosen way, the others and the refusals; `print(chain)` explains it.
 
         Raises
         ------
         SquishError
             Nothing installed can run it; the message holds each reason.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].plan("numpy").chosen.mode
+        'fold'
         """
         from squish_core.backends.resolve import resolve
 
@@ -172,6 +226,26 @@ class Tensor(TensorFacts):
         """The tensor ready to use on a backend, still compressed where the backend can.
 
         Falls back to the next backend if the chosen one rejects the data, unless `backend` was given.
+
+        Parameters
+        ----------
+        backend, policy, op
+            As in `plan`.
+
+        Returns
+        -------
+        Weight
+            With `linear`, `embed`, `experts`, `dense` and `@`, as far as its backend has them.
+
+        Raises
+        ------
+        SquishError
+            Nothing installed can run it, or the data are damaged.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].load().linear(np.ones((1, 32), "f4")).shape
+        (1, 64)
         """
         chain = self.plan(backend, policy=policy, op=op)
         with self.guard("loading"):
@@ -179,7 +253,7 @@ class Tensor(TensorFacts):
                 try:
                     return self._loaded(chain)
                 except SquishError as error:
-                    if error.code != UNCOVERED or backend is not None or not chain.others:
+                    if error.code != ErrorCode.UNCOVERED or backend is not None or not chain.others:
                         raise
                     chain = chain.without_chosen(error.message)
 
@@ -202,7 +276,18 @@ class Tensor(TensorFacts):
         return Weight(self, chain, bound, implementation, load_weight(implementation, chain, bound, self.file.registry))
 
     def statistics(self) -> Statistics:
-        """Extremes, zeros, NaNs and a histogram of magnitudes, in one pass on the first exact backend."""
+        """Extremes, zeros, NaNs and a histogram of magnitudes, in one pass on the first exact backend.
+
+        Returns
+        -------
+        Statistics
+            Of the decoded values; extremes are of the finite ones.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_norm.weight"].statistics().greatest
+        1.0
+        """
         return self.load(policy="exact", op="dense").statistics()
 
     def __repr__(self) -> str:

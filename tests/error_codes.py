@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -35,20 +36,38 @@ def text_of(node: ast.expr | None) -> str:
     return ""
 
 
+def constants() -> dict[str, str]:
+    """Name -> code of `ErrorCode`, from its source."""
+    tree = ast.parse((ROOT / "squish_core" / "codes.py").read_text(encoding="utf-8"))
+    body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "ErrorCode")
+    pairs = [(node.targets[0], node.value) for node in body if isinstance(node, ast.Assign)]
+    return {name.id: text_of(value) for name, value in pairs if isinstance(name, ast.Name)}
+
+
+CONSTANTS = constants()
+
+
+def code_of(node: ast.expr | None) -> str:
+    """A code that is a literal or one of `ErrorCode`; "" where it is neither."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ErrorCode":
+        return CONSTANTS[node.attr]
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
 def calls() -> Iterator[tuple[str, str, str]]:
-    """(code, class, message) of every call with a literal code."""
+    """(code, class, message) of every call that names its code."""
     for path in sources():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call):
                 continue
             keywords = {keyword.arg: keyword.value for keyword in node.keywords}
-            code = keywords.get("code")
-            if isinstance(code, ast.Constant) and isinstance(code.value, str):
+            if code := code_of(keywords.get("code")):
                 name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
                 stated = node.args[0] if node.args else keywords.get("message") or keywords.get("why")
-                yield code.value, name, text_of(stated)
+                yield code, name, text_of(stated)
 
 
+@cache
 def table() -> dict[str, tuple[set[str], str]]:
     """Code -> the classes that have it, and the first message."""
     codes: dict[str, tuple[set[str], str]] = {}

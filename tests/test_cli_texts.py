@@ -194,6 +194,29 @@ def test_every_command_fits_the_terminal(squish: Any, path: Path, monkeypatch: p
         assert LONG in "".join(line.strip() for line in lines) or LONG not in " ".join(words)
 
 
+@pytest.mark.parametrize("width", [60, 80, 100])
+@pytest.mark.parametrize(
+    "words",
+    [("info", "some/folder/that/does/not/exist/at/all/model.gguf"), ("plan", "m.box", "--policy", "best"),
+     ("convert", "m.box", "out.none"), ("ls", "--sort", "nonsense", "m.box"), ("convert", "m.box", "--stats")],
+)  # fmt: skip
+def test_errors_fit_the_terminal(
+    squish: Any, path: Path, monkeypatch: pytest.MonkeyPatch, width: int, words: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(path.parent)
+    monkeypatch.setenv("COLUMNS", "1000")
+    whole = squish(*words)
+    assert (whole.code, whole.err.count("\n")) == (2, 1)
+    monkeypatch.setenv("COLUMNS", str(width))
+    first, *rest = lines = squish(*words).err.splitlines()
+    assert max(map(len, lines)) <= width
+    assert first.startswith("error: ")
+    assert all(line.startswith("  ") for line in rest)
+    assert "".join(first.split()) + "".join("".join(line.split()) for line in rest) == "".join(whole.err.split())
+    for line in lines[:-1]:  # no word is cut
+        assert line.split()[-1] in whole.err.split() or line[-1] in "./,:"
+
+
 def test_metadata_is_printed_as_it_is(squish: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_bytes(toys.box(TENSORS, {"chat": "word " * 40 + "end"}))
     monkeypatch.setenv("COLUMNS", "80")

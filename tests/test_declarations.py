@@ -90,11 +90,14 @@ def test_a_declaration_of_a_part_of_the_model_is_left_out(part: str, tmp_path: P
 def test_a_file_of_the_method_is_left_out(tmp_path: Path) -> None:
     path = copied(SOURCES["gptq"][0], tmp_path / "source")
     config = json.loads((path / "config.json").read_text())
-    (path / "quantize_config.json").write_text(json.dumps(config.pop("quantization_config")))
+    (tmp_path / "blob").write_text(json.dumps(config.pop("quantization_config")))
+    (path / "quantize_config.json").unlink()
+    (path / "quantize_config.json").symlink_to(tmp_path / "blob")
     (path / "config.json").write_text(json.dumps(config))
     report = squish.convert(path, tmp_path / "target", "safetensors:max_shard_size=1MB", "f32")
     assert [item.name for item in report.dropped if item.kind == "asset"] == ["quantize_config.json"]
     assert not (tmp_path / "target/quantize_config.json").exists()
+    assert not report.notes  # of a link whose content is carried
 
 
 def test_a_declaration_goes_with_the_tensors_as_they_are_stored(tmp_path: Path) -> None:

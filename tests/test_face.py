@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -174,3 +175,40 @@ def test_dlpack_without_a_copy_is_refused_where_values_must_be_decoded(model: sq
         model["a"].__dlpack__(copy=False)
     with pytest.raises(BufferError, match="CPU"):
         model["a"].__dlpack__(dl_device=(2, 0))
+
+
+def wide(tensor: api.TensorSpec) -> str | None:
+    """q8_0 for matrices, q4_0 for those called b, nothing for the rest."""
+    return None if len(tensor.shape) < 2 else "q4_0" if tensor.name == "b" else "q8_0"
+
+
+def test_encode_takes_a_function_of_the_tensor(model: squish.File, tmp_path: Path) -> None:
+    arrays = {"a": np.ones((2, 32), "f4"), "b": np.ones((2, 32), "f4"), "c": np.ones(3, "f4")}
+    for number, source in enumerate((arrays, model)):
+        report = squish.convert(source, tmp_path / f"{number}.zt", encode=wide)
+        assert [step.target for step in report.steps] == ["ggml.q8_0", "ggml.q4_0", "f32"]
+    report = squish.save(tmp_path / "saved.zt", arrays, encode=wide)
+    assert [step.target for step in report.steps] == ["ggml.q8_0", "ggml.q4_0", "f32"]
+    assert not report.unused
+
+
+@pytest.mark.parametrize("answer", [3, b"q8_0", "nonsense"])
+def test_a_function_that_gives_no_specification_is_an_error(tmp_path: Path, answer: object) -> None:
+    with pytest.raises(squish.UsageError) as error:
+        squish.save(tmp_path / "saved.gguf", {"a": np.ones((2, 32), "f4")}, encode=lambda tensor: answer)
+    assert error.value.code == "encode"
+    assert not (tmp_path / "saved.gguf").exists()
+
+
+def test_a_disk_that_may_be_too_small_for_a_size_that_is_not_known_is_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    target, options = tmp_path / "out.zt", "ztensor:encoding=zstd"
+    roomy = squish.convert({"zeros": np.zeros(1 << 16, "f4")}, target, options, dry_run=True)
+    assert (roomy.size, roomy.notes) == (None, ())
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage._replace(free=1000))
+    for dry_run in (True, False):
+        (note,) = squish.convert({"zeros": np.zeros(1 << 16, "f4")}, target, options, dry_run=dry_run).notes
+        assert "about 262,144 bytes before any compression, and 1,000 bytes are free" in note
+    assert target.stat().st_size < 1000

@@ -15,7 +15,7 @@ from random_layouts import Layout, layouts
 from random_parts import random_tensor
 
 from squish_core.api import CodecSpec, SquishError
-from squish_core.codes import UNCOVERED
+from squish_core.codes import ErrorCode
 from squish_core.tensor import Tensor, Weight
 
 SLOW = [HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -78,7 +78,7 @@ def loaded(tensor: Tensor, backend: str) -> Weight | None:
     try:
         return tensor.load(backend)
     except SquishError as error:
-        if error.code not in ("no-chain", UNCOVERED):
+        if error.code not in (ErrorCode.NO_CHAIN, ErrorCode.UNCOVERED):
             raise
         return None
 

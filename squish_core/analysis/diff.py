@@ -75,7 +75,18 @@ class Difference:
         return page(difference_lines(self))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Plain data for JSON.
+
+        Returns
+        -------
+        dict
+            `same` and the fields by name.
+
+        Examples
+        --------
+        >>> squish.diff("model.gguf", "model.gguf").to_dict()["same"]
+        True
+        """
         return {"same": self.same, **to_json(self)}
 
 
@@ -121,9 +132,34 @@ def diff(
     progress: Progress | None = None,
     only: str | Iterable[str] = (),
 ) -> Difference:
-    """Compare two files (paths, bytes or open Files); decodes only tensors whose stored bytes differ.
+    """Compare two files of any formats; decodes only tensors whose stored bytes differ.
 
-    `only`: exact names of the tensors to compare; all by default.
+    Parameters
+    ----------
+    a, b
+        Paths, bytes or open `File`s.
+    registry
+        The plugins to read with; those installed by default.
+    progress
+        Called with the tensor's name, the bytes done and the bytes in all.
+    only
+        Exact names of the tensors to compare; all by default.
+
+    Returns
+    -------
+    Difference
+        `same` if tensors, metadata and assets are equal; errors of values are relative to `a` (NMSE) or absolute.
+
+    Raises
+    ------
+    SquishError
+        One of the files cannot be opened.
+
+    Examples
+    --------
+    >>> difference = squish.diff("model.safetensors", "model.gguf")
+    >>> [(item.name, item.state) for item in difference.tensors if item.state != "bytes"]
+    [('blk.0.ffn_up.weight', 'differs')]
     """
     opened = [item if isinstance(item, File) else opening.open(item, registry=registry) for item in (a, b)]
     try:

@@ -161,7 +161,7 @@ def summarize(reader: Reader) -> Summary:
         metadata={key: plain(value) for key, value in index.meta.items()},
         meta_types={key: value.type for key, value in index.meta.items() if isinstance(value, Typed)},
         assets={name: part.nbytes for name, part in index.assets.items()}, caches=tuple(index.caches),
-        sections=tuple(index.attrs.get("sections", ())), whole=tuple(str(each.codec) for each in index.whole),
+        sections=tuple(map(asdict, index.sections)), whole=tuple(str(each.codec) for each in index.whole),
         children={
             name: {"kind": child.kind, "tensors": len(child.tensors)} for name, child in index.children.items()
         },

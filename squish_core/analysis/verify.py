@@ -11,6 +11,7 @@ from attrs import evolve, frozen
 
 from squish_core import opening
 from squish_core.codecs.regions import PANEL_BYTES, decode_all
+from squish_core.codes import ErrorCode
 from squish_core.display.tables import counted, fit_all
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, FormatError, MissingPluginError, Problem, SquishError, shorten
 from squish_core.file import File
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 Progress = Callable[[str, int, int | None], None]
 PLACES = 4
 """Places of one finding that are named."""
-WRONG_DIGEST = "digest"
-"""Code of the error for bytes whose digest is another one."""
 
 
 @frozen(kw_only=True, repr=False)
@@ -67,7 +66,18 @@ class Report:
         return all(problem.severity == "note" for problem in self.problems)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Plain data for JSON.
+
+        Returns
+        -------
+        dict
+            `ok` and the fields by name.
+
+        Examples
+        --------
+        >>> squish.verify("model.gguf").to_dict()["ok"]
+        True
+        """
         return {"ok": self.ok, **to_json(self)}
 
 
@@ -80,8 +90,34 @@ def verify(
     registry: Registry | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Check a file and list every finding; never raises for what the file holds. Reads into memory, never through a
-    mapping: a file that is cut meanwhile is a finding, too."""
+    """Check a file and list every finding; never raises for what the file holds.
+
+    Reads into memory, never through a mapping, so that a file that is cut meanwhile is a finding, too.
+
+    Parameters
+    ----------
+    target
+        A path, bytes or an open `File`.
+    deep
+        Check every digest and decode every tensor, too.
+    format
+        Read the file as this container, as in `open`.
+    limits, registry
+        As in `open`.
+    progress
+        Called with the tensor's name, the bytes done and the bytes in all.
+
+    Returns
+    -------
+    Report
+        `ok` without an error, `clean` without a warning; `problems` in the order of the file.
+
+    Examples
+    --------
+    >>> report = squish.verify("model.gguf", deep=True)
+    >>> report.ok, report.decoded
+    (True, 3)
+    """
     try:
         if isinstance(target, File):
             file = File(target.source.unmapped(), target.index, target.registry, target.limits)
@@ -133,7 +169,7 @@ def check_part(file: File, name: str, role: str, part: Part) -> bool:
                     hint = f"It matches the {other} bytes; this format hashes the {part.digest_of} ones."
             raise FormatError(
                 "the digest does not match", offset=part.segments[0].offset if part.segments else None,
-                expected=verdict.expected, found=verdict.found, code=WRONG_DIGEST, hint=hint,
+                expected=verdict.expected, found=verdict.found, code=ErrorCode.DIGEST, hint=hint,
             )  # fmt: skip
         return verdict.state == "ok"
 
@@ -166,7 +202,7 @@ class Check:
         for name, spec in self.file.index.tensors.items():
             if spec.problem and (name, spec.problem) not in told:
                 self.problems.append(
-                    Problem(code="unreadable", severity="error", where=name, message=spec.problem)
+                    Problem(code=ErrorCode.UNREADABLE, severity="error", where=name, message=spec.problem)
                 )  # fmt: skip
         for child in self.file.children.values():
             inner = Check(child, None)
@@ -226,7 +262,7 @@ class Check:
             try:
                 known = check_part(self.file, tensor.name, role, part)
             except SquishError as error:
-                self.unverified -= error.code == WRONG_DIGEST
+                self.unverified -= error.code == ErrorCode.DIGEST
                 raise
             if known:
                 self.unverified -= 1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from squish_core.backends.offers import Availability, Offer, Request
 from squish_core.codecs.base import Region
 from squish_core.codecs.bound import BoundEncoding
+from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
 from squish_core.model import Refusal
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from squish_core.backends.chain import Chain
+    from squish_core.backends.whole import WholeHandle
     from squish_core.statistics import Statistics
 
 
@@ -34,7 +36,7 @@ class Backend:
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
         """This backend with options of the user (`ane:device=M1`, `cpu:threads=1`): a backend of its own."""
-        raise UsageError(f"backend {self.id!r} takes no options", found=", ".join(options), code="backend")
+        raise UsageError(f"backend {self.id!r} takes no options", found=", ".join(options), code=ErrorCode.BACKEND)
 
     def offer(self, request: Request) -> Offer | Refusal:
         """Take an encoding or refuse it with a reason.
@@ -46,10 +48,14 @@ class Backend:
     def load(self, chain: Chain, bound: BoundEncoding) -> Any:
         """A handle that holds the weights, for the operations below.
 
-        `bound` is the chosen encoding with its codec and stored parts. A SquishError with code `UNCOVERED` says that
-        these data do not suit this backend; the next one in the chain is tried then.
+        `bound` is the chosen encoding with its codec and stored parts. A SquishError with code
+        `ErrorCode.UNCOVERED` says that these data do not suit this backend; the next one in the chain is tried then.
         """
         raise self.lacks("load")
+
+    def load_whole(self, chain: Chain, file: Any) -> WholeHandle:
+        """The model of an open file, ready to run: the chain's encoding is one of `file.index.whole`."""
+        raise self.lacks("load_whole")
 
     def dense(
         self, handle: Any, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None

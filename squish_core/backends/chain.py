@@ -9,7 +9,7 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from squish_core.backends.offers import MODES, Cost, Offer
-from squish_core.codes import UNCOVERED
+from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all
 from squish_core.model import CodecSpec, Refusal, TensorSpec, to_json
@@ -80,12 +80,24 @@ class Chain:
     def without_chosen(self, why: str) -> Chain:
         """The chain when loading showed that the data do not suit the chosen backend: the next offer is taken."""
         lost, (first, *rest) = self.chosen, self.others
-        refused = Refusal(backend=lost.backend, encoding=lost.encoding, code=UNCOVERED, why=why)
+        refused = Refusal(backend=lost.backend, encoding=lost.encoding, code=ErrorCode.UNCOVERED, why=why)
         because = f"the data do not suit {lost.backend}, which went before it"
         return evolve(self, chosen=first, others=tuple(rest), refused=(*self.refused, refused), because=because)
 
     def explain(self) -> str:
-        """The decision for people, a line for each statement; `print(chain)` wraps them to the terminal."""
+        """The decision for people, a line for each statement; `print(chain)` wraps them to the terminal.
+
+        Returns
+        -------
+        str
+            Lines that are not wrapped.
+
+        Examples
+        --------
+        >>> chain = squish.open("model.gguf")["blk.0.ffn_up.weight"].plan("numpy")
+        >>> print(chain.explain().splitlines()[1])
+          chosen   gguf -> ggml.q8_0 -> numpy
+        """
         answers: list[Offer | Refusal] = [self.chosen, *self.others, *self.refused]
         codecs = _brief(item.encoding.codec for item in answers if item.encoding)
         lines = [self.target, f"  chosen   {self._path(self.chosen, codecs)}", f"           {_terms(self.chosen)}"]
@@ -100,7 +112,18 @@ class Chain:
         return "\n".join(map(escape, lines))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Plain data for JSON.
+
+        Returns
+        -------
+        dict
+            `chosen`, `because`, `others` and `refused`; costs in bytes.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["token_embd.weight"].plan("numpy").to_dict()["chosen"]["cost"]["stored"]
+        1024
+        """
 
         def offer(item: Offer) -> dict[str, Any]:
             return {

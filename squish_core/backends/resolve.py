@@ -11,6 +11,7 @@ from squish_core.backends.answers import Answers, AnswerTable, answers_for, keep
 from squish_core.backends.base import Backend
 from squish_core.backends.chain import OFFER_ORDERS, Chain, OfferOrder, Ranked
 from squish_core.backends.offers import OPS, OPS_OF_RANK, Availability, Offer, Request
+from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.specs import parse_spec
@@ -79,9 +80,10 @@ class Resolver:
         wanted = None if backend is None else parse_spec(backend)
         ops = OPS if spec is None else OPS_OF_RANK.get(len(spec.shape), ("dense",))
         op = op or ops[0]
+        if op not in OPS:
+            raise UsageError("no such operation", expected=", ".join(ops), found=repr(op), code=ErrorCode.OP)
         if op not in ops:
-            what, code = ("no such operation", "op") if op not in OPS else ("it has another rank", "rank")
-            raise UsageError(what, expected=", ".join(ops), found=repr(op), code=code)
+            raise UsageError("it has another rank", expected=", ".join(ops), found=repr(op), code="rank")
         if self._candidates is None:
             self._table = self.registry.answers  # before the rest of the registry: a registration starts a new table
             self._candidates = _candidates(self.registry, wanted)
@@ -202,7 +204,7 @@ def _offer_order(policy: str | OfferOrder) -> tuple[str, OfferOrder]:
     if callable(policy):
         return getattr(policy, "__name__", "custom"), policy
     if policy not in OFFER_ORDERS:
-        raise UsageError("no such policy", expected=", ".join(OFFER_ORDERS), found=repr(policy), code="policy")
+        raise UsageError("no such policy", expected=", ".join(OFFER_ORDERS), found=repr(policy), code=ErrorCode.POLICY)
     return policy, OFFER_ORDERS[policy][0]
 
 
@@ -261,7 +263,7 @@ def _candidates(registry: Lookup, wanted: CodecSpec | None) -> list[Candidate]:
         except SquishError as error:  # it cannot be imported, or is in conflict; the others still answer
             if wanted is not None:
                 raise
-            candidates.append((name, None, (error.code or "import", error.message)))
+            candidates.append((name, None, (error.code or ErrorCode.IMPORT, error.message)))
             continue
         if wanted is not None and wanted.params:
             backend = backend.configured(wanted.params)
@@ -283,13 +285,13 @@ def _probe(backend: Backend) -> Availability:
 def _offer(registry: Lookup, backend: Backend, spec: TensorSpec | None, encoding: Encoding, op: str) -> Offer | Refusal:
     """What a backend answers; an offer without the operation that is asked for is a refusal."""
     missing = registry.missing(encoding)
-    if missing is not None and not (backend.whole and missing.code == "whole"):
+    if missing is not None and not (backend.whole and missing.code == ErrorCode.WHOLE):
         return evolve(missing, backend=backend.id, encoding=encoding)
     try:
         codec = None if missing is not None else registry.codec(encoding.codec)
         answer = backend.offer(Request(spec=spec, encoding=encoding, codec=codec, op=op))
     except Exception as error:  # one backend's bug must not take the others away
-        code, why = "plugin-bug", f"its offer failed: {type(error).__name__}: {error}"
+        code, why = ErrorCode.PLUGIN_BUG, f"its offer failed: {type(error).__name__}: {error}"
     else:
         if isinstance(answer, Refusal) or op in answer.ops:
             return answer
@@ -303,14 +305,14 @@ def _nothing(
     from squish_core.errors import MissingPluginError, TensorError
 
     if spec is not None and spec.problem:
-        return TensorError(spec.problem, tensor=spec.name, code="unreadable")
+        return TensorError(spec.problem, tensor=spec.name, code=ErrorCode.UNREADABLE)
     if not any(isinstance(item, Encoding) for item in recipes) and all(item.encoding is None for item in refused):
-        return TensorError("no stored encoding is known for it", tensor=target, code="unreadable")
+        return TensorError("no stored encoding is known for it", tensor=target, code=ErrorCode.UNREADABLE)
     real = [item for item in refused if item.encoding is not None] or list(refused)
     reasons = "; ".join(dict.fromkeys(f"{item.backend or 'the format'}: {item.why}" for item in real))
     install = next((item.install for item in real if item.install), None)
     kind = MissingPluginError if install else TensorError
     return kind(
-        f"nothing installed can run it ({reasons})", tensor=target, code="no-chain",
+        f"nothing installed can run it ({reasons})", tensor=target, code=ErrorCode.NO_CHAIN,
         hint=f"Run `{install}`." if install else None,
     )  # fmt: skip

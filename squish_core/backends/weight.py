@@ -84,25 +84,112 @@ class Weight:
     def dense(
         self, *, region: Any = None, dtype: str | DTypeLike | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """The decoded array, or a region of it (slices without steps), as `dtype` and into `out` if given."""
+        """The decoded array, or a region of it.
+
+        Parameters
+        ----------
+        region
+            Slices without steps, as in indexing; all by default.
+        dtype
+            Convert to this dtype, a name or NumPy's.
+        out
+            Array to fill.
+
+        Returns
+        -------
+        numpy.ndarray
+            Float32 unless `dtype` says otherwise; `out` if it was given.
+
+        Examples
+        --------
+        >>> weight = squish.open("model.gguf")["blk.0.ffn_up.weight"].load("numpy")
+        >>> weight.dense(region=np.s_[:2]).shape
+        (2, 32)
+        """
         with self.tensor.guard("running dense"):
             wanted = None if region is None else sliced(region, self.tensor.shape)
         return self._run("dense", region=wanted, dtype=dtypes.named(dtype), out=out)
 
     def linear(self, x: np.ndarray) -> np.ndarray:
-        """`x @ W.T` in float32, for x of shape [..., in]: an array, or a tensor of another library on the CPU."""
+        """`x @ W.T` in float32.
+
+        Parameters
+        ----------
+        x
+            Of shape [..., in]: an array, or a tensor of another library on the CPU.
+
+        Returns
+        -------
+        numpy.ndarray
+            Of shape [..., out].
+
+        Examples
+        --------
+        >>> weight = squish.open("model.gguf")["blk.0.ffn_up.weight"].load("numpy")
+        >>> weight.linear(np.ones((5, 32), "f4")).shape
+        (5, 64)
+        """
         return self._run("linear", x)
 
     def embed(self, ids: np.ndarray) -> np.ndarray:
-        """Rows of W by integer ids."""
+        """Rows of W by integer ids.
+
+        Parameters
+        ----------
+        ids
+            Integers of any shape, each in [0, rows).
+
+        Returns
+        -------
+        numpy.ndarray
+            Float32 of shape ids.shape + (columns,).
+
+        Examples
+        --------
+        >>> weight = squish.open("model.gguf")["blk.0.ffn_up.weight"].load("numpy")
+        >>> weight.embed(np.array([[3, 0]])).shape
+        (1, 2, 32)
+        """
         return self._run("embed", ids)
 
     def experts(self, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """`x[i] @ W[ids[i]].T` for W of shape [experts, out, in]."""
+        """`x[i] @ W[ids[i]].T` in float32, for W of shape [experts, out, in].
+
+        Parameters
+        ----------
+        x
+            Of shape [n, in].
+        ids
+            The expert of each row, of shape [n].
+
+        Returns
+        -------
+        numpy.ndarray
+            Of shape [n, out].
+
+        Examples
+        --------
+        >>> report = squish.save("experts.gguf", {"w": np.ones((2, 3, 32), "f4")})
+        >>> weight = squish.open("experts.gguf")["w"].load("numpy")
+        >>> weight.experts(np.ones((4, 32), "f4"), np.array([0, 1, 1, 0])).shape
+        (4, 3)
+        """
         return self._run("experts", x, ids)
 
     def statistics(self) -> Statistics:
-        """As `Tensor.statistics`, of the values as they are held here; for a backend that has `dense`."""
+        """As `Tensor.statistics`, of the values as this backend holds them.
+
+        Returns
+        -------
+        Statistics
+            Of the decoded values.
+
+        Examples
+        --------
+        >>> weight = squish.open("model.gguf")["blk.0.ffn_up.weight"].load("numpy")
+        >>> weight.statistics().values
+        2048
+        """
         from squish_core.statistics import Tally
 
         with self.tensor.guard("counting values"):

@@ -12,7 +12,9 @@ from typing import Annotated, Any
 import typer
 
 from squish_core.cli import bench, checks, extras, listings, scaffold, views
+from squish_core.cli.cache import cache_group
 from squish_core.cli.output import Answer, show, show_error, show_warning
+from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
 
 # command -> (function, examples)
@@ -97,7 +99,7 @@ def usage(error: Any) -> SquishError:
     message = error.format_message().rstrip(".")
     if context is not None and message == context.get_help().rstrip("."):  # of a group, named alone
         message = f"{command}: a command is missing"
-    return UsageError(message, code="usage", hint=f"`{command} --help` says how it is used.")
+    return UsageError(message, code=ErrorCode.USAGE, hint=f"`{command} --help` says how it is used.")
 
 
 def build(argv: Sequence[str]) -> typer.Typer:
@@ -113,7 +115,9 @@ def build(argv: Sequence[str]) -> typer.Typer:
         lines = "\n".join(f"  {example}" for example in examples)
         app.command(name, epilog=f"\b\nExample{'s' if len(examples) > 1 else ''}:\n{lines}")(function)
     if first not in COMMANDS and "--version" not in argv:
-        extras.check_known(app, first, extras.add_commands(app))
+        app.add_typer(cache_group(), name="cache")
+        words = [word for word in argv if not word.startswith("-")]
+        extras.check_known(app, words, extras.add_commands(app))
     return app
 
 

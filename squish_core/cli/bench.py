@@ -8,6 +8,7 @@ import typer
 
 from squish_core.cli.options import Json
 from squish_core.cli.output import Answer
+from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError
 
 Target = Annotated[str | None, typer.Argument(metavar="FILE", help="A weights file, or a folder of them.")]
@@ -24,6 +25,8 @@ def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = Fal
     from squish_core.analysis.benchmark import benchmark
 
     if bool(file) == synthetic:
-        raise UsageError("name a file or say --synthetic", code="usage", hint="`squish bench --help` says more.")
+        raise UsageError(
+            "name a file or say --synthetic", code=ErrorCode.USAGE, hint="`squish bench --help` says more."
+        )
     measured = benchmark(file)
     return Answer(measured.to_dict(), list(measured.lines()))

@@ -10,20 +10,9 @@ from squish_core.cli.options import Assets, Format, Json, Quiet
 from squish_core.cli.output import Answer, error_data, show_warning
 from squish_core.cli.progress import Progress
 from squish_core.cli.wording import command_line
+from squish_core.codes import CANNOT_RUN
 from squish_core.errors import SquishError
 
-CANNOT_RUN = (
-    "missing",
-    "unreadable",
-    "file-kind",
-    "not-installed",
-    "broken",
-    "import",
-    "unknown",
-    "ambiguous",
-    "folder",
-)
-"""Codes of errors on opening that say nothing against the file's content."""
 Target = Annotated[
     str, typer.Argument(metavar="DST", help="The file or folder to write. A file there is replaced, a folder is not.")
 ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import typer
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, SquishError
 from squish_core.plugins import catalog, inventory
 from squish_core.plugins.registry import registry
@@ -17,20 +20,24 @@ def add_commands(app: typer.Typer) -> list[tuple[str, str]]:
         return []  # settings that cannot be read must not take `--help` away; other commands say what is wrong
 
 
-def check_known(app: typer.Typer, wanted: str | None, failed: list[tuple[str, str]]) -> None:
+def check_known(app: typer.Typer, words: Sequence[str], failed: Sequence[tuple[str, str]]) -> None:
     """MissingPluginError for a command that a package of this repository brings and that the app has not."""
-    package = catalog.COMMANDS.get(wanted or "")
-    added = {*(each.name for each in app.registered_commands), *(each.name for each in app.registered_groups)}
-    if package is None or wanted in added:
+    command = next((name for name in (" ".join(words[:2]), " ".join(words[:1])) if name in catalog.COMMANDS), "")
+    groups = {each.name: each.typer_instance for each in app.registered_groups}
+    added = {each.name for each in app.registered_commands} | groups.keys()
+    for name, group in groups.items():
+        added |= {f"{name} {each.name}" for each in group.registered_commands} if group else set()
+    if not command or command in added:
         return
+    package = catalog.COMMANDS[command]
     broken = {**{each.dist: each.reason for each in registry().broken}, **dict(failed)}
     if package in broken:
         raise MissingPluginError(
-            f"the command {wanted!r} cannot be had: {package} is broken: {broken[package]}", code="broken",
+            f"the command {command!r} cannot be had: {package} is broken: {broken[package]}", code=ErrorCode.BROKEN,
             hint="`squish doctor` says more.",
         )  # fmt: skip
     raise MissingPluginError(
-        f"the command {wanted!r} is not installed",
-        code="not-installed",
+        f"the command {command!r} is not installed",
+        code=ErrorCode.NOT_INSTALLED,
         hint=f"Run `{catalog.install_command(package)}`.",
     )

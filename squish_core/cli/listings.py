@@ -9,6 +9,7 @@ import typer
 
 from squish_core.cli.options import Json
 from squish_core.cli.output import Answer
+from squish_core.codes import ErrorCode
 from squish_core.display.tables import table
 from squish_core.errors import SquishError
 from squish_core.plugins import catalog
@@ -118,7 +119,7 @@ def doctor(
 
         return examine(folder, clean)
     if clean:
-        raise SquishError("--clean needs a folder", code="usage", hint="`squish doctor FOLDER --clean`.")
+        raise SquishError("--clean needs a folder", code=ErrorCode.USAGE, hint="`squish doctor FOLDER --clean`.")
     from squish_core.analysis.diagnosis import diagnose
 
     diagnosis = diagnose()

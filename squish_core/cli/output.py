@@ -48,13 +48,13 @@ def show(answer: Answer, as_json: bool) -> None:
 
 
 def show_error(error: Exception, as_json: bool) -> None:
-    """Print an error in the words of the command line: one line on stderr, or a document on stdout."""
+    """Print an error in the words of the command line: on stderr, or as a document on stdout."""
     if isinstance(error, SquishError):
         error.message, error.hint = command_line(error.message), error.hint and command_line(error.hint)
     if as_json:
         print(json.dumps({"error": plain_data(error_data(error))}, indent=1))
     else:
-        print(f"error: {escape(redact(str(error)))}", file=sys.stderr)
+        complain(f"error: {redact(str(error))}")
 
 
 def error_data(error: Exception) -> dict[str, Any]:
@@ -65,8 +65,13 @@ def error_data(error: Exception) -> dict[str, Any]:
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Print a warning as a line on stderr; in the place of `warnings.showwarning`."""
-    print(f"warning: {escape(str(message))}", file=sys.stderr)
+    """Print a warning on stderr; in the place of `warnings.showwarning`."""
+    complain(f"warning: {message}")
+
+
+def complain(line: str) -> None:
+    """Print a line on stderr, wrapped to its terminal."""
+    print(*fit(escape(line), terminal_width(sys.stderr)), sep="\n", file=sys.stderr)
 
 
 def plain_data(value: Any) -> Any:

@@ -15,6 +15,7 @@ import typer
 import squish_core
 from squish_core.cli.options import Json
 from squish_core.cli.output import Answer
+from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError
 from squish_core.plugins.registry import registry
 
@@ -85,5 +86,8 @@ def replaced(text: str, names: dict[str, str]) -> str:
 
 def _refused(why: str, name: str, expected: str) -> SquishError:
     return SquishError(
-        f"{name!r} {why}", expected=expected, code="usage", hint="`squish new-plugin --help` says how it is used."
+        f"{name!r} {why}",
+        expected=expected,
+        code=ErrorCode.USAGE,
+        hint="`squish new-plugin --help` says how it is used.",
     )

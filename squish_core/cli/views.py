@@ -12,6 +12,7 @@ from squish_core.cli.metadata import one_value
 from squish_core.cli.options import Assets, FileName, Format, Json, Patterns
 from squish_core.cli.output import Answer
 from squish_core.cli.values import values
+from squish_core.codes import ErrorCode
 from squish_core.display.tables import counted, table
 from squish_core.errors import UsageError
 
@@ -58,7 +59,7 @@ def ls(
     from squish_core.opening import open as open_file
 
     if sort not in ORDERS:
-        raise UsageError("no such order", found=repr(sort), expected=", ".join(ORDERS), code="usage")
+        raise UsageError("no such order", found=repr(sort), expected=", ".join(ORDERS), code=ErrorCode.USAGE)
     with open_file(file, format, assets=assets) as opened:
         tensors = sorted(chosen(opened, patterns), key=ORDERS[sort])
         data = [
@@ -131,7 +132,7 @@ def info(
     from squish_core.opening import open as open_file
 
     if patterns and meta is not None:
-        raise UsageError("--meta is for the file, not for tensors", code="usage", hint="Leave out one of them.")
+        raise UsageError("--meta is for the file, not for tensors", code=ErrorCode.USAGE, hint="Leave out one of them.")
     with open_file(file, format, assets=assets) as opened:
         if patterns:
             return values(opened.name, chosen(opened, patterns))
@@ -165,7 +166,7 @@ def plan(
     if file is None:
         return plan_features(format, feature or [], policy, op, backend)
     if feature:
-        raise UsageError("--feature is for asking without a FILE", code="usage", hint="Leave out one of them.")
+        raise UsageError("--feature is for asking without a FILE", code=ErrorCode.USAGE, hint="Leave out one of them.")
     from squish_core.file import plan_tensors
     from squish_core.opening import open as open_file
 
@@ -185,12 +186,14 @@ def plan_features(
     from squish_core.plugins.registry import registry
 
     if format_id is None:
-        raise UsageError("give a FILE, or --format and --feature", code="usage", hint="See `squish plan --help`.")
+        raise UsageError(
+            "give a FILE, or --format and --feature", code=ErrorCode.USAGE, hint="See `squish plan --help`."
+        )
     values: dict[str, set[str]] = {}
     for text in features:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
-            raise UsageError("a feature cannot be read", expected="NAME=VALUE", found=repr(text), code="usage")
+            raise UsageError("a feature cannot be read", expected="NAME=VALUE", found=repr(text), code=ErrorCode.USAGE)
         values.setdefault(name, set()).add(value)
     wanted = {name: next(iter(given)) if len(given) == 1 else given for name, given in values.items()}
     chain = registry().resolve(container=format_id, policy=policy, op=op, backend=backend, **wanted)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from attrs import frozen
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.model import CodecSpec, Exactness, TensorSpec
 from squish_core.renamed import Renamed
@@ -183,7 +184,7 @@ class Codec(Renamed):
     ) -> tuple[Codec, Mapping[str, PartArray], np.ndarray | None]:
         """The `column_permuted` codec, its parts, and which column of this tensor each of theirs is (None: the same).
 
-        CodecError with code `UNCOVERED` if the data have no such form.
+        CodecError with code `ErrorCode.UNCOVERED` if the data have no such form.
         """
         raise NotImplementedError
 
@@ -212,7 +213,7 @@ class Codec(Renamed):
 
     def _decoded_only(self) -> CodecError:
         hint = "`squish codecs` lists codecs; ask for one that encodes, such as int4 or f16."
-        return CodecError(f"{self.id} is decoded only", code="encode", hint=hint)
+        return CodecError(f"{self.id} is decoded only", code=ErrorCode.ENCODE, hint=hint)
 
 
 PanelReader = Callable[[TensorSpec], Iterator["np.ndarray"]]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from squish_core import dtypes
 from squish_core.codecs.base import Codec, Params, Parts, Region
+from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.model import Exactness, TensorSpec
 
@@ -63,14 +64,17 @@ class Dense(Codec):
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         if unknown := [name for name in params if name != "dtype"]:
             raise CodecError(
-                f"dense has no parameter {unknown[0]!r}", expected="dtype", found=", ".join(unknown), code="params"
+                f"dense has no parameter {unknown[0]!r}",
+                expected="dtype",
+                found=", ".join(unknown),
+                code=ErrorCode.PARAMS,
             )
         dtype = params.get("dtype", spec.dtype)
         if dtype not in dtypes.FLOATS or dtypes.bits(dtype) < 8:
             raise CodecError(
                 "dense encoding needs a float dtype of a byte or more",
                 found=repr(dtype),
-                code="params" if params else "dtype",
+                code=ErrorCode.PARAMS if params else "dtype",
             )
         return {"dtype": dtype}
 

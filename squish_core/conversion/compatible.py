@@ -7,6 +7,7 @@ from typing import Any
 from attrs import evolve
 
 from squish_core import dtypes
+from squish_core.codes import ErrorCode
 from squish_core.errors import TensorError
 from squish_core.model import CodecSpec, Encoding
 from squish_core.plugins.registry import Registry
@@ -30,7 +31,7 @@ def with_hints(answer: CodecSpec, asked: CodecSpec, known: Registry) -> CodecSpe
     hidden = {key: asked.params[key] for key in known.codec(asked.id).encoder_only_params if key in asked.params}
     if hidden and answer.id != asked.id:
         raise TensorError(
-            f"it becomes {answer.id}, which takes no {', '.join(hidden)}", found=str(asked), code="params"
+            f"it becomes {answer.id}, which takes no {', '.join(hidden)}", found=str(asked), code=ErrorCode.PARAMS
         )
     inner = with_hints(answer.inner, asked.inner, known) if answer.inner and asked.inner else answer.inner
     return evolve(answer, params={**answer.params, **hidden}, inner=inner)

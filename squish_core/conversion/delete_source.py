@@ -11,7 +11,8 @@ from squish_core.analysis.metrics import Distance
 from squish_core.analysis.stacks import rows_of
 from squish_core.analysis.verify import verify
 from squish_core.codecs.regions import panels
-from squish_core.conversion.plan import Step
+from squish_core.codes import ErrorCode
+from squish_core.conversion.step import Step
 from squish_core.errors import FormatError, SquishError
 from squish_core.file import File
 from squish_core.formats.base import Dropped
@@ -25,7 +26,7 @@ _DISPENSABLE = (("metadata", "format"),)
 """What may be lost: the framework that saved a safetensors file."""
 _REPLACED = "declaration"
 """Kind of what the written file states in its own way: how tensors are stored."""
-_DOUBTS = ("shard", "edit-running")
+_DOUBTS = (ErrorCode.SHARD, ErrorCode.EDIT_RUNNING)
 """Codes of notes about a source that may hold more than was read."""
 
 

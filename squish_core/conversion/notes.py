@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from squish_core.errors import MAX_MESSAGE, shorten
 from squish_core.file import File
-from squish_core.formats.base import WritePlan
+from squish_core.formats.base import Dropped
 
 MOST = 4
 """Errors that are noted, and links that a note names."""
 
 
-def source_notes(file: File, layout: WritePlan) -> tuple[str, ...]:
+def source_notes(file: File, dropped: Iterable[Dropped]) -> tuple[str, ...]:
     """What a user of the target should know of the source."""
     interrupted = (f"{problem.where}: {problem.message}" for problem in file.source.problems())
-    return (*interrupted, *error_notes(file), *link_notes(file, layout))
+    return (*interrupted, *error_notes(file), *link_notes(file, dropped))
 
 
 def error_notes(file: File) -> tuple[str, ...]:
@@ -27,13 +28,13 @@ def error_notes(file: File) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def link_notes(file: File, layout: WritePlan) -> tuple[str, ...]:
+def link_notes(file: File, dropped: Iterable[Dropped]) -> tuple[str, ...]:
     """A note of the assets that are carried and are links to files outside their folder."""
-    dropped = {item.name for item in layout.dropped if item.kind == "asset"}
+    absent = {item.name for item in dropped if item.kind == "asset"}
     targets = {}
     for name, part in file.index.assets.items():
         number = part.segments[0].file if part.segments else None
-        if number is not None and file.index.files[number].name == name and name not in dropped:
+        if number is not None and file.index.files[number].name == name and name not in absent:
             target = outside_link(file.source_for(number).path)
             if target is not None:
                 targets[name] = target

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError, SquishError
 from squish_core.model import CodecSpec
 
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     Encode = Callable[[np.ndarray], Parts]
     Changed = Callable[[np.ndarray, Parts], np.ndarray | None]
 
-CODE = "range"
-"""Code of errors about values that an encoding cannot hold; encoders raise it, and `check` does."""
 PARAMETER = "overflow"
 REFUSE, SATURATE = "refuse", "saturate"
 
@@ -32,7 +31,7 @@ def take_overflow(spec: CodecSpec) -> tuple[CodecSpec, str]:
     if mode not in (REFUSE, SATURATE):
         raise SquishError(
             "unknown overflow mode", expected=f"{PARAMETER}={REFUSE} or {PARAMETER}={SATURATE}",
-            found=f"{PARAMETER}={mode}", code="params",
+            found=f"{PARAMETER}={mode}", code=ErrorCode.PARAMS,
         )  # fmt: skip
     return evolve(spec, params=params, inner=inner), mode
 
@@ -84,7 +83,7 @@ def error_at(
     value = float(values.reshape(-1)[place])
     repair = "Keep this tensor (NAME=keep)" + (", or repair it first." if value != value else "")
     return CodecError(
-        cause.message if cause else "a value does not fit this encoding", code=CODE,
+        cause.message if cause else "a value does not fit this encoding", code=ErrorCode.RANGE,
         expected=cause.expected if cause else "values that stay finite", found=f"{value} at index {index}",
         hint=repair if value != value else f"{repair}, or clip with {PARAMETER}={SATURATE}.",
     )  # fmt: skip
@@ -95,7 +94,7 @@ def refusing(encode: Encode, panel: np.ndarray, values: np.ndarray, start: tuple
     try:
         return encode(panel)
     except CodecError as error:
-        if error.code != CODE:
+        if error.code != ErrorCode.RANGE:
             raise
         raise error_at(values, start, cause=error) from error
 
@@ -152,7 +151,7 @@ def _attempt(
     try:
         parts = encode(values)
     except CodecError as error:
-        if error.code != CODE:
+        if error.code != ErrorCode.RANGE:
             raise
         return None, None, error
     return parts, changed_by(values, parts), None

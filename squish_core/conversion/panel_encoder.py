@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
@@ -10,28 +10,15 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core.analysis.metrics import Distance
-from squish_core.codecs.base import Codec, Encoder, Params
+from squish_core.codecs.base import Encoder
 from squish_core.codecs.bound import BoundEncoding
-from squish_core.codecs.regions import Region, sizes, stored_panels
-from squish_core.conversion.overflow import CODE, SATURATE, changed, check, error_at
-from squish_core.errors import CodecError
+from squish_core.codecs.regions import Region, sizes
+from squish_core.conversion.overflow import changed, check
 from squish_core.file import File
 from squish_core.model import Encoding, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
-
-
-def values_of(file: File, spec: TensorSpec, origin: Encoding, dtype: str) -> Iterator[np.ndarray]:
-    """A tensor's values in row panels: as they are where they have this dtype, else in f32 or the dtype they have."""
-    read = reader_of(file, spec.name, origin, dtype)
-    for region in value_regions(spec):
-        yield read(region)
-
-
-def value_regions(spec: TensorSpec) -> Iterator[Region]:
-    """The regions of `values_of`."""
-    return stored_panels(spec.shape, (1,) * len(spec.shape), 4)
 
 
 def reader_of(file: File, name: str, origin: Encoding, dtype: str) -> Callable[[Region], np.ndarray]:
@@ -55,40 +42,6 @@ def reader_of(file: File, name: str, origin: Encoding, dtype: str) -> Callable[[
         return out
 
     return read
-
-
-def complete_params(
-    codec: Codec, file: File, spec: TensorSpec, origin: Encoding, params: Params, overflow: str
-) -> Params:
-    """The parameters, completed from the values (`Codec.fit_params`); where it refuses the values, an error that says
-    which one."""
-    import numpy as np
-
-    read = partial(values_of, file, spec, origin, codec.value_dtype(spec, params))
-    limit = float(np.finfo(np.float32).max) / 2  # any two clipped values are a float32 apart
-    clipped = lambda: (np.clip(values, -limit, limit) for values in read())  # noqa: E731
-    for panels_of in (read, clipped) if overflow == SATURATE else (read,):
-        try:
-            return codec.fit_params(panels_of, spec, params)
-        except CodecError as error:
-            if error.code != CODE:
-                raise
-            refusal = error
-    raise _located(refusal, spec, read()) from refusal
-
-
-def _located(refusal: CodecError, spec: TensorSpec, values: Iterator[np.ndarray]) -> CodecError:
-    """The refusal of a tensor with its first value that is not finite, or else its largest one."""
-    import numpy as np
-
-    largest, error = -1.0, refusal
-    for region, panel in zip(value_regions(spec), values):
-        magnitude = float(np.abs(panel).max(initial=0))  # NaN where there is one
-        if not magnitude <= largest:
-            largest, error = magnitude, error_at(panel, tuple(part.start for part in region), cause=refusal)
-        if not isfinite(magnitude):
-            break
-    return error
 
 
 class PanelEncoder:

@@ -1,346 +1,259 @@
-"""What happens to each tensor of a conversion, decided before anything is written."""
+"""The plan of a conversion: what is written, from what and how exactly, decided before anything is written."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from attrs import evolve, field, frozen
 
-from squish_core import dtypes
-from squish_core.analysis.metrics import Distance
 from squish_core.conversion.activations import Activations
-from squish_core.conversion.compatible import needs_activations, same, wider, with_hints, without_hints
-from squish_core.conversion.overflow import REFUSE
-from squish_core.conversion.panel_encoder import complete_params, values_of
-from squish_core.conversion.rules import KEEP, Rule, expand, kind_of, rule_for
-from squish_core.conversion.streams import check_copied, repack_exactness
-from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
+from squish_core.conversion.assets import carried_assets
+from squish_core.conversion.compatible import needs_activations
+from squish_core.conversion.decision import Decision, ineffective_rules, note_origin
+from squish_core.conversion.notes import source_notes
+from squish_core.conversion.rename import parse_names
+from squish_core.conversion.report import Conversion
+from squish_core.conversion.requantize import check_requantized
+from squish_core.conversion.rules import Encode, Rule, check_patterns, expand, parse_rules, required_patterns
+from squish_core.conversion.step import RuleEffect, Step
+from squish_core.conversion.targets import format_for, packed_by
+from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
-from squish_core.formats.base import Container
-from squish_core.guard import computing
-from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
-
-_KEPT = "kept: "
-_OF_THE_RULE = ("params", "encode")
-"""Codes of errors that are wrong for every tensor, whichever one a rule was tried on."""
+from squish_core.formats.base import Container, Dropped, WritePlan
+from squish_core.guard import computing, uncollected
+from squish_core.io.digest import is_known
+from squish_core.model import Part, TensorSpec
+from squish_core.plugins.registry import Registry
+from squish_core.specs import parse_format
 
 
 @frozen(kw_only=True)
-class Step:
-    """What happens to one tensor: `action` is "copy" (bytes), "widen" (integers of a part, to a wider type; or
-    numbers, to another byte order), "repack" (codes), "encode" (through floats).
+class ConversionPlan:
+    """One conversion as plain data: it pickles, and holds no open file and no function.
 
-    `codec`: the target's, with what it was told for encoding alone (`Codec.for_encoding`), which `spec` does not show.
-    `stack`, `row`: of a tensor that the target stacks with others, the stacked tensor and which of its rows it is.
-    `quality`: of an encoding with loss, how far the written values are from the source's; measured while writing.
-    `overflow`: "refuse" values that do not stay finite, or "saturate"; then `clipped` counts them.
+    Attributes
+    ----------
+    source, source_size
+        Name and bytes of what is read.
+    target
+        Path that was planned for.
+    format, options
+        Format to write, and its options.
+    packing
+        Byte codec that compresses the file whole, or None.
+    rules
+        Rules of `encode=`, short names expanded.
+    steps
+        What happens to each tensor, in the order of the source.
+    metadata, assets
+        Keys and names that are carried; `execute` reads their values from the source.
+    dropped
+        What the format has no place for.
+    size
+        Predicted bytes of the target; None where compression decides.
+    notes, unused, ineffective
+        As in the report (`Conversion`).
     """
 
-    name: str
-    action: str
     source: str
+    source_size: int
     target: str
-    stored: int
-    size: int
-    exactness: Exactness
-    note: str = ""
-    quality: Distance | None = field(default=None, eq=False)
-    overflow: str = REFUSE
-    clipped: int = field(default=0, eq=False)
-    spec: TensorSpec = field(repr=False)
-    codec: CodecSpec = field(repr=False)
-    origin: Encoding = field(repr=False)
-    stack: str = ""
-    row: int | None = None
+    format: str
+    options: Mapping[str, str]
+    packing: str | None
+    rules: tuple[Rule, ...]
+    steps: tuple[Step, ...] = field(repr=False)
+    metadata: tuple[str, ...] = field(repr=False)
+    assets: tuple[str, ...]
+    dropped: tuple[Dropped, ...]
+    size: int | None
+    notes: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    ineffective: tuple[RuleEffect, ...] = ()
 
     @property
-    def written(self) -> str:
-        """The name of the target's tensor that holds it."""
-        return self.stack or self.spec.name
+    def estimate(self) -> int:
+        """Bytes of the tensors as planned, without headers and before the file is compressed."""
+        return sum(step.size for step in self.steps)
 
-    @property
-    def bits(self) -> float:
-        """Bits per weight of all parts, scales included."""
-        return 8 * self.size / max(self.spec.elements, 1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        keys = (
-            "name", "written", "row", "action", "source", "target", "stored", "size", "bits", "note", "overflow",
-            "clipped",
-        )  # fmt: skip
-        quality = self.quality.to_dict() if self.quality else None
-        return {**{key: getattr(self, key) for key in keys}, "exactness": str(self.exactness), "quality": quality}
-
-
-@frozen(kw_only=True)
-class RuleEffect:
-    """What a rule of `encode=` left unchanged: of how many tensors and stored bytes, and the most common reason."""
-
-    rule: str
-    kept: int
-    tensors: int
-    kept_size: int
-    size: int
-    reason: str
-
-
-class Decision:
-    """What a format makes of a file's tensors under the rules of `encode=`."""
-
-    def __init__(
-        self, file: File, container: Container, options: Mapping[str, str], rules: tuple[Rule, ...],
-        rename: Callable[[str], str], stats: Activations | None = None,
-    ) -> None:  # fmt: skip
-        self.stats = stats
-        self.file, self.known, self.container, self.format = file, file.registry, container, container.id
-        self.options, self.rules, self.rename = options, rules, rename
-        self.chosen: Mapping[str, CodecSpec | str] = {}
-
-    def decide(self, specs: list[TensorSpec]) -> list[Step]:
-        """One step for each tensor; SquishError where one cannot be had."""
-        steps, failed = [], []
-        with computing(TensorError, "choosing encodings", file=self.file.name):
-            self.chosen = self._chosen(specs)
-        for spec in specs:
-            try:
-                with computing(TensorError, "planning", file=self.file.name, tensor=spec.name):
-                    steps.append(self._step(spec))
-            except MissingPluginError:
-                raise
-            except SquishError as error:
-                rule = rule_for(self.rules, spec.name)
-                blamed = rule is not None and rule.spec != KEEP and error.code in _OF_THE_RULE
-                if blamed or error.code == "option":  # of the rule or the format to write, not of this tensor
-                    raise error.about_argument() from None
-                failed.append(error)
-        if failed:
-            first = failed[0]
-            if len(failed) > 1:
-                others = ", ".join(error.tensor or "?" for error in failed[1:4])
-                more = f" and {len(failed) - 4} more" if len(failed) > 4 else ""
-                first.message += f"; the same or another reason stops {others}{more}"
-            raise first
-        self._check_taken(steps)
-        return steps
-
-    def _chosen(self, specs: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
-        """What rules that leave a choice mean for each tensor: an encoding, or a reason to keep it."""
-        ruled = {spec.name: rule_for(self.rules, spec.name) for spec in specs}
-        chosen: dict[str, CodecSpec | str] = {}
-        for rule in self.rules:
-            ours = [spec for spec in specs if ruled[spec.name] is rule]
-            if ours and self._is_allocator(rule):
-                chosen |= self._allocated(rule, ours)
-            elif ours and rule.pattern is None and rule.spec != KEEP:
-                targets = [evolve(spec, name=self.rename(spec.name)) for spec in specs]
-                found = self.container.choose(targets, rule.spec, self.options)  # habits look at the whole model
-                chosen |= {spec.name: found[name] for spec in ours if (name := self.rename(spec.name)) in found}
-        return chosen
-
-    def _allocated(self, rule: Rule, specs: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
-        try:
-            return self.known.allocator(rule.spec.id).choose(
-                specs, rule.spec.params,
-                lambda spec: values_of(self.file, spec, self.file[spec.name].bound.encoding, "f32"),
-                lambda name: expand(CodecSpec(name), self.format, self.known),
-            )  # fmt: skip
-        except SquishError as error:
-            if error.code in _OF_THE_RULE:
-                error.about_argument()
-            raise
-
-    def _is_allocator(self, rule: Rule) -> bool:
-        return kind_of(rule.spec, self.known) == "allocator"
-
-    def _check_taken(self, steps: list[Step]) -> None:
-        """A rule for everything that not one tensor can take is a mistake, not a copy."""
-        rules = {step.name: rule_for(self.rules, step.name) for step in steps}
-        asked = [step for step in steps if (rule := rules[step.name]) and rule.pattern is None and rule.spec != KEEP]
-        if asked and all(step.note.startswith(_KEPT) for step in asked):
-            reason, count = Counter(step.note for step in asked).most_common(1)[0]
-            rule = rules[asked[0].name]
-            assert rule is not None
-            raise TensorError(
-                f"no tensor can be encoded as {rule.spec}: {reason.removeprefix(_KEPT)}", file=self.file.name,
-                found=f"{count} of {len(asked)} tensors with this reason", code="encode",
-                hint="Leave the rule out to keep all codes, or ask for another encoding; see `squish codecs`.",
-            )  # fmt: skip
-
-    def _step(self, spec: TensorSpec) -> Step:
-        rule = rule_for(self.rules, spec.name)
-        if rule is None or rule.spec == KEEP:
-            return self._keep(spec)
-        wanted = self.chosen.get(spec.name) if rule.pattern is None or self._is_allocator(rule) else rule.spec
-        if wanted is None or isinstance(wanted, str):
-            return evolve(self._keep(spec), note=_KEPT + (wanted or f"{self.format} does not quantise it"))
-        try:
-            step = self._encode(spec, wanted, rule.overflow)
-            who = rule.spec.id if self._is_allocator(rule) else f"the habits of {self.format}"
-            note = "" if wanted == rule.spec else f"encoded as {wanted} by {who}"
-            return evolve(step, note=note, overflow=rule.overflow)
-        except SquishError as error:
-            # A rule for everything leaves alone what its codec cannot take (norms, odd shapes); a named one must hold.
-            if rule.pattern is not None or isinstance(error, MissingPluginError) or error.code in _OF_THE_RULE:
-                raise
-            try:
-                return evolve(self._keep(spec), note=_KEPT + error.message)
-            except TensorError as kept:
-                why = "" if error.message == kept.message else f" ({error.message})"
-                kept.message = f"{kept.message}; nor as {wanted}{why}"
-                raise
-
-    def _keep(self, spec: TensorSpec) -> Step:
-        if not spec.encodings:
-            raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code="unreadable")
-        refusals = []
-        for encoding in spec.encodings:
-            answer = self._answer(spec, encoding)
-            if isinstance(answer, Refusal):
-                refusals.append(answer.why)
-                continue
-            if same(answer, encoding, self.known):
-                return self._made(spec, "copy", encoding, answer, SAME_BYTES)
-            if answer.codec == encoding.codec == DENSE:
-                return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
-            if wider(answer, encoding):
-                return self._made(spec, "widen", encoding, answer, Exactness("values", spec.dtype))
-            if answer.codec.id == encoding.codec.id == "dense" and dtypes.holds(
-                answer.codec.params["dtype"], spec.dtype
-            ):
-                return self._made(spec, "encode", encoding, answer, Exactness("values", spec.dtype))
-            if answer.codec.inner == encoding.codec:  # wrapped on request: other values
-                return self._made(
-                    spec, "encode", encoding, answer, self.known.codec(answer.codec).error_bound(answer.codec.params)
-                )
-            exactness = repack_exactness(self.file, spec, encoding, answer)
-            if exactness is not None:
-                return self._made(spec, "repack", encoding, answer, exactness)
-            refusals.append(f"its codes do not fit {answer.codec} exactly")
-        raise TensorError(
-            f"{self.format} cannot hold it: {'; '.join(dict.fromkeys(refusals))}", tensor=spec.name,
-            found=str(spec.encodings[0].codec), code="refused",
-            hint="Ask for its values with encode='f32', or another encoding that `squish codecs` lists.",
-        )  # fmt: skip
-
-    def _answer(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-        """What the target says to an encoding; where it knows the codec not, to the same codes as others have them."""
-        answer = self.container.accepts(spec, encoding, self.options)
-        if not isinstance(answer, Refusal) or self.known.missing(encoding):
-            return answer
-        codec = self.known.codec(encoding.codec).restated(spec, encoding.codec.params)
-        if codec is None:
-            return answer
-        parts = {role: _part(*held) for role, held in self.known.codec(codec).parts(spec, codec.params).items()}
-        restated = self.container.accepts(spec, Encoding(codec=codec, parts=parts), self.options)
-        return answer if isinstance(restated, Refusal) else restated  # a refusal names what the file has
-
-    def _encode(self, spec: TensorSpec, wanted: CodecSpec, overflow: str) -> Step:
-        bound = self.file[spec.name].bound
-        origin, value_dtype = bound.encoding, bound.dtype
-        if not value_dtype.startswith(("f", "bf")):
-            raise TensorError("only float tensors are encoded", found=value_dtype, code="dtype")
-        if wanted.inner is not None:
-            inner = self.known.codec(wanted.inner.id).params_for(spec, wanted.inner.params)
-            wanted = evolve(wanted, inner=evolve(wanted.inner, params=inner))
-        codec = self.known.codec(wanted)
-        if wanted.id != "dense" and len(spec.shape) < 2:
-            raise TensorError(
-                "a vector is not quantised", found=f"shape {list(spec.shape)}", code="rank",
-                hint="A rule without a pattern leaves vectors as they are; after one with, add NAME=keep for them.",
-            )  # fmt: skip
-        try:
-            params = self.known.encoder(wanted).params_for(spec, wanted.params)
-        except CodecError as error:
-            if lacking := self.known.encoder_missing(wanted):
-                error.message += f"; {lacking}"
-            raise
-        self._check_stats(spec, wanted)
-        params = complete_params(codec, self.file, spec, origin, params, overflow)
-        dtype = params["dtype"] if wanted.id == "dense" else codec.value_dtype(spec, params)
-        made = evolve(spec, dtype=dtype, encodings=(), problem=None)
-        parts = {role: _part(*declared) for role, declared in codec.parts(made, params).items()}
-        # A dense tensor's dtype is the tensor's own, not a parameter of how it is stored.
-        told = DENSE if wanted.id == "dense" else evolve(wanted, params=params)
-        held = without_hints(told, self.known)
-        answer = self.container.accepts(made, Encoding(codec=held, parts=parts), self.options)
-        if isinstance(answer, Refusal):
-            raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(wanted), code="refused")
-        if wanted.inner is not None and answer.codec.inner is None:
-            raise TensorError(f"{self.format} has no place for {wanted.id}", found=str(wanted), code="refused")
-        if same(answer, origin, self.known):
-            return self._made(spec, "copy", origin, answer, SAME_BYTES)
-        exactness = codec.error_bound(params)
-        if wanted.id == "dense":
-            exactness = Exactness("values", dtype) if dtypes.holds(dtype, value_dtype) else Exactness("bounded")
-        return self._made(made, "encode", origin, answer, exactness, with_hints(answer.codec, told, self.known))
-
-    def _check_stats(self, spec: TensorSpec, wanted: CodecSpec) -> None:
-        if not needs_activations(wanted, self.known):
-            return
-        if self.stats is None:
-            raise TensorError(
-                "this encoding needs activation statistics", found=str(wanted), code="encode",
-                hint="Give a file of them with activations=FILE.",
-            )  # fmt: skip
-        if self.stats.of(spec) is None:
-            raise TensorError("there are no statistics of its activations", tensor=spec.name, code="stats")
-
-    def _made(
-        self, spec: TensorSpec, action: str, origin: Encoding, target: Encoding, exactness: Exactness,
-        codec: CodecSpec | None = None,
-    ) -> Step:  # fmt: skip
-        if action in ("copy", "widen"):
-            check_copied(self.file, spec.name, origin)
-        codec = codec or target.codec
-        held = TensorSpec(
-            name=self.rename(spec.name), shape=spec.shape, dtype=spec.dtype, encodings=(target,),
-            tied_to=spec.tied_to, attrs=spec.attrs, problem=spec.problem,
-        )  # fmt: skip
-        size = sum(part.nbytes for part in target.parts.values())
-        return Step(
-            name=spec.name, action=action, source=_shown(self.file.index.tensors[spec.name], origin),
-            target=_shown(held, evolve(target, codec=codec)), stored=origin.stored, size=size, exactness=exactness,
-            spec=held, codec=codec, origin=origin,
+    def report(self) -> Conversion:
+        """The plan as the report of a dry run."""
+        return Conversion(
+            source=self.source, target=self.target, format=self.format, steps=self.steps, source_size=self.source_size,
+            size=self.size, dropped=self.dropped, notes=self.notes, unused=self.unused, ineffective=self.ineffective,
+            dry_run=True,
         )  # fmt: skip
 
 
-def ineffective_rules(rules: tuple[Rule, ...], steps: Sequence[Step]) -> tuple[RuleEffect, ...]:
-    """The rules that left more than half of the bytes they apply to unchanged."""
-    effects = []
-    for rule in rules:
-        ruled = [step for step in steps if rule.spec != KEEP and rule_for(rules, step.name) is rule]
-        kept = [step for step in ruled if step.note.startswith(_KEPT)]
-        sizes = sum(step.stored for step in kept), sum(step.stored for step in ruled)
-        if 2 * sizes[0] > sizes[1]:
-            reasons = Counter[str]()
-            for step in kept:
-                reasons[step.note.removeprefix(_KEPT)] += step.stored
-            effects.append(
-                RuleEffect(
-                    rule=str(rule.spec), kept=len(kept), tensors=len(ruled), kept_size=sizes[0], size=sizes[1],
-                    reason=reasons.most_common(1)[0][0],
-                )
+def plan_conversion(
+    source: File,
+    target: Path,
+    to: str | None = None,
+    encode: Encode | None = None,
+    *,
+    only: str | Iterable[str] | None = None,
+    rename: str | None = None,
+    activations: File | None = None,
+    requantize: bool = False,
+) -> ConversionPlan:
+    """Decide what a conversion does with each tensor; writes nothing.
+
+    Reads headers, and of the data only what decides (`conversion.evidence`): codes that are repacked, values whose
+    encoding has parameters for the whole tensor, values that an allocator measures.
+
+    Parameters
+    ----------
+    source
+        An open file.
+    target
+        Path to write; its suffix gives the format unless `to` does.
+    to, encode, only, rename, requantize
+        As in `convert`.
+    activations
+        An open file of activation statistics.
+
+    Returns
+    -------
+    ConversionPlan
+        What `execute` carries out.
+
+    Raises
+    ------
+    UsageError
+        An argument makes no sense, or asks for what needs a permission (`requantize`).
+    TensorError
+        The format cannot hold a tensor.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> _ = squish.save("ones.safetensors", {"w": np.ones((2, 64), "f4")})
+    >>> with squish.open("ones.safetensors") as file:
+    ...     plan = plan_conversion(file, Path("ones.gguf"), encode="q8_0")
+    >>> [(step.name, step.action, step.target) for step in plan.steps]
+    [('w', 'encode', 'ggml.q8_0')]
+    """
+    with uncollected():
+        return _Planner(source, target, to, activations).plan(
+            parse_rules(encode, source.without_caches().index.tensors),
+            (only,) if isinstance(only, str) else tuple(only or ()),
+            rename,
+            requantize,
+        )
+
+
+class _Planner:
+    """Source, target format and registry of one plan."""
+
+    def __init__(self, source: File, target: Path, to: str | None, activations: File | None) -> None:
+        self.source, self.file, self.registry, self.target = source, source.without_caches(), source.registry, target
+        content, self.packing = packed_by(target, self.registry)
+        format_spec = to or format_for(content, self.registry)
+        self.format, self.options = parse_format(format_spec, self.registry.writing_options)
+        self.container = _writable(self.format, self.registry)
+        self.activations = None if activations is None else Activations(activations)
+
+    def plan(
+        self, rules: tuple[Rule, ...], only: tuple[str, ...], rename: str | None, requantize: bool
+    ) -> ConversionPlan:
+        """The plan under these rules."""
+        names = parse_names(rename, self.source)
+        rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.registry)) for rule in rules)
+        index = self.file.index
+        check_patterns((*only, *required_patterns(rules)), index.tensors, self.file.name)
+        decision = Decision(self.file, self.container, self.options, rules, names, self.activations)
+        with computing(FormatError, "deciding", file=str(self.target)):
+            steps = [note_origin(self.source, step) for step in decision.decide(_selected(self.file, only))]
+        self._check(steps, requantize)
+        assets, undeclared = carried_assets(self.file, self.format)
+        layout = self._layout(steps, assets)
+        steps = _stacked(steps, layout)
+        absent = {item.name for item in layout.dropped if item.kind == "asset"}
+        undeclared = tuple(item for item in undeclared if item.where not in absent)
+        dropped = (*layout.dropped, *undeclared, *self._dropped(steps))
+        return ConversionPlan(
+            source=self.file.name, source_size=self.file.size, target=str(self.target), format=self.format,
+            options=dict(self.options), packing=self.packing, rules=rules, steps=tuple(steps),
+            metadata=_carried(index.meta, dropped, "metadata"), assets=_carried(assets, dropped, "asset"),
+            dropped=dropped, size=None if self.packing else layout.size,
+            notes=(*layout.notes, *source_notes(self.file, dropped)),
+            # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
+            unused=tuple(rule.pattern for rule in rules if rule.pattern and not any(map(rule.matches, index.tensors))),
+            ineffective=ineffective_rules(rules, steps),
+        )  # fmt: skip
+
+    def _check(self, steps: Sequence[Step], requantize: bool) -> None:
+        if not requantize:
+            check_requantized(steps, self.source.name, self.registry)
+        if self.activations is not None and not any(is_weighed(step, self.registry) for step in steps):
+            raise UsageError(
+                "no encoding of this conversion uses activation statistics", code="stats",
+                hint="Leave out activations=.",
             )  # fmt: skip
-    return tuple(effects)
+        if len({step.spec.name for step in steps}) != len(steps):
+            raise FormatError("two tensors would have one name", file=self.file.name, code="names")
+
+    def _layout(self, steps: Sequence[Step], assets: Mapping[str, Part]) -> WritePlan:
+        index, specs = self.file.index, [step.spec for step in steps]
+        with computing(FormatError, f"planning the {self.format} file", file=str(self.target)):
+            return self.container.plan_file(specs, index.meta, assets, self.options)
+
+    def _dropped(self, steps: Sequence[Step]) -> Iterator[Dropped]:
+        """What no format has a place for, whatever this one drops."""
+        index = self.file.index
+        yield from (Dropped("child", name) for name in index.children)
+        yield from (Dropped("encoding", str(encoding.codec), "of the whole model") for encoding in index.whole)
+        for step in steps:
+            encodings = index.tensors[step.name].encodings
+            yield from (Dropped("encoding", each.label, where=step.name) for each in encodings if each != step.origin)
+        yield from (
+            Dropped("part", role, where=step.name) for step in steps for role in index.tensors[step.name].extras
+        )
+        for step in steps:
+            for role, part in step.origin.parts.items():
+                yield from _unknown_digest(f"{step.name}/{role}", part.digest)
+        for ref in index.files:
+            yield from _unknown_digest(ref.name, ref.digest)
 
 
-def note_origin(file: File, step: Step) -> Step:
-    """The step, noted where it takes another encoding than opening the file reads: a report is about the former."""
-    if len(file.index.tensors[step.name].encodings) < 2:
-        return step
-    read = file[step.name].bound.encoding
-    if read.label == step.origin.label:
-        return step
-    note = f"converted from {step.origin.label}, while reading the source gives {read.label}"
-    return evolve(step, note=f"{step.note}; {note}" if step.note else note)
+def is_weighed(step: Step, registry: Registry) -> bool:
+    """Whether a step encodes with activation statistics."""
+    return step.action == "encode" and needs_activations(step.codec, registry)
 
 
-def _shown(spec: TensorSpec, encoding: Encoding) -> str:
-    return spec.dtype if encoding.codec == DENSE else str(encoding.codec)
+def _unknown_digest(where: str, digest: str | None) -> Iterator[Dropped]:
+    if digest is not None and not is_known(digest):
+        yield Dropped("digest", digest[:40], "of an unknown kind", where)
 
 
-def _part(dtype: str, shape: tuple[int, ...]) -> Part:
-    return Part(dtype=dtype, shape=shape)
+def _carried(names: Iterable[str], dropped: Iterable[Dropped], kind: str) -> tuple[str, ...]:
+    left = {item.name for item in dropped if item.kind == kind}
+    return tuple(name for name in names if name not in left)
+
+
+def _stacked(steps: Sequence[Step], layout: WritePlan) -> list[Step]:
+    """The steps, each with its row where the target stacks tensors."""
+    rows = {name: (stack, row) for stack, names in layout.stacks.items() for row, name in enumerate(names)}
+    return [
+        evolve(step, stack=rows[step.spec.name][0], row=rows[step.spec.name][1]) if step.spec.name in rows else step
+        for step in steps
+    ]
+
+
+def _selected(file: File, only: tuple[str, ...]) -> list[TensorSpec]:
+    specs = list(file.index.tensors.values())
+    if not only:
+        return specs
+    return [spec for spec in specs if any(fnmatchcase(spec.name, pattern) for pattern in only)]
+
+
+def _writable(format_id: str, registry: Registry) -> Container:
+    container = registry.container(format_id)
+    info: Any = registry.containers[format_id].info
+    if not info.can_write:
+        writable = ", ".join(entry.info.id for entry in registry.find("container", can_write=True))
+        raise UsageError(f"{format_id} cannot be written", code="read-only", hint=f"These can: {writable}.")
+    return container

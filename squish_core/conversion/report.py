@@ -9,7 +9,7 @@ from typing import Any
 from attrs import asdict, frozen
 
 from squish_core.analysis.metrics import Distance
-from squish_core.conversion.plan import RuleEffect, Step
+from squish_core.conversion.step import RuleEffect, Step
 from squish_core.display.notebook import page
 from squish_core.display.tables import counted, fit_all, table
 from squish_core.formats.base import Dropped
@@ -71,7 +71,18 @@ class Conversion:
         return sum(step.clipped for step in self.steps)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
+        """Plain data for JSON.
+
+        Returns
+        -------
+        dict
+            Sizes in bytes, and a record for each tensor under `steps`.
+
+        Examples
+        --------
+        >>> squish.convert("model.gguf", "copy.safetensors", encode="f32", dry_run=True).to_dict()["dry_run"]
+        True
+        """
         keys = ("source", "target", "format", "source_size", "size", "dry_run", "seconds", "clipped")
         total = self.quality
         return {

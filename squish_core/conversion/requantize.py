@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from squish_core.conversion.plan import Step
+from squish_core.conversion.step import Step
 from squish_core.display.tables import counted
 from squish_core.errors import UsageError
 from squish_core.model import CodecSpec
@@ -22,12 +22,7 @@ def requantizes(step: Step, registry: Registry) -> bool:
 
     Copies and repacks keep the codes, and a dense target keeps the decoded values as floats.
     """
-    return (
-        step.action == "encode"
-        and step.exactness.kind == "bounded"
-        and is_lossy(step.origin.codec, registry)
-        and is_lossy(step.codec, registry)
-    )
+    return step.is_lossy and is_lossy(step.origin.codec, registry) and is_lossy(step.codec, registry)
 
 
 def check_requantized(steps: Sequence[Step], file: str, registry: Registry) -> None:

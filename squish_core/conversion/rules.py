@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 from attrs import evolve, frozen
 
 from squish_core.codecs.base import Codec
+from squish_core.codes import ErrorCode
 from squish_core.conversion.overflow import REFUSE, take_overflow
 from squish_core.errors import MissingPluginError, UsageError
-from squish_core.model import CodecSpec
+from squish_core.model import CodecSpec, TensorSpec
 from squish_core.plugins import catalog
 from squish_core.plugins.registry import Registry
 from squish_core.specs import parse_spec
@@ -33,23 +34,36 @@ class Rule:
     pattern: str | None
     spec: CodecSpec
     overflow: str = REFUSE
+    names: frozenset[str] | None = None
+    """The tensors that a function chose; `pattern` then has its name."""
 
     def matches(self, name: str) -> bool:
         """Whether the rule is for a tensor of this name."""
+        if self.names is not None:
+            return name in self.names
         return self.pattern is None or fnmatchcase(name, self.pattern)
 
 
-def parse_rules(encode: str | Iterable[str] | Mapping[str, str] | None) -> tuple[Rule, ...]:
-    """`--encode` values as rules; a `=` before any `:` separates a name pattern from its specification."""
+Encode = str | Iterable[str] | Mapping[str, str] | Callable[[TensorSpec], str | None]
+"""What `encode=` takes: specifications, `PATTERN=SPEC`, or a function from a tensor to its specification."""
+
+
+def parse_rules(encode: Encode | None, tensors: Mapping[str, TensorSpec]) -> tuple[Rule, ...]:
+    """`--encode` values as rules; a `=` before any `:` separates a name pattern from its specification.
+
+    A function is asked about each of the `tensors`.
+    """
     if encode is None:
         return ()
+    if callable(encode):
+        return _chosen_rules(encode, tensors)
     given = [encode] if isinstance(encode, str) else encode
     texts = tuple(given) if isinstance(given, Iterable) else (given,)
     values = (*texts, *given.values()) if isinstance(given, Mapping) else texts
     if strange := [value for value in values if not isinstance(value, str)]:
         raise UsageError(
-            "encode= cannot be read", found=f"{type(strange[0]).__name__} {strange[0]!r}", code="encode",
-            expected="'SPEC', ['SPEC', 'PATTERN=SPEC'] or {'PATTERN': 'SPEC'}, such as 'int4:group_size=64'",
+            "encode= cannot be read", found=f"{type(strange[0]).__name__} {strange[0]!r}", code=ErrorCode.ENCODE,
+            expected="'SPEC', ['SPEC', 'PATTERN=SPEC'], {'PATTERN': 'SPEC'} or a function, SPEC like 'int4'",
         )  # fmt: skip
     if isinstance(given, Mapping):
         return tuple(_rule(pattern, spec) for pattern, spec in given.items())
@@ -61,6 +75,22 @@ def parse_rules(encode: str | Iterable[str] | Mapping[str, str] | None) -> tuple
         else:
             rules.append(_rule(None, text))
     return tuple(rules)
+
+
+def _chosen_rules(choose: Callable[[TensorSpec], str | None], tensors: Mapping[str, TensorSpec]) -> tuple[Rule, ...]:
+    """One rule for each specification that a function gives."""
+    names: dict[str, list[str]] = {}
+    for name, tensor in tensors.items():
+        text = choose(tensor)
+        if text is not None and not isinstance(text, str):
+            raise UsageError(
+                "the function given as encode= must return text or None", found=f"{type(text).__name__} {text!r}",
+                code="encode", expected="'SPEC', such as 'int4:group_size=64', or None to leave the tensor",
+            )  # fmt: skip
+        if text is not None:
+            names.setdefault(text, []).append(name)
+    label = getattr(choose, "__name__", type(choose).__name__)
+    return tuple(evolve(_rule(label, text), names=frozenset(chosen)) for text, chosen in names.items())
 
 
 def _rule(pattern: str | None, text: str) -> Rule:
@@ -75,6 +105,11 @@ def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
         if rule.matches(name):
             chosen = rule
     return chosen
+
+
+def required_patterns(rules: Iterable[Rule]) -> list[str]:
+    """The name patterns that must match a tensor; habits of many models are written as `PATTERN=keep`."""
+    return [rule.pattern for rule in rules if rule.pattern is not None and rule.names is None and rule.spec != KEEP]
 
 
 def check_patterns(patterns: Iterable[str], names: Collection[str], file: str) -> None:
@@ -113,7 +148,7 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     if spec.id in names:
         if spec.id != "keep" and kind_of(spec, registry) not in ("tensor", "allocator"):
             raise UsageError(
-                "is no codec of tensors and encodes no values", found=repr(spec.id), code="encode",
+                "is no codec of tensors and encodes no values", found=repr(spec.id), code=ErrorCode.ENCODE,
                 hint="Formats that compress their parts have an option for it (--to FORMAT:OPTION=VALUE).",
             )  # fmt: skip
         return _nested(spec, registry)
@@ -121,7 +156,7 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
         if spec.id in table:
             full = parse_spec(table[spec.id])
             if full.id == "dense" and spec.params:  # its name says all there is to say
-                raise UsageError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code="params")
+                raise UsageError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code=ErrorCode.PARAMS)
             return _nested(evolve(spec, id=full.id, params={**full.params, **spec.params}), registry)
     encoders = (entry.info.id for entry in registry.find("codec", kind="tensor"))
     aliases = (name for table in _alias_tables(container, registry) for name in table)
@@ -131,7 +166,7 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     here = f"Near it: {', '.join(near)}; `squish codecs` lists all." if near else f"Known here: {', '.join(legal)}."
     kind = MissingPluginError if package else UsageError
     raise kind(
-        "no such encoding", found=repr(spec.id), code="encode",
+        "no such encoding", found=repr(spec.id), code=ErrorCode.ENCODE,
         hint=f"Run `{catalog.install_command(package)}`." if package else here,
     )  # fmt: skip
 
@@ -139,15 +174,15 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
 def _nested(spec: CodecSpec, registry: Registry) -> CodecSpec:
     """The same; SquishError where what is in brackets, or what has them, has no place there."""
     if spec.id == "keep" and spec.params:
-        raise UsageError("keep takes no parameters", found=", ".join(spec.params), code="params")
+        raise UsageError("keep takes no parameters", found=", ".join(spec.params), code=ErrorCode.PARAMS)
     if spec.inner is None:
         return spec
     for one in (spec, spec.inner):
         if kind_of(one, registry) != "tensor":  # an allocator, or keep
-            raise UsageError(f"{one.id} goes with no other encoding", found=str(spec), code="params")
+            raise UsageError(f"{one.id} goes with no other encoding", found=str(spec), code=ErrorCode.PARAMS)
     if type(registry.codec(spec.id)).wrap is Codec.wrap:
         raise UsageError(
-            f"{spec.id} wraps no other encoding", found=str(spec), code="params", hint="Leave out the brackets."
+            f"{spec.id} wraps no other encoding", found=str(spec), code=ErrorCode.PARAMS, hint="Leave out the brackets."
         )
     return spec
 

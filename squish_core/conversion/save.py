@@ -8,6 +8,7 @@ from typing import Any
 
 from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.convert import Conversion, convert
+from squish_core.conversion.rules import Encode
 from squish_core.plugins.registry import Registry
 
 
@@ -16,7 +17,7 @@ def save(
     tensors: Mapping[str, Any],
     *,
     format: str | None = None,  # noqa: A002
-    encode: str | Mapping[str, str] | None = None,
+    encode: Encode | None = None,
     metadata: Mapping[str, Any] | None = None,
     assets: str | os.PathLike[str] | Mapping[str, bytes] | None = None,
     registry: Registry | None = None,
@@ -32,11 +33,14 @@ def save(
     format
         `ID[:option=value,...]`; taken from the suffix of `path` by default.
     encode
-        `SPEC` or {pattern: SPEC}, as in `convert`; arrays are stored as they are by default.
+        `SPEC`, {pattern: SPEC} or a function from a `TensorSpec` to SPEC or None, as in `convert`; arrays are stored
+        as they are by default.
     metadata
         Key -> text, number, bool or list of them.
     assets
         Files beside the weights (config, tokenizer): a folder, or {name: bytes}.
+    registry
+        The plugins to write with; those installed by default.
 
     Returns
     -------

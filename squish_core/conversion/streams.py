@@ -16,14 +16,16 @@ from squish_core.codecs.base import Codes
 from squish_core.codecs.regions import PANEL_BYTES, sizes, stored_panels
 from squish_core.codecs.stored import StoredArray
 from squish_core.concurrency import prefetch
-from squish_core.conversion.overflow import REFUSE, SATURATE, Saturation, refusing
+from squish_core.conversion.observer import ConversionObserver
+from squish_core.conversion.overflow import SATURATE, Saturation, refusing
 from squish_core.conversion.panel_encoder import PanelEncoder
+from squish_core.conversion.step import Step
 from squish_core.errors import CodecError
 from squish_core.file import File
 from squish_core.formats.outgoing import Stream
 from squish_core.guard import computing
 from squish_core.io.buffer import as_array
-from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
+from squish_core.model import Encoding, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,22 +35,30 @@ Pieces = Callable[[], Iterator[Parts]]
 Item = TypeVar("Item")
 
 
-def copied(file: File, origin: Encoding, target: Encoding) -> dict[str, Stream]:
-    """The source's own bytes, unfiltered; copied by the kernel where they lie raw in a file."""
-    streams = {}
-    for role, part in origin.parts.items():
-        array = file.array(part)
-        streams[role] = Stream(target.parts[role], array.chunks, stored=array)
-    return streams
+def streams_of(
+    file: File, step: Step, before: Callable[[], object], observer: ConversionObserver,
+    activations: np.ndarray | None = None,
+) -> dict[str, Stream]:  # fmt: skip
+    """The parts of a tensor as its step makes them; `before` is called when one of them begins.
+
+    `observer` learns the quality of a lossy encoding; `activations` weigh its errors.
+    """
+    if step.action in ("copy", "widen"):
+        return _copied(file, step, before)
+    pieces = _repacked(file, step) if step.action == "repack" else _encoded(file, step, observer, activations)
+    return _split(step.spec, pieces, before)
 
 
-def widened(file: File, origin: Encoding, target: Encoding) -> dict[str, Stream]:
-    """The source's parts, their integers in the target's wider types (CodecError for a negative one), in its order."""
-    streams = copied(file, origin, target)
-    for role, part in origin.parts.items():
-        if (part.dtype, part.byteorder) != (target.parts[role].dtype, target.parts[role].byteorder):
-            pieces = partial(_wider, file.array(part), role, target.parts[role].dtype)
-            streams[role] = Stream(target.parts[role], pieces)
+def _copied(file: File, step: Step, before: Callable[[], object]) -> dict[str, Stream]:
+    """The source's own bytes, unfiltered, copied by the kernel where they lie raw in a file; integers that the target
+    has in a wider type or another byte order in that."""
+    streams, target = {}, step.spec.encodings[0]
+    for role, part in step.origin.parts.items():
+        array, written = file.array(part), target.parts[role]
+        if (part.dtype, part.byteorder) == (written.dtype, written.byteorder):
+            streams[role] = Stream(written, array.chunks, array, before)
+        else:
+            streams[role] = Stream(written, partial(_wider, array, role, written.dtype), None, before)
     return streams
 
 
@@ -61,21 +71,12 @@ def _wider(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
         yield _bytes(numbers.astype(dtypes.to_numpy(dtype), copy=False))
 
 
-def check_copied(file: File, name: str, origin: Encoding) -> None:
-    """Raise the error with which the parts do not decode: a copy would pass the damage on."""
-    if file.registry.missing(origin) is None:
-        bound = file.bind(file.index.tensors[name], origin)
-        bound.codec.check_parts(bound.parts, bound.spec, bound.params)
-
-
-def encoded(
-    file: File, name: str, target: TensorSpec, origin: Encoding, report: Callable[[Distance, int], None] | None = None,
-    activations: np.ndarray | None = None, overflow: str = REFUSE,
-) -> dict[str, Stream]:  # fmt: skip
-    """The source's values, encoded panel by panel. `report` gets how far the written values are from them, and how many
-    were clipped; without it the encoding is exact. CodecError (code "range") for a value that does not stay finite."""
-    encoding = PanelEncoder(file, name, target, origin, activations)
-    guard = partial(computing, CodecError, "encoding", file=file.name, tensor=name)
+def _encoded(file: File, step: Step, observer: ConversionObserver, activations: np.ndarray | None) -> Pieces:
+    """The source's values, encoded panel by panel. The observer learns how far the written values are from them, unless
+    the encoding is exact. CodecError (code "range") for a value that does not stay finite."""
+    target = evolve(step.spec, encodings=(evolve(step.spec.encodings[0], codec=step.codec),))
+    encoding = PanelEncoder(file, step.name, target, step.origin, activations)
+    guard = partial(computing, CodecError, "encoding", file=file.name, tensor=step.name)
 
     def panels(saturation: Saturation | None) -> Iterator[tuple[Parts, np.ndarray, tuple[int, ...]]]:
         read = encoding.reader()
@@ -93,46 +94,34 @@ def encoded(
 
     def pieces() -> Iterator[Parts]:
         distance = Distance()
-        saturation = Saturation(encoding.blocks) if overflow == SATURATE and report else None
+        saturation = Saturation(encoding.blocks) if step.overflow == SATURATE and step.is_lossy else None
         for parts, values, start in _ahead(target, panels(saturation)):
-            if report:
+            if step.is_lossy:
                 with guard():
                     encoding.add_distance(distance, values, parts, None if saturation else start)
             yield parts
-        if report:
-            report(distance, saturation.clipped if saturation else 0)
+        if step.is_lossy:
+            observer.quality(step.name, distance, saturation.clipped if saturation else 0)
 
-    return _split(target, pieces)
+    return pieces
 
 
-def repacked(file: File, name: str, target: TensorSpec, origin: Encoding) -> dict[str, Stream]:
+def _repacked(file: File, step: Step) -> Pieces:
     """The source's codes in the target's packing."""
-    encoding = target.encodings[0]
+    encoding = step.spec.encodings[0]
     sink = file.registry.codec(encoding.codec)
 
     def pieces() -> Iterator[Parts]:
-        for codes, panel in _code_panels(file, file.index.tensors[name], origin, encoding):
-            made = None if codes is None else sink.from_codes(codes, panel, encoding.codec.params)
-            if made is None:
-                raise CodecError("the codes no longer fit the target", tensor=name, code="repack")
-            yield made[0]
+        for codes, panel in code_panels(file, file.index.tensors[step.name], step.origin, encoding):
+            packed = None if codes is None else sink.from_codes(codes, panel, encoding.codec.params)
+            if packed is None:
+                raise CodecError("the codes no longer fit the target", tensor=step.name, code="repack")
+            yield packed[0]
 
-    return _split(target, pieces)
-
-
-def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Encoding) -> Exactness | None:
-    """How exactly the target can hold the source's codes, decided on the data; None when it cannot."""
-    worst, sink = SAME_BYTES, file.registry.codec(target.codec)
-    for codes, panel in _code_panels(file, spec, origin, target):
-        held = None if codes is None else sink.holds(codes, panel, target.codec.params)
-        if held is None:
-            return None
-        if held != SAME_BYTES:
-            worst = held
-    return worst
+    return pieces
 
 
-def _code_panels(
+def code_panels(
     file: File, spec: TensorSpec, origin: Encoding, target: Encoding
 ) -> Iterator[tuple[Codes | None, TensorSpec]]:
     """The source's codes (None: it has none), and what they are of, in the order in which the target stores them."""
@@ -142,7 +131,7 @@ def _code_panels(
         yield bound.codes(region), evolve(spec, shape=sizes(region))
 
 
-def _split(target: TensorSpec, pieces: Pieces) -> dict[str, Stream]:
+def _split(target: TensorSpec, pieces: Pieces, before: Callable[[], object]) -> dict[str, Stream]:
     """One stream per part from panels that give all parts at once: the one asked for first drives, the others spool."""
     encoding = target.encodings[0]
     roles = list(encoding.parts)
@@ -165,7 +154,7 @@ def _split(target: TensorSpec, pieces: Pieces) -> dict[str, Stream]:
 
     # A writer may fail, or leave a part unread: spools are closed with the streams at the latest.
     weakref.finalize(part, _close, spools)
-    return {role: Stream(encoding.parts[role], lambda role=role: part(role)) for role in roles}  # type: ignore[misc]
+    return {role: Stream(encoding.parts[role], partial(part, role), None, before) for role in roles}
 
 
 def _ahead(target: TensorSpec, panels: Iterator[Item]) -> Iterator[Item]:

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TextIO
 
 from squish_core.text import escape
 
@@ -17,10 +18,10 @@ _BREAK = re.compile(r"(?<=[./,:])(?!$)")
 _LABEL = re.compile(r" *(?:\S+(?: \S+)*? {2,})?")
 
 
-def terminal_width() -> int:
-    """Columns of the terminal that stdout writes to, else of COLUMNS, else `DEFAULT_WIDTH`."""
+def terminal_width(stream: TextIO | None = None) -> int:
+    """Columns of the terminal that a stream (stdout by default) writes to, else COLUMNS, else `DEFAULT_WIDTH`."""
     try:
-        columns = os.get_terminal_size(sys.stdout.fileno()).columns
+        columns = os.get_terminal_size((stream or sys.stdout).fileno()).columns
     except (AttributeError, OSError, ValueError):  # not a terminal, or not a file
         columns = 0
     given = os.environ.get("COLUMNS", "")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from attrs import field, frozen
 from attrs.validators import deep_iterable, instance_of
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError
 from squish_core.io.source import Source
 from squish_core.limits import Limits
@@ -144,4 +145,4 @@ class Refinement(Container):
         raise NotImplementedError
 
     def read_index(self, source: Source, limits: Limits) -> Index:
-        raise FormatError("a refinement reads an Index, not bytes", code="plugin-bug")
+        raise FormatError("a refinement reads an Index, not bytes", code=ErrorCode.PLUGIN_BUG)

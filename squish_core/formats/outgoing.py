@@ -19,22 +19,29 @@ class OutgoingTensor:
 
 
 class Stream:
-    """The bytes of one part, in order, before the target's filters."""
+    """The bytes of one part, in order, before the target's filters; `before` is called when they begin."""
 
-    def __init__(self, part: Part, chunks: Callable[[], Iterable[Any]], stored: StoredArray | None = None) -> None:
-        self.part, self._chunks, self._stored = part, chunks, stored
-        self.before: Callable[[], object] = lambda: None
+    def __init__(
+        self,
+        part: Part,
+        chunks: Callable[[], Iterable[Any]],
+        stored: StoredArray | None = None,
+        before: Callable[[], object] | None = None,
+    ) -> None:
+        self.part, self._chunks, self._stored, self._before = part, chunks, stored, before
 
     def chunks(self) -> Iterator[Any]:
         """Buffers that together are the part."""
-        self.before()
+        if self._before:
+            self._before()
         yield from self._chunks()
 
     def write_to(self, sink: Sink) -> None:
         """Append the part to a sink; FormatError when it gives another length than declared."""
         start = sink.tell()
-        self.before()
         if self._stored is not None and not self._stored.part.filters:
+            if self._before:
+                self._before()
             for source, offset, length in self._stored.runs():
                 sink.copy(source, offset, length)
             if self._stored.part.data is not None:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError, MissingFileError, WriteError
 from squish_core.guard import guarded
 from squish_core.io.fsync import Syncer
@@ -101,7 +102,7 @@ class LockedFile:
         same = is_same_file(self.path, self.fd)
         if not same or os.fstat(self.fd).st_size != self.size:
             raise FormatError(
-                "was changed by another program during the edit", file=str(self.path), code="changed",
+                "was changed by another program during the edit", file=str(self.path), code=ErrorCode.CHANGED,
                 expected=f"{self.size} bytes", found=f"{os.fstat(self.fd).st_size} bytes" if same else "another file",
                 hint="Try again once that program is done.",
             )  # fmt: skip
@@ -233,14 +234,14 @@ def _check_parent(target: Path) -> None:
     folder = target.parent
     if not folder.is_dir():
         hint = home_hint(folder) or "Create it first."
-        raise MissingFileError("the folder does not exist", file=str(folder), code="missing", hint=hint)
+        raise MissingFileError("the folder does not exist", file=str(folder), code=ErrorCode.MISSING, hint=hint)
 
 
 def _check_plain(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_file()):
         kind = "a link" if target.is_symlink() else "a folder" if target.is_dir() else "no regular file"
         raise WriteError(
-            f"is {kind}, and is not written through", file=str(target), code="file-kind",
+            f"is {kind}, and is not written through", file=str(target), code=ErrorCode.FILE_KIND,
             hint="Name a file in it." if kind == "a folder" else "Name a plain file.",
         )  # fmt: skip
 

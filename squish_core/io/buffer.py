@@ -47,7 +47,23 @@ class Buffer:
         return self.raw.nbytes
 
     def numpy(self) -> np.ndarray:
-        """Read-only array over the same memory (ml_dtypes for bf16 and f8)."""
+        """Read-only array over the same memory (ml_dtypes for bf16 and f8).
+
+        Returns
+        -------
+        numpy.ndarray
+            Of `shape` and `dtype`; little-endian.
+
+        Raises
+        ------
+        SquishError
+            The dtype takes less than a byte; its bytes are in `raw`.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].parts()["data"].numpy().shape
+        (64, 34)
+        """
         return as_array(self.raw, self.dtype, self.shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

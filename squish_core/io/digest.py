@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import frozen
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError
 from squish_core.io.crc32c import Crc32c
 
@@ -20,7 +21,7 @@ def _xxh3() -> Any:
         import xxhash
     except ImportError:
         raise MissingPluginError(
-            "an xxh3 digest needs the package xxhash", code="not-installed",
+            "an xxh3 digest needs the package xxhash", code=ErrorCode.NOT_INSTALLED,
             hint="Run `pip install 'squish-core[digests]'`.",
         ) from None  # fmt: skip
     return xxhash.xxh3_64()

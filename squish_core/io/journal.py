@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from attrs import frozen
 
+from squish_core.codes import ErrorCode
 from squish_core.io.locks import is_locked
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def torn_bytes(target: Path) -> int:
         return 0
     try:
         size, finding = committed_size(target, fd)
-        return os.fstat(fd).st_size - size if finding and finding.code == "torn-append" else 0
+        return os.fstat(fd).st_size - size if finding and finding.code == ErrorCode.TORN_APPEND else 0
     finally:
         os.close(fd)
 
@@ -143,11 +144,11 @@ def _finding(path: Path, size: int, found: int, running: bool) -> Problem:
 
     if running:
         return Problem(
-            code="edit-running", severity="note", where=path.name,
+            code=ErrorCode.EDIT_RUNNING, severity="note", where=path.name,
             message=f"another process is appending to the file; read as it was before, up to byte {size}",
         )  # fmt: skip
     return Problem(
-        code="torn-append", severity="warning", where=path.name,
+        code=ErrorCode.TORN_APPEND, severity="warning", where=path.name,
         message=f"an interrupted edit left {found - size} bytes after byte {size}; they are not read. "
         "The next edit removes them, or `squish edit FILE --recover`",
     )  # fmt: skip

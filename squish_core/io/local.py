@@ -12,6 +12,7 @@ from operator import and_
 from pathlib import Path
 from typing import Any
 
+from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool, workers
 from squish_core.errors import FileAccessError, FormatError, MissingFileError, TruncatedError
 from squish_core.io.journal import committed_size
@@ -59,7 +60,7 @@ class FileSource(Source):
         self._map: memoryview | None = None
         if not stat.S_ISREG(info.st_mode):
             raise FormatError(
-                "is not a regular file", file=str(path), found=kind_of(info.st_mode), code="file-kind",
+                "is not a regular file", file=str(path), found=kind_of(info.st_mode), code=ErrorCode.FILE_KIND,
                 hint="Squish reads at random places; write it to a file first.",
             )  # fmt: skip
 
@@ -162,7 +163,7 @@ class FileSource(Source):
 
     def _failed(self, error: OSError, offset: int) -> FormatError:
         return FormatError(
-            f"cannot be read: {error.strerror or error}", file=self.name, offset=offset, code="unreadable",
+            f"cannot be read: {error.strerror or error}", file=self.name, offset=offset, code=ErrorCode.UNREADABLE,
             hint="The disk or the connection to it fails; read it again, or fetch the file again.",
         )  # fmt: skip
 
@@ -228,7 +229,7 @@ class FolderSource(Source):
     def _check_same(self, name: str, identity: Identity) -> None:
         if self._first.setdefault(name, identity) != identity:
             raise FormatError(
-                "was replaced while the folder was open", file=os.path.join(self.name, name), code="changed",
+                "was replaced while the folder was open", file=os.path.join(self.name, name), code=ErrorCode.CHANGED,
                 hint="Open the folder again once it is complete.",
             )  # fmt: skip
 
@@ -249,10 +250,10 @@ def open_source(target: Any) -> Source:
             raise TypeError(f"expected a path, or the bytes of a file in any buffer, not {what}") from None
     name = os.fspath(target)
     if not name:
-        raise FormatError("the path is empty", file=repr(name), code="missing", hint="Name a file.")
+        raise FormatError("the path is empty", file=repr(name), code=ErrorCode.MISSING, hint="Name a file.")
     path = Path(name)
     if "://" in name and not path.exists():
-        raise FormatError("is not a local path", file=name, code="missing", hint="Download it first.")
+        raise FormatError("is not a local path", file=name, code=ErrorCode.MISSING, hint="Download it first.")
     try:
         info = path.stat()
     except (OSError, ValueError) as error:
@@ -264,7 +265,9 @@ def open_folder(path: Any) -> Source:
     """Source of a folder; FormatError when it is none."""
     source = open_source(path)
     if not source.is_dir:
-        raise FormatError("is not a folder", file=source.name, code="file-kind", hint="Name the folder it lies in.")
+        raise FormatError(
+            "is not a folder", file=source.name, code=ErrorCode.FILE_KIND, hint="Name the folder it lies in."
+        )
     return source
 
 
@@ -303,13 +306,13 @@ def missing(path: Path, error: Exception) -> FileAccessError:
         nearest = next((parent for parent in path.parents if parent.exists()), Path())
         hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."
         hint = home_hint(path) or hint
-        return MissingFileError("no such file or folder", file=str(path), code="missing", hint=hint)
+        return MissingFileError("no such file or folder", file=str(path), code=ErrorCode.MISSING, hint=hint)
     why = getattr(error, "strerror", None) or error
     number = getattr(error, "errno", None)
     next_step = {
         errno.EACCES: "You need the permission to read it.", errno.EMFILE: "Allow more open files: ulimit -n.",
     }.get(number or 0)  # fmt: skip
-    return FileAccessError(f"cannot be opened: {why}", file=str(path), code="unreadable", hint=next_step)
+    return FileAccessError(f"cannot be opened: {why}", file=str(path), code=ErrorCode.UNREADABLE, hint=next_step)
 
 
 def home_hint(path: Path) -> str | None:

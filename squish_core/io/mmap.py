@@ -10,6 +10,7 @@ import weakref
 
 from attrs import frozen
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import TruncatedError
 
 
@@ -76,5 +77,5 @@ def shrunk(name: str, expected: int, size: int) -> TruncatedError:
     """The error for a file that became shorter while it was open."""
     return TruncatedError(
         "the file changed while it was open", file=name, expected=f"{expected} bytes", found=f"{size} bytes",
-        code="changed", hint="Open it again once it is complete.",
+        code=ErrorCode.CHANGED, hint="Open it again once it is complete.",
     )  # fmt: skip

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError
 from squish_core.io.fsync import STEP, Syncer
 from squish_core.io.source import Source, check_plain_name
@@ -120,7 +121,7 @@ class Sink(Renamed):
     @contextmanager
     def _member(self, path: str) -> Iterator[Sink]:
         if self._folder is None:
-            raise FormatError("this format writes one file, not a folder", code="folder")
+            raise FormatError("this format writes one file, not a folder", code=ErrorCode.FOLDER)
         place = self._folder / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         assert self._syncer is not None

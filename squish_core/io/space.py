@@ -16,12 +16,26 @@ def free_bytes(target: Path) -> int | None:
         return None
 
 
-def space_notes(target: Path, size: int | None) -> tuple[str, ...]:
-    """A note if a file of `size` bytes would not fit on the disk of `target`."""
+def space_notes(target: Path, size: int | None, estimate: int) -> tuple[str, ...]:
+    """A note if a file would not fit on the disk of `target`, or might not.
+
+    Parameters
+    ----------
+    target
+        The file or folder to write.
+    size
+        Its bytes; None if they are known only once it is written, as with compression.
+    estimate
+        The bytes of its tensors before compression and without headers, for such files.
+    """
     try:
         check_space(target, size)
     except WriteError as error:
         return (f"{error.message} ({error.expected} needed, {error.found})",)
+    free = free_bytes(target)
+    if size is None and free is not None and free < estimate:
+        about = f"about {estimate:,} bytes before any compression"
+        return (f"the disk may be too small: the tensors take {about}, and {free:,} bytes are free",)
     return ()
 
 

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from squish_core.codes import ErrorCode
 from squish_core.model import Refusal
 
 # kind -> id or family -> package of this repository that brings it
@@ -34,7 +35,7 @@ DISTRIBUTIONS = frozenset({"squish-core", *(package for table in PACKAGES.values
 """The distributions of this repository."""
 
 # command -> package of this repository that brings it
-COMMANDS = {"cache": "squish-npydir", "edit": "squish-ztensor"}
+COMMANDS = {"cache build": "squish-npydir", "edit": "squish-ztensor"}
 
 # head bytes -> format id, for formats whose plugin may be absent
 SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
@@ -161,7 +162,7 @@ def absent(kind: str, wanted: str) -> Refusal:
     why = f"the {called} {wanted!r} is not installed"
     if package is None:
         why = f"there is no {called} {wanted!r} here, and no known package brings one"
-    return Refusal(why=why, code="not-installed", install=install_command(package) if package else None)
+    return Refusal(why=why, code=ErrorCode.NOT_INSTALLED, install=install_command(package) if package else None)
 
 
 def lookalike(head: bytes, *, text: bool = False) -> tuple[str, str] | None:

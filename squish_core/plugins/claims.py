@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import frozen
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import ConflictError, SquishError
 from squish_core.plugins.entries import VARIABLE, Entry
 
@@ -21,7 +22,8 @@ class Conflict:
     def error(self) -> ConflictError:
         """The error for a use of the id."""
         return ConflictError(
-            f"several distributions bring the {self.kind} {self.id!r}", found=", ".join(self.dists), code="conflict",
+            f"several distributions bring the {self.kind} {self.id!r}", found=", ".join(self.dists),
+            code=ErrorCode.CONFLICT,
             hint=f"Uninstall all but one, or set {VARIABLE}={self.id}={self.dists[0]} to choose.",
         )  # fmt: skip
 
@@ -42,7 +44,7 @@ class Claims:
             key = kind, entry.info.id
             others = claims.get(key, [])
             if any(other.dist == entry.dist for other in others):
-                raise SquishError(f"the {kind} {key[1]!r} is declared twice", found=entry.dist, code="conflict")
+                raise SquishError(f"the {kind} {key[1]!r} is declared twice", found=entry.dist, code=ErrorCode.CONFLICT)
             claims[key] = [*others, entry]
             conflict = self._conflict(key, claims[key])
             if exclusive and conflict is not None:

@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Iterable
 from typing import Any
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, SquishError
 from squish_core.plugins.entries import Entry
 from squish_core.plugins.hookspecs import SQUISH_API
@@ -53,5 +54,5 @@ def import_implementation(entry: Entry) -> Any:
     except Exception as error:  # whatever a plugin's module or constructor raises
         raise MissingPluginError(
             f"{entry.info.id!r} cannot be imported: {type(error).__name__}: {error}",
-            code="import", hint=f"Reinstall {entry.dist}.",
+            code=ErrorCode.IMPORT, hint=f"Reinstall {entry.dist}.",
         ) from error  # fmt: skip

@@ -21,7 +21,8 @@ def lazy_exports(
     names
         Home module, as an absolute name -> the names that it exports; a name may be a submodule of its home.
     renamed
-        Old name -> new name; an old name works with a DeprecationWarning.
+        Old name -> new name, which may be an attribute of another (`Owner.NAME`); an old name works with a
+        DeprecationWarning.
 
     Returns
     -------
@@ -45,6 +46,9 @@ def lazy_exports(
 
             warnings.warn(f"{interface}.{name} is now {renamed[name]}", DeprecationWarning, stacklevel=2)
             name = renamed[name]
+        owner, dot, member = name.partition(".")
+        if dot:
+            return getattr(load(owner), member)
         if name not in homes:
             raise AttributeError(f"module {interface!r} has no attribute {name!r}")
         if name not in cache:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, fields_dict
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal
 from squish_core.plugins import catalog
@@ -31,7 +32,7 @@ class Registry(Plugins, Renamed):
     renamed = {"policy": "allocator"}  # noqa: RUF012
 
     def __repr__(self) -> str:
-        counts = (f"{kind}s={len(table)}" for kind, table in self._tables.items())
+        counts = (f"{PLURALS.get(kind, f'{kind}s')}={len(table)}" for kind, table in self._tables.items())
         return f"<Registry plugins={len(self.plugins)} {' '.join(counts)} broken={len(self.broken)}>"
 
     @property
@@ -139,9 +140,31 @@ class Registry(Plugins, Renamed):
         return entry is not None and entry.dist in self._outside and self.prefer.get(backend) != entry.dist
 
     def find(self, kind: str, /, **facts: Any) -> list[Entry]:
-        """Entries of a kind ("containers", "codecs", ..., each key of `INFOS`) with these values, by id.
+        """Entries of a kind whose declarations have some values.
 
         All distributions that bring an id in conflict have theirs in the list.
+
+        Parameters
+        ----------
+        kind
+            "containers", "codecs", "backends", "encoders", "allocators" or "families".
+        **facts
+            Field of the declaration -> its value.
+
+        Returns
+        -------
+        list of Entry
+            By id.
+
+        Raises
+        ------
+        UsageError
+            There is no such kind, or no declaration of the kind has such a field.
+
+        Examples
+        --------
+        >>> [entry.id for entry in squish.registry().find("codecs", id="dense")]
+        ['dense']
         """
         kind = next((one for one, many in PLURALS.items() if many == kind), kind.removesuffix("s"))
         if kind not in self._tables:
@@ -181,7 +204,7 @@ class Registry(Plugins, Renamed):
         """The first codec or filter of an encoding that is not installed, or that nothing decodes."""
         entry = self.codecs.get(encoding.codec.id)
         if entry is not None and getattr(entry.info, "kind", "") == "whole":
-            return Refusal(why=f"{encoding.codec.id} is a whole model, for its own runtime alone", code="whole")
+            return Refusal(why=f"{encoding.codec.id} is a whole model, for its own runtime alone", code=ErrorCode.WHOLE)
         in_conflict = self._claims.conflicts
         if entry is not None and encoding.codec.inner is None and not encoding.filtered and not in_conflict:
             return None
@@ -196,7 +219,7 @@ class Registry(Plugins, Renamed):
                 return self._absent("codec", codec)
             if ("codec", codec) in in_conflict:
                 error = in_conflict["codec", codec].error()
-                return Refusal(why=error.reason(), code="conflict")
+                return Refusal(why=error.reason(), code=ErrorCode.CONFLICT)
         return None
 
     def resolve(
@@ -208,7 +231,34 @@ class Registry(Plugins, Renamed):
         backend: str | None = None,
         **features: Any,
     ) -> Chain:
-        """The chain for a flag or dtype combination of a format, without any file."""
+        """The chain for a combination of a format's features, without any file.
+
+        Parameters
+        ----------
+        container
+            Id of the format.
+        policy, op, backend
+            As in `Tensor.plan`.
+        **features
+            Flags and options that the format declares -> their value, or a set of values.
+
+        Returns
+        -------
+        Chain
+            The chosen way, the others and the refusals, without costs.
+
+        Raises
+        ------
+        UsageError
+            The format has no such feature.
+        SquishError
+            Nothing here runs it; the message holds each reason.
+
+        Examples
+        --------
+        >>> squish.registry().resolve(container="gguf", dtype="q4_k", backend="numpy").chosen.mode
+        'fold'
+        """
         from squish_core.backends.resolve import resolve_features
 
         return resolve_features(self, container, features, policy=policy, op=op, backend=backend)
@@ -221,7 +271,7 @@ class Registry(Plugins, Renamed):
             refusal = self._absent(kind, name)
             installed = f"Here are {', '.join(sorted(self._tables[kind])) or 'none'}."
             hint = f"Run `{refusal.install}`." if refusal.install else installed
-            raise MissingPluginError(refusal.why, code="not-installed", hint=hint)
+            raise MissingPluginError(refusal.why, code=ErrorCode.NOT_INSTALLED, hint=hint)
         return self.instance(kind, entry)
 
     def _absent(self, kind: str, wanted: str) -> Refusal:
@@ -229,7 +279,7 @@ class Registry(Plugins, Renamed):
         package = catalog.package_for(kind, wanted)
         for broken in self.broken:
             if package == broken.dist:
-                return Refusal(why=f"{broken.dist} is installed but broken: {broken.reason}", code="broken")
+                return Refusal(why=f"{broken.dist} is installed but broken: {broken.reason}", code=ErrorCode.BROKEN)
         if package in {loaded.dist for loaded in self.plugins}:
             return Refusal(why=f"the {kind} {wanted!r} is not among those of {package}, which is installed")
         return refusal
@@ -240,7 +290,18 @@ _default_lock = threading.Lock()
 
 
 def registry() -> Registry:
-    """The registry of everything installed; made on first use and kept."""
+    """The registry of everything installed; made on first use and kept.
+
+    Returns
+    -------
+    Registry
+        The same object at each call.
+
+    Examples
+    --------
+    >>> "numpy" in squish.registry().backends
+    True
+    """
     global _default
     with _default_lock:
         if _default is None:

@@ -13,6 +13,7 @@ import pytest
 from squish_core.backends.base import Backend
 from squish_core.backends.offers import MODES, OPS, Availability, Offer, Request
 from squish_core.backends.resolve import resolve
+from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError
 from squish_core.model import DENSE, CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.statistics import Tally
@@ -75,7 +76,7 @@ class BackendSuite(Suite):
         encoding = Encoding(codec=CodecSpec("nobody.knows.this"))
         with pytest.raises(SquishError) as refusal:
             resolve(self.registry, "w", "memory", [encoding], backend=self.backend)
-        assert refusal.value.code == "no-chain", f"an unknown codec is refused with code {refusal.value.code!r}"
+        assert refusal.value.code == ErrorCode.NO_CHAIN, f"an unknown codec is refused with code {refusal.value.code!r}"
 
     def test_an_offer_without_a_file_answers(self) -> None:
         """`resolve` by features has no tensor: `spec` is None."""

@@ -7,13 +7,14 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, cast
 
 from squish_core import opening
+from squish_core.codes import BUGS
 from squish_core.formats.base import Refinement
 from squish_core.limits import DEFAULT
 from squish_core.model import Index, TensorSpec
 from squish_core.testing.containers import ContainerSuite
 from squish_core.testing.sources import source_of
 from squish_core.testing.suite import parametrize
-from squish_core.testing.truth import BUGS, Sample, refusal
+from squish_core.testing.truth import Sample, refusal
 
 Extent = tuple[str, int, int]
 """(file name, start, stop)"""

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.extra.numpy import basic_indices
 
+from squish_core.codes import BUGS
 from squish_core.errors import SquishError
 from squish_core.plugins.entries import Entry
 from squish_core.plugins.registry import Registry
@@ -87,7 +88,7 @@ def typed_errors_only(what: str) -> Iterator[None]:
     try:
         yield
     except SquishError as error:
-        if error.code in ("plugin-bug", "memory"):
+        if error.code in BUGS:
             raise AssertionError(f"{what}: {error}") from error
     except AssertionError as error:
         raise AssertionError(f"{what}: {error}") from error

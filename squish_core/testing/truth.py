@@ -11,6 +11,7 @@ import pytest
 from attrs import frozen
 
 from squish_core.analysis.verify import verify
+from squish_core.codes import BUGS
 from squish_core.errors import SquishError
 from squish_core.testing.suite import Suite
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from squish_core.file import File
 
 Sample = bytes | str | Path
-BUGS = ("plugin-bug", "memory")
-"""Error codes that are the plugin's fault, whatever the file holds."""
 
 
 @frozen

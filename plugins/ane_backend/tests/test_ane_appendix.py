@@ -110,9 +110,14 @@ def test_running_needs_a_mac(package):
         assert "load()" in str(caught.value)
 
 
-@pytest.mark.parametrize("carried", [False, True])
-def test_the_runtime_hands_the_package_to_core_ml(monkeypatch, package, squizd, carried):
-    """With a stand-in for Core ML, which exists on a Mac alone: what it is given, and what becomes of its refusals."""
+def feature(name, shape, kind):
+    array = types.SimpleNamespace(shape=list(shape), dataType=kind)
+    return types.SimpleNamespace(name=name, type=types.SimpleNamespace(multiArrayType=array))
+
+
+@pytest.fixture
+def loads(monkeypatch, tmp_path):
+    """A stand-in for Core ML's runtime, which exists on a Mac alone; what it was given to load."""
     from squish_ane.ane.backend import Ane
 
     from squish_core.api import Availability
@@ -121,20 +126,54 @@ def test_the_runtime_hands_the_package_to_core_ml(monkeypatch, package, squizd, 
 
     class MLModel:
         def __init__(self, path, compute_units):
-            seen.append((contents(squish.api.open_source(path).path), compute_units))
+            seen.append((path, contents(squish.api.open_source(path).path), compute_units))
+
+        def get_spec(self):
+            inputs, outputs = [feature("x", (1, 64), 65552)], [feature("y", (1, 64), 65568)]
+            return types.SimpleNamespace(description=types.SimpleNamespace(input=inputs, output=outputs))
 
         def predict(self, inputs):
-            if not inputs:
-                raise RuntimeError("no input")
-            return {"y": next(iter(inputs.values())) * 2}
+            if np.isnan(inputs["x"]).any():
+                raise RuntimeError("NaN")
+            return {"y": inputs["x"] * 2}
 
     fake = types.SimpleNamespace(
         models=types.SimpleNamespace(MLModel=MLModel), ComputeUnit=types.SimpleNamespace(CPU_AND_NE="ane")
     )
     monkeypatch.setitem(sys.modules, "coremltools", fake)
     monkeypatch.setattr(Ane, "probe", lambda self: Availability(ok=True))
-    with Model(squish.open(squizd) if carried else package) as model:
-        assert seen == [(contents(package), "ane")]
-        assert model.predict({"x": np.float32(2)}) == {"y": 4}
-        with pytest.raises(SquishError, match="Core ML refused: no input"):
-            model.predict({})
+    monkeypatch.setenv("SQUISH_CACHE", str(tmp_path / "cache"))
+    return seen
+
+
+def test_the_runtime_hands_the_package_to_core_ml(loads, package):
+    with Model(package) as model:
+        assert loads == [(str(package), contents(package), "ane")]
+        assert (model.inputs, model.outputs) == ({"x": ((1, 64), "f16")}, {"y": ((1, 64), "f32")})
+        with pytest.raises(SquishError) as caught:
+            model.predict({"x": np.full((1, 64), np.nan)})
+        assert caught.value.code == "coreml"
+
+
+def test_a_file_with_a_package_is_delegated_as_a_whole(loads, package, squizd):
+    x = np.ones((1, 64), np.float16)
+    with squish.open(squizd) as file:
+        assert file.plan().mode == "delegate"
+        with file.load() as model:
+            assert model.backend == "ane"
+            np.testing.assert_array_equal(model.predict({"x": x})["y"], 2 * x)
+        file.load().close()
+    paths = {path for path, *_ in loads}
+    assert [data for _, data, _ in loads] == [contents(package)] * 2
+    assert len(paths) == 1  # extracted once
+
+
+def test_elsewhere_the_package_is_refused_and_the_tensors_run(squizd):
+    if sys.platform == "darwin":
+        pytest.skip("Core ML is here")
+    with squish.open(squizd) as file:
+        assert file.plan().mode != "delegate"
+        with pytest.raises(SquishError) as caught:
+            file.load()
+        assert caught.value.code == "no-chain"
+        assert file["layers.0.w0"].load().dense().shape == (64, 64)

@@ -51,7 +51,7 @@ def test_every_section_is_found_at_any_alignment(sq: SimpleNamespace, align: int
     ]
     assert file.index.whole
     assert squish.verify(data, deep=True).clean
-    assert [section["kind"] for section in file.index.attrs["sections"]] == [
+    assert [section.kind for section in file.index.sections] == [
         "header", "layer index", "layer", "layer", "globals", "scale table", "scale table", "names", "draft head",
         "CoreML appendix",
     ]  # fmt: skip

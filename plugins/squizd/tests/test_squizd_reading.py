@@ -213,8 +213,8 @@ def test_astc_texels_are_scaled(sq: SimpleNamespace) -> None:
 
 def test_the_map_of_sections_covers_the_file(sq: SimpleNamespace) -> None:
     data = sq.build([[sq.int4(sq.rng, 4, 4, 4)]], draft=[[sq.npcl(sq.rng, (2,))]])
-    sections = squish.open(data).index.attrs["sections"]
-    assert [section["kind"] for section in sections] == [
+    sections = squish.open(data).index.sections
+    assert [section.kind for section in sections] == [
         "header",
         "layer index",
         "layer",
@@ -222,7 +222,7 @@ def test_the_map_of_sections_covers_the_file(sq: SimpleNamespace) -> None:
         "scale table",
         "draft head",
     ]
-    assert sections[-1]["offset"] + sections[-1]["size"] == len(data)
+    assert sections[-1].offset + sections[-1].size == len(data)
 
 
 @st.composite

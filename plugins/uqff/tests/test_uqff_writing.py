@@ -13,6 +13,7 @@ from squish_uqff.write.accept import accepts, choose
 
 import squish_core as squish
 from squish_core.api import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec
+from squish_core.testing.writeback import check_conversion
 
 DATA = Path(__file__).with_name("data")
 SETS = sorted(json.loads((DATA / "expected.json").read_text()))
@@ -321,7 +322,15 @@ def test_a_folder_of_assets_gives_0_1_3_its_numbers_and_names(tmp_path: Path, uq
     layer, tensors = "model.layers.0", LLAMA_TENSORS
     (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(tensors))
     to = "uqff:version=0.1.3"
-    squish.convert(tmp_path / "m.safetensors", tmp_path / "out", to, ["*proj.weight=afq4"], assets=assets)
+    planned = squish.convert(
+        tmp_path / "m.safetensors", tmp_path / "out", to, ["*proj.weight=afq4"], assets=assets, dry_run=True
+    )
+    report = squish.convert(tmp_path / "m.safetensors", tmp_path / "out", to, ["*proj.weight=afq4"], assets=assets)
+    assert report.size == planned.size
+    assert any("lm_head.weight" in note for note in report.notes)
+    (tmp_path / "checked").mkdir()
+    with squish.open(tmp_path / "m.safetensors", assets=assets) as file:
+        assert check_conversion(file, tmp_path / "checked/out", to, "q8_0").report is not None
     header, _ = stored(tmp_path / "out" / "model-0.uqff")
     assert sorted(map(int, header)) == list(range(8))  # tied embeddings are blob 0, too
     with squish.open(tmp_path / "out") as file:

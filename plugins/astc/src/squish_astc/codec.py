@@ -11,7 +11,7 @@ import astc_encoder
 import numpy as np
 from astc_encoder.enum import ASTCProfile, ASTCQualityPreset, ASTCType
 
-from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, decode_all
+from squish_core.api import Codec, CodecError, ErrorCode, Params, Parts, Region, TensorSpec, decode_all
 
 FOOTPRINTS = {
     f"{x}x{y}": (x, y)
@@ -54,7 +54,7 @@ class Astc(Codec):
         if set(wanted) != {"footprint", "quality"} or wanted["quality"] not in QUALITIES:
             raise CodecError(
                 "astc takes a footprint and a quality", expected=f"quality one of {', '.join(QUALITIES)}",
-                found=", ".join(f"{key}={value}" for key, value in params.items()), code="params",
+                found=", ".join(f"{key}={value}" for key, value in params.items()), code=ErrorCode.PARAMS,
             )  # fmt: skip
         _footprint(wanted)
         if not spec.elements:
@@ -70,7 +70,7 @@ class Astc(Codec):
         if not np.isfinite(scale):
             raise CodecError(
                 "values that are not finite, or too far apart, make no texture", found=f"{low} to {high}",
-                code="range", hint="Keep this tensor, or repair it first.",
+                code=ErrorCode.RANGE, hint="Keep this tensor, or repair it first.",
             )  # fmt: skip
         return {**params, "scale": float(scale) or 1.0, "zero": float(low)}
 

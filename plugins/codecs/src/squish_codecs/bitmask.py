@@ -8,7 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, Params, PartArray, Parts, Region, TensorSpec, decode_all, dtypes
+from squish_core.api import (
+    Codec,
+    CodecError,
+    ErrorCode,
+    Params,
+    PartArray,
+    Parts,
+    Region,
+    TensorSpec,
+    decode_all,
+    dtypes,
+)
 
 from .affine.decode import PANEL
 from .affine.encode import check_finite, step_of
@@ -112,7 +123,8 @@ class Bitmask(Codec):
         )
         if kept != RUN or not held:
             raise CodecError(
-                "masks are encoded for floats without a scale or i8 with one, one after the other", code="params",
+                "masks are encoded for floats without a scale or i8 with one, one after the other",
+                code=ErrorCode.PARAMS,
                 expected="for example bitmask:sparsity=0.5", found=repr(dict(params))[:120],
             )  # fmt: skip
         return given
@@ -251,6 +263,6 @@ def _checked(params: Params) -> tuple[Any, Any, Any]:
     if not legal or not (kept in ("any", RUN) or (type(kept) is int and kept >= 0)):
         raise CodecError(
             "bitmask cannot take these parameters", expected=f"legal values of {', '.join(sorted(NAMES))}",
-            found=repr(dict(params))[:120], code="params",
+            found=repr(dict(params))[:120], code=ErrorCode.PARAMS,
         )  # fmt: skip
     return dtype, None if kept == "any" else kept, scale

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from squish_core.api import CodecError
+from squish_core.api import CodecError, ErrorCode
 
 
 def refuse(name: str, expected: str, found: Any) -> CodecError:
     """The error for one parameter."""
     return CodecError(
-        f"the codec cannot take this {name}", expected=expected, found=repr(found), code="params",
+        f"the codec cannot take this {name}", expected=expected, found=repr(found), code=ErrorCode.PARAMS,
         hint="The parameters are described in docs/codecs.",
     )  # fmt: skip
 

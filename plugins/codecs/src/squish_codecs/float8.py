@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, ErrorCode, Params, Parts, Region, TensorSpec, dtypes
 
 FLOAT8_DTYPES = ("f8_e4m3", "f8_e5m2", "f8_e4m3fnuz", "f8_e5m2fnuz")
 FLOAT8_SCALES = ("f32", "bf16", "f16", "f8_e8m0")
@@ -41,7 +41,9 @@ class Float8(Codec):
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         if _checked(params)[1:] != ("f32", None):
-            raise CodecError("float8 is encoded with one scale of f32", found=repr(dict(params))[:80], code="params")
+            raise CodecError(
+                "float8 is encoded with one scale of f32", found=repr(dict(params))[:80], code=ErrorCode.PARAMS
+            )
         return params
 
     def encode(
@@ -53,7 +55,7 @@ class Float8(Codec):
         most = values[np.isfinite(values)].max()
         largest = np.float32(max(panel.max(initial=0), -panel.min(initial=0)))
         if not np.isfinite(largest):
-            raise CodecError("infinities and NaN have no scaled float8 form", code="range")
+            raise CodecError("infinities and NaN have no scaled float8 form", code=ErrorCode.RANGE)
         scale = largest / most or np.float32(1)
         data = np.clip(panel / scale, -most, most).astype(dtypes.to_numpy(element))
         return {"data": data, "scale": np.array(scale, np.float32)}
@@ -104,7 +106,9 @@ def _checked(params: Params) -> tuple[str, str, tuple[int, int] | None]:
     for holds, name, legal in rules:
         if not holds:
             found = repr(dict(params))[:80]
-            raise CodecError(f"float8 cannot take this {name}", expected=" or ".join(legal), found=found, code="params")
+            raise CodecError(
+                f"float8 cannot take this {name}", expected=" or ".join(legal), found=found, code=ErrorCode.PARAMS
+            )
     return element, scale, None if block is None else (block[0], block[1])
 
 

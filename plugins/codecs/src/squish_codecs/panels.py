@@ -12,6 +12,7 @@ from squish_core.api import (
     CodecError,
     CodecSpec,
     Codes,
+    ErrorCode,
     Exactness,
     Params,
     Parts,
@@ -89,7 +90,7 @@ def panel_scheme(params: Mapping[str, Any]) -> Scheme:
     if unknown := [name for name in params if name not in _NAMES]:
         raise CodecError(
             f"panels have no parameter {unknown[0]!r}", expected=", ".join(_NAMES), found=", ".join(unknown),
-            code="params",
+            code=ErrorCode.PARAMS,
         )  # fmt: skip
     scheme = Scheme.of({"bits": 4, "signed": False, **params})
     rules = (

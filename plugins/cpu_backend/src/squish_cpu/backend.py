@@ -18,6 +18,7 @@ from squish_core.api import (
     Chain,
     CodecError,
     Cost,
+    ErrorCode,
     Offer,
     Refusal,
     Region,
@@ -75,7 +76,7 @@ class CpuBackend(Backend):
             raise SquishError(
                 "cpu takes no such option",
                 expected="threads=NUMBER, activations=f32, bf16 or int8, repack=none or rows",
-                found=", ".join(f"{name}={value}" for name, value in options.items()), code="backend",
+                found=", ".join(f"{name}={value}" for name, value in options.items()), code=ErrorCode.BACKEND,
             )  # fmt: skip
         made = CpuBackend(**options)
         made.id = self.id
@@ -101,7 +102,7 @@ class CpuBackend(Backend):
                 raise UncoveredError("panels alone (repack=rows) take activations in bf16", code="activations")
             copied = Grid.of(layout).nbytes if self.repack and not layout.in_panels else 0
         except CodecError as error:
-            return Refusal(backend=self.id, encoding=encoding, code="uncovered", why=error.message)
+            return Refusal(backend=self.id, encoding=encoding, code=ErrorCode.UNCOVERED, why=error.message)
         cost = None
         if spec is not None:
             own = layout.resident + sum(part.nbytes for part in encoding.parts.values() if part.filters or reordered)

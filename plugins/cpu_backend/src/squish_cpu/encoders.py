@@ -9,7 +9,7 @@ import numpy as np
 from squish_codecs.api import Affine, Scheme, SquizdInt2, SquizdInt4, TcaTbe, check_encodable, is_mlx_layout
 from squish_ggml.api import BLOCK_TYPES
 
-from squish_core.api import CodecError, Dense, Params, TensorSpec, dtypes, full
+from squish_core.api import CodecError, Dense, ErrorCode, Params, TensorSpec, dtypes, full
 
 from . import library as native
 from .layouts.base import DENSE, GGML, GGML_FIRST, TYPES, Array
@@ -48,7 +48,7 @@ class GgmlEncoder(Measuring):
         if params and (self.name not in WEIGHED or params not in (weighed, {"search": "none"})):
             raise CodecError(
                 f"{self.id} takes no such parameters", found=", ".join(f"{key}={params[key]}" for key in params),
-                expected="search=none or search=activations" if self.name in WEIGHED else "none", code="params",
+                expected="search=none or search=activations" if self.name in WEIGHED else "none", code=ErrorCode.PARAMS,
             )  # fmt: skip
         return params if params == weighed else {}
 
@@ -74,7 +74,7 @@ class GgmlEncoder(Measuring):
         ):
             raise CodecError(
                 "values that are not finite cannot be encoded", expected="finite values",
-                found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code="range",
+                found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code=ErrorCode.RANGE,
                 hint="Keep this tensor, or repair it first.",
             )  # fmt: skip
         return {"data": out}
@@ -87,7 +87,7 @@ def _importance(panel: Array, stats: Mapping[str, Array] | None) -> Array:
         found = None if seen is None else np.square(np.asarray(seen, np.float32, order="C"))
     if found is None or found.shape != panel.shape[-1:] or not np.isfinite(found).all():
         raise CodecError(
-            "search=activations needs statistics of activations", code="encode",
+            "search=activations needs statistics of activations", code=ErrorCode.ENCODE,
             expected=f"[{panel.shape[-1]}], with squares that are finite",
             found="none" if found is None else f"shape {list(found.shape)}",
         )  # fmt: skip

@@ -12,6 +12,7 @@ from squish_core.api import (
     CodecError,
     CodecSpec,
     Codes,
+    ErrorCode,
     Exactness,
     Params,
     Parts,
@@ -77,7 +78,7 @@ class GgmlBlocks(Codec):
         if self.block.encode is None:
             raise self._cannot_encode()
         if params:
-            raise CodecError(f"{self.id} takes no parameters", found=", ".join(params), code="params")
+            raise CodecError(f"{self.id} takes no parameters", found=", ".join(params), code=ErrorCode.PARAMS)
         self.parts(spec, params)
         return params
 
@@ -114,4 +115,4 @@ class GgmlBlocks(Codec):
 
     def _cannot_encode(self) -> CodecError:
         can = ", ".join(name for name, block in BLOCKS.items() if block.encode)
-        return CodecError(f"{self.id} is decoded only", code="encode", hint=f"Encoders here: {can}.")
+        return CodecError(f"{self.id} is decoded only", code=ErrorCode.ENCODE, hint=f"Encoders here: {can}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from squish_core.api import MissingPluginError
+from squish_core.api import ErrorCode, MissingPluginError
 
 from .panels import Bytes, Floats, Scratch
 
@@ -16,7 +16,7 @@ def _decode(name: str, panel: Bytes, out: Floats, scratch: Scratch) -> None:
         import gguf
     except ImportError:
         raise MissingPluginError(
-            f"{name.upper()} blocks are decoded by gguf-py, which is not installed", code="not-installed",
+            f"{name.upper()} blocks are decoded by gguf-py, which is not installed", code=ErrorCode.NOT_INSTALLED,
             hint="Run `pip install gguf`.",
         ) from None  # fmt: skip
     out[:] = gguf.dequantize(panel, gguf.GGMLQuantizationType[name.upper()])

@@ -13,6 +13,7 @@ from squish_safetensors.api import accepts_dense, bare_parts, lower_layer, witho
 from squish_core.api import (
     CodecSpec,
     Encoding,
+    ErrorCode,
     FormatError,
     Options,
     OutgoingTensor,
@@ -76,7 +77,7 @@ def chosen(options: Options) -> str:
     if method not in METHODS:
         raise FormatError(
             "say which method hf writes", expected=", ".join(METHODS), found=repr(method) if method else None,
-            code="option", hint="For example --to hf:method=awq.",
+            code=ErrorCode.OPTION, hint="For example --to hf:method=awq.",
         )  # fmt: skip
     return method
 

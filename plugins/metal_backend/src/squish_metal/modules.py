@@ -9,7 +9,7 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_unflatten
 
-from squish_core.api import File, SquishError, dtypes
+from squish_core.api import ErrorCode, File, SquishError, dtypes
 
 from .backend import form_of, packed_as
 from .transcode import Packed
@@ -39,7 +39,9 @@ def fill(model: nn.Module, file: File, dtype: mx.Dtype | None = None) -> list[st
                 continue
             name = f"{path}.{own}" if path else own
             if name not in file:
-                raise SquishError("the file has no tensor of this name", tensor=name, file=file.name, code="missing")
+                raise SquishError(
+                    "the file has no tensor of this name", tensor=name, file=file.name, code=ErrorCode.MISSING
+                )
             if (found := file[name].shape) != tuple(parameter.shape):
                 raise SquishError(
                     "the tensor has another shape than the parameter", tensor=name, file=file.name,

@@ -6,7 +6,7 @@ import numpy as np
 from attrs import frozen
 from squish_codecs.api import Packing
 
-from squish_core.api import Codec, CodecError, CodecSpec, Codes, Params, Parts, TensorSpec, panels
+from squish_core.api import Codec, CodecError, CodecSpec, Codes, ErrorCode, Params, Parts, TensorSpec, panels
 
 from .forms import Form
 
@@ -58,7 +58,7 @@ def pack_microscaled(form: Form, codec: CodecSpec, parts: Parts, spec: TensorSpe
 
 def _uncovered(reason: str, spec: TensorSpec) -> CodecError:
     """The error after which the next backend is tried: MLX has no form for these data."""
-    return CodecError(reason, tensor=spec.name, code="uncovered", hint="The NumPy backend runs this tensor.")
+    return CodecError(reason, tensor=spec.name, code=ErrorCode.UNCOVERED, hint="The NumPy backend runs this tensor.")
 
 
 def _unsigned(codes: Codes) -> Array:

@@ -49,7 +49,7 @@ def squish_codecs() -> list[CodecInfo]:
 
 @hookimpl
 def squish_commands(app: Any) -> None:
-    """`squish cache`."""
-    from .command import app as cache
+    """`squish cache build`."""
+    from .command import add_to
 
-    app.add_typer(cache, name="cache")
+    add_to(next(group.typer_instance for group in app.registered_groups if group.name == "cache"))

@@ -1,4 +1,4 @@
-"""`squish cache`: the tiers of a npy directory."""
+"""`squish cache build`: the tiers of a npy directory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from squish_core.api import Answer, Progress
 from .tiers import cache
 
 EXAMPLES = ("squish cache build model-squished/ --tier 4bit", "squish cache build model-squished/ --tier finalized")
-app = typer.Typer(help="Build the cache tiers of a Squish npy directory.", no_args_is_help=True)
 
 
-@app.callback()
-def group() -> None:
-    """Build the cache tiers of a Squish npy directory."""
+def add_to(cache: typer.Typer) -> None:
+    """Add `build` to the group `squish cache`."""
+    cache.command("build", epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES))(build)
 
 
-@app.command("build", epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES))
 def build(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A Squish npy directory.")],
     tier: Annotated[str, typer.Option("--tier", help=f"{', '.join(cache.BUILDERS)}.")],

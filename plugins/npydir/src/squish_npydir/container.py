@@ -15,6 +15,7 @@ from squish_core.api import (
     CodecSpec,
     Container,
     Encoding,
+    ErrorCode,
     FileRef,
     FormatError,
     Index,
@@ -51,7 +52,9 @@ class NpyDir(Container):
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         if not source.is_dir:
-            raise FormatError("is a file; a npy directory is opened by its folder", file=source.name, code="folder")
+            raise FormatError(
+                "is a file; a npy directory is opened by its folder", file=source.name, code=ErrorCode.FOLDER
+            )
         folder = Folder(source=source, limits=limits)
         if not folder.has(manifest.MANIFEST) and folder.has(awq.INDEX):
             return awq.read(folder)
@@ -243,7 +246,7 @@ class Directory:
             try:
                 self.folder.open(f"{PLACE}/{key}__{suffix}.npy")
             except SquishError as error:
-                if error.code != "missing":
+                if error.code != ErrorCode.MISSING:
                     raise
 
 

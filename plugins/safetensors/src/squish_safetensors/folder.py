@@ -8,7 +8,17 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_core.api import FormatError, LimitError, Limits, Problem, Source, SquishError, check_plain_name, load_json
+from squish_core.api import (
+    ErrorCode,
+    FormatError,
+    LimitError,
+    Limits,
+    Problem,
+    Source,
+    SquishError,
+    check_plain_name,
+    load_json,
+)
 
 from .header import MAX_HEADER, Header, read_header, text_of
 
@@ -51,7 +61,7 @@ def choose(folder: Source) -> str:
         raise FormatError(
             "is a folder with several safetensors files and none that stands for all"
             if found else "is a folder without a safetensors file",
-            expected=f"one file, or one {INDEX_SUFFIX}", found=shown or None, code="folder",
+            expected=f"one file, or one {INDEX_SUFFIX}", found=shown or None, code=ErrorCode.FOLDER,
             hint="Name one of its files.",
         )  # fmt: skip
     return found[0]
@@ -103,7 +113,7 @@ def part_of_set(name: str, members: Sequence[str]) -> list[Problem]:
     if not beside or beside not in members:
         return []
     message = f"is part of a sharded set; open {beside} for all its tensors"
-    return [Problem(code="shard", severity="note", where=name, message=message)]
+    return [Problem(code=ErrorCode.SHARD, severity="note", where=name, message=message)]
 
 
 def _shard_names(places: dict[str, Any], index: Source) -> list[str]:

@@ -12,6 +12,7 @@ from attrs import frozen
 from squish_core.api import (
     Dropped,
     Encoding,
+    ErrorCode,
     FormatError,
     Options,
     OutgoingTensor,
@@ -139,7 +140,8 @@ def parse_size(text: str) -> int:
     unit = _UNITS.get(found[2].upper()) if found else None
     if not found or unit is None or not int(found[1]):
         raise FormatError(
-            f"{MAX_SHARD_SIZE} cannot be read", expected="a size such as 5GB or 500MiB", found=repr(text), code="option"
+            f"{MAX_SHARD_SIZE} cannot be read", expected="a size such as 5GB or 500MiB", found=repr(text),
+            code=ErrorCode.OPTION
         )  # fmt: skip
     return int(found[1]) * unit
 

@@ -120,7 +120,8 @@ class _Builder:
         return Index(
             format="squizd", version="1", files=files, tensors=tensors, meta=meta, children=children,
             assets={name: Part(dtype="u8", shape=(len(data),), data=data) for name, data in assets.items()},
-            whole=self._whole(), problems=tuple(self.found.problems), attrs=_attrs(header, anatomy),
+            whole=self._whole(), problems=tuple(self.found.problems), attrs=_attrs(header),
+            sections=tuple(anatomy.ordered_sections()),
         )  # fmt: skip
 
     def _meta(self) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -183,11 +184,10 @@ class _Builder:
         return (Encoding(codec=CodecSpec("ane.mlpackage"), parts={"archive": part}, label="ANE_COREML"),)
 
 
-def _attrs(header: Header, anatomy: Anatomy) -> dict[str, Any]:
+def _attrs(header: Header) -> dict[str, Any]:
     attrs: dict[str, Any] = {
         "flags": sorted(header.flags), "layers": header.layer_count,
         "arch": ARCHITECTURES[header.arch_id] if header.arch_id < len(ARCHITECTURES) else header.arch_id,
-        "sections": sorted(anatomy.sections, key=lambda section: section["offset"]),
     }  # fmt: skip
     if header.sparsity is not None:
         attrs["sparsity"] = dict(zip(("block_size", "n_sparse_layers", "mean_sparsity"), header.sparsity))

@@ -10,6 +10,7 @@ from squish_safetensors.api import QUANTIZATION_KEYS
 from squish_core.api import (
     CodecSpec,
     Encoding,
+    ErrorCode,
     FileRef,
     FormatError,
     Index,
@@ -137,7 +138,7 @@ def _layers(
         arch = options.get("arch")
         if arch is not None and arch not in names.KNOWN:
             known = ", ".join(sorted(names.KNOWN))
-            raise FormatError("its layer order is not known", expected=known, found=arch, code="option")
+            raise FormatError("its layer order is not known", expected=known, found=arch, code=ErrorCode.OPTION)
         version = v0.first_version(blobs, stored.sources, stored.limits)
         config, problems = shards.read_json(source, shards.CONFIG, members, stored.limits)
         layers, more = v0.read_layers(blobs, stored, config, arch)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from squish_core.api import Answer, SquishError, check_patterns, locked_file
+from squish_core.api import Answer, ErrorCode, SquishError, check_patterns, locked_file
 from squish_core.api import open as open_file
 
 from .edit import change
@@ -50,7 +50,8 @@ def edit(
     edits = bool(add or remove or put or unset)
     if not (edits or recover):
         raise SquishError(
-            "nothing to change", file=file, expected="--add, --remove, --set, --unset or --recover", code="usage",
+            "nothing to change", file=file, expected="--add, --remove, --set, --unset or --recover",
+            code=ErrorCode.USAGE,
             hint="`squish edit --help` says more.",
         )  # fmt: skip
     with locked_file(Path(file), recover) as lock, ExitStack() as opened:
@@ -93,5 +94,7 @@ def _keys(keys: list[str], meta: dict[str, Any], file: str) -> list[str]:
 def _pair(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not (key and equals):
-        raise SquishError("a key and its text cannot be read", found=repr(text), expected="KEY=TEXT", code="usage")
+        raise SquishError(
+            "a key and its text cannot be read", found=repr(text), expected="KEY=TEXT", code=ErrorCode.USAGE
+        )
     return key, value

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from squish_core.api import ByteCodec, FormatError, MissingPluginError, install_command
+from squish_core.api import ByteCodec, ErrorCode, FormatError, MissingPluginError, install_command
 
 _VALUES = {
     "wire": ("1.1", "2"), "encoding": ("raw", "zstd"), "digest": ("none", "sha256", "crc32c", "xxh3"),
@@ -41,7 +41,7 @@ class Wanted:
             if options.get(key, values[0]) not in values:
                 raise FormatError(
                     f"the option {key!r} has no such value", expected=", ".join(values), found=repr(options[key]),
-                    code="option",
+                    code=ErrorCode.OPTION,
                 )  # fmt: skip
         wanted = cls(**options)
         second = wanted.wire == "2"
@@ -58,7 +58,7 @@ class Wanted:
         ]  # fmt: skip
         for holds, why in rules:
             if not holds:
-                raise FormatError(why, code="option")
+                raise FormatError(why, code=ErrorCode.OPTION)
         return wanted
 
     @property
@@ -93,7 +93,7 @@ def zstd_codec() -> tuple[ByteCodec, Any]:
         from squish_zstd.api import Zstd, compression_level
     except ImportError as error:
         raise MissingPluginError(
-            f"encoding=zstd needs squish-zstd: {error}", code="not-installed",
+            f"encoding=zstd needs squish-zstd: {error}", code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{install_command('squish-zstd')}`.",
         ) from None  # fmt: skip
     return Zstd(), compression_level

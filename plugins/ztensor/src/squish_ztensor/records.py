@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from squish_core.api import FileRef, FormatError, Problem, TensorSpec, check_digest
+from squish_core.api import ErrorCode, FileRef, FormatError, Problem, TensorSpec, check_digest
 
 from .v1 import cbor
 
@@ -75,7 +75,9 @@ def digest_problems(digest: str, chunks: Iterable[Any], where: str) -> Iterator[
     verdict = check_digest(digest, chunks)
     if verdict.state == "wrong":
         numbers = f"expected {verdict.expected}, found {verdict.found}"
-        yield Problem(code="digest", severity="error", where=where, message=f"the digest does not match ({numbers})")
+        yield Problem(
+            code=ErrorCode.DIGEST, severity="error", where=where, message=f"the digest does not match ({numbers})"
+        )
     elif verdict.state == "unverified":
         message = f"the digest {digest[:40]!r} is of an unknown kind"
         yield Problem(code="unverified", severity="note", where=where, message=message)

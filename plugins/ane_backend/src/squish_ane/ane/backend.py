@@ -6,7 +6,19 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from squish_core.api import Availability, Backend, Cost, Offer, Refusal, Request, SquishError
+from squish_core.api import (
+    Availability,
+    Backend,
+    Chain,
+    Cost,
+    ErrorCode,
+    File,
+    Offer,
+    Refusal,
+    Request,
+    SquishError,
+    WholeHandle,
+)
 
 from ..coreml.archive import WHOLE
 
@@ -34,7 +46,10 @@ class Ane(Backend):
     def configured(self, options: Mapping[str, Any]) -> Backend:
         if set(options) != {"device"}:
             raise SquishError(
-                "ane takes one option, device", found=", ".join(options), expected="ane:device=M1", code="backend"
+                "ane takes one option, device",
+                found=", ".join(options),
+                expected="ane:device=M1",
+                code=ErrorCode.BACKEND,
             )
         from . import planner
         from .planned import Planned
@@ -45,7 +60,12 @@ class Ane(Backend):
         encoding = request.encoding
         if encoding.codec.id != WHOLE:
             why = "Core ML runs whole packages; `squish convert FILE OUT.mlpackage --to mlpackage` makes one"
-            return Refusal(backend=self.id, encoding=encoding, code="whole", why=why)
+            return Refusal(backend=self.id, encoding=encoding, code=ErrorCode.WHOLE, why=why)
         cost = Cost(stored=encoding.stored, resident=encoding.stored, moved=encoding.stored)
         storage = "the file's own package, run by Core ML"
         return Offer(backend=self.id, encoding=encoding, mode="delegate", ops=("linear",), storage=storage, cost=cost)
+
+    def load_whole(self, chain: Chain, file: File) -> WholeHandle:
+        from .runtime import Model
+
+        return Model(file)

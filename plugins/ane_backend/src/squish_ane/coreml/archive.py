@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import stat
 import zipfile
@@ -13,6 +14,7 @@ from squish_core.api import (
     Codec,
     CodecError,
     Encoding,
+    ErrorCode,
     File,
     FormatError,
     LimitError,
@@ -30,7 +32,7 @@ class Archive(Codec):
     """A zip of an .mlpackage folder, in one part `archive`: for Core ML, and nothing here decodes it."""
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
-        raise CodecError("a whole model is no tensor", tensor=spec.name, code="whole")
+        raise CodecError("a whole model is no tensor", tensor=spec.name, code=ErrorCode.WHOLE)
 
 
 def extract(file: File, folder: str | Path) -> Path:
@@ -38,17 +40,31 @@ def extract(file: File, folder: str | Path) -> Path:
 
     FormatError where there is none, or where it is no sound zip of one package with plain names.
     """
-    found = next((encoding for encoding in file.index.whole if encoding.codec.id == WHOLE), None)
-    if found is None:
-        raise FormatError("carries no Core ML package", file=file.name, code="missing")
+    encoding = _carried(file)
     target = Path(folder)
     try:
-        with zipfile.ZipFile(io.BufferedReader(_View(file, found))) as archive, atomic_folder(target) as sink:
+        with zipfile.ZipFile(io.BufferedReader(_View(file, encoding))) as archive, atomic_folder(target) as sink:
             for entry, path in _entries(archive, file):
                 _copy(archive, entry, path, sink, file)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
         raise FormatError(f"the Core ML package is no sound zip: {error}", file=file.name, code="zip") from None
     return target
+
+
+def digest(file: File) -> str:
+    """SHA-256 of the package that a file carries, as it is stored, in hexadecimal."""
+    hashed = hashlib.sha256()
+    stored = file.array(_carried(file).parts["archive"])
+    for chunk in stored.chunks():
+        hashed.update(chunk)
+    return hashed.hexdigest()
+
+
+def _carried(file: File) -> Encoding:
+    encoding = next((encoding for encoding in file.index.whole if encoding.codec.id == WHOLE), None)
+    if encoding is None:
+        raise FormatError("carries no Core ML package", file=file.name, code=ErrorCode.MISSING)
+    return encoding
 
 
 def _entries(archive: zipfile.ZipFile, file: File) -> list[tuple[zipfile.ZipInfo, PurePosixPath]]:

@@ -10,6 +10,7 @@ from attrs import evolve
 
 from squish_core.api import (
     Encoding,
+    ErrorCode,
     FileRef,
     FormatError,
     Index,
@@ -80,7 +81,7 @@ class _Reader:
                 stored = constexpr.read(operation)
             except constexpr.UnsupportedError as reason:
                 self.problems.append(
-                    Problem(code="unreadable", severity="warning", where=operation.name, message=str(reason))
+                    Problem(code=ErrorCode.UNREADABLE, severity="warning", where=operation.name, message=str(reason))
                 )
                 continue
             if stored is not None:
@@ -135,7 +136,7 @@ def _zero_biases(program: Program) -> set[str]:
 def _model_path(source: Source) -> PurePosixPath:
     """Where the manifest says the specification is."""
     if MANIFEST not in source.members():
-        raise FormatError("has no manifest", file=source.name, expected=MANIFEST, code="missing")
+        raise FormatError("has no manifest", file=source.name, expected=MANIFEST, code=ErrorCode.MISSING)
     member = _member(source, PurePosixPath(MANIFEST))
     if member.size > MOST_MANIFEST:
         raise LimitError("the manifest is too large", file=member.name, found=member.size, code="limit")

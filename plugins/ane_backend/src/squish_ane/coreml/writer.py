@@ -11,7 +11,7 @@ from typing import Any
 from attrs import frozen
 from squish_codecs.api import Tables
 
-from squish_core.api import FormatError, Options, OutgoingTensor, Sink, TensorSpec, dtypes
+from squish_core.api import ErrorCode, FormatError, Options, OutgoingTensor, Sink, TensorSpec, dtypes
 
 from . import blobs, program
 from .accept import FLOATS, TARGETS, Op, operation
@@ -40,7 +40,9 @@ def target_of(options: Options) -> str:
     """The deployment target that was asked for."""
     target = options.get("target", TARGETS[0])
     if target not in TARGETS:
-        raise FormatError("no such deployment target", expected=" or ".join(TARGETS), found=repr(target), code="option")
+        raise FormatError(
+            "no such deployment target", expected=" or ".join(TARGETS), found=repr(target), code=ErrorCode.OPTION
+        )
     return target
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from squish_core.api import CodecError, dtypes
+from squish_core.api import CodecError, ErrorCode, dtypes
 
 from .scheme import Scheme
 
@@ -43,7 +43,7 @@ def check_encodable(scheme: Scheme) -> None:
         if not holds:
             raise CodecError(
                 f"values cannot be encoded with this {name}", expected=" or ".join(expected),
-                found=repr(getattr(scheme, name)), code="params", hint="Files with it are read all the same.",
+                found=repr(getattr(scheme, name)), code=ErrorCode.PARAMS, hint="Files with it are read all the same.",
             )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def _weights(scheme: Scheme, panel: Array, activations: Array | None) -> Array |
     if scheme.search == "mse":
         return None
     if activations is None:
-        raise CodecError("search=activations needs statistics of activations", code="encode")
+        raise CodecError("search=activations needs statistics of activations", code=ErrorCode.ENCODE)
     spread = np.broadcast_to(activations.astype(np.float32), panel.shape)
     return blocks_of(scheme, spread.reshape(-1) if scheme.flat else spread)[0]
 
@@ -139,7 +139,7 @@ def check_finite(panel: Array, *extremes: Array) -> None:
     if not all(np.isfinite(extreme).all() for extreme in extremes):
         raise CodecError(
             "values that are not finite cannot be encoded", expected="finite values",
-            found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code="range",
+            found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code=ErrorCode.RANGE,
             hint="Keep this tensor, or repair it first.",
         )  # fmt: skip
 
@@ -239,7 +239,7 @@ def _check_range(scheme: Scheme, scale: Array, offset: Array | None) -> None:
     if bad.any():
         raise CodecError(
             "the values are too large for the dtype of the scale or the offset",
-            expected=f"scale {scheme.scale_dtype}", found=f"{np.count_nonzero(bad)} groups", code="range",
+            expected=f"scale {scheme.scale_dtype}", found=f"{np.count_nonzero(bad)} groups", code=ErrorCode.RANGE,
             hint="Take scale_dtype=f32 (and offset_dtype=f32).",
         )  # fmt: skip
 

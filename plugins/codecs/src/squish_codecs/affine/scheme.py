@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve, fields_dict, frozen
 
-from squish_core.api import CodecError, dtypes
+from squish_core.api import CodecError, ErrorCode, dtypes
 
 from ..checks import choice, integer, refuse
 from ..packing.bits import Packing
@@ -46,7 +46,8 @@ class Scheme:
         if unknown or "bits" not in params:
             raise CodecError(
                 f"affine has no parameter {unknown[0]!r}" if unknown else "affine needs the number of bits",
-                expected=", ".join(_NAMES), found=", ".join(unknown or params) or "no parameters", code="params",
+                expected=", ".join(_NAMES), found=", ".join(unknown or params) or "no parameters",
+                code=ErrorCode.PARAMS,
                 hint="For example affine:bits=4,group_size=32.",
             )  # fmt: skip
         value = {name: _CHECKS[name](name, given) for name, given in params.items()}
@@ -189,7 +190,7 @@ class Scheme:
             if not holds:
                 raise CodecError(
                     f"{name} does not go with the other parameters",
-                    expected=expected, found=repr(getattr(self, name)), code="params",
+                    expected=expected, found=repr(getattr(self, name)), code=ErrorCode.PARAMS,
                 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from squish_core.api import (
     Codec,
     CodecError,
     CodecSpec,
+    ErrorCode,
     PanelReader,
     Params,
     Parts,
@@ -60,7 +61,7 @@ class Mixed(Allocator):
         if not found:
             raise CodecError(
                 "the target format has no such width", found=", ".join(f"int{width}" for width in _widths(wanted)),
-                code="params", hint="`squish formats ID` shows its short names.",
+                code=ErrorCode.PARAMS, hint="`squish formats ID` shows its short names.",
             )  # fmt: skip
         chosen: dict[str, CodecSpec | str] = {}
         matrices = []
@@ -98,7 +99,7 @@ def _checked(params: Params) -> dict[str, Any]:
             raise refuse(name, f"{limits[0]} to {limits[1]:g}", value)
         wanted[name] = value
     if "bits" in wanted and "bpw" in wanted:
-        raise CodecError("bits and bpw exclude each other", code="params")
+        raise CodecError("bits and bpw exclude each other", code=ErrorCode.PARAMS)
     if "bpw" not in wanted:
         wanted.setdefault("bits", 4)
     return wanted
@@ -173,7 +174,7 @@ def _allotted(candidates: Mapping[str, list[Option]], elements: int, bpw: float)
     if budget < 0:
         raise CodecError(
             "the narrowest widths take more", expected=f"{least / elements:.2f} bits per weight or more",
-            found=f"bpw={bpw}", code="params", hint="Ask for more bits per weight.",
+            found=f"bpw={bpw}", code=ErrorCode.PARAMS, hint="Ask for more bits per weight.",
         )  # fmt: skip
     current = dict.fromkeys(candidates, 0)
     queue = [upgrade for name in candidates if (upgrade := _upgrade(name, candidates[name], 0, budget))]

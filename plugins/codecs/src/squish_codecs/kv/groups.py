@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from attrs import frozen
 
-from squish_core.api import CodecError
+from squish_core.api import CodecError, ErrorCode
 
 from ..packing.bits import Packing
 
@@ -109,7 +109,8 @@ def quantize(values: Array, axis: int, bits: int = 8, group_size: int = 32) -> G
         scale = _rounded((high - zero.astype(np.float32)) / levels, np.inf)
     if not (np.isfinite(scale).all() and np.isfinite(zero).all()):
         raise CodecError(
-            "a group has no scale or zero point in f16", code="range", expected="finite values within reach of f16",
+            "a group has no scale or zero point in f16",
+            code=ErrorCode.RANGE, expected="finite values within reach of f16",
             found=f"{float(low.min(initial=np.inf))}..{float(high.max(initial=-np.inf))}",
         )  # fmt: skip
     step = np.where(scale > 0, scale, 1).astype(np.float32)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, Codes, Exactness, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, Codes, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, dtypes
 
 from ..float8 import float8_table
 from . import float4
@@ -101,7 +101,7 @@ class Mx(Codec):
         blocks = np.ascontiguousarray(panel, np.float32).reshape(*panel.shape[:-1], panel.shape[-1] // block, block)
         largest = np.abs(np.maximum(blocks.max(axis=-1), -blocks.min(axis=-1)))  # abs: no -0
         if not np.isfinite(largest).all():
-            raise CodecError("infinities and NaN have no microscaled form", code="range")
+            raise CodecError("infinities and NaN have no microscaled form", code=ErrorCode.RANGE)
         made = {}
         if dtype == "f8_e8m0":
             made["scale"], steps = _powers(largest, element, scaling)
@@ -117,9 +117,11 @@ class Mx(Codec):
         form = _checked(params)
         element, _, dtype, factor, scaling = form
         if dtype == "f8_e8m0" and factor != "none":
-            raise CodecError("a global scale goes with scales of f8_e4m3", found=factor, code="params")
+            raise CodecError("a global scale goes with scales of f8_e4m3", found=factor, code=ErrorCode.PARAMS)
         if scaling != "ocp" and (element, dtype) != ("f4_e2m1", "f8_e8m0"):
-            raise CodecError("this scaling is for f4_e2m1 under f8_e8m0", found=f"{element}, {dtype}", code="params")
+            raise CodecError(
+                "this scaling is for f4_e2m1 under f8_e8m0", found=f"{element}, {dtype}", code=ErrorCode.PARAMS
+            )
         self.parts(spec, params)
         return form.stated()
 
@@ -203,7 +205,9 @@ def _checked(params: Params) -> Form:
     for name, value in chosen.items():
         if value not in _LEGAL.get(name, ()):
             legal = " or ".join(map(str, _LEGAL.get(name, _LEGAL)))
-            raise CodecError(f"mx cannot take this {name}", expected=legal, found=repr(value)[:80], code="params")
+            raise CodecError(
+                f"mx cannot take this {name}", expected=legal, found=repr(value)[:80], code=ErrorCode.PARAMS
+            )
     return Form(**chosen)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
-from squish_core.api import Codec, CodecError, Codes, Exactness, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, Codes, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, dtypes
 
 from ..affine import repack
 from ..affine.decode import PANEL, runs
@@ -77,7 +77,7 @@ class Palette(Codec):
             raise CodecError(
                 "a constant table with a scale is encoded, or codebooks of floats without one",
                 expected="table=nf4,scale_dtype=f32 or codebook_dtype=f16",
-                found=", ".join(f"{key}={value}" for key, value in params.items()), code="params",
+                found=", ".join(f"{key}={value}" for key, value in params.items()), code=ErrorCode.PARAMS,
                 hint="Files with other palettes are read all the same.",
             )  # fmt: skip
         return tables.params()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from attrs import evolve, frozen
 
-from squish_core.api import CodecError, Parts, dtypes
+from squish_core.api import CodecError, ErrorCode, Parts, dtypes
 
 from ..affine.scheme import SCALES, Scheme, Shape
 from ..checks import choice, integer, refuse
@@ -51,7 +51,8 @@ class Tables:
         if unknown := [name for name in shared if name not in _SHARED]:
             raise CodecError(
                 f"palette has no parameter {unknown[0]!r}", expected=", ".join((*_SHARED, *_CHECKS)),
-                found=", ".join(unknown), code="params", hint="For example palette:bits=4,table=nf4,scale_dtype=f32.",
+                found=", ".join(unknown),
+                code=ErrorCode.PARAMS, hint="For example palette:bits=4,table=nf4,scale_dtype=f32.",
             )  # fmt: skip
         scaled = own.pop("scale_dtype", "none")
         dtype = {} if scaled == "none" else {"scale_dtype": scaled}

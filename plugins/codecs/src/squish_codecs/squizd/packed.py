@@ -7,7 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, CodecSpec, Codes, Exactness, Params, PartArray, Parts, Region, TensorSpec
+from squish_core.api import (
+    Codec,
+    CodecError,
+    CodecSpec,
+    Codes,
+    ErrorCode,
+    Exactness,
+    Params,
+    PartArray,
+    Parts,
+    Region,
+    TensorSpec,
+)
 
 from ..affine.codec import Affine
 from ..affine.families import SQUIZD_AFFINE
@@ -62,7 +74,8 @@ class Packed(Codec):
         size = params.get("group_size", 64)
         if set(params) - {"group_size", *self.encoder_only_params} or type(size) is not int or size < 1:
             raise CodecError(
-                f"{self.id} takes group_size (1 or more), {' and '.join(self.encoder_only_params)}", code="params",
+                f"{self.id} takes group_size (1 or more), {' and '.join(self.encoder_only_params)}",
+                code=ErrorCode.PARAMS,
                 found=", ".join(f"{key}={value}" for key, value in params.items()),
             )  # fmt: skip
         elements = max(spec.elements, 1)
@@ -93,7 +106,8 @@ class Packed(Codec):
         table = _table(made[0])
         if not np.isfinite(table[:, 2:].view(np.float32)).all():
             raise CodecError(
-                "a scale or zero point is not finite, and a scale table holds finite numbers only [P3]", code="range",
+                "a scale or zero point is not finite, and a scale table holds finite numbers only [P3]",
+                code=ErrorCode.RANGE,
                 hint="The source is damaged, or was quantised from values that are not finite.",
             )  # fmt: skip
         return {"codes": made[0]["data"], "table": table}, made[1]

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec, decode_all
+from squish_core.api import Codec, CodecError, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, decode_all
 
 from ..packing.bits import BIT_COUNTS
 from ..wrap.base import rows_and_columns, rows_of
@@ -53,7 +53,7 @@ class TcaTbe(Codec):
                 "tca_tbe holds bf16 only", found=spec.dtype, code="dtype", hint="Encode it as bf16 first, or keep it."
             )
         if params:
-            raise CodecError("tca_tbe takes no parameters", found=", ".join(params), code="params")
+            raise CodecError("tca_tbe takes no parameters", found=", ".join(params), code=ErrorCode.PARAMS)
         return params
 
     def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:

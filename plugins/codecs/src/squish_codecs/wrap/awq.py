@@ -11,7 +11,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec, full
+from squish_core.api import Codec, CodecError, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, full
 
 from ..affine.codec import Affine
 from ..affine.scheme import Shape
@@ -73,7 +73,7 @@ class _Bound(Wrapping):
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         if params:
-            raise CodecError("awq takes no parameters but those of the codec it wraps", code="params")
+            raise CodecError("awq takes no parameters but those of the codec it wraps", code=ErrorCode.PARAMS)
         if not spec.shape:
             raise CodecError("a scalar has no columns to scale", found="shape []", code="shape")
         return params

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import ClassVar
 
-from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecError, ErrorCode, Params, Parts, Region, TensorSpec
 
 from ..affine.scheme import Shape
 
@@ -15,7 +15,7 @@ class Wrapper(Codec):
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, Shape]]:
         raise CodecError(
-            f"{self.id} is an addition to another codec", code="params",
+            f"{self.id} is an addition to another codec", code=ErrorCode.PARAMS,
             expected=f"the other one in brackets, as in {self.id}(int4)",
         )  # fmt: skip
 

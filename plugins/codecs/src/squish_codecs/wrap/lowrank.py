@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec, dtypes, full
+from squish_core.api import Codec, CodecError, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, dtypes, full
 
 from ..affine.encode import check_finite
 from ..affine.scheme import Shape
@@ -74,7 +74,8 @@ class _Bound(Wrapping):
         if not {"rank"} <= set(params) <= {"rank", "factor_dtype"}:
             raise CodecError(
                 "lowrank takes a rank, and the dtype of its factors", expected="rank=, and factor_dtype= or not",
-                found=", ".join(params) or "no parameters", code="params", hint="For example lowrank:rank=8(int4).",
+                found=", ".join(params) or "no parameters",
+                code=ErrorCode.PARAMS, hint="For example lowrank:rank=8(int4).",
             )  # fmt: skip
         most = min(rows_and_columns(spec.shape))
         if not 0 < _RANK("rank", params.get("rank", 0)) <= most:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecError, ErrorCode, Exactness, Params, Parts, Region, TensorSpec
 
 from .base import Wrapper, Wrapping, rows_and_columns, rows_of
 
@@ -83,7 +83,7 @@ class _Bound(Wrapping):
         legal = type(side) is int and side > 0 and type(share) in (int, float) and 0 <= share <= 1
         if not legal or len(params) > 2:
             raise CodecError(
-                "masked takes the side of its tiles and the share of them that is zeroed", code="params",
+                "masked takes the side of its tiles and the share of them that is zeroed", code=ErrorCode.PARAMS,
                 expected="block_size=, 1 or more, and sparsity=, 0 to 1",
                 found=", ".join(f"{key}={value}" for key, value in params.items()) or "no parameters",
                 hint="For example masked:block_size=16,sparsity=0.5(int4).",

@@ -7,7 +7,7 @@ from math import lcm
 import numpy as np
 from attrs import evolve
 
-from squish_core.api import Codec, CodecError, Exactness, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, dtypes
 
 from ..affine.scheme import Shape
 from .base import Wrapper
@@ -74,6 +74,6 @@ def _stored(spec: TensorSpec, params: Params) -> TensorSpec:
     if not shape or not legal or set(params) != {"shape"} or dtypes.count(shape) != spec.elements:
         raise CodecError(
             "reshaped needs the stored shape", expected=f"shape=, sizes of {spec.elements} elements",
-            found=repr(dict(params))[:120], code="params",
+            found=repr(dict(params))[:120], code=ErrorCode.PARAMS,
         )  # fmt: skip
     return evolve(spec, shape=tuple(shape))

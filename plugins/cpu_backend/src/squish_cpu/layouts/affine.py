@@ -10,7 +10,7 @@ import numpy as np
 from attrs import evolve
 from squish_codecs.api import Scheme, Tables, unpack_codes
 
-from squish_core.api import CodecError, TensorSpec, dtypes
+from squish_core.api import CodecError, ErrorCode, TensorSpec, dtypes
 
 from .base import (
     AFFINE_FIRST,
@@ -59,7 +59,7 @@ def palette_layout(params: Mapping[str, Any], spec: TensorSpec) -> Layout:
     """Places in one table, constant or stored, with or without a scale for each group."""
     tables = Tables.of(params)
     if tables.codebook_size or tables.vector != 1 or tables.scheme.offset != "none":
-        raise UncoveredError("several tables, vectors or offsets", code="params")
+        raise UncoveredError("several tables, vectors or offsets", code=ErrorCode.PARAMS)
     scaled = {**tables.scheme.params(), "signed": False}
     inner = affine_layout(scaled, spec)
     constant = None if tables.table is None else padded(tables.constant)

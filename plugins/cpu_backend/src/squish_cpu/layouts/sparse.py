@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from squish_core.api import CodecError, TensorSpec, dtypes
+from squish_core.api import CodecError, ErrorCode, TensorSpec, dtypes
 
 from .base import (
     BITMASK,
@@ -59,9 +59,9 @@ def bitmask_layout(params: Mapping[str, Any], spec: TensorSpec) -> Layout:
         raise UncoveredError(f"plain {dtype} has no compiled loop", code="dtype")
     run = kept == "run"
     if run and scale != "none":
-        raise UncoveredError("a run of values with scales", code="params")
+        raise UncoveredError("a run of values with scales", code=ErrorCode.PARAMS)
     if "bits" in params:
-        raise UncoveredError("indices into a codebook under a mask", code="params")
+        raise UncoveredError("indices into a codebook under a mask", code=ErrorCode.PARAMS)
     stored = params.get("count", 0) if isinstance(kept, str) else rows * kept
     pitch = columns if run else -(-columns // 8) * 8
 

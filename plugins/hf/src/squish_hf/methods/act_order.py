@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from squish_codecs.api import Affine, Scheme, read_affine, row_major, unpack_codes
 
-from squish_core.api import Codec, CodecError, CodecSpec, Codes, Params, PartArray, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecError, CodecSpec, Codes, ErrorCode, Params, PartArray, Parts, Region, TensorSpec
 
 ROLE = "g_idx"
 PANEL = 1 << 20
@@ -86,7 +86,8 @@ class _Bound(Codec):
         counts = np.bincount(order, minlength=spec.shape[-1] // self.scheme.group_size)
         if (counts != self.scheme.group_size).any():
             raise CodecError(
-                "groups have different numbers of columns, which no compiled loop takes", part=ROLE, code="uncovered",
+                "groups have different numbers of columns, which no compiled loop takes", part=ROLE,
+                code=ErrorCode.UNCOVERED,
                 expected=f"{self.scheme.group_size} each", found=f"{counts.min()} to {counts.max()}",
                 hint="The NumPy backend runs this tensor.",
             )  # fmt: skip

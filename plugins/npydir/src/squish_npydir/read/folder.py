@@ -8,6 +8,7 @@ from typing import Any
 from attrs import field, frozen
 
 from squish_core.api import (
+    ErrorCode,
     FileRef,
     Filter,
     FormatError,
@@ -109,7 +110,7 @@ class Folder:
         if self.refs[number].size != size:
             raise FormatError(
                 "has another size than when the folder was opened", file=path, expected=self.refs[number].size,
-                found=size, code="changed", hint="Open the folder again once it is complete.",
+                found=size, code=ErrorCode.CHANGED, hint="Open the folder again once it is complete.",
             )  # fmt: skip
         return number
 
@@ -180,7 +181,7 @@ def _head(source: Source, size: int) -> bytes:
     except ModuleNotFoundError:
         raise MissingPluginError(
             "needs squish-zstd to be decompressed",
-            code="not-installed",
+            code=ErrorCode.NOT_INSTALLED,
             hint=f"Run `{install_command('squish-zstd')}`.",
         ) from None
     return decode_head(source.view(0, source.size), size)

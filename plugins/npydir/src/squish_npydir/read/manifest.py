@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from squish_core.api import FormatError, LimitError, Limits, SquishError, check_name, check_plain_name
+from squish_core.api import ErrorCode, FormatError, LimitError, Limits, SquishError, check_name, check_plain_name
 
 from .folder import Folder
 
@@ -17,14 +17,14 @@ def read(folder: Folder) -> dict[str, str]:
     try:
         return _checked(folder.json(MANIFEST, "manifest"), folder.limits)
     except SquishError as error:
-        raise (_absent(folder) if error.code == "missing" else error).within(file=MANIFEST) from None
+        raise (_absent(folder) if error.code == ErrorCode.MISSING else error).within(file=MANIFEST) from None
 
 
 def _absent(folder: Folder) -> SquishError:
     """The error where there is no manifest: what can be opened instead, or that it was never finished."""
     tier = next((name for file, name in ALONE.items() if folder.has(file)), None)
     return FormatError(
-        "is missing", file=f"{folder.source.name}/{MANIFEST}", code="missing",
+        "is missing", file=f"{folder.source.name}/{MANIFEST}", code=ErrorCode.MISSING,
         hint=f"Open {folder.source.name}/{tier}: it is whole by itself." if tier
         else "The conversion that made the folder was not finished; convert the model again.",
     )  # fmt: skip

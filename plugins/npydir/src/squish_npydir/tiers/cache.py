@@ -12,7 +12,7 @@ from pathlib import Path
 
 from attrs import evolve, frozen
 
-from squish_core.api import Conversion, File, FormatError, LimitError, TensorSpec, atomic_file, convert
+from squish_core.api import Conversion, ErrorCode, File, FormatError, LimitError, TensorSpec, atomic_file, convert
 from squish_core.api import open as open_model
 
 from ..read.dialects import PANELS
@@ -251,7 +251,7 @@ def _beyond(report: Conversion) -> dict[str, str]:
 def _folder(place: Path) -> Path:
     """A folder to write to, made where it is not there; FormatError for a link, which is not written through."""
     if place.is_symlink():
-        raise FormatError("is a link, and is not written through", file=str(place), code="file-kind")
+        raise FormatError("is a link, and is not written through", file=str(place), code=ErrorCode.FILE_KIND)
     place.mkdir(exist_ok=True)
     return place
 
@@ -281,7 +281,7 @@ def _check_room(folder: Path, disk: int) -> None:
     if memory is not None and memory < MEMORY:
         raise LimitError(
             "too little memory is available", file=str(folder), expected=f"{MEMORY} bytes", found=f"{memory} bytes",
-            code="memory", hint="Close other programs and build again: what was made is kept.",
+            code=ErrorCode.MEMORY, hint="Close other programs and build again: what was made is kept.",
         )  # fmt: skip
 
 

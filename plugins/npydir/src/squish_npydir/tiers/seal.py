@@ -13,7 +13,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, overload
 
-from squish_core.api import FileRef, FormatError, LazyTensors, Limits, SquishError, TensorSpec, atomic_file, open_source
+from squish_core.api import (
+    ErrorCode,
+    FileRef,
+    FormatError,
+    LazyTensors,
+    Limits,
+    SquishError,
+    TensorSpec,
+    atomic_file,
+    open_source,
+)
 from squish_core.api import open as open_model
 
 from ..read.folder import Folder
@@ -93,7 +103,7 @@ def changed(spec: TensorSpec) -> FormatError:
     """The error for files that contradict their seal."""
     return FormatError(
         "other files than the tier's disagree with it, though it is sealed", tensor=spec.name, found=spec.problem,
-        code="changed", hint=f"Remove {SEALS} and open the directory again.",
+        code=ErrorCode.CHANGED, hint=f"Remove {SEALS} and open the directory again.",
     )  # fmt: skip
 
 

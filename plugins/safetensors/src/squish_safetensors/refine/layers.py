@@ -17,6 +17,7 @@ from squish_core.api import (
     CodecError,
     CodecSpec,
     Encoding,
+    ErrorCode,
     FormatError,
     Index,
     Limits,
@@ -173,7 +174,7 @@ def require_part(parts: StoredParts, suffix: str, allowed: Iterable[str], *, ran
     if part is None:
         raise FormatError(
             "is missing", part=field, expected=field, found=", ".join(each.lstrip(".") for each in parts),
-            code="missing", hint="It may be in a shard that is missing.",
+            code=ErrorCode.MISSING, hint="It may be in a shard that is missing.",
         )  # fmt: skip
     if part.dtype not in allowed or (rank is not None and len(part.shape) != rank):
         axes = "" if rank is None else f" of rank {rank}"

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from attrs import define, field
 
+from squish_core.api import Section
+
 from .blocks import Block
 from .coreml import Appendix
 from .header import DRAFT_KEY, GLOBAL_KEY, Header, Layer
@@ -38,11 +40,15 @@ class Anatomy:
     count: int = 0
     scales: dict[int, Scales] = field(factory=dict)
     appendix: Appendix | None = None
-    sections: list[dict[str, int | str]] = field(factory=list)
+    sections: list[Section] = field(factory=list)
 
     def add(self, kind: str, offset: int, end: int, holds: str) -> None:
         """Enter a section into the map."""
-        self.sections.append({"offset": offset, "size": end - offset, "kind": kind, "holds": holds})
+        self.sections.append(Section(offset, end - offset, kind, holds))
+
+    def ordered_sections(self) -> list[Section]:
+        """The map, by offset."""
+        return sorted(self.sections, key=lambda section: section.offset)
 
     def named(self, *, draft: bool = False) -> Iterator[tuple[int, str, Block]]:
         """(layer key, name, block) in the order of the tables; the layers and globals, or the draft head."""

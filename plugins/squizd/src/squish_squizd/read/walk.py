@@ -107,14 +107,13 @@ def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits,
 def _check_padding(anatomy: Anatomy, source: Source, found: Findings) -> None:
     """Between sections there are zeros; behind a bad draft head nobody knows."""
     end = 0
-    for section in sorted(anatomy.sections, key=lambda section: section["offset"]):
-        offset, size = int(section["offset"]), int(section["size"])
-        if section["kind"] == "CoreML appendix" and anatomy.header.eagle and anatomy.draft is None:
+    for section in anatomy.ordered_sections():
+        if section.kind == "CoreML appendix" and anatomy.header.eagle and anatomy.draft is None:
             continue
-        at = skip_zeros(source, end, offset)
-        if at < offset:
+        at = skip_zeros(source, end, section.offset)
+        if at < section.offset:
             found.warn("P2", "padding", "is not zero", offset=at)
-        end = max(end, offset + size)
+        end = max(end, section.offset + section.size)
 
 
 def _check_scale_offsets(anatomy: Anatomy, found: Findings) -> None:

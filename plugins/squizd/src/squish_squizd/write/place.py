@@ -10,7 +10,7 @@ from typing import Any
 from attrs import define, field, frozen
 from squish_codecs.api import rows_and_columns
 
-from squish_core.api import CodecSpec, Part, Refusal, SquishError, TensorSpec
+from squish_core.api import CodecSpec, ErrorCode, Part, Refusal, SquishError, TensorSpec
 
 from ..read.blocks import TCAW, aligned
 from ..read.header import ARCHITECTURES, DRAFT_KEY, ENTRY, GLOBAL_KEY, SIZE
@@ -49,7 +49,7 @@ class Wanted:
             raise SquishError(
                 "an option of squizd makes no sense",
                 expected="sparsity 0..1, block_size 1 or more, arch a name or number",
-                found=", ".join(f"{key}={value}" for key, value in options.items()), code="option",
+                found=", ".join(f"{key}={value}" for key, value in options.items()), code=ErrorCode.OPTION,
             ) from None  # fmt: skip
         return cls(
             sparsity=sparsity or None, block_size=block_size, arch=number, draft=options.get("draft"),

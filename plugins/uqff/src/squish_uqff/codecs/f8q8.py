@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from squish_codecs.api import float8_table
 
-from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, ErrorCode, Params, Parts, Region, TensorSpec, dtypes
 
 BLOCK, BLOCK_BYTES = 32, 33
 SCALE = 416  # what the writer takes for the largest e4m3 value
@@ -48,7 +48,7 @@ class F8Q8(Codec):
         blocks.reshape(-1)[: values.size] = values
         largest = np.abs(blocks).max(axis=-1, initial=0)
         if not np.isfinite(largest).all():
-            raise CodecError("infinities and NaN have no F8Q8 form", code="range")
+            raise CodecError("infinities and NaN have no F8Q8 form", code=ErrorCode.RANGE)
         stored = np.minimum(largest / np.float32(127) * np.float32(SCALE), np.float32(SCALE))
         stored = stored.astype(dtypes.to_numpy("f8_e4m3"))
         scale = stored.astype(np.float32) / np.float32(SCALE)
@@ -60,5 +60,5 @@ class F8Q8(Codec):
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         if params:
-            raise CodecError("uqff.f8q8 takes no parameters", found=", ".join(params), code="params")
+            raise CodecError("uqff.f8q8 takes no parameters", found=", ".join(params), code=ErrorCode.PARAMS)
         return params

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from squish_core.api import CodecError
+from squish_core.api import CodecError, ErrorCode
 
 NORM, BETA, GROWTH, STEPS = 0.7, 10.0, 1.01, 20  # the values of the paper's software
 PANEL = 1 << 16
@@ -32,7 +32,7 @@ def _columns(values: np.ndarray, highest: int) -> tuple[np.ndarray, np.ndarray, 
     span = values.max(axis=0) - low
     if not np.isfinite(span).all():
         raise CodecError(
-            "values that are not finite, or too far apart, cannot be encoded", code="range",
+            "values that are not finite, or too far apart, cannot be encoded", code=ErrorCode.RANGE,
             hint="Keep this tensor, or repair it first.",
         )  # fmt: skip
     scale = np.where(span > 0, span / np.float32(highest), np.float32(1))

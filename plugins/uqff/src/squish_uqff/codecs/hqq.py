@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, ErrorCode, Params, Parts, Region, TensorSpec, dtypes
 
 from .half_quadratic import quantise
 
@@ -92,7 +92,10 @@ class Hqq(Codec):
         unknown = sorted(set(complete) - {"bits", "group_size", "axis"})
         if unknown:
             raise CodecError(
-                "HQQ has no such parameter", expected="bits, group_size, axis", found=", ".join(unknown), code="params"
+                "HQQ has no such parameter",
+                expected="bits, group_size, axis",
+                found=", ".join(unknown),
+                code=ErrorCode.PARAMS,
             )
         self.parts(spec, complete)
         return complete
@@ -128,7 +131,7 @@ def _matrix(spec: TensorSpec, params: Params) -> tuple[int, int]:
     ):
         if not legal:
             raise CodecError(
-                f"HQQ has no such {name}", expected=expected, found=repr(value), code="params",
+                f"HQQ has no such {name}", expected=expected, found=repr(value), code=ErrorCode.PARAMS,
                 hint="For example hqq:bits=4,group_size=64,axis=0.",
             )  # fmt: skip
     elements = spec.elements

@@ -10,6 +10,7 @@ from attrs import frozen
 from squish_safetensors.api import read_header, stored_part, tensor_from_record
 
 from squish_core.api import (
+    ErrorCode,
     FormatError,
     Limits,
     Part,
@@ -110,7 +111,7 @@ def the_set(folder: Source, members: Sequence[str]) -> str:
     if len(sets) != 1:
         raise FormatError(
             "is a folder with several UQFF models", file=folder.name, expected="one set of shards",
-            found=", ".join(list(sets.values())[:8]), code="folder", hint="Name one of the files.",
+            found=", ".join(list(sets.values())[:8]), code=ErrorCode.FOLDER, hint="Name one of the files.",
         )  # fmt: skip
     return next(iter(sets.values()))
 

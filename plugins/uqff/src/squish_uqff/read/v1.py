@@ -9,7 +9,7 @@ from typing import Any
 from attrs import evolve
 from squish_safetensors.api import stored_part
 
-from squish_core.api import FormatError, Part, Problem, SquishError, TensorSpec, UnsupportedVersionError
+from squish_core.api import ErrorCode, FormatError, Part, Problem, SquishError, TensorSpec, UnsupportedVersionError
 
 from .. import tables
 from ..layers import Layer, make_bias, make_broken, make_weight, refuse
@@ -103,7 +103,7 @@ def _fields(isq: int, given: Mapping[str, Part], stored: Stored) -> tuple[dict[s
     for field in ("weight", *(f"weight.{suffix}" for suffix in tables.SUFFIXES[isq])):
         if field not in given:
             raise FormatError(
-                f"is missing in a layer of type {tables.ISQ_NAMES[isq]}", part=field, code="missing",
+                f"is missing in a layer of type {tables.ISQ_NAMES[isq]}", part=field, code=ErrorCode.MISSING,
                 hint="It may be in a shard that is missing.",
             )  # fmt: skip
     parts: dict[str, Part] = {"weight": given["weight"]}

@@ -19,6 +19,7 @@ from squish_safetensors.api import (
 )
 
 from squish_core.api import (
+    ErrorCode,
     FormatError,
     Limits,
     Options,
@@ -42,6 +43,8 @@ from .layers import Entry, Layer, Streams, blob_of, layers_of, plain, raw, tenso
 NAME, MAX_SHARD_SIZE, VERSION = "name", "max_shard_size", "version"
 NEWEST = ".".join(map(str, (*tables.NEWEST, 0)))
 LEGACY = ".".join(map(str, tables.WRITTEN_LEGACY))
+_HEAD = "lm_head.weight"
+_TIED = f"the embeddings are tied, and stored as {_HEAD}, too: 0.1.3 has it as its first layer"
 _NUMBERED = "layers are named by their numbers, because no config.json names them; add one with --assets DIR"
 
 
@@ -64,7 +67,10 @@ def is_legacy(options: Options) -> bool:
     version = options.get(VERSION, NEWEST)
     if version not in (NEWEST, LEGACY):
         raise FormatError(
-            "this version of UQFF is not written", expected=f"{NEWEST} or {LEGACY}", found=version, code="option"
+            "this version of UQFF is not written",
+            expected=f"{NEWEST} or {LEGACY}",
+            found=version,
+            code=ErrorCode.OPTION,
         )
     return version == LEGACY
 
@@ -85,8 +91,11 @@ def plan_file(
     if config is not None:
         sizes[CONFIG] = len(_own_config(config))
     if legacy:
-        files = plan_legacy(layers, rest, config, options)
-        return WritePlan(size=sum(file.size for file in files) + sum(sizes.values()), dropped=dropped)
+        numbered = number_layers(layers, rest, config)
+        files = plan_legacy(numbered, rest, options)
+        tied = any(layer.key == "lm_head" and layer.spec.name != _HEAD for layer in numbered.values())
+        size = sum(file.size for file in files) + sum(sizes.values())
+        return WritePlan(size=size, dropped=dropped, notes=(_TIED,) if tied else ())
     notes = (_NUMBERED,) if any(layer.key.isdigit() for layer in layers) else ()
     files = plan(layers, rest, meta, options)
     size = sum(file.size for file in files) + len(_report(layers, files)) + sum(sizes.values())
@@ -105,7 +114,10 @@ def write(
     legacy = is_legacy(options)
     streams = {tensor.spec.name: tensor.parts for tensor in tensors}
     layers, rest = layers_of([tensor.spec for tensor in tensors], stack=not legacy)
-    files = plan_legacy(layers, rest, assets.get(CONFIG), options) if legacy else plan(layers, rest, meta, options)
+    if legacy:
+        files = plan_legacy(number_layers(layers, rest, assets.get(CONFIG)), rest, options)
+    else:
+        files = plan(layers, rest, meta, options)
     for file in files:
         with sink.member(file.name) as member:
             member.write(file.header)
@@ -131,10 +143,13 @@ def plan(
     return _files(version, entries, rest, _texts(meta), options)
 
 
-def plan_legacy(
-    layers: Sequence[Layer], rest: Sequence[TensorSpec], raw_config: bytes | None, options: Options
-) -> list[Planned]:
-    """The files of 0.1.3: blobs under the numbers that the source or the architecture gives them."""
+def plan_legacy(layers: Mapping[int, Layer], rest: Sequence[TensorSpec], options: Options) -> list[Planned]:
+    """The files of 0.1.3: blobs under their numbers, then what is no layer."""
+    return _files([], [blob_of(layer, number) for number, layer in layers.items()], rest, {}, options)
+
+
+def number_layers(layers: Sequence[Layer], rest: Sequence[TensorSpec], raw_config: bytes | None) -> dict[int, Layer]:
+    """The layers of 0.1.3 by the numbers that the source or the architecture gives them."""
     config = _config(raw_config or b"{}")
     numbers = {layer.key: layer.spec.attrs.get("uqff.index") for layer in layers}
     if None in numbers.values():
@@ -160,7 +175,7 @@ def plan_legacy(
     if len(numbered) < len(layers):
         raise FormatError("has two layers of one number", code="names", hint="Write 1.2.0, which stores names.")
     _check_names(numbered, config)
-    return _files([], [blob_of(layer, number) for number, layer in numbered.items()], rest, {}, options)
+    return numbered
 
 
 def _check_names(layers: Mapping[int, Layer], config: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from math import lcm
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, CodecSpec, Codes, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, CodecSpec, Codes, ErrorCode, Params, Parts, Region, TensorSpec, dtypes
 
 
 class Mx(Codec):
@@ -18,7 +18,9 @@ class Mx(Codec):
     """
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        raise CodecError("zt.mx is encoded as mx", tensor=spec.name, expected="mxfp4, mxfp8 or mx:...", code="encode")
+        raise CodecError(
+            "zt.mx is encoded as mx", tensor=spec.name, expected="mxfp4, mxfp8 or mx:...", code=ErrorCode.ENCODE
+        )
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         shape, axis = spec.shape, params["axis"]

@@ -10,6 +10,7 @@ import numpy as np
 from squish_core.api import (
     Codec,
     CodecError,
+    ErrorCode,
     MissingPluginError,
     Params,
     Part,
@@ -29,7 +30,7 @@ class _Sparse(Codec):
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         raise CodecError(
-            "values are not made sparse here", tensor=spec.name, code="encode",
+            "values are not made sparse here", tensor=spec.name, code=ErrorCode.ENCODE,
             hint="`bitmask:sparsity=0.5` stores a mask and the values it keeps, in formats that have one.",
         )  # fmt: skip
 
@@ -129,7 +130,10 @@ def to_scipy(tensor: Any) -> Any:
         scipy_sparse = importlib.import_module("scipy.sparse")
     except ImportError:
         raise MissingPluginError(
-            "a SciPy matrix needs SciPy", tensor=tensor.name, code="not-installed", hint="Run `pip install scipy`."
+            "a SciPy matrix needs SciPy",
+            tensor=tensor.name,
+            code=ErrorCode.NOT_INSTALLED,
+            hint="Run `pip install scipy`.",
         ) from None
     bound = tensor.bound
     encoding, parts, params, shape = bound.encoding, bound.parts, bound.params, tensor.shape

@@ -6,7 +6,7 @@ import re
 from pathlib import PurePath
 from typing import Any
 
-from squish_core.api import FileRef, FormatError, Source, SquishError
+from squish_core.api import ErrorCode, FileRef, FormatError, Source, SquishError
 
 from . import footer
 
@@ -23,11 +23,11 @@ def open_shards(source: Source, table: Any, objects: dict[str, Any], offset: int
         if type(name) is not str or not _NAME.fullmatch(name):
             raise FormatError(
                 "a shard's name is not allowed", offset=offset, expected="letters, digits, . _ - and no leading dot",
-                found=repr(name)[:80], code="shard",
+                found=repr(name)[:80], code=ErrorCode.SHARD,
             )  # fmt: skip
         size, digest = (entry.get("size"), entry.get("digest")) if type(entry) is dict else (None, None)
         if type(size) is not int or size < 0 or type(digest) is not str:
-            raise FormatError(f"the shard {name!r} has no size and digest", offset=offset, code="shard")
+            raise FormatError(f"the shard {name!r} has no size and digest", offset=offset, code=ErrorCode.SHARD)
     return {
         name: _open(source, str(name), table[name]) if name in table else _unknown(name, offset)
         for name in _used(objects)
@@ -52,18 +52,18 @@ def _open(source: Source, name: str, entry: dict[str, Any]) -> FileRef:
         footer.read(shard)
     except SquishError as error:
         raise FormatError(
-            f"the shard {name!r} cannot be used: {error.message}", found=wanted, code="shard",
+            f"the shard {name!r} cannot be used: {error.message}", found=wanted, code=ErrorCode.SHARD,
             hint="Fetch all files of the model into one folder.",
         ) from None  # fmt: skip
     if shard.size != entry["size"]:
         raise FormatError(
             f"the shard {name!r} has another size", expected=entry["size"], found=f"{shard.size} bytes in {wanted}",
-            code="shard", hint="Fetch the shard again.",
+            code=ErrorCode.SHARD, hint="Fetch the shard again.",
         )  # fmt: skip
     if shard.read(0, len(footer.MAGIC)) != footer.MAGIC:
-        raise FormatError(f"the shard {name!r} is no zTensor v2 file", found=wanted, code="shard")
+        raise FormatError(f"the shard {name!r} is no zTensor v2 file", found=wanted, code=ErrorCode.SHARD)
     return FileRef(wanted, shard.size, entry["digest"])
 
 
 def _unknown(name: str, offset: int) -> FileRef:
-    raise FormatError(f"the shard {name!r} is not in the table of shards", offset=offset, code="shard")
+    raise FormatError(f"the shard {name!r} is not in the table of shards", offset=offset, code=ErrorCode.SHARD)

@@ -1,0 +1,121 @@
+"""A whole model loaded on a backend that runs it by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from squish_core.errors import ClosedError, SquishError, UsageError
+from squish_core.guard import guarded
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from squish_core.backends.chain import Chain
+
+Feature = tuple[tuple[int, ...], str]
+"""Shape and dtype id of an input or output."""
+
+
+class WholeHandle(Protocol):
+    """What `Backend.load_whole` gives."""
+
+    @property
+    def inputs(self) -> Mapping[str, Feature]:
+        """Name -> (shape, dtype id)."""
+        ...
+
+    @property
+    def outputs(self) -> Mapping[str, Feature]:
+        """Name -> (shape, dtype id)."""
+        ...
+
+    def predict(self, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        """Run the model once."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
+class WholeModel:
+    """A model that a backend runs as a whole (`File.load`). A context manager; `chain` says why this backend."""
+
+    def __init__(self, name: str, chain: Chain, handle: WholeHandle) -> None:
+        self.name, self.chain = name, chain
+        self._handle: WholeHandle | None = handle
+
+    @property
+    def backend(self) -> str:
+        """Backend id."""
+        return self.chain.chosen.backend
+
+    @property
+    def inputs(self) -> dict[str, Feature]:
+        """Name -> (shape, dtype id)."""
+        return dict(self._open.inputs)
+
+    @property
+    def outputs(self) -> dict[str, Feature]:
+        """Name -> (shape, dtype id)."""
+        return dict(self._open.outputs)
+
+    def predict(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Run the model once.
+
+        Parameters
+        ----------
+        inputs
+            An array for each of `inputs`, of its shape.
+
+        Returns
+        -------
+        dict
+            An array for each of `outputs`.
+
+        Raises
+        ------
+        UsageError
+            The names or shapes are not those of `inputs`.
+        SquishError
+            The backend's runtime refuses.
+        ClosedError
+            After `close`.
+        """
+        handle = self._open
+        shapes = {name: tuple(array.shape) for name, array in inputs.items()}
+        expected = {name: tuple(shape) for name, (shape, _) in handle.inputs.items()}
+        if shapes != expected:
+            raise UsageError(
+                "the inputs are not those of the model", file=self.name, code="input",
+                expected=_features(expected), found=_features(shapes),
+            )  # fmt: skip
+        with guarded(SquishError, f"running the model on {self.backend}", file=self.name):
+            return dict(handle.predict(inputs))
+
+    def close(self) -> None:
+        """Unload the model; the second time does nothing."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.close()
+
+    @property
+    def _open(self) -> WholeHandle:
+        if self._handle is None:
+            raise ClosedError("the model was unloaded", file=self.name, code="closed")
+        return self._handle
+
+    def __enter__(self) -> WholeModel:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._handle is None else f"{len(self.inputs)} inputs, {len(self.outputs)} outputs"
+        return f"<WholeModel {self.name!r} on {self.backend}: {state}>"
+
+
+def _features(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items()) or "none"

@@ -1,0 +1,57 @@
+"""`squish cache`: folders that Squish keeps because making them takes time."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from squish_core.cli.output import Answer
+from squish_core.display.tables import table
+from squish_core.errors import UsageError
+from squish_core.io import cache
+from squish_core.text import format_bytes
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+
+def cache_group() -> typer.Typer:
+    """The group `squish cache`; plugins add commands to it."""
+    app = typer.Typer(help="List, clear and build caches.", no_args_is_help=True)
+    app.command("list", epilog="\b\nExample:\n  squish cache list")(list_entries)
+    app.command("clear", epilog="\b\nExamples:\n  squish cache clear\n  squish cache clear 3f2a90")(clear)
+    return app
+
+
+def list_entries(json: Json = False) -> Answer:
+    """List cached folders, the least recently used first."""
+    entries = cache.entries()
+    total = sum(entry.size for entry in entries)
+    rows = [{"kind": entry.kind, "key": entry.key, "bytes": entry.size, "path": str(entry.path)} for entry in entries]
+    data = {"folder": str(cache.cache_folder()), "limit": cache.cache_limit(), "bytes": total, "entries": rows}
+    lines = [f"{cache.cache_folder()}: {format_bytes(total)} of {format_bytes(cache.cache_limit())}"]
+    if entries:
+        lines += ["", *table(("kind", "size", "key"), "<><", [(e.kind, format_bytes(e.size), e.key) for e in entries])]
+    return Answer(data, lines)
+
+
+def clear(
+    key: Annotated[str, typer.Argument(metavar="[KEY]", help="The beginning of a key; all by default.")] = "",
+    json: Json = False,
+) -> Answer:
+    """Remove cached folders.
+
+    They are made again when they are needed.
+    """
+    chosen = [entry for entry in cache.entries() if entry.key.startswith(key)]
+    if key and not chosen:
+        raise UsageError(
+            "no cached folder has such a key", found=repr(key), code="usage", hint="See `squish cache list`."
+        )
+    for entry in chosen:
+        cache.remove(entry)
+    size = sum(entry.size for entry in chosen)
+    return Answer(
+        {"removed": [entry.key for entry in chosen], "bytes": size},
+        [f"removed {len(chosen)} folder{'s' if len(chosen) != 1 else ''}, {format_bytes(size)}"],
+    )

@@ -1,0 +1,87 @@
+"""The data that planning reads; all other decisions follow from headers.
+
+- `repack_exactness`: the codes of a tensor that the target stores in another packing, since whether they fit (offsets,
+  ranges, tables) shows in the codes alone.
+- `complete_params`: the values of a tensor whose codec has parameters for the whole tensor (a global scale).
+- `values_of`: the values that an allocator (`mixed`) measures.
+- Activation statistics, of the tensors that are encoded with them.
+- Assets of up to 16 MiB (`assets.carried_assets`): a format may look into a config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from squish_core.codecs.base import Codec, Params
+from squish_core.codecs.regions import Region, stored_panels
+from squish_core.codes import ErrorCode
+from squish_core.conversion.overflow import SATURATE, error_at
+from squish_core.conversion.panel_encoder import reader_of
+from squish_core.conversion.streams import code_panels
+from squish_core.errors import CodecError
+from squish_core.file import File
+from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Encoding) -> Exactness | None:
+    """How exactly the target can hold the source's codes, decided on the data; None when it cannot."""
+    worst, sink = SAME_BYTES, file.registry.codec(target.codec)
+    for codes, panel in code_panels(file, spec, origin, target):
+        exactness = None if codes is None else sink.holds(codes, panel, target.codec.params)
+        if exactness is None:
+            return None
+        if exactness != SAME_BYTES:
+            worst = exactness
+    return worst
+
+
+def complete_params(
+    codec: Codec, file: File, spec: TensorSpec, origin: Encoding, params: Params, overflow: str
+) -> Params:
+    """The parameters, completed from the values (`Codec.fit_params`); where it refuses the values, an error that says
+    which one."""
+    import numpy as np
+
+    read = partial(values_of, file, spec, origin, codec.value_dtype(spec, params))
+    limit = float(np.finfo(np.float32).max) / 2  # any two clipped values are a float32 apart
+    clipped = lambda: (np.clip(values, -limit, limit) for values in read())  # noqa: E731
+    for panels_of in (read, clipped) if overflow == SATURATE else (read,):
+        try:
+            return codec.fit_params(panels_of, spec, params)
+        except CodecError as error:
+            if error.code != ErrorCode.RANGE:
+                raise
+            refusal = error
+    raise _located(refusal, spec, read()) from refusal
+
+
+def _located(refusal: CodecError, spec: TensorSpec, values: Iterator[np.ndarray]) -> CodecError:
+    """The refusal of a tensor with its first value that is not finite, or else its largest one."""
+    import numpy as np
+
+    largest, error = -1.0, refusal
+    for region, panel in zip(_value_regions(spec), values):
+        magnitude = float(np.abs(panel).max(initial=0))  # NaN where there is one
+        if not magnitude <= largest:
+            largest, error = magnitude, error_at(panel, tuple(part.start for part in region), cause=refusal)
+        if not isfinite(magnitude):
+            break
+    return error
+
+
+def values_of(file: File, spec: TensorSpec, origin: Encoding, dtype: str) -> Iterator[np.ndarray]:
+    """A tensor's values in row panels: as they are where they have this dtype, else in f32 or the dtype they have."""
+    read = reader_of(file, spec.name, origin, dtype)
+    for region in _value_regions(spec):
+        yield read(region)
+
+
+def _value_regions(spec: TensorSpec) -> Iterator[Region]:
+    """The regions of `values_of`."""
+    return stored_panels(spec.shape, (1,) * len(spec.shape), 4)

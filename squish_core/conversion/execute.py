@@ -1,0 +1,212 @@
+"""Carrying out a plan: the source is checked, streamed into the target, and what was lost is measured."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+
+from attrs import evolve
+
+from squish_core.analysis.metrics import Distance
+from squish_core.analysis.verify import check_empty, check_part
+from squish_core.codes import ErrorCode
+from squish_core.conversion.activations import Activations
+from squish_core.conversion.assets import asset_bytes, carried_assets
+from squish_core.conversion.observer import ConversionObserver
+from squish_core.conversion.plan import ConversionPlan, is_weighed
+from squish_core.conversion.report import Conversion
+from squish_core.conversion.step import Step
+from squish_core.conversion.streams import streams_of
+from squish_core.errors import FormatError, TensorError
+from squish_core.file import File
+from squish_core.formats.outgoing import OutgoingTensor
+from squish_core.guard import computing, uncollected
+from squish_core.io.atomic import atomic_file, atomic_folder
+from squish_core.io.local import common_mode
+from squish_core.io.sink import Sink
+from squish_core.io.space import check_space, space_notes
+from squish_core.reader import file_problems
+
+
+def execute(
+    plan: ConversionPlan,
+    source: File,
+    target: Path,
+    observer: ConversionObserver | None = None,
+    *,
+    activations: File | None = None,
+) -> Conversion:
+    """Write what a plan describes; atomic.
+
+    Parameters
+    ----------
+    plan
+        Made by `plan_conversion`, in this process or another.
+    source
+        The file that was planned, open.
+    target
+        Path to write; a file is replaced, a folder refused.
+    observer
+        Learns which tensor is being written, how many bytes, and what encoding lost.
+    activations
+        The file of activation statistics that was planned with.
+
+    Returns
+    -------
+    Conversion
+        The report, with what was measured.
+
+    Raises
+    ------
+    FormatError
+        The source is not the planned one (code `changed`), or damaged; the old target stays.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from squish_core.api import plan_conversion
+    >>> _ = squish.save("ones.safetensors", {"w": np.ones((2, 64), "f4")})
+    >>> with squish.open("ones.safetensors") as file:
+    ...     plan = plan_conversion(file, Path("ones.gguf"))
+    ...     report = execute(plan, file, Path("ones.gguf"))
+    >>> report.size == plan.size
+    True
+    """
+    check_space(target, plan.size)
+    space = space_notes(target, plan.size, plan.estimate)
+    measured = _Measurements(observer or ConversionObserver())
+    assets = asset_bytes(source, carried_assets(source, plan.format)[0])
+    tensors = outgoing_tensors(plan, source, measured, activations)
+    # A full disk may show only when the file is closed, so that the guard is around that, too.
+    with computing(FormatError, "writing", file=str(target)), _atomic(plan, source, target, measured) as sink:
+        container = source.registry.container(plan.format)
+        container.write(sink, tensors, source.index.meta, assets, plan.options)
+    return evolve(
+        plan.report(), target=str(target), dry_run=False, size=_size_of(target),
+        notes=(*plan.notes, *space, *sink.notes), steps=tuple(map(measured.completed, plan.steps)),
+    )  # fmt: skip
+
+
+def outgoing_tensors(
+    plan: ConversionPlan,
+    source: File,
+    observer: ConversionObserver | None = None,
+    activations: File | None = None,
+) -> list[OutgoingTensor]:
+    """The tensors as the target holds them, their parts as streams.
+
+    The source is checked for damage that a copy would pass on. Digests are checked on the way: what is written would
+    vouch for wrong bytes.
+    """
+    file = source.without_caches()
+    _check_planned(plan, file)
+    _check_copied(plan, file)
+    _check_files(plan, file)
+    statistics = None if activations is None else Activations(activations)
+    digests, tensors = _Digests(file), []
+    observer = observer or ConversionObserver()
+    with uncollected():
+        for step in plan.steps:
+            vector = statistics.of(step.spec) if statistics and is_weighed(step, file.registry) else None
+            before = partial(_begin, step, digests, observer)
+            tensors.append(OutgoingTensor(step.spec, streams_of(file, step, before, observer, vector)))
+    return tensors
+
+
+class _Measurements(ConversionObserver):
+    """Another observer, and what encoding lost of each tensor."""
+
+    def __init__(self, observer: ConversionObserver) -> None:
+        self._qualities: dict[str, tuple[Distance, int]] = {}
+        self._observer = observer
+
+    def tensor_started(self, name: str) -> None:
+        self._observer.tensor_started(name)
+
+    def bytes_written(self, count: int) -> None:
+        self._observer.bytes_written(count)
+
+    def quality(self, name: str, distance: Distance, clipped: int) -> None:
+        self._qualities[name] = distance, clipped
+        self._observer.quality(name, distance, clipped)
+
+    def completed(self, step: Step) -> Step:
+        """The step with what was measured."""
+        quality, clipped = self._qualities.get(step.name, (None, 0))
+        return evolve(step, quality=quality, clipped=clipped)
+
+
+class _Digests:
+    """The digests of a source's parts, each tensor's checked once."""
+
+    def __init__(self, file: File) -> None:
+        self._file, self._checked = file, set[str]()
+
+    def check(self, step: Step) -> None:
+        """FormatError where a part's bytes are not those of its digest, or an empty part cannot be read."""
+        if step.name in self._checked:
+            return
+        self._checked.add(step.name)
+        for role, part in step.origin.parts.items():
+            check_part(self._file, step.name, role, part)
+            check_empty(self._file, step.name, role, part)
+
+
+def _begin(step: Step, digests: _Digests, observer: ConversionObserver) -> None:
+    observer.tensor_started(step.name)
+    digests.check(step)
+
+
+def _check_planned(plan: ConversionPlan, file: File) -> None:
+    """FormatError unless the source has each encoding that the plan reads, where the plan says."""
+    for step in plan.steps:
+        spec = file.index.tensors.get(step.name)
+        if spec is None or step.origin not in spec.encodings:
+            raise FormatError(
+                "is not the source that was planned", file=file.name, tensor=step.name, code=ErrorCode.CHANGED,
+                expected=step.source, found=str(spec.encodings[0].codec) if spec and spec.encodings else "nothing",
+                hint="Plan the conversion again.",
+            )  # fmt: skip
+
+
+def _check_copied(plan: ConversionPlan, file: File) -> None:
+    """Raise the error with which copied parts do not decode: a copy would pass the damage on."""
+    for step in plan.steps:
+        if step.action in ("copy", "widen") and file.registry.missing(step.origin) is None:
+            with computing(TensorError, "checking parts", file=file.name, tensor=step.name):
+                bound = file.bind(file.index.tensors[step.name], step.origin)
+                bound.codec.check_parts(bound.parts, bound.spec, bound.params)
+
+
+def _check_files(plan: ConversionPlan, file: File) -> None:
+    if all(ref.digest is None for ref in file.index.files):
+        return
+    parts = [part for step in plan.steps for part in step.origin.parts.values()]
+    for problem in file_problems(file, sorted({segment.file for part in parts for segment in part.segments})):
+        if problem.severity == "error":
+            raise FormatError(f"{problem.where}: {problem.message}", file=file.name, code=problem.code)
+
+
+def _atomic(
+    plan: ConversionPlan, source: File, target: Path, observer: ConversionObserver
+) -> AbstractContextManager[Sink]:
+    registry, mode = source.registry, common_mode(_paths_of(source))
+    if registry.container(plan.format).writes_folder(plan.options):
+        return atomic_folder(target, observer.bytes_written, mode)
+    packing = registry.byte_codec(plan.packing) if plan.packing else None
+    return atomic_file(target, observer.bytes_written, packing, mode)
+
+
+def _size_of(target: Path) -> int:
+    files = target.rglob("*") if target.is_dir() else [target]
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def _paths_of(file: File) -> list[Path]:
+    """The files and the folder that a model lies in; none for bytes in memory."""
+    place, source = file.path, file.source
+    if place is None or source.packed:
+        return [place] if place else []
+    folder = place if source.is_dir else place.parent
+    return [place, *(folder / ref.name for ref in file.index.files)]

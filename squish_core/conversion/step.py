@@ -1,0 +1,89 @@
+"""What a conversion does with one tensor, and what a rule of `encode=` left unchanged: plain data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from attrs import field, frozen
+
+from squish_core.analysis.metrics import Distance
+from squish_core.conversion.overflow import REFUSE
+from squish_core.model import CodecSpec, Encoding, Exactness, TensorSpec
+
+
+@frozen(kw_only=True)
+class Step:
+    """What happens to one tensor: `action` is "copy" (bytes), "widen" (integers of a part, to a wider type; or
+    numbers, to another byte order), "repack" (codes), "encode" (through floats).
+
+    `origin`: the source's encoding that is converted. `spec`: the tensor as the target holds it. `codec`: the target's,
+    with what concerns encoding alone (`Codec.encoder_only_params`), which `spec` does not show.
+    `stack`, `row`: of a tensor that the target stacks with others, the stacked tensor and which of its rows it is.
+    `quality`: of an encoding with loss, how far the written values are from the source's; measured while writing.
+    `overflow`: "refuse" values that do not stay finite, or "saturate"; then `clipped` counts them.
+    """
+
+    name: str
+    action: str
+    source: str
+    target: str
+    stored: int
+    size: int
+    exactness: Exactness
+    note: str = ""
+    quality: Distance | None = field(default=None, eq=False)
+    overflow: str = REFUSE
+    clipped: int = field(default=0, eq=False)
+    spec: TensorSpec = field(repr=False)
+    codec: CodecSpec = field(repr=False)
+    origin: Encoding = field(repr=False)
+    stack: str = ""
+    row: int | None = None
+
+    @property
+    def written(self) -> str:
+        """The name of the target's tensor that holds it."""
+        return self.stack or self.spec.name
+
+    @property
+    def bits(self) -> float:
+        """Bits per weight of all parts, scales included."""
+        return 8 * self.size / max(self.spec.elements, 1)
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether written values differ from the source's, so that their distance is measured."""
+        return self.action == "encode" and self.exactness.kind == "bounded"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON.
+
+        Returns
+        -------
+        dict
+            What happens to the tensor, with sizes in bytes and its exactness.
+
+        Examples
+        --------
+        >>> report = squish.convert("model.safetensors", "f16.safetensors", encode="f16", dry_run=True)
+        >>> report.steps[0].to_dict()["action"]
+        'encode'
+        """
+        keys = (
+            "name", "written", "row", "action", "source", "target", "stored", "size", "bits", "note", "overflow",
+            "clipped",
+        )  # fmt: skip
+        quality = self.quality.to_dict() if self.quality else None
+        return {**{key: getattr(self, key) for key in keys}, "exactness": str(self.exactness), "quality": quality}
+
+
+@frozen(kw_only=True)
+class RuleEffect:
+    """What a rule of `encode=` left unchanged: of how many tensors and stored bytes, and the most common reason."""
+
+    rule: str
+    kept: int
+    tensors: int
+    kept_size: int
+    size: int
+    reason: str
