@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import oracles
 
 import squish_core as squish
-from benchmarks.data import FOLDER
 from benchmarks.table import Row, markdown
 
 NOTE = """\
@@ -22,16 +23,15 @@ VECTORS = ("attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm", "bias")
 
 def run(quick: bool) -> str:
     """Rows for a tensor and for a model."""
-    return markdown("Small calls", NOTE, [*one_tensor(3 if quick else 15), *a_model(3 if quick else 15)])
+    rounds = 3 if quick else 15
+    with TemporaryDirectory() as folder:  # each read looks at the file, which takes long on some file systems
+        return markdown("Small calls", NOTE, [*one_tensor(Path(folder), rounds), *a_model(Path(folder), rounds)])
 
 
-def one_tensor(rounds: int) -> list[Row]:
+def one_tensor(folder: Path, rounds: int) -> list[Row]:
     """`numpy()` of a q8_0 tensor of 32 x 64 against its codec."""
-    path = FOLDER / "one-q8_0.gguf"
-    if not path.exists():
-        values = np.random.default_rng(0).standard_normal((32, 64), np.float32)
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        squish.save(path, {"w": values}, encode="q8_0")
+    path = folder / "one-q8_0.gguf"
+    squish.save(path, {"w": np.random.default_rng(0).standard_normal((32, 64), np.float32)}, encode="q8_0")
     file = squish.open(path)
     bound = file["w"].bound
     parts: dict[str, Any] = {role: np.asarray(part) for role, part in bound.parts.items()}
@@ -45,18 +45,16 @@ def one_tensor(rounds: int) -> list[Row]:
     return rows
 
 
-def a_model(rounds: int) -> list[Row]:
+def a_model(folder: Path, rounds: int) -> list[Row]:
     """Chains of all tensors: of each alone, and as one plan."""
-    path = FOLDER / "338-q8_0.gguf"
-    if not path.exists():
-        rng = np.random.default_rng(0)
-        shapes = {"token_embd.weight": (64, 256), "output_norm.weight": (64,)}
-        for layer in range(LAYERS):
-            shapes |= {f"blk.{layer}.{name}.weight": (32, 256) for name in MATRICES}
-            shapes |= {f"blk.{layer}.{name}.weight": (64,) for name in VECTORS}
-        arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-        FOLDER.mkdir(parents=True, exist_ok=True)
-        squish.save(path, arrays, encode="q8_0")
+    path = folder / "338-q8_0.gguf"
+    rng = np.random.default_rng(0)
+    shapes = {"token_embd.weight": (64, 256), "output_norm.weight": (64,)}
+    for layer in range(LAYERS):
+        shapes |= {f"blk.{layer}.{name}.weight": (32, 256) for name in MATRICES}
+        shapes |= {f"blk.{layer}.{name}.weight": (64,) for name in VECTORS}
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    squish.save(path, arrays, encode="q8_0")
     file = squish.open(path)
     calls: dict[str, Callable[[], object]] = {
         "plan() of each": lambda: [tensor.plan() for tensor in file.values()],
