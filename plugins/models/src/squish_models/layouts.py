@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from squish_core.api import Carried, Dropped, Model, Options, Typed
+from squish_core.api import Carried, Dropped, FormatError, Model, Options, Typed
 
 from .config.keys import gguf_keys
 from .config.rope import gguf_rope
@@ -42,7 +42,12 @@ def carry_to_folder(family: TextModel, model: Model, settings: Mapping[str, Any]
     vectors = None
     meta = {}
     if model.layout == "gguf":
-        files = restored_files(model.meta)
+        if CONFIG in model.assets and not _agrees(family, model, model.assets[CONFIG]):
+            raise FormatError(
+                "contradicts the keys of the GGUF that it is to describe", part=CONFIG, code="contradiction",
+                hint="Leave out assets=: the settings are in the GGUF.",
+            )  # fmt: skip
+        files = {**restored_files(model.meta), **model.assets}
         original = files.get(CONFIG)
         if original is not None and _agrees(family, model, original):
             vectors = vector_dtype(json.loads(original))
