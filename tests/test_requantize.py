@@ -20,7 +20,7 @@ QUANTIZED = {"a": toys.rows(VALUES, "toy.shifted"), "b": VALUES, "c": toys.rows(
 class Everything(api.Allocator):
     """Chooses the same codec for all matrices."""
 
-    def choose(self, specs: Any, params: Any, values: Any, expand: Any) -> Any:
+    def choose(self, specs: Any, params: Any, values: Any, expand: Any, model: Any) -> Any:
         return {spec.name: expand("toy.rows") for spec in specs}
 
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from attrs import evolve, frozen
 
 from squish_core.backends.chain import Chain, OfferOrder
 from squish_core.backends.offers import Offer
-from squish_core.backends.resolve import Lookup, Resolver
+from squish_core.backends.resolve import Lookup, Resolver, resolve
 from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all
 from squish_core.errors import SquishError, TensorError
+from squish_core.guard import guarded
 from squish_core.model import Index, Refusal, TensorSpec
 from squish_core.text import escape
-
-WRONG_ARGUMENT = (ErrorCode.POLICY, ErrorCode.OP, ErrorCode.BACKEND, ErrorCode.NOT_INSTALLED)
-"""Codes of errors about the question that was asked, not about one tensor."""
 
 
 @frozen(kw_only=True, repr=False)
@@ -169,40 +167,34 @@ def _plain(target: str, planned: Chain | SquishError) -> dict[str, Any]:
     return planned.to_dict() if isinstance(planned, Chain) else {"target": target, "error": str(planned)}
 
 
-class Planned(Protocol):
-    """What planning asks of an open file."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def format(self) -> str: ...
-    @property
-    def index(self) -> Index: ...
-    @property
-    def registry(self) -> Lookup: ...
+WRONG_ARGUMENT = (ErrorCode.POLICY, ErrorCode.OP, ErrorCode.BACKEND, ErrorCode.NOT_INSTALLED)
+"""Codes of errors about the question that was asked, not about one tensor."""
 
 
 def plan_tensors(
-    file: Planned,
-    specs: Iterable[TensorSpec],
-    *,
-    backend: str | None = None,
-    policy: str | OfferOrder = "spec",
-    op: str | None = None,
-) -> FilePlan:
+    registry: Lookup, name: str, index: Index, specs: Iterable[TensorSpec], *,
+    backend: str | None = None, policy: str | OfferOrder = "spec", op: str | None = None,
+) -> FilePlan:  # fmt: skip
     """The plan of some tensors of a file, and of its encodings of the whole model."""
-    resolver = Resolver(file.registry, backend, policy)
     whole: Chain | SquishError | None = None
-    if file.index.whole:
-        whole = _resolved(resolver, file.name, file, file.index.whole)
-    tensors = {spec.name: _resolved(resolver, spec.name, file, spec.encodings, spec=spec, op=op) for spec in specs}
-    return FilePlan(target=file.name, container=file.format, tensors=tensors, whole=whole)
+    if index.whole:
+        with guarded(SquishError, "resolving", file=name):
+            try:
+                whole = resolve(registry, name, index.format, index.whole, backend=backend, policy=policy)
+            except SquishError as error:
+                whole = _plan_error(error)
+    tensors: dict[str, Chain | SquishError] = {}
+    resolver = Resolver(registry, backend, policy)
+    for spec in specs:
+        try:
+            with guarded(SquishError, "resolving", file=name, tensor=spec.name):
+                tensors[spec.name] = resolver.resolve(spec.name, index.format, spec.encodings, spec=spec, op=op)
+        except SquishError as error:
+            tensors[spec.name] = _plan_error(error)
+    return FilePlan(target=name, container=index.format, tensors=tensors, whole=whole)
 
 
-def _resolved(resolver: Resolver, target: str, file: Planned, *encodings: Any, **question: Any) -> Chain | SquishError:
-    try:
-        return resolver.resolve(target, file.format, *encodings, **question)
-    except SquishError as error:
-        if error.code in WRONG_ARGUMENT:
-            raise
-        return error.within(file=file.name, tensor=target if question else None)
+def _plan_error(error: SquishError) -> SquishError:
+    if error.code in WRONG_ARGUMENT:
+        raise error
+    return error

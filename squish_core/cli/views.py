@@ -172,7 +172,7 @@ def plan(
 
     with open_file(file, format) as opened:
         specs = [tensor.spec for tensor in chosen(opened, patterns)]
-        plan = plan_tensors(opened, specs, backend=backend, policy=policy, op=op)
+        plan = plan_tensors(opened.registry, opened.name, opened.index, specs, backend=backend, policy=policy, op=op)
         errors = plan.errors
         if len(plan) == 1 and errors:
             raise next(iter(errors.values()))

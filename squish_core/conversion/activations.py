@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from squish_core.errors import TensorError
@@ -18,6 +19,10 @@ class Activations:
     def __init__(self, file: File) -> None:
         self._file = file
 
+    def names(self, specs: Iterable[TensorSpec]) -> frozenset[str]:
+        """The names of tensors that have statistics."""
+        return frozenset(spec.name for spec in specs if self._name(spec) is not None)
+
     def of(self, spec: TensorSpec) -> np.ndarray | None:
         """Those of a tensor, f32 [columns], under its name with or without ".weight"; None where there are none.
 
@@ -25,8 +30,7 @@ class Activations:
         """
         import numpy as np
 
-        names = (spec.name, spec.name.removesuffix(".weight"))
-        name = next((name for name in names if name in self._file), None)
+        name = self._name(spec)
         if name is None:
             return None
         found = self._file[name].numpy(dtype="f32")
@@ -37,3 +41,7 @@ class Activations:
                 found=f"shape {list(found.shape)}", code="stats",
             )  # fmt: skip
         return found
+
+    def _name(self, spec: TensorSpec) -> str | None:
+        names = (spec.name, spec.name.removesuffix(".weight"))
+        return next((name for name in names if name in self._file), None)

@@ -74,6 +74,7 @@ ENVIRONMENTS = {
     "coremltools": Environment("coremltools==9.0 scikit-learn numpy"),
     "ggml": Environment("ggml-python==0.0.45 numpy"),
     "gguf": Environment("gguf==0.19.0 numpy"),
+    "llama.cpp": Environment("xllamacpp==2026.10.11549 numpy"),
     "mistralrs": Environment("mistralrs==0.9.5 numpy"),
     **dict.fromkeys(("safetensors", "ml_dtypes"), _ARRAYS),
     **dict.fromkeys(("mlx-lm", "mlx"), _MLX),

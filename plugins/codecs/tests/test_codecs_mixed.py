@@ -9,7 +9,7 @@ import pytest
 from squish_codecs.allocate.mixed import Mixed
 from squish_codecs.api import Affine
 
-from squish_core.api import CodecError, CodecSpec, SquishError, TensorSpec, dtypes
+from squish_core.api import CodecError, CodecSpec, ModelFacts, SquishError, TensorSpec, dtypes
 
 RNG = np.random.default_rng(0)
 NORMAL = RNG.normal(size=(64, 128)).astype(np.float32)
@@ -33,7 +33,7 @@ def choose(model: dict[str, np.ndarray], **params: object) -> dict[str, CodecSpe
     def values(spec: TensorSpec) -> Iterator[np.ndarray]:
         yield from np.array_split(model[spec.name], 3)
 
-    return dict(Mixed().choose(specs, params, values, short))
+    return dict(Mixed().choose(specs, params, values, short, ModelFacts()))
 
 
 def bits(chosen: CodecSpec | str) -> int:

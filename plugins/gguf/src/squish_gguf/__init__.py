@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from squish_core.api import ContainerInfo, Signature, hookimpl
+from squish_core.api import AllocatorInfo, ContainerInfo, Signature, hookimpl
 
+from .presets import NAMED
 from .types import BLOCK_CODES, DENSE_CODES
 
 
@@ -25,4 +26,15 @@ def squish_containers() -> list[ContainerInfo]:
             aliases={**{name: dense[name] for name in ("f32", "f16", "bf16")}, **blocks},
             codecs=("dense", *BLOCK_CODES),
         )
+    ]
+
+
+@hookimpl
+def squish_allocators() -> list[AllocatorInfo]:
+    """llama.cpp's presets: those whose names are no codec's, and one that takes the name of any."""
+    titles = {name: f"llama.cpp's preset {name.upper()}" for name in NAMED}
+    titles["llama-quantize"] = "any preset of llama.cpp's quantizer, type=q6_k"
+    return [
+        AllocatorInfo(id=name, title=title, factory="squish_gguf.quantize:LlamaQuantize")
+        for name, title in titles.items()
     ]

@@ -8,6 +8,7 @@ from typing import Any
 
 from squish_core.api import TensorSpec, Typed
 
+from .quantize import matching_preset
 from .types import BLOCK_CODES, DENSE_CODES, TYPES
 
 KEY = "general.file_type"
@@ -31,10 +32,19 @@ _USUAL: Mapping[str, int] = {
 def with_file_type(meta: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
     """The metadata with the file type of these tensors, where a file type is stated and no longer true.
 
+    It is the number of the preset of llama.cpp that gives exactly these types, else that of the most common type.
     Without the key nothing is added: llama.cpp infers it. A type that has no number loses the key.
     """
     if KEY not in meta or not specs:
         return dict(meta)
+    types = {spec.name: TYPES[type_code(spec)].name.lower() for spec in specs}
+    number = matching_preset(
+        {spec.name: spec.shape for spec in specs},
+        types,
+        {key: getattr(value, "value", value) for key, value in meta.items()},
+    )
+    if number >= 0:
+        return {**meta, KEY: Typed("u32", number)}
     common = most_common_type(specs)
     stated = getattr(meta[KEY], "value", meta[KEY])
     if isinstance(stated, int) and common in _NUMBERS.get(stated, ()):

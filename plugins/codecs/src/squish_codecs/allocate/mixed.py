@@ -16,6 +16,7 @@ from squish_core.api import (
     CodecError,
     CodecSpec,
     ErrorCode,
+    ModelFacts,
     PanelReader,
     Params,
     Parts,
@@ -54,7 +55,7 @@ class Mixed(Allocator):
     """
 
     def choose(
-        self, specs: Sequence[TensorSpec], params: Params, values: PanelReader, short: AliasResolver
+        self, specs: Sequence[TensorSpec], params: Params, values: PanelReader, short: AliasResolver, model: ModelFacts
     ) -> Mapping[str, CodecSpec | str]:
         wanted = _checked(params)
         found = {width: codec for width in _widths(wanted) if (codec := _short(short, width)) is not None}

@@ -1,0 +1,155 @@
+"""llama.cpp's quantization presets as tables: which type each kind of tensor gets. Source: llama-quant.cpp, v0.5.0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from attrs import field, frozen
+
+Choice = tuple[tuple[str, str], ...]
+"""(condition, type) in order: the first condition that holds gives the type; none: the preset's own type."""
+
+
+@frozen
+class Preset:
+    """A preset: its number in `general.file_type`, its own type, and the kinds of tensors that get other types."""
+
+    number: int
+    type: str
+    choices: Mapping[str, Choice] = field(factory=dict)
+
+
+@frozen
+class Place:
+    """Where a tensor stands: number `index` of `count` alike ones, in a model with these heads and experts."""
+
+    index: int
+    count: int
+    heads_per_kv: int
+    experts: int
+    falcon: bool
+    statistics: bool
+
+
+def more_bits(place: Place) -> bool:
+    """Whether a layer is among the first or last eighth, or every third between."""
+    eighth = place.count // 8
+    return place.index < eighth or place.index >= 7 * place.count // 8 or (place.index - eighth) % 3 == 2
+
+
+CONDITIONS: dict[str, Callable[[Place], bool]] = {
+    "always": lambda place: True,
+    "more bits": more_bits,
+    "first eighth": lambda place: place.index < place.count // 8,
+    "first sixteenth": lambda place: place.index < place.count // 16,
+    "first two": lambda place: place.index < 2,
+    "first four": lambda place: place.index < 4,
+    "4 heads per KV head": lambda place: place.heads_per_kv >= 4,
+    "8 experts": lambda place: place.experts == 8,
+    "falcon": lambda place: place.falcon,
+    "falcon, first sixteenth": lambda place: place.falcon and place.index < place.count // 16,
+    "falcon, more bits": lambda place: place.falcon and more_bits(place),
+    "statistics, first eighth": lambda place: place.statistics and place.index < place.count // 8,
+}
+
+_Q5_FOR_8_EXPERTS = {"attn_output": (("falcon", ""), ("8 experts", "q5_k"))}
+_Q4_K_EMBEDDINGS: dict[str, Choice] = {"token_embd": (("always", "q4_k"),)}
+
+PRESETS: dict[str, Preset] = {
+    "f32": Preset(0, "f32"),
+    "f16": Preset(1, "f16"),
+    "bf16": Preset(32, "bf16"),
+    "q4_0": Preset(2, "q4_0", {"ffn_down": (("statistics, first eighth", "q4_1"),)}),
+    "q4_1": Preset(3, "q4_1"),
+    "q5_0": Preset(8, "q5_0", {"ffn_down": (("statistics, first eighth", "q5_1"),)}),
+    "q5_1": Preset(9, "q5_1"),
+    "q8_0": Preset(7, "q8_0"),
+    "q2_k": Preset(10, "q2_k", {
+        "attn_v": (("4 heads per KV head", "q4_k"), ("always", "q3_k")),
+        "ffn_down": (("always", "q3_k"),),
+        "attn_output": (("falcon", ""), ("8 experts", "q5_k"), ("always", "q3_k")),
+    }),
+    "q2_k_s": Preset(21, "q2_k", {
+        "attn_v": (("4 heads per KV head", "q4_k"),),
+        "ffn_down": (("first eighth", "q4_k"),),
+    }),
+    "q3_k_s": Preset(11, "q3_k", _Q5_FOR_8_EXPERTS),
+    "q3_k_m": Preset(12, "q3_k", {
+        "attn_v": (("first two", "q5_k"), ("always", "q4_k")),
+        "ffn_down": (("first sixteenth", "q5_k"), ("falcon, more bits", "q4_k"), ("falcon", ""), ("always", "q4_k")),
+        "attn_output": (("falcon", ""), ("8 experts", "q5_k"), ("always", "q4_k")),
+    }),
+    "q3_k_l": Preset(13, "q3_k", {
+        "attn_v": (("always", "q5_k"),),
+        "ffn_down": (("falcon", "q4_k"), ("always", "q5_k")),
+        "attn_output": (("falcon", "q4_k"), ("8 experts", ""), ("always", "q5_k")),
+    }),
+    "q4_k_s": Preset(14, "q4_k", {
+        "attn_v": (("first four", "q5_k"),),
+        "ffn_down": (("falcon", ""), ("first eighth", "q5_k")),
+        **_Q5_FOR_8_EXPERTS,
+    }),
+    "q4_k_m": Preset(15, "q4_k", {
+        "attn_v": (("more bits", "q6_k"),),
+        "ffn_down": (
+            ("falcon, first sixteenth", "q6_k"), ("falcon, more bits", "q5_k"), ("falcon", ""), ("more bits", "q6_k"),
+        ),
+        **_Q5_FOR_8_EXPERTS,
+    }),
+    "q5_k_s": Preset(16, "q5_k"),
+    "q5_k_m": Preset(17, "q5_k", {
+        "attn_v": (("more bits", "q6_k"),),
+        "ffn_down": (("more bits", "q6_k"),),
+    }),
+    "q6_k": Preset(18, "q6_k"),
+    "tq1_0": Preset(36, "tq1_0", _Q4_K_EMBEDDINGS),
+    "tq2_0": Preset(37, "tq2_0", _Q4_K_EMBEDDINGS),
+}  # fmt: skip
+"""Kinds not listed get the preset's own type; `output`, models of 70B and of 8 experts have rules in `quantize`."""
+
+NAMED = ("q2_k_s", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m")
+"""Presets whose names are no codec's: `--encode` takes them as they are, the others as `llama-quantize:type=q6_k`."""
+
+FALLBACKS = {
+    "q2_k": "q4_0", "q3_k": "q4_0", "tq1_0": "q4_0", "tq2_0": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0",
+}  # fmt: skip
+"""Types of 32 elements for rows that blocks of 256 do not divide; where these do not fit either, f16."""
+
+UNTOUCHED = (
+    "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "altup", "laurel", "per_layer_model_proj",
+    "ssm_conv1d", "shortconv.conv.weight", "indexer.k_proj.weight", "indexer.q_proj.weight", "time_mix_first.weight",
+    "time_mix_w0.weight", "time_mix_w1.weight", "time_mix_w2.weight", "time_mix_v0.weight", "time_mix_v1.weight",
+    "time_mix_v2.weight", "time_mix_a0.weight", "time_mix_a1.weight", "time_mix_a2.weight", "time_mix_g1.weight",
+    "time_mix_g2.weight", "time_mix_decay_w1.weight", "time_mix_decay_w2.weight", "time_mix_lerp_fused.weight",
+    "attn_rel_b.weight", ".position_embd", "sam.pos_embd", "sam.neck.", "sam.net_", ".rel_pos", ".patch_embd",
+    ".patch_merger", "a.rvq.codebook", "mm.a.code_embd",
+)  # fmt: skip
+UNTOUCHED_NAMES = ("position_embd.weight", "token_types.weight")
+"""Tensors that no preset quantizes: those with one of the texts in their name, and these."""
+
+KINDS = (
+    ("attn_qkv.weight", "attn_v"),
+    ("attn_kv_b.weight", "attn_v"),
+    ("attn_v.weight", "attn_v"),
+    ("attn_k.weight", "attn_k"),
+    ("attn_output.weight", "attn_output"),
+    ("ffn_down", "ffn_down"),
+)
+EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
+SEVENTY_B = {"llama": 80, "qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}
+"""Architecture -> layers of its 70B model, whose `attn_v` gets q5_k where another would get q3_k or q4_k."""
+
+
+def kind_of(name: str) -> str:
+    """What a tensor is for the presets, by its GGUF name."""
+    if name == "output.weight":
+        return "output"
+    return "token_embd" if name in EMBEDDINGS else next((kind for text, kind in KINDS if text in name), "other")
+
+
+def quantizable(name: str, shape: tuple[int, ...]) -> bool:
+    """Whether presets quantize a tensor at all."""
+    return (
+        any(size > 1 for size in shape[:-1]) and name.endswith("weight") and name not in UNTOUCHED_NAMES
+        and not any(text in name for text in UNTOUCHED)
+    )  # fmt: skip

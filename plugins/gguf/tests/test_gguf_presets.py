@@ -1,0 +1,142 @@
+"""Presets: the types that llama.cpp's own quantizer gave the same models (`data/make_presets.py`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import preset_models
+import pytest
+from preset_models import MODELS, in_runs, matrices, metadata, requests, title
+from squish_gguf.presets import NAMED, PRESETS
+from squish_gguf.quantize import ELEMENTS, LlamaQuantize, matching_preset
+
+import squish_core as squish
+from squish_core.api import CodecError, CodecSpec, ModelFacts, TensorSpec, Typed
+
+EXPECTED: dict[str, dict[str, str | None]] = json.loads((Path(__file__).parent / "data" / "presets.json").read_text())
+CASES = [(model, request) for model in MODELS for request in requests(model, tuple(PRESETS))]
+
+
+def short(name: str) -> CodecSpec:
+    return CodecSpec("dense", {"dtype": name}) if name in ("f32", "f16", "bf16") else CodecSpec(f"ggml.{name}")
+
+
+def choose(model: str, request: preset_models.Request) -> Mapping[str, CodecSpec | str]:
+    preset, params, statistics = request
+    shapes = MODELS[model][-1]
+    specs = [TensorSpec(name=name, shape=shape, dtype="f16") for name, shape in shapes.items()]
+    known = frozenset(shapes) if statistics else None
+    allocator = LlamaQuantize()
+    allocator.id = "llama-quantize"
+    facts = ModelFacts(tuple(shapes), metadata(model), known)
+    return allocator.choose(specs, {"type": preset, **params}, lambda spec: iter(()), short, facts)
+
+
+def type_of(chosen: CodecSpec | str) -> str:
+    if isinstance(chosen, str):
+        return "f16"
+    return str(chosen.params["dtype"]) if chosen.id == "dense" else chosen.id.removeprefix("ggml.")
+
+
+@pytest.mark.parametrize(
+    ("model", "request_"), CASES, ids=lambda value: value if isinstance(value, str) else title(value)
+)
+def test_types_are_those_of_llama_cpp(model: str, request_: preset_models.Request) -> None:
+    expected = EXPECTED[model][title(request_)]
+    if expected is None:
+        with pytest.raises(CodecError) as caught:
+            choose(model, request_)
+        assert (caught.value.code, request_[0]) == ("params", "q2_k_s")
+        return
+    chosen = choose(model, request_)
+    assert in_runs([type_of(chosen[name]) for name in matrices(MODELS[model][-1])]) == expected
+
+
+def test_the_table_holds_nothing_else() -> None:
+    assert {(model, each) for model, rows in EXPECTED.items() for each in rows} == {(m, title(r)) for m, r in CASES}
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"type": "q4_k_x"}, {}, {"type": "q4_k_m", "pure": "maybe"}, {"type": "q4_k_m", "output": "q9"},
+        {"type": "q4_k_m", "attn_v": "int4"}, {"type": "q4_k_m", "attn_(v": "q8_0"},
+    ],
+)  # fmt: skip
+def test_parameters_that_cannot_be_are_errors(params: dict[str, Any]) -> None:
+    allocator = LlamaQuantize()
+    allocator.id = "llama-quantize"
+    with pytest.raises(CodecError) as caught:
+        allocator.choose([], params, lambda spec: iter(()), short, ModelFacts(("output.weight",)))
+    assert caught.value.code == "params"
+
+
+def test_names_that_are_not_ggufs_are_refused() -> None:
+    allocator = LlamaQuantize()
+    allocator.id = "q4_k_m"
+    with pytest.raises(CodecError) as caught:
+        allocator.choose(
+            [], {}, lambda spec: iter(()), short, ModelFacts(("model.embed_tokens.weight", "lm_head.weight"))
+        )
+    assert caught.value.code == "params"
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A file of f16 with the settings of a llama of 8 layers."""
+    model, path = "llama, 8 layers", tmp_path / "f16.gguf"
+    rng = np.random.default_rng(0)
+    tensors = {
+        name: rng.standard_normal(shape).astype("f4" if len(shape) == 1 else "f2")
+        for name, shape in MODELS[model][-1].items()
+    }
+    values = {
+        key: value if isinstance(value, str) else Typed("u32" if isinstance(value, int) else "f32", value)
+        for key, value in metadata(model).items()
+    }
+    squish.save(path, tensors, metadata={**values, "general.file_type": Typed("u32", 1)})
+    return path
+
+
+@pytest.mark.parametrize("preset", [name for name in PRESETS if PRESETS[name].type not in ("q2_k", "q3_k")])
+def test_a_file_is_written_with_its_types_and_its_number(preset: str, source: Path, tmp_path: Path) -> None:
+    encode = preset if preset in NAMED else f"llama-quantize:type={preset}"
+    squish.convert(source, tmp_path / "out.gguf", encode=encode)
+    with squish.open(tmp_path / "out.gguf") as file:
+        found = [
+            str(file[name].codec).removeprefix("ggml.")
+            if str(file[name].codec).startswith("ggml.")
+            else file[name].dtype
+            for name in matrices(MODELS["llama, 8 layers"][-1])
+        ]
+        assert in_runs([str(each) for each in found]) == EXPECTED["llama, 8 layers"][f"{preset}:"]
+        assert file.metadata["general.file_type"] == PRESETS[preset].number
+
+
+def test_another_rule_beside_a_preset_wins(source: Path, tmp_path: Path) -> None:
+    squish.convert(source, tmp_path / "out.gguf", encode=["q4_k_m", "*.attn_q.weight=q8_0", "output.weight=keep"])
+    with squish.open(tmp_path / "out.gguf") as file:
+        assert file["blk.0.attn_q.weight"].codec == "ggml.q8_0"
+        assert file["output.weight"].dtype == "f16"
+        assert file["blk.0.attn_v.weight"].codec == "ggml.q6_k"
+
+
+def test_a_mix_of_no_preset_has_no_number() -> None:
+    shapes = MODELS["llama, 8 layers"][-1]
+    types = dict.fromkeys(matrices(shapes), "q4_k")
+    assert matching_preset(shapes, types, metadata("llama, 8 layers")) == -1
+    assert set(types.values()) <= ELEMENTS.keys()
+
+
+def test_the_documented_table_is_the_one_in_use() -> None:
+    rows = (Path(__file__).parents[3] / "docs" / "formats" / "gguf.md").read_text().splitlines()
+    for name, preset in PRESETS.items():
+        cells = [f"`{name}`", str(preset.number), preset.type]
+        for kind in ("attn_v", "ffn_down", "attn_output", "token_embd"):
+            choices = [(condition, each or preset.type) for condition, each in preset.choices.get(kind, ())]
+            cells.append("; ".join(each if when == "always" else f"{each} if {when}" for when, each in choices))
+        assert f"| {' | '.join(cells)} |" in rows

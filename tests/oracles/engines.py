@@ -1,0 +1,107 @@
+"""Engines that run whole models, and how their answers are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from . import OracleError, PeerTimeout, peer, runners
+
+TOKENS = 32
+PROMPTS = (
+    "The work is licensed under the terms",
+    "Copyright 2004, in 3 parts: a == b + 10;\n\tcaf\u00e9 \u2615 na\u00efve\n\n  (end)",
+    (
+        "Subject to the terms and conditions of this License, each Contributor hereby grants to You a perpetual, "
+        "worldwide, non-exclusive, no-charge, royalty-free, irrevocable copyright license to reproduce, prepare "
+        "Derivative Works of, publicly display, publicly perform, sublicense, and distribute the Work and such "
+        "Derivative Works in Source or Object form."
+    ),
+)
+"""Plain words; digits, spaces, letters beyond ASCII; and a text longer than the windows of the small models."""
+
+
+class NoAnswerError(OracleError):
+    """The engine did not answer, twice."""
+
+
+@frozen
+class Answer:
+    """An engine's tokens of the prompts, log-probabilities after them, and greedy continuations."""
+
+    engine: str
+    ids: list[list[int]]
+    logprobs: np.ndarray
+    greedy: list[list[int]]
+
+
+@frozen
+class Engine:
+    """An engine: its peer, its runner, and which file of a folder it is pointed at."""
+
+    peer: str
+    runner: Callable[..., dict[str, Any]]
+
+
+ENGINES = {
+    "llama.cpp": Engine("llama.cpp", runners.llama_cpp),
+    "transformers": Engine("transformers", runners.transformers),
+    "mlx": Engine("mlx-lm", runners.mlx),
+    "mistralrs": Engine("mistralrs", runners.mistralrs),
+}
+
+
+def ask(
+    engine: str, model: Path, ids: Sequence[Sequence[int]] | None = None, *, tokens: int = TOKENS,
+    vocabulary: int = 0, timeout: float = 120.0,
+) -> Answer:  # fmt: skip
+    """An engine's answer to PROMPTS: asked again once when it hangs, in a new process.
+
+    `ids` are tokens to run on instead of the engine's own; `vocabulary` is how many log-probabilities mistral.rs lists.
+    """
+    entry = ENGINES[engine]
+    arguments: dict[str, Any] = {"path": str(model), "texts": list(PROMPTS), "tokens": tokens}
+    arguments["ids"] = None if ids is None else [list(map(int, row)) for row in ids]
+    if engine == "mistralrs":
+        folder, file = (model, uqff_file(model)) if model.is_dir() else (model.parent, model.name)
+        arguments |= {"path": str(folder), "file": file, "vocabulary": vocabulary}
+    for _ in range(2):
+        try:
+            answer = peer(entry.peer).run(entry.runner, timeout=timeout, **arguments)
+        except PeerTimeout:
+            continue
+        return Answer(engine, **answer)
+    raise NoAnswerError(f"{engine}: no answer within {timeout:g} s, twice")
+
+
+def uqff_file(folder: Path) -> str:
+    """The UQFF that mistral.rs is pointed at (the first shard), or nothing for a plain folder."""
+    return next((path.name for path in sorted(folder.glob("*.uqff"))), "")
+
+
+def difference(source: Answer, result: Answer, bound: float, *, greedy: bool = True) -> str:
+    """Why a result's answer is not the source's, or nothing: token ids, log-probabilities, then greedy tokens."""
+    for place, (a, b) in enumerate(zip(source.ids, result.ids, strict=True), 1):
+        if a != b:
+            first = next((n for n, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+            return f"prompt {place} has other token ids from token {first}"
+    width = min(source.logprobs.shape[1], result.logprobs.shape[1])  # padded vocabularies
+    before, after = source.logprobs[:, :width], result.logprobs[:, :width]
+    distance = np.abs(before - after)
+    if not np.isfinite(distance).any(axis=1).all():
+        return "log-probabilities are missing"
+    if (largest := float(np.nanmax(distance))) > bound:
+        return f"log-probabilities differ by {largest:.3g} (bound {bound:g})"
+    if (np.nanargmax(before, 1) != np.nanargmax(after, 1)).any():
+        return "the most probable token differs"
+    if greedy and source.greedy != result.greedy:
+        place, first = next(
+            (p, n) for p, rows in enumerate(zip(source.greedy, result.greedy), 1)
+            for n, (x, y) in enumerate(zip(*rows)) if x != y
+        )  # fmt: skip
+        return f"greedy token {first} after prompt {place} differs"
+    return ""

@@ -1,0 +1,204 @@
+"""Tiny seeded models of every family, made by Transformers from a config, with a tokenizer of the family's kind."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from . import ROOT, peer
+
+TEXT = ROOT / "LICENSE"
+SIZE = {
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 512, "vocab_size": 640,
+}  # fmt: skip
+PADDING = 8
+"""Rows of the embedding beyond the tokenizer, as many models have them."""
+MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True}
+LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+BOS = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+QWEN = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {
+        "config": {"rope_parameters": LLAMA3, "tie_word_embeddings": False},
+        "tokenizer": "llama-bpe",
+        "special": {"bos_token": "<|begin_of_text|>", "eos_token": "<|end_of_text|>"},
+    },
+    "mistral": {"config": {"sliding_window": None, "head_dim": 32}, "tokenizer": "sentencepiece", "special": BOS},
+    "mixtral": {
+        "config": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+        "tokenizer": "sentencepiece",
+        "special": BOS,
+    },
+    "qwen2": {"config": {"tie_word_embeddings": True}, "tokenizer": "qwen2", "special": QWEN},
+    "qwen3": {"config": {"head_dim": 32, "tie_word_embeddings": True}, "tokenizer": "qwen2", "special": QWEN},
+    "qwen3_moe": {
+        "config": {**MOE, "head_dim": 32, "tie_word_embeddings": False}, "tokenizer": "qwen2", "special": QWEN,
+    },
+    "gemma3_text": {
+        "config": {
+            "num_hidden_layers": 7, "head_dim": 32, "sliding_window": 32, "query_pre_attn_scalar": 32,
+            "tie_word_embeddings": True,
+        },
+        "tokenizer": "gemma",
+        "special": {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>", "pad_token": "<pad>"},
+    },
+    "phi3": {
+        "config": {"sliding_window": None, "original_max_position_embeddings": 512, "pad_token_id": 0},
+        "tokenizer": "sentencepiece",
+        "special": {**BOS, "pad_token": "<|endoftext|>"},
+    },
+}  # fmt: skip
+"""Transformers' model type -> what its config says beyond SIZE, the kind of its tokenizer, its special tokens."""
+
+
+def make(family: str, folder: Path, **config: Any) -> Path:
+    """Write a family's model to a folder; `config` overrides its settings. The same arguments give the same bytes."""
+    entry = FAMILIES[family]
+    folder.mkdir(parents=True, exist_ok=True)
+    arguments = {"text": TEXT.read_text(), "kind": entry["tokenizer"], "size": SIZE["vocab_size"] - PADDING}
+    special = peer("transformers").run(train_tokenizer, folder=str(folder), special=entry["special"], **arguments)
+    if entry["tokenizer"] in ("sentencepiece", "gemma"):
+        (folder / "tokenizer.model").write_bytes(sentencepiece_model(folder, entry["tokenizer"] == "sentencepiece"))
+    settings = {**SIZE, **entry["config"], **special, **config}
+    peer("transformers").run(save_model, folder=str(folder), family=family, settings=settings)
+    return folder
+
+
+def sentencepiece_model(folder: Path, dummy_prefix: bool) -> bytes:
+    """The same tokenizer as SentencePiece's ModelProto: a merge's rank, negative, is its piece's score."""
+    state = json.loads((folder / "tokenizer.json").read_text())
+    vocab = sorted(state["model"]["vocab"], key=state["model"]["vocab"].__getitem__)
+    ranks: dict[str, int] = {}
+    for rank, (left, right) in enumerate(state["model"]["merges"]):
+        ranks.setdefault(left + right, rank)
+    control = {token["content"] for token in state["added_tokens"]}
+    model = b""
+    for place, piece in enumerate(vocab):
+        kind = 2 if piece == "<unk>" else 3 if piece in control else 6 if piece.startswith("<0x") else 1
+        score = 0.0 if kind != 1 else -float(ranks.get(piece, len(ranks) + place))
+        body = field(1, piece.encode()) + b"\x15" + struct.pack("<f", score) + (b"\x18" + bytes([kind])) * (kind != 1)
+        model += field(1, body)
+    trainer = b"\x18\x02" + number(35, 1)  # BPE, with bytes for unknown letters
+    for key, token in ((40, "<unk>"), (41, "<s>"), (42, "</s>"), (41, "<bos>"), (42, "<eos>"), (43, "<pad>")):
+        trainer += number(key, vocab.index(token)) if token in vocab else b""
+    normalizer = field(1, b"identity") + number(3, dummy_prefix) + number(4, 0) + number(5, 1)
+    return model + field(2, trainer) + field(3, normalizer)
+
+
+def field(key: int, data: bytes) -> bytes:
+    """A field of bytes in protobuf."""
+    return varint(key << 3 | 2) + varint(len(data)) + data
+
+
+def number(key: int, value: int) -> bytes:
+    """A field with a number in protobuf."""
+    return varint(key << 3) + varint(int(value))
+
+
+def varint(value: int) -> bytes:
+    """A number in protobuf: seven bits a byte."""
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def save_model(folder: str, family: str, settings: dict[str, Any]) -> None:
+    """Runs in the peer: saves a model of seeded weights, large enough for its tokens to differ in probability."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings), dtype=torch.float32)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            center = 1.0 if "norm" in name and not family.startswith("gemma") else 0.0
+            scale = 0.2 if parameter.ndim == 1 else parameter.shape[-1] ** -0.5
+            parameter.copy_(center + scale * torch.randn(parameter.shape, generator=generator))
+    model.generation_config.do_sample = False
+    model.save_pretrained(folder)
+
+
+def train_tokenizer(folder: str, kind: str, text: str, size: int, special: dict[str, str]) -> dict[str, int]:
+    """Runs in the peer: trains and saves a tokenizer; returns the ids of its special tokens, by their config keys."""
+    import json
+    from pathlib import Path
+
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+    from tokenizers.trainers import BpeTrainer
+
+    digits = r"\p{N}{1,3}" if kind == "llama-bpe" else r"\p{N}"
+    words = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits
+        + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )  # fmt: skip
+    byte_level = kind in ("llama-bpe", "qwen2")
+    tokens = list(dict.fromkeys(special.values()))
+    if byte_level:
+        tokens += ["<|im_start|>"] if kind == "qwen2" else []
+        tokenizer = Tokenizer(models.BPE())
+        split = pre_tokenizers.Split(Regex(words), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+            [split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        )
+        alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+        tokenizer.train_from_iterator(
+            [text], BpeTrainer(vocab_size=size - len(tokens), initial_alphabet=alphabet, show_progress=False)
+        )
+        tokenizer.decoder = decoders.ByteLevel()
+        if kind == "qwen2":
+            tokenizer.normalizer = normalizers.NFC()
+        tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in tokens])
+    else:
+        tokens = ["<unk>", *(token for token in tokens if token != "<unk>")]
+        if kind == "gemma":
+            tokens = ["<pad>", "<eos>", "<bos>", "<unk>"]
+        tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first" if kind != "gemma" else "never")
+        fallback = [f"<0x{byte:02X}>" for byte in range(256)]
+        tokenizer.train_from_iterator(
+            text.split("\n"), BpeTrainer(vocab_size=size, special_tokens=[*tokens, *fallback], show_progress=False)
+        )
+        space = normalizers.Replace(" ", "\u2581")
+        back = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+        if kind == "gemma":
+            tokenizer.normalizer, tokenizer.pre_tokenizer = space, pre_tokenizers.Split(" ", "merged_with_previous")
+        else:
+            tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), space])
+            back.append(decoders.Strip(" ", 1, 0))
+        tokenizer.decoder = decoders.Sequence(back)
+    bos = special.get("bos_token")
+    if bos is not None:
+        number = tokenizer.token_to_id(bos)
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{bos} $A", pair=f"{bos} $A {bos} $B", special_tokens=[(bos, number)]
+        )
+    elif byte_level:
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    state = json.loads(tokenizer.to_str())
+    if kind == "sentencepiece":
+        state["pre_tokenizer"] = None
+    if kind == "llama-bpe":
+        state["model"]["ignore_merges"] = True
+    state["added_tokens"] = [each for each in state["added_tokens"] if not each["content"].startswith("<0x")]
+    Path(folder, "tokenizer.json").write_text(json.dumps(state, ensure_ascii=False, indent=1))
+    classes = {"gemma": "GemmaTokenizer", "sentencepiece": "LlamaTokenizer", "qwen2": "Qwen2Tokenizer"}
+    template = "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}"
+    config = {
+        **special, "tokenizer_class": classes.get(kind, "PreTrainedTokenizerFast"), "add_bos_token": bos is not None,
+        "add_eos_token": False, "clean_up_tokenization_spaces": False, "model_max_length": 512,
+        "chat_template": template,
+    }  # fmt: skip
+    Path(folder, "tokenizer_config.json").write_text(json.dumps(config, ensure_ascii=False, indent=1))
+    count = 1 + max(state["model"]["vocab"].values(), default=0)
+    assert max(count, *(each["id"] + 1 for each in state["added_tokens"])) <= size, "more tokens than rows"
+    return {f"{name}_id": tokenizer.token_to_id(token) for name, token in special.items() if name != "unk_token"}

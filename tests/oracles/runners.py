@@ -1,0 +1,190 @@
+"""What each engine does with a model, sent to the engine's own process: log-probabilities and greedy continuations.
+
+Every runner takes a model's path, texts, token ids and the number of tokens to generate, and returns `ids` (how the
+engine tokenizes the texts), `logprobs` (f32 [prompt, vocabulary], after each prompt's last token) and `greedy` (the
+ids generated after each prompt). Where `ids` is None, the engine runs on its own tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Prompts = list[list[int]] | None
+
+
+def llama_cpp(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[str, Any]:
+    """Run a GGUF through llama.cpp's C interface, inside xllamacpp's wheel."""
+    import ctypes
+    from ctypes import c_bool, c_char_p, c_float, c_int32, c_void_p
+    from pathlib import Path
+
+    import xllamacpp
+
+    class Params(ctypes.Structure):  # larger than any version's; of the context's, word 0 is n_ctx
+        _fields_ = (("words", ctypes.c_uint32 * 256),)
+
+    class Batch(ctypes.Structure):
+        _fields_ = (("count", c_int32), ("arrays", c_void_p * 6))
+
+    library = ctypes.CDLL(next(map(str, Path(xllamacpp.__file__).parent.glob("*.so"))))
+
+    def function(name: str, result: Any, *arguments: Any) -> Any:
+        entry = getattr(library, name)
+        entry.restype, entry.argtypes = result, arguments
+        return entry
+
+    messages: list[str] = []
+    log = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)(
+        lambda level, text, _: messages.append(text.decode(errors="replace").strip()) if level >= 4 else None
+    )
+    function("llama_log_set", None, type(log), c_void_p)(log, None)
+    function("llama_backend_init", None)()
+    load = function("llama_model_load_from_file", c_void_p, c_char_p, Params)
+    model = load(path.encode(), function("llama_model_default_params", Params)())
+    if not model:
+        raise RuntimeError(f"llama.cpp does not load the file: {'; '.join(messages[:2])}")
+    settings = function("llama_context_default_params", Params)()
+    settings.words[0] = 1024
+    context = function("llama_init_from_model", c_void_p, c_void_p, Params)(model, settings)
+    if not context:
+        raise RuntimeError("llama.cpp makes no context for the model")
+    vocabulary = function("llama_model_get_vocab", c_void_p, c_void_p)(model)
+    size = function("llama_vocab_n_tokens", c_int32, c_void_p)(vocabulary)
+    array = ctypes.POINTER(c_int32)
+    encode = function("llama_tokenize", c_int32, c_void_p, c_char_p, c_int32, array, c_int32, c_bool, c_bool)
+    batch = function("llama_batch_get_one", Batch, array, c_int32)
+    decode = function("llama_decode", c_int32, c_void_p, Batch)
+    logits = function("llama_get_logits_ith", ctypes.POINTER(c_float), c_void_p, c_int32)
+    memory = function("llama_get_memory", c_void_p, c_void_p)(context)
+    clear = function("llama_memory_clear", None, c_void_p, c_bool)
+
+    def tokenize(text: str) -> list[int]:
+        data, out = text.encode(), (c_int32 * 4096)()
+        count = encode(vocabulary, data, len(data), out, len(out), True, True)
+        if count < 0:
+            raise RuntimeError("llama.cpp does not tokenize the text")
+        return list(out[:count])
+
+    def after(row: list[int]) -> np.ndarray:
+        numbers = (c_int32 * len(row))(*row)
+        if decode(context, batch(numbers, len(row))):
+            raise RuntimeError("llama.cpp does not decode the tokens")
+        scores = np.ctypeslib.as_array(logits(context, -1), (size,)).astype(np.float64)
+        scores -= scores.max()
+        return (scores - np.log(np.exp(scores).sum())).astype(np.float32)
+
+    own = [tokenize(text) for text in texts]
+    logprobs, greedy = [], []
+    for row in ids or own:
+        clear(memory, True)
+        last = after(row)
+        logprobs.append(last)
+        generated: list[int] = []
+        for _ in range(tokens):
+            generated.append(int(last.argmax()))
+            last = after(generated[-1:])
+        greedy.append(generated)
+    function("llama_log_set", None, c_void_p, c_void_p)(None, None)
+    function("llama_free", None, c_void_p)(context)
+    function("llama_model_free", None, c_void_p)(model)
+    return {"ids": own, "logprobs": np.stack(logprobs), "greedy": greedy}
+
+
+def transformers(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[str, Any]:
+    """Run a checkpoint folder through Transformers on the CPU, in f32."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+    own = [tokenizer.encode(text) for text in texts]
+    model, loading = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, local_files_only=True, output_loading_info=True, attn_implementation="eager"
+    )
+    left = {kind: sorted(map(str, keys))[:3] for kind, keys in loading.items() if keys and kind.endswith("_keys")}
+    if left:
+        raise RuntimeError(f"Transformers leaves {left}")
+    logprobs, greedy = [], []
+    with torch.inference_mode():
+        for row in ids or own:
+            outputs = model(torch.tensor([row]), use_cache=True)
+            scores = torch.log_softmax(outputs.logits[0, -1].double(), -1)
+            logprobs.append(scores.float().numpy())
+            generated: list[int] = []
+            for _ in range(tokens):
+                generated.append(int(scores.argmax()))
+                outputs = model(torch.tensor([generated[-1:]]), past_key_values=outputs.past_key_values, use_cache=True)
+                scores = outputs.logits[0, -1]
+            greedy.append(generated)
+    return {"ids": own, "logprobs": np.stack(logprobs), "greedy": greedy}
+
+
+def mlx(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[str, Any]:
+    """Run a folder through mlx-lm on the CPU, in f32."""
+    from pathlib import Path
+
+    import mlx.core as mx
+    from mlx_lm.models.cache import make_prompt_cache
+    from mlx_lm.utils import load_model, load_tokenizer
+
+    mx.set_default_device(mx.cpu)
+    tokenizer = load_tokenizer(Path(path))
+    own = [tokenizer.encode(text) for text in texts]
+    model, _ = load_model(Path(path))
+    model.set_dtype(mx.float32)  # f16 and bf16 experts do not run on the CPU; the values are the same
+    logprobs, greedy = [], []
+    for row in ids or own:
+        cache = make_prompt_cache(model)
+        scores = np.array(model(mx.array([row]), cache=cache)[0, -1].astype(mx.float32)).astype(np.float64)
+        scores -= scores.max()
+        logprobs.append((scores - np.log(np.exp(scores).sum())).astype(np.float32))
+        generated: list[int] = []
+        for _ in range(tokens):
+            generated.append(int(scores.argmax()))
+            scores = np.array(model(mx.array([generated[-1:]]), cache=cache)[0, -1].astype(mx.float32))
+        greedy.append(generated)
+    return {"ids": own, "logprobs": np.stack(logprobs), "greedy": greedy}
+
+
+def mistralrs(path: str, texts: list[str], ids: Prompts, tokens: int, file: str, vocabulary: int) -> dict[str, Any]:
+    """Run a folder, its UQFF or a GGUF through mistral.rs, which takes texts; `ids` say whether bos is missing."""
+    import os
+    import tempfile
+    from pathlib import Path
+
+    # more threads than idle cores make it many times slower, and are where it hangs
+    os.environ |= {"HF_HUB_OFFLINE": "1", "MISTRALRS_CPU_KV_F32": "1", "RAYON_NUM_THREADS": "1"}
+    from mistralrs import ChatCompletionRequest, ModelDType, Runner, Which
+
+    if file.endswith(".gguf"):
+        which = Which.GGUF(quantized_model_id=path, quantized_filename=file, dtype=ModelDType.F32)
+    else:
+        text_only_gemma = "Gemma3ForCausalLM" in Path(path, "config.json").read_text()  # refused as a plain model
+        kind = Which.MultimodalPlain if text_only_gemma else Which.Plain
+        which = kind(model_id=path, dtype=ModelDType.F32, **({"from_uqff": file} if file else {}))
+    with tempfile.TemporaryDirectory() as folder:
+        template = Path(folder, "contents.jinja")
+        template.write_text("{% for m in messages %}{{ m['content'] }}{% endfor %}")
+        runner = Runner(which=which, jinja_explicit=str(template))
+    own = [runner.tokenize_text(text, True, None) for text in texts]
+    if ids and own == [row[1:] for row in ids]:  # of a GGUF, where bos is left to the chat template
+        texts = [runner.detokenize_text(ids[0][:1], False) + text for text in texts]
+        own = [runner.tokenize_text(text, True, None) for text in texts]
+    logprobs, greedy = [], []
+
+    def generated(text: str, tokens: int, top: int) -> list[dict[int, float]]:
+        request = ChatCompletionRequest(
+            model="m", messages=[{"role": "user", "content": text}], logprobs=True, top_logprobs=top,
+            temperature=0, max_tokens=tokens, ignore_eos=True,
+        )  # fmt: skip
+        content = runner.send_chat_completion_request(request).choices[0].logprobs.content
+        return [{int(each.token): each.logprob for each in token.top_logprobs} for token in content]
+
+    for text in texts:
+        row = np.full(vocabulary, np.nan, np.float32)
+        for token, logprob in generated(text, 1, vocabulary)[0].items():
+            row[token] = logprob
+        logprobs.append(row)
+        greedy.append([max(each, key=lambda token: each[token]) for each in generated(text, tokens, 1)])
+    return {"ids": own, "logprobs": np.stack(logprobs), "greedy": greedy}

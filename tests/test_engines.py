@@ -1,0 +1,76 @@
+"""Engines that judge whole models: how their answers are compared, and the small models they are tried on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import oracles
+import pytest
+from oracles import engines, families
+
+ANSWER = engines.Answer("one", [[1, 2], [3]], np.log([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3]]), [[0, 1], [1, 1]])
+
+
+def changed(**fields: Any) -> engines.Answer:
+    values = {"engine": "two", "ids": ANSWER.ids, "logprobs": ANSWER.logprobs, "greedy": ANSWER.greedy, **fields}
+    return engines.Answer(**values)
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (changed(), ""),
+        (changed(logprobs=ANSWER.logprobs + 0.09), ""),
+        (changed(logprobs=np.pad(ANSWER.logprobs, ((0, 0), (0, 2)))), ""),
+        (changed(ids=[[1, 2], [4]]), "prompt 2 has other token ids from token 0"),
+        (changed(ids=[[1], [3]]), "prompt 1 has other token ids from token 1"),
+        (changed(logprobs=ANSWER.logprobs + 0.11), "log-probabilities differ by 0.11 (bound 0.1)"),
+        (changed(logprobs=np.full((2, 3), np.nan)), "log-probabilities are missing"),
+        (changed(greedy=[[0, 1], [1, 2]]), "greedy token 1 after prompt 2 differs"),
+    ],
+)
+def test_a_difference_is_named(answer: engines.Answer, reason: str) -> None:
+    assert engines.difference(ANSWER, answer, 0.1) == reason
+
+
+def test_the_most_probable_token_counts_before_greedy_ones() -> None:
+    close = changed(logprobs=np.log([[0.7, 0.2, 0.1], [0.2, 0.39, 0.41]]), greedy=[[0, 1], [2, 1]])
+    assert engines.difference(ANSWER, close, 1.0) == "the most probable token differs"
+
+
+class Silent:
+    """A peer that hangs a number of times."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+
+    def run(self, *_: object, **__: object) -> dict[str, Any]:
+        self.times -= 1
+        if self.times >= 0:
+            raise oracles.PeerTimeout
+        return {"ids": ANSWER.ids, "logprobs": ANSWER.logprobs, "greedy": ANSWER.greedy}
+
+
+@pytest.mark.parametrize("times", [0, 1])
+def test_an_engine_that_hangs_is_asked_once_more(times: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = Silent(times)
+    monkeypatch.setattr(engines, "peer", lambda name: silent)
+    assert engines.ask("mlx", Path("model")).greedy == ANSWER.greedy
+
+
+def test_an_engine_that_hangs_twice_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = Silent(2)
+    monkeypatch.setattr(engines, "peer", lambda name: silent)
+    with pytest.raises(engines.NoAnswerError):
+        engines.ask("mlx", Path("model"))
+
+
+@pytest.mark.oracle
+def test_a_small_model_has_the_same_bytes_each_time(tmp_path: Path) -> None:
+    first, second = (families.make("mistral", tmp_path / name) for name in "ab")
+    names = {path.name for path in first.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer.model"} <= names
+    for name in names:
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
