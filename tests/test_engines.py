@@ -28,6 +28,7 @@ def changed(**fields: Any) -> engines.Answer:
         (changed(ids=[[1], [3]]), "prompt 1 has other token ids from token 1"),
         (changed(logprobs=ANSWER.logprobs + 0.11), "log-probabilities differ by 0.11 (bound 0.1)"),
         (changed(logprobs=np.full((2, 3), np.nan)), "log-probabilities are missing"),
+        (changed(greedy=[[0], [1]]), ""),
         (changed(greedy=[[0, 1], [1, 2]]), "greedy token 1 after prompt 2 differs"),
     ],
 )
