@@ -18,6 +18,10 @@ _NAMES = {
         "FileAccessError", "MissingFileError", "MissingPluginError", "Problem", "SquishError", "TensorError",
         "TruncatedError", "UnknownFormatError", "UnsupportedVersionError", "UsageError", "WriteError",
     ),
+    "squish_core.families.base": (
+        "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Stack",
+    ),
+    "squish_core.families.model": ("Model",),
     "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
     "squish_core.io.source": ("Source", "check_plain_name"),
@@ -27,9 +31,10 @@ _NAMES = {
         "single_value",
     ),
     "squish_core.codecs.base": (
-        "AliasResolver", "Allocator", "ByteCodec", "Codec", "Codes", "Decoder", "Encoder", "ModelFacts", "PanelReader",
-        "Params", "PartArray", "Parts", "Region",
+        "AliasResolver", "Allocator", "Codec", "Codes", "Decoder", "Encoder", "ModelFacts", "PanelReader", "Params",
+        "PartArray", "Parts", "Region",
     ),
+    "squish_core.codecs.byte_codec": ("ByteCodec",),
     "squish_core.codecs.dense": ("Dense",),
     "squish_core.backends.base": ("Backend",),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request", "Use"),
@@ -95,7 +100,6 @@ if TYPE_CHECKING:
     from squish_core.cli.progress import Progress as Progress
     from squish_core.codecs.base import AliasResolver as AliasResolver
     from squish_core.codecs.base import Allocator as Allocator
-    from squish_core.codecs.base import ByteCodec as ByteCodec
     from squish_core.codecs.base import Codec as Codec
     from squish_core.codecs.base import Codes as Codes
     from squish_core.codecs.base import Decoder as Decoder
@@ -107,6 +111,7 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Parts as Parts
     from squish_core.codecs.base import Region as Region
     from squish_core.codecs.bound import BoundEncoding as BoundEncoding
+    from squish_core.codecs.byte_codec import ByteCodec as ByteCodec
     from squish_core.codecs.dense import Dense as Dense
     from squish_core.codecs.regions import decode_all as decode_all
     from squish_core.codecs.regions import full as full
@@ -143,6 +148,16 @@ if TYPE_CHECKING:
     from squish_core.errors import UnsupportedVersionError as UnsupportedVersionError
     from squish_core.errors import UsageError as UsageError
     from squish_core.errors import WriteError as WriteError
+    from squish_core.families.base import Add as Add
+    from squish_core.families.base import Carried as Carried
+    from squish_core.families.base import Expression as Expression
+    from squish_core.families.base import Family as Family
+    from squish_core.families.base import FamilyTensor as FamilyTensor
+    from squish_core.families.base import Join as Join
+    from squish_core.families.base import Permute as Permute
+    from squish_core.families.base import Rule as Rule
+    from squish_core.families.base import Stack as Stack
+    from squish_core.families.model import Model as Model
     from squish_core.file import File as File
     from squish_core.formats.base import Container as Container
     from squish_core.formats.base import Dropped as Dropped

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from squish_core.backends.plan import FilePlan
+from squish_core.backends.plan import FilePlan, plan_tensors
 from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
 from squish_core.dtypes import to_numpy
-from squish_core.errors import FormatError, Problem, SquishError, TensorError
+from squish_core.errors import Problem, SquishError, TensorError
 from squish_core.formats.metadata import plain
-from squish_core.guard import guarded, uncollected
+from squish_core.guard import uncollected
 from squish_core.io.buffer import Buffer
 from squish_core.io.local import READERS
 from squish_core.model import LazyTensors, PlainRange, TensorSpec
-from squish_core.reader import Reader
+from squish_core.reader import Assets, Reader
 from squish_core.renamed import Renamed
 from squish_core.tensor import Tensor
 from squish_core.text import close_matches
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from squish_core.analysis.summary import Summary
-    from squish_core.backends.chain import Chain, OfferOrder
+    from squish_core.backends.chain import OfferOrder
     from squish_core.backends.whole import WholeModel
 
 
@@ -122,7 +122,9 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         >>> squish.open("model.gguf").plan("numpy").backends
         {'numpy': 3}
         """
-        return plan_tensors(self, self, backend, policy, op)
+        return plan_tensors(
+            self.registry, self.name, self.index, self.index.tensors.values(), backend=backend, policy=policy, op=op
+        )
 
     def load(self, backend: str | None = None, *, policy: str | OfferOrder = "spec") -> WholeModel:
         """Load the model as a whole on a backend that runs it by itself (a Core ML package in a SQUIZD file).
@@ -166,10 +168,22 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
     def draft(self) -> File:
         """The draft head that the file holds (EAGLE-3), as a file of its own.
 
+        Returns
+        -------
+        File
+            Its tensors, under their own names.
+
         Raises
         ------
         KeyError
             There is none.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf").draft()
+        Traceback (most recent call last):
+            ...
+        KeyError: 'model.gguf holds no draft head'
         """
         drafts = [name for name, child in self.index.children.items() if child.kind == "draft"]
         if not drafts:
@@ -295,46 +309,6 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         return page(file_lines(self))
 
 
-WRONG_ARGUMENT = ("policy", "op", "backend", "not-installed")
-"""Codes of errors about the question that was asked, not about one tensor."""
-
-
-def plan_tensors(
-    file: File,
-    names: Iterable[str],
-    backend: str | None = None,
-    policy: str | OfferOrder = "spec",
-    op: str | None = None,
-) -> FilePlan:
-    """The plan of some tensors of a file, and of its encodings of the whole model."""
-    from squish_core.backends.resolve import Resolver, resolve
-
-    whole: Chain | SquishError | None = None
-    encodings = file.index.whole
-    if encodings:
-        with file.guard(SquishError, "resolving"):
-            try:
-                whole = resolve(file.registry, file.name, file.format, encodings, backend=backend, policy=policy)
-            except SquishError as error:
-                whole = _plan_error(error)
-    tensors: dict[str, Chain | SquishError] = {}
-    resolver = Resolver(file.registry, backend, policy)
-    for name in names:
-        try:
-            tensor = file[name]
-            with tensor.guard("resolving"):
-                tensors[name] = resolver.resolve(name, file.format, tensor.spec.encodings, spec=tensor.spec, op=op)
-        except SquishError as error:
-            tensors[name] = _plan_error(error)
-    return FilePlan(target=file.name, container=file.format, tensors=tensors, whole=whole)
-
-
-def _plan_error(error: SquishError) -> SquishError:
-    if error.code in WRONG_ARGUMENT:
-        raise error
-    return error
-
-
 READ_FROM = 1 << 16
 """Elements from which a copy is read rather than copied from the mapping: faults cost more than calls there."""
 
@@ -363,27 +337,3 @@ class Views:
             source = self._file.source_for(file)
             self._mapped[file] = source.view(0, source.size)
         return np.ndarray(shape, to_numpy(dtype), self._mapped[file], offset)
-
-
-class Assets(Mapping[str, Buffer]):
-    """Asset name -> Buffer, read when indexed."""
-
-    def __init__(self, file: File) -> None:
-        self._file = file
-
-    def __getitem__(self, name: str) -> Buffer:
-        part = self._file.index.assets[name]
-        with guarded(FormatError, "reading an asset", file=self._file.name, part=name):
-            return self._file.array(part).buffer()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._file.index.assets
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._file.index.assets)
-
-    def __len__(self) -> int:
-        return len(self._file.index.assets)
-
-    def __repr__(self) -> str:
-        return f"<Assets {', '.join(self) or 'none'}>"

@@ -42,7 +42,7 @@ class Part:
 
     dtype: str
     shape: tuple[int, ...]
-    segments: tuple[Segment, ...] = ()
+    segments: Sequence[Segment] = ()
     filters: tuple[Filter, ...] = ()
     digest: str | None = None
     digest_of: str = "stored"

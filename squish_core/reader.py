@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from squish_core.codecs.bound import BoundEncoding
@@ -11,6 +11,7 @@ from squish_core.codes import ErrorCode
 from squish_core.dtypes import DType
 from squish_core.errors import CodecError, FormatError, Problem, SquishError
 from squish_core.guard import computing, guarded
+from squish_core.io.buffer import Buffer
 from squish_core.io.digest import check_digest
 from squish_core.io.source import Backing, Source
 from squish_core.limits import MIB, Limits
@@ -119,6 +120,30 @@ class TensorFacts:
 
     def guard(self, what: str, **context: Any) -> Any:
         return computing(CodecError, what, file=self.file.name, tensor=self.spec.name, **context)
+
+
+class Assets(Mapping[str, Buffer]):
+    """Asset name -> Buffer, read when indexed."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def __getitem__(self, name: str) -> Buffer:
+        part = self._reader.index.assets[name]
+        with guarded(FormatError, "reading an asset", file=self._reader.name, part=name):
+            return self._reader.array(part).buffer()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._reader.index.assets
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reader.index.assets)
+
+    def __len__(self) -> int:
+        return len(self._reader.index.assets)
+
+    def __repr__(self) -> str:
+        return f"<Assets {', '.join(self) or 'none'}>"
 
 
 def file_problems(reader: Reader, numbers: Iterable[int] | None = None) -> Iterator[Problem]:

@@ -32,8 +32,9 @@ ARROWS = {
     "backends": (*VOCABULARY, "io", "codecs", "formats"),
     "families": (*VOCABULARY, "io", "codecs", "formats"),
     "plugins": (*VOCABULARY, *INTERFACES),
-    "analysis": (*VOCABULARY, *INTERFACES, "plugins", "opening", "file", "tensor", "reader"),
-    "conversion": (*VOCABULARY, *INTERFACES, "plugins", "opening", "file", "tensor", "reader", "analysis"),
+    "mapping": (*VOCABULARY, *INTERFACES, "plugins", "file", "tensor", "reader"),
+    "analysis": (*VOCABULARY, *INTERFACES, "plugins", "opening", "file", "tensor", "reader", "mapping"),
+    "conversion": (*VOCABULARY, *INTERFACES, "plugins", "opening", "file", "tensor", "reader", "mapping", "analysis"),
 }
 """Package of the core -> what it may import of the core. `cli` and `testing` may import everything."""
 

@@ -114,7 +114,7 @@ def test_a_link_is_named_as_one(squish: Any, path: Path) -> None:
         ("convert", "FILE", "OUT", "--to", "toy.box:colour=red"),
         ("convert", "FILE", "OUT", "--encode", "f16:x=1"),
         ("convert", "FILE", "OUT", "--encode", "(("),
-        ("convert", "FILE", "OUT", "--names", "hf"),
+        ("convert", "FILE", "OUT", "--names", "mlx"),
         ("convert", "FILE", "OUT", "--imatrix", "FILE"),
     ],
     ids=" ".join,

@@ -164,11 +164,11 @@ def test_a_disk_without_space_is_an_error_before_the_first_byte(path: Path, monk
 
 def test_old_names_of_arguments_are_deprecated(path: Path) -> None:
     with pytest.warns(DeprecationWarning, match="names= is now rename=") as caught:
-        squish.convert(path, path.with_name("out.box"), names="hf:qwen2", dry_run=True)
+        squish.convert(path, path.with_name("out.box"), names="keep", dry_run=True)
     assert caught[0].filename == __file__
     with pytest.warns(DeprecationWarning, match="stats= is now activations="), pytest.raises(SquishError) as error:
         squish.convert(path, path.with_name("out.box"), stats=path, dry_run=True)
     assert error.value.code == "stats"
     with pytest.raises(SquishError) as error:
-        squish.convert(path, path.with_name("out.box"), names="hf:qwen2", rename="hf:qwen2")
+        squish.convert(path, path.with_name("out.box"), names="keep", rename="keep")
     assert error.value.code == "usage"

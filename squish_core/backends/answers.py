@@ -9,6 +9,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from squish_core.backends.offers import Offer
+from squish_core.codes import ErrorCode
 from squish_core.model import CodecSpec, Encoding, Part, Refusal, TensorSpec
 
 MOST = 1024
@@ -45,7 +46,7 @@ class Answers:
             *((item.encoding, rank, item.why) for item, rank in zip(self.refused, refused) if rank is not None),
         ]
         return all(encoding is spec.encodings[rank] and spec.name not in text for encoding, rank, text in answers) and (
-            all(refusal.code != "plugin-bug" for refusal in self.refused)
+            all(refusal.code != ErrorCode.PLUGIN_BUG for refusal in self.refused)
         )
 
 

@@ -24,60 +24,242 @@ if TYPE_CHECKING:
 
 
 class Backend:
-    """A place to execute. `offer` never loads anything; `probe` never raises."""
+    """A place to execute. `offer` never loads anything; `probe` never raises.
+
+    Examples
+    --------
+    >>> from squish_core import api
+    >>> class Decoded(api.Backend):
+    ...     def probe(self):
+    ...         return api.Availability(ok=True)
+    ...     def offer(self, request):
+    ...         about = {"backend": self.id, "encoding": request.encoding, "storage": "an f32 array"}
+    ...         return api.Offer(mode="fold", ops=("dense", "linear"), **about)
+    ...     def load(self, chain, bound):
+    ...         return bound.read()
+    ...     def linear(self, handle, x):
+    ...         return x @ handle.T
+    >>> Decoded().linear(np.ones((3, 2)), np.ones((1, 2))).shape
+    (1, 3)
+    """
 
     id: str = ""
     whole = False
     """Whether it takes encodings of whole models."""
 
     def probe(self) -> Availability:
-        """Whether this backend can run on this machine."""
+        """Whether this backend can run on this machine.
+
+        Returns
+        -------
+        Availability
+            With the reason if it cannot.
+        """
         raise NotImplementedError
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
-        """This backend with options of the user (`ane:device=M1`, `cpu:threads=1`): a backend of its own."""
+        """This backend with options of the user: a backend of its own.
+
+        Parameters
+        ----------
+        options
+            Option -> value, from `"ane:device=M1"` or `"cpu:threads=1"`.
+
+        Returns
+        -------
+        Backend
+            Another object; this one stays as it is.
+
+        Raises
+        ------
+        UsageError
+            An option does not exist or has no such value.
+        """
         raise UsageError(f"backend {self.id!r} takes no options", found=", ".join(options), code=ErrorCode.BACKEND)
 
     def offer(self, request: Request) -> Offer | Refusal:
-        """Take an encoding or refuse it with a reason."""
+        """Take an encoding or refuse it with a reason.
+
+        Parameters
+        ----------
+        request
+            The tensor (None without a file), one of its encodings with its codec, and the operation.
+
+        Returns
+        -------
+        Offer or Refusal
+            An offer states the operations, and the cost in bytes where there is a file.
+        """
         raise NotImplementedError
 
     def load(self, chain: Chain, bound: BoundEncoding) -> Any:
         """A handle that holds the weights, for the operations below.
 
-        `bound` is the chosen encoding with its codec and stored parts. A SquishError with code
-        `ErrorCode.UNCOVERED` says that these data do not suit this backend; the next one in the chain is tried then.
+        Parameters
+        ----------
+        chain
+            The choice, with the options of the user.
+        bound
+            The chosen encoding with its codec and stored parts.
+
+        Returns
+        -------
+        object
+            Whatever the operations need; the core only hands it back.
+
+        Raises
+        ------
+        SquishError
+            With code `ErrorCode.UNCOVERED` if these data do not suit this backend: the next one in the chain is tried.
         """
         raise self.lacks("load")
 
     def load_whole(self, chain: Chain, file: Any) -> WholeHandle:
-        """The model of an open file, ready to run: the chain's encoding is one of `file.index.whole`."""
+        """The model of an open file, ready to run.
+
+        Parameters
+        ----------
+        chain
+            The choice; its encoding is one of `file.index.whole`.
+        file
+            The open `File`.
+
+        Returns
+        -------
+        WholeHandle
+            `inputs`, `outputs`, `predict` and `close`.
+
+        Raises
+        ------
+        SquishError
+            The backend takes no whole models, or its runtime refuses this one.
+        """
         raise self.lacks("load_whole")
 
     def dense(
         self, handle: Any, *, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
     ) -> np.ndarray:
-        """The decoded array: all of it or a region, as a dtype (the codec's own by default), into `out` if given."""
+        """The decoded array, or a region of it.
+
+        Parameters
+        ----------
+        handle
+            What `load` returned.
+        region
+            A slice per axis with explicit start and stop; all by default.
+        dtype
+            Short id of a dtype; the codec's own by default.
+        out
+            Array to fill.
+
+        Returns
+        -------
+        numpy.ndarray
+            `out` if it was given.
+
+        Raises
+        ------
+        SquishError
+            The backend has no such operation.
+        """
         raise self.lacks("dense")
 
     def linear(self, handle: Any, x: np.ndarray) -> np.ndarray:
-        """`x @ W.T` for x of shape [..., in] and W of shape [out, in]; float32."""
+        """`x @ W.T` in float32, for W of shape [out, in].
+
+        Parameters
+        ----------
+        handle
+            What `load` returned.
+        x
+            Of shape [..., in].
+
+        Returns
+        -------
+        numpy.ndarray
+            Of shape [..., out].
+
+        Raises
+        ------
+        SquishError
+            The backend has no such operation, or `x` does not fit (`check_input`).
+        """
         raise self.lacks("linear")
 
     def embed(self, handle: Any, ids: np.ndarray) -> np.ndarray:
-        """Rows of W by integer ids; shape ids.shape + (in,)."""
+        """Rows of W by integer ids, in float32.
+
+        Parameters
+        ----------
+        handle
+            What `load` returned.
+        ids
+            Integers of any shape (`check_ids`).
+
+        Returns
+        -------
+        numpy.ndarray
+            Of shape ids.shape + (in,).
+
+        Raises
+        ------
+        SquishError
+            The backend has no such operation, or an id is out of range.
+        """
         raise self.lacks("embed")
 
     def experts(self, handle: Any, x: np.ndarray, ids: np.ndarray) -> np.ndarray:
-        """`x[i] @ W[ids[i]].T` for W of shape [experts, out, in], x [n, in], ids [n]; shape [n, out]."""
+        """`x[i] @ W[ids[i]].T` in float32, for W of shape [experts, out, in].
+
+        Parameters
+        ----------
+        handle
+            What `load` returned.
+        x
+            Of shape [n, in].
+        ids
+            The expert of each row, of shape [n] (`check_expert_args`).
+
+        Returns
+        -------
+        numpy.ndarray
+            Of shape [n, out].
+
+        Raises
+        ------
+        SquishError
+            The backend has no such operation, or an argument does not fit.
+        """
         raise self.lacks("experts")
 
     def statistics(self, handle: Any) -> Statistics | None:
-        """What the values are like, as `statistics` counts them; None: the core asks `dense` and counts."""
+        """Statistics of the values, if this backend counts faster than the core.
+
+        Parameters
+        ----------
+        handle
+            What `load` returned.
+
+        Returns
+        -------
+        Statistics or None
+            None: the core asks `dense` and counts.
+        """
         return None
 
     def lacks(self, op: str) -> SquishError:
-        """The error for an operation that this backend does not have."""
+        """The error for an operation that this backend does not have.
+
+        Parameters
+        ----------
+        op
+            Name of the operation.
+
+        Returns
+        -------
+        SquishError
+            With code `operation`; not raised here.
+        """
         return SquishError(f"backend {self.id!r} has no operation {op!r}", code="operation")
 
 

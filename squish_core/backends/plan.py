@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from attrs import evolve, frozen
 
-from squish_core.backends.chain import Chain
+from squish_core.backends.chain import Chain, OfferOrder
+from squish_core.backends.offers import Offer
+from squish_core.backends.resolve import Lookup, Resolver, resolve
+from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all
-from squish_core.errors import SquishError
+from squish_core.errors import SquishError, TensorError
+from squish_core.guard import guarded
+from squish_core.model import Index, Refusal, TensorSpec
 from squish_core.text import escape
 
 
@@ -37,6 +42,35 @@ class FilePlan:
     def errors(self) -> dict[str, SquishError]:
         """Why nothing runs a tensor, by name."""
         return {name: each for name, each in self.tensors.items() if not isinstance(each, Chain)}
+
+    @property
+    def chain(self) -> Chain:
+        """The chain of the whole model, else the one that most tensors have; refusals of the whole come first.
+
+        TensorError where nothing here runs the model.
+        """
+        if isinstance(self.whole, Chain):
+            return self.whole
+        if not self.chains:
+            raise TensorError("nothing here runs the model", file=self.target, code=ErrorCode.NO_CHAIN)
+        by_backend = {chain.chosen.backend: chain for chain in reversed(self.chains.values())}
+        most = by_backend[next(iter(self.backends))]
+        return evolve(most, target=self.target, refused=(*self._refused_whole(), *most.refused))
+
+    @property
+    def chosen(self) -> Offer:
+        """The offer of `chain`."""
+        return self.chain.chosen
+
+    @property
+    def refused(self) -> tuple[Refusal, ...]:
+        """Who refused and why, the whole model first."""
+        return self.chain.refused
+
+    def _refused_whole(self) -> tuple[Refusal, ...]:
+        if not isinstance(self.whole, SquishError):
+            return ()
+        return (Refusal(why=self.whole.message, code=self.whole.code or ErrorCode.NO_CHAIN),)
 
     @property
     def mode(self) -> str:
@@ -131,3 +165,36 @@ class FilePlan:
 
 def _plain(target: str, planned: Chain | SquishError) -> dict[str, Any]:
     return planned.to_dict() if isinstance(planned, Chain) else {"target": target, "error": str(planned)}
+
+
+WRONG_ARGUMENT = (ErrorCode.POLICY, ErrorCode.OP, ErrorCode.BACKEND, ErrorCode.NOT_INSTALLED)
+"""Codes of errors about the question that was asked, not about one tensor."""
+
+
+def plan_tensors(
+    registry: Lookup, name: str, index: Index, specs: Iterable[TensorSpec], *,
+    backend: str | None = None, policy: str | OfferOrder = "spec", op: str | None = None,
+) -> FilePlan:  # fmt: skip
+    """The plan of some tensors of a file, and of its encodings of the whole model."""
+    whole: Chain | SquishError | None = None
+    if index.whole:
+        with guarded(SquishError, "resolving", file=name):
+            try:
+                whole = resolve(registry, name, index.format, index.whole, backend=backend, policy=policy)
+            except SquishError as error:
+                whole = _plan_error(error)
+    tensors: dict[str, Chain | SquishError] = {}
+    resolver = Resolver(registry, backend, policy)
+    for spec in specs:
+        try:
+            with guarded(SquishError, "resolving", file=name, tensor=spec.name):
+                tensors[spec.name] = resolver.resolve(spec.name, index.format, spec.encodings, spec=spec, op=op)
+        except SquishError as error:
+            tensors[spec.name] = _plan_error(error)
+    return FilePlan(target=name, container=index.format, tensors=tensors, whole=whole)
+
+
+def _plan_error(error: SquishError) -> SquishError:
+    if error.code in WRONG_ARGUMENT:
+        raise error
+    return error

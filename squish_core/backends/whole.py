@@ -82,6 +82,16 @@ class WholeModel:
             The backend's runtime refuses.
         ClosedError
             After `close`.
+
+        Examples
+        --------
+        >>> class Handle:
+        ...     inputs = {"x": ((2,), "f32")}
+        ...     def predict(self, inputs):
+        ...         return {"y": 2 * inputs["x"]}
+        >>> chain = squish.open("model.gguf")["blk.0.ffn_norm.weight"].plan("numpy")  # stands in for the model's
+        >>> WholeModel("model.squizd", chain, Handle()).predict({"x": np.ones(2, "f4")})["y"].tolist()
+        [2.0, 2.0]
         """
         handle = self._open
         shapes = {name: tuple(array.shape) for name, array in inputs.items()}
@@ -95,7 +105,16 @@ class WholeModel:
             return dict(handle.predict(inputs))
 
     def close(self) -> None:
-        """Unload the model; the second time does nothing."""
+        """Unload the model; the second time does nothing.
+
+        Examples
+        --------
+        >>> class Handle:
+        ...     def close(self):
+        ...         print("unloaded")
+        >>> WholeModel("model.squizd", None, Handle()).close()
+        unloaded
+        """
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.close()

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from squish_core.cli.output import Answer
+from squish_core.codes import ErrorCode
 from squish_core.display.tables import table
 from squish_core.errors import UsageError
 from squish_core.io import cache
@@ -46,7 +47,7 @@ def clear(
     chosen = [entry for entry in cache.entries() if entry.key.startswith(key)]
     if key and not chosen:
         raise UsageError(
-            "no cached folder has such a key", found=repr(key), code="usage", hint="See `squish cache list`."
+            "no cached folder has such a key", found=repr(key), code=ErrorCode.USAGE, hint="See `squish cache list`."
         )
     for entry in chosen:
         cache.remove(entry)

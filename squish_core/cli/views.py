@@ -167,11 +167,12 @@ def plan(
         return plan_features(format, feature or [], policy, op, backend)
     if feature:
         raise UsageError("--feature is for asking without a FILE", code=ErrorCode.USAGE, hint="Leave out one of them.")
-    from squish_core.file import plan_tensors
+    from squish_core.backends.plan import plan_tensors
     from squish_core.opening import open as open_file
 
     with open_file(file, format) as opened:
-        plan = plan_tensors(opened, [tensor.name for tensor in chosen(opened, patterns)], backend, policy, op)
+        specs = [tensor.spec for tensor in chosen(opened, patterns)]
+        plan = plan_tensors(opened.registry, opened.name, opened.index, specs, backend=backend, policy=policy, op=op)
         errors = plan.errors
         if len(plan) == 1 and errors:
             raise next(iter(errors.values()))

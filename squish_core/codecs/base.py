@@ -1,9 +1,8 @@
-"""Interfaces of codecs: tensor codecs (parts to values) and byte codecs (filters on a part's bytes)."""
+"""Interfaces of tensor codecs, from stored parts to values, and of what encodes and allocates for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -17,8 +16,6 @@ from squish_core.renamed import Renamed
 if TYPE_CHECKING:
     import numpy as np
 
-    from squish_core.io.source import Source
-    from squish_core.limits import Limits
 
 Params = Mapping[str, Any]
 Region = tuple[slice, ...]
@@ -78,7 +75,42 @@ class Codes:
 class Codec(Renamed):
     """A tensor codec. Parameters are plain data from the file; `parts` declares shapes so the core can check them.
 
-    `id` is the id it was declared under: one class may serve a family.
+    `id` is the id it was declared under: one class may serve a family. To decode, a codec needs `parts`, `grain` and
+    `decode`; to encode, `encode` too.
+
+    Parameters
+    ----------
+    spec
+        Of methods: the tensor, with its logical shape.
+    params
+        Of methods: parameters of the codec.
+    parts
+        Of methods: role -> stored array, read where it is indexed.
+    region, out
+        Of methods: a slice per axis, and the array of that shape to fill.
+    codec, inner
+        Of methods: the codec to encode for, and the one that is wrapped.
+    panel, values, panels
+        Of methods: f32 values of a region; functions that give all regions, in row order, as often as they are called.
+    stats
+        Of methods: activation statistics, such as f32 [columns] under "activations".
+    codes, made
+        Of methods: stored integers with their scales; the parts of one encoded panel.
+
+    Examples
+    --------
+    >>> from squish_core import api
+    >>> class Halves(api.Codec):
+    ...     def parts(self, spec, params):
+    ...         return {"data": ("f16", spec.shape)}
+    ...     def grain(self, spec, params):
+    ...         return (1,) * len(spec.shape)
+    ...     def decode(self, parts, spec, params, *, region, out):
+    ...         out[...] = parts["data"][region]
+    >>> out, spec = np.empty((1, 3), "f4"), api.TensorSpec(name="w", shape=(2, 3), dtype="f32")
+    >>> Halves().decode({"data": np.ones((2, 3), "f2")}, spec, {}, region=np.s_[0:1, 0:3], out=out)
+    >>> out.tolist()
+    [[1.0, 1.0, 1.0]]
     """
 
     renamed: ClassVar[Mapping[str, str]] = {
@@ -231,7 +263,18 @@ class ModelFacts:
 
 
 class Allocator:
-    """Chooses an encoding for each tensor; `encode=` takes its id (`AllocatorInfo`)."""
+    """Chooses an encoding for each tensor; `encode=` takes its id (`AllocatorInfo`).
+
+    Examples
+    --------
+    >>> from squish_core import api
+    >>> class Wide(api.Allocator):
+    ...     def choose(self, specs, params, values, short, model):
+    ...         return {spec.name: short("q8_0") if len(spec.shape) > 1 else "no matrix" for spec in specs}
+    >>> spec = api.TensorSpec(name="norm", shape=(32,), dtype="f32")
+    >>> Wide().choose([spec], {}, iter, api.CodecSpec, api.ModelFacts())
+    {'norm': 'no matrix'}
+    """
 
     id: str = ""
 
@@ -240,9 +283,19 @@ class Allocator:
     ) -> Mapping[str, CodecSpec | str]:
         """Name -> the encoding, or the reason why the tensor is kept as it is.
 
-        `specs` are the tensors to choose for, `model` describes all. `values` gives a tensor's values in row panels;
-        `short` what a short name (int4) means for the target format, a SquishError where it means nothing. Raises
-        CodecError for parameters that cannot be.
+        Parameters
+        ----------
+        specs, params
+            The tensors to choose for, and the parameters that the user gave.
+        values, short
+            A function from a tensor to its row panels; one from a short name (int4) to what it means for the target.
+        model
+            Names of all tensors, metadata and which tensors have statistics.
+
+        Raises
+        ------
+        CodecError
+            The parameters make no sense.
         """
         raise NotImplementedError
 
@@ -270,38 +323,3 @@ class Encoder(Protocol):
         """What fills an array of f32, f16 or bf16 with the values of a region, those of `codec` rounded once, sooner
         than it does. None where only the codec can."""
         ...
-
-
-class ByteCodec(Renamed):
-    """A byte codec (zstd): used in `Part.filters`, and for files that are compressed whole."""
-
-    renamed: ClassVar[Mapping[str, str]] = {"measure": "decoded_size"}
-    id: str = ""
-
-    def decode(self, data: memoryview, params: Params, *, out: memoryview, ratio: int) -> None:
-        """Fill `out` exactly from the stored bytes; CodecError when they give more, less or garbage."""
-        raise NotImplementedError
-
-    def covering(self, data: memoryview, params: Params, *, size: int, start: int, stop: int) -> tuple[int, int]:
-        """The smallest range around `start` to `stop` of the `size` decoded bytes that `decode_range` gives."""
-        return 0, size
-
-    def decode_range(self, data: memoryview, params: Params, *, size: int, start: int, out: memoryview) -> None:
-        """Fill `out` with the decoded bytes from `start` on, a range that `covering` gave, if that is not all."""
-        raise NotImplementedError
-
-    def decoded_size(self, data: memoryview, params: Params, *, most: int) -> int | None:
-        """Bytes that `decode` would give, found without keeping them; None when the codec cannot tell."""
-        return None
-
-    def encode(self, chunks: Any, params: Params) -> Any:
-        """Stored bytes, as an iterable of chunks, of an iterable of chunks."""
-        raise NotImplementedError
-
-    def unpacked(self, source: Source, limits: Limits) -> Source:
-        """The content of a file that was compressed whole; for a codec that declares a `signature`."""
-        raise NotImplementedError
-
-    def packing(self, write: Callable[[bytes], object]) -> AbstractContextManager[Callable[[Any], object]]:
-        """What takes the content of a file piece by piece and hands on its compressed bytes, the last on leaving."""
-        raise NotImplementedError

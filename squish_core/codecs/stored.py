@@ -15,7 +15,7 @@ from squish_core.model import Part
 if TYPE_CHECKING:
     import numpy as np
 
-    from squish_core.codecs.base import ByteCodec
+    from squish_core.codecs.byte_codec import ByteCodec
 
 
 SMALL = 256 * MIB

@@ -25,6 +25,7 @@ from squish_core.file import File
 from squish_core.formats.outgoing import OutgoingTensor
 from squish_core.io.space import space_notes
 from squish_core.limits import Limits
+from squish_core.mapping.mapped import mapped
 from squish_core.plugins.registry import Registry
 
 Progress = Callable[[str, int, int | None], None]
@@ -69,7 +70,9 @@ def convert(
     assets
         As in `open`, for a `src` that is not open yet.
     rename
-        "hf:ARCH" or "gguf:ARCH" writes the names of Hugging Face or GGUF; patterns are about the source's names.
+        A model of a known family is written as the target's engine loads it: names, rows, settings. "keep" leaves all
+        that, "hf" or "gguf" asks for a layout in a container of any names ("hf:FAMILY" where the file does not state
+        its family). Patterns match names of the source and of the target.
     activations
         A file of activation statistics, for encodings that weigh errors by them (llama.cpp's imatrix).
     requantize
@@ -114,7 +117,8 @@ def convert(
         plan = plan_conversion(
             file, target, to, encode, only=only, rename=rename, activations=statistics, requantize=requantize
         )
-        to_delete = deletable(file, target, plan.steps, plan.dropped) if delete_source else ()
+        model_file = mapped(file.without_caches(), plan.model_map, plan.options) if plan.model_map else file
+        to_delete = deletable(model_file, target, plan.steps, plan.dropped) if delete_source else ()
         if dry_run:
             report = plan.report()
             report = evolve(report, notes=(*report.notes, *space_notes(target, report.size, plan.estimate)))
@@ -122,7 +126,7 @@ def convert(
             observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
             report = execute(plan, file, target, observer, activations=statistics)
             if to_delete:
-                delete(file.without_caches(), to_delete, target, plan.format, report.steps)
+                delete(model_file.without_caches(), to_delete, target, plan.format, report.steps)
             report = evolve(report, seconds=time.perf_counter() - started)
         return evolve(report, deleted=tuple(map(str, to_delete)))
 

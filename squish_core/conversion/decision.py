@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
@@ -13,12 +13,14 @@ from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.compatible import needs_activations, same, wider, with_hints, without_hints
 from squish_core.conversion.evidence import complete_params, repack_exactness, values_of
+from squish_core.conversion.overflow import REFUSE
 from squish_core.conversion.rules import KEEP, Rule, expand, kind_of, rule_for
 from squish_core.conversion.step import RuleEffect, Step
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
 from squish_core.file import File
 from squish_core.formats.base import Container
 from squish_core.guard import computing
+from squish_core.mapping.mapped import MappedFile
 from squish_core.model import DENSE, SAME_BYTES, CodecSpec, Encoding, Exactness, Part, Refusal, TensorSpec
 
 _KEPT = "kept: "
@@ -31,11 +33,12 @@ class Decision:
 
     def __init__(
         self, file: File, container: Container, options: Mapping[str, str], rules: tuple[Rule, ...],
-        rename: Callable[[str], str], stats: Activations | None = None,
+        stats: Activations | None = None,
     ) -> None:  # fmt: skip
         self.stats = stats
         self.file, self.known, self.container, self.format = file, file.registry, container, container.id
-        self.options, self.rules, self.rename = options, rules, rename
+        self.options, self.rules = options, rules
+        self.dtypes = file.dtypes if isinstance(file, MappedFile) else {}
         self.chosen: Mapping[str, CodecSpec | str] = {}
 
     def decide(self, specs: list[TensorSpec]) -> list[Step]:
@@ -74,13 +77,12 @@ class Decision:
             if ours and self._is_allocator(rule):
                 chosen |= self._allocated(rule, ours, specs)
             elif ours and rule.pattern is None and rule.spec != KEEP:
-                targets = [evolve(spec, name=self.rename(spec.name)) for spec in specs]
-                found = self.container.choose(targets, rule.spec, self.options)  # habits look at the whole model
-                chosen |= {spec.name: found[name] for spec in ours if (name := self.rename(spec.name)) in found}
+                found = self.container.choose(specs, rule.spec, self.options)  # habits look at the whole model
+                chosen |= {spec.name: found[spec.name] for spec in ours if spec.name in found}
         return chosen
 
     def _allocated(self, rule: Rule, specs: list[TensorSpec], model: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
-        names = tuple(self.rename(spec.name) for spec in model)
+        names = tuple(spec.name for spec in model)
         facts = ModelFacts(names, self.file.metadata, self.stats.names(model) if self.stats else None)
         try:
             return self.known.allocator(rule.spec.id).choose(
@@ -113,7 +115,7 @@ class Decision:
 
     def _step(self, spec: TensorSpec) -> Step:
         rule = rule_for(self.rules, spec.name)
-        if rule is None or rule.spec == KEEP:
+        if rule is None or rule.spec == KEEP or (rule.pattern is None and spec.name in self.dtypes):
             return self._keep(spec)
         wanted = self.chosen.get(spec.name) if rule.pattern is None or self._is_allocator(rule) else rule.spec
         if wanted is None or isinstance(wanted, str):
@@ -137,6 +139,9 @@ class Decision:
     def _keep(self, spec: TensorSpec) -> Step:
         if not spec.encodings:
             raise TensorError(spec.problem or "has no readable encoding", tensor=spec.name, code=ErrorCode.UNREADABLE)
+        if dtype := self.dtypes.get(spec.name):  # that the target's engine wants, and that holds every value
+            step = self._encode(spec, CodecSpec("dense", {"dtype": dtype}), REFUSE)
+            return evolve(step, exactness=Exactness("values", dtype))
         refusals = []
         for encoding in spec.encodings:
             answer = self._answer(spec, encoding)
@@ -236,7 +241,7 @@ class Decision:
     ) -> Step:  # fmt: skip
         codec = codec or target.codec
         held = TensorSpec(
-            name=self.rename(spec.name), shape=spec.shape, dtype=spec.dtype, encodings=(target,),
+            name=spec.name, shape=spec.shape, dtype=spec.dtype, encodings=(target,),
             tied_to=spec.tied_to, attrs=spec.attrs, problem=spec.problem,
         )  # fmt: skip
         size = sum(part.nbytes for part in target.parts.values())

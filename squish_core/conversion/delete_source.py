@@ -18,6 +18,7 @@ from squish_core.file import File
 from squish_core.formats.base import Dropped
 from squish_core.formats.validate import spec_extents
 from squish_core.io.local import FileSource
+from squish_core.mapping.mapped import MappedFile
 from squish_core.tensor import Tensor
 
 _SAME = 1e-6
@@ -35,7 +36,8 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
 
     FormatError where deleting them would lose something, or might; asked before anything is written.
     """
-    numbers = {extent[0] for spec in file.index.tensors.values() for extent in spec_extents(spec)}
+    stored = file.original if isinstance(file, MappedFile) else file
+    numbers = {extent[0] for spec in stored.index.tensors.values() for extent in spec_extents(spec)}
     paths = tuple(_paths(file, numbers))
     whole = target.resolve()
     required = [item for item in dropped if item.kind != _REPLACED and (item.kind, item.name) not in _DISPENSABLE]
@@ -97,7 +99,8 @@ def _paths(file: File, numbers: Set[int]) -> Iterator[Path]:
 
 def _stays(file: File, item: Dropped, numbers: Set[int]) -> bool:
     """Whether it is an asset in another file than those with these numbers, which are deleted."""
-    part = file.index.assets.get(item.name) if item.kind == "asset" else None
+    stored = file.original if isinstance(file, MappedFile) else file
+    part = stored.index.assets.get(item.name) if item.kind == "asset" else None
     if part is None or not part.segments:
         return False
     return not any(segment.file in numbers for segment in part.segments)

@@ -13,6 +13,7 @@ from squish_core.analysis.verify import check_empty, check_part
 from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.assets import asset_bytes, carried_assets
+from squish_core.conversion.naming import stored_parts
 from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.plan import ConversionPlan, is_weighed
 from squish_core.conversion.report import Conversion
@@ -26,6 +27,7 @@ from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.local import common_mode
 from squish_core.io.sink import Sink
 from squish_core.io.space import check_space, space_notes
+from squish_core.mapping.mapped import MappedFile, mapped
 from squish_core.reader import file_problems
 
 
@@ -76,6 +78,7 @@ def execute(
     check_space(target, plan.size)
     space = space_notes(target, plan.size, plan.estimate)
     measured = _Measurements(observer or ConversionObserver())
+    source = mapped(source.without_caches(), plan.model_map, plan.options)
     assets = asset_bytes(source, carried_assets(source, plan.format)[0])
     tensors = outgoing_tensors(plan, source, measured, activations)
     # A full disk may show only when the file is closed, so that the guard is around that, too.
@@ -99,7 +102,7 @@ def outgoing_tensors(
     The source is checked for damage that a copy would pass on. Digests are checked on the way: what is written would
     vouch for wrong bytes.
     """
-    file = source.without_caches()
+    file = mapped(source.without_caches(), plan.model_map, plan.options)
     _check_planned(plan, file)
     _check_copied(plan, file)
     _check_files(plan, file)
@@ -141,16 +144,16 @@ class _Digests:
     """The digests of a source's parts, each tensor's checked once."""
 
     def __init__(self, file: File) -> None:
-        self._file, self._checked = file, set[str]()
+        self._file, self._checked = file, set[tuple[str, str]]()
 
     def check(self, step: Step) -> None:
         """FormatError where a part's bytes are not those of its digest, or an empty part cannot be read."""
-        if step.name in self._checked:
-            return
-        self._checked.add(step.name)
-        for role, part in step.origin.parts.items():
-            check_part(self._file, step.name, role, part)
-            check_empty(self._file, step.name, role, part)
+        original = self._file.original if isinstance(self._file, MappedFile) else self._file
+        for name, role, part in stored_parts(self._file, step):
+            if (name, role) not in self._checked:
+                self._checked.add((name, role))
+                check_part(original, name, role, part)
+                check_empty(original, name, role, part)
 
 
 def _begin(step: Step, digests: _Digests, observer: ConversionObserver) -> None:
@@ -182,7 +185,7 @@ def _check_copied(plan: ConversionPlan, file: File) -> None:
 def _check_files(plan: ConversionPlan, file: File) -> None:
     if all(ref.digest is None for ref in file.index.files):
         return
-    parts = [part for step in plan.steps for part in step.origin.parts.values()]
+    parts = [part for step in plan.steps for _, _, part in stored_parts(file, step)]
     for problem in file_problems(file, sorted({segment.file for part in parts for segment in part.segments})):
         if problem.severity == "error":
             raise FormatError(f"{problem.where}: {problem.message}", file=file.name, code=problem.code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,16 @@ from squish_core.conversion.activations import Activations
 from squish_core.conversion.assets import carried_assets
 from squish_core.conversion.compatible import needs_activations
 from squish_core.conversion.decision import Decision, ineffective_rules, note_origin
+from squish_core.conversion.naming import (
+    all_names,
+    choose_map,
+    map_notes,
+    mapped_step,
+    selected,
+    stored_parts,
+    with_sources,
+)
 from squish_core.conversion.notes import source_notes
-from squish_core.conversion.rename import parse_names
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.requantize import check_requantized
 from squish_core.conversion.rules import Encode, Rule, check_patterns, expand, parse_rules, required_patterns
@@ -25,7 +32,8 @@ from squish_core.file import File
 from squish_core.formats.base import Container, Dropped, WritePlan
 from squish_core.guard import computing, uncollected
 from squish_core.io.digest import is_known
-from squish_core.model import Part, TensorSpec
+from squish_core.mapping.mapped import MappedFile, ModelMap, mapped
+from squish_core.model import Part
 from squish_core.plugins.registry import Registry
 from squish_core.specs import parse_format
 
@@ -56,6 +64,8 @@ class ConversionPlan:
         Predicted bytes of the target; None where compression decides.
     notes, unused, ineffective
         As in the report (`Conversion`).
+    model_map
+        How the model's names, rows and settings change; None where they stay.
     """
 
     source: str
@@ -73,6 +83,7 @@ class ConversionPlan:
     notes: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
     ineffective: tuple[RuleEffect, ...] = ()
+    model_map: ModelMap | None = None
 
     @property
     def estimate(self) -> int:
@@ -160,30 +171,36 @@ class _Planner:
         self, rules: tuple[Rule, ...], only: tuple[str, ...], rename: str | None, requantize: bool
     ) -> ConversionPlan:
         """The plan under these rules."""
-        names = parse_names(rename, self.source)
+        model_map, naming_notes = choose_map(self.file, self.container, self.options, rename)
+        self.file = mapped(self.file, model_map, self.options)
         rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.registry)) for rule in rules)
         index = self.file.index
-        check_patterns((*only, *required_patterns(rules)), index.tensors, self.file.name)
-        decision = Decision(self.file, self.container, self.options, rules, names, self.activations)
+        check_patterns((*only, *required_patterns(rules)), all_names(self.file), self.file.name)
+        rules = with_sources(rules, self.file)
+        decision = Decision(self.file, self.container, self.options, rules, self.activations)
         with computing(FormatError, "deciding", file=str(self.target)):
-            steps = [note_origin(self.source, step) for step in decision.decide(_selected(self.file, only))]
+            steps = [self._noted(step) for step in decision.decide(selected(self.file, only))]
         self._check(steps, requantize)
         assets, undeclared = carried_assets(self.file, self.format)
         layout = self._layout(steps, assets)
         steps = _stacked(steps, layout)
         absent = {item.name for item in layout.dropped if item.kind == "asset"}
         undeclared = tuple(item for item in undeclared if item.where not in absent)
-        dropped = (*layout.dropped, *undeclared, *self._dropped(steps))
+        lost = self.file.dropped if isinstance(self.file, MappedFile) else ()
+        dropped = (*lost, *layout.dropped, *undeclared, *self._dropped(steps))
         return ConversionPlan(
             source=self.file.name, source_size=self.file.size, target=str(self.target), format=self.format,
             options=dict(self.options), packing=self.packing, rules=rules, steps=tuple(steps),
             metadata=_carried(index.meta, dropped, "metadata"), assets=_carried(assets, dropped, "asset"),
             dropped=dropped, size=None if self.packing else layout.size,
-            notes=(*layout.notes, *source_notes(self.file, dropped)),
+            notes=(*map_notes(self.file), *naming_notes, *layout.notes, *source_notes(self.file, dropped)),
             # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
             unused=tuple(rule.pattern for rule in rules if rule.pattern and not any(map(rule.matches, index.tensors))),
-            ineffective=ineffective_rules(rules, steps),
+            ineffective=ineffective_rules(rules, steps), model_map=model_map,
         )  # fmt: skip
+
+    def _noted(self, step: Step) -> Step:
+        return mapped_step(self.file, step) if isinstance(self.file, MappedFile) else note_origin(self.source, step)
 
     def _check(self, steps: Sequence[Step], requantize: bool) -> None:
         if not requantize:
@@ -212,9 +229,8 @@ class _Planner:
         yield from (
             Dropped("part", role, where=step.name) for step in steps for role in index.tensors[step.name].extras
         )
-        for step in steps:
-            for role, part in step.origin.parts.items():
-                yield from _unknown_digest(f"{step.name}/{role}", part.digest)
+        for name, role, part in (stored for step in steps for stored in stored_parts(self.file, step)):
+            yield from _unknown_digest(f"{name}/{role}", part.digest)
         for ref in index.files:
             yield from _unknown_digest(ref.name, ref.digest)
 
@@ -241,13 +257,6 @@ def _stacked(steps: Sequence[Step], layout: WritePlan) -> list[Step]:
         evolve(step, stack=rows[step.spec.name][0], row=rows[step.spec.name][1]) if step.spec.name in rows else step
         for step in steps
     ]
-
-
-def _selected(file: File, only: tuple[str, ...]) -> list[TensorSpec]:
-    specs = list(file.index.tensors.values())
-    if not only:
-        return specs
-    return [spec for spec in specs if any(fnmatchcase(spec.name, pattern) for pattern in only)]
 
 
 def _writable(format_id: str, registry: Registry) -> Container:

@@ -85,7 +85,7 @@ def _chosen_rules(choose: Callable[[TensorSpec], str | None], tensors: Mapping[s
         if text is not None and not isinstance(text, str):
             raise UsageError(
                 "the function given as encode= must return text or None", found=f"{type(text).__name__} {text!r}",
-                code="encode", expected="'SPEC', such as 'int4:group_size=64', or None to leave the tensor",
+                code=ErrorCode.ENCODE, expected="'SPEC', such as 'int4:group_size=64', or None to leave the tensor",
             )  # fmt: skip
         if text is not None:
             names.setdefault(text, []).append(name)

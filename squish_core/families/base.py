@@ -1,9 +1,147 @@
-"""The interface of a family of models."""
+"""The interface of a family of models: its tensors, what each layout calls and makes of them, and its settings."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from attrs import field, frozen
+
+from squish_core.formats.base import Dropped, Options
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from squish_core.families.model import Model
+
+HF, GGUF, MLX, UQFF = LAYOUTS = ("hf", "gguf", "mlx", "uqff")
+"""Layouts of whole models: those of Hugging Face, llama.cpp, mlx-lm and mistral.rs."""
+
+
+@frozen
+class FamilyTensor:
+    """A tensor of a family under its Hugging Face name; `{n}` stands for the layer, `{e}` for the expert.
+
+    `shape` names sizes of the model (`Family.sizes`). A tensor that is not `required` may be absent, and so may one
+    that is `tied_to` another, where the settings say so (`Family.is_tied`).
+    """
+
+    name: str
+    shape: tuple[str, ...]
+    required: bool = True
+    tied_to: str | None = None
+
+
+@frozen
+class Permute:
+    """The rows of each head in the order of llama.cpp's `llama`: both halves interleaved. `heads` names their number.
+
+    Row `2 * i + j` of a head of `d` rows is row `j * d / 2 + i` of Hugging Face's.
+    """
+
+    of: Expression
+    heads: str
+
+
+@frozen
+class Add:
+    """The values plus a constant, in f32."""
+
+    of: Expression
+    constant: float
+
+
+@frozen
+class Stack:
+    """The same tensor of all experts (`{e}`), along a new first axis."""
+
+    of: Expression
+
+
+@frozen
+class Join:
+    """Tensors one after the other along the rows, each with the size that counts its rows."""
+
+    of: tuple[tuple[Expression, str], ...]
+
+
+Expression = str | Permute | Add | Stack | Join
+"""A tensor of another layout, made of the family's tensors: a name, or an operation. Each operation has an inverse."""
+
+
+@frozen
+class Rule:
+    """What a layout calls a tensor, and how it is made of those of Hugging Face.
+
+    `dtype` is the type that the layout's engine wants of plain values. A rule for `reading` is a form that occurs in
+    files and that is not written.
+    """
+
+    name: str
+    of: Expression
+    dtype: str | None = None
+    reading: bool = False
+
+
+@frozen(kw_only=True)
+class Carried:
+    """What surrounds the tensors of a mapped model: metadata, whole files, tensors made from the settings.
+
+    `kept` are files of the source that stay as they are. `vectors` is the type of the plain vectors that the model had
+    in Hugging Face's layout, where it is known. `dropped` has no place in the target, `missing` is what the target's
+    engine will lack, `notes` are for the report.
+    """
+
+    meta: Mapping[str, Any] = field(factory=dict)
+    assets: Mapping[str, bytes] = field(factory=dict)
+    kept: tuple[str, ...] = ()
+    vectors: str | None = None
+    constants: Mapping[str, np.ndarray] = field(factory=dict)
+    dropped: tuple[Dropped, ...] = ()
+    missing: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
 
 class Family:
-    """A family of models: what each engine calls their tensors and settings."""
+    """A family of models: what each engine calls their tensors and settings.
+
+    Attributes
+    ----------
+    tensors
+        All tensors of a model, under their Hugging Face names.
+    names
+        Layout -> rules. A tensor without a rule keeps its Hugging Face name, but in GGUF every tensor needs one.
+    constants
+        Tensors of GGUF that stand for settings, not for weights.
+    leftovers
+        Patterns of tensors that no target takes, being made anew by every engine.
+    beside
+        Patterns of the tensors of other modalities, which the text part leaves behind.
+    prefixes
+        What precedes the Hugging Face names of a model that is part of a larger one, and what it stands for.
+    """
 
     id: str = ""
+    tensors: Sequence[FamilyTensor] = ()
+    names: Mapping[str, Sequence[Rule]] = {}
+    constants: ClassVar[Sequence[str]] = ()
+    leftovers: ClassVar[Sequence[str]] = ()
+    beside: ClassVar[Sequence[str]] = ()
+    prefixes: ClassVar[Mapping[str, str]] = {}
+
+    def settings(self, model: Model) -> Mapping[str, Any]:
+        """The model's settings as the keys of `config.json`, in the spelling that all engines read; FormatError for
+        one that is missing or contradicts another."""
+        raise NotImplementedError
+
+    def sizes(self, settings: Mapping[str, Any]) -> Mapping[str, int]:
+        """The sizes that shapes and rules name; `layers` and `experts` are the numbers of `{n}` and `{e}`."""
+        raise NotImplementedError
+
+    def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
+        """Whether the settings say that another tensor takes the place of this one."""
+        return False
+
+    def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        """Metadata and files of the model in another layout, and what has no place there."""
+        raise NotImplementedError

@@ -29,7 +29,9 @@ class Dropped:
     `name` is its key, role or file name; `where` is the tensor, part or file that it belongs to, if it belongs to one.
     """
 
-    kind: Literal["metadata", "asset", "attribute", "part", "digest", "child", "encoding", "declaration"]
+    kind: Literal[
+        "metadata", "asset", "attribute", "part", "digest", "child", "encoding", "declaration", "tensor",
+    ]  # fmt: skip
     name: str
     reason: str = ""
     where: str = ""
@@ -62,36 +64,122 @@ class WritePlan:
 
 
 class Container(Renamed):
-    """A file format: a function from bytes to an Index, and back."""
+    """A file format: a function from bytes to an Index, and back.
+
+    A format that is only read needs `read_index` alone; one that is written also `accepts`, `plan_file` and `write`.
+    docs/writing-a-plugin.md builds one from scratch.
+
+    Examples
+    --------
+    >>> from squish_core import api
+    >>> class Acme(api.Container):
+    ...     def read_index(self, source, limits):
+    ...         count = int.from_bytes(source.read(4, 4, "count"), "little")
+    ...         part = api.Part(dtype="f32", shape=(count,), segments=(api.Segment(0, 8, 4 * count),))
+    ...         encoding = api.Encoding(codec=api.DENSE, parts={"data": part})
+    ...         spec = api.TensorSpec(name="w", shape=(count,), dtype="f32", encodings=(encoding,))
+    ...         files = (api.FileRef(source.filename, source.size),)
+    ...         return api.Index(format=self.id, version="1", files=files, tensors={"w": spec})
+    >>> source = api.open_source(b"ACME" + bytes([2, 0, 0, 0]) + bytes(8))
+    >>> Acme().read_index(source, api.Limits()).tensors["w"].shape
+    (2,)
+    """
 
     renamed: ClassVar[Mapping[str, str]] = {"layout": "plan_file", "recipes": "encodings_for"}
     id: str = ""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
-        """Index of a file; reads the header only and checks everything its format demands."""
+        """Index of a file; reads the header only and checks everything its format demands.
+
+        Parameters
+        ----------
+        source
+            The file or folder; it checks every range that is read.
+        limits
+            Most tensors, bytes and so on that the file may declare.
+
+        Returns
+        -------
+        Index
+            Names, shapes, encodings and byte ranges.
+
+        Raises
+        ------
+        FormatError
+            The file breaks its format; TruncatedError and LimitError are kinds of it.
+        """
         raise NotImplementedError
 
     def sniff(self, source: Source) -> bool:
-        """Whether a file with this format's signature is this format; reads at most 64 KiB.
+        """Whether a file with this format's signature is this format; asked only where the declaration has `sniffs`.
 
-        Asked only where the declaration has `sniffs`."""
+        Parameters
+        ----------
+        source
+            The file; at most 64 KiB of it are read.
+
+        Returns
+        -------
+        bool
+            False lets other formats with the signature be tried.
+        """
         return True
 
     def encodings_for(self, **features: Any) -> tuple[Encoding | Refusal, ...]:
-        """What a combination of the declared `features` means, ranked; no file needed.
+        """What a combination of the declared `features` means; no file needed.
 
-        A way that one feature names and another rules out is a `Refusal`, so that the chain can say why.
+        Parameters
+        ----------
+        **features
+            Feature -> a value, or a set of values.
+
+        Returns
+        -------
+        tuple of Encoding or Refusal
+            Ranked. A way that one feature names and another rules out is a Refusal, so that the chain can say why.
+
+        Raises
+        ------
+        FormatError
+            The features contradict each other.
         """
         raise FormatError("this format names no encodings by features; ask with a file", code="features")
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
-        """How this format would hold a tensor that is encoded so: parts with dtype and shape but no segments."""
+        """How this format would hold a tensor that is encoded so.
+
+        Parameters
+        ----------
+        spec
+            The tensor: name, shape, dtype.
+        encoding
+            An encoding of the source, or one that a rule asks for.
+        options
+            Options of writing, `--to ID:key=value`.
+
+        Returns
+        -------
+        Encoding or Refusal
+            Parts with dtype and shape but no segments, or why the format cannot hold it.
+        """
         return Refusal(why="this format is read-only here", code="read-only")
 
     def choose(self, specs: Sequence[TensorSpec], wanted: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
         """What a rule for all tensors (`encode=` without a pattern) means for each, by the format's own habits.
 
-        Tensors that it does not name are kept as they are, and so are those that the codec cannot take.
+        Parameters
+        ----------
+        specs
+            The tensors to write.
+        wanted
+            The codec of the rule.
+        options
+            Options of writing.
+
+        Returns
+        -------
+        dict
+            Name -> codec. Tensors that it does not name are kept as they are, and so are those the codec cannot take.
         """
         return {spec.name: wanted for spec in specs}
 
@@ -102,7 +190,29 @@ class Container(Renamed):
         assets: Mapping[str, Part],
         options: Options,
     ) -> WritePlan:
-        """Predict the size of the file and what cannot be carried. Each spec has exactly one encoding."""
+        """Predict the size of the file and what cannot be carried.
+
+        Parameters
+        ----------
+        specs
+            The tensors, with exactly one encoding each.
+        meta
+            Metadata with stored types.
+        assets
+            Whole files that belong to the model, as parts.
+        options
+            Options of writing.
+
+        Returns
+        -------
+        WritePlan
+            The size in bytes, what is dropped, notes and stacked tensors.
+
+        Raises
+        ------
+        FormatError
+            The format cannot hold these together.
+        """
         raise FormatError("this format is read-only here", code="read-only")
 
     def write(
@@ -113,15 +223,63 @@ class Container(Renamed):
         assets: Mapping[str, bytes],
         options: Options,
     ) -> None:
-        """Write a whole file in one pass."""
+        """Write a whole file in one pass.
+
+        Parameters
+        ----------
+        sink
+            Where the bytes go: one file, or the files of a folder.
+        tensors
+            What `plan_file` was asked about, each part as a stream.
+        meta
+            Metadata with stored types.
+        assets
+            Name -> bytes of whole files.
+        options
+            Options of writing.
+
+        Raises
+        ------
+        FormatError
+            The format is read-only.
+        """
         raise FormatError("this format is read-only here", code="read-only")
 
+    def naming(self, options: Options) -> str | None:
+        """The layout of whole models ("hf", "gguf", "mlx", "uqff") whose names the engines that open this format look
+        for; None for a container of any names."""
+        return None
+
     def writes_folder(self, options: Options) -> bool:
-        """Whether these options make a folder of files rather than one file."""
+        """Whether these options make a folder of files rather than one file.
+
+        Parameters
+        ----------
+        options
+            Options of writing.
+
+        Returns
+        -------
+        bool
+            False for one file.
+        """
         return False
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Any]:
-        """Further Problems that only a look at the data shows; the core already checks bounds, digests, decoding."""
+        """Findings that only a look at the data shows; the core already checks bounds, digests and decoding.
+
+        Parameters
+        ----------
+        index
+            The Index of the file.
+        source, limits
+            As in `read_index`.
+
+        Returns
+        -------
+        sequence of Problem
+            Empty for a sound file.
+        """
         return ()
 
 
@@ -135,12 +293,35 @@ def single_value(feature: str, value: Any) -> Any:
 
 
 class Refinement(Container):
-    """A format stored inside another one: it turns the other's Index into a richer one."""
+    """A format stored inside another one: it turns the other's Index into a richer one.
+
+    Examples
+    --------
+    >>> from squish_core import api
+    >>> class Marked(api.Refinement):
+    ...     def refine(self, index, source, limits, options):
+    ...         return index if index.meta.get("format") == "marked" else None
+    >>> index = api.Index(format="safetensors", version="", files=(), tensors={}, meta={"format": "pt"})
+    >>> Marked().refine(index, api.open_source(b""), api.Limits(), {}) is None
+    True
+    """
 
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
         """The refined Index, or None when the file does not declare this format.
 
-        `options` are those of opening (`ContainerInfo.reading`), as `format="id:key=value"` gives them.
+        Parameters
+        ----------
+        index
+            The Index of the format around it.
+        source, limits
+            As in `Container.read_index`.
+        options
+            Options of opening (`ContainerInfo.reading`), as `format="id:key=value"` gives them.
+
+        Returns
+        -------
+        Index or None
+            Tensors with encodings that say what the stored parts mean.
         """
         raise NotImplementedError
 

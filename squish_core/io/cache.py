@@ -10,6 +10,7 @@ from shutil import rmtree
 
 from attrs import frozen
 
+from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError, WriteError
 
 FOLDER, SIZE = "SQUISH_CACHE", "SQUISH_CACHE_SIZE"
@@ -45,7 +46,7 @@ def cache_limit() -> int:
     if not value:
         return LARGEST
     if not (value.isascii() and value.isdigit() and len(value) < 20):
-        raise UsageError(f"{SIZE} is no number of bytes", expected="0 or more", found=repr(value), code="usage")
+        raise UsageError(f"{SIZE} is no number of bytes", expected="0 or more", found=repr(value), code=ErrorCode.USAGE)
     return int(value)
 
 

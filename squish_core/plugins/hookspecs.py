@@ -126,32 +126,88 @@ PLURALS = {"family": "families"}
 
 
 class Hooks:
-    """The hooks. Each returns declarations; implementations are imported on first use."""
+    """The hooks. Each returns declarations; implementations are imported on first use.
+
+    A distribution names its module under the entry point group `squish`.
+
+    Examples
+    --------
+    >>> import types
+    >>> from squish_core.api import ContainerInfo, hookimpl
+    >>> @hookimpl
+    ... def squish_containers():
+    ...     return [ContainerInfo(id="acme", title="Acme", factory="acme_format.container:Acme", suffixes=(".acme",))]
+    >>> registry = squish.Registry(extra=[types.SimpleNamespace(squish_containers=squish_containers)])
+    >>> registry.containers["acme"].info.suffixes
+    ('.acme',)
+    """
 
     @hookspec
     def squish_containers(self) -> Iterable[ContainerInfo]:  # type: ignore[empty-body]
-        """File formats that the plugin brings."""
+        """File formats that the plugin brings.
+
+        Returns
+        -------
+        iterable of ContainerInfo
+            Declarations; no implementation is imported for them.
+        """
 
     @hookspec
     def squish_codecs(self) -> Iterable[CodecInfo]:  # type: ignore[empty-body]
-        """Codecs that the plugin brings."""
+        """Codecs that the plugin brings.
+
+        Returns
+        -------
+        iterable of CodecInfo
+            Declarations; no implementation is imported for them.
+        """
 
     @hookspec
     def squish_encoders(self) -> Iterable[EncoderInfo]:  # type: ignore[empty-body]
-        """Encoders that the plugin brings for codecs, its own or others'."""
+        """Encoders that the plugin brings for codecs, its own or others'.
+
+        Returns
+        -------
+        iterable of EncoderInfo
+            Declarations; no implementation is imported for them.
+        """
 
     @hookspec
     def squish_allocators(self) -> Iterable[AllocatorInfo]:  # type: ignore[empty-body]
-        """Allocators that the plugin brings."""
+        """Allocators that the plugin brings.
+
+        Returns
+        -------
+        iterable of AllocatorInfo
+            Declarations; no implementation is imported for them.
+        """
 
     @hookspec
     def squish_backends(self) -> Iterable[BackendInfo]:  # type: ignore[empty-body]
-        """Backends that the plugin brings."""
+        """Backends that the plugin brings.
+
+        Returns
+        -------
+        iterable of BackendInfo
+            Declarations; no implementation is imported for them.
+        """
 
     @hookspec
     def squish_families(self) -> Iterable[FamilyInfo]:  # type: ignore[empty-body]
-        """Families of models that the plugin brings."""
+        """Families of models that the plugin brings.
+
+        Returns
+        -------
+        iterable of FamilyInfo
+            Declarations; no implementation is imported for them.
+        """
 
     @hookspec
     def squish_commands(self, app: Any) -> None:
-        """Add subcommands to the `squish` command line (a typer app)."""
+        """Add subcommands to the `squish` command line.
+
+        Parameters
+        ----------
+        app
+            The typer app; a command that returns an `Answer` prints it, with `--json` too.
+        """

@@ -18,12 +18,13 @@ from squish_core.testing.backends import BackendSuite
 from squish_core.testing.byte_codecs import ByteCodecSuite
 from squish_core.testing.codecs import CodecSuite
 from squish_core.testing.containers import ContainerSuite
+from squish_core.testing.families import FamilySuite, model_arrays, write_model
 from squish_core.testing.mutations import mutant, mutants, truncations
 from squish_core.testing.refinements import RefinementSuite
 from squish_core.testing.sources import CountingSource, memory_file
 from squish_core.testing.truth import Fingerprint
 
 __all__ = [
-    "BackendSuite", "ByteCodecSuite", "CodecSuite", "ContainerSuite", "CountingSource", "Fingerprint",
-    "RefinementSuite", "memory_file", "mutant", "mutants", "truncations",
+    "BackendSuite", "ByteCodecSuite", "CodecSuite", "ContainerSuite", "CountingSource", "FamilySuite",
+    "Fingerprint", "RefinementSuite", "memory_file", "model_arrays", "mutant", "mutants", "truncations", "write_model",
 ]  # fmt: skip

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from squish_core.codecs.base import ByteCodec, Params
+from squish_core.codecs.base import Params
+from squish_core.codecs.byte_codec import ByteCodec
 from squish_core.errors import CodecError
 from squish_core.io.source import BytesSource
 from squish_core.limits import DEFAULT

@@ -18,6 +18,7 @@ from hypothesis.extra.numpy import basic_indices
 from squish_core.codes import BUGS
 from squish_core.errors import SquishError
 from squish_core.plugins.entries import Entry
+from squish_core.plugins.hookspecs import PLURALS
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
 
@@ -33,7 +34,7 @@ from squish_core.plugins.registry import Registry
 name, dist = sys.argv[1:]
 extra = [importlib.import_module(name)] if name else []
 registry = Registry("", extra=extra, entry_points=list) if name else Registry(f"+{dist}")
-tables = (registry.containers, registry.codecs, registry.backends)
+tables = (registry.containers, registry.codecs, registry.backends, registry.families)
 shown = [entry.to_dict() for table in tables for entry in table.values()]
 print(json.dumps([len(shown), sorted(sys.modules)]))
 """
@@ -56,7 +57,7 @@ class Suite:
 
     def entry(self) -> Entry:
         """The declaration under test."""
-        table: dict[str, Entry] = getattr(self.registry, f"{self.kind}s")
+        table: dict[str, Entry] = getattr(self.registry, PLURALS.get(self.kind, f"{self.kind}s"))
         if self.plugin_id() not in table:
             pytest.fail(f"{self.kind} {self.plugin_id()!r} is not registered; broken plugins: {self.registry.broken}")
         return table[self.plugin_id()]

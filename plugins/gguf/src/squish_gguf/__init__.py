@@ -21,6 +21,7 @@ def squish_containers() -> list[ContainerInfo]:
             suffixes=(".gguf",),
             signatures=(Signature(b"GGUF"),),
             can_write=True,
+            options={"keep": "no leaves out the files of a checkpoint that GGUF has no keys for (squish.hf.*)"},
             features={"dtype": (*dense, *blocks)},
             aliases={**{name: dense[name] for name in ("f32", "f16", "bf16")}, **blocks},
             codecs=("dense", *BLOCK_CODES),

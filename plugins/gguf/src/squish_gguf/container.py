@@ -78,6 +78,9 @@ class Gguf(Container):
             return (Encoding(codec=DENSE, parts={"data": Part(dtype=dtype, shape=())}),)
         return (Encoding(codec=CodecSpec(f"ggml.{dtype}"), parts={"data": Part(dtype="u8", shape=())}),)
 
+    def naming(self, options: Options) -> str:
+        return "gguf"
+
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)
 

@@ -90,6 +90,9 @@ class HuggingFace(Checkpoint):
             () if method is None else (writer.recipe(single_value("method", method), int(single_value("bits", bits))),)
         )
 
+    def naming(self, options: Options) -> str:
+        return "hf"
+
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding, options)
 

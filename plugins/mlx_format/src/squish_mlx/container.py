@@ -24,12 +24,10 @@ from squish_core.api import (
     Limits,
     Options,
     OutgoingTensor,
-    Part,
     Problem,
     Refusal,
     Source,
     TensorSpec,
-    WritePlan,
 )
 from squish_mlx import writer
 from squish_mlx.modes import BIASES, SCALES, WHOLE, read_layer, read_mode
@@ -69,13 +67,11 @@ class Mlx(Checkpoint):
         refined = refine_layers(files, "mlx", "", layers, make, problems)
         return evolve(refined, declarations=storage_declarations(files))
 
+    def naming(self, options: Options) -> str:
+        return "mlx"
+
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)
-
-    def plan_file(
-        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-    ) -> WritePlan:
-        return evolve(super().plan_file(specs, meta, assets, options), notes=writer.notes(specs, assets))
 
     def lower(self, tensor: OutgoingTensor, options: Options) -> list[OutgoingTensor]:
         return writer.lower(tensor)

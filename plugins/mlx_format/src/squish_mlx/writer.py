@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import asdict
 from squish_codecs.api import Affine, affine_form
-from squish_safetensors.api import CONFIG_FILE, accepts_dense, bare_parts, lower_layer, without_declarations
+from squish_safetensors.api import accepts_dense, bare_parts, lower_layer, without_declarations
 
 from squish_core.api import CodecSpec, Encoding, OutgoingTensor, Part, Refusal, SquishError, TensorError, TensorSpec
 from squish_mlx.modes import (
@@ -23,8 +22,6 @@ from squish_mlx.modes import (
     Mode,
     affine_params,
 )  # fmt: skip
-
-_GGUF_NAME = re.compile(r"blk\.[0-9]+\.|token_embd\.|output_norm\.")
 
 
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
@@ -80,16 +77,6 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str,
     stated = {layer: _stated(mode) for layer, mode in modes.items() if mode != common}
     declared = {**_stated(common), **stated}
     return {**kept, "quantization": declared, "quantization_config": declared}
-
-
-def notes(specs: Sequence[TensorSpec], assets: Iterable[str]) -> tuple[str, ...]:
-    """What keeps mlx-lm from loading the checkpoint."""
-    missing = {
-        "no config": CONFIG_FILE not in assets,
-        "names are GGUF's": any(_GGUF_NAME.match(spec.name) for spec in specs),
-    }
-    reasons = ", ".join(reason for reason, holds in missing.items() if holds)
-    return (f"{reasons}: mlx-lm cannot load this",) if reasons else ()
 
 
 def _stated(mode: Mode) -> dict[str, Any]:

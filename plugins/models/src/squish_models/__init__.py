@@ -4,8 +4,25 @@ from __future__ import annotations
 
 from squish_core.api import FamilyInfo, hookimpl
 
+# id -> (title, class, model types, GGUF's architecture, whether its GGUF states experts)
+FAMILIES = {
+    "llama": ("Llama 1 to 3, SmolLM2, Mistral", "Llama", ("llama", "mistral"), "llama", False),
+    "mixtral": ("Mixtral", "Mixtral", ("mixtral",), "llama", True),
+    "qwen2": ("Qwen 2 and 2.5", "Qwen2", ("qwen2",), "qwen2", False),
+    "qwen3": ("Qwen 3", "Qwen3", ("qwen3",), "qwen3", False),
+    "qwen3moe": ("Qwen 3 with experts", "Qwen3Moe", ("qwen3_moe",), "qwen3moe", True),
+    "gemma3": ("Gemma 3, its text part", "Gemma3", ("gemma3_text", "gemma3"), "gemma3", False),
+    "phi3": ("Phi 3", "Phi3", ("phi3",), "phi3", False),
+}
+
 
 @hookimpl
 def squish_families() -> list[FamilyInfo]:
     """The families of this plugin."""
-    return []
+    return [
+        FamilyInfo(
+            id=name, title=title, factory=f"squish_models.families:{implementation}", model_types=types,
+            architecture=architecture, experts=experts,
+        )
+        for name, (title, implementation, types, architecture, experts) in FAMILIES.items()
+    ]  # fmt: skip

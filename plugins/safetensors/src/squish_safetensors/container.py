@@ -66,6 +66,9 @@ class Safetensors(Container):
     def encodings_for(self, *, dtype: Any = "f32", **features: Any) -> tuple[Encoding, ...]:
         return (Encoding(codec=DENSE, parts={"data": Part(dtype=single_value("dtype", dtype), shape=())}),)
 
+    def naming(self, options: Options) -> str | None:
+        return "hf" if self.writes_folder(options) else None
+
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts_dense(spec, encoding)
 

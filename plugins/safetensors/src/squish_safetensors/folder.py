@@ -34,7 +34,7 @@ MAX_JSON, LONGEST_ENTRY = 16 << 20, 4 << 20
 MODEL_ASSETS = (
     CONFIG_FILE, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
-    "preprocessor_config.json", *DECLARING, "adapter_config.json",
+    "preprocessor_config.json", *DECLARING, "adapter_config.json", "squish.gguf.json",
 )  # fmt: skip
 
 

@@ -79,6 +79,9 @@ class Uqff(Refinement):
         """Bits that no code uses, and that are not zero."""
         return list(spare.findings(index, source, limits))
 
+    def naming(self, options: Options) -> str:
+        return "uqff"
+
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return accept.accepts(spec, encoding, writer.is_legacy(options))
 

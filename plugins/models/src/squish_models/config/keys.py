@@ -1,0 +1,119 @@
+"""Settings and the GGUF keys that hold them, as a table. Numbers of f32 come back as short decimals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from squish_core.api import FormatError, Typed
+
+
+@frozen
+class Key:
+    """A setting of `config.json` and its GGUF key, without the architecture that precedes it."""
+
+    hf: str
+    gguf: str
+    type: str = "u32"
+    required: bool = True
+
+
+COMMON = (
+    Key("max_position_embeddings", "context_length"),
+    Key("hidden_size", "embedding_length"),
+    Key("num_hidden_layers", "block_count"),
+    Key("intermediate_size", "feed_forward_length"),
+    Key("num_attention_heads", "attention.head_count"),
+    Key("num_key_value_heads", "attention.head_count_kv", required=False),
+    Key("head_dim", "attention.key_length", required=False),
+    Key("head_dim", "attention.value_length", required=False),
+    Key("rotary_dim", "rope.dimension_count", required=False),
+    Key("rms_norm_eps", "attention.layer_norm_rms_epsilon", "f32"),
+    Key("rope_theta", "rope.freq_base", "f32", required=False),
+)
+"""What every family has. `rotary_dim` is head_dim times `partial_rotary_factor`."""
+MIXTURE = {
+    count: (Key(count, "expert_count"), Key("num_experts_per_tok", "expert_used_count"))
+    for count in ("num_local_experts", "num_experts")
+}
+"""What a mixture of experts has, by what its config calls their number."""
+GEMMA = (
+    Key("sliding_window", "attention.sliding_window", required=False),
+    Key("rope_local_base_freq", "rope.freq_base_swa", "f32", required=False),
+    Key("final_logit_softcapping", "final_logit_softcapping", "f32", required=False),
+    Key("vocab_size", "vocab_size", required=False),
+)
+
+
+def shortest(value: float) -> float:
+    """The shortest decimal that gives the same f32.
+
+    >>> shortest(9.999999747378752e-06)
+    1e-05
+    """
+    return float(str(np.float32(value)))
+
+
+def gguf_keys(keys: Iterable[Key], architecture: str, settings: Mapping[str, Any]) -> dict[str, Typed]:
+    """The GGUF keys of settings; those without a value are left out."""
+    made = {}
+    for key in keys:
+        value = settings.get(key.hf)
+        if value is not None:
+            name = f"{architecture}.{key.gguf}"
+            made[name] = Typed(key.type, _stored(key, name, value))
+    return made
+
+
+def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings in GGUF keys; FormatError for one that is missing, of another type, or contradicts another."""
+    settings: dict[str, Any] = {}
+    for key in keys:
+        name = f"{architecture}.{key.gguf}"
+        if name not in meta:
+            if key.required:
+                raise FormatError("is missing, and the model cannot be run without it", part=name, code="config")
+            continue
+        stored = meta[name]
+        value = stored.value if isinstance(stored, Typed) else stored
+        _check(key, name, value)
+        value = shortest(value) if key.type == "f32" else int(value)
+        if settings.setdefault(key.hf, value) != value:
+            raise FormatError(
+                "contradicts another key", part=name, expected=settings[key.hf], found=value, code="contradiction"
+            )
+    return settings
+
+
+def check_settings(keys: Iterable[Key], settings: Mapping[str, Any], file: str) -> None:
+    """FormatError for a setting that is missing or of another type."""
+    for key in keys:
+        value = settings.get(key.hf)
+        if value is None and key.required:
+            raise FormatError(f"has no {key.hf}, and the model cannot be run without it", part=file, code="config")
+        if value is not None:
+            _check(key, f"{file} {key.hf}", value)
+
+
+def _check(key: Key, place: str, value: Any) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if key.type == "u32" and not (isinstance(value, int) and number and 0 <= value < 1 << 32):
+        raise FormatError(
+            "is no size", part=place, expected="an integer from 0 to 4294967295", found=_shown(value), code="config"
+        )
+    if key.type == "f32" and not (number and np.isfinite(np.float32(value)) and value > 0):
+        raise FormatError(
+            "is no positive number", part=place, expected="a positive f32", found=_shown(value), code="config"
+        )
+
+
+def _stored(key: Key, name: str, value: Any) -> int | float:
+    _check(key, name, value)
+    return float(np.float32(value)) if key.type == "f32" else int(value)
+
+
+def _shown(value: Any) -> str:
+    return f"{type(value).__name__} {str(value)[:60]}"

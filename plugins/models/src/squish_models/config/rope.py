@@ -1,0 +1,179 @@
+"""Scaling of rotary positions: the dictionary of `config.json`, and the keys and tensors of GGUF."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from squish_core.api import FormatError, Typed
+
+from .keys import shortest
+
+FACTORS, LONG, SHORT = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
+CLOSE = 1e-5
+"""Relative difference of factors that were computed in another order."""
+USUAL = ({"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},)
+"""Numbers of Llama 3.1 to 3.3."""
+_YARN = {
+    "attention_factor": "yarn_attn_factor", "beta_fast": "yarn_beta_fast", "beta_slow": "yarn_beta_slow",
+}  # fmt: skip
+Scaling = Mapping[str, Any]
+
+
+def rope_kind(scaling: Scaling | None) -> str:
+    """The kind of a scaling, under either key; "" for none."""
+    kind = (scaling or {}).get("rope_type", (scaling or {}).get("type"))
+    return "" if kind in (None, "default") else str(kind)
+
+
+def gguf_rope(settings: Mapping[str, Any], prefix: str) -> tuple[dict[str, Typed], dict[str, np.ndarray]]:
+    """Keys and tensors of GGUF for the settings' scaling; FormatError for a kind that GGUF has no place for."""
+    scaling = settings.get("rope_scaling")
+    kind = rope_kind(scaling)
+    if not kind:
+        return {}, {}
+    assert scaling is not None
+    if kind == "llama3":
+        return {}, {FACTORS: llama3_factors(scaling, settings["rope_theta"], settings["head_dim"])}
+    key = f"{prefix}.rope.scaling."
+    if kind in ("longrope", "su"):
+        return _longrope(settings, scaling, key)
+    if kind not in ("linear", "yarn"):
+        raise FormatError(
+            "has a rope_scaling that GGUF has no place for", part="config.json", code="rope",
+            expected="linear, yarn, llama3 or longrope", found=kind,
+        )  # fmt: skip
+    keys = {f"{key}type": Typed("str", kind), f"{key}factor": _f32(scaling, "factor")}
+    if kind == "yarn":
+        original = scaling.get("original_max_position_embeddings") or settings["max_position_embeddings"]
+        keys[f"{key}original_context_length"] = Typed("u32", int(original))
+        keys |= {
+            f"{key}{name}": _f32(scaling, field) for field, name in _YARN.items() if scaling.get(field) is not None
+        }
+    return keys, {}
+
+
+def rope_settings(
+    meta: Mapping[str, Any], vectors: Mapping[str, np.ndarray], prefix: str, settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The settings for GGUF's keys and tensors: `rope_scaling`, and what belongs to it."""
+    key = f"{prefix}.rope.scaling."
+    stored = {
+        name.removeprefix(key): getattr(value, "value", value) for name, value in meta.items() if name.startswith(key)
+    }
+    kind = stored.get("type", "none")
+    if FACTORS in vectors:
+        return {"rope_scaling": llama3_scaling(vectors[FACTORS], settings["rope_theta"], settings["head_dim"])}
+    if kind == "none":
+        return {}
+    if kind == "longrope" or LONG in vectors:
+        if LONG not in vectors or SHORT not in vectors:
+            raise FormatError(
+                "has longrope without its tensors", part=f"{key}type", expected=f"{LONG} and {SHORT}", code="rope"
+            )
+        scaling: dict[str, Any] = {
+            "type": "longrope", "long_factor": list(map(shortest, vectors[LONG].tolist())),
+            "short_factor": list(map(shortest, vectors[SHORT].tolist())),
+        }  # fmt: skip
+        return {"rope_scaling": scaling, "original_max_position_embeddings": int(stored["original_context_length"])}
+    if kind not in ("linear", "yarn") or "factor" not in stored:
+        raise FormatError(
+            "is a scaling that config.json has no form for", part=f"{key}type", found=repr(kind), code="rope"
+        )
+    scaling = {"rope_type": kind, "type": kind, "factor": shortest(stored["factor"])}
+    if kind == "yarn":
+        scaling["original_max_position_embeddings"] = int(stored["original_context_length"])
+        scaling |= {field: shortest(stored[name]) for field, name in _YARN.items() if name in stored}
+    return {"rope_scaling": scaling}
+
+
+def llama3_factors(scaling: Scaling, theta: float, head_dim: int) -> np.ndarray:
+    """What llama.cpp divides the frequencies by, f32, one for each pair of a head."""
+    factor, low, high = (float(_number(scaling, name)) for name in ("factor", "low_freq_factor", "high_freq_factor"))
+    original = float(_number(scaling, "original_max_position_embeddings"))
+    wavelength = 2 * math.pi * float(theta) ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    smooth = (original / wavelength - low) / (high - low)
+    factors = 1 / ((1 - smooth) / factor + smooth)
+    factors = np.where(wavelength < original / high, 1.0, np.where(wavelength > original / low, factor, factors))
+    return factors.astype(np.float32)
+
+
+def llama3_scaling(factors: np.ndarray, theta: float, head_dim: int) -> dict[str, Any]:
+    """The scaling whose factors these are; FormatError if none gives them.
+
+    Llama's own numbers where they fit, else those that solve the equations with a `low_freq_factor` of 1.
+    """
+    if factors.shape != (head_dim // 2,) or not np.all(np.isfinite(factors)):
+        raise FormatError("has not one finite factor for each pair of a head", tensor=FACTORS, code="rope",
+                          expected=head_dim // 2, found=list(factors.shape))  # fmt: skip
+    factor = shortest(float(factors.max()))
+    for candidate in (*USUAL, *_solved(factors, factor, theta, head_dim)):
+        scaling = {"factor": factor, **candidate, "rope_type": "llama3"}
+        with np.errstate(all="ignore"):
+            if np.allclose(llama3_factors(scaling, theta, head_dim), factors, rtol=CLOSE, atol=0):
+                return scaling
+    raise FormatError(
+        "holds factors that no llama3 scaling gives", tensor=FACTORS, code="rope",
+        found=f"a largest factor of {factor}",
+        hint="Keep the names with rename='keep': leaving them out would change what the model says.",
+    )  # fmt: skip
+
+
+def _solved(factors: np.ndarray, factor: float, theta: float, head_dim: int) -> list[dict[str, Any]]:
+    """Numbers that give two of the factors that lie between 1 and the largest."""
+    wavelength = 2 * math.pi * float(theta) ** (np.arange(0, head_dim, 2, dtype=np.float64) / head_dim)
+    between = np.flatnonzero((factors > 1 + CLOSE) & (factors < factor * (1 - CLOSE)))
+    if len(between) < 2:
+        return []
+    values = factors[between].astype(np.float64)
+    smooth = (1 / values - 1 / factor) / (1 - 1 / factor)
+    # smooth = (L / w - 1) / (high - 1): a line in 1 / w
+    slope, offset = np.polyfit(1 / wavelength[between], smooth, 1)
+    high = 1 - 1 / offset
+    original = slope * (high - 1)
+    return [
+        {
+            "low_freq_factor": 1.0,
+            "high_freq_factor": round(high, 4),
+            "original_max_position_embeddings": round(original),
+        }
+    ]
+
+
+def _longrope(
+    settings: Mapping[str, Any], scaling: Scaling, key: str
+) -> tuple[dict[str, Typed], dict[str, np.ndarray]]:
+    most = settings["max_position_embeddings"]
+    original = settings.get("original_max_position_embeddings") or scaling.get("original_max_position_embeddings")
+    if not isinstance(original, int) or original < 2:
+        raise FormatError("has longrope without original_max_position_embeddings", part="config.json", code="rope")
+    factor = math.sqrt(1 + math.log(most / original) / math.log(original)) if most > original else 1.0
+    size = settings["rotary_dim"] // 2
+    tensors = {}
+    for name, tensor in (("long_factor", LONG), ("short_factor", SHORT)):
+        values = scaling.get(name)
+        if not isinstance(values, list) or len(values) != size:
+            raise FormatError(f"has a {name} of another size", part="config.json", code="rope", expected=size,
+                              found=len(values) if isinstance(values, list) else type(values).__name__)  # fmt: skip
+        tensors[tensor] = np.array(values, np.float32)
+    keys = {
+        f"{key}type": Typed("str", "longrope"), f"{key}original_context_length": Typed("u32", original),
+        f"{key}attn_factor": Typed("f32", float(np.float32(scaling.get("attention_factor") or factor))),
+    }  # fmt: skip
+    return keys, tensors
+
+
+def _number(scaling: Scaling, name: str) -> float:
+    value = scaling.get(name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise FormatError(
+            f"has a rope_scaling without a usable {name}", part="config.json", found=repr(value)[:60], code="rope"
+        )
+    return value
+
+
+def _f32(scaling: Scaling, name: str) -> Typed:
+    return Typed("f32", float(np.float32(_number(scaling, name))))

@@ -1,0 +1,75 @@
+"""`config.json` in the old spelling, which all engines read, from either spelling."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from squish_core.api import FormatError
+
+RENAMED = {"dtype": "torch_dtype", "_sliding_window_pattern": "sliding_window_pattern"}
+"""Keys of transformers 5 that have another name."""
+QUANTIZATION = ("quantization", "quantization_config", "compression_config")
+"""What a config says of the codes it came with; the target's format states its own."""
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the text part: `text_config` of a model of several modalities over what lies around it."""
+    inner = config.get("text_config")
+    if not isinstance(inner, dict):
+        return dict(config)
+    outer = {key: value for key, value in config.items() if not isinstance(value, dict) and key != "architectures"}
+    return {**outer, **inner}
+
+
+def old_spelling(config: Mapping[str, Any], experts: str | None) -> dict[str, Any]:
+    """The same settings with the keys that older engines know; `experts` is what they call the number of experts."""
+    made = {key: value for key, value in config.items() if key not in (*RENAMED, "rope_parameters")}
+    for new, old in RENAMED.items():
+        if config.get(new) is not None:
+            made.setdefault(old, config[new])
+    for other in ("num_local_experts", "num_experts"):
+        if experts is not None and other != experts and other in made:
+            made.setdefault(experts, made.pop(other))
+    _spell_rope(made, config.get("rope_parameters"))
+    _spell_layers(made, config.get("layer_types"))
+    return made
+
+
+def _spell_rope(made: dict[str, Any], parameters: Any) -> None:
+    """`rope_parameters` as `rope_theta` and `rope_scaling`; of two kinds of layers, the local one apart."""
+    if not isinstance(parameters, dict):
+        return
+    if isinstance(parameters.get(FULL), dict):
+        local = parameters.get(SLIDING)
+        if isinstance(local, dict) and "rope_theta" in local:
+            made.setdefault("rope_local_base_freq", local["rope_theta"])
+        parameters = parameters[FULL]
+    if "rope_theta" in parameters:
+        made.setdefault("rope_theta", parameters["rope_theta"])
+    if "partial_rotary_factor" in parameters:
+        made.setdefault("partial_rotary_factor", parameters["partial_rotary_factor"])
+    scaling = {key: value for key, value in parameters.items() if key not in ("rope_theta", "partial_rotary_factor")}
+    kind = scaling.get("rope_type", scaling.get("type"))
+    if kind in (None, "default"):
+        made.setdefault("rope_scaling", None)
+    elif made.get("rope_scaling") is None:
+        made["rope_scaling"] = scaling
+
+
+def _spell_layers(made: dict[str, Any], kinds: Any) -> None:
+    """`layer_types` as `sliding_window_pattern`, where they repeat so; FormatError for another order."""
+    if not isinstance(kinds, list) or SLIDING not in kinds or "sliding_window_pattern" in made:
+        return
+    if FULL not in kinds:
+        made["sliding_window_pattern"] = len(kinds) + 1
+        return
+    pattern = kinds.index(FULL) + 1
+    expected = [FULL if number % pattern == pattern - 1 else SLIDING for number in range(len(kinds))]
+    if kinds != expected:
+        raise FormatError(
+            "has layer_types that no sliding_window_pattern gives", part="config.json", code="config",
+            expected=f"every layer number {pattern} with full attention",
+        )  # fmt: skip
+    made["sliding_window_pattern"] = pattern

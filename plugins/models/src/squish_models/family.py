@@ -1,0 +1,151 @@
+"""Families of text models: settings from either side, and what surrounds the tensors in a target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+from squish_core.api import Carried, Family, FamilyTensor, FormatError, Model, Options, Rule
+
+from .config.keys import Key, check_settings, settings_of
+from .config.rope import rope_settings
+from .config.spelling import old_spelling, text_config
+from .layouts import carry_to_folder, carry_to_gguf
+from .tables import Row
+
+CONFIG = "config.json"
+HEAD = "lm_head.weight"
+
+
+class TextModel(Family):
+    """A family as a table: subclasses state what differs.
+
+    Attributes
+    ----------
+    model_type, architecture, class_name
+        What config.json and GGUF call it.
+    rows
+        Its weights.
+    more
+        Layout -> rules beyond the table: forms that occur in files, and stacks of experts.
+    keys
+        Settings that GGUF has keys for.
+    fixed
+        Settings that GGUF has no key for, being the same for all models of the family.
+    layer_counts
+        Settings that are the number of layers where nothing else is known.
+    tied_by_default
+        Whether embeddings are tied where config.json does not say.
+    """
+
+    model_type: ClassVar[str]
+    architecture: ClassVar[str]
+    class_name: ClassVar[str]
+    rows: ClassVar[Sequence[Row]]
+    more: ClassVar[Mapping[str, Sequence[Rule]]] = {}
+    keys: ClassVar[Sequence[Key]]
+    fixed: ClassVar[Mapping[str, Any]] = {}
+    layer_counts: ClassVar[Sequence[str]] = ()
+    tied_by_default: ClassVar[bool] = False
+    leftovers = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")
+
+    @cached_property
+    def tensors(self) -> Sequence[FamilyTensor]:  # type: ignore[override]
+        return tuple(tensor for row in self.rows for tensor in row.tensors())
+
+    @cached_property
+    def names(self) -> Mapping[str, Sequence[Rule]]:  # type: ignore[override]
+        own = tuple(rule for row in self.rows for rule in row.rules())
+        return {**self.more, "gguf": (*own, *self.more.get("gguf", ()))}
+
+    def settings(self, model: Model) -> dict[str, Any]:
+        settings = self._from_keys(model) if model.layout == "gguf" else self._from_config(model)
+        place = self.architecture if model.layout == "gguf" else CONFIG
+        heads = settings["num_attention_heads"]
+        if settings.get("num_key_value_heads") is None:
+            settings["num_key_value_heads"] = heads
+        if settings.get("head_dim") is None:
+            if heads < 1 or settings["hidden_size"] % heads:
+                raise FormatError(
+                    "has a hidden size that its heads do not divide, and no head_dim", part=place, code="config",
+                    expected=f"a multiple of {heads}", found=settings["hidden_size"],
+                )  # fmt: skip
+            settings["head_dim"] = settings["hidden_size"] // heads
+        groups = settings["num_key_value_heads"]
+        if groups < 1 or heads % groups:
+            raise FormatError(
+                "has a number of heads that the key-value heads do not divide", part=place, code="config",
+                expected=f"a multiple of {groups}", found=heads,
+            )  # fmt: skip
+        return settings
+
+    def sizes(self, settings: Mapping[str, Any]) -> dict[str, int]:
+        head_dim, heads, groups = (settings[key] for key in ("head_dim", "num_attention_heads", "num_key_value_heads"))
+        named = (
+            "hidden_size", "intermediate_size", "moe_intermediate_size", "vocab_size", "head_dim",
+            "num_attention_heads", "num_key_value_heads",
+        )  # fmt: skip
+        q_rows, kv_rows = heads * head_dim, groups * head_dim
+        return {
+            **{name: settings[name] for name in named if name in settings},
+            "layers": settings["num_hidden_layers"],
+            "experts": settings[self.experts] if self.experts else 0,
+            "q_rows": q_rows, "kv_rows": kv_rows, "qkv_rows": q_rows + 2 * kv_rows,
+            "gate_up_rows": 2 * settings["intermediate_size"],
+        }  # fmt: skip
+
+    def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
+        return tensor.tied_to is not None and bool(settings["tie_word_embeddings"])
+
+    def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        carry = carry_to_gguf if layout == "gguf" else carry_to_folder
+        return carry(self, model, settings, options)
+
+    @property
+    def experts(self) -> str | None:
+        """The setting that is the number of experts."""
+        return next((key.hf for key in self.keys if key.gguf == "expert_count"), None)
+
+    def _from_config(self, model: Model) -> dict[str, Any]:
+        config = old_spelling(text_config(model.config()), self.experts)
+        check_settings(self.keys, config, CONFIG)
+        tied = config.get("tie_word_embeddings")
+        has_head = any(name.endswith(HEAD) for name in model.tensors)
+        if tied is None:
+            tied = self.tied_by_default or not has_head
+        if not isinstance(tied, bool):
+            raise FormatError(
+                "is neither true nor false", part=f"{CONFIG} tie_word_embeddings", found=repr(tied), code="config"
+            )
+        check_settings([Key("vocab_size", "vocab_size")], config, CONFIG)
+        settings = {**config, "tie_word_embeddings": tied}
+        settings.setdefault("rope_theta", 10000.0)
+        settings["rotary_dim"] = self._rotary(settings)
+        return settings
+
+    def _rotary(self, settings: Mapping[str, Any]) -> int:
+        heads = settings["num_attention_heads"] or 1
+        size = settings.get("head_dim") or settings["hidden_size"] // heads
+        return int(size * (settings.get("partial_rotary_factor") or 1.0))
+
+    def _from_keys(self, model: Model) -> dict[str, Any]:
+        read = settings_of(self.keys, self.architecture, model.meta)
+        embeddings = model.tensors.get("token_embd.weight")
+        settings: dict[str, Any] = {
+            "architectures": [self.class_name], "model_type": self.model_type, **self.fixed, **read,
+            "tie_word_embeddings": "output.weight" not in model.tensors,
+        }  # fmt: skip
+        if embeddings is not None and len(embeddings.shape) == 2:
+            settings["vocab_size"] = embeddings.shape[0]
+        settings.setdefault("rope_theta", 10000.0)
+        for name in self.layer_counts:
+            settings.setdefault(name, settings["num_hidden_layers"])
+        if settings.get("head_dim") is None and settings["num_attention_heads"]:
+            settings["head_dim"] = settings["hidden_size"] // settings["num_attention_heads"]
+        rotary = settings.setdefault("rotary_dim", settings.get("head_dim", 0))
+        if rotary != settings.get("head_dim"):
+            settings["partial_rotary_factor"] = rotary / settings["head_dim"]
+        settings["attention_bias"] = any(name.endswith("attn_q.bias") for name in model.tensors)
+        settings |= rope_settings(model.meta, model.vectors, self.architecture, settings)
+        return settings

@@ -1,0 +1,140 @@
+"""A family's tensors as rows of a table, and the tensors and rules that they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from attrs import frozen
+
+from squish_core.api import Add, Expression, FamilyTensor, Join, Permute, Rule, Stack
+
+LAYER, BLOCK = "model.layers.{n}.", "blk.{n}."
+
+
+@frozen
+class Row:
+    """A weight of a family: its module in Hugging Face and in GGUF, within a layer unless it is `top`.
+
+    `permute` names the number of heads whose rows llama.cpp interleaves, `add` is a constant that GGUF's values have
+    more. `f32`: GGUF's engine wants it in that type. `bias`: a bias may lie beside it. With `{e}` in its name it is
+    one of an expert, and GGUF stacks them.
+    """
+
+    hf: str
+    gguf: str
+    shape: tuple[str, ...]
+    required: bool = True
+    bias: bool = False
+    permute: str | None = None
+    add: float | None = None
+    f32: bool = False
+    top: bool = False
+    tied_to: str | None = None
+
+    def module(self, suffix: str) -> str:
+        """The Hugging Face name."""
+        return f"{'' if self.top else LAYER}{self.hf}{suffix}"
+
+    def tensors(self) -> Iterator[FamilyTensor]:
+        """The weight, and the bias that may lie beside it."""
+        yield FamilyTensor(self.module(".weight"), self.shape, self.required, self.tied_to)
+        if self.bias:
+            yield FamilyTensor(self.module(".bias"), self.shape[:1], False)
+
+    def rules(self) -> Iterator[Rule]:
+        """What GGUF makes of them."""
+        name = f"{'' if self.top else BLOCK}{self.gguf}"
+        vector = "f32" if self.f32 or len(self.shape) == 1 else None
+        yield Rule(f"{name}.weight", self.expression(".weight"), vector)
+        if self.bias:
+            yield Rule(f"{name}.bias", self.expression(".bias"), "f32")
+
+    def expression(self, suffix: str) -> Expression:
+        """The tensor of GGUF, made of Hugging Face's."""
+        made: Expression = self.module(suffix)
+        if self.permute is not None:
+            made = Permute(made, self.permute)
+        if self.add is not None:
+            made = Add(made, self.add)
+        return Stack(made) if "{e}" in self.hf else made
+
+
+def norm(hf: str, gguf: str, *, top: bool = False, add: float | None = None, size: str = "hidden_size") -> Row:
+    """A vector of scales."""
+    return Row(hf, gguf, (size,), add=add, top=top)
+
+
+def embeddings(add: float | None = None) -> tuple[Row, ...]:
+    """What lies outside the layers: embeddings, the last norm, the head where it is not tied."""
+    return (
+        Row("model.embed_tokens", "token_embd", ("vocab_size", "hidden_size"), top=True),
+        norm("model.norm", "output_norm", top=True, add=add),
+        Row("lm_head", "output", ("vocab_size", "hidden_size"), tied_to="model.embed_tokens.weight", top=True),
+    )
+
+
+def attention(*, permute: bool = False, bias: bool = True) -> tuple[Row, ...]:
+    """Separate projections of queries, keys and values, and the output."""
+    heads, groups = ("num_attention_heads", "num_key_value_heads") if permute else (None, None)
+    return (
+        Row("self_attn.q_proj", "attn_q", ("q_rows", "hidden_size"), bias=bias, permute=heads),
+        Row("self_attn.k_proj", "attn_k", ("kv_rows", "hidden_size"), bias=bias, permute=groups),
+        Row("self_attn.v_proj", "attn_v", ("kv_rows", "hidden_size"), bias=bias),
+        Row("self_attn.o_proj", "attn_output", ("hidden_size", "q_rows"), bias=bias),
+    )
+
+
+def gated_mlp(bias: bool = False) -> tuple[Row, ...]:
+    """A gate, and projections up and down."""
+    return (
+        Row("mlp.gate_proj", "ffn_gate", ("intermediate_size", "hidden_size"), bias=bias),
+        Row("mlp.up_proj", "ffn_up", ("intermediate_size", "hidden_size"), bias=bias),
+        Row("mlp.down_proj", "ffn_down", ("hidden_size", "intermediate_size"), bias=bias),
+    )
+
+
+def experts(module: str, gate: str, up: str, down: str, size: str) -> tuple[Row, ...]:
+    """The experts of a layer under the names of their projections."""
+    return (
+        Row(f"{module}.experts.{{e}}.{gate}", "ffn_gate_exps", (size, "hidden_size")),
+        Row(f"{module}.experts.{{e}}.{up}", "ffn_up_exps", (size, "hidden_size")),
+        Row(f"{module}.experts.{{e}}.{down}", "ffn_down_exps", ("hidden_size", size)),
+    )
+
+
+def fused_attention(permute: bool) -> tuple[Rule, ...]:
+    """`attn_qkv` of files that were made with fused projections, which are read alone."""
+    heads = ("num_attention_heads", "num_key_value_heads", None) if permute else (None, None, None)
+    rules = []
+    for suffix in (".weight", ".bias"):
+        parts = []
+        for letter, rows, number in zip("qkv", ("q_rows", "kv_rows", "kv_rows"), heads):
+            module = f"{LAYER}self_attn.{letter}_proj{suffix}"
+            parts.append((Permute(module, number) if number else module, rows))
+        rules.append(Rule(f"{BLOCK}attn_qkv{suffix}", Join(tuple(parts)), reading=True))
+    return tuple(rules)
+
+
+def stacked_experts(module: str, names: Iterable[tuple[str, str]], *, reading: bool) -> tuple[Rule, ...]:
+    """Experts under one name each for gate, up and down: (name of the stack, name of an expert's projection)."""
+    return tuple(
+        Rule(f"{LAYER}{stack}.weight", Stack(f"{LAYER}{module}.experts.{{e}}.{single}.weight"), reading=reading)
+        for stack, single in names
+    )
+
+
+def fused_experts(module: str, gate: str, up: str, down: str, size: str) -> tuple[Rule, ...]:
+    """Stacks without a suffix as early versions of transformers 5 write them: gate and up are one."""
+    one = f"{LAYER}{module}.experts.{{e}}."
+    both = Join(((f"{one}{gate}.weight", size), (f"{one}{up}.weight", size)))
+    return (
+        Rule(f"{LAYER}{module}.experts.gate_up_proj", Stack(both), reading=True),
+        Rule(f"{LAYER}{module}.experts.down_proj", Stack(f"{one}{down}.weight"), reading=True),
+    )
+
+
+def fused_gguf_experts(module: str, gate: str, up: str, size: str) -> tuple[Rule, ...]:
+    """`ffn_gate_up_exps` of files that were made with fused experts."""
+    one = f"{LAYER}{module}.experts.{{e}}."
+    both = Join(((f"{one}{gate}.weight", size), (f"{one}{up}.weight", size)))
+    return (Rule(f"{BLOCK}ffn_gate_up_exps.weight", Stack(both), reading=True),)

@@ -1,0 +1,112 @@
+"""The kit's suite for every family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from squish_core.testing import FamilySuite
+
+SMALL = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 64, "max_position_embeddings": 128, "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16",
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}  # fmt: skip
+LONG = {"type": "longrope", "long_factor": [1.5, 2.0, 3.0, 4.0], "short_factor": [1.0, 1.25, 1.5, 2.0]}
+
+
+class TestLlama(FamilySuite):
+    family = "llama"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        return {
+            "untied": {**SMALL, "model_type": "llama", "rope_theta": 10000.0},
+            "tied": {**SMALL, "model_type": "llama", "rope_theta": 100000.0, "tie_word_embeddings": True},
+            "mistral with its own head size": {
+                **SMALL, "model_type": "mistral", "head_dim": 16, "sliding_window": None, "rope_theta": 1e6,
+            },
+            "llama3 scaling": {
+                **SMALL, "model_type": "llama", "head_dim": 16, "rope_theta": 500000.0, "rope_scaling": LLAMA3,
+            },
+            "as transformers 5 writes it": {
+                **SMALL, "model_type": "llama", "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0},
+            },
+            "yarn": {
+                **SMALL, "model_type": "llama", "rope_theta": 10000.0,
+                "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+            },
+        }  # fmt: skip
+
+
+class TestMixtral(FamilySuite):
+    family = "mixtral"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        return {
+            "small": {
+                **SMALL, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2, "rope_theta": 1e6,
+            },
+        }  # fmt: skip
+
+
+class TestQwen2(FamilySuite):
+    family = "qwen2"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"small": {**SMALL, "model_type": "qwen2", "rope_theta": 1e6}}
+
+
+class TestQwen3(FamilySuite):
+    family = "qwen3"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        return {"small": {**SMALL, "model_type": "qwen3", "head_dim": 16, "rope_theta": 1e6}}
+
+
+class TestQwen3Moe(FamilySuite):
+    family = "qwen3moe"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        own = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16, "rope_theta": 1e6}
+        return {
+            "small": {**SMALL, **own, "model_type": "qwen3_moe", "num_experts": 4},
+            "as transformers 5 writes it": {**SMALL, **own, "model_type": "qwen3_moe", "num_local_experts": 4},
+        }
+
+
+class TestGemma3(FamilySuite):
+    family = "gemma3"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        rope = {
+            "full_attention": {"rope_theta": 1e6, "rope_type": "default"},
+            "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+        }
+        own = {"head_dim": 16, "sliding_window": 64, "tie_word_embeddings": True}
+        return {
+            "small": {
+                **SMALL, **own, "model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 10000.0,
+                "sliding_window_pattern": 6,
+            },
+            "as transformers 5 writes it": {
+                **SMALL, **own, "model_type": "gemma3_text", "rope_parameters": rope,
+                "layer_types": ["sliding_attention"] * 2,
+            },
+        }  # fmt: skip
+
+
+class TestPhi3(FamilySuite):
+    family = "phi3"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        return {
+            "small": {**SMALL, "model_type": "phi3", "rope_theta": 10000.0, "sliding_window": 64},
+            "longrope": {
+                **SMALL, "model_type": "phi3", "rope_theta": 10000.0, "original_max_position_embeddings": 32,
+                "rope_scaling": LONG,
+            },
+        }  # fmt: skip

@@ -1,0 +1,115 @@
+"""Whole models through `convert`: from a folder to GGUF and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.testing import write_model
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64,
+    "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
+FOLDER = "safetensors:max_shard_size=1GB"
+
+
+@pytest.fixture
+def llama(tmp_path: Path) -> Path:
+    return write_model(tmp_path / "llama", squish.registry().family("llama"), LLAMA)
+
+
+def test_a_folder_becomes_a_gguf_with_the_keys_that_llama_cpp_reads(llama: Path, tmp_path: Path) -> None:
+    report = squish.convert(llama, tmp_path / "m.gguf")
+    with squish.open(tmp_path / "m.gguf") as file, squish.open(llama) as source:
+        assert {key: value for key, value in file.meta.items() if not key.startswith("squish.")} == {
+            "general.architecture": "llama", "general.type": "model", "llama.context_length": 128,
+            "llama.embedding_length": 32, "llama.block_count": 2, "llama.feed_forward_length": 64,
+            "llama.attention.head_count": 4, "llama.attention.head_count_kv": 2, "llama.rope.dimension_count": 8,
+            "llama.attention.key_length": 8, "llama.attention.value_length": 8,
+            "llama.attention.layer_norm_rms_epsilon": float(np.float32(1e-5)), "llama.rope.freq_base": 10000.0,
+            "llama.vocab_size": 64, "general.file_type": 32, "general.quantization_version": 2,
+        }  # fmt: skip
+        rows = source["model.layers.0.self_attn.q_proj.weight"].numpy()
+        expected = rows.reshape(4, 2, 4, 32).swapaxes(1, 2).reshape(32, 32)
+        np.testing.assert_array_equal(file["blk.0.attn_q.weight"].numpy(), expected)
+        assert {file[name].dtype for name in file if "norm" in name} == {"f32"}
+    assert any("rows of heads permuted in 4" in note for note in report.notes)
+
+
+def test_a_folder_comes_back_from_gguf_bit_for_bit(llama: Path, tmp_path: Path) -> None:
+    squish.convert(llama, tmp_path / "m.gguf")
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", FOLDER)
+    difference = squish.diff(llama, tmp_path / "back")
+    assert {item.state for item in difference.tensors} == {"bytes"}
+    assert (tmp_path / "back" / "config.json").read_bytes() == (llama / "config.json").read_bytes()
+
+
+def test_block_codes_survive_the_way_there_and_back(llama: Path, tmp_path: Path) -> None:
+    squish.convert(llama, tmp_path / "q8.gguf", encode=["q8_0"])
+    squish.convert(tmp_path / "q8.gguf", tmp_path / "q8.zt", rename="hf")
+    with squish.open(tmp_path / "q8.zt") as file:
+        assert file["model.layers.1.self_attn.k_proj.weight"].codec == "ggml.q8_0"
+    squish.convert(tmp_path / "q8.zt", tmp_path / "again.gguf")
+    difference = squish.diff(tmp_path / "q8.gguf", tmp_path / "again.gguf")
+    assert {item.state for item in difference.tensors} == {"bytes"}
+    assert not difference.meta
+
+
+def changed(folder: Path, **settings: Any) -> Path:
+    """The folder with another config.json."""
+    path = folder / "config.json"
+    config = {key: value for key, value in {**json.loads(path.read_text()), **settings}.items() if value is not ...}
+    path.write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "code", "place"),
+    [
+        ({"num_attention_heads": 8}, "contradiction", "model.layers.0.self_attn.k_proj.weight"),
+        ({"num_key_value_heads": 3}, "config", "config.json"),
+        ({"hidden_size": 64}, "contradiction", "lm_head.weight"),
+        ({"num_hidden_layers": 1}, "contradiction", "model.layers.1.input_layernorm.weight"),
+        ({"num_hidden_layers": 3}, "unmapped", "model.layers.2.input_layernorm.weight"),
+        ({"hidden_size": "32"}, "config", "config.json hidden_size"),
+        ({"rms_norm_eps": ...}, "config", "config.json"),
+        ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope", "config.json"),
+    ],
+)
+def test_a_config_that_contradicts_the_tensors_is_refused_before_anything_is_written(
+    settings: dict[str, Any], code: str, place: str, llama: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(squish.SquishError) as caught:
+        squish.convert(changed(llama, **settings), tmp_path / "m.gguf")
+    assert (caught.value.code, caught.value.tensor or caught.value.part) == (code, place)
+    assert not (tmp_path / "m.gguf").exists()
+
+
+def test_a_family_that_is_unknown_keeps_its_names_and_says_so(llama: Path, tmp_path: Path) -> None:
+    report = squish.convert(changed(llama, model_type="mamba"), tmp_path / "m.gguf")
+    assert any("llama.cpp will not load this" in note and "'mamba'" in note for note in report.notes)
+    with squish.open(tmp_path / "m.gguf") as file:
+        assert "model.embed_tokens.weight" in file
+
+
+def test_names_are_kept_on_request(llama: Path, tmp_path: Path) -> None:
+    squish.convert(llama, tmp_path / "m.gguf", rename="keep")
+    with squish.open(tmp_path / "m.gguf") as file:
+        assert "model.embed_tokens.weight" in file
+        assert "general.architecture" not in file.meta
+
+
+def test_patterns_match_names_of_the_source_and_of_the_target(llama: Path, tmp_path: Path) -> None:
+    rules = {"model.layers.0.mlp.up_proj.weight": "q8_0", "blk.1.ffn_up.weight": "f16"}
+    squish.convert(llama, tmp_path / "m.gguf", encode=rules)
+    with squish.open(tmp_path / "m.gguf") as file:
+        assert file["blk.0.ffn_up.weight"].codec == "ggml.q8_0"
+        assert file["blk.1.ffn_up.weight"].dtype == "f16"

@@ -1,0 +1,215 @@
+"""The tensors of a model in another layout, as views of its own: made one by one, when they are looked at."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from attrs import evolve, field, frozen
+
+from squish_core.codes import ErrorCode
+from squish_core.errors import TensorError
+from squish_core.families.base import GGUF, Expression, Family, Join, Permute, Rule, Stack
+from squish_core.file import File
+from squish_core.mapping.coverage import Coverage, Origin
+from squish_core.mapping.names import Numbers, fill, leaves, members, written_rules
+from squish_core.mapping.rows import Rows
+from squish_core.mapping.values import added, dense, fits
+from squish_core.model import Exactness, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+RECENT = 8
+"""Specs that are kept: those of permuted tensors have a segment for each row."""
+
+
+@frozen(kw_only=True)
+class Target:
+    """A tensor to be written: the rule that makes it, its numbers, and the source tensors it is made of."""
+
+    rule: Rule
+    numbers: Mapping[str, int]
+    sources: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class Change:
+    """What a map does to a tensor besides its name; `exactness` of values that change, else None."""
+
+    words: tuple[str, ...] = ()
+    exactness: Exactness | None = None
+
+
+@frozen(kw_only=True)
+class Setting:
+    """What a map needs to know: the sizes of the model, the layout to write, and the type of its plain vectors in
+    Hugging Face's (None: as the source has them)."""
+
+    layout: str
+    sizes: Mapping[str, int]
+    vectors: str | None = None
+    constants: Mapping[str, np.ndarray] = field(factory=dict)
+
+
+class MappedTensors(Mapping[str, TensorSpec]):
+    """Specs of another layout over the bytes of a file.
+
+    Parameters
+    ----------
+    file
+        The source.
+    family
+        Whose rules apply.
+    coverage
+        What the source's tensors stand for.
+    setting
+        Sizes, target layout, type of vectors, and tensors made from the settings.
+
+    Attributes
+    ----------
+    dtypes
+        Type that the target wants of a plain tensor; complete for those that were looked at.
+    changes
+        What happens to a tensor besides its name; likewise.
+    """
+
+    def __init__(self, file: File, family: Family, coverage: Coverage, setting: Setting) -> None:
+        self.file, self.family, self.coverage, self.setting = file, family, coverage, setting
+        self.rows = Rows(file)
+        self.targets = _targets(family, coverage, setting)
+        self.dtypes: dict[str, str] = {}
+        self.changes: dict[str, Change] = {}
+        self._recent: OrderedDict[str, TensorSpec] = OrderedDict()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.targets)
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.targets
+
+    def __getitem__(self, name: str) -> TensorSpec:
+        spec = self._recent.get(name)
+        if spec is None:
+            spec = self._recent[name] = self._spec(name, self.targets[name])
+            if len(self._recent) > RECENT:
+                self._recent.popitem(last=False)
+        return spec
+
+    def _spec(self, name: str, target: Target) -> TensorSpec:
+        if name in self.setting.constants:
+            return dense(name, self.setting.constants[name])
+        origin = self.coverage.sources[target.sources[0]]
+        if len(target.sources) == 1 and (origin.rule.of, origin.numbers) == (target.rule.of, target.numbers):
+            spec, change = self.file.index.tensors[origin.source], Change()
+        else:
+            spec, change = _Builder(self).make(target.rule.of, target.numbers)
+        self.changes[name] = change
+        spec = evolve(spec, name=name, tied_to=None, row_names=None)
+        self._want_dtype(spec, target, origin)
+        return spec
+
+    def _want_dtype(self, spec: TensorSpec, target: Target, origin: Origin) -> None:
+        """Note the type that the target wants, where it has every value."""
+        wanted = target.rule.dtype
+        if wanted is None and origin.rule.dtype is not None and self.setting.layout != GGUF:
+            narrow = self.setting.vectors
+            wanted = narrow if narrow and narrow != spec.dtype and fits(self.file, spec, narrow) else None
+        if wanted is not None and spec.dtype != wanted:
+            self.dtypes[spec.name] = wanted
+
+
+class _Builder:
+    """Makes one spec, and notes what it did."""
+
+    def __init__(self, tensors: MappedTensors) -> None:
+        self.tensors, self.rows = tensors, tensors.rows
+        self.sizes = tensors.setting.sizes
+        self.words: dict[str, None] = {}
+        self.exactness: Exactness | None = None
+
+    def make(self, expression: Expression, numbers: Mapping[str, int]) -> tuple[TensorSpec, Change]:
+        """What an expression gives, from the tensors of the family."""
+        spec = self._forward(expression, numbers)
+        return spec, Change(words=tuple(self.words), exactness=self.exactness)
+
+    def _forward(self, expression: Expression, numbers: Numbers) -> TensorSpec:
+        if isinstance(expression, str):
+            return self._family_tensor(fill(expression, numbers))
+        if isinstance(expression, Stack):
+            experts = range(self.sizes["experts"])
+            self.words["experts stacked"] = None
+            return self.rows.stacked([self._forward(expression.of, {**numbers, "e": number}) for number in experts])
+        if isinstance(expression, Join):
+            self.words["rows joined"] = None
+            return self.rows.joined([self._forward(part, numbers) for part, _ in expression.of])
+        spec = self._forward(expression.of, numbers)
+        if isinstance(expression, Permute):
+            return self._permute(spec, expression, False)
+        return self._add(spec, expression.constant, None)
+
+    def _family_tensor(self, name: str) -> TensorSpec:
+        """A tensor of the family, out of the source tensor that holds it."""
+        origin = self.tensors.coverage.origins[name]
+        spec = self.tensors.file.index.tensors[origin.source]
+        if not spec.encodings:
+            raise TensorError(
+                spec.problem or "has no readable encoding", tensor=origin.source, code=ErrorCode.UNREADABLE
+            )
+        return self._backward(origin.rule.of, spec, name, origin.numbers)
+
+    def _backward(self, expression: Expression, spec: TensorSpec, name: str, numbers: Numbers) -> TensorSpec:
+        """One of the tensors that `expression` is made of, out of what it gives."""
+        if isinstance(expression, str):
+            return spec
+        if isinstance(expression, Stack):
+            self.words["experts taken apart"] = None
+            return self._backward(expression.of, self.rows.member(spec, numbers["e"]), name, numbers)
+        if isinstance(expression, Join):
+            self.words["rows split"] = None
+            sizes = [self.sizes[rows] for _, rows in expression.of]
+            parts = [part for part, _ in expression.of]
+            number = next(n for n, part in enumerate(parts) if name in (fill(leaf, numbers) for leaf in leaves(part)))
+            start = sum(sizes[:number])
+            return self._backward(parts[number], self.rows.rows(spec, start, start + sizes[number]), name, numbers)
+        if isinstance(expression, Permute):
+            spec = self._permute(spec, expression, True)
+        else:
+            spec = self._add(spec, -expression.constant, self.tensors.setting.vectors)
+        return self._backward(expression.of, spec, name, numbers)
+
+    def _permute(self, spec: TensorSpec, permute: Permute, inverse: bool) -> TensorSpec:
+        self.words["rows of heads permuted"] = None
+        return self.rows.permuted(spec, self.sizes[permute.heads], inverse)
+
+    def _add(self, spec: TensorSpec, constant: float, narrow: str | None) -> TensorSpec:
+        self.words[f"{constant:+g} in f32"] = None
+        spec, self.exactness = added(self.tensors.file, spec, constant, narrow)
+        return spec
+
+
+def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, Target]:
+    """The tensors to write, in the order of the source."""
+    table = written_rules(family, setting.layout)
+    targets: dict[str, Target] = {}
+    for name in coverage.origins:
+        match = table.find(name)
+        if match is None:
+            raise TensorError(f"has no place in {setting.layout}", tensor=name, code="unmapped")
+        rule, numbers = match
+        own = {hole: number for hole, number in numbers.items() if f"{{{hole}}}" in rule.name}
+        written = fill(rule.name, own)
+        if written not in targets:
+            sources: dict[str, None] = {}
+            for member, _ in members(rule.of, own, setting.sizes["experts"]):
+                if member not in coverage.origins:
+                    raise TensorError(f"is missing, and {written} is made of it", tensor=member, code="unmapped")
+                sources[coverage.origins[member].source] = None
+            targets[written] = Target(rule=rule, numbers=own, sources=tuple(sources))
+    for name in setting.constants:
+        targets[name] = Target(rule=Rule(name, name), numbers={})
+    return targets

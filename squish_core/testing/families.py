@@ -1,0 +1,154 @@
+"""The suite for families of models: maps there and back are the identity, and every tensor is covered once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from squish_core import dtypes
+from squish_core.conversion.arrays import in_memory
+from squish_core.conversion.convert import convert
+from squish_core.families.base import GGUF, HF, LAYOUTS, Family
+from squish_core.families.model import CONFIG_FILE, Model
+from squish_core.file import File
+from squish_core.limits import DEFAULT
+from squish_core.mapping.coverage import shape_of
+from squish_core.mapping.mapped import MappedFile, Naming, map_file, model_of, naming_of
+from squish_core.mapping.names import fill, members
+from squish_core.testing.suite import Suite, parametrize
+from squish_core.testing.truth import refusal
+
+Config = Mapping[str, Any]
+
+
+def model_arrays(family: Family, config: Config, dtype: str = "bf16", seed: int = 0) -> dict[str, np.ndarray]:
+    """Seeded random weights of a model with this `config.json`, under their Hugging Face names."""
+    model = Model(
+        name="tiny", layout=HF, meta={}, assets={CONFIG_FILE: json.dumps(config).encode()}, tensors={}, vectors={},
+        limits=DEFAULT,
+    )  # fmt: skip
+    settings = family.settings(model)
+    sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
+    shapes = {tensor.name: tensor.shape for tensor in family.tensors}
+    generator = np.random.default_rng(seed)
+    arrays = {}
+    for tensor in family.tensors:
+        if family.is_tied(settings, tensor) or not tensor.required:
+            continue
+        shape = shape_of(tensor.name, shapes, sizes)
+        for layer in range(sizes["layers"] if "{n}" in tensor.name else 1):
+            for expert in range(sizes["experts"] if "{e}" in tensor.name else 1):
+                values = generator.standard_normal(shape, np.float32) / np.float32(np.sqrt(shape[-1]))
+                arrays[fill(tensor.name, {"n": layer, "e": expert})] = dtypes.cast(values, dtype)
+    return arrays
+
+
+def write_model(
+    folder: Path, family: Family, config: Config, *, dtype: str = "bf16", seed: int = 0,
+    files: Mapping[str, bytes] | None = None,
+) -> Path:  # fmt: skip
+    """A folder as transformers saves it, of seeded random weights and these files. Needs squish-safetensors."""
+    arrays = model_arrays(family, config, dtype, seed)
+    assets = {CONFIG_FILE: json.dumps(config, indent=2).encode(), **(files or {})}
+    with in_memory(arrays, assets=assets) as file:
+        convert(file, folder, "safetensors:max_shard_size=1GB", rename="keep")
+    return folder
+
+
+DECISIVE = ("rope_theta", "rms_norm_eps", "rope_local_base_freq", "sliding_window", "tie_word_embeddings")
+"""Settings that decide what a model says, and whose form is one."""
+
+
+class FamilySuite(Suite):
+    """Checks of a family. `configs` gives the `config.json` of small models, one for each kind of model there is."""
+
+    kind = "family"
+    family: str = ""
+    layouts: ClassVar[tuple[str, ...]] = LAYOUTS
+
+    def configs(self) -> Mapping[str, Config]:
+        """Label -> settings of a small model; at least one."""
+        return {}
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """Tests that ask for a `config` run once for each, those that ask for a `layout` once for each of them."""
+        parametrize(metafunc, "config", self.configs())
+        parametrize(metafunc, "layout", self.layouts)
+
+    def implementation(self) -> Family:
+        """The family under test."""
+        return self.registry.family(self.family)
+
+    def test_configs_are_stated(self) -> None:
+        """Without one, nothing is checked."""
+        assert self.configs(), "configs() gives no model; give the config.json of at least one"
+
+    def test_a_map_there_and_back_is_the_identity(self, config: str, layout: str) -> None:
+        """Every tensor comes back under its name, with its values."""
+        file = self._file(config)
+        there = self._mapped(file, layout)
+        back = map_file(there, HF, {}, Naming(layout=GGUF if layout == GGUF else HF, family=self.family))
+        assert set(back) == set(file), f"{config}: {sorted(set(back) ^ set(file))[:4]} differ through {layout}"
+        for name in file:
+            expected, actual = file[name].numpy(), back[name].numpy()
+            assert actual.shape == expected.shape, f"{config}: {name} came back from {layout} as {actual.shape}"
+            same = np.array_equal(actual.astype(np.float32), expected.astype(np.float32))
+            assert same, f"{config}: {name} came back from {layout} with other values"
+
+    def test_every_tensor_goes_to_one_place(self, config: str, layout: str) -> None:
+        """The target's tensors are made of all of the source's, and of each once."""
+        mapped = self._mapped(self._file(config), layout)
+        experts = mapped.mapped.setting.sizes["experts"]
+        targets = [target for name, target in mapped.mapped.targets.items() if name not in mapped.carried.constants]
+        used = Counter(name for target in targets for name, _ in members(target.rule.of, target.numbers, experts))
+        doubled = [name for name, count in used.items() if count > 1]
+        assert not doubled, f"{config}: {doubled[:4]} are in several tensors of {layout}"
+        lost = sorted(set(mapped.coverage.origins) - set(used))
+        assert not lost, f"{config}: {lost[:4]} are in no tensor of {layout}"
+
+    def test_a_tensor_that_is_not_of_the_family_is_refused(self, config: str) -> None:
+        """A map must not leave out what it does not know."""
+        name = "model.layers.0.squish_test_unknown.weight"
+        file = self._file(config, {name: np.zeros((2, 2), np.float32)})
+        error = refusal(lambda: self._mapped(file, GGUF), f"{config} with {name}")
+        assert (error.code, error.tensor) == ("unmapped", name), f"{config}: {error}"
+
+    def test_a_missing_tensor_is_refused(self, config: str) -> None:
+        """A map must not make a model that lacks a tensor."""
+        required = next(tensor.name for tensor in self.implementation().tensors if "{n}" in tensor.name)
+        name = fill(required, {"n": 0, "e": 0})
+        error = refusal(lambda: self._mapped(self._file(config, without=name), GGUF), f"{config} without {name}")
+        assert (error.code, error.tensor) == ("unmapped", name), f"{config}: {error}"
+
+    def test_a_shape_that_contradicts_the_settings_is_refused(self, config: str) -> None:
+        """A config of another model is noticed before anything is written."""
+        name = next(iter(model_arrays(self.implementation(), self.configs()[config])))
+        file = self._file(config, {name: np.zeros((2, 2), np.float32)})
+        error = refusal(lambda: self._mapped(file, GGUF), f"{config} with another {name}")
+        assert (error.code, error.tensor) == ("contradiction", name), f"{config}: {error}"
+
+    def test_settings_come_back_from_gguf(self, config: str) -> None:
+        """Sizes are equal after the way there and back, and so are the numbers that decide what the model says."""
+        family, file = self.implementation(), self._file(config)
+        before = family.settings(model_of(file, family, HF))
+        after = family.settings(model_of(self._mapped(file, GGUF), family, GGUF))
+        sizes = dict(family.sizes(before)), dict(family.sizes(after))
+        assert sizes[0] == sizes[1], f"{config}: the sizes differ after GGUF"
+        changed = [key for key in DECISIVE if key in before and after.get(key) != before[key]]
+        assert not changed, f"{config}: after GGUF {changed[0]} is {after.get(changed[0])}, not {before[changed[0]]}"
+
+    def _file(self, config: str, more: Mapping[str, np.ndarray] | None = None, without: str = "") -> File:
+        arrays = {**model_arrays(self.implementation(), self.configs()[config]), **(more or {})}
+        arrays.pop(without, None)
+        assets = {CONFIG_FILE: json.dumps(self.configs()[config]).encode()}
+        return in_memory(arrays, assets=assets, registry=self.registry)
+
+    def _mapped(self, file: File, layout: str) -> MappedFile:
+        naming = naming_of(file)
+        assert naming.family == self.family, f"recognised as {naming.family!r} ({naming.reason})"
+        return map_file(file, layout, {}, naming)
