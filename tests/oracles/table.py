@@ -72,10 +72,10 @@ def rows() -> Iterator[Row]:
 
 
 def in_slice(row: Row) -> bool:
-    """Whether a row belongs to what each run of the oracles checks: SmolLM2, and each family into GGUF and back."""
+    """Whether a row belongs to what each run of the oracles checks: SmolLM2, and each family from a folder."""
     if row.source in PACKAGED:
         return PACKAGED[row.source] == "smollm2"
-    return row.formats in (("gguf",), ("hf",))
+    return row.formats in (("gguf",), ("hf",), ("mlx",))
 
 
 class Judge:
