@@ -67,7 +67,7 @@ class ErrorCode:
     UNCOVERED = "uncovered"
     """A backend has no way to hold these data: the next one in the chain is tried."""
     UNKNOWN = "unknown"
-    """No format is recognised."""
+    """No format is recognized."""
     UNREADABLE = "unreadable"
     """The system does not let a file be read, or no value of a tensor can be had."""
     USAGE = "usage"

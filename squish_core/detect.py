@@ -189,12 +189,12 @@ def small_json(index: Index, source: Source, name: str) -> Any:
 
 
 def unknown(probe: Probe, source: Source, registry: Registry) -> FormatError | UnknownFormatError:
-    """The error for a file that nothing recognises."""
+    """The error for a file that nothing recognizes."""
     installed = ", ".join(sorted(registry.containers)) or "none"
     if source.is_dir:
         shown = ", ".join(probe.members[:4]) + (", ..." if len(probe.members) > 4 else "")
         return UnknownFormatError(
-            "is a folder that no installed format recognises", file=source.name, found=shown or "no files",
+            "is a folder that no installed format recognizes", file=source.name, found=shown or "no files",
             code=ErrorCode.UNKNOWN,
             hint=f"Name a file of weights, or a folder with one. Installed formats: {installed}.",
         )  # fmt: skip

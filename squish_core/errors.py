@@ -162,7 +162,7 @@ class AmbiguousFormatError(SquishError):
 
 
 class UnknownFormatError(SquishError):
-    """No format is recognised."""
+    """No format is recognized."""
 
 
 class ClosedError(SquishError):

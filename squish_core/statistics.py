@@ -143,7 +143,7 @@ class Tally:
             raise CodecError("complex numbers have no order", expected="real numbers", found=str(values.dtype))
         flat = values.reshape(-1)
         for start in range(0, flat.size, _STEP):
-            with np.errstate(invalid="ignore"):  # signalling NaNs
+            with np.errstate(invalid="ignore"):  # signaling NaNs
                 x = np.ascontiguousarray(flat[start : start + _STEP], np.float64)
             bits = x.view(np.int64)
             self.counts += np.bincount(bits >> 52 & 0xFFF, minlength=self.counts.size)

@@ -12,7 +12,7 @@ from squish_core.backends.base import load_weight
 from squish_core.backends.checks import check_out
 from squish_core.backends.weight import Weight
 from squish_core.codecs.bound import BoundEncoding
-from squish_core.codecs.regions import normalise
+from squish_core.codecs.regions import normalize
 from squish_core.codecs.stored import StoredArray
 from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page, tensor_lines
@@ -93,7 +93,7 @@ class Tensor(TensorFacts):
     def __getitem__(self, key: Any) -> np.ndarray:
         """Values of a region, read-only; reads only that region's bytes, up to the codec's grain."""
         with self.guard("decoding a region"):
-            region, rest = normalise(key, self.shape)
+            region, rest = normalize(key, self.shape)
             view = self.bound.view
             values = self.bound.read(region) if view is None else view[region]
             values.flags.writeable = False

@@ -93,7 +93,7 @@ def test_a_rule_for_everything_leaves_what_it_cannot_take_and_says_why(run: Any)
         "w": "encode", "norm": "copy", "ids": "copy",
     }  # fmt: skip
     notes = {step.name: step.note for step in report.steps}
-    assert notes["norm"] == "kept: a vector is not quantised"
+    assert notes["norm"] == "kept: a vector is not quantized"
     assert notes["ids"] == "kept: only float tensors are encoded"
     assert np.abs(file["w"].numpy() - VALUES).max() <= np.abs(VALUES).max() / 127
 
@@ -109,7 +109,7 @@ def test_a_format_says_what_a_rule_for_everything_means_to_it(run: Any, monkeypa
     assert [tensor.codec for tensor in file.values()] == ["toy.rows", "dense", "dense", "toy.rows"]
     assert [file[name].dtype for name in ("router", "embed")] == ["f32", "f16"]
     assert [step.note for step in report.steps] == [
-        "", "kept: toy.box does not quantise it", "encoded as dense:dtype=f16 by the habits of toy.box", "",
+        "", "kept: toy.box does not quantize it", "encoded as dense:dtype=f16 by the habits of toy.box", "",
     ]  # fmt: skip
 
 
@@ -274,7 +274,7 @@ def test_the_nearest_names_are_of_different_layers() -> None:
 
 
 def test_a_rule_for_everything_that_nothing_can_take_is_an_error_with_the_reason(run: Any, tmp_path: Path) -> None:
-    said = r"no tensor can be encoded as toy\.rows: a vector is not quantised"
+    said = r"no tensor can be encoded as toy\.rows: a vector is not quantized"
     with pytest.raises(TensorError, match=said) as caught:
         run({"norm": VALUES[0], "bias": VALUES[1], "ids": np.arange(4, dtype="<i4")}, "toy.rows")
     assert "2 of 3 tensors" in str(caught.value)
@@ -283,7 +283,7 @@ def test_a_rule_for_everything_that_nothing_can_take_is_an_error_with_the_reason
 
 
 def test_a_named_rule_must_hold(run: Any) -> None:
-    with pytest.raises(TensorError, match="norm: a vector is not quantised"):
+    with pytest.raises(TensorError, match="norm: a vector is not quantized"):
         run({"w": VALUES, "norm": VALUES[0]}, "norm=toy.rows")
 
 

@@ -111,7 +111,7 @@ def _panels(bound: BoundEncoding, expert: slice | None = None) -> Iterator[Regio
 
 
 def _runs(unique: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Start and stop of runs of consecutive ids, so that neighbours are decoded together."""
+    """Start and stop of runs of consecutive ids, so that neighbors are decoded together."""
     start = 0
     for position in range(1, len(unique) + 1):
         if position == len(unique) or unique[position] != unique[position - 1] + 1:

@@ -17,8 +17,8 @@ from squish_core.display.tables import fit, terminal_width
 from squish_core.errors import SquishError, redact
 from squish_core.text import escape
 
-_COLOURS = {"ok": 32, "same": 32, "error": 31, "broken": 31, "conflict": 31, "no": 31, "differs": 31, "warning": 33}
-_STATE = re.compile(rf"^( *)({'|'.join(_COLOURS)})(?=[ :,]|$)")
+_COLORS = {"ok": 32, "same": 32, "error": 31, "broken": 31, "conflict": 31, "no": 31, "differs": 31, "warning": 33}
+_STATE = re.compile(rf"^( *)({'|'.join(_COLORS)})(?=[ :,]|$)")
 
 
 @frozen
@@ -90,4 +90,4 @@ def plain_data(value: Any) -> Any:
 
 
 def _paint(found: re.Match[str]) -> str:
-    return f"{found[1]}\x1b[{_COLOURS[found[2]]}m{found[2]}\x1b[0m"
+    return f"{found[1]}\x1b[{_COLORS[found[2]]}m{found[2]}\x1b[0m"

@@ -68,7 +68,7 @@ class Progress:
                 "{task.fields[name]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
             ),
         )
-        # rich itself honours NO_COLOR.
+        # rich itself honors NO_COLOR.
         self._bar = progress.Progress(*columns, console=Console(stderr=True), transient=True, expand=True)
         self._task = self._bar.add_task("", total=total, name="")
         self._bar.start()

@@ -114,7 +114,7 @@ class Codec(Renamed):
         raise NotImplementedError
 
     def value_dtype(self, spec: TensorSpec, params: Params) -> str:
-        """Dtype that `decode` gives; f32 for quantised codecs."""
+        """Dtype that `decode` gives; f32 for quantized codecs."""
         return "f32"
 
     def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:

@@ -105,7 +105,7 @@ class CodeLayout:
         return tuple(step or max(size, 1) for step, size in zip(self.group, shape))
 
     def run_length(self, shape: tuple[int, ...]) -> int | None:
-        """Neighbours in the row-major order that share a scale; None where groups are other boxes."""
+        """Neighbors in the row-major order that share a scale; None where groups are other boxes."""
         if self.run:
             return self.run
         sizes = self.group_sizes(shape)

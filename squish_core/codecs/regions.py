@@ -106,7 +106,7 @@ def decode_all(codec: Codec, parts: Parts, spec: TensorSpec, params: Params, scr
             codec.decode(parts, spec, params, region=region, out=out)
 
 
-def normalise(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]]:
+def normalize(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]]:
     """A NumPy basic index as the region that must be read and the index that is left for the result."""
     keys = list(key) if isinstance(key, tuple) else [key]
     if any(item is Ellipsis for item in keys):  # `in` would compare arrays
@@ -140,7 +140,7 @@ def normalise(key: Any, shape: tuple[int, ...]) -> tuple[Region, tuple[Any, ...]
 
 def sliced(key: Any, shape: tuple[int, ...]) -> Region:
     """An index of slices without steps as a region, so that its values need no further index."""
-    region, rest = normalise(key, shape)
+    region, rest = normalize(key, shape)
     if any(item != slice(None, None, 1) for item in rest):
         raise RangeError("a region is slices without steps", found=repr(key), code="index")
     return region

@@ -119,7 +119,7 @@ class Decision:
             return self._keep(spec)
         wanted = self.chosen.get(spec.name) if rule.pattern is None or self._is_allocator(rule) else rule.spec
         if wanted is None or isinstance(wanted, str):
-            return evolve(self._keep(spec), note=_KEPT + (wanted or f"{self.format} does not quantise it"))
+            return evolve(self._keep(spec), note=_KEPT + (wanted or f"{self.format} does not quantize it"))
         try:
             step = self._encode(spec, wanted, rule.overflow)
             who = rule.spec.id if self._is_allocator(rule) else f"the habits of {self.format}"
@@ -191,7 +191,7 @@ class Decision:
         codec = self.known.codec(wanted)
         if wanted.id != "dense" and len(spec.shape) < 2:
             raise TensorError(
-                "a vector is not quantised", found=f"shape {list(spec.shape)}", code="rank",
+                "a vector is not quantized", found=f"shape {list(spec.shape)}", code="rank",
                 hint="A rule without a pattern leaves vectors as they are; after one with, add NAME=keep for them.",
             )  # fmt: skip
         try:

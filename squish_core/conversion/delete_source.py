@@ -32,7 +32,7 @@ _DOUBTS = (ErrorCode.SHARD, ErrorCode.EDIT_RUNNING)
 
 
 def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence[Dropped]) -> tuple[Path, ...]:
-    """The files that hold the source's tensors; its config, tokenizer and other neighbours are not among them.
+    """The files that hold the source's tensors; its config, tokenizer and other neighbors are not among them.
 
     FormatError where deleting them would lose something, or might; asked before anything is written.
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from squish_core.model import Problem
 
 TAIL = 64
-"""Last bytes of the target, kept to recognise it: inode numbers are used again."""
+"""Last bytes of the target, kept to recognize it: inode numbers are used again."""
 _FORM = re.compile(rb"squish-append 1 size=(\d{1,19}) inode=(\d{1,20}) tail=((?:[0-9a-f]{2}){0,64})\n")
 _NAME = re.compile(r"\.(.+)\.edit", re.DOTALL)
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)

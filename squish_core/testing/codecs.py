@@ -11,7 +11,7 @@ from squish_core import dtypes
 from squish_core.codecs.base import Codec, Region
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.code_layout import Codes
-from squish_core.codecs.regions import full, normalise, sizes, stored_panels
+from squish_core.codecs.regions import full, normalize, sizes, stored_panels
 from squish_core.model import CodecSpec, Encoding, TensorSpec
 from squish_core.tensor import Tensor
 from squish_core.testing.sources import memory_file
@@ -95,7 +95,7 @@ class CodecSuite(Suite):
         codec, spec, params, stored, _ = self._stored(case)
 
         def read(key: Any) -> np.ndarray:
-            region, rest = normalise(key, spec.shape)
+            region, rest = normalize(key, spec.shape)
             return read_region(codec, stored, spec, params, region)[rest]
 
         assert_regions_equal(spec.shape, _decode(codec, spec, params, stored), read, case)
@@ -165,7 +165,7 @@ class CodecSuite(Suite):
         assert low <= least <= most <= high, f"{case}: codes {least} to {most}, {layout.bits} bits hold {low} to {high}"
         values = _decode(codec, spec, params, stored)
         np.testing.assert_allclose(
-            dequantised(codes), values, rtol=1e-5, atol=1e-6 * float(np.abs(values).max(initial=0)),
+            dequantized(codes), values, rtol=1e-5, atol=1e-6 * float(np.abs(values).max(initial=0)),
             err_msg=f"{case}: codes times scales are not the decoded values",
         )  # fmt: skip
         encoded = codec.from_codes(codes, spec, params)
@@ -215,7 +215,7 @@ def check_arrays(case: str, codes: Codes, groups: tuple[int, ...]) -> None:
     assert (codes.table is None) == (layout.table is None), has_table
 
 
-def dequantised(codes: Codes) -> np.ndarray:
+def dequantized(codes: Codes) -> np.ndarray:
     """The values that codes stand for, in float64, by the definition of `Codes`."""
     import numpy as np
 

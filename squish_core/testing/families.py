@@ -150,5 +150,5 @@ class FamilySuite(Suite):
 
     def _mapped(self, file: File, layout: str) -> MappedFile:
         naming = naming_of(file)
-        assert naming.family == self.family, f"recognised as {naming.family!r} ({naming.reason})"
+        assert naming.family == self.family, f"recognized as {naming.family!r} ({naming.reason})"
         return map_file(file, layout, {}, naming)

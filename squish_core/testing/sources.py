@@ -58,7 +58,7 @@ class CountingSource(Source):
 
 
 class DamagedSource(BytesSource):
-    """Bytes in the place of one file; its neighbours are those of `beside`."""
+    """Bytes in the place of one file; its neighbors are those of `beside`."""
 
     def __init__(self, data: bytes, beside: Source) -> None:
         super().__init__(data, beside.name)

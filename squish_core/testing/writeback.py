@@ -138,7 +138,7 @@ def _equal(expected: Any, found: Any) -> bool:
 def _wide(values: Any) -> Any:
     import numpy as np
 
-    with np.errstate(all="ignore"):  # a signalling NaN becomes a quiet one
+    with np.errstate(all="ignore"):  # a signaling NaN becomes a quiet one
         return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
