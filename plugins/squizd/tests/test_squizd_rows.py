@@ -281,9 +281,7 @@ def test_plain_blocks_beside_the_primary_encoding_are_legal(sq: SimpleNamespace)
 
 
 @pytest.mark.parametrize("group", [7, 1000])
-def test_a_sub_block_that_does_not_divide_or_is_longer_than_a_row_is_legal(
-    sq: SimpleNamespace, group: int
-) -> None:
+def test_a_sub_block_that_does_not_divide_or_is_longer_than_a_row_is_legal(sq: SimpleNamespace, group: int) -> None:
     tensor = sq.int2(sq.rng, 5, 9, group)
     file = squish.open(sq.build([[tensor]]), strict=True)
     assert (file["layers.0.w0"].numpy() == tensor.values()).all()
