@@ -15,7 +15,7 @@ from squish_core.display.notebook import file_lines, page
 from squish_core.dtypes import to_numpy
 from squish_core.errors import Problem, SquishError, TensorError
 from squish_core.formats.metadata import plain
-from squish_core.guard import uncollected
+from squish_core.guard import gc_paused
 from squish_core.io.buffer import Buffer
 from squish_core.io.local import READERS
 from squish_core.model import VIEWABLE, DenseRecord, LazyTensors, TensorSpec
@@ -250,7 +250,7 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         """
         tensors, view = self.index.tensors, Views(self).view
         arrays: dict[str, Any] = dict.fromkeys(tensors)
-        with uncollected():
+        with gc_paused():
             for name, record in dense_records(tensors):
                 if not copy:
                     arrays[name] = view(record)

@@ -77,7 +77,7 @@ def quietly(function: Callable[..., Result], *arguments: Any) -> Result:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Let the garbage collector rest while thousands of small objects are made that all stay: it would look at
     everything in the process again and again, and find nothing."""
     on = gc.isenabled()

@@ -14,7 +14,7 @@ from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Options
 from squish_core.formats.validate import check_index, lookalike_names
-from squish_core.guard import guarded, uncollected
+from squish_core.guard import gc_paused, guarded
 from squish_core.io.local import open_folder, open_source
 from squish_core.io.source import Source
 from squish_core.limits import Limits, default
@@ -147,7 +147,7 @@ def read_index(source: Source, registry: Registry, limits: Limits, format_spec: 
         container = registry.container(base)
         if source.size == 0 and not source.is_dir:
             raise FormatError("is empty (0 bytes)", code="empty", hint="Fetch the file again.")
-        with uncollected():
+        with gc_paused():
             index = container.read_index(source, limits)
             check_index(index, limits, views=views)
         doubtful = lookalike_names(index.tensors)
@@ -173,7 +173,7 @@ def refine(
     for info, entry in sorted(entries, key=lambda item: (not filename.endswith(item[0].suffixes or "/"), item[0].id)):
         shared = views or info.views
         with guarded(FormatError, f"refining as {info.id}", file=source.name):
-            with uncollected():
+            with gc_paused():
                 refinement: Refinement = registry.instance("container", entry)
                 refined = refinement.refine(index, source, limits, options)
                 if refined is not None:

@@ -1,4 +1,4 @@
-"""Statistics of activations, by which encoders may weigh errors: a file with one vector for each tensor."""
+"""Activation statistics (imatrix), which encoders may weigh errors by: a file with one vector for each tensor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Activations:
-    """Mean magnitudes of what each column of a tensor is multiplied by; from a file of any format."""
+    """Mean magnitude of the activations for each column of a tensor, from a file of any format."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -24,23 +24,23 @@ class Activations:
         return frozenset(spec.name for spec in specs if self._name(spec) is not None)
 
     def of(self, spec: TensorSpec) -> np.ndarray | None:
-        """Those of a tensor, f32 [columns], under its name with or without ".weight"; None where there are none.
+        """A tensor's statistics, f32 [columns], by its name with or without ".weight"; None if there are none.
 
-        TensorError unless they are finite magnitudes, one for each column.
+        TensorError unless they are one finite magnitude per column.
         """
         import numpy as np
 
         name = self._name(spec)
         if name is None:
             return None
-        found = self._file[name].numpy(dtype="f32")
-        if found.shape != spec.shape[-1:] or not np.isfinite(found).all() or (found < 0).any():
+        vector = self._file[name].numpy(dtype="f32")
+        if vector.shape != spec.shape[-1:] or not np.isfinite(vector).all() or (vector < 0).any():
             raise TensorError(
-                "has statistics that are no magnitudes of its columns", file=self._file.name, tensor=spec.name,
+                "invalid activation statistics", file=self._file.name, tensor=spec.name,
                 expected=f"[{spec.shape[-1] if spec.shape else 0}], finite and not negative",
-                found=f"shape {list(found.shape)}", code="stats",
+                found=f"shape {list(vector.shape)}", code="stats",
             )  # fmt: skip
-        return found
+        return vector
 
     def _name(self, spec: TensorSpec) -> str | None:
         names = (spec.name, spec.name.removesuffix(".weight"))

@@ -48,7 +48,7 @@ def in_memory(
 
 
 class _Arrays(Source):
-    """Arrays as the files of a folder, in the order in which they are added."""
+    """Arrays as the files of a folder, in insertion order."""
 
     is_dir = True
 
@@ -58,7 +58,7 @@ class _Arrays(Source):
         self._memory: list[Any] = []
 
     def add(self, name: str, data: Any, dtype: str, shape: tuple[int, ...]) -> Part:
-        """The part that these bytes are."""
+        """Add an array's bytes as a file; the part that refers to them."""
         part = Part(dtype=dtype, shape=shape, segments=(Segment(len(self.files), 0, data.nbytes),))
         self.files.append(FileRef(str(len(self.files)), data.nbytes))
         self._memory.append((name, data))
@@ -82,7 +82,7 @@ def _bytes_of(name: str, value: Any) -> tuple[Any, str, tuple[int, ...]]:
         raise UsageError("not an array", tensor=name, found=str(error).rstrip("."), code="array") from None
     if dtypes.bits(dtype) < 8:
         raise UsageError(
-            "types of less than a byte are stored packed", tensor=name, found=dtype, code="dtype",
+            "dtypes below one byte cannot be saved unpacked", tensor=name, found=dtype, code="dtype",
             hint="Save it as i8 or u8, or name an encoding: encode='int4'.",
         )  # fmt: skip
     array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")

@@ -1,4 +1,4 @@
-"""The assets of a source as a file of another format carries them."""
+"""The assets of a source, as another format carries them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from squish_core.formats.json import has_keys, load_json, without_keys
 from squish_core.model import Part
 
 INLINE = 16 << 20
-"""Bytes up to which an asset is read before a conversion, so that the target's format can look into it."""
+"""Assets up to this many bytes are read before a conversion, so that the target's format can inspect them."""
 _REASON = "states how the source stores its tensors"
 
 
 def carried_assets(file: File, target: str) -> tuple[dict[str, Part], tuple[Dropped, ...]]:
-    """The assets for a file of the format `target`, and what was left out of them.
+    """The assets for a file in the format `target`, and what was left out.
 
     Declarations of how the source stores its tensors are left out, unless the target has the same format: its writer
     replaces them. Small assets come with their bytes (`Part.data`).
@@ -31,7 +31,7 @@ def carried_assets(file: File, target: str) -> tuple[dict[str, Part], tuple[Drop
         if () in paths:
             dropped.append(Dropped("asset", name, _REASON))
         elif paths:
-            assets[name], absent = _undeclared(file, name, paths)
+            assets[name], absent = _without_declarations(file, name, paths)
             dropped += (Dropped("declaration", ".".join(path), _REASON, where=name) for path in absent)
         elif part.data is None and part.nbytes <= INLINE:
             assets[name] = _inline(bytes(file.assets[name].raw))
@@ -41,12 +41,12 @@ def carried_assets(file: File, target: str) -> tuple[dict[str, Part], tuple[Drop
 
 
 def asset_bytes(file: File, assets: Mapping[str, Part]) -> dict[str, bytes]:
-    """The bytes of these assets, read from the source where they do not come with them."""
+    """The bytes of these assets, read from the source unless the part carries them."""
     return {name: part.data if part.data is not None else bytes(file.assets[name].raw) for name, part in assets.items()}
 
 
-def _undeclared(file: File, name: str, paths: Iterable[Sequence[str]]) -> tuple[Part, list[Sequence[str]]]:
-    """An asset without the members at these paths, and those of the paths that it has; what is not JSON has none."""
+def _without_declarations(file: File, name: str, paths: Iterable[Sequence[str]]) -> tuple[Part, list[Sequence[str]]]:
+    """An asset without the JSON members at these paths, and the paths it had; none if it is not JSON."""
     raw = bytes(file.assets[name].raw)
     try:
         document = load_json(raw, name, file.limits, piece=len(raw), constants=True)

@@ -1,4 +1,4 @@
-"""Whether two encodings say the same, and what in a codec's parameters is for encoding alone."""
+"""Whether two encodings store the same, and the codec parameters that only the encoder needs."""
 
 from __future__ import annotations
 
@@ -13,56 +13,66 @@ from squish_core.model import CodecSpec, Encoding
 from squish_core.plugins.registry import Registry
 
 
-def needs_activations(codec: CodecSpec, known: Registry) -> bool:
+def needs_activations(codec: CodecSpec, registry: Registry) -> bool:
     """Whether encoding with a codec, or with the one it wraps, needs statistics of activations."""
-    own = known.codec(codec).needs_activations(codec.params)
-    return own or (codec.inner is not None and needs_activations(codec.inner, known))
+    own = registry.codec(codec).needs_activations(codec.params)
+    return own or (codec.inner is not None and needs_activations(codec.inner, registry))
 
 
-def without_hints(codec: CodecSpec, known: Registry) -> CodecSpec:
-    """A codec without what is for encoding alone."""
-    hidden = known.codec(codec.id).encoder_only_params
+def without_encoder_params(codec: CodecSpec, registry: Registry) -> CodecSpec:
+    """The codec without the parameters that only its encoder needs."""
+    hidden = registry.codec(codec.id).encoder_only_params
     params = {key: value for key, value in codec.params.items() if key not in hidden}
-    return evolve(codec, params=params, inner=codec.inner and without_hints(codec.inner, known))
+    return evolve(codec, params=params, inner=codec.inner and without_encoder_params(codec.inner, registry))
 
 
-def with_hints(answer: CodecSpec, asked: CodecSpec, known: Registry) -> CodecSpec:
-    """The target's codec with what the asked one says for encoding alone; TensorError where it is another codec."""
-    hidden = {key: asked.params[key] for key in known.codec(asked.id).encoder_only_params if key in asked.params}
-    if hidden and answer.id != asked.id:
+def with_encoder_params(answer: CodecSpec, requested: CodecSpec, registry: Registry) -> CodecSpec:
+    """The target's codec with the encoder parameters of the requested one; TensorError if it is another codec."""
+    hidden = {
+        key: requested.params[key]
+        for key in registry.codec(requested.id).encoder_only_params
+        if key in requested.params
+    }
+    if hidden and answer.id != requested.id:
         raise TensorError(
-            f"it becomes {answer.id}, which takes no {', '.join(hidden)}", found=str(asked), code=ErrorCode.PARAMS
+            f"it becomes {answer.id}, which takes no {', '.join(hidden)}", found=str(requested), code=ErrorCode.PARAMS
         )
-    inner = with_hints(answer.inner, asked.inner, known) if answer.inner and asked.inner else answer.inner
+    inner = (
+        with_encoder_params(answer.inner, requested.inner, registry)
+        if answer.inner and requested.inner
+        else answer.inner
+    )
     return evolve(answer, params={**answer.params, **hidden}, inner=inner)
 
 
-def same(answer: Encoding, encoding: Encoding, known: Registry) -> bool:
+def same_encoding(answer: Encoding, encoding: Encoding, registry: Registry) -> bool:
     """Whether the target holds exactly the source's part bytes."""
-    kept = {role: (part.dtype, part.shape, part.byteorder) for role, part in encoding.parts.items()}
-    parts = {role: (part.dtype, part.shape, part.byteorder) for role, part in answer.parts.items()}
-    return kept == parts and known.same_codec(answer.codec, encoding.codec)
+    source_parts = {role: (part.dtype, part.shape, part.byteorder) for role, part in encoding.parts.items()}
+    target_parts = {role: (part.dtype, part.shape, part.byteorder) for role, part in answer.parts.items()}
+    return source_parts == target_parts and registry.same_codec(answer.codec, encoding.codec)
 
 
-def wider(answer: Encoding, encoding: Encoding) -> bool:
-    """Whether the target holds the source's parts, some of them (indices) as wider integers or in another byte order.
+def can_widen(answer: Encoding, encoding: Encoding) -> bool:
+    """Whether the target stores the source's parts with wider integers (indices) or in another byte order.
 
     A parameter with the role's name states such a part's dtype.
     """
     if answer.codec.id != encoding.codec.id or set(answer.parts) != set(encoding.parts):
         return False
     pairs = {role: (encoding.parts[role], part) for role, part in answer.parts.items()}
-    wider = {role for role, (kept, part) in pairs.items() if kept.dtype != part.dtype}
-    rest = [{key: value for key, value in side.codec.params.items() if key not in wider} for side in (answer, encoding)]
-    turned = any(kept.byteorder != part.byteorder for kept, part in pairs.values())
-    same_form = all(kept.shape == part.shape for kept, part in pairs.values())
-    return (bool(wider) or turned) and rest[0] == rest[1] and same_form and all(
-        _widths(pairs[role][0].dtype, pairs[role][1].dtype) for role in wider
+    widened = {role for role, (source, part) in pairs.items() if source.dtype != part.dtype}
+    other_params = [
+        {key: value for key, value in side.codec.params.items() if key not in widened} for side in (answer, encoding)
+    ]
+    byteorder_differs = any(source.byteorder != part.byteorder for source, part in pairs.values())
+    same_shapes = all(source.shape == part.shape for source, part in pairs.values())
+    return (bool(widened) or byteorder_differs) and other_params[0] == other_params[1] and same_shapes and all(
+        _widths(pairs[role][0].dtype, pairs[role][1].dtype) for role in widened
     )  # fmt: skip
 
 
 def _widths(source: Any, target: Any) -> bool:
-    """Integers to wider unsigned ones; a negative one is refused when it is met."""
+    """Whether integers can be widened to unsigned ones; a negative value is refused while writing."""
     if not (
         isinstance(source, str) and isinstance(target, str) and dtypes.is_dtype(source) and dtypes.is_dtype(target)
     ):

@@ -105,15 +105,15 @@ def convert(
     rename = renamed("names", names, "rename", rename)
     activations = renamed("stats", stats, "activations", activations)
     target = Path(dst)
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         file = src
         if isinstance(src, Mapping) and not isinstance(src, File):
-            file = opened.enter_context(in_memory(src, assets=assets, registry=registry))
+            file = stack.enter_context(in_memory(src, assets=assets, registry=registry))
         elif not isinstance(src, File):
-            file = opened.enter_context(opening.open(src, assets=assets, limits=limits, registry=registry))
+            file = stack.enter_context(opening.open(src, assets=assets, limits=limits, registry=registry))
         statistics = None
         if activations is not None:
-            statistics = opened.enter_context(opening.open(activations, limits=limits, registry=registry))
+            statistics = stack.enter_context(opening.open(activations, limits=limits, registry=registry))
         plan = plan_conversion(
             file, target, to, encode, only=only, rename=rename, activations=statistics, requantize=requantize
         )
@@ -151,7 +151,7 @@ class _ProgressObserver(ConversionObserver):
 
 
 def renamed(old: str, old_value: Any, new: str, value: Any) -> Any:
-    """The value of an argument that may still be given by its old name, with a DeprecationWarning."""
+    """The value of an argument that may still be passed by its old name, with a DeprecationWarning."""
     if old_value is None:
         return value
     if value is not None:

@@ -1,4 +1,4 @@
-"""Deleting the source of a conversion, once what was written is known to hold all of it."""
+"""Deleting the source of a conversion, after checking that the target holds all of it."""
 
 from __future__ import annotations
 
@@ -22,35 +22,37 @@ from squish_core.mapping.mapped import MappedFile
 from squish_core.tensor import Tensor
 
 _SAME = 1e-6
-"""Relative difference of two error measures that were summed in another order."""
+"""Relative tolerance between error sums that were added in different orders."""
 _DISPENSABLE = (("metadata", "format"),)
-"""What may be lost: the framework that saved a safetensors file."""
+"""May be lost: the framework that saved a safetensors file."""
 _REPLACED = "declaration"
-"""Kind of what the written file states in its own way: how tensors are stored."""
+"""Kind of entries that the written file replaces with its own: how tensors are stored."""
 _DOUBTS = (ErrorCode.SHARD, ErrorCode.EDIT_RUNNING)
-"""Codes of notes about a source that may hold more than was read."""
+"""Codes of notes that the source may hold more than was read."""
 
 
 def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence[Dropped]) -> tuple[Path, ...]:
-    """The files that hold the source's tensors; its config, tokenizer and other neighbors are not among them.
+    """The files that hold the source's tensors, without its config, tokenizer and other neighbors.
 
-    FormatError where deleting them would lose something, or might; asked before anything is written.
+    FormatError if deleting them could lose something. Runs before anything is written.
     """
-    stored = file.original if isinstance(file, MappedFile) else file
-    numbers = {extent[0] for spec in stored.index.tensors.values() for extent in spec_extents(spec)}
+    original = file.original if isinstance(file, MappedFile) else file
+    numbers = {extent[0] for spec in original.index.tensors.values() for extent in spec_extents(spec)}
     paths = tuple(_paths(file, numbers))
-    whole = target.resolve()
-    required = [item for item in dropped if item.kind != _REPLACED and (item.kind, item.name) not in _DISPENSABLE]
-    lost = [str(item) for item in required if not _stays(file, item, numbers)]
+    target_path = target.resolve()
+    losses = [item for item in dropped if item.kind != _REPLACED and (item.kind, item.name) not in _DISPENSABLE]
+    lost = [str(item) for item in losses if not _stays(file, item, numbers)]
     doubts = [problem.message for problem in file.problems if problem.severity != "note" or problem.code in _DOUBTS]
     links = [path for path in paths if any(place.is_symlink() for place in (path, *_folders_in(file, path)))]
     reasons = {
         "it is compressed whole, or not on a disk": not paths,
         f"{len(file) - len(steps)} of its tensors are not converted": len(steps) < len(file),
         f"not everything is carried over: {', '.join(lost[:3])}": bool(lost),
-        f"it is not as it should be: {'; '.join(doubts[:2])}": bool(doubts),
-        "the target takes its place": any(whole == path.resolve() or whole in path.resolve().parents for path in paths),
-        f"{', '.join(map(str, links[:2]))} is a link, and others may need what it leads to": bool(links),
+        f"it has problems: {'; '.join(doubts[:2])}": bool(doubts),
+        "the target replaces it": any(
+            target_path == path.resolve() or target_path in path.resolve().parents for path in paths
+        ),
+        f"{', '.join(map(str, links[:2]))} is a link whose target others may need": bool(links),
     }
     for reason, holds in reasons.items():
         if holds:
@@ -62,20 +64,22 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
 
 
 def delete(file: File, paths: Sequence[Path], target: Path, form: str, steps: Sequence[Step]) -> None:
-    """Verify the target deeply, compare it with the source, delete `paths`; FormatError, and nothing deleted, when
-    the target does not hold what the steps say."""
+    """Verify the target deeply, compare it with the source, then delete `paths`.
+
+    FormatError, with nothing deleted, if the target does not hold what the steps say.
+    """
     before = [_identity(file, path) for path in paths]
     report = verify(target, deep=True, format=form, registry=file.registry)
     if not report.ok:
         first = next(problem for problem in report.problems if problem.severity == "error")
         raise _unsure(file, f"{target} does not verify: {first.where}: {first.message}")
-    with opening.open(target, form, registry=file.registry) as written:
-        rows = rows_of(written, [step.spec.name for step in steps])
+    with opening.open(target, form, registry=file.registry) as target_file:
+        rows = rows_of(target_file, [step.spec.name for step in steps])
         for step in steps:
             name = step.spec.name
-            target_tensor = written[name] if name in written else rows[name].tensor if name in rows else None
+            target_tensor = target_file[name] if name in target_file else rows[name].tensor if name in rows else None
             if target_tensor is None or not _agrees(file[step.name], target_tensor, step):
-                raise _unsure(file, f"{step.name} in {target} is not what was to be written")
+                raise _unsure(file, f"{step.name} in {target} differs from the source")
     for path, identity in zip(paths, before):
         if identity != (os.stat(path).st_dev, os.stat(path).st_ino) or identity != _identity(file, path):
             raise _unsure(file, f"{path} was replaced meanwhile")
@@ -98,22 +102,22 @@ def _paths(file: File, numbers: Set[int]) -> Iterator[Path]:
 
 
 def _stays(file: File, item: Dropped, numbers: Set[int]) -> bool:
-    """Whether it is an asset in another file than those with these numbers, which are deleted."""
-    stored = file.original if isinstance(file, MappedFile) else file
-    part = stored.index.assets.get(item.name) if item.kind == "asset" else None
+    """Whether it is an asset in a file that is not deleted (`numbers` are)."""
+    original = file.original if isinstance(file, MappedFile) else file
+    part = original.index.assets.get(item.name) if item.kind == "asset" else None
     if part is None or not part.segments:
         return False
     return not any(segment.file in numbers for segment in part.segments)
 
 
 def _folders_in(file: File, path: Path) -> Iterator[Path]:
-    """Folders between the source and a file of it, and the source."""
+    """The source's folder and the folders below it that lead to the file."""
     place = file.source.path
     yield from (folder for folder in path.parents if place is not None and folder.is_relative_to(place))
 
 
 def _identity(file: File, path: Path) -> tuple[int, ...] | None:
-    """Device and number of what was opened as a path's file."""
+    """Device and inode of the file that was opened under a path."""
     place = file.source.path
     assert place is not None
     folder = place if file.source.is_dir else place.parent
@@ -124,7 +128,7 @@ def _identity(file: File, path: Path) -> tuple[int, ...] | None:
 
 
 def _agrees(source: Tensor, target: Tensor, step: Step) -> bool:
-    """Whether a tensor's values are the source's, or as far from them as was measured when they were written."""
+    """Whether a tensor's values equal the source's, or differ by the error measured while writing."""
     distance = Distance()
     if source.shape != target.shape:
         return False
@@ -137,5 +141,5 @@ def _agrees(source: Tensor, target: Tensor, step: Step) -> bool:
     return all(abs(now - then) <= _SAME * then for now, then in pairs)
 
 
-def _unsure(file: File, why: str) -> SquishError:
-    return FormatError(f"was not deleted: {why}", file=file.name, code="delete", hint="Convert it again.")
+def _unsure(file: File, reason: str) -> SquishError:
+    return FormatError(f"was not deleted: {reason}", file=file.name, code="delete", hint="Convert it again.")

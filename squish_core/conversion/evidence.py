@@ -1,7 +1,7 @@
-"""The data that planning reads; all other decisions follow from headers.
+"""The data that planning reads; everything else is decided from headers.
 
-- `repack_exactness`: the codes of a tensor that the target stores in another packing, since whether they fit (offsets,
-  ranges, tables) shows in the codes alone.
+- `repack_exactness`: the codes of a tensor that the target packs differently, since only the codes show whether they
+  fit (offsets, ranges, tables).
 - `complete_params`: the values of a tensor whose codec has parameters for the whole tensor (a global scale).
 - `values_of`: the values that an allocator (`mixed`) measures.
 - Activation statistics, of the tensors that are encoded with them.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Encoding) -> Exactness | None:
-    """How exactly the target can hold the source's codes, decided on the data; None when it cannot."""
+    """How exactly the target can hold the source's codes, decided on the data; None if it cannot."""
     worst, sink = SAME_BYTES, file.registry.codec(target.codec)
     for codes, panel in code_panels(file, spec, origin, target):
         exactness = None if codes is None else sink.holds(codes, panel, target.codec.params)
@@ -44,8 +44,10 @@ def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Enc
 def complete_params(
     codec: Codec, file: File, spec: TensorSpec, origin: Encoding, params: Params, overflow: str
 ) -> Params:
-    """The parameters, completed from the values (`Codec.fit_params`); where it refuses the values, an error that says
-    which one."""
+    """The parameters, completed from the values (`Codec.fit_params`).
+
+    If the codec refuses the values, the error names the first bad one.
+    """
     import numpy as np
 
     read = partial(values_of, file, spec, origin, codec.value_dtype(spec, params))
@@ -62,12 +64,12 @@ def complete_params(
 
 
 def _located(refusal: CodecError, spec: TensorSpec, values: Iterator[np.ndarray]) -> CodecError:
-    """The refusal of a tensor with its first value that is not finite, or else its largest one."""
+    """The refusal, at the tensor's first non-finite value or else its largest one."""
     import numpy as np
 
     largest, error = -1.0, refusal
     for region, panel in zip(_value_regions(spec), values):
-        magnitude = float(np.abs(panel).max(initial=0))  # NaN where there is one
+        magnitude = float(np.abs(panel).max(initial=0))  # NaN if there is one
         if not magnitude <= largest:
             largest, error = magnitude, error_at(panel, tuple(part.start for part in region), cause=refusal)
         if not isfinite(magnitude):
@@ -76,7 +78,7 @@ def _located(refusal: CodecError, spec: TensorSpec, values: Iterator[np.ndarray]
 
 
 def values_of(file: File, spec: TensorSpec, origin: Encoding, dtype: str) -> Iterator[np.ndarray]:
-    """A tensor's values in row panels: as they are where they have this dtype, else in f32 or the dtype they have."""
+    """A tensor's values in row panels: unchanged if they have this dtype, else as f32 or in their own dtype."""
     read = reader_of(file, spec.name, origin, dtype)
     for region in _value_regions(spec):
         yield read(region)

@@ -1,4 +1,4 @@
-"""Carrying out a plan: the source is checked, streamed into the target, and what was lost is measured."""
+"""Executing a plan: check the source, stream it into the target, measure the error."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from squish_core.conversion.activations import Activations
 from squish_core.conversion.assets import asset_bytes, carried_assets
 from squish_core.conversion.naming import stored_parts
 from squish_core.conversion.observer import ConversionObserver
-from squish_core.conversion.plan import ConversionPlan, is_weighed
+from squish_core.conversion.plan import ConversionPlan, uses_activations
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.step import Step
 from squish_core.conversion.streams import streams_of
 from squish_core.errors import FormatError, TensorError
 from squish_core.file import File
 from squish_core.formats.outgoing import OutgoingTensor
-from squish_core.guard import computing, uncollected
+from squish_core.guard import computing, gc_paused
 from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.local import common_mode
 from squish_core.io.sink import Sink
@@ -77,17 +77,17 @@ def execute(
     """
     check_space(target, plan.size)
     space = space_notes(target, plan.size, plan.estimate)
-    measured = _Measurements(observer or ConversionObserver())
+    measurements = _Measurements(observer or ConversionObserver())
     source = mapped(source.without_caches(), plan.model_map, plan.options)
     assets = asset_bytes(source, carried_assets(source, plan.format)[0])
-    tensors = outgoing_tensors(plan, source, measured, activations)
-    # A full disk may show only when the file is closed, so that the guard is around that, too.
-    with computing(FormatError, "writing", file=str(target)), _atomic(plan, source, target, measured) as sink:
+    tensors = outgoing_tensors(plan, source, measurements, activations)
+    # A full disk may show only when the file is closed, so the guard covers closing, too.
+    with computing(FormatError, "writing", file=str(target)), _atomic(plan, source, target, measurements) as sink:
         container = source.registry.container(plan.format)
         container.write(sink, tensors, source.index.meta, assets, plan.options)
     return evolve(
         plan.report(), target=str(target), dry_run=False, size=_size_of(target),
-        notes=(*plan.notes, *space, *sink.notes), steps=tuple(map(measured.completed, plan.steps)),
+        notes=(*plan.notes, *space, *sink.notes), steps=tuple(map(measurements.completed, plan.steps)),
     )  # fmt: skip
 
 
@@ -99,26 +99,26 @@ def outgoing_tensors(
 ) -> list[OutgoingTensor]:
     """The tensors as the target holds them, their parts as streams.
 
-    The source is checked for damage that a copy would pass on. Digests are checked on the way: what is written would
-    vouch for wrong bytes.
+    The source is checked for damage that a copy would pass on. Digests are checked while reading, so that corruption
+    is never signed again.
     """
     file = mapped(source.without_caches(), plan.model_map, plan.options)
-    _check_planned(plan, file)
-    _check_copied(plan, file)
+    _check_source(plan, file)
+    _check_copies(plan, file)
     _check_files(plan, file)
     statistics = None if activations is None else Activations(activations)
     digests, tensors = _Digests(file), []
     observer = observer or ConversionObserver()
-    with uncollected():
+    with gc_paused():
         for step in plan.steps:
-            vector = statistics.of(step.spec) if statistics and is_weighed(step, file.registry) else None
+            vector = statistics.of(step.spec) if statistics and uses_activations(step, file.registry) else None
             before = partial(_begin, step, digests, observer)
             tensors.append(OutgoingTensor(step.spec, streams_of(file, step, before, observer, vector)))
     return tensors
 
 
 class _Measurements(ConversionObserver):
-    """Another observer, and what encoding lost of each tensor."""
+    """Forwards to another observer and keeps each tensor's encoding error."""
 
     def __init__(self, observer: ConversionObserver) -> None:
         self._qualities: dict[str, tuple[Distance, int]] = {}
@@ -135,7 +135,7 @@ class _Measurements(ConversionObserver):
         self._observer.quality(name, distance, clipped)
 
     def completed(self, step: Step) -> Step:
-        """The step with what was measured."""
+        """The step with its measurements."""
         quality, clipped = self._qualities.get(step.name, (None, 0))
         return evolve(step, quality=quality, clipped=clipped)
 
@@ -147,7 +147,7 @@ class _Digests:
         self._file, self._checked = file, set[tuple[str, str]]()
 
     def check(self, step: Step) -> None:
-        """FormatError where a part's bytes are not those of its digest, or an empty part cannot be read."""
+        """FormatError if a part does not match its digest, or an empty part cannot be read."""
         original = self._file.original if isinstance(self._file, MappedFile) else self._file
         for name, role, part in stored_parts(self._file, step):
             if (name, role) not in self._checked:
@@ -161,8 +161,8 @@ def _begin(step: Step, digests: _Digests, observer: ConversionObserver) -> None:
     digests.check(step)
 
 
-def _check_planned(plan: ConversionPlan, file: File) -> None:
-    """FormatError unless the source has each encoding that the plan reads, where the plan says."""
+def _check_source(plan: ConversionPlan, file: File) -> None:
+    """FormatError unless the source has every encoding that the plan reads, at the same place."""
     for step in plan.steps:
         spec = file.index.tensors.get(step.name)
         if spec is None or step.origin not in spec.encodings:
@@ -173,8 +173,8 @@ def _check_planned(plan: ConversionPlan, file: File) -> None:
             )  # fmt: skip
 
 
-def _check_copied(plan: ConversionPlan, file: File) -> None:
-    """Raise the error with which copied parts do not decode: a copy would pass the damage on."""
+def _check_copies(plan: ConversionPlan, file: File) -> None:
+    """Raise an error if parts to copy do not decode: a copy would pass the damage on."""
     for step in plan.steps:
         if step.action in ("copy", "widen") and file.registry.missing(step.origin) is None:
             with computing(TensorError, "checking parts", file=file.name, tensor=step.name):
@@ -207,7 +207,7 @@ def _size_of(target: Path) -> int:
 
 
 def _paths_of(file: File) -> list[Path]:
-    """The files and the folder that a model lies in; none for bytes in memory."""
+    """The model's files and their folder; empty for bytes in memory."""
     place, source = file.path, file.source
     if place is None or source.packed:
         return [place] if place else []

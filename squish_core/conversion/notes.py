@@ -1,4 +1,4 @@
-"""What the report of a conversion notes about the source: its errors, and assets that are links."""
+"""Notes about the source in a conversion's report: its errors, and assets that are links."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from squish_core.file import File
 from squish_core.formats.base import Dropped
 
 MOST = 4
-"""Errors that are noted, and links that a note names."""
+"""Number of errors noted, and of links named in a note."""
 
 
 def source_notes(file: File, dropped: Iterable[Dropped]) -> tuple[str, ...]:
-    """What a user of the target should know of the source."""
-    interrupted = (f"{problem.where}: {problem.message}" for problem in file.source.problems())
-    return (*interrupted, *error_notes(file), *link_notes(file, dropped))
+    """What a user of the target should know about the source."""
+    problems = (f"{problem.where}: {problem.message}" for problem in file.source.problems())
+    return (*problems, *error_notes(file), *link_notes(file, dropped))
 
 
 def error_notes(file: File) -> tuple[str, ...]:
-    """The errors that opening found: what is converted may not be what the source means."""
+    """The errors that opening reported: the converted values may not be the intended ones."""
     errors = [f"{problem.where}: {problem.message}" for problem in file.problems if problem.severity == "error"]
     notes = [f"the source has an error: {shorten(error, MAX_MESSAGE)}" for error in errors[:MOST]]
     if len(errors) > MOST:
@@ -29,7 +29,7 @@ def error_notes(file: File) -> tuple[str, ...]:
 
 
 def link_notes(file: File, dropped: Iterable[Dropped]) -> tuple[str, ...]:
-    """A note of the assets that are carried and are links to files outside their folder."""
+    """A note about carried assets that are links to files outside their folder."""
     absent = {item.name for item in dropped if item.kind == "asset"}
     targets = {}
     for name, part in file.index.assets.items():
@@ -40,13 +40,13 @@ def link_notes(file: File, dropped: Iterable[Dropped]) -> tuple[str, ...]:
                 targets[name] = target
     if not targets:
         return ()
-    shown = ", ".join(f"{name} -> {target}" for name, target in list(targets.items())[:MOST])
+    links = ", ".join(f"{name} -> {target}" for name, target in list(targets.items())[:MOST])
     more = f" and {len(targets) - MOST} more" if len(targets) > MOST else ""
-    return (f"assets are links to files outside the folder, whose content is carried: {shown}{more}",)
+    return (f"assets are links to files outside the folder, whose content is carried: {links}{more}",)
 
 
 def outside_link(path: Path | None) -> Path | None:
-    """Where a file really lies if it is a link out of its folder; else None."""
+    """The target of a link that leaves its folder; else None."""
     if path is None or not path.is_symlink():
         return None
     target = path.resolve()

@@ -1,4 +1,4 @@
-"""Overflow of encoders: what is finite must decode to something finite, infinities and NaN to themselves."""
+"""Overflow of encoders: finite values must decode to finite ones, infinities and NaN to themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REFUSE, SATURATE = "refuse", "saturate"
 
 
 def take_overflow(spec: CodecSpec) -> tuple[CodecSpec, str]:
-    """A specification without `overflow=`, which any encoder may have, and its value."""
+    """Split `overflow=`, which any encoder accepts, off a specification."""
     inner, mode = (None, REFUSE) if spec.inner is None else take_overflow(spec.inner)
     params = {name: value for name, value in spec.params.items() if name != PARAMETER}
     mode = spec.params.get(PARAMETER, mode)
@@ -37,7 +37,7 @@ def take_overflow(spec: CodecSpec) -> tuple[CodecSpec, str]:
 
 
 def changed(values: np.ndarray, decoded: np.ndarray) -> np.ndarray:
-    """Where a finite value did not stay finite, or an infinity or NaN did not stay what it was."""
+    """Mask of the finite values that did not stay finite, and of infinities and NaN that changed."""
     import numpy as np
 
     both_finite = np.isfinite(values) & np.isfinite(decoded)
@@ -47,10 +47,9 @@ def changed(values: np.ndarray, decoded: np.ndarray) -> np.ndarray:
 
 
 def check(values: np.ndarray, decoded: np.ndarray, steps: tuple[int | None, ...], start: tuple[int, ...]) -> None:
-    """CodecError where `changed` finds something, about the first block that it is in.
+    """CodecError for the first block with a value that `changed` marks.
 
-    `steps`: of the blocks whose values share a scale, along each axis. `start`: the index of the first value in the
-    tensor.
+    `steps`: size of the blocks that share a scale, along each axis. `start`: index of the first value in the tensor.
     """
     import numpy as np
 
@@ -66,19 +65,19 @@ def check(values: np.ndarray, decoded: np.ndarray, steps: tuple[int | None, ...]
 def error_at(
     values: np.ndarray, start: tuple[int, ...], mask: np.ndarray | None = None, cause: CodecError | None = None
 ) -> CodecError:
-    """The error for the first value that is not finite (of those in `mask`), or else for the largest one.
+    """The error for the first non-finite value (within `mask`), or else for the largest one.
 
-    `cause`: what the encoder said, if it refused the values itself.
+    `cause`: the encoder's own error, if it refused the values.
     """
     import numpy as np
 
     magnitude = np.abs(values.astype(np.float64))
     if mask is not None:
         magnitude = np.where(mask, magnitude, -1)
-    place = int(magnitude.argmax())  # argmax takes the first NaN for the largest
-    odd = ~np.isfinite(magnitude)
-    if odd.any():
-        place = int(odd.argmax())
+    place = int(magnitude.argmax())  # argmax treats the first NaN as the largest
+    nonfinite = ~np.isfinite(magnitude)
+    if nonfinite.any():
+        place = int(nonfinite.argmax())
     index = [int(first + offset) for first, offset in zip(start, np.unravel_index(place, values.shape))]
     value = float(values.reshape(-1)[place])
     repair = "Keep this tensor (NAME=keep)" + (", or repair it first." if value != value else "")
@@ -90,7 +89,7 @@ def error_at(
 
 
 def refusing(encode: Encode, panel: np.ndarray, values: np.ndarray, start: tuple[int, ...]) -> Parts:
-    """The parts of a panel; where the encoder refuses its `values`, an error that says which one."""
+    """The parts of a panel; if the encoder refuses its `values`, the error locates the bad one."""
     try:
         return encode(panel)
     except CodecError as error:
@@ -100,9 +99,9 @@ def refusing(encode: Encode, panel: np.ndarray, values: np.ndarray, start: tuple
 
 
 class Saturation:
-    """Encodes panels with what overflows clipped to the largest magnitude that stays finite; `clipped` counts values.
+    """Encodes panels, clipping overflow to the largest magnitude that stays finite; `clipped` counts values.
 
-    `steps`: as of `check`; blocks of rows encode alone.
+    `steps`: as in `check`; blocks of rows are encoded separately.
     """
 
     def __init__(self, steps: tuple[int | None, ...]) -> None:
@@ -111,7 +110,7 @@ class Saturation:
     def encode(
         self, values: np.ndarray, start: tuple[int, ...], encode: Encode, changed_by: Changed
     ) -> tuple[Parts, np.ndarray]:
-        """The parts of a panel, and its values with infinities as they were clipped."""
+        """The parts of a panel, and its values with infinities clipped."""
         import numpy as np
 
         attempt = partial(_attempt, encode, changed_by)
@@ -120,34 +119,34 @@ class Saturation:
             return parts, values
         mask = np.ones(values.shape, bool) if mask is None else mask
         blocks = _blocks(mask, self._steps)
-        mask = mask | (blocks & np.isinf(values))  # one that stayed infinite may be why others did not stay finite
+        mask = mask | (blocks & np.isinf(values))  # an infinity may be the reason why its block overflowed
         rows = blocks.reshape(len(blocks), -1).any(axis=1) if blocks.ndim else ...
         limit = _limit(attempt, values[rows], mask[rows])
         clipped = _clip(values, mask, limit)
-        parts, left, _ = attempt(clipped)
-        if parts is None or left is not None:
-            odd = blocks & np.isnan(values)
-            raise error_at(values, start, odd if odd.any() else mask, cause)
+        parts, remaining, _ = attempt(clipped)
+        if parts is None or remaining is not None:
+            nan_values = blocks & np.isnan(values)
+            raise error_at(values, start, nan_values if nan_values.any() else mask, cause)
         self.clipped += int(np.count_nonzero(mask & (clipped != values)))
         return parts, np.where(np.isinf(values), clipped, values)
 
 
 def _blocks(mask: np.ndarray, steps: tuple[int | None, ...]) -> np.ndarray:
-    """All of each block that has something in `mask`."""
+    """`mask`, extended to whole blocks."""
     import numpy as np
 
     for axis, step in enumerate(steps):
         size = mask.shape[axis]
         if step != 1 and size:
-            some = np.logical_or.reduceat(mask, np.arange(0, size, step or size), axis=axis)
-            mask = np.repeat(some, step or size, axis=axis)[(slice(None),) * axis + (slice(0, size),)]
+            hits = np.logical_or.reduceat(mask, np.arange(0, size, step or size), axis=axis)
+            mask = np.repeat(hits, step or size, axis=axis)[(slice(None),) * axis + (slice(0, size),)]
     return mask
 
 
 def _attempt(
     encode: Encode, changed_by: Changed, values: np.ndarray
 ) -> tuple[Parts | None, np.ndarray | None, CodecError | None]:
-    """Parts (None: the encoder refused), where values changed (None: nowhere, or not known), and the refusal."""
+    """Parts (None: the encoder refused), the mask of changed values (None: no change, or unknown), and the refusal."""
     try:
         parts = encode(values)
     except CodecError as error:
@@ -158,12 +157,12 @@ def _attempt(
 
 
 def _limit(attempt: Callable[[np.ndarray], tuple[Any, ...]], values: np.ndarray, mask: np.ndarray) -> float:
-    """The largest float32 to which clipping leaves everything finite; positive floats are ordered as their bits."""
+    """The largest float32 limit that keeps everything finite; positive floats sort like their bits."""
     import numpy as np
 
     def stays_finite(bits: int) -> bool:
-        parts, left, _ = attempt(_clip(values, mask, _float_of(bits)))
-        return parts is not None and left is None
+        parts, remaining, _ = attempt(_clip(values, mask, _float_of(bits)))
+        return parts is not None and remaining is None
 
     low, high = 0, int(np.array(np.inf, np.float32).view(np.uint32))
     if not stays_finite(low):  # NaN is never clipped

@@ -1,4 +1,4 @@
-"""The values of a tensor, panel by panel, and what an encoder makes of them."""
+"""Encoding a tensor's values panel by panel, and measuring the result."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 
 def reader_of(file: File, name: str, origin: Encoding, dtype: str) -> Callable[[Region], np.ndarray]:
-    """What reads a region's values for one that wants this dtype: as f32 where a plugin's loops decode them, else in
-    the dtype that they have. Values of the wanted dtype stay as they are: a NaN's payload does not survive f32."""
+    """A function that reads a region's values: as f32 if a compiled decoder is available, else in their own dtype.
+
+    Values that already have `dtype` are never converted: f32 would lose NaN payloads.
+    """
     import numpy as np
 
     bound, fill = file.bind(file.index.tensors[name], origin), None
@@ -36,7 +38,7 @@ def reader_of(file: File, name: str, origin: Encoding, dtype: str) -> Callable[[
 
     def read(region: Region) -> np.ndarray:
         for array in arrays.values():
-            array[...]  # a file that has shrunk is found out
+            array[...]  # raises if the file has shrunk
         out = np.empty(sizes(region), np.float32)
         fill(region, out)
         return out
@@ -61,22 +63,22 @@ class PanelEncoder:
         self.grain = self._codec.encode_grain(target, spec.params)
         self.blocks = self.grain
         if not self._dense and self.grain and self.grain[-1] == 1:
-            self.blocks = (*self.grain[:-1], None)  # panels are whole rows, so that a scale may be of one
+            self.blocks = (*self.grain[:-1], None)  # panels are whole rows, so a scale may cover a row
 
     def panel(self, values: np.ndarray) -> np.ndarray:
-        """Values as the encoder takes them."""
+        """The values in the encoder's dtype."""
         import numpy as np
 
         return values if self._keeps_dtype else values.astype(np.float32, copy=False)
 
     def encode(self, region: Region, values: np.ndarray) -> dict[str, np.ndarray]:
-        """The parts of a region's values, or of some of its rows."""
+        """Encode a region's values, or some of its rows."""
         params = {"dtype": self._target.dtype, **self._params} if self._dense else self._params
         stats = None if self._activations is None else {"activations": self._activations[region[-1]]}
         return self._encoder.encode(self.panel(values), params, stats=stats)
 
     def changed(self, values: np.ndarray, encoded: dict[str, np.ndarray]) -> np.ndarray | None:
-        """Where a reader will not see finite values, infinities and NaN as such; None: nowhere."""
+        """Mask of the values whose finiteness, infinity or NaN decoding changes; None if there are none."""
         bound = self._bound(values, encoded)
         if self._sums(bound, values):
             return None
@@ -86,8 +88,10 @@ class PanelEncoder:
     def add_distance(
         self, distance: Distance, values: np.ndarray, encoded: dict[str, np.ndarray], start: tuple[int, ...] | None
     ) -> None:
-        """Add the distance of a panel from its values. `start`: where it begins, to check that what is finite stayed
-        so; None: that is known."""
+        """Add the distance of an encoded panel from its values.
+
+        `start`: the panel's first index, to check that finite values stayed finite; None skips the check.
+        """
         bound = self._bound(values, encoded)
         if sums := self._sums(bound, values):
             distance.take(*sums)
@@ -99,7 +103,7 @@ class PanelEncoder:
                 check(values[region], decoded, self.blocks, tuple(low + part.start for low, part in zip(start, region)))
 
     def _sums(self, bound: BoundEncoding, values: np.ndarray) -> tuple[float, float, float, float] | None:
-        """What the encoder itself measures; None where it cannot, or where a sum is not finite."""
+        """The encoder's own error sums; None if it has none, or one is not finite."""
         sums = self._encoder.compare(self._codec, values, bound.parts, bound.spec, bound.params)  # type: ignore[arg-type]
         return sums if sums and all(map(isfinite, sums)) else None
 

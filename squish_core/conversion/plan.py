@@ -17,20 +17,20 @@ from squish_core.conversion.naming import (
     choose_map,
     map_notes,
     mapped_step,
-    selected,
+    select,
     stored_parts,
     with_sources,
 )
 from squish_core.conversion.notes import source_notes
 from squish_core.conversion.report import Conversion
-from squish_core.conversion.requantize import check_requantized
+from squish_core.conversion.requantize import check_requantize
 from squish_core.conversion.rules import Encode, Rule, check_patterns, expand, parse_rules, required_patterns
 from squish_core.conversion.step import RuleEffect, Step
 from squish_core.conversion.targets import format_for, packed_by
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Container, Dropped, WritePlan
-from squish_core.guard import computing, uncollected
+from squish_core.guard import computing, gc_paused
 from squish_core.io.digest import is_known
 from squish_core.mapping.mapped import MappedFile, ModelMap, mapped
 from squish_core.model import Part
@@ -40,7 +40,7 @@ from squish_core.specs import parse_format
 
 @frozen(kw_only=True)
 class ConversionPlan:
-    """One conversion as plain data: it pickles, and holds no open file and no function.
+    """One conversion as plain data: picklable, without open files or functions.
 
     Attributes
     ----------
@@ -110,10 +110,10 @@ def plan_conversion(
     activations: File | None = None,
     requantize: bool = False,
 ) -> ConversionPlan:
-    """Decide what a conversion does with each tensor; writes nothing.
+    """Decide what a conversion does with each tensor, without writing anything.
 
-    Reads headers, and of the data only what decides (`conversion.evidence`): codes that are repacked, values whose
-    encoding has parameters for the whole tensor, values that an allocator measures.
+    Reads headers, and only the data that decisions need (`conversion.evidence`): codes to repack, values of encodings
+    with parameters for the whole tensor, values that an allocator measures.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def plan_conversion(
     Raises
     ------
     UsageError
-        An argument makes no sense, or asks for what needs a permission (`requantize`).
+        An argument is invalid, or the conversion needs permission (`requantize`).
     TensorError
         The format cannot hold a tensor.
 
@@ -147,7 +147,7 @@ def plan_conversion(
     >>> [(step.name, step.action, step.target) for step in plan.steps]
     [('w', 'encode', 'ggml.q8_0')]
     """
-    with uncollected():
+    with gc_paused():
         return _Planner(source, target, to, activations).plan(
             parse_rules(encode, source.without_caches().index.tensors),
             (only,) if isinstance(only, str) else tuple(only or ()),
@@ -179,19 +179,19 @@ class _Planner:
         rules = with_sources(rules, self.file)
         decision = Decision(self.file, self.container, self.options, rules, self.activations)
         with computing(FormatError, "deciding", file=str(self.target)):
-            steps = [self._noted(step) for step in decision.decide(selected(self.file, only))]
+            steps = [self._with_notes(step) for step in decision.decide(select(self.file, only))]
         self._check(steps, requantize)
         assets, undeclared = carried_assets(self.file, self.format)
         layout = self._layout(steps, assets)
-        steps = _stacked(steps, layout)
+        steps = _with_rows(steps, layout)
         absent = {item.name for item in layout.dropped if item.kind == "asset"}
         undeclared = tuple(item for item in undeclared if item.where not in absent)
         lost = self.file.dropped if isinstance(self.file, MappedFile) else ()
-        dropped = (*lost, *layout.dropped, *undeclared, *self._dropped(steps))
+        dropped = (*lost, *layout.dropped, *undeclared, *self._always_dropped(steps))
         return ConversionPlan(
             source=self.file.name, source_size=self.file.size, target=str(self.target), format=self.format,
             options=dict(self.options), packing=self.packing, rules=rules, steps=tuple(steps),
-            metadata=_carried(index.meta, dropped, "metadata"), assets=_carried(assets, dropped, "asset"),
+            metadata=_carried_names(index.meta, dropped, "metadata"), assets=_carried_names(assets, dropped, "asset"),
             dropped=dropped, size=None if self.packing else layout.size,
             notes=(*map_notes(self.file), *naming_notes, *layout.notes, *source_notes(self.file, dropped)),
             # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
@@ -199,13 +199,13 @@ class _Planner:
             ineffective=ineffective_rules(rules, steps), model_map=model_map,
         )  # fmt: skip
 
-    def _noted(self, step: Step) -> Step:
+    def _with_notes(self, step: Step) -> Step:
         return mapped_step(self.file, step) if isinstance(self.file, MappedFile) else note_origin(self.source, step)
 
     def _check(self, steps: Sequence[Step], requantize: bool) -> None:
         if not requantize:
-            check_requantized(steps, self.source.name, self.registry)
-        if self.activations is not None and not any(is_weighed(step, self.registry) for step in steps):
+            check_requantize(steps, self.source.name, self.registry)
+        if self.activations is not None and not any(uses_activations(step, self.registry) for step in steps):
             raise UsageError(
                 "no encoding of this conversion uses activation statistics", code="stats",
                 hint="Leave out activations=.",
@@ -218,14 +218,14 @@ class _Planner:
         with computing(FormatError, f"planning the {self.format} file", file=str(self.target)):
             return self.container.plan_file(specs, index.meta, assets, self.options)
 
-    def _dropped(self, steps: Sequence[Step]) -> Iterator[Dropped]:
-        """What no format has a place for, whatever this one drops."""
+    def _always_dropped(self, steps: Sequence[Step]) -> Iterator[Dropped]:
+        """What no format can store, in addition to what this one drops."""
         index = self.file.index
         yield from (Dropped("child", name) for name in index.children)
         yield from (Dropped("encoding", str(encoding.codec), "of the whole model") for encoding in index.whole)
         for step in steps:
-            encodings = index.tensors[step.name].encodings
-            yield from (Dropped("encoding", each.label, where=step.name) for each in encodings if each != step.origin)
+            candidates = index.tensors[step.name].encodings
+            yield from (Dropped("encoding", each.label, where=step.name) for each in candidates if each != step.origin)
         yield from (
             Dropped("part", role, where=step.name) for step in steps for role in index.tensors[step.name].extras
         )
@@ -235,7 +235,7 @@ class _Planner:
             yield from _unknown_digest(ref.name, ref.digest)
 
 
-def is_weighed(step: Step, registry: Registry) -> bool:
+def uses_activations(step: Step, registry: Registry) -> bool:
     """Whether a step encodes with activation statistics."""
     return step.action == "encode" and needs_activations(step.codec, registry)
 
@@ -245,12 +245,12 @@ def _unknown_digest(where: str, digest: str | None) -> Iterator[Dropped]:
         yield Dropped("digest", digest[:40], "of an unknown kind", where)
 
 
-def _carried(names: Iterable[str], dropped: Iterable[Dropped], kind: str) -> tuple[str, ...]:
-    left = {item.name for item in dropped if item.kind == kind}
-    return tuple(name for name in names if name not in left)
+def _carried_names(names: Iterable[str], dropped: Iterable[Dropped], kind: str) -> tuple[str, ...]:
+    absent = {item.name for item in dropped if item.kind == kind}
+    return tuple(name for name in names if name not in absent)
 
 
-def _stacked(steps: Sequence[Step], layout: WritePlan) -> list[Step]:
+def _with_rows(steps: Sequence[Step], layout: WritePlan) -> list[Step]:
     """The steps, each with its row where the target stacks tensors."""
     rows = {name: (stack, row) for stack, names in layout.stacks.items() for row, name in enumerate(names)}
     return [

@@ -16,19 +16,19 @@ from squish_core.formats.base import Dropped
 from squish_core.text import format_bytes
 
 WORST = 12
-"""Tensors whose loss is printed."""
+"""Number of tensors whose error is printed."""
 VARIANTS = 4
-"""Sets of parameters of one codec that are listed one by one."""
+"""Number of parameter sets of a codec that are listed separately."""
 LONG = 40
-"""Characters of a codec and its parameters that a row has room for; --json has all."""
+"""Characters of a codec and its parameters that fit a row; --json has all."""
 
 
 @frozen(kw_only=True, repr=False)
 class Conversion:
     """The report of a conversion, or of a dry run: every tensor's step, sizes in bytes, what was not carried.
 
-    `notes`: what else the user should know of the target. `unused`: patterns of `keep` rules that no tensor's name
-    matches (of other rules they are errors). `ineffective`: rules that left most of their bytes unchanged.
+    `notes`: what else the user should know about the target. `unused`: patterns of `keep` rules that match no tensor
+    (for other rules that is an error). `ineffective`: rules that left most of their bytes unchanged.
     `deleted`: files of the source, on request.
     """
 
@@ -47,9 +47,9 @@ class Conversion:
     seconds: float = 0.0
 
     def __repr__(self) -> str:
-        done = "".join(f" {action}={count}" for action, count in Counter(step.action for step in self.steps).items())
+        counts = "".join(f" {action}={count}" for action, count in Counter(step.action for step in self.steps).items())
         size = f" size={self.size}{' dry_run' if self.dry_run else ''}"
-        return f"<Conversion {self.source!r} -> {self.target!r} format={self.format}{done}{size}>"
+        return f"<Conversion {self.source!r} -> {self.target!r} format={self.format}{counts}{size}>"
 
     def __str__(self) -> str:
         return "\n".join(fit_all(conversion_lines(self)))
@@ -59,11 +59,11 @@ class Conversion:
 
     @property
     def quality(self) -> Distance | None:
-        """How far all tensors that were encoded with loss are from the source's together; None where none was."""
-        total, measured = Distance(), [step.quality for step in self.steps if step.quality]
-        for quality in measured:
+        """The error over all tensors that were encoded with loss; None if there are none."""
+        total, qualities = Distance(), [step.quality for step in self.steps if step.quality]
+        for quality in qualities:
             total.take(quality.max_error, quality.error, quality.power, quality.norm)
-        return total if measured else None
+        return total if qualities else None
 
     @property
     def clipped(self) -> int:
@@ -98,7 +98,7 @@ class Conversion:
 
 
 def conversion_lines(report: Conversion) -> Iterator[str]:
-    """What was done to how many tensors, how exact that is, and what was left behind."""
+    """The report as text: what was done to how many tensors, how exactly, and what was left behind."""
     size = format_bytes(report.size) if report.size is not None else "size not known before"
     verb, time = ("would write", "") if report.dry_run else ("wrote", f", {report.seconds:.1f} s")
     yield f"{verb} {report.target}: {report.format}, {size} (from {format_bytes(report.source_size)}){time}"
@@ -119,7 +119,7 @@ def conversion_lines(report: Conversion) -> Iterator[str]:
 
 
 def _step_table(steps: Iterable[Step]) -> list[str]:
-    """A row for each way in which tensors are converted."""
+    """A row for each kind of conversion."""
     kinds: dict[tuple[str, str, str, str], list[Step]] = {}
     labels = _short_labels(name for step in steps for name in (step.source, step.target))
     for step in steps:
@@ -139,15 +139,15 @@ def _step_table(steps: Iterable[Step]) -> list[str]:
 
 
 def _quality_table(report: Conversion) -> list[str]:
-    """How far encoded values are from what they were, the farthest first, and all of them together."""
-    ranked = sorted(
+    """The errors of encoded tensors, the worst first, and the total."""
+    by_snr = sorted(
         ((step.quality, step) for step in report.steps if step.quality), key=lambda pair: (pair[0].snr, pair[1].name)
     )
     total = report.quality
-    rows = [(quality, step.bits, step.name) for quality, step in ranked[:WORST]]
-    if total and len(ranked) > 1:
-        more = f", {len(ranked) - WORST} more than these (--json has them all)" if len(ranked) > WORST else ""
-        rows.append((total, _bits([step for _, step in ranked]), f"all {len(ranked)}{more}"))
+    rows = [(quality, step.bits, step.name) for quality, step in by_snr[:WORST]]
+    if total and len(by_snr) > 1:
+        more = f", {len(by_snr) - WORST} more than these (--json has them all)" if len(by_snr) > WORST else ""
+        rows.append((total, _bits([step for _, step in by_snr]), f"all {len(by_snr)}{more}"))
     cells = [
         (f"{q.snr:.2f}", f"{q.nmse:.3g}", f"{q.max_error:.3g}", f"{q.cosine:.6g}", f"{bits:.2f}", name)
         for q, bits, name in rows
@@ -157,16 +157,16 @@ def _quality_table(report: Conversion) -> list[str]:
 
 
 def _notes(report: Conversion) -> Iterator[str]:
-    """Notes of steps, each once with how many tensors it is about, then those of the target."""
+    """Notes of steps, each once with its number of tensors, then the target's."""
     names: dict[str, list[str]] = {}
     for step in report.steps:
         if step.note:
             names.setdefault(step.note, []).append(step.name)
     for note, tensors in names.items():
         yield f"note: {counted(len(tensors), 'tensor')} {note} ({tensors[0]}{', ...' if len(tensors) > 1 else ''})"
-    if stacked := [step for step in report.steps if step.stack]:
-        stacks = counted(len({step.stack for step in stacked}), "stacked tensor")
-        yield f"note: {counted(len(stacked), 'tensor')} written as rows of {stacks} ({stacked[0].stack}, ...)"
+    if rows := [step for step in report.steps if step.stack]:
+        stacks = counted(len({step.stack for step in rows}), "stacked tensor")
+        yield f"note: {counted(len(rows), 'tensor')} written as rows of {stacks} ({rows[0].stack}, ...)"
     yield from (f"note: {note}" for note in report.notes)
     for step in report.steps:
         if step.clipped:
@@ -174,13 +174,13 @@ def _notes(report: Conversion) -> Iterator[str]:
 
 
 def _bits(steps: Iterable[Step]) -> float:
-    """Bits per weight of several tensors together."""
+    """Average bits per weight of several tensors."""
     steps = list(steps)
     return 8 * sum(step.size for step in steps) / max(sum(step.spec.elements for step in steps), 1)
 
 
 def _short_labels(names: Iterable[str]) -> dict[str, str]:
-    """A label for each way of storing: without parameters that differ for each tensor, and the first two of many."""
+    """A short label for each encoding: without parameters that vary by tensor, and at most two of them."""
     kinds = {name: name.partition(":")[0] for name in names}
     variants = Counter(kinds.values())
     brief = {name: ",".join([*name.split(",")[:2], "..."]) if len(name) > LONG else name for name in kinds}

@@ -25,15 +25,15 @@ def requantizes(step: Step, registry: Registry) -> bool:
     return step.is_lossy and is_lossy(step.origin.codec, registry) and is_lossy(step.codec, registry)
 
 
-def check_requantized(steps: Sequence[Step], file: str, registry: Registry) -> None:
-    """Raise the usage error of a conversion that would re-quantize without being told to."""
+def check_requantize(steps: Sequence[Step], file: str, registry: Registry) -> None:
+    """Raise UsageError if the conversion would re-quantize without permission."""
     affected = [step for step in steps if requantizes(step, registry)]
     if not affected:
         return
     first, more = affected[0], len(affected) - 1
-    others = f"; the same goes for {counted(more, 'other tensor')}" if more else ""
+    rest = f"; the same goes for {counted(more, 'other tensor')}" if more else ""
     raise UsageError(
-        f"is quantized already ({first.source}), and encoding it as {first.target} loses more precision{others}",
+        f"is quantized already ({first.source}), and encoding it as {first.target} loses more precision{rest}",
         file=file, tensor=first.name, code="requantize",
         hint="Convert from the original weights, or allow it with requantize=True.",
     )  # fmt: skip

@@ -21,12 +21,12 @@ from squish_core.text import close_matches
 
 KEEP = CodecSpec("keep")
 ALIKE = 0.7
-"""Share of a pattern's letters that a name needs to be called near it."""
+"""Share of a pattern's letters that a name needs to be suggested for it."""
 
 
 @frozen
 class Rule:
-    """Encode tensors whose name matches `pattern`; a rule without a pattern takes whatever its codec can take.
+    """Encode tensors whose name matches `pattern`; without a pattern, every tensor that the codec can encode.
 
     `overflow`: what happens to values that do not stay finite, "refuse" or "saturate".
     """
@@ -35,10 +35,10 @@ class Rule:
     spec: CodecSpec
     overflow: str = REFUSE
     names: frozenset[str] | None = None
-    """The tensors that a function chose; `pattern` then has its name."""
+    """The tensors that a function chose; `pattern` is then the function's name."""
 
     def matches(self, name: str) -> bool:
-        """Whether the rule is for a tensor of this name."""
+        """Whether the rule applies to a tensor of this name."""
         if self.names is not None:
             return name in self.names
         return self.pattern is None or fnmatchcase(name, self.pattern)
@@ -51,22 +51,22 @@ Encode = str | Iterable[str] | Mapping[str, str] | Callable[[TensorSpec], str | 
 def parse_rules(encode: Encode | None, tensors: Mapping[str, TensorSpec]) -> tuple[Rule, ...]:
     """`--encode` values as rules; a `=` before any `:` separates a name pattern from its specification.
 
-    A function is asked about each of the `tensors`.
+    A function is called with each of the `tensors`.
     """
     if encode is None:
         return ()
     if callable(encode):
-        return _chosen_rules(encode, tensors)
-    given = [encode] if isinstance(encode, str) else encode
-    texts = tuple(given) if isinstance(given, Iterable) else (given,)
-    values = (*texts, *given.values()) if isinstance(given, Mapping) else texts
-    if strange := [value for value in values if not isinstance(value, str)]:
+        return _rules_of_function(encode, tensors)
+    items = [encode] if isinstance(encode, str) else encode
+    texts = tuple(items) if isinstance(items, Iterable) else (items,)
+    values = (*texts, *items.values()) if isinstance(items, Mapping) else texts
+    if invalid := [value for value in values if not isinstance(value, str)]:
         raise UsageError(
-            "encode= cannot be read", found=f"{type(strange[0]).__name__} {strange[0]!r}", code=ErrorCode.ENCODE,
+            "encode= cannot be read", found=f"{type(invalid[0]).__name__} {invalid[0]!r}", code=ErrorCode.ENCODE,
             expected="'SPEC', ['SPEC', 'PATTERN=SPEC'], {'PATTERN': 'SPEC'} or a function, SPEC like 'int4'",
         )  # fmt: skip
-    if isinstance(given, Mapping):
-        return tuple(_rule(pattern, spec) for pattern, spec in given.items())
+    if isinstance(items, Mapping):
+        return tuple(_rule(pattern, spec) for pattern, spec in items.items())
     rules = []
     for text in texts:
         before, equals, after = text.partition("=")
@@ -77,8 +77,10 @@ def parse_rules(encode: Encode | None, tensors: Mapping[str, TensorSpec]) -> tup
     return tuple(rules)
 
 
-def _chosen_rules(choose: Callable[[TensorSpec], str | None], tensors: Mapping[str, TensorSpec]) -> tuple[Rule, ...]:
-    """One rule for each specification that a function gives."""
+def _rules_of_function(
+    choose: Callable[[TensorSpec], str | None], tensors: Mapping[str, TensorSpec]
+) -> tuple[Rule, ...]:
+    """One rule for each specification that a function returns."""
     names: dict[str, list[str]] = {}
     for name, tensor in tensors.items():
         text = choose(tensor)
@@ -90,7 +92,7 @@ def _chosen_rules(choose: Callable[[TensorSpec], str | None], tensors: Mapping[s
         if text is not None:
             names.setdefault(text, []).append(name)
     label = getattr(choose, "__name__", type(choose).__name__)
-    return tuple(evolve(_rule(label, text), names=frozenset(chosen)) for text, chosen in names.items())
+    return tuple(evolve(_rule(label, text), names=frozenset(matches)) for text, matches in names.items())
 
 
 def _rule(pattern: str | None, text: str) -> Rule:
@@ -100,11 +102,11 @@ def _rule(pattern: str | None, text: str) -> Rule:
 
 def rule_for(rules: Iterable[Rule], name: str) -> Rule | None:
     """The last rule that matches a tensor's name."""
-    chosen = None
+    match = None
     for rule in rules:
         if rule.matches(name):
-            chosen = rule
-    return chosen
+            match = rule
+    return match
 
 
 def required_patterns(rules: Iterable[Rule]) -> list[str]:
@@ -113,18 +115,18 @@ def required_patterns(rules: Iterable[Rule]) -> list[str]:
 
 
 def check_patterns(patterns: Iterable[str], names: Collection[str], file: str) -> None:
-    """TensorError for the first pattern that no name matches, with the names nearest to it."""
+    """UsageError for the first pattern that matches no name, with close names."""
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            near = ", ".join(nearest(pattern, names))
+            near = ", ".join(suggest_names(pattern, names))
             raise UsageError(
                 "no tensor matches", file=file, found=repr(pattern), code="pattern",
                 hint=f"Near it: {near}." if near else "`squish ls` lists the names; quote a pattern in a shell.",
             )  # fmt: skip
 
 
-def nearest(pattern: str, names: Iterable[str]) -> list[str]:
-    """Up to three names that have most of a pattern's letters in its order; of layers that are alike, the first."""
+def suggest_names(pattern: str, names: Iterable[str]) -> list[str]:
+    """Up to three close matches; repeated layers are collapsed to the first."""
     import difflib
 
     letters = re.sub(r"[*?\[\]]", "", pattern)
@@ -132,15 +134,15 @@ def nearest(pattern: str, names: Iterable[str]) -> list[str]:
     for name in names:
         alike.setdefault(re.sub(r"\d+", "0", name), name)
     matcher = difflib.SequenceMatcher(None, "", letters, autojunk=False)
-    ranked = []
+    scores = []
     for name in alike.values():
         matcher.set_seq1(name)
-        ranked.append((-sum(block.size for block in matcher.get_matching_blocks()), len(name), name))
-    return [name for shared, _, name in sorted(ranked)[:3] if -shared >= ALIKE * len(letters)]
+        scores.append((-sum(block.size for block in matcher.get_matching_blocks()), len(name), name))
+    return [name for score, _, name in sorted(scores)[:3] if -score >= ALIKE * len(letters)]
 
 
 def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
-    """Resolve short names, in letters of any size: the target container's aliases first, then the codecs'."""
+    """Resolve short names in any case: the target container's aliases first, then the codecs'."""
     inner = None if spec.inner is None else expand(spec.inner, container, registry)
     names = {"keep", *registry.codecs, *registry.allocators}
     name = spec.id if spec.id in names else spec.id.lower()  # Q4_K, as GGUF has it
@@ -148,38 +150,42 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     if spec.id in names:
         if spec.id != "keep" and kind_of(spec, registry) not in ("tensor", "allocator"):
             raise UsageError(
-                "is no codec of tensors and encodes no values", found=repr(spec.id), code=ErrorCode.ENCODE,
+                "not a tensor codec", found=repr(spec.id), code=ErrorCode.ENCODE,
                 hint="Formats that compress their parts have an option for it (--to FORMAT:OPTION=VALUE).",
             )  # fmt: skip
-        return _nested(spec, registry)
+        return _check_nesting(spec, registry)
     for table in _alias_tables(container, registry):
         if spec.id in table:
             full = parse_spec(table[spec.id])
-            if full.id == "dense" and spec.params:  # its name says all there is to say
+            if full.id == "dense" and spec.params:  # the alias already names its dtype
                 raise UsageError(f"{spec.id} takes no parameters", found=", ".join(spec.params), code=ErrorCode.PARAMS)
-            return _nested(evolve(spec, id=full.id, params={**full.params, **spec.params}), registry)
+            return _check_nesting(evolve(spec, id=full.id, params={**full.params, **spec.params}), registry)
     encoders = (entry.info.id for entry in registry.find("codec", kind="tensor"))
     aliases = (name for table in _alias_tables(container, registry) for name in table)
     legal = sorted({"keep", *registry.allocators, *encoders, *aliases})
     package = catalog.package_for("codec", spec.id) or catalog.package_for("allocator", spec.id)
     near = close_matches(spec.id, legal)
-    here = f"Near it: {', '.join(near)}; `squish codecs` lists all." if near else f"Known here: {', '.join(legal)}."
+    suggestion = (
+        f"Near it: {', '.join(near)}; `squish codecs` lists all." if near else f"Known here: {', '.join(legal)}."
+    )
     kind = MissingPluginError if package else UsageError
     raise kind(
         "no such encoding", found=repr(spec.id), code=ErrorCode.ENCODE,
-        hint=f"Run `{catalog.install_command(package)}`." if package else here,
+        hint=f"Run `{catalog.install_command(package)}`." if package else suggestion,
     )  # fmt: skip
 
 
-def _nested(spec: CodecSpec, registry: Registry) -> CodecSpec:
-    """The same; SquishError where what is in brackets, or what has them, has no place there."""
+def _check_nesting(spec: CodecSpec, registry: Registry) -> CodecSpec:
+    """The specification; UsageError if its brackets are misplaced."""
     if spec.id == "keep" and spec.params:
         raise UsageError("keep takes no parameters", found=", ".join(spec.params), code=ErrorCode.PARAMS)
     if spec.inner is None:
         return spec
-    for one in (spec, spec.inner):
-        if kind_of(one, registry) != "tensor":  # an allocator, or keep
-            raise UsageError(f"{one.id} goes with no other encoding", found=str(spec), code=ErrorCode.PARAMS)
+    for codec in (spec, spec.inner):
+        if kind_of(codec, registry) != "tensor":  # an allocator, or keep
+            raise UsageError(
+                f"{codec.id} cannot be combined with another encoding", found=str(spec), code=ErrorCode.PARAMS
+            )
     if type(registry.codec(spec.id)).wrap is Codec.wrap:
         raise UsageError(
             f"{spec.id} wraps no other encoding", found=str(spec), code=ErrorCode.PARAMS, hint="Leave out the brackets."
@@ -195,6 +201,6 @@ def kind_of(spec: CodecSpec, registry: Registry) -> str:
 
 
 def _alias_tables(container: str, registry: Registry) -> list[Mapping[str, Any]]:
-    brought = (*registry.codecs.values(), *registry.encoders.values())
-    infos = [registry.containers[container].info, *(entry.info for entry in brought)]
+    entries = (*registry.codecs.values(), *registry.encoders.values())
+    infos = [registry.containers[container].info, *(entry.info for entry in entries)]
     return [getattr(info, "aliases", {}) for info in infos]

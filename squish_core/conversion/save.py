@@ -50,7 +50,7 @@ def save(
     Raises
     ------
     UsageError
-        An argument makes no sense.
+        An argument is invalid.
     TensorError
         The format cannot hold one of the arrays.
     WriteError

@@ -16,10 +16,10 @@ class Step:
     """What happens to one tensor: `action` is "copy" (bytes), "widen" (integers of a part, to a wider type; or
     numbers, to another byte order), "repack" (codes), "encode" (through floats).
 
-    `origin`: the source's encoding that is converted. `spec`: the tensor as the target holds it. `codec`: the target's,
-    with what concerns encoding alone (`Codec.encoder_only_params`), which `spec` does not show.
-    `stack`, `row`: of a tensor that the target stacks with others, the stacked tensor and which of its rows it is.
-    `quality`: of an encoding with loss, how far the written values are from the source's; measured while writing.
+    `origin`: the source encoding that is converted. `spec`: the tensor as the target holds it. `codec`: the target's,
+    with the parameters that only the encoder needs (`Codec.encoder_only_params`) and `spec` omits.
+    `stack`, `row`: for a tensor that the target stacks with others, the stacked tensor and its row in it.
+    `quality`: the error of a lossy encoding, measured while writing.
     `overflow`: "refuse" values that do not stay finite, or "saturate"; then `clipped` counts them.
     """
 
@@ -42,7 +42,7 @@ class Step:
 
     @property
     def written(self) -> str:
-        """The name of the target's tensor that holds it."""
+        """The name of the target tensor that holds it."""
         return self.stack or self.spec.name
 
     @property
@@ -52,7 +52,7 @@ class Step:
 
     @property
     def is_lossy(self) -> bool:
-        """Whether written values differ from the source's, so that their distance is measured."""
+        """Whether written values differ from the source's, so that their error is measured."""
         return self.action == "encode" and self.exactness.kind == "bounded"
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Step:
 
 @frozen(kw_only=True)
 class RuleEffect:
-    """What a rule of `encode=` left unchanged: of how many tensors and stored bytes, and the most common reason."""
+    """What a rule of `encode=` left unchanged: tensors, stored bytes, and the most common reason."""
 
     rule: str
     kept: int

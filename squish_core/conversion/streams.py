@@ -39,30 +39,30 @@ def streams_of(
     file: File, step: Step, before: Callable[[], object], observer: ConversionObserver,
     activations: np.ndarray | None = None,
 ) -> dict[str, Stream]:  # fmt: skip
-    """The parts of a tensor as its step makes them; `before` is called when one of them begins.
+    """The parts of a tensor as its step produces them; `before` is called as each part starts.
 
     `observer` learns the quality of a lossy encoding; `activations` weigh its errors.
     """
     if step.action in ("copy", "widen"):
-        return _copied(file, step, before)
-    pieces = _repacked(file, step) if step.action == "repack" else _encoded(file, step, observer, activations)
+        return _copy(file, step, before)
+    pieces = _repack(file, step) if step.action == "repack" else _encode(file, step, observer, activations)
     return _split(step.spec, pieces, before)
 
 
-def _copied(file: File, step: Step, before: Callable[[], object]) -> dict[str, Stream]:
-    """The source's own bytes, unfiltered, copied by the kernel where they lie raw in a file; integers that the target
-    has in a wider type or another byte order in that."""
+def _copy(file: File, step: Step, before: Callable[[], object]) -> dict[str, Stream]:
+    """The source's unfiltered bytes, copied by the kernel if they lie raw in a file, or as wider integers or in
+    another byte order if the target needs that."""
     streams, target = {}, step.spec.encodings[0]
     for role, part in step.origin.parts.items():
-        array, written = file.array(part), target.parts[role]
-        if (part.dtype, part.byteorder) == (written.dtype, written.byteorder):
-            streams[role] = Stream(written, array.chunks, array, before)
+        array, target_part = file.array(part), target.parts[role]
+        if (part.dtype, part.byteorder) == (target_part.dtype, target_part.byteorder):
+            streams[role] = Stream(target_part, array.chunks, array, before)
         else:
-            streams[role] = Stream(written, partial(_wider, array, role, written.dtype), None, before)
+            streams[role] = Stream(target_part, partial(_widen, array, role, target_part.dtype), None, before)
     return streams
 
 
-def _wider(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
+def _widen(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
     part = array.part
     for chunk in array.chunks():
         numbers = as_array(chunk, part.dtype, (len(chunk) // array.dtype.itemsize,), part.byteorder)
@@ -71,9 +71,11 @@ def _wider(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
         yield _bytes(numbers.astype(dtypes.to_numpy(dtype), copy=False))
 
 
-def _encoded(file: File, step: Step, observer: ConversionObserver, activations: np.ndarray | None) -> Pieces:
-    """The source's values, encoded panel by panel. The observer learns how far the written values are from them, unless
-    the encoding is exact. CodecError (code "range") for a value that does not stay finite."""
+def _encode(file: File, step: Step, observer: ConversionObserver, activations: np.ndarray | None) -> Pieces:
+    """The source's values, encoded panel by panel. The observer receives the error of a lossy encoding.
+
+    CodecError (code "range") for a value that does not stay finite.
+    """
     target = evolve(step.spec, encodings=(evolve(step.spec.encodings[0], codec=step.codec),))
     encoding = PanelEncoder(file, step.name, target, step.origin, activations)
     guard = partial(computing, CodecError, "encoding", file=file.name, tensor=step.name)
@@ -89,13 +91,13 @@ def _encoded(file: File, step: Step, observer: ConversionObserver, activations: 
                     parts, panel = saturation.encode(values, start, encode, encoding.changed)
                 else:
                     parts = refusing(encode, panel, values, start)
-            # what was widened is as exact, and read faster
+            # the narrower of the two is as exact and faster to read
             yield parts, panel if values.itemsize <= panel.itemsize else values, start
 
     def pieces() -> Iterator[Parts]:
         distance = Distance()
         saturation = Saturation(encoding.blocks) if step.overflow == SATURATE and step.is_lossy else None
-        for parts, values, start in _ahead(target, panels(saturation)):
+        for parts, values, start in _prefetch(target, panels(saturation)):
             if step.is_lossy:
                 with guard():
                     encoding.add_distance(distance, values, parts, None if saturation else start)
@@ -106,17 +108,17 @@ def _encoded(file: File, step: Step, observer: ConversionObserver, activations: 
     return pieces
 
 
-def _repacked(file: File, step: Step) -> Pieces:
+def _repack(file: File, step: Step) -> Pieces:
     """The source's codes in the target's packing."""
     encoding = step.spec.encodings[0]
     sink = file.registry.codec(encoding.codec)
 
     def pieces() -> Iterator[Parts]:
         for codes, panel in code_panels(file, file.index.tensors[step.name], step.origin, encoding):
-            packed = None if codes is None else sink.from_codes(codes, panel, encoding.codec.params)
-            if packed is None:
+            result = None if codes is None else sink.from_codes(codes, panel, encoding.codec.params)
+            if result is None:
                 raise CodecError("the codes no longer fit the target", tensor=step.name, code="repack")
-            yield packed[0]
+            yield result[0]
 
     return pieces
 
@@ -124,15 +126,15 @@ def _repacked(file: File, step: Step) -> Pieces:
 def code_panels(
     file: File, spec: TensorSpec, origin: Encoding, target: Encoding
 ) -> Iterator[tuple[Codes | None, TensorSpec]]:
-    """The source's codes (None: it has none), and what they are of, in the order in which the target stores them."""
+    """The source's codes (None: it has none) and the spec of each panel, in the target's storage order."""
     bound, sink = file.bind(spec, origin), file.registry.codec(target.codec)
-    grain = _common(bound.grain, sink.encode_grain(spec, target.codec.params))
+    grain = _common_grain(bound.grain, sink.encode_grain(spec, target.codec.params))
     for region in stored_panels(spec.shape, grain, 4):
         yield bound.codes(region), evolve(spec, shape=sizes(region))
 
 
 def _split(target: TensorSpec, pieces: Pieces, before: Callable[[], object]) -> dict[str, Stream]:
-    """One stream per part from panels that give all parts at once: the one asked for first drives, the others spool."""
+    """One stream per part, from panels that yield all parts: the first one read drives, the others are spooled."""
     encoding = target.encodings[0]
     roles = list(encoding.parts)
     spools: dict[str, Any] = {}
@@ -144,21 +146,21 @@ def _split(target: TensorSpec, pieces: Pieces, before: Callable[[], object]) -> 
                 yield chunk
             spools.pop(role).close()
             return
-        others = [other for other in roles if other != role]
-        _close(spools)  # of an earlier pass: a writer may ask for a part twice
-        spools.update({other: tempfile.TemporaryFile() for other in others})  # noqa: SIM115 - closed when it is read
-        for parts in _ahead(target, pieces()):
-            for other in others:
-                spools[other].write(_bytes(parts[other]))
+        other_roles = [name for name in roles if name != role]
+        _close(spools)  # left by an earlier pass: a writer may read a part twice
+        spools.update({name: tempfile.TemporaryFile() for name in other_roles})  # noqa: SIM115 - closed when read
+        for parts in _prefetch(target, pieces()):
+            for name in other_roles:
+                spools[name].write(_bytes(parts[name]))
             yield _bytes(parts[role])
 
-    # A writer may fail, or leave a part unread: spools are closed with the streams at the latest.
+    # A writer may fail or leave a part unread: the streams' end closes the spools at the latest.
     weakref.finalize(part, _close, spools)
     return {role: Stream(encoding.parts[role], partial(part, role), None, before) for role in roles}
 
 
-def _ahead(target: TensorSpec, panels: Iterator[Item]) -> Iterator[Item]:
-    """The same panels; of several, the next one is made while one is in use."""
+def _prefetch(target: TensorSpec, panels: Iterator[Item]) -> Iterator[Item]:
+    """The panels; if there are several, the next one is prepared while one is in use."""
     return prefetch(panels) if target.elements * 4 > PANEL_BYTES else panels
 
 
@@ -173,11 +175,15 @@ def _bytes(array: np.ndarray) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _common(source: tuple[int | None, ...], sink: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    """Steps for both. After an axis that the source alone cannot divide, panels would not be in the sink's order."""
+def _common_grain(source: tuple[int | None, ...], sink: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """A grain that suits both. Past an axis that only the source cannot divide, panels would not follow the sink's
+    order."""
     from math import lcm
 
-    whole = next((axis for axis, (a, b) in enumerate(zip(source, sink)) if a is None and b is not None), len(sink))
+    first_whole = next(
+        (axis for axis, (a, b) in enumerate(zip(source, sink)) if a is None and b is not None), len(sink)
+    )
     return tuple(
-        None if a is None or b is None or axis >= whole else lcm(a, b) for axis, (a, b) in enumerate(zip(source, sink))
+        None if a is None or b is None or axis >= first_whole else lcm(a, b)
+        for axis, (a, b) in enumerate(zip(source, sink))
     )
