@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("typer")
 
 from squish_core.analysis import diagnosis
-from squish_core.analysis.summary import shortened
+from squish_core.analysis.summary import abbreviate
 from squish_core.api import (
     DENSE,
     Container,
@@ -217,10 +217,10 @@ def test_info_shortens_long_values_and_meta_prints_one_whole(squish: Any, write:
 
 def test_lists_of_a_format_s_own_kind_are_lists() -> None:
     assert plain_data({"a": UserList([1, b"xy"])}) == {"a": [1, {"bytes": 2}]}
-    assert [shortened(UserList(items)) for items in (["a", "b"], range(99))] == [
+    assert [abbreviate(UserList(items)) for items in (["a", "b"], range(99))] == [
         "[a, b]", "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14...] 99 values",
     ]  # fmt: skip
-    assert shortened(b"xyz") == "{'bytes': 3}"
+    assert abbreviate(b"xyz") == "{'bytes': 3}"
 
 
 def test_info_of_tensors_tells_what_their_values_are_like(squish: Any, write: Any) -> None:

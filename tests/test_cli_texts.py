@@ -133,7 +133,7 @@ def test_an_operation_of_another_rank_is_said_of_the_tensor(squish: Any, path: P
 
 
 def test_arguments_are_written_as_the_command_line_has_them(squish: Any, path: Path) -> None:
-    assert "Give --to, one of toy.box." in squish("convert", path, path.with_name("out")).err
+    assert "Pass --to, one of toy.box." in squish("convert", path, path.with_name("out")).err
     again = squish("convert", path, path.with_name("out.box"), "--encode", "toy.rows", "--only", "small")
     assert again.code == 0
     quantized = path.with_name("q.box")

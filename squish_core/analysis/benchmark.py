@@ -1,4 +1,4 @@
-"""`benchmark`: opening, decoding and multiplying, measured as ratios to what the machine does at best."""
+"""`benchmark`: opening, decoding and multiplying, as ratios to the machine's peak rates."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
 ROWS, COLUMNS = 384, 4096
 """The panel that synthetic matrices repeat; any block of up to 12 rows divides it."""
 PAST = 1.25
-"""Last-level caches that the stored bytes of a synthetic matrix would fill."""
+"""Stored bytes of a synthetic matrix, as a multiple of the last-level cache."""
 LARGEST = 1 << 27
-"""Elements of the largest matrix that is measured: 512 MiB of float32."""
+"""Maximum elements of a measured matrix: 512 MiB of float32."""
 
 
 UNITS = {
     "set": "bytes/s", "read": "bytes/s", "file": "bytes/s", "cache": "bytes", "size": "bytes", "seconds": "s",
     "rate": "bytes/s", "ratio": "the limit's seconds / these seconds",
 }  # fmt: skip
-"""Of the figures in `MachineRates` and `Measurement`."""
+"""Units of the figures in `MachineRates` and `Measurement`."""
 
 
 @frozen(kw_only=True)
 class Measurement:
     """One measurement.
 
-    `size` is in bytes, of f32 values for "decode", of stored bytes for "linear" and "open"; `rate` in bytes per
-    second; `ratio` to what `of` names, done with as many bytes in the same turns. `refused`: why a backend has none.
+    `size` is in bytes: f32 values for "decode", stored bytes for "linear" and "open". `rate` is in bytes per second,
+    `ratio` relative to the limit `of` for as many bytes. `refused`: why a backend has no measurement.
     """
 
     what: str
@@ -69,7 +69,7 @@ class Measurement:
 
 @frozen(kw_only=True)
 class Benchmark:
-    """What the machine does at best, and all measurements. `print(benchmark)` shows what `squish bench` prints."""
+    """The machine's peak rates and all measurements. `print(benchmark)` shows what `squish bench` prints."""
 
     limits: MachineRates
     rows: tuple[Measurement, ...]
@@ -91,16 +91,16 @@ class Benchmark:
         return {"units": dict(UNITS), **asdict(self)}
 
     def lines(self) -> Iterator[str]:
-        """The measurements for people."""
+        """The measurements as text."""
         rates = {"set": self.limits.set, "read": self.limits.read, "file": self.limits.file}
-        shown = ", ".join(f"{name} {rate / 1e9:.3g} GB/s" for name, rate in rates.items() if rate)
-        yield from (f"limits: {shown} (last-level cache {format_bytes(self.limits.cache)})", "")
+        rates_text = ", ".join(f"{name} {rate / 1e9:.3g} GB/s" for name, rate in rates.items() if rate)
+        yield from (f"limits: {rates_text} (last-level cache {format_bytes(self.limits.cache)})", "")
         yield from table(
             ("what", "backend", "ratio", "of", "MB", "ms", "codec"), "<<><>><",
             [(row.what, row.backend, *_figures(row), row.codec) for row in self.rows if row.seconds is not None],
         )  # fmt: skip
-        if refused := sorted({f"{row.backend or row.what}: {row.refused}" for row in self.rows if row.refused}):
-            yield from ("", "not measured", *(f"  {reason}" for reason in refused))
+        if reasons := sorted({f"{row.backend or row.what}: {row.refused}" for row in self.rows if row.refused}):
+            yield from ("", "not measured", *(f"  {reason}" for reason in reasons))
 
     def __str__(self) -> str:
         return "\n".join(fit_all(self.lines()))
@@ -110,11 +110,11 @@ class Benchmark:
 
 
 def benchmark(target: Any = None, *, registry: Registry | None = None) -> Benchmark:
-    """Measure opening, decoding and multiplying, as ratios to what this machine does at best.
+    """Measure opening, decoding and multiplying, as ratios to this machine's peak rates.
 
-    Each figure is the best of a few rounds, which take turns: decode (to float32, into a reused array) is compared
-    with filling as many bytes of memory, linear (one vector) with reading as many bytes as are stored, open with
-    reading the whole file. A ratio of 1 is the limit.
+    Each figure is the best of a few interleaved rounds: decode (to float32, into a reused array) is compared with
+    filling as many bytes of memory, linear (one vector) with reading the stored bytes from memory, open with reading
+    the whole file. A ratio of 1 is the limit.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def _figures(row: Measurement) -> tuple[str, str, str, str]:
 def synthetic(registry: Registry, columns: int = COLUMNS, most: int = LARGEST) -> Iterator[File]:
     """A file in memory for each short name of each codec that encodes: one matrix past the last-level cache.
 
-    It is a seeded panel over and over, until that many bytes are stored or it has `most` elements.
+    The matrix repeats a seeded panel until it is large enough or has `most` elements.
     """
     import numpy as np
 
@@ -165,32 +165,34 @@ def synthetic(registry: Registry, columns: int = COLUMNS, most: int = LARGEST) -
     for name, spec in _encoders(registry):
         try:
             with computing(CodecError, f"encoding {name}"):
-                tensor = _repeated(panel, name, spec, registry.codec(spec.id), most)
+                tensor = _tiled_tensor(panel, name, spec, registry.codec(spec.id), most)
         except SquishError:
-            continue  # decoded only, or needs what is not installed
+            continue  # a decode-only codec, or a dependency is not installed
         index = Index(format="synthetic", version="", files=(FileRef("<bytes>", 0),), tensors={name: tensor})
         yield File(BytesSource(b""), index, registry, DEFAULT)
 
 
-def _repeated(panel: np.ndarray, name: str, spec: CodecSpec, codec: Codec, most: int) -> TensorSpec:
-    """A matrix of equal panels, of which one is encoded unless the parts of many are not those of one repeated."""
+def _tiled_tensor(panel: np.ndarray, name: str, spec: CodecSpec, codec: Codec, most: int) -> TensorSpec:
+    """A matrix of equal panels; encodes one panel and repeats its parts if the codec allows that."""
     import numpy as np
 
-    def declared(times: int) -> tuple[TensorSpec, Params, dict[str, tuple[str, tuple[int, ...]]]]:
-        held = TensorSpec(name=name, shape=(times * len(panel), panel.shape[1]), dtype="f32")
-        params = codec.fit_params(lambda: repeat(panel, times), held, codec.params_for(held, spec.params))
-        return held, params, dict(codec.parts(held, params))
+    def layout(times: int) -> tuple[TensorSpec, Params, dict[str, tuple[str, tuple[int, ...]]]]:
+        tiled = TensorSpec(name=name, shape=(times * len(panel), panel.shape[1]), dtype="f32")
+        params = codec.fit_params(lambda: repeat(panel, times), tiled, codec.params_for(tiled, spec.params))
+        return tiled, params, dict(codec.parts(tiled, params))
 
-    small = {role: nbytes(*part) for role, part in declared(1)[2].items()}
+    small = {role: nbytes(*part) for role, part in layout(1)[2].items()}
     times = max(1, min(ceil(PAST * machine_rates.last_level() / sum(small.values())), most // panel.size))
-    held, params, parts = declared(times)
+    tiled, params, parts = layout(times)
     repeats = {role: nbytes(*part) // (small[role] or 1) for role, part in parts.items()}
     if all(nbytes(*parts[role]) in (size, times * size) for role, size in small.items()):
-        made = {role: part.tobytes() * repeats[role] for role, part in codec.encode(panel, params).items()}
+        data = {role: part.tobytes() * repeats[role] for role, part in codec.encode(panel, params).items()}
     else:
-        made = {role: part.tobytes() for role, part in codec.encode(np.tile(panel, (times, 1)), params).items()}
-    stored = {role: Part(dtype=dtype, shape=tuple(shape), data=made[role]) for role, (dtype, shape) in parts.items()}
-    return evolve(held, encodings=(Encoding(codec=CodecSpec(spec.id, params), parts=stored),))
+        data = {role: part.tobytes() for role, part in codec.encode(np.tile(panel, (times, 1)), params).items()}
+    stored_parts = {
+        role: Part(dtype=dtype, shape=tuple(shape), data=data[role]) for role, (dtype, shape) in parts.items()
+    }
+    return evolve(tiled, encodings=(Encoding(codec=CodecSpec(spec.id, params), parts=stored_parts),))
 
 
 def _encoders(registry: Registry) -> Iterator[tuple[str, CodecSpec]]:
@@ -204,7 +206,7 @@ def _encoders(registry: Registry) -> Iterator[tuple[str, CodecSpec]]:
 
 def _tensors(file: File) -> Iterator[Measurement]:
     """Decoding and multiplying of one tensor of each codec on each backend."""
-    for tensor in _chosen(file):
+    for tensor in _largest_matrices(file):
         for backend in sorted(file.registry.backends):
             for what, prepare in (("decode", _decode), ("linear", _linear)):
                 codec = str(tensor.spec.encodings[0].codec)
@@ -242,21 +244,21 @@ def _linear(tensor: Tensor, backend: str) -> Prepared:
     return "read", size, machine_rates.reading(size), lambda: weight.linear(x)
 
 
-def _chosen(file: File) -> Iterable[Tensor]:
+def _largest_matrices(file: File) -> Iterable[Tensor]:
     """The largest matrix of each codec, none above `LARGEST` elements."""
-    found: dict[str, Tensor] = {}
+    largest: dict[str, Tensor] = {}
     for name in file:
         tensor = file[name]
         spec = tensor.spec
         if spec.encodings and len(spec.shape) == 2 and 0 < spec.elements <= LARGEST:
             codec = str(spec.encodings[0].codec)
-            if codec not in found or found[codec].spec.elements < spec.elements:
-                found[codec] = tensor
-    return found.values()
+            if codec not in largest or largest[codec].spec.elements < spec.elements:
+                largest[codec] = tensor
+    return largest.values()
 
 
 def _opening(target: Any, file: File, limits: MachineRates) -> Measurement:
-    """Opening once more, against reading the whole file."""
+    """Opening again, against reading the whole file."""
     (seconds,) = machine_rates.best([lambda: opening.open(target, registry=file.registry).close()])
     size = file.size
     rate = size / seconds

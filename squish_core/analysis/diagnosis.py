@@ -1,4 +1,4 @@
-"""`diagnose`: what works here. The one place that imports every installed implementation."""
+"""`diagnose`: what works here. The only module that imports every installed implementation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIBRARIES = ("numpy", "ml_dtypes", "attrs", "cbor2", "pluggy", "typer", "rich")
 
 @frozen(kw_only=True)
 class Machine:
-    """The system, the processor, the cores that this process may use, and memory in bytes (None: not known)."""
+    """The system, the processor, the cores available to this process, and memory in bytes (None: unknown)."""
 
     system: str
     processor: str
@@ -38,7 +38,7 @@ class Machine:
 
 @frozen(kw_only=True)
 class Threads:
-    """The threads that Squish uses at once, the value of SQUISH_THREADS, and why it cannot be read."""
+    """The number of threads Squish uses, the value of SQUISH_THREADS, and why it is invalid."""
 
     workers: int | None
     setting: str | None
@@ -47,7 +47,7 @@ class Threads:
 
 @frozen(kw_only=True)
 class PluginState:
-    """A plugin: what it brings by kind, and what is wrong with it."""
+    """A plugin: the ids it provides by kind, and its faults."""
 
     dist: str
     version: str
@@ -71,8 +71,8 @@ class BackendState:
 class Diagnosis:
     """What works here and what does not. `print(diagnosis)` shows what `squish doctor` prints.
 
-    `settings` is the value of SQUISH_PLUGINS, `conflict` why it cannot be read; then nothing else is known. `conflicts`
-    names the ids that several distributions bring, `missing` the packages of this repository that are not installed.
+    `settings` is the value of SQUISH_PLUGINS, `conflict` why it is invalid; then the rest is empty. `conflicts` names
+    the ids that several distributions provide, `missing` the packages of this repository that are not installed.
     """
 
     versions: Mapping[str, str | None]
@@ -87,7 +87,7 @@ class Diagnosis:
 
     @property
     def ok(self) -> bool:
-        """Whether every plugin works, no id is in conflict and the settings can be read."""
+        """Whether every plugin works, no ids conflict and the settings are valid."""
         faults = self.conflict or self.conflicts or self.threads.problem
         return not faults and all(plugin.ok for plugin in self.plugins)
 
@@ -107,14 +107,14 @@ class Diagnosis:
         return {"ok": self.ok, **asdict(self)}
 
     def lines(self) -> Iterator[str]:
-        """The diagnosis for people."""
+        """The diagnosis as text."""
         for name, version in self.versions.items():
             yield f"{name:12} {version or 'not installed'}"
-        this, memory = self.machine, "unknown"
-        if this.memory and this.free_memory is not None:
-            memory = f"{format_bytes(this.memory)} ({format_bytes(this.free_memory)} free)"
-        yield from ("", f"machine      {this.system}, {this.processor}, {this.byteorder}-endian")
-        yield f"             {this.cores} cores, memory {memory}"
+        machine, memory = self.machine, "unknown"
+        if machine.memory and machine.free_memory is not None:
+            memory = f"{format_bytes(machine.memory)} ({format_bytes(machine.free_memory)} free)"
+        yield from ("", f"machine      {machine.system}, {machine.processor}, {machine.byteorder}-endian")
+        yield f"             {machine.cores} cores, memory {memory}"
         threads = self.threads
         origin = (
             f"{concurrency.VARIABLE}={threads.setting}" if threads.setting else "one per core; SQUISH_THREADS sets it"
@@ -151,12 +151,12 @@ class Diagnosis:
 def diagnose(registry: Registry | None = None) -> Diagnosis:
     """Find out what works here: versions, the machine, every plugin, which backends run and why not the others.
 
-    Imports every installed implementation. Settings that cannot be read are a finding, no error.
+    Imports every installed implementation. Invalid settings are reported, not raised.
 
     Parameters
     ----------
     registry
-        The plugins to look at; those installed by default.
+        The plugins to check; those installed by default.
 
     Returns
     -------
@@ -183,7 +183,7 @@ def diagnose(registry: Registry | None = None) -> Diagnosis:
 
 
 def _versions() -> dict[str, str | None]:
-    """Versions of Python and of what the core and its command line use; None if not installed."""
+    """Versions of Python and of the libraries that the core uses; None if not installed."""
     from importlib.metadata import PackageNotFoundError, version
 
     from squish_core import __version__
@@ -236,7 +236,7 @@ def _plugins(registry: Registry) -> Iterator[PluginState]:
 def _command_failures(registry: Registry) -> list[tuple[str, str]]:
     try:
         import typer
-    except ModuleNotFoundError:  # without the extra `cli` nobody runs commands
+    except ModuleNotFoundError:  # there are no commands without the extra `cli`
         return []
     return add_commands(registry, typer.Typer())
 

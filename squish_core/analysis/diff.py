@@ -1,4 +1,4 @@
-"""Compare two files of any formats: names, shapes, dtypes, codes, and how far values are apart."""
+"""Compare two files of any formats: names, shapes, dtypes, codes and values."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from squish_core.tensor import Tensor
 Pair = tuple[Tensor | None, Tensor | None]
 Progress = Callable[[str, int, int | None], None]
 WORST = 10
-"""Tensors that differ and are printed, unless all are asked for."""
+"""Number of differing tensors that are printed by default."""
 STATES = {"bytes": "equal bytes", "values": "equal values", "differs": "other values", "shape": "another shape"}
 CHUNK = 16 << 20
-"""Bytes compared at a time: several frames at once, where there are frames, since they decode in parallel."""
+"""Bytes compared at a time: several compressed frames, which decode in parallel."""
 PIECE = 1 << 18
-"""Bytes of one comparison by NumPy: its answers stay in the cache."""
+"""Bytes per NumPy comparison, whose result stays in the cache."""
 
 
 @frozen(kw_only=True)
@@ -50,7 +50,7 @@ class TensorDifference:
 
 @frozen(kw_only=True, repr=False)
 class Difference:
-    """What differs between two files; `same` when every tensor, all metadata and all assets are equal."""
+    """The differences between two files; `same` if every tensor, all metadata and all assets are equal."""
 
     a: str
     b: str
@@ -60,13 +60,13 @@ class Difference:
 
     @property
     def same(self) -> bool:
-        """Every value is equal (stored bytes may be laid out otherwise), and so are metadata and assets."""
+        """Whether all values, metadata and assets are equal, however they are stored."""
         return not self.meta and not self.assets and all(item.state in ("bytes", "values") for item in self.tensors)
 
     def __repr__(self) -> str:
         states = ", ".join(f"{count} {state}" for state, count in Counter(item.state for item in self.tensors).items())
-        rest = f"meta={len(self.meta)} assets={len(self.assets)}"
-        return f"<Difference {self.a!r} {self.b!r} same={self.same} tensors=({states}) {rest}>"
+        counts = f"meta={len(self.meta)} assets={len(self.assets)}"
+        return f"<Difference {self.a!r} {self.b!r} same={self.same} tensors=({states}) {counts}>"
 
     def __str__(self) -> str:
         return "\n".join(fit_all(difference_lines(self)))
@@ -91,21 +91,21 @@ class Difference:
 
 
 def difference_lines(difference: Difference, most: int | None = WORST) -> Iterator[str]:
-    """The verdict, then the tensors that differ, the farthest apart first and at most `most` of them."""
+    """The verdict, then at most `most` tensors that differ, the largest errors first."""
     counts = Counter(item.state for item in difference.tensors)
     tensors = ", ".join(f"{count:,} {STATES.get(state, state)}" for state, count in counts.most_common()) or "none"
-    rest = (("metadata", difference.meta), ("assets", difference.assets))
-    verdict = ", ".join(f"{title} {'differ' if changes else 'equal'}" for title, changes in rest)
+    sections = (("metadata", difference.meta), ("assets", difference.assets))
+    verdict = ", ".join(f"{title} {'differ' if changes else 'equal'}" for title, changes in sections)
     yield f"{'same' if difference.same else 'differs'}: tensors: {tensors}; {verdict}"
-    ranked = sorted(
+    by_error = sorted(
         (item for item in difference.tensors if item.state not in ("bytes", "values")),
         key=lambda item: -inf if item.nmse is None or isnan(item.nmse) else -item.nmse,
     )
-    shown = ranked[:most]
-    yield from table(("state", "NMSE", "max error", "cosine", "stored as", "name"), "<>>><<", map(_row, shown))
-    if len(shown) < len(ranked):
-        yield f"{len(ranked) - len(shown):,} more differ (all=True lists them)"
-    for title, changes in rest:
+    head = by_error[:most]
+    yield from table(("state", "NMSE", "max error", "cosine", "stored as", "name"), "<>>><<", map(_row, head))
+    if len(head) < len(by_error):
+        yield f"{len(by_error) - len(head):,} more differ (all=True lists them)"
+    for title, changes in sections:
         if changes:
             yield from (title, *(f"  {change}" for change in changes))
 
@@ -117,7 +117,7 @@ def _row(item: TensorDifference) -> tuple[str, ...]:
 
 
 def _stored_as(a: str, b: str) -> str:
-    """How both sides store a tensor, its shape once if it is the same."""
+    """How both sides store a tensor; the shape once if it is the same."""
     codecs, shapes = zip(*(side.partition(" ")[::2] for side in (a, b) if side))
     if len(set(shapes)) == 1:
         return f"{' -> '.join(dict.fromkeys(codecs))} {shapes[0]}"
@@ -161,11 +161,11 @@ def diff(
     >>> [(item.name, item.state) for item in difference.tensors if item.state != "bytes"]
     [('blk.0.ffn_up.weight', 'differs')]
     """
-    opened = [item if isinstance(item, File) else opening.open(item, registry=registry) for item in (a, b)]
+    files = [item if isinstance(item, File) else opening.open(item, registry=registry) for item in (a, b)]
     try:
-        first, second = opened
-        pairs = matched(first, second, only)
-        sizes = [(one or other).nbytes for one, other in pairs.values()]  # type: ignore[union-attr]
+        first, second = files
+        pairs = pair_tensors(first, second, only)
+        sizes = [(a_side or b_side).nbytes for a_side, b_side in pairs.values()]  # type: ignore[union-attr]
         differences, total = [], sum(sizes)
         for (name, pair), done in zip(pairs.items(), accumulate(sizes)):
             differences.append(compare(name, *pair))
@@ -177,26 +177,26 @@ def diff(
             assets=changed(first.assets, second.assets, lambda x, y: equal_bytes(x.raw, y.raw)),
         )  # fmt: skip
     finally:
-        for item, argument in zip(opened, (a, b)):
+        for item, argument in zip(files, (a, b)):
             if item is not argument:
                 item.close()
 
 
-def matched(first: File, second: File, only: str | Iterable[str]) -> dict[str, Pair]:
-    """The tensors of both files by name; a tensor that one of them holds as a row of a stacked one goes with that row.
+def pair_tensors(first: File, second: File, only: str | Iterable[str]) -> dict[str, Pair]:
+    """The tensors of both files by name; a tensor is paired with its row if the other file stacks it.
 
-    TensorError where neither file has a tensor of `only`.
+    UsageError if neither file has a tensor of `only`.
     """
-    selected = {only} if isinstance(only, str) else set(only)
+    names = {only} if isinstance(only, str) else set(only)
     first_rows, second_rows = rows_of(first, second), rows_of(second, first)
     complete = complete_stacks(first, first_rows.values()) | complete_stacks(second, second_rows.values())
     pairs = {
         name: (_tensor(first, first_rows, name), _tensor(second, second_rows, name))
         for name in (*first, *(name for name in second if name not in first))
-        if (name in selected if selected else name not in complete or (name in first and name in second))
+        if (name in names if names else name not in complete or (name in first and name in second))
     }
-    if strange := sorted(selected.difference(pairs)):
-        raise UsageError("neither file has a tensor of this name", found=", ".join(strange), code="name")
+    if unknown := sorted(names.difference(pairs)):
+        raise UsageError("neither file has a tensor of this name", found=", ".join(unknown), code="name")
     return pairs
 
 
@@ -219,7 +219,7 @@ def compare(name: str, one: Tensor | None, other: Tensor | None) -> TensorDiffer
 
 
 def describe(tensor: Tensor | None) -> str:
-    """Codec, dtype and shape in a word each; nothing for no tensor."""
+    """Codec or dtype, and shape; empty without a tensor."""
     if tensor is None:
         return ""
     codec = tensor.dtype if tensor.codec == "dense" else tensor.codec
@@ -231,8 +231,8 @@ def equal_codes(one: Tensor, other: Tensor) -> bool:
     if not one.spec.encodings or not other.spec.encodings:
         return False
     a, b = one.spec.encodings[0], other.spec.encodings[0]
-    declared = [{r: (p.dtype, p.shape, p.byteorder) for r, p in e.parts.items()} for e in (a, b)]
-    if a.codec != b.codec or declared[0] != declared[1] or one.dtype != other.dtype:
+    layouts = [{r: (p.dtype, p.shape, p.byteorder) for r, p in e.parts.items()} for e in (a, b)]
+    if a.codec != b.codec or layouts[0] != layouts[1] or one.dtype != other.dtype:
         return False
     for role in a.parts:
         with one.guard("comparing", part=role):
@@ -246,7 +246,7 @@ def equal_codes(one: Tensor, other: Tensor) -> bool:
 
 
 def equal_bytes(x: memoryview, y: memoryview) -> bool:
-    """Whether two buffers hold the same bytes; memoryviews themselves compare item by item, many times as slowly."""
+    """Whether two buffers hold the same bytes; comparing memoryviews is many times slower."""
     import numpy as np
 
     a, b = np.asarray(x), np.asarray(y)
@@ -264,7 +264,7 @@ def distance(one: Tensor, other: Tensor) -> dict[str, Any]:
 
 
 def changed(a: Any, b: Any, equal: Callable[[Any, Any], bool]) -> tuple[str, ...]:
-    """Keys that were added, removed or changed, each with a word for what happened."""
+    """Keys that were added, removed or changed, each with its change."""
     lines = [f"{key}: only in a" for key in a if key not in b]
     lines += [f"{key}: only in b" for key in b if key not in a]
     return (*lines, *(f"{key}: differs" for key in a if key in b and not equal(a[key], b[key])))

@@ -1,4 +1,4 @@
-"""What this machine does at best, measured: the rates that benchmarks are compared with."""
+"""This machine's peak rates, which benchmarks are compared with."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from squish_core.io.source import Source
 
 ROUNDS = 5
 ENOUGH = 1.0
-"""Seconds of measuring after which no further round begins."""
+"""Seconds after which no further round starts."""
 SHARED = 1 << 20
-"""Bytes from which sharing the work with other threads pays."""
+"""Bytes from which several threads are faster than one."""
 
 
 @frozen(kw_only=True)
 class MachineRates:
-    """What the machine does at best past its caches, on all cores, in bytes per second.
+    """Peak rates beyond the caches, on all cores, in bytes per second.
 
-    `set` fills memory, `read` reads it, `file` reads a file's bytes as they are cached now (None: no file). `cache`:
-    bytes of the last-level cache.
+    `set` fills memory, `read` reads it, `file` reads a file in its current cache state (None: no file). `cache`: bytes
+    of the last-level cache.
     """
 
     set: float
@@ -55,7 +55,7 @@ def last_level() -> int:
 
 
 def filling(size: int) -> Callable[[], object]:
-    """Filling memory, shared by all cores: NumPy lets go of the interpreter."""
+    """A call that fills memory on all cores; NumPy releases the GIL."""
     import numpy as np
 
     threads = workers()
@@ -66,30 +66,31 @@ def filling(size: int) -> Callable[[], object]:
 
 
 def reading(size: int) -> Callable[[], object]:
-    """Reading memory: BLAS does, on all its cores."""
+    """A call that reads memory on all cores, by BLAS."""
     memory = aligned_memory(size)
     return lambda: memory @ memory
 
 
 def aligned_memory(size: int) -> Any:
-    """Float32 ones of `size` bytes that begin on a cache line."""
+    """Float32 ones, `size` bytes, aligned to a cache line."""
     import numpy as np
 
-    room = np.empty(size + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    ones = room[start : start + size // 4 * 4].view(np.float32)
+    buffer = np.empty(size + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    ones = buffer[start : start + size // 4 * 4].view(np.float32)
     ones.fill(1)
     return ones
 
 
 def best(calls: list[Callable[[], object]], rounds: int = ROUNDS) -> list[float]:
-    """The least seconds of each call; the calls take turns, so that a disturbance meets all. Slow ones get fewer."""
-    least, begun = [float("inf")] * len(calls), time.perf_counter()
+    """The least seconds of each call; calls are interleaved, so that disturbances affect all. Slow calls get fewer
+    rounds."""
+    least, first_start = [float("inf")] * len(calls), time.perf_counter()
     for _ in range(rounds):
-        if time.perf_counter() - begun > ENOUGH:
+        if time.perf_counter() - first_start > ENOUGH:
             break
         for number, call in enumerate(calls):
-            started = time.perf_counter()
+            start = time.perf_counter()
             call()
-            least[number] = min(least[number], time.perf_counter() - started)
+            least[number] = min(least[number], time.perf_counter() - start)
     return [max(seconds, 1e-9) for seconds in least]

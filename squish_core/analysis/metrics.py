@@ -1,4 +1,4 @@
-"""How far values are from others: exact equality, and sums over panels in f64."""
+"""Error metrics between two arrays: exact equality, and f64 sums over panels."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 _STEP = 1 << 14
-"""Values taken at a time: their copies in f64 stay in the cache, and in memory that the allocator keeps."""
+"""Values per step: their f64 copies stay in the cache and in memory that the allocator reuses."""
 _EXACT = 2.0**53
-"""Integers below this one are exact in f64."""
+"""Integers below this are exact in f64."""
 
 
 @define
 class Distance:
-    """Sums over panels of values and of what was made of them; equal NaNs and infinities are equal.
+    """Error sums over panels of two arrays; equal NaNs and infinities count as equal.
 
     Values with the same bits are equal. Other integers are subtracted as integers, and `max_error` of complex numbers
     is the modulus of their difference.
@@ -31,42 +31,42 @@ class Distance:
     power: float = 0.0
     norm: float = 0.0
 
-    def add(self, values: np.ndarray, others: np.ndarray) -> None:
+    def add(self, values: np.ndarray, other: np.ndarray) -> None:
         """Add a panel of both."""
         import numpy as np
 
-        flat = values.reshape(-1), others.reshape(-1)
+        flat = values.reshape(-1), other.reshape(-1)
         for start in range(0, values.size, _STEP):
             with np.errstate(all="ignore"):
                 self._add(*(np.ascontiguousarray(side[start : start + _STEP]) for side in flat))
 
-    def _add(self, values: np.ndarray, others: np.ndarray) -> None:
+    def _add(self, values: np.ndarray, other: np.ndarray) -> None:
         import numpy as np
 
-        pairs = "c" in (values.dtype.kind, others.dtype.kind)
+        pairs = "c" in (values.dtype.kind, other.dtype.kind)
         if pairs:
-            values, others = _components(values), _components(others)
+            values, other = _components(values), _components(other)
         x = values.astype(np.float64, copy=False)
-        if _same_bits(values, others):
+        if _same_bits(values, other):
             y, gap = x, np.zeros_like(x)
         else:
-            y = others.astype(np.float64, copy=False)
-            gap = _gap(values, others, x, y)
+            y = other.astype(np.float64, copy=False)
+            gap = _gap(values, other, x, y)
         sums = _squares(gap, x, y)
         if not all(map(isfinite, sums)):
-            # Equal NaNs and infinities are left out of all sums; others are infinitely far apart.
-            odd = ~(np.isfinite(x) & np.isfinite(y))
+            # Equal NaNs and infinities are left out of all sums; other pairs differ infinitely.
+            nonfinite = ~(np.isfinite(x) & np.isfinite(y))
             equal = (x == y) | (np.isnan(x) & np.isnan(y))
-            x, y = (np.where(odd, 0, side) for side in (x, y))
-            gap = np.where(odd, np.where(equal, 0, inf), gap)
+            x, y = (np.where(nonfinite, 0, side) for side in (x, y))
+            gap = np.where(nonfinite, np.where(equal, 0, inf), gap)
             sums = _squares(gap, x, y)
-        most = np.hypot(gap[0::2], gap[1::2]) if pairs else gap
-        self.take(float(most.max()), *sums)
+        errors = np.hypot(gap[0::2], gap[1::2]) if pairs else gap
+        self.take(float(errors.max()), *sums)
 
-    def take(self, most: float, error: float, power: float, norm: float) -> None:
+    def take(self, max_error: float, error: float, power: float, norm: float) -> None:
         """Add the largest error and the sums of a panel of both."""
-        self.equal = self.equal and most == 0
-        self.max_error = max(self.max_error, most)
+        self.equal = self.equal and max_error == 0
+        self.max_error = max(self.max_error, max_error)
         self.error += error
         self.power += power
         self.norm += norm
@@ -83,7 +83,7 @@ class Distance:
 
     @property
     def cosine(self) -> float:
-        """Cosine of the angle between the two."""
+        """Cosine similarity of the two."""
         if self.equal:
             return 1.0
         if not (self.power and self.norm):
@@ -98,10 +98,10 @@ class Distance:
         return {"snr": self.snr, "nmse": self.nmse, "max_error": self.max_error, "cosine": self.cosine}
 
 
-def _same_bits(values: np.ndarray, others: np.ndarray) -> bool:
+def _same_bits(values: np.ndarray, other: np.ndarray) -> bool:
     import numpy as np
 
-    return values.dtype == others.dtype and np.array_equal(values.view(np.uint8), others.view(np.uint8))
+    return values.dtype == other.dtype and np.array_equal(values.view(np.uint8), other.view(np.uint8))
 
 
 def _components(values: np.ndarray) -> np.ndarray:
@@ -113,26 +113,26 @@ def _components(values: np.ndarray) -> np.ndarray:
     return np.stack((values, np.zeros_like(values)), axis=-1).reshape(-1)
 
 
-def _gap(values: np.ndarray, others: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Absolute differences; `x` and `y` are the same numbers in f64, which does not hold every integer of 64 bits."""
+def _gap(values: np.ndarray, other: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Absolute differences; `x` and `y` are the same numbers in f64, which cannot hold every 64-bit integer."""
     import numpy as np
 
     gap: np.ndarray = x - y
     np.abs(gap, out=gap)
-    sides = (values, others)
+    sides = (values, other)
     if not any(side.dtype.kind in "iu" and side.itemsize == 8 for side in sides):
         return gap
     if all(side.dtype.kind in "iub" for side in sides):
         a, b = (side.astype(np.uint64) for side in sides)  # modulo 2**64, which keeps the order of negative numbers
         exact = np.where(a > b, a - b, b - a).astype(np.float64)
-        return np.where((values < 0) == (others < 0), exact, gap)
-    rounded = (gap == 0) & (np.abs(x) >= _EXACT)
-    gap[rounded] = [abs(int(a) - int(b)) for a, b in zip(*(side[rounded].tolist() for side in sides))]
+        return np.where((values < 0) == (other < 0), exact, gap)
+    inexact = (gap == 0) & (np.abs(x) >= _EXACT)
+    gap[inexact] = [abs(int(a) - int(b)) for a, b in zip(*(side[inexact].tolist() for side in sides))]
     return gap
 
 
 def _squares(*arrays: np.ndarray) -> list[float]:
-    """Sums of squares; by einsum, because a BLAS would start its threads for so little."""
+    """Sums of squares; by einsum, since BLAS would start threads for so little work."""
     import numpy as np
 
     return [float(np.einsum("i,i", numbers, numbers)) for numbers in arrays]

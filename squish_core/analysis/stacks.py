@@ -1,4 +1,4 @@
-"""Tensors that one format stacks along a first axis and another one stores one by one: rows are found by name."""
+"""Rows of tensors that one format stacks along the first axis and another stores separately, by name."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Row:
 
 
 def rows_of(file: File, names: Iterable[str]) -> dict[str, Row]:
-    """The tensors of these names that the file holds as rows of stacked tensors only."""
-    missing = [name for name in names if name not in file]
-    if not missing:
+    """The tensors of these names that the file holds only as rows of stacked tensors."""
+    absent = [name for name in names if name not in file]
+    if not absent:
         return {}
     stacks = {spec.row_names: spec for spec in file.index.tensors.values() if spec.row_names is not None}
     rows = {}
-    for name in missing:
+    for name in absent:
         for number in _NUMBER.finditer(name) if stacks else ():
             spec = stacks.get((name[: number.start()], name[number.end() :]))
             row = None if spec is None else _row(file, spec, int(number[0]), name)
@@ -44,13 +44,13 @@ def rows_of(file: File, names: Iterable[str]) -> dict[str, Row]:
 
 
 def complete_stacks(file: File, rows: Iterable[Row]) -> set[str]:
-    """The stacked tensors that have all of their rows among these."""
+    """The stacked tensors whose rows are all among these."""
     counts = Counter(row.stack for row in rows)
     return {stack for stack, count in counts.items() if count == file[stack].shape[0]}
 
 
 def _row(file: File, stack: TensorSpec, number: int, name: str) -> Row | None:
-    """A row; None unless every stored part has one for each."""
+    """A row of a stacked tensor; None unless every stored part has one per row."""
     if not stack.shape or number >= stack.shape[0]:
         return None
     encoding = file[stack.name].bound.encoding
@@ -62,14 +62,14 @@ def _row(file: File, stack: TensorSpec, number: int, name: str) -> Row | None:
         parts[role] = row_part
     spec = TensorSpec(name=name, shape=stack.shape[1:], dtype=stack.dtype)
     with guarded(CodecError, "declaring a row's parts", file=file.name, tensor=stack.name):
-        declared = file.registry.codec(encoding.codec).parts(spec, encoding.codec.params)
-    if declared != {role: (part.dtype, part.shape) for role, part in parts.items()}:
+        layout = file.registry.codec(encoding.codec).parts(spec, encoding.codec.params)
+    if layout != {role: (part.dtype, part.shape) for role, part in parts.items()}:
         return None
     return Row(stack.name, number, Tensor(file, evolve(spec, encodings=(evolve(encoding, parts=parts),))))
 
 
 def _row_of_part(part: Part, count: int, number: int) -> Part | None:
-    """The row's bytes of a part; None where it has no such rows, or where they are compressed together."""
+    """The row's bytes of a part; None if it has no such rows or compresses them together."""
     shape = part.shape[1:]
     size = dtypes.nbytes(part.dtype, shape)
     if part.shape[:1] != (count,) or part.filters or size * count != part.nbytes:
@@ -80,11 +80,11 @@ def _row_of_part(part: Part, count: int, number: int) -> Part | None:
 
 
 def _cut(segments: Iterable[Segment], start: int, length: int) -> tuple[Segment, ...]:
-    """A range of the bytes that segments hold in order."""
-    cut = []
+    """The segments of a byte range."""
+    ranges = []
     for segment in segments:
         low, high = max(start, 0), min(start + length, segment.length)
         if low < high:
-            cut.append(Segment(segment.file, segment.offset + low, high - low))
+            ranges.append(Segment(segment.file, segment.offset + low, high - low))
         start -= segment.length
-    return tuple(cut)
+    return tuple(ranges)

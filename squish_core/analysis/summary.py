@@ -1,4 +1,4 @@
-"""What a file is, from its header alone: what `File.summary` gives and `squish info` prints."""
+"""The summary of a file, from its header alone (`File.summary`, `squish info`)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MOST_FILES = 16
-"""Files that are shown to people."""
+"""Number of files that are printed."""
 LONG = 64
-"""Longest metadata value or list that is shown whole: characters for people, items in JSON."""
+"""Longest metadata value that is shown whole: characters in text, items in JSON."""
 
 
 @frozen(kw_only=True)
 class StoredKind:
-    """The tensors that are stored alike; sizes in bytes, tied tensors counted once.
+    """The tensors with one kind of storage; sizes in bytes, tied tensors counted once.
 
-    `lacks`: what to install, or why nothing here decodes them; None if they can be decoded.
+    `lacks`: what to install, or why they cannot be decoded here; None if they can.
     """
 
     stored_as: str
@@ -41,7 +41,7 @@ class StoredKind:
 
 @frozen(kw_only=True)
 class SummaryFile:
-    """One of the files; `link` is where it leads if it is a symbolic link, `size` in bytes."""
+    """One of the files; `link` is the target if it is a symbolic link, `size` in bytes."""
 
     name: str
     link: str | None
@@ -53,9 +53,9 @@ class SummaryFile:
 class Summary:
     """What a file is, from its header alone. `print(summary)` shows what `squish info` prints.
 
-    `size` is in bytes, of the content where the files are compressed whole: `packed` then has the codec and the bytes
-    on disk. `metadata` holds plain values, `meta_types` the stored type of those that have one. `sections` are the
-    regions that the format names, `whole` the codecs of encodings of the whole model.
+    `size` is in bytes, uncompressed; if whole files are compressed, `packed` has the codec and the bytes on disk.
+    `metadata` holds plain values, `meta_types` their stored types. `sections` are the regions that the format names,
+    `whole` the codecs that encode the whole model.
     """
 
     file: str
@@ -80,7 +80,7 @@ class Summary:
     problems: tuple[Problem, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; of a metadata value with more than 64 items only the length.
+        """Plain data for JSON; metadata values with more than 64 items are replaced by their length.
 
         Returns
         -------
@@ -96,12 +96,16 @@ class Summary:
         return {**data, "meta": {key: _brief(value) for key, value in self.metadata.items()}}
 
     def lines(self) -> Iterator[str]:
-        """The summary for people."""
-        yield from table(("file", escape(linked(self.file, self.link))), "<<", self._facts())
+        """The summary as text."""
+        yield from table(("file", escape(with_link(self.file, self.link))), "<<", self._facts())
         if len(self.files) > 1:
-            shown = self.files[:MOST_FILES]
-            yield from ("", "files", *(f"  {format_bytes(ref.size):>8}  {linked(ref.name, ref.link)}" for ref in shown))
-            if more := len(self.files) - len(shown):
+            head = self.files[:MOST_FILES]
+            yield from (
+                "",
+                "files",
+                *(f"  {format_bytes(ref.size):>8}  {with_link(ref.name, ref.link)}" for ref in head),
+            )
+            if more := len(self.files) - len(head):
                 yield f"            and {more:,} more (--json lists them)"
         rows = [
             (kind.stored_as, f"{kind.tensors:,}", f"{kind.parameters:,}", format_bytes(kind.nbytes),
@@ -110,7 +114,7 @@ class Summary:
         ]  # fmt: skip
         yield from _section("", table(("stored as", "tensors", "parameters", "size", "bits", ""), "<>>>><", rows))
         meta = [
-            (key, shortened(_fewest_digits(self.meta_types.get(key), value))) for key, value in self.metadata.items()
+            (key, abbreviate(_fewest_digits(self.meta_types.get(key), value))) for key, value in self.metadata.items()
         ]
         yield from _section("metadata", table(("", ""), "<<", meta, "  ")[1:])
         places = [(part["offset"], part["size"], part["kind"], part["holds"]) for part in self.sections]
@@ -122,17 +126,17 @@ class Summary:
         ]
         yield from _section("children", children)
         problems = [
-            f"  {each.severity}: {shorten(each.where, MAX_PLACE)}: {shorten(each.message, MAX_MESSAGE)}"
-            for each in self.problems
+            f"  {problem.severity}: {shorten(problem.where, MAX_PLACE)}: {shorten(problem.message, MAX_MESSAGE)}"
+            for problem in self.problems
         ]
         yield from _section("problems", problems)
 
     def _facts(self) -> Iterable[tuple[str, str]]:
         version = f" {self.version}" if self.version else ""
         yield "format", f"{self.format}{version}" + (f" ({self.kind})" if self.kind != "model" else "")
-        packed = self.packed
-        unpacked = f" unpacked, {format_bytes(packed['size'])} compressed with {packed['codec']}," if packed else ""
-        yield "size", f"{format_bytes(self.size)}{unpacked} in {counted(len(self.files), 'file')}"
+        packing = self.packed
+        note = f" unpacked, {format_bytes(packing['size'])} compressed with {packing['codec']}," if packing else ""
+        yield "size", f"{format_bytes(self.size)}{note} in {counted(len(self.files), 'file')}"
         yield "tensors", f"{self.tensors:,}"
         yield "parameters", f"{self.parameters:,} at {self.bits_per_weight:.2f} bits each"
         if self.caches:
@@ -156,12 +160,12 @@ def summarize(reader: Reader) -> Summary:
             SummaryFile(name=ref.name, link=link_of(path), size=ref.size, digest=ref.digest)
             for ref, path in zip(index.files, _paths(reader))
         ),
-        size=sum(ref.size for ref in index.files), packed=_packed(reader), tensors=len(index.tensors),
+        size=sum(ref.size for ref in index.files), packed=_packing(reader), tensors=len(index.tensors),
         parameters=parameters, bits_per_weight=8 * nbytes / parameters if parameters else 0.0, codecs=kinds,
         metadata={key: plain(value) for key, value in index.meta.items()},
         meta_types={key: value.type for key, value in index.meta.items() if isinstance(value, Typed)},
         assets={name: part.nbytes for name, part in index.assets.items()}, caches=tuple(index.caches),
-        sections=tuple(map(asdict, index.sections)), whole=tuple(str(each.codec) for each in index.whole),
+        sections=tuple(map(asdict, index.sections)), whole=tuple(str(encoding.codec) for encoding in index.whole),
         children={
             name: {"kind": child.kind, "tensors": len(child.tensors)} for name, child in index.children.items()
         },
@@ -182,17 +186,17 @@ def stored_as(spec: TensorSpec, long: bool = False) -> str:
 
 
 def link_of(path: Path | None) -> str | None:
-    """Where a path leads if it is a symbolic link, else None."""
+    """The target of a path that is a symbolic link, else None."""
     return str(path.resolve()) if path is not None and path.is_symlink() else None
 
 
-def linked(name: str, target: str | None) -> str:
-    """A name, and where it leads if it is a symbolic link."""
+def with_link(name: str, target: str | None) -> str:
+    """A name, with the target if it is a symbolic link."""
     return f"{name} (a link to {target})" if target else name
 
 
 def _stored_kinds(reader: Reader) -> list[StoredKind]:
-    """What the tensors are stored as, the most bytes first."""
+    """The kinds of storage, the most bytes first."""
     groups: dict[str, list[TensorSpec]] = {}
     for spec in reader.index.tensors.values():
         groups.setdefault(stored_as(spec), []).append(spec)
@@ -212,8 +216,8 @@ def _stored_kinds(reader: Reader) -> list[StoredKind]:
 
 def _lacks(reader: Reader, spec: TensorSpec) -> str | None:
     """What to install, or why no encoding of a tensor can be decoded here."""
-    missing = [reader.registry.missing(encoding) for encoding in spec.encodings]
-    first = missing[0] if missing and all(missing) else None
+    refusals = [reader.registry.missing(encoding) for encoding in spec.encodings]
+    first = refusals[0] if refusals and all(refusals) else None
     return None if first is None else first.install or first.why
 
 
@@ -224,8 +228,8 @@ def _paths(reader: Reader) -> list[Path | None]:
     return [folder / ref.name if folder is not None else None for ref in reader.index.files]
 
 
-def _packed(reader: Reader) -> dict[str, Any] | None:
-    """The codec that compresses the files whole, and their bytes on disk; None if nothing does."""
+def _packing(reader: Reader) -> dict[str, Any] | None:
+    """The codec that compresses whole files, and their bytes on disk; None if they are not compressed."""
     if reader.source.packed is None:
         return None
     sources = [reader.source_for(number) for number in range(len(reader.index.files))]
@@ -238,18 +242,18 @@ def _not_metadata(attribute: Any, value: Any) -> bool:
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
-    """Lines under a title after an empty line; nothing when there are none."""
+    """Lines under a title after an empty line; nothing without lines."""
     return ["", *([title] if title else []), *lines] if lines else []
 
 
 def _brief(value: Any) -> Any:
-    """A metadata value for JSON: a long array is only counted (`--meta` prints it)."""
+    """A metadata value for JSON; a long array is replaced by its length (`--meta` prints it)."""
     size = len(value) if hasattr(value, "__len__") and not isinstance(value, (str, bytes, dict)) else 0
     return {"length": size} if size > LONG else value
 
 
 def _fewest_digits(stored: str | None, value: Any) -> Any:
-    """A metadata value, an f32 as text of the fewest digits that mean it."""
+    """A metadata value; an f32 as text with the fewest digits that round-trip."""
     if stored != "f32":
         return value
     import numpy as np
@@ -257,8 +261,8 @@ def _fewest_digits(stored: str | None, value: Any) -> Any:
     return str(np.float32(value))
 
 
-def shortened(value: Any) -> str:
-    """A metadata value in a line; of a long list only the first items are looked at."""
+def abbreviate(value: Any) -> str:
+    """A metadata value on one line; only the first items of a long list are read."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Sequence) and not isinstance(value, (str, bytes, bytearray, memoryview)):

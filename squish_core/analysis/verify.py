@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int | None], None]
 PLACES = 4
-"""Places of one finding that are named."""
+"""Number of places listed for one finding."""
 
 
 @frozen(kw_only=True, repr=False)
 class Report:
-    """What verify found. `ok` is False exactly when there is an error; `decoded` counts tensors whose values were.
-    `digests` counts those of parts; `unverified` of them could not be checked: of an unknown kind, a plugin or package
-    that is not installed, bytes that cannot be read. `not_checked`: what nobody looked at, in words."""
+    """The findings of `verify`. `ok` is False if there is an error; `decoded` counts decoded tensors. `digests` counts
+    digests of parts; `unverified` of them could not be checked: an unknown algorithm, a missing plugin or package,
+    unreadable bytes. `not_checked`: what was not checked, in words."""
 
     file: str
     format: str | None
@@ -48,8 +48,8 @@ class Report:
     not_checked: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        found = ", ".join(f"{count} {severity}" for severity, count in severities(self.problems))
-        counts = f"tensors={self.tensors} digests={self.digests} unverified={self.unverified} problems=({found})"
+        by_severity = ", ".join(f"{count} {severity}" for severity, count in severities(self.problems))
+        counts = f"tensors={self.tensors} digests={self.digests} unverified={self.unverified} problems=({by_severity})"
         return f"<Report {self.file!r} format={self.format} ok={self.ok} deep={self.deep} {counts}>"
 
     def __str__(self) -> str:
@@ -90,9 +90,9 @@ def verify(
     registry: Registry | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Check a file and list every finding; never raises for what the file holds.
+    """Check a file and list every finding; never raises because of the file's content.
 
-    Reads into memory, never through a mapping, so that a file that is cut meanwhile is a finding, too.
+    Reads into memory, never through a mapping, so that a file truncated meanwhile is a finding, too.
 
     Parameters
     ----------
@@ -124,13 +124,13 @@ def verify(
         else:
             file = opening.open(target, format, mmap=False, limits=limits, registry=registry)
     except SquishError as error:
-        given = os.fspath(target) if isinstance(target, (str, os.PathLike)) else error.file or "<bytes>"
-        found = as_problem(error)
-        if error.file and os.path.basename(error.file) != os.path.basename(given):  # one of several
-            found = evolve(found, where=f"{error.file}: {found.where}")
+        name = os.fspath(target) if isinstance(target, (str, os.PathLike)) else error.file or "<bytes>"
+        problem = as_problem(error)
+        if error.file and os.path.basename(error.file) != os.path.basename(name):  # one of several
+            problem = evolve(problem, where=f"{error.file}: {problem.where}")
         return Report(
-            file=given, format=format, tensors=0, deep=deep, decoded=0, digests=0, unverified=0,
-            problems=error.findings or (found,),
+            file=name, format=format, tensors=0, deep=deep, decoded=0, digests=0, unverified=0,
+            problems=error.findings or (problem,),
         )  # fmt: skip
     try:
         check = Check(file, progress)
@@ -147,26 +147,26 @@ def verify(
 
 
 def as_problem(error: SquishError, severity: str = "error") -> Problem:
-    """A finding from an error; the place is told apart from the text."""
+    """An error as a finding, with its place apart from the text."""
     place = error.where() or (f"byte {error.offset}" if error.offset is not None else "file")
     return Problem(code=error.code or "format", severity=severity, where=place, message=error.reason())
 
 
 def check_part(file: File, name: str, role: str, part: Part) -> bool:
-    """Whether a tensor's part has the digest that it is stored with: False for one of an unknown kind (no digest at
-    all is fine); FormatError for another one."""
+    """Check a part against its digest: True if it matches or there is none, False for an unknown algorithm;
+    FormatError if it differs."""
     if part.digest is None:
         return True
     with guarded(FormatError, "hashing", file=file.name, tensor=name, part=role):
         array = file.array(part)
-        over: dict[str, Any] = {"stored": array.stored_chunks, "decoded": array.chunks}
-        verdict = check_digest(part.digest, over.pop(part.digest_of)())
+        chunks_of: dict[str, Any] = {"stored": array.stored_chunks, "decoded": array.chunks}
+        verdict = check_digest(part.digest, chunks_of.pop(part.digest_of)())
         if verdict.state == "wrong":
-            hint = "The bytes are damaged, or the digest was made over other bytes."
-            [(other, chunks)] = over.items()
+            hint = "The bytes are damaged, or the digest covers other bytes."
+            [(other_kind, chunks)] = chunks_of.items()
             with suppress(SquishError):  # damaged bytes may not decode, or their plugin is not installed
                 if part.filters and check_digest(part.digest, chunks()).state == "ok":
-                    hint = f"It matches the {other} bytes; this format hashes the {part.digest_of} ones."
+                    hint = f"It matches the {other_kind} bytes; this format hashes the {part.digest_of} ones."
             raise FormatError(
                 "the digest does not match", offset=part.segments[0].offset if part.segments else None,
                 expected=verdict.expected, found=verdict.found, code=ErrorCode.DIGEST, hint=hint,
@@ -175,7 +175,7 @@ def check_part(file: File, name: str, role: str, part: Part) -> bool:
 
 
 def check_empty(file: File, name: str, role: str, part: Part) -> None:
-    """Undo the filters of a part without elements, of which no region is ever read."""
+    """Undo the filters of an empty part, which reading never does."""
     if part.filters and not part.nbytes:
         with guarded(FormatError, "decoding", file=file.name, tensor=name, part=role):
             file.array(part).bytes(0, 0)
@@ -193,14 +193,14 @@ class Check:
         self._total: int | None = None
 
     def structure(self) -> None:
-        """What the format's own plugin finds beyond opening, and tensors that cannot be given."""
+        """The findings of the format's own `verify`, and tensors that cannot be read."""
         container = self.file.registry.container(self.file.format)
         with self._collect(), computing(FormatError, "verifying", file=self.file.name):
             self.problems += container.verify(self.file.index, self.file.source, self.file.limits)
             self.problems += file_problems(self.file)
-        told = {(problem.where, problem.message) for problem in self.problems}
+        reported = {(problem.where, problem.message) for problem in self.problems}
         for name, spec in self.file.index.tensors.items():
-            if spec.problem and (name, spec.problem) not in told:
+            if spec.problem and (name, spec.problem) not in reported:
                 self.problems.append(
                     Problem(code=ErrorCode.UNREADABLE, severity="error", where=name, message=spec.problem)
                 )  # fmt: skip
@@ -214,8 +214,8 @@ class Check:
         tensors = [self.file[name] for name in self.file]
         self._total = sum(tensor.nbytes for tensor in tensors)
         for tensor in tensors:
-            stored = [encoding.parts for encoding in tensor.spec.encodings]
-            for parts in (*stored, tensor.spec.extras):
+            encodings = [encoding.parts for encoding in tensor.spec.encodings]
+            for parts in (*encodings, tensor.spec.extras):
                 for role, part in parts.items():
                     self._digest(tensor, role, part)
             if not tensor.spec.problem:
@@ -227,14 +227,14 @@ class Check:
                 self._progress(tensor.name, self._done, self._total)
         for child in self.file.children.values():
             inner = Check(child, None)
-            inner.problems = []  # those of opening are listed with the structure
+            inner.problems = []  # `structure` lists those of opening
             inner.data()
             self.problems += inner.problems
             self.digests += inner.digests
             self.unverified += inner.unverified
 
     def not_checked(self, deep: bool) -> Iterator[str]:
-        """What this run did not look at, in words."""
+        """What this run did not check, in words."""
         index = self.file.index
         parts = [
             part for spec in index.tensors.values()
@@ -244,10 +244,10 @@ class Check:
         if not deep:
             yield f"the values of {counted(len(self.file), 'tensor')} (deep=True decodes them)"
             if digests:
-                yield f"{counted(digests, 'digest')} (deep=True reads what they are of)"
+                yield f"{counted(digests, 'digest')} (deep=True checks them)"
             return
-        if skipped := len(self.file) - self.decoded:
-            yield f"the values of {counted(skipped, 'tensor')}, which cannot be decoded here"
+        if undecoded := len(self.file) - self.decoded:
+            yield f"the values of {counted(undecoded, 'tensor')}, which cannot be decoded here"
         if self.unverified:
             yield f"{counted(self.unverified, 'digest')} that cannot be checked here"
         if not digests and all(ref.digest is None for ref in index.files):
@@ -260,11 +260,11 @@ class Check:
         self.unverified += 1  # until it is compared
         with self._collect():
             try:
-                known = check_part(self.file, tensor.name, role, part)
+                is_comparable = check_part(self.file, tensor.name, role, part)
             except SquishError as error:
                 self.unverified -= error.code == ErrorCode.DIGEST
                 raise
-            if known:
+            if is_comparable:
                 self.unverified -= 1
             else:
                 message = f"the digest {part.digest[:40]!r} is of an unknown kind"
@@ -280,7 +280,7 @@ class Check:
             for role, part in bound.encoding.parts.items():
                 check_empty(self.file, tensor.name, role, part)
             if self._scratch is None:
-                self._scratch = np.empty(2 * PANEL_BYTES, np.uint8)  # fresh memory for each panel costs page faults
+                self._scratch = np.empty(2 * PANEL_BYTES, np.uint8)  # new memory for each panel would cost page faults
             decode_all(bound.codec, bound.parts, tensor.spec, bound.params, self._scratch)
 
     def _collect(self) -> Any:
@@ -288,7 +288,7 @@ class Check:
 
 
 class _Collect:
-    """Turns a SquishError of the block into a finding."""
+    """Turns a SquishError raised in the block into a finding."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self._problems = problems
@@ -298,7 +298,7 @@ class _Collect:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
         if isinstance(error, SquishError):
-            # What is not installed leaves a tensor unchecked; the file itself may be fine.
+            # A missing plugin leaves a tensor unchecked; the file itself may be fine.
             severity = "warning" if isinstance(error, MissingPluginError) else "error"
             self._problems.append(as_problem(error, severity))
             return True
@@ -314,14 +314,14 @@ def severities(problems: tuple[Problem, ...]) -> Iterator[tuple[str, int]]:
 
 
 def report_lines(report: Report, strict: bool = False) -> Iterator[str]:
-    """The findings, those that are alike together, then the verdict and what was not checked."""
+    """The findings, equal ones merged, then the verdict and what was not checked."""
     places: dict[tuple[str, str, str], list[str]] = {}
     for problem in report.problems:
         places.setdefault((problem.severity, problem.code, problem.message), []).append(problem.where)
-    for (severity, code, message), where in places.items():
-        more = f" and {len(where) - PLACES} more" if len(where) > PLACES else ""
-        places_shown = ", ".join(shorten(place, MAX_PLACE) for place in where[:PLACES])
-        yield from (f"{severity:8} {places_shown}{more} ({code})", f"         {shorten(message, MAX_MESSAGE)}")
+    for (severity, code, message), locations in places.items():
+        more = f" and {len(locations) - PLACES} more" if len(locations) > PLACES else ""
+        shown_places = ", ".join(shorten(place, MAX_PLACE) for place in locations[:PLACES])
+        yield from (f"{severity:8} {shown_places}{more} ({code})", f"         {shorten(message, MAX_MESSAGE)}")
     counts = ", ".join(counted(count, word) for word, count in severities(report.problems)) or "no findings"
     summary = f"{report.format}, {counted(report.tensors, 'tensor')}" if report.format else "cannot be opened"
     if report.deep and report.format:

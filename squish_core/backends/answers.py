@@ -1,4 +1,4 @@
-"""What backends answered for a tensor, kept for the tensors like it: a model has few kinds of them."""
+"""A cache of backends' answers by kind of tensor: a model has few kinds."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from squish_core.codes import ErrorCode
 from squish_core.model import CodecSpec, Encoding, Part, Refusal, TensorSpec
 
 MOST = 1024
-"""Answers that a table keeps."""
+"""Maximum number of cached answers."""
 _SCALARS = frozenset((str, int, float, bool, bytes, type(None)))
 
 
 @frozen
 class Answers:
-    """Offers in their order, why the first one goes before the others, and refusals. `ranks` are those of the encodings
-    that offers and refusals are about (None: a refusal without one)."""
+    """Ordered offers, why the first one wins, and refusals. `ranks` are the encoding ranks of the offers and refusals
+    (None: a refusal without an encoding)."""
 
     offers: Sequence[Offer]
     because: str
@@ -28,22 +28,21 @@ class Answers:
     ranks: tuple[Sequence[int], Sequence[int | None]]
 
     def about(self, encodings: Sequence[Encoding]) -> tuple[Sequence[Offer], Sequence[Refusal]]:
-        """The same offers and refusals, for the encodings of another tensor of the kind."""
-        ranks, of_refused = self.ranks
+        """The same offers and refusals for the encodings of another tensor of this kind."""
+        ranks, refusal_ranks = self.ranks
         offers = [offer.about(encodings[rank]) for offer, rank in zip(self.offers, ranks)]
-        refused = [
+        refusals = [
             refusal if rank is None else evolve(refusal, encoding=encodings[rank])
-            for refusal, rank in zip(self.refused, of_refused)
+            for refusal, rank in zip(self.refused, refusal_ranks)
         ]
-        return offers, refused
+        return offers, refusals
 
     def hold_for_others(self, spec: TensorSpec) -> bool:
-        """Whether they hold for every tensor of the kind: none failed, names this one, or is about an encoding that it
-        does not have."""
-        offers, refused = self.ranks
+        """Whether they apply to every tensor of this kind: none failed, names this one, or has a foreign encoding."""
+        offer_ranks, refusal_ranks = self.ranks
         answers = [
-            *((offer.encoding, rank, offer.storage) for offer, rank in zip(self.offers, offers)),
-            *((item.encoding, rank, item.why) for item, rank in zip(self.refused, refused) if rank is not None),
+            *((offer.encoding, rank, offer.storage) for offer, rank in zip(self.offers, offer_ranks)),
+            *((item.encoding, rank, item.why) for item, rank in zip(self.refused, refusal_ranks) if rank is not None),
         ]
         return all(encoding is spec.encodings[rank] and spec.name not in text for encoding, rank, text in answers) and (
             all(refusal.code != ErrorCode.PLUGIN_BUG for refusal in self.refused)
@@ -53,21 +52,21 @@ class Answers:
 AnswerTable = dict[Hashable, Answers]
 """Answers by question and kind of tensor.
 
-Threads share a table without a lock: single operations on a dictionary are atomic, and two threads that answer the same
-question put the same. The registry starts a new table with each registration.
+Threads share a table without a lock: single dictionary operations are atomic, and two threads store the same answer to
+the same question. The registry starts a new table with each registration.
 """
 
 
 def answers_for(table: AnswerTable, question: Hashable, spec: TensorSpec) -> Answers | None:
-    """What was answered for a tensor of this kind, if anything."""
+    """The cached answers for a tensor of this kind, or None."""
     try:
         return table.get((question, kind_of(spec)))
-    except TypeError:  # parameters that are no plain data
+    except TypeError:  # parameters that are not plain data
         return None
 
 
 def keep(table: AnswerTable, question: Hashable, spec: TensorSpec, answers: Answers) -> None:
-    """Keep answers that hold for other tensors of the kind."""
+    """Cache answers that apply to every tensor of this kind."""
     if answers.hold_for_others(spec):
         if len(table) >= MOST:
             table.clear()
@@ -76,8 +75,8 @@ def keep(table: AnswerTable, question: Hashable, spec: TensorSpec, answers: Answ
 
 
 def kind_of(spec: TensorSpec) -> Hashable:
-    """What a backend may look at: all but names, digests and places in the file; TypeError for parameters that are no
-    plain data."""
+    """Everything a backend may look at: all but names, digests and file offsets; TypeError for parameters that are
+    not plain data."""
     encodings = [
         (encoding.label, _codec(encoding.codec), *[_part(role, part) for role, part in encoding.parts.items()])
         for encoding in spec.encodings
@@ -106,4 +105,4 @@ def _values(value: Any) -> Hashable:
         return kind, tuple([(key, _values(item)) for key, item in value.items()])
     if kind in (list, tuple):
         return kind, tuple([_values(item) for item in value])
-    raise TypeError(f"{kind.__name__} is no plain data")
+    raise TypeError(f"{kind.__name__} is not plain data")

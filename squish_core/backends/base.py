@@ -1,4 +1,4 @@
-"""Interfaces of backends: what they are asked, what they answer, and what they do."""
+"""The interface of backends."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Backend:
-    """A place to execute. `offer` never loads anything; `probe` never raises.
+    """Executes weights. `offer` never loads anything; `probe` never raises.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class Backend:
 
     id: str = ""
     whole = False
-    """Whether it takes encodings of whole models."""
+    """Whether it accepts encodings of whole models."""
 
     def probe(self) -> Availability:
         """Whether this backend can run on this machine.
@@ -58,7 +58,7 @@ class Backend:
         raise NotImplementedError
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
-        """This backend with options of the user: a backend of its own.
+        """A new backend like this one, with the user's options.
 
         Parameters
         ----------
@@ -68,19 +68,19 @@ class Backend:
         Returns
         -------
         Backend
-            Another object; this one stays as it is.
+            A new object; this one does not change.
 
         Raises
         ------
         UsageError
-            An option does not exist or has no such value.
+            An option is unknown or its value is invalid.
         """
         raise UsageError(f"backend {self.id!r} takes no options", found=", ".join(options), code=ErrorCode.BACKEND)
 
     def offer(self, request: Request) -> Offer | Refusal:
-        """Take an encoding or refuse it with a reason.
+        """Accept an encoding or refuse it with a reason.
 
-        Tensors alike share one answer: names, digests and places in the file must not change it.
+        Tensors of one kind share an answer: it must not depend on names, digests or file offsets.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class Backend:
         Returns
         -------
         Offer or Refusal
-            An offer states the operations, and the cost in bytes where there is a file.
+            An offer states the operations, and the cost in bytes if there is a file.
         """
         raise NotImplementedError
 
@@ -107,12 +107,12 @@ class Backend:
         Returns
         -------
         object
-            Whatever the operations need; the core only hands it back.
+            Whatever the operations need; the core only passes it back.
 
         Raises
         ------
         SquishError
-            With code `ErrorCode.UNCOVERED` if these data do not suit this backend: the next one in the chain is tried.
+            With code `ErrorCode.UNCOVERED` if the backend does not support these data; the next one is tried.
         """
         raise self.lacks("load")
 
@@ -266,15 +266,15 @@ class Backend:
 
 
 def load_weight(backend: Backend, chain: Chain, bound: BoundEncoding, registry: Any) -> Any:
-    """The handle that a backend's `load` gives, also where it has the old signature `load(chain, parts, registry)`."""
+    """Call a backend's `load`, also with the old signature `load(chain, parts, registry)`."""
     load: Any = backend.load
     return load(chain, bound.parts, registry) if _takes_registry(type(backend).load) else load(chain, bound)
 
 
 @lru_cache
 def _takes_registry(load: Callable[..., Any]) -> bool:
-    old = len(inspect.signature(load).parameters) > 3
-    if old:
-        what = f"{load.__qualname__}(chain, parts, registry) is now load(chain, bound)"
-        warnings.warn(what, DeprecationWarning, stacklevel=4)
-    return old
+    is_old = len(inspect.signature(load).parameters) > 3
+    if is_old:
+        message = f"{load.__qualname__}(chain, parts, registry) is now load(chain, bound)"
+        warnings.warn(message, DeprecationWarning, stacklevel=4)
+    return is_old

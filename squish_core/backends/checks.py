@@ -1,4 +1,4 @@
-"""What an operation is given and what it gives back, checked in the same way for every backend."""
+"""Checks of the arguments and results of operations, the same for every backend."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 
 def _array_of(x: Any, code: str, spec: TensorSpec) -> np.ndarray:
-    """A list, array or tensor as NumPy's; through DLPack if NumPy lacks its dtype (bf16 and f8 of torch and MLX)."""
+    """A list, array or tensor as a NumPy array; through DLPack if NumPy lacks its dtype (bf16, f8)."""
     import numpy as np
 
     try:
         return np.asarray(x)
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
-        # Only the first two say that NumPy lacks the dtype. An array that needs another step first (a gradient, a
-        # negated view) is a RuntimeError, and its DLPack export may be something else than its values.
+        # Only the first two mean that NumPy lacks the dtype. A tensor with a gradient or a negated view raises
+        # RuntimeError, and its DLPack export may differ from its values.
         if isinstance(error, (TypeError, ValueError)) and hasattr(x, "__dlpack__"):
-            with suppress(Exception):  # code of the other library: then its first answer is the one to report
+            with suppress(Exception):  # the other library's code: report its first error
                 return copy_of_dlpack(x)
         gradient = getattr(x, "requires_grad", False) is True
         raise SquishError(
@@ -42,7 +42,7 @@ def require_rank(spec: TensorSpec, rank: int) -> tuple[int, ...]:
     """The shape of a weight, which must have this rank."""
     if len(spec.shape) != rank:
         raise UsageError(
-            "this operation needs another rank",
+            "wrong rank for this operation",
             tensor=spec.name, expected=f"rank {rank}", found=f"shape {spec.shape}", code="rank",
         )  # fmt: skip
     return spec.shape
@@ -72,7 +72,7 @@ def check_input(x: Any, columns: int, spec: TensorSpec) -> np.ndarray:
 
 
 def check_ids(ids: Any, rows: int, spec: TensorSpec) -> np.ndarray:
-    """`ids` as integers, each a row."""
+    """`ids` as integers, each a valid row."""
     import numpy as np
 
     array = _array_of(ids, "ids", spec)
@@ -103,7 +103,7 @@ def check_out(out: Any, dtype: str, shape: tuple[int, ...]) -> None:
 def cast_output(
     values: np.ndarray, region: Region | None = None, dtype: str | None = None, out: np.ndarray | None = None
 ) -> np.ndarray:
-    """Decoded values as `Backend.dense` was asked for them: a region, as a dtype, into `out`."""
+    """Decoded values as `Backend.dense` returns them: a region, in a dtype, into `out`."""
     import numpy as np
 
     values = values if region is None else values[region]

@@ -1,4 +1,4 @@
-"""The NumPy backend: always there, decodes by row panels, and is the reference for every other one."""
+"""The NumPy backend: always available, decodes row panels, the reference for every other backend."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ class NumpyBackend(Backend):
         x, ids = check_expert_args(x, ids, handle.spec)
         out = np.empty((len(ids), handle.spec.shape[1]), np.float32)
         for expert in np.unique(ids):
-            chosen = np.flatnonzero(ids == expert)
+            rows = np.flatnonzero(ids == expert)
             for region in _panels(handle, slice(int(expert), int(expert) + 1)):
-                out[chosen, region[1]] = x[chosen] @ _f32(handle, region)[0].T
+                out[rows, region[1]] = x[rows] @ _f32(handle, region)[0].T
         return out
 
 

@@ -1,4 +1,4 @@
-"""How a file would run here: the chains of its tensors, and what backends said of the model as a whole."""
+"""How a file would run here: the chains of its tensors and of the whole model."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from squish_core.text import escape
 class FilePlan:
     """How the tensors of a file would run here, and why; `print(plan)` shows what `squish plan` prints.
 
-    `whole` is the chain of a backend that takes the model as a whole, or the error that says why none does; None for
-    files without an encoding of the whole model. `tensors` holds the chain of each tensor, or why it has none.
+    `whole` is the chain of a backend that runs the whole model, or the error if there is none; None for files without
+    an encoding of the whole model. `tensors` holds each tensor's chain or error.
     """
 
     target: str
@@ -35,19 +35,19 @@ class FilePlan:
 
     @property
     def chains(self) -> dict[str, Chain]:
-        """The chains of the tensors that something here runs."""
-        return {name: each for name, each in self.tensors.items() if isinstance(each, Chain)}
+        """The chains of the tensors that can run here."""
+        return {name: chain for name, chain in self.tensors.items() if isinstance(chain, Chain)}
 
     @property
     def errors(self) -> dict[str, SquishError]:
-        """Why nothing runs a tensor, by name."""
-        return {name: each for name, each in self.tensors.items() if not isinstance(each, Chain)}
+        """The errors of the tensors that cannot run here, by name."""
+        return {name: error for name, error in self.tensors.items() if not isinstance(error, Chain)}
 
     @property
     def chain(self) -> Chain:
-        """The chain of the whole model, else the one that most tensors have; refusals of the whole come first.
+        """The chain of the whole model, else the most common one; refusals of the whole model come first.
 
-        TensorError where nothing here runs the model.
+        TensorError if the model cannot run here.
         """
         if isinstance(self.whole, Chain):
             return self.whole
@@ -64,7 +64,7 @@ class FilePlan:
 
     @property
     def refused(self) -> tuple[Refusal, ...]:
-        """Who refused and why, the whole model first."""
+        """The refusals of `chain`, those of the whole model first."""
         return self.chain.refused
 
     def _refused_whole(self) -> tuple[Refusal, ...]:
@@ -74,9 +74,9 @@ class FilePlan:
 
     @property
     def mode(self) -> str:
-        """The mode of a backend that takes the whole model ("delegate"), else that of the tensors.
+        """The mode of the backend that runs the whole model ("delegate"), else the tensors' mode.
 
-        "mixed" if theirs differ, "none" if nothing runs.
+        "mixed" if the tensors' modes differ, "none" if nothing runs.
         """
         if isinstance(self.whole, Chain):
             return self.whole.chosen.mode
@@ -118,8 +118,8 @@ class FilePlan:
         """
         return {
             "file": self.target, "mode": self.mode,
-            "whole": None if self.whole is None else _plain(self.target, self.whole),
-            "tensors": [_plain(name, each) for name, each in self.tensors.items()],
+            "whole": None if self.whole is None else _result_dict(self.target, self.whole),
+            "tensors": [_result_dict(name, chain) for name, chain in self.tensors.items()],
         }  # fmt: skip
 
     def _lines(self) -> Iterator[str]:
@@ -133,10 +133,10 @@ class FilePlan:
             unusable = [refusal for refusal in chain.refused if refusal.encoding is None and refusal.backend]
             for refusal in unusable:
                 install = refusal.install
-                why = f"is not installed ({install})" if install else f"cannot run here: {refusal.why}"
-                absent[str(refusal.backend)] = why
-            rest = tuple(refusal for refusal in chain.refused if refusal not in unusable)
-            groups.setdefault(evolve(chain, refused=rest).explain().partition("\n")[2], []).append(name)
+                status = f"is not installed ({install})" if install else f"cannot run here: {refusal.why}"
+                absent[str(refusal.backend)] = status
+            other_refusals = tuple(refusal for refusal in chain.refused if refusal not in unusable)
+            groups.setdefault(evolve(chain, refused=other_refusals).explain().partition("\n")[2], []).append(name)
         blocks = []
         if isinstance(self.whole, Chain):
             blocks.append(f"the whole model\n{self.whole.explain().partition(chr(10))[2]}")
@@ -146,7 +146,7 @@ class FilePlan:
             more = f" and {len(names) - 1} more like it" if len(names) > 1 else ""
             blocks.append(f"{escape(names[0])}{more}\n{text}")
         if absent:
-            blocks.append("\n".join(f"backend {name} {why}" for name, why in absent.items()))
+            blocks.append("\n".join(f"backend {name} {status}" for name, status in absent.items()))
         yield from "\n\n".join(blocks or ["no tensors"]).split("\n")
 
     def __len__(self) -> int:
@@ -163,12 +163,12 @@ class FilePlan:
         return page(self._lines())
 
 
-def _plain(target: str, planned: Chain | SquishError) -> dict[str, Any]:
-    return planned.to_dict() if isinstance(planned, Chain) else {"target": target, "error": str(planned)}
+def _result_dict(target: str, result: Chain | SquishError) -> dict[str, Any]:
+    return result.to_dict() if isinstance(result, Chain) else {"target": target, "error": str(result)}
 
 
 WRONG_ARGUMENT = (ErrorCode.POLICY, ErrorCode.OP, ErrorCode.BACKEND, ErrorCode.NOT_INSTALLED)
-"""Codes of errors about the question that was asked, not about one tensor."""
+"""Codes of errors in an argument rather than in a tensor."""
 
 
 def plan_tensors(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Weight:
-    """A tensor loaded on a backend. `chain` says how it is held."""
+    """A tensor loaded on a backend. `chain` explains how."""
 
     def __init__(self, tensor: Any, chain: Chain, bound: BoundEncoding, backend: Backend, handle: Any) -> None:
         self.tensor, self.chain = tensor, chain
@@ -78,7 +78,7 @@ class Weight:
         import numpy as np
 
         if copy is False:
-            raise ValueError(f"{self.name} must be decoded, so copy=False cannot be kept")  # NumPy's protocol
+            raise ValueError(f"{self.name} must be decoded, so copy=False is impossible")  # NumPy's protocol
         return np.asarray(self.dense(), dtype=dtype)
 
     def dense(
@@ -107,8 +107,8 @@ class Weight:
         (2, 32)
         """
         with self.tensor.guard("running dense"):
-            wanted = None if region is None else sliced(region, self.tensor.shape)
-        return self._run("dense", region=wanted, dtype=dtypes.named(dtype), out=out)
+            slices = None if region is None else sliced(region, self.tensor.shape)
+        return self._run("dense", region=slices, dtype=dtypes.named(dtype), out=out)
 
     def linear(self, x: np.ndarray) -> np.ndarray:
         """`x @ W.T` in float32.
@@ -177,7 +177,7 @@ class Weight:
         return self._run("experts", x, ids)
 
     def statistics(self) -> Statistics:
-        """As `Tensor.statistics`, of the values as this backend holds them.
+        """As `Tensor.statistics`, for the values that this backend holds.
 
         Returns
         -------
@@ -194,26 +194,26 @@ class Weight:
 
         with self.tensor.guard("counting values"):
             self._check_backing()
-            found: Statistics | None = self._backend.statistics(self._handle)
-            if found is None:
+            statistics: Statistics | None = self._backend.statistics(self._handle)
+            if statistics is None:
                 tally = Tally()
                 for region in self._bound.panels():
                     tally.add(self._backend.dense(self._handle, region=region))
-                found = tally.statistics()
-            return found
+                statistics = tally.statistics()
+            return statistics
 
-    def _run(self, op: str, *operands: Any, **wishes: Any) -> np.ndarray:
+    def _run(self, op: str, *operands: Any, **options: Any) -> np.ndarray:
         with self.tensor.guard(f"running {op}"):
             self._check_backing()
-            result: np.ndarray = getattr(self._backend, op)(self._handle, *operands, **wishes)
+            result: np.ndarray = getattr(self._backend, op)(self._handle, *operands, **options)
             return result
 
     def _check_backing(self) -> None:
-        """A mapped file that was cut kills the process on access: look before each operation."""
+        """Check that mapped files were not truncated, since accessing one would kill the process."""
         for backing in self._backing:
             backing.check()
 
     def __repr__(self) -> str:
         tensor, offer = self.tensor, self.chain.chosen
-        how = f"{offer.encoding.codec.id} on {offer.backend} ({offer.mode})"
-        return f"<Weight {tensor.name!r} {list(tensor.shape)} {how}>"
+        state = f"{offer.encoding.codec.id} on {offer.backend} ({offer.mode})"
+        return f"<Weight {tensor.name!r} {list(tensor.shape)} {state}>"

@@ -1,4 +1,4 @@
-"""A whole model loaded on a backend that runs it by itself."""
+"""A whole model loaded on a backend that runs all of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Feature = tuple[tuple[int, ...], str]
 
 
 class WholeHandle(Protocol):
-    """What `Backend.load_whole` gives."""
+    """What `Backend.load_whole` returns."""
 
     @property
     def inputs(self) -> Mapping[str, Feature]:
@@ -35,12 +35,12 @@ class WholeHandle(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Unload the model."""
         ...
 
 
 class WholeModel:
-    """A model that a backend runs as a whole (`File.load`). A context manager; `chain` says why this backend."""
+    """A model that a backend runs as a whole (`File.load`). A context manager; `chain` explains the choice."""
 
     def __init__(self, name: str, chain: Chain, handle: WholeHandle) -> None:
         self.name, self.chain = name, chain
@@ -77,7 +77,7 @@ class WholeModel:
         Raises
         ------
         UsageError
-            The names or shapes are not those of `inputs`.
+            The names or shapes differ from `inputs`.
         SquishError
             The backend's runtime refuses.
         ClosedError
@@ -98,7 +98,7 @@ class WholeModel:
         expected = {name: tuple(shape) for name, (shape, _) in handle.inputs.items()}
         if shapes != expected:
             raise UsageError(
-                "the inputs are not those of the model", file=self.name, code="input",
+                "the inputs do not match the model", file=self.name, code="input",
                 expected=_features(expected), found=_features(shapes),
             )  # fmt: skip
         with guarded(SquishError, f"running the model on {self.backend}", file=self.name):

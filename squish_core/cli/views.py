@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from squish_core.analysis.summary import link_of, linked, stored_as
+from squish_core.analysis.summary import link_of, stored_as, with_link
 from squish_core.cli.metadata import one_value
 from squish_core.cli.options import Assets, FileName, Format, Json, Patterns
 from squish_core.cli.output import Answer
@@ -61,7 +61,7 @@ def ls(
     if sort not in ORDERS:
         raise UsageError("no such order", found=repr(sort), expected=", ".join(ORDERS), code=ErrorCode.USAGE)
     with open_file(file, format, assets=assets) as opened:
-        tensors = sorted(chosen(opened, patterns), key=ORDERS[sort])
+        tensors = sorted(matching_tensors(opened, patterns), key=ORDERS[sort])
         data = [
             {
                 "name": tensor.name, "shape": tensor.shape, "dtype": tensor.dtype, "codec": tensor.codec,
@@ -109,7 +109,7 @@ def total(file: File, tensors: Sequence[Tensor]) -> str:
 
     own = [tensor for tensor in tensors if tensor.spec.tied_to is None]
     elements, nbytes = sum(tensor.size for tensor in own), sum(tensor.nbytes for tensor in own)
-    name = linked(file.name, link_of(file.path))
+    name = with_link(file.name, link_of(file.path))
     if not tensors:
         return f"no tensors in {name}"
     bits = f"{format_bytes(nbytes)}, {8 * nbytes / elements if elements else 0:.2f} bits each"
@@ -135,7 +135,7 @@ def info(
         raise UsageError("--meta is for the file, not for tensors", code=ErrorCode.USAGE, hint="Leave out one of them.")
     with open_file(file, format, assets=assets) as opened:
         if patterns:
-            return values(opened.name, chosen(opened, patterns))
+            return values(opened.name, matching_tensors(opened, patterns))
         if meta is not None:
             return one_value(opened, meta)
         summary = opened.summary()
@@ -171,7 +171,7 @@ def plan(
     from squish_core.opening import open as open_file
 
     with open_file(file, format) as opened:
-        specs = [tensor.spec for tensor in chosen(opened, patterns)]
+        specs = [tensor.spec for tensor in matching_tensors(opened, patterns)]
         plan = plan_tensors(opened.registry, opened.name, opened.index, specs, backend=backend, policy=policy, op=op)
         errors = plan.errors
         if len(plan) == 1 and errors:
@@ -201,7 +201,7 @@ def plan_features(
     return Answer(chain.to_dict(), chain.explain().split("\n"))
 
 
-def chosen(file: File, patterns: Sequence[str] | None) -> list[Tensor]:
+def matching_tensors(file: File, patterns: Sequence[str] | None) -> list[Tensor]:
     """The tensors whose name matches any of the patterns; all without one."""
     from fnmatch import fnmatchcase
 
