@@ -157,10 +157,10 @@ class Tensor(TensorFacts):
         >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].parts()
         {'data': Buffer(dtype='u8', shape=(64, 34), nbytes=2176)}
         """
-        chosen = encoding or (self.spec.encodings[0] if self.spec.encodings else None)
-        found = {**(chosen.parts if chosen else {}), **self.spec.extras}
+        source = encoding or (self.spec.encodings[0] if self.spec.encodings else None)
+        parts_by_role = {**(source.parts if source else {}), **self.spec.extras}
         buffers = {}
-        for role, part in found.items():
+        for role, part in parts_by_role.items():
             with self.guard("reading a part", part=role):
                 buffers[role] = self.file.array(part).buffer()
         return buffers

@@ -28,17 +28,17 @@ def formats(format_id: FormatId = None, json: Json = False) -> Answer:
     """
     from squish_core.plugins.registry import registry
 
-    found = registry().containers
+    containers = registry().containers
     if format_id is not None:
-        if format_id not in found:
+        if format_id not in containers:
             registry().container(format_id)  # its error says what to install
-        return Answer(found[format_id].to_dict(), one_format(found[format_id].to_dict()))
+        return Answer(containers[format_id].to_dict(), one_format(containers[format_id].to_dict()))
 
     def row(entry: Entry) -> tuple[object, ...]:
         info: Any = entry.info
         return info.id, "read, write" if info.can_write else "read", info.title, " ".join(info.suffixes) or "-"
 
-    return listing("container", ("id", "can", "title", "suffixes"), map(row, found.values()))
+    return listing("container", ("id", "can", "title", "suffixes"), map(row, containers.values()))
 
 
 def codecs(json: Json = False) -> Answer:

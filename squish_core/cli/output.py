@@ -89,5 +89,5 @@ def plain_data(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
-def _paint(found: re.Match[str]) -> str:
-    return f"{found[1]}\x1b[{_COLORS[found[2]]}m{found[2]}\x1b[0m"
+def _paint(match: re.Match[str]) -> str:
+    return f"{match[1]}\x1b[{_COLORS[match[2]]}m{match[2]}\x1b[0m"

@@ -83,8 +83,8 @@ def _type(name: str) -> list[str]:
     return [] if name == GENERIC else [f"type={name.lower()}"]
 
 
-def _error(message: str, found: str | None) -> UsageError:
+def _error(message: str, text: str | None) -> UsageError:
     return UsageError(
-        message, found=found, code=ErrorCode.USAGE,
+        message, found=text, code=ErrorCode.USAGE,
         hint="For example --encode q4_k_m --tensor-type attn_v=q8_0 --output-tensor-type q6_k.",
     )  # fmt: skip

@@ -110,22 +110,22 @@ class StoredArray:
         if part.filters or part.data is not None:
             out[:] = self.bytes(0, part.nbytes)
             return
-        self._check_stored()
-        done = 0
+        self._check_size()
+        position = 0
         for segment in part.segments:
-            self._source_for(segment.file).read_into(segment.offset, out[done : done + segment.length])
-            done += segment.length
+            self._source_for(segment.file).read_into(segment.offset, out[position : position + segment.length])
+            position += segment.length
 
     def bytes(self, start: int, length: int) -> memoryview:
         """A range of the part's bytes before filters."""
         part = self.part
         if part.filters:
-            low, held = self._decoded or (0, memoryview(b""))
-            if self._decoded is None or not low <= start <= start + length <= low + len(held):
-                low, held = self._decoded = self._decode(start, start + length)
-            return held[start - low : start - low + length]
+            low, chunk = self._decoded or (0, memoryview(b""))
+            if self._decoded is None or not low <= start <= start + length <= low + len(chunk):
+                low, chunk = self._decoded = self._decode(start, start + length)
+            return chunk[start - low : start - low + length]
         if self._run is None:
-            self._check_stored()
+            self._check_size()
             if part.data is not None:
                 return memoryview(part.data)[start : start + length]
             if len(part.segments) == 1:
@@ -148,7 +148,7 @@ class StoredArray:
                 yield self._source_for(segment.file).view(segment.offset + low, high - low)
             start, stop = start - segment.length, stop - segment.length
 
-    def _check_stored(self) -> None:
+    def _check_size(self) -> None:
         if self.part.stored != self.part.nbytes:
             raise TensorError(
                 "the stored bytes do not fit the shape",
@@ -201,9 +201,9 @@ def _is_whole(keys: Sequence[Any], shape: Sequence[int]) -> bool:
 
 def check_decoded(size: int, stored: int, limits: Limits) -> None:
     """LimitError when `size` decoded bytes are too many, or too many for `stored` ones."""
-    allowed = min(max(SMALL, stored * limits.ratio), limits.decoded)
-    if size > allowed:
+    limit = min(max(SMALL, stored * limits.ratio), limits.decoded)
+    if size > limit:
         raise LimitError(
-            "would decode to more than the limits allow", expected=f"at most {allowed} bytes", found=f"{size} bytes",
+            "would decode to more than the limits allow", expected=f"at most {limit} bytes", found=f"{size} bytes",
             code="ratio", limit="decoded" if size > limits.decoded else "ratio",
         )  # fmt: skip

@@ -52,10 +52,10 @@ class JsonMembers:
             return
         while True:
             begin = self.at
-            found = _members(self.limits.depth - level).match(self.raw, begin, begin + self.piece)
-            if found:
-                self.at = found.end()
-                yield self.start + begin, self._parsed(found[0], begin)
+            match = _members(self.limits.depth - level).match(self.raw, begin, begin + self.piece)
+            if match:
+                self.at = match.end()
+                yield self.start + begin, self._parsed(match[0], begin)
             else:
                 yield self.start + begin, self._long_member(begin, level)
             if self._passes(_CLOSE):
@@ -82,10 +82,10 @@ class JsonMembers:
         return {name: members}
 
     def _passes(self, mark: re.Pattern[bytes]) -> bool:
-        found = mark.match(self.raw, self.at, self.at + self.piece)
-        if found:
-            self.at = found.end()
-        return found is not None
+        match = mark.match(self.raw, self.at, self.at + self.piece)
+        if match:
+            self.at = match.end()
+        return match is not None
 
     def _parsed(self, piece: bytes, begin: int, close: str = "}") -> dict[str, Any]:
         try:
@@ -141,18 +141,18 @@ def load_json(
     raw: bytes | memoryview, what: str, limits: Limits, *, piece: int = 0, constants: bool = False
 ) -> dict[str, Any]:
     """The whole object; see `JsonMembers`."""
-    found: dict[str, Any] = {}
+    members_by_key: dict[str, Any] = {}
     for at, members in JsonMembers(raw, what, limits, piece=piece, constants=constants):
-        merge_members(found, members, at, limits)
-    return found
+        merge_members(members_by_key, members, at, limits)
+    return members_by_key
 
 
-def merge_members(known: dict[str, Any], members: Mapping[str, Any], at: int, limits: Limits) -> None:
+def merge_members(target: dict[str, Any], members: Mapping[str, Any], at: int, limits: Limits) -> None:
     """Take in the members of one piece; FormatError on a key that was there before, LimitError on too many."""
-    if not known.keys().isdisjoint(members):
-        raise duplicate_key_error(next(key for key in members if key in known), at)
-    known.update(members)
-    if len(known) > limits.tensors:
+    if not target.keys().isdisjoint(members):
+        raise duplicate_key_error(next(key for key in members if key in target), at)
+    target.update(members)
+    if len(target) > limits.tensors:
         raise LimitError(
             "too many entries", offset=at, expected=f"at most {limits.tensors}", code="count", limit="tensors"
         )

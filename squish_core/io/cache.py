@@ -78,8 +78,8 @@ def cached_folder(kind: str, key: str, fill: Callable[[Path], object]) -> Path:
 
 def entries() -> list[Entry]:
     """All folders of the cache, the least recently used first."""
-    found = [_entry(path) for path in _folders()]
-    return sorted((entry for entry in found if entry is not None), key=lambda entry: (entry.used, entry.key))
+    candidates = [_entry(path) for path in _folders()]
+    return sorted((entry for entry in candidates if entry is not None), key=lambda entry: (entry.used, entry.key))
 
 
 def make_room(keep: Path | None = None) -> list[Entry]:

@@ -139,7 +139,7 @@ def _tail(fd: int, size: int) -> bytes:
     return os.read(fd, count)
 
 
-def _finding(path: Path, size: int, found: int, running: bool) -> Problem:
+def _finding(path: Path, size: int, actual_size: int, running: bool) -> Problem:
     from squish_core.model import Problem
 
     if running:
@@ -149,6 +149,6 @@ def _finding(path: Path, size: int, found: int, running: bool) -> Problem:
         )  # fmt: skip
     return Problem(
         code=ErrorCode.TORN_APPEND, severity="warning", where=path.name,
-        message=f"an interrupted edit left {found - size} bytes after byte {size}; they are not read. "
+        message=f"an interrupted edit left {actual_size - size} bytes after byte {size}; they are not read. "
         "The next edit removes them, or `squish edit FILE --recover`",
     )  # fmt: skip

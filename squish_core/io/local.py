@@ -220,11 +220,11 @@ class FolderSource(Source):
             info = os.fstat(handle.fd)
             if self._closed or not stat.S_ISREG(info.st_mode):
                 return super().first(path, length)  # which says what is wrong
-            found = os.read(handle.fd, length)
+            data = os.read(handle.fd, length)
         except OSError:
             return super().first(path, length)
         self._check_same(path, _identity(info))
-        return info.st_size, found
+        return info.st_size, data
 
     def _check_same(self, name: str, identity: Identity) -> None:
         if self._first.setdefault(name, identity) != identity:

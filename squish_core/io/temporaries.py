@@ -61,8 +61,8 @@ def new_temporary(target: Path, create: Callable[[Path], int | None]) -> Iterato
 def temporaries(folder: Path) -> Iterator[Temporary]:
     """The temporaries in a folder and below it; links are not followed. Raises OSError if it cannot be listed."""
     for path in _entries(folder):
-        if found := _temporary(path):
-            yield found
+        if temporary := _temporary(path):
+            yield temporary
 
 
 def torn_appends(folder: Path) -> Iterator[tuple[Path, int]]:

@@ -91,8 +91,8 @@ class BackendSuite(Suite):
         assert first == second, f"{case}: two offers differ: {first} and {second}"
         assert not source.log, f"{case}: offer() reads {len(source.log)} ranges of the file: {source.log[:4]}"
         if isinstance(first, Refusal):
-            stated = f"{case}: 1 refusal has backend={first.backend!r}, code={first.code!r}, why={first.why!r}"
-            assert first.why and first.code and first.backend == self.backend, stated  # noqa: PT018 - one statement
+            message = f"{case}: 1 refusal has backend={first.backend!r}, code={first.code!r}, why={first.why!r}"
+            assert first.why and first.code and first.backend == self.backend, message  # noqa: PT018 - one statement
         if isinstance(first, Offer):
             assert first.mode in MODES, f"{case}: mode is {first.mode!r}, expected one of {MODES}"
             assert first.ops, f"{case}: the offer has {len(first.ops)} operations"
@@ -118,10 +118,10 @@ class BackendSuite(Suite):
         cost = weight.chain.chosen.cost
         assert cost is not None, f"{case}: the offer for a tensor has no cost"
         resident, peak = resident + self.allocated(weight), peak + self.allocated(weight)
-        what = f"{case}: the offer says {cost.resident} bytes in memory"
-        assert resident <= cost.resident * 1.05 + SLACK, f"{what}; the loaded weight holds {resident}"
+        message = f"{case}: the offer says {cost.resident} bytes in memory"
+        assert resident <= cost.resident * 1.05 + SLACK, f"{message}; the loaded weight holds {resident}"
         most = peak + cost.stored
-        assert cost.resident <= most * 1.05 + SLACK, f"{what}; resident, mapped and used at most {most}"
+        assert cost.resident <= most * 1.05 + SLACK, f"{message}; resident, mapped and used at most {most}"
 
     def test_dense_equals_the_codec(self, case: str) -> None:
         """`dense` gives what the codec's own decoding gives; one that says `exact`, to the last bit."""
@@ -145,12 +145,12 @@ class BackendSuite(Suite):
         self._needs(weight, "dense")
         region = (slice(1, 5), *(slice(0, size) for size in weight.tensor.shape[1:]))
         expected = np.asarray(weight.dense())[region]
-        what = f"{case}: dense(region={region})"
-        np.testing.assert_array_equal(weight.dense(region=region), expected, err_msg=what)
+        label = f"{case}: dense(region={region})"
+        np.testing.assert_array_equal(weight.dense(region=region), expected, err_msg=label)
         out = np.zeros(expected.shape, np.float16)
         result = weight.dense(region=region, dtype="f16", out=out)
-        assert result is out, f"{what} with `out` of shape {out.shape} returns another array"
-        np.testing.assert_array_equal(out, expected.astype(np.float16), err_msg=f"{what} as f16 into `out`")
+        assert result is out, f"{label} with `out` of shape {out.shape} returns another array"
+        np.testing.assert_array_equal(out, expected.astype(np.float16), err_msg=f"{label} as f16 into `out`")
 
     def test_statistics_are_those_of_dense(self, case: str) -> None:
         """What a backend counts for itself is what the core counts of the values that it decodes."""
@@ -172,11 +172,11 @@ class BackendSuite(Suite):
         for lead in ((), (5,), (2, 3)):
             operand = chance.standard_normal((*lead, dense.shape[1]), np.float32)
             actual, expected = np.asarray(weight.linear(operand)), operand @ dense.T
-            what = f"{case}: linear of x {operand.shape}"
-            assert actual.shape == expected.shape, f"{what} has shape {actual.shape}, expected {expected.shape}"
-            assert actual.dtype == np.float32, f"{what} gives {actual.dtype}, expected float32"
+            label = f"{case}: linear of x {operand.shape}"
+            assert actual.shape == expected.shape, f"{label} has shape {actual.shape}, expected {expected.shape}"
+            assert actual.dtype == np.float32, f"{label} gives {actual.dtype}, expected float32"
             error, most = float(np.abs(actual - expected).max()), self.tolerance * float(np.abs(expected).max())
-            assert error <= most, f"{what} is off by {error:.6g}, at most {most:.6g}"
+            assert error <= most, f"{label} is off by {error:.6g}, at most {most:.6g}"
 
     def test_embed_gives_rows_of_dense(self, case: str) -> None:
         """Rows by id, repeated and in any order; the shape is ids.shape + (in,)."""
@@ -187,8 +187,8 @@ class BackendSuite(Suite):
         dense = weight.tensor.numpy().astype(np.float32)
         for ids in (np.array([[0, len(dense) - 1], [1, 0]]), np.zeros((0,), np.int64), np.array(2)):
             actual = np.asarray(weight.embed(ids), np.float32)
-            what = f"{case}: embed of ids {ids.tolist()}"
-            np.testing.assert_allclose(actual, dense[ids], rtol=self.tolerance, atol=0, err_msg=what)
+            label = f"{case}: embed of ids {ids.tolist()}"
+            np.testing.assert_allclose(actual, dense[ids], rtol=self.tolerance, atol=0, err_msg=label)
 
     def _request(self, encoding: Encoding, spec: TensorSpec | None) -> Request:
         codec = None if self.registry.missing(encoding) else self.registry.codec(encoding.codec)

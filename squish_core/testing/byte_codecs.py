@@ -56,8 +56,10 @@ class ByteCodecSuite(Suite):
         """`kind` says "bytes", and a byte codec keeps every bit."""
         info = self.entry().info
         assert isinstance(info, CodecInfo), f"{self.codec} is declared as {type(info).__name__}"
-        stated = f"kind={info.kind!r}, lossless={info.lossless}"
-        assert (info.kind, info.lossless) == ("bytes", True), f"{self.codec} declares {stated}; expected bytes, True"
+        declaration = f"kind={info.kind!r}, lossless={info.lossless}"
+        assert (info.kind, info.lossless) == ("bytes", True), (
+            f"{self.codec} declares {declaration}; expected bytes, True"
+        )
 
     def test_decoding_gives_the_content(self, case: str) -> None:
         """Every byte of the output is written, whatever was there before."""
@@ -100,25 +102,25 @@ class ByteCodecSuite(Suite):
         """Damaged streams are a CodecError or other bytes, within bounded memory."""
         stored = self.stored(case)
         for number in range(self.mutations if stored else 0):
-            damaged = mutant(stored, number, self.seed)
+            data = mutant(stored, number, self.seed)
             with within(self.memory + len(self.cases()[case][0]), number, case):
-                self._survives(damaged, case, f"{case}: mutant(stored, {number}, seed={self.seed})", exact=False)
+                self._survives(data, case, f"{case}: mutant(stored, {number}, seed={self.seed})", exact=False)
 
     def test_a_bomb_costs_no_more_than_the_output(self) -> None:
         """A small stream that expands to `bomb` bytes is refused within `memory` by `decode` and `decoded_size`."""
         stored = self._encode((bytes(PIECE) for _ in range(self.bomb // PIECE)), {})
         if len(stored) > self.bomb // 16:
             pytest.skip(f"no bomb: {self.bomb} zeros take {len(stored)} stored bytes")
-        what = f"a bomb of {len(stored)} bytes that expands to {self.bomb}"
+        message = f"a bomb of {len(stored)} bytes that expands to {self.bomb}"
         for number in (0, _LIMITED):
-            with within(self.memory, number, what), typed_errors_only(what), pytest.raises(CodecError):
+            with within(self.memory, number, message), typed_errors_only(message), pytest.raises(CodecError):
                 self._decode(stored, {}, 16)
-            with within(self.memory, number, what), typed_errors_only(f"measuring {what}"):
+            with within(self.memory, number, message), typed_errors_only(f"measuring {message}"):
                 try:
                     size = self._codec().decoded_size(memoryview(stored), {}, most=16)
                 except CodecError:
                     continue
-                assert size is None or size <= 16, f"{what}: decoded_size(most=16) gives {size} without an error"
+                assert size is None or size <= 16, f"{message}: decoded_size(most=16) gives {size} without an error"
 
     def test_measuring_gives_the_size(self, case: str) -> None:
         """`decoded_size` gives the decoded size, or None."""
@@ -136,13 +138,13 @@ class ByteCodecSuite(Suite):
         def check(one: int, other: int) -> None:
             start, stop = min(one, other), max(one, other)
             low, high = codec.covering(stored, params, size=size, start=start, stop=stop)
-            covered = f"{case}: covering({start}, {stop}) gives {low} to {high} of {size} bytes"
-            assert 0 <= low <= start <= stop <= high <= size, covered
+            message = f"{case}: covering({start}, {stop}) gives {low} to {high} of {size} bytes"
+            assert 0 <= low <= start <= stop <= high <= size, message
             if (low, high) != (0, size):
                 out = bytearray(high - low)
-                with typed_errors_only(f"{covered}; decode_range()"):
+                with typed_errors_only(f"{message}; decode_range()"):
                     codec.decode_range(stored, params, size=size, start=low, out=memoryview(out))
-                assert out == content[low:high], f"{covered}; byte {low + _first(out, content[low:high])} differs"
+                assert out == content[low:high], f"{message}; byte {low + _first(out, content[low:high])} differs"
 
         check()
 
@@ -175,9 +177,9 @@ class ByteCodecSuite(Suite):
         self._codec().decode(memoryview(stored), params, out=memoryview(out), ratio=DEFAULT.ratio)
         return bytes(out)
 
-    def _survives(self, stored: bytes, case: str, what: str, *, exact: bool) -> None:
+    def _survives(self, stored: bytes, case: str, message: str, *, exact: bool) -> None:
         content, params = self.cases()[case]
-        with typed_errors_only(what):
+        with typed_errors_only(message):
             try:
                 decoded = self._decode(stored, params, len(content))
             except CodecError:

@@ -43,9 +43,9 @@ class CodecSuite(Suite):
     def test_parts_are_as_declared(self, case: str) -> None:
         """`encode` gives the roles, dtypes and shapes of `parts`."""
         codec, spec, params, stored, _ = self._stored(case)
-        declared = {role: (dtype, tuple(shape)) for role, (dtype, shape) in codec.parts(spec, params).items()}
+        layout = {role: (dtype, tuple(shape)) for role, (dtype, shape) in codec.parts(spec, params).items()}
         actual = {role: (dtypes.from_numpy(part.dtype), part.shape) for role, part in stored.items()}
-        assert actual == declared, f"{case}: encode() gives {actual}, parts() declares {declared}"
+        assert actual == layout, f"{case}: encode() gives {actual}, parts() declares {layout}"
 
     def test_grain_is_one_step_or_none_for_each_axis(self, case: str) -> None:
         """`grain` has the tensor's rank; every step is positive."""
@@ -84,11 +84,11 @@ class CodecSuite(Suite):
         if values is None or not spec.elements:
             pytest.skip("nothing to encode")
         regions = stored_panels(spec.shape, codec.encode_grain(spec, params), 4, budget=1)
-        encoded = [codec.encode(np.ascontiguousarray(values[region]), params) for region in regions]
+        panels = [codec.encode(np.ascontiguousarray(values[region]), params) for region in regions]
         for role, part in stored.items():
-            joined = b"".join(np.ascontiguousarray(piece[role]).tobytes() for piece in encoded)
-            what = f"{case}: {len(encoded)} panels give other bytes for {role!r} than the whole ({len(joined)} bytes)"
-            assert joined == part.tobytes(), what
+            data = b"".join(np.ascontiguousarray(piece[role]).tobytes() for piece in panels)
+            message = f"{case}: {len(panels)} panels give other bytes for {role!r} than the whole ({len(data)} bytes)"
+            assert data == part.tobytes(), message
 
     def test_a_region_equals_the_slice_of_the_whole(self, case: str) -> None:
         """Decoding a region, on the grain or not, equals slicing the whole."""
@@ -120,12 +120,12 @@ class CodecSuite(Suite):
         import numpy as np
 
         codec, spec, params, stored, _ = self._stored(case)
-        moved = {}
+        unaligned = {}
         for role, part in stored.items():
             raw = memoryview(b"\0" + part.tobytes())[1:]
-            moved[role] = np.frombuffer(raw, part.dtype).reshape(part.shape) if part.size else part
-        with typed_errors_only(f"{case}: decoding {len(moved)} read-only parts"):
-            actual, expected = (_decode(codec, spec, params, parts) for parts in (moved, stored))
+            unaligned[role] = np.frombuffer(raw, part.dtype).reshape(part.shape) if part.size else part
+        with typed_errors_only(f"{case}: decoding {len(unaligned)} read-only parts"):
+            actual, expected = (_decode(codec, spec, params, parts) for parts in (unaligned, stored))
         same = actual.tobytes() == expected.tobytes()
         assert same, f"{case}: {_different(actual, expected)} values differ when parts lie at odd addresses"
 
@@ -140,14 +140,14 @@ class CodecSuite(Suite):
     def test_codes_are_in_the_declared_layout(self, case: str) -> None:
         """`code_layout`, which sees no data, says what the codes of all data look like."""
         codec, spec, params, stored, _ = self._stored(case)
-        declared, codes = codec.code_layout(spec, params), codec.codes(stored, spec, params, full(spec.shape))
+        layout, codes = codec.code_layout(spec, params), codec.codes(stored, spec, params, full(spec.shape))
         if codes is None:
             pytest.skip("this codec has no codes")
         bits = codes.layout.bits
-        assert declared is not None, f"{case}: codes() gives codes of {bits} bits, code_layout() declares none"
-        assert codes.layout == declared, f"{case}: codes() has the layout {codes.layout}, code_layout() says {declared}"
-        assert len(declared.group) == len(spec.shape), f"{case}: groups {declared.group} of the shape {spec.shape}"
-        check_arrays(case, codes, declared.group_sizes(spec.shape))
+        assert layout is not None, f"{case}: codes() gives codes of {bits} bits, code_layout() declares none"
+        assert codes.layout == layout, f"{case}: codes() has the layout {codes.layout}, code_layout() says {layout}"
+        assert len(layout.group) == len(spec.shape), f"{case}: groups {layout.group} of the shape {spec.shape}"
+        check_arrays(case, codes, layout.group_sizes(spec.shape))
 
     def test_codes_restore_the_parts_and_the_values(self, case: str) -> None:
         """`codes` times scales gives the decoded values, and `from_codes` the stored parts back."""
@@ -168,29 +168,27 @@ class CodecSuite(Suite):
             dequantized(codes), values, rtol=1e-5, atol=1e-6 * float(np.abs(values).max(initial=0)),
             err_msg=f"{case}: codes times scales are not the decoded values",
         )  # fmt: skip
-        encoded = codec.from_codes(codes, spec, params)
-        answer, expected = codec.holds(codes, spec, params), None if encoded is None else encoded[1]
+        result = codec.from_codes(codes, spec, params)
+        answer, expected = codec.holds(codes, spec, params), None if result is None else result[1]
         assert answer == expected, f"{case}: holds() says {answer}, from_codes() gives {expected}"
-        if encoded is not None and encoded[1].kind == "bytes":
-            assert set(encoded[0]) == set(stored), (
-                f"{case}: from_codes() gives {set(encoded[0])}, encode() {set(stored)}"
-            )
-            changed = [role for role, part in encoded[0].items() if part.tobytes() != stored[role].tobytes()]
-            assert not changed, f"{case}: from_codes() states equal bytes, and changes {changed}"
+        if result is not None and result[1].kind == "bytes":
+            assert set(result[0]) == set(stored), f"{case}: from_codes() gives {set(result[0])}, encode() {set(stored)}"
+            differing = [role for role, part in result[0].items() if part.tobytes() != stored[role].tobytes()]
+            assert not differing, f"{case}: from_codes() states equal bytes, and changes {differing}"
 
     def _stored(self, case: str) -> tuple[Codec, TensorSpec, Mapping[str, Any], dict[str, Any], Any]:
         """Codec, spec, params, stored parts, and the values that were encoded (None: parts were given)."""
         import numpy as np
 
-        spec, params, given = self.cases()[case]
+        spec, params, sample = self.cases()[case]
         codec = self.registry.codec(self.codec)
-        if isinstance(given, Mapping):
-            return codec, spec, params, dict(given), None
-        encoded = codec.encode(np.ascontiguousarray(given), params)
-        declared = codec.parts(spec, params)
+        if isinstance(sample, Mapping):
+            return codec, spec, params, dict(sample), None
+        arrays = codec.encode(np.ascontiguousarray(sample), params)
+        layout = codec.parts(spec, params)
         # A panel knows only its own shape; flat parts come out flat whatever rank the declaration has.
-        stored = {role: part.reshape(declared[role][1]) if role in declared else part for role, part in encoded.items()}
-        return codec, spec, params, stored, given
+        stored = {role: part.reshape(layout[role][1]) if role in layout else part for role, part in arrays.items()}
+        return codec, spec, params, stored, sample
 
     def _tensor(self, spec: TensorSpec, params: Mapping[str, Any], stored: Mapping[str, np.ndarray]) -> Tensor:
         file, _ = memory_file(self.registry, {spec.name: (spec, CodecSpec(self.codec, params), stored)})
@@ -207,10 +205,10 @@ def check_arrays(case: str, codes: Codes, groups: tuple[int, ...]) -> None:
     scale = dtypes.from_numpy(codes.scale.dtype)
     assert scale == layout.scale_dtype, f"{case}: scales are {scale}, the layout says {layout.scale_dtype}"
     kind = None if codes.offset is None else dtypes.from_numpy(codes.offset.dtype)
-    stated = layout.offset_dtype
-    if stated is not None and stated[0] in "iu":  # packed zero points come a byte each
-        stated = f"{stated[0]}{max(int(stated[1:]), 8)}"
-    assert kind == stated, f"{case}: offsets are {kind}, the layout says {stated}"
+    offset_dtype = layout.offset_dtype
+    if offset_dtype is not None and offset_dtype[0] in "iu":  # packed zero points come a byte each
+        offset_dtype = f"{offset_dtype[0]}{max(int(offset_dtype[1:]), 8)}"
+    assert kind == offset_dtype, f"{case}: offsets are {kind}, the layout says {offset_dtype}"
     has_table = f"{case}: the table is {codes.table!r:.80}, the layout says {layout.table!r:.80}"
     assert (codes.table is None) == (layout.table is None), has_table
 

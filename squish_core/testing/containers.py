@@ -116,8 +116,8 @@ class ContainerSuite(HostileInput, GroundTruth):
         count = f"{sample}: Indexes of {len(first.tensors)} tensors"
         assert _same_index(first, second), f"{count} differ between two reads of one file"
         with typed_errors_only(f"{count}: pickling"):
-            restored = pickle.loads(pickle.dumps(first))
-        assert _same_index(first, restored), f"{count} differ after pickling"
+            unpickled = pickle.loads(pickle.dumps(first))
+        assert _same_index(first, unpickled), f"{count} differ after pickling"
 
     def test_the_sample_is_clean_and_verifies(self, sample: str) -> None:
         """A deep verification reports no error but those of `unreadable` tensors, and the values of all others."""
@@ -150,9 +150,9 @@ class ContainerSuite(HostileInput, GroundTruth):
         for name, spec in index.tensors.items():
             for encoding in spec.encodings:
                 if self.registry.missing(encoding) is None:
-                    declared = self.registry.codec(encoding.codec).parts(spec, encoding.codec.params)
+                    layout = self.registry.codec(encoding.codec).parts(spec, encoding.codec.params)
                     actual = {role: (part.dtype, part.shape) for role, part in encoding.parts.items()}
-                    expected = {role: (dtype, tuple(shape)) for role, (dtype, shape) in declared.items()}
+                    expected = {role: (dtype, tuple(shape)) for role, (dtype, shape) in layout.items()}
                     assert actual == expected, f"{name}: parts are {actual}, {encoding.codec} declares {expected}"
 
     # Laziness
@@ -213,11 +213,11 @@ class ContainerSuite(HostileInput, GroundTruth):
     def test_converting_to_itself_keeps_everything(self, sample: str, tmp_path: Path) -> None:
         """Names, order, part bytes, metadata and assets survive; the dry run predicted the size."""
         file, target = self._rewritable(sample), tmp_path / "copy"
-        planned = convert(file, target, self.container, dry_run=True)
+        plan = convert(file, target, self.container, dry_run=True)
         assert not target.exists(), f"{sample}: the dry run wrote {target.name}"
         result = convert(file, target, self.container)
-        size = f"the dry run predicts {planned.size} bytes, {result.size} were written"
-        assert planned.size in (None, result.size), f"{sample}: {size}"
+        size = f"the dry run predicts {plan.size} bytes, {result.size} were written"
+        assert plan.size in (None, result.size), f"{sample}: {size}"
         with self.open(target) as copy:
             names = f"{len(copy)} tensors are {list(copy)}, expected {len(file)}: {list(file)}"
             assert list(copy) == list(file), f"{sample}: {names}"
@@ -334,8 +334,8 @@ def _assert_same_tensor(one: Tensor, other: Tensor) -> None:
     assert declared[0] == declared[1], f"{one.name}: the copy declares {declared[1]}, expected {declared[0]}"
     for role, buffer in one.parts(one.spec.encodings[0]).items():
         if role in one.spec.encodings[0].parts:
-            stored, copied = as_bytes(buffer), as_bytes(other.parts(other.spec.encodings[0])[role])
-            assert copied == stored, f"{one.name}/{role}: the copy's {len(copied)} bytes are not the {len(stored)} read"
+            stored, copy = as_bytes(buffer), as_bytes(other.parts(other.spec.encodings[0])[role])
+            assert copy == stored, f"{one.name}/{role}: the copy's {len(copy)} bytes are not the {len(stored)} read"
 
 
 def _contents(path: Path) -> dict[str, bytes]:

@@ -116,7 +116,7 @@ def _check_values(source: File, written: File, step: Step) -> None:
                 "values", f"{step.name}: {_first_difference(expected, found)}, reported as {exactness}"
             )
         return
-    expected, found = _wide(values), _wide(result)
+    expected, found = _widest_values(values), _widest_values(result)
     lost = np.isfinite(expected) & ~np.isfinite(found)
     if lost.any():
         raise WritebackError("overflow", f"{step.name}: {_first_difference(expected, found, lost)}")
@@ -127,24 +127,24 @@ def _check_values(source: File, written: File, step: Step) -> None:
             raise WritebackError("bound", f"{step.name}: off by {gap}, reported as {exactness}")
 
 
-def _equal(expected: Any, found: Any) -> bool:
+def _equal(expected: Any, actual: Any) -> bool:
     """Equal values; any NaN equals any other, and the two zeros are equal."""
     import numpy as np
 
     with np.errstate(all="ignore"):
-        return bool(((expected == found) | ((expected != expected) & (found != found))).all())
+        return bool(((expected == actual) | ((expected != expected) & (actual != actual))).all())
 
 
-def _wide(values: Any) -> Any:
+def _widest_values(values: Any) -> Any:
     import numpy as np
 
     with np.errstate(all="ignore"):  # a signaling NaN becomes a quiet one
         return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
-def _first_difference(expected: Any, found: Any, where: Any = None) -> str:
+def _first_difference(expected: Any, actual: Any, where: Any = None) -> str:
     import numpy as np
 
-    differs = ~((expected == found) | ((expected != expected) & (found != found))) if where is None else where
+    differs = ~((expected == actual) | ((expected != expected) & (actual != actual))) if where is None else where
     index = tuple(int(axis) for axis in np.argwhere(differs)[0])
-    return f"{expected[index]} became {found[index]} at {list(index)} ({int(differs.sum())} differ)"
+    return f"{expected[index]} became {actual[index]} at {list(index)} ({int(differs.sum())} differ)"
