@@ -162,7 +162,7 @@ class AmbiguousFormatError(SquishError):
 
 
 class UnknownFormatError(SquishError):
-    """No format is recognized."""
+    """No format recognizes the file."""
 
 
 class ClosedError(SquishError):

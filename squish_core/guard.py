@@ -1,4 +1,4 @@
-"""The boundary around plugin code: whatever escapes becomes a typed error that says where."""
+"""The boundary around plugin code: every exception becomes a typed error with its context."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Result = TypeVar("Result")
 
 
 class guarded:  # noqa: N801 - read as a verb in a with statement
-    """Turn whatever escapes from a plugin into a typed error that says where.
+    """Turn any exception of a plugin into a typed error with its context.
 
-    NumPy's warnings about infinities and NaN are off inside, where it is loaded: a file may hold such values, and they
-    are what is read. A class, because one is entered for every tensor: a generator would cost more than what it guards.
+    Inside, NumPy's warnings about infinities and NaN are off if it is loaded: files may hold such values. A class,
+    because it is entered for every tensor and a generator would cost more than the guarded code.
     """
 
     __slots__ = ("_context", "_errstate", "_kind", "_what")
@@ -52,12 +52,12 @@ class guarded:  # noqa: N801 - read as a verb in a with statement
             ) from error  # fmt: skip
 
     def _imported(self) -> Any:
-        """`numpy.errstate` where NumPy is not loaded: reading a header does not need it."""
+        """`numpy.errstate` if NumPy is not loaded yet: reading a header does not need it."""
         return None
 
 
 class computing(guarded):  # noqa: N801 - read as a verb in a with statement
-    """The same around what calculates, NumPy loaded: decoding, encoding, products."""
+    """The same for code that computes, with NumPy loaded: decoding, encoding, products."""
 
     __slots__ = ()
 
@@ -68,8 +68,7 @@ class computing(guarded):  # noqa: N801 - read as a verb in a with statement
 
 
 def quietly(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function without NumPy's warnings about infinities and NaN; for other threads, which have their own
-    setting."""
+    """Call a function without NumPy's warnings about infinities and NaN, which each thread sets for itself."""
     import numpy as np
 
     with np.errstate(all="ignore"):
@@ -78,12 +77,11 @@ def quietly(function: Callable[..., Result], *arguments: Any) -> Result:
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Let the garbage collector rest while thousands of small objects are made that all stay: it would look at
-    everything in the process again and again, and find nothing."""
-    on = gc.isenabled()
+    """Pause garbage collection while building many long-lived objects."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if on:
+        if was_enabled:
             gc.enable()

@@ -1,4 +1,4 @@
-"""What values are like: the least and the greatest, zeros, and how many have which magnitude, in one pass."""
+"""Summary statistics of values: extremes, zeros, and a histogram of magnitudes, in one pass."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     import numpy as np
 
 _STEP = 1 << 15
-"""Values taken at a time: their copies in f64 stay in the cache."""
+"""Values per step: their f64 copies stay in the cache."""
 _SMALL, _ODD = 0, 255
-"""Exponents as an f32 stores them: of zeros and subnormals, of infinities and NaNs."""
+"""Stored f32 exponents of zeros and subnormals, and of infinities and NaNs."""
 LOWEST = -127
-"""The power of two that f32 subnormals are counted with."""
+"""The power of two that f32 subnormals are counted under."""
 
 
 @frozen(kw_only=True, repr=False)
 class Statistics:
-    """What is in a tensor. `least` and `greatest` are of its finite values, None without any.
+    """Summary statistics of a tensor. `least` and `greatest` cover finite values; None if there are none.
 
-    `negative` and `positive`: by k, how many finite values have a magnitude from 2**k to less than 2**(k + 1). Powers
-    of two need no range beforehand, and tell what another float type would lose. `LOWEST` holds all that is below
-    2**-126 and not 0, 127 all from 2**127 on.
+    `negative` and `positive`: k -> number of finite values with a magnitude in [2**k, 2**(k + 1)). Powers of two need
+    no range in advance, and show what another float type would lose. `LOWEST` counts magnitudes below 2**-126 except
+    0, 127 those from 2**127 on.
     """
 
     values: int

@@ -105,7 +105,7 @@ class StoredArray:
         return ((self._source_for(run.file), run.offset, run.length) for run in self.part.segments)
 
     def read_into(self, out: memoryview) -> None:
-        """Copy the whole part into `out` (bytes), by pread where nothing has to be decoded."""
+        """Copy the whole part into `out` (bytes), by pread if nothing has to be decoded."""
         part = self.part
         if part.filters or part.data is not None:
             out[:] = self.bytes(0, part.nbytes)
@@ -178,7 +178,7 @@ class StoredArray:
             codec.decode_range(stored, params, size=size, start=low, out=memoryview(out))
             return low, memoryview(out).toreadonly()
         if size > max(32 * MIB, 64 * len(stored)):
-            # So much from so little is rare: see that it is there before memory for it is taken.
+            # Such ratios are rare: check the decoded size before allocating memory.
             found = codec.decoded_size(stored, params, most=size)
             if found is not None and found != size:
                 raise CodecError(
@@ -190,7 +190,7 @@ class StoredArray:
 
 
 def _is_whole(keys: Sequence[Any], shape: Sequence[int]) -> bool:
-    """Whether an index takes all of these axes."""
+    """Whether an index selects all of these axes."""
     if len(keys) > len(shape):
         return False
     for item, size in zip(keys, shape):
@@ -200,7 +200,7 @@ def _is_whole(keys: Sequence[Any], shape: Sequence[int]) -> bool:
 
 
 def check_decoded(size: int, stored: int, limits: Limits) -> None:
-    """LimitError when `size` decoded bytes are too many, or too many for `stored` ones."""
+    """LimitError if `size` decoded bytes exceed the limits, absolutely or relative to `stored` bytes."""
     limit = min(max(SMALL, stored * limits.ratio), limits.decoded)
     if size > limit:
         raise LimitError(

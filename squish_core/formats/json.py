@@ -46,7 +46,7 @@ class JsonMembers:
             raise self._wrong("is not JSON: Extra data after the object", self.at, "json")
 
     def _object(self, level: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """From the opening brace to behind the closing one."""
+        """Read from the opening brace past the closing one."""
         self.at += 1
         if self._passes(_CLOSE):
             return
@@ -64,7 +64,7 @@ class JsonMembers:
                 raise self._wrong("is not JSON: Expecting ',' delimiter", self.at, "json")
 
     def _long_member(self, begin: int, level: int) -> dict[str, Any]:
-        """One that does not fit into a piece: long text, or an object that is itself read in pieces."""
+        """A member that does not fit a piece: long text, or an object that is itself read in pieces."""
         key = _KEY.match(self.raw, begin, begin + self.piece)
         if key is None:
             raise self._unreadable(begin)
@@ -109,7 +109,7 @@ class JsonMembers:
         return members
 
     def _unreadable(self, begin: int) -> SquishError:
-        """The error for a place from which on the text makes no sense."""
+        """The error for text that cannot be parsed from `begin` on."""
         piece = bytes(self.raw[begin : begin + self.piece])
         cut = begin + self.piece < len(self.raw)
         if _nesting(piece) > self.limits.depth:
@@ -117,7 +117,7 @@ class JsonMembers:
         try:
             self._parsed(piece, begin, close="")
         except SquishError as error:
-            # What is wrong at the end of a cut piece is the cut.
+            # An error at the end of a truncated piece is due to the truncation.
             if not cut or not (
                 "Unterminated" in error.message or (error.offset or 0) >= self.start + begin + self.piece - 8
             ):
@@ -148,7 +148,7 @@ def load_json(
 
 
 def merge_members(target: dict[str, Any], members: Mapping[str, Any], at: int, limits: Limits) -> None:
-    """Take in the members of one piece; FormatError on a key that was there before, LimitError on too many."""
+    """Merge the members of one piece; FormatError for a duplicate key, LimitError for too many."""
     if not target.keys().isdisjoint(members):
         raise duplicate_key_error(next(key for key in members if key in target), at)
     target.update(members)

@@ -30,12 +30,12 @@ def _xxh3() -> Any:
 ALGORITHMS: dict[str, tuple[Callable[[], Any], str]] = {
     "sha256": (hashlib.sha256, ""), "crc32c": (Crc32c, "0x"), "xxh3": (_xxh3, ""),
 }  # fmt: skip
-"""Algorithm -> its hasher and what stands before the hex digits."""
+"""Algorithm -> its hasher and the prefix of the hex digits."""
 
 
 @frozen
 class Verdict:
-    """`state` is "ok", "wrong" or "unverified" (an algorithm that is not known here)."""
+    """`state` is "ok", "wrong" or "unverified" (an unknown algorithm)."""
 
     state: str
     expected: str = ""
@@ -43,7 +43,7 @@ class Verdict:
 
 
 class Digest:
-    """A digest in the making: `update` with buffers, then `str` gives `sha256:8f4a...` or `crc32c:0x1A2B3C4D`."""
+    """An incremental digest: `update` with buffers, then `str` gives `sha256:8f4a...` or `crc32c:0x1A2B3C4D`."""
 
     def __init__(self, algorithm: str) -> None:
         self.algorithm = algorithm
@@ -57,7 +57,7 @@ class Digest:
 
 
 def check_digest(text: str, chunks: Iterable[Any]) -> Verdict:
-    """Compare a digest string with the bytes; hex is compared without regard to case or a leading 0x."""
+    """Compare a digest string with the bytes; the case of hex digits and a leading 0x are ignored."""
     if not is_known(text):
         return Verdict("unverified")
     algorithm, _, value = text.partition(":")
@@ -69,7 +69,7 @@ def check_digest(text: str, chunks: Iterable[Any]) -> Verdict:
 
 
 def is_known(text: str) -> bool:
-    """Whether a digest string is of a kind that can be checked."""
+    """Whether the algorithm of a digest string is supported."""
     return text.partition(":")[0].lower() in ALGORITHMS
 
 

@@ -77,12 +77,12 @@ class Source:
         out[:] = self._view(offset, len(out)) if len(out) else b""
 
     def descriptor(self) -> int | None:
-        """File descriptor for copies by the kernel; None for what is no plain file."""
+        """File descriptor for copies by the kernel; None if it is not a plain file."""
         return None
 
     def member(self, name: str, folder: str = "") -> Source:
-        """Another file of the same folder, or of `folder` in it (`a/b`), by its plain name; closed with this one, or
-        when many others have been opened since and nobody uses it."""
+        """Another file of the same folder, or of `folder` in it (`a/b`), by name; closed with this one, or when it is
+        unused and many others were opened since."""
         for piece in (*folder.split("/"), name) if folder else (name,):
             check_plain_name(piece, self.name)
         path = f"{folder}/{name}" if folder else name
@@ -99,15 +99,15 @@ class Source:
             return self._members[path]
 
     def unmapped(self) -> Source:
-        """A second source of the same open file whose `view` copies: a file that is cut or fails under a mapping kills
-        the process, under a read it is an error. A subclass that holds another source, or caches, replaces them."""
+        """A second source of the same open file whose `view` copies, since a file truncated under a mapping kills the
+        process. A subclass that holds another source or a cache replaces it."""
         twin: Source = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin._maps, twin._members, twin._lock = False, {}, threading.Lock()
         return twin
 
     def backing(self) -> Backing | None:
-        """What a view depends on after it was handed out; None where views are memory of this process."""
+        """What a view depends on while in use; None if views are this process's own memory."""
         return None
 
     def __reduce__(self) -> Any:
