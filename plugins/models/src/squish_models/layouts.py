@@ -39,11 +39,11 @@ def carry_to_gguf(family: TextModel, model: Model, settings: Mapping[str, Any], 
     missing = () if tokenizer is not None else ("a tokenizer (tokenizer.json)",)
     files = {name: data for name, data in model.assets.items() if name not in (*REPORTS, KEYS_FILE)}
     rebuilt = _rebuilt(family, meta, constants, settings) if files else {}
-    differing = {name: data for name, data in files.items() if rebuilt.get(name) != data}
+    differing = {name: data for name, data in files.items() if not _gives(rebuilt.get(name), name, data)}
     dropped: tuple[Dropped, ...] = ()
     if options.get("keep") == "no":
         dropped = tuple(Dropped("asset", name, "GGUF's keys give other text") for name in differing)
-    elif files:
+    elif differing or files.keys() != rebuilt.keys():
         meta = {**meta, **kept_files(differing, list(files))}
     return Carried(meta=meta, constants=constants, missing=missing, dropped=dropped, notes=family.ignored(settings))
 
@@ -153,6 +153,14 @@ def _rebuilt(
         return _files(family, model, family.settings(model))[0]
     except SquishError:
         return {}
+
+
+def _gives(rebuilt: bytes | None, name: str, data: bytes) -> bool:
+    """Whether a file is rebuilt as it is, but for what a config says of codes, which is not kept."""
+    if rebuilt is None or rebuilt == data:
+        return rebuilt == data
+    undeclared = _undeclared(data) if name == CONFIG else data
+    return undeclared != data and json.loads(undeclared) == json.loads(rebuilt)
 
 
 def _undeclared(config: bytes) -> bytes:
