@@ -26,7 +26,7 @@ failed = { echo "make: could not install the packages. See above: either no pack
   echo "make: cannot be compiled here ('make compiler=' leaves out what is compiled: $(NEEDS_COMPILER))." >&2; exit 1; }
 offline = { echo "make: could not install uv; is the network (a package index) reachable? See above." >&2; exit 1; }
 
-.PHONY: help env demo test oracles fuzz sanitize bench lint wheels clean
+.PHONY: help env demo test oracles engines fuzz sanitize bench lint wheels clean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -55,6 +55,9 @@ test: $(installed)  ## run the tests that need nothing else
 
 oracles: $(installed)  ## compare with the peer packages, each in a process of its own
 	$(pytest) -m oracle
+
+engines: $(installed)  ## convert whole models, run them in other software, and write the table of docs/models.md
+	PYTHONPATH=tests:examples $(python) -m oracles.table --write
 
 fuzz: $(installed)  ## run the long mutation tests, damaged files through every writer, and atheris (FUZZ_SECONDS=60 each)
 	$(pytest) -m fuzz

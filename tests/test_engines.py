@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import oracles
 import pytest
-from oracles import engines, families
+from oracles import engines, families, table
 
 ANSWER = engines.Answer("one", [[1, 2], [3]], np.log([[0.7, 0.2, 0.1], [0.2, 0.5, 0.3]]), [[0, 1], [1, 1]])
 
@@ -28,6 +28,7 @@ def changed(**fields: Any) -> engines.Answer:
         (changed(ids=[[1], [3]]), "prompt 1 has other token ids from token 1"),
         (changed(logprobs=ANSWER.logprobs + 0.11), "log-probabilities differ by 0.11 (bound 0.1)"),
         (changed(logprobs=np.full((2, 3), np.nan)), "log-probabilities are missing"),
+        (changed(greedy=[[0], [1]]), ""),
         (changed(greedy=[[0, 1], [1, 2]]), "greedy token 1 after prompt 2 differs"),
     ],
 )
@@ -74,3 +75,41 @@ def test_a_small_model_has_the_same_bytes_each_time(tmp_path: Path) -> None:
     assert {"config.json", "model.safetensors", "tokenizer.json", "tokenizer.model"} <= names
     for name in names:
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
+
+
+WAITING = {
+    "hf": "a folder of plain floats is not written by `hf` yet",
+    "gguf": "tokenizers are not carried into GGUF yet",
+    "mlx": "tokenizers of a GGUF are not carried into folders yet",
+    "uqff": "tokenizers of a GGUF are not carried into folders yet",
+}
+"""Why rows of a target are not ok yet; those that are ok already are in DONE."""
+DONE = {("mlx", "gguf"), ("uqff", "gguf")}
+
+
+def slice_rows() -> list[Any]:
+    """The rows that each run of the oracles checks, those that wait for something marked."""
+    marked = []
+    for row in filter(table.in_slice, table.rows()):
+        done = row.formats in DONE or (row.source not in table.PACKAGED and row.formats == ("mlx",))
+        waits = [] if done else [pytest.mark.xfail(reason=WAITING[row.formats[-1]], strict=False)]
+        marked.append(pytest.param(row, marks=waits, id=f"{row.source}, {row.title}"))
+    return marked
+
+
+@pytest.fixture(scope="module")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> table.Judge:
+    return table.Judge(tmp_path_factory.mktemp("models"))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("row", slice_rows())
+def test_a_converted_model_runs_in_the_software_of_its_format(row: table.Row, judge: table.Judge) -> None:
+    assert judge.result(row) == "ok"
+
+
+def test_every_row_has_a_bound() -> None:
+    for row in table.rows():
+        engine = "llama.cpp" if row.source in table.PACKAGED else "transformers"
+        assert (row.source in table.PACKAGED and row.engine != "llama.cpp") or (engine, row.engine) in table.BOUNDS
+    assert sum(map(table.in_slice, table.rows())) == 5 + 3 * len(families.FAMILIES)

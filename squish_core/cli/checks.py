@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from squish_core.cli import spellings
 from squish_core.cli.options import Assets, Format, Json, Quiet
 from squish_core.cli.output import Answer, error_data, show_warning
 from squish_core.cli.progress import Progress
@@ -132,6 +133,13 @@ def convert(
     dst: Target,
     to: To = None,
     encode: Encode = None,
+    tensor_type: spellings.TensorType = None,
+    output_tensor_type: spellings.OutputType = None,
+    token_embedding_type: spellings.EmbeddingType = None,
+    pure: spellings.Pure = False,
+    q_bits: spellings.Bits = None,
+    q_group_size: spellings.GroupSize = None,
+    q_mode: spellings.Mode = None,
     only: Only = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; write nothing.")] = False,
     format: Format = None,  # noqa: A002
@@ -156,9 +164,11 @@ def convert(
 
     if stats is not None:
         show_warning("--stats is now --imatrix")
+    rules = spellings.preset_rules(encode or (), tensor_type or (), output_tensor_type, token_embedding_type, pure)
+    rules = spellings.mlx_rules(rules, q_bits, q_group_size, q_mode)
     with open_file(src, format, assets=assets) as opened, Progress("writing", quiet) as progress:
         report = squish.convert(
-            opened, dst, to, encode, only=only, rename=names, activations=imatrix or stats, requantize=requantize,
+            opened, dst, to, rules, only=only, rename=names, activations=imatrix or stats, requantize=requantize,
             delete_source=delete_source, dry_run=dry_run, progress=progress,
         )  # fmt: skip
     return Answer(report.to_dict(), list(conversion_lines(report)))

@@ -255,12 +255,12 @@ class Allocator:
         Parameters
         ----------
         specs, params
-            The tensors to write, and the parameters that the user gave.
+            The tensors to choose for, and the parameters that the user gave.
         values, short
             A function from a tensor to its row panels; one from a short name (int4) to what it means for the target,
             a SquishError where it means nothing.
         model
-            What is known of all tensors, those that are not to be encoded included.
+            Names of all tensors, metadata and which tensors have statistics.
 
         Raises
         ------

@@ -26,7 +26,12 @@ PACKAGES: dict[str, dict[str, str]] = {
         "zt": "squish-ztensor", "uqff": "squish-uqff", "hqq": "squish-uqff",
         "npydir": "squish-npydir", "ane": "squish-ane", "hf": "squish-hf",
     },
-    "allocator": {"mixed": "squish-codecs"},
+    "allocator": {
+        "mixed": "squish-codecs", "llama-quantize": "squish-gguf",
+        **dict.fromkeys(
+            ("q2_k_s", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m"), "squish-gguf"
+        ),
+    },
     "backend": {"cpu": "squish-cpu", "metal": "squish-metal", "ane": "squish-ane"},
     "family": dict.fromkeys(("llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3"), "squish-models"),
 }  # fmt: skip

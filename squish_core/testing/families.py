@@ -86,7 +86,8 @@ class FamilySuite(Suite):
 
     def test_configs_are_stated(self) -> None:
         """Without one, nothing is checked."""
-        assert self.configs(), "configs() gives no model; give the config.json of at least one"
+        configs = self.configs()
+        assert configs, f"configs() of {self.family} gives {len(configs)} models; give the config.json of at least one"
 
     def test_a_map_there_and_back_is_the_identity(self, config: str, layout: str) -> None:
         """Every tensor comes back under its name, with its values."""

@@ -85,23 +85,21 @@ def uqff_file(folder: Path) -> str:
 
 def difference(source: Answer, result: Answer, bound: float, *, greedy: bool = True) -> str:
     """Why a result's answer is not the source's, or nothing: token ids, log-probabilities, then greedy tokens."""
-    for place, (a, b) in enumerate(zip(source.ids, result.ids, strict=True), 1):
-        if a != b:
-            first = next((n for n, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+    for place, (before, after) in enumerate(zip(source.ids, result.ids, strict=True), 1):
+        if before != after:
+            first = next((n for n, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
             return f"prompt {place} has other token ids from token {first}"
     width = min(source.logprobs.shape[1], result.logprobs.shape[1])  # padded vocabularies
-    before, after = source.logprobs[:, :width], result.logprobs[:, :width]
-    distance = np.abs(before - after)
+    expected, found = source.logprobs[:, :width], result.logprobs[:, :width]
+    distance = np.abs(expected - found)
     if not np.isfinite(distance).any(axis=1).all():
         return "log-probabilities are missing"
     if (largest := float(np.nanmax(distance))) > bound:
         return f"log-probabilities differ by {largest:.3g} (bound {bound:g})"
-    if (np.nanargmax(before, 1) != np.nanargmax(after, 1)).any():
+    if (np.nanargmax(expected, 1) != np.nanargmax(found, 1)).any():
         return "the most probable token differs"
-    if greedy and source.greedy != result.greedy:
-        place, first = next(
-            (p, n) for p, rows in enumerate(zip(source.greedy, result.greedy), 1)
-            for n, (x, y) in enumerate(zip(*rows)) if x != y
-        )  # fmt: skip
-        return f"greedy token {first} after prompt {place} differs"
+    for place, rows in enumerate(zip(source.greedy, result.greedy, strict=True) if greedy else (), 1):
+        for token, (a, b) in enumerate(zip(*rows)):  # as many as both have generated
+            if a != b:
+                return f"greedy token {token} after prompt {place} differs"
     return ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from attrs import field, frozen
 
@@ -50,7 +51,8 @@ class LlamaQuantize(Allocator):
     output     the type of output.weight, or of the embeddings where they are tied to it
     embedding  the type of the token embeddings
     pure       yes: the preset's own type for all
-    PATTERN    any other name is a regular expression: tensors whose names it matches anywhere get that type
+    PATTERN    any other name is a regular expression: tensors whose names it matches anywhere get that type; characters
+               that parameters are made of are written as in URLs, %2C for a comma
 
     Source: `llama_tensor_get_type` and `tensor_type_fallback` in llama-quant.cpp.
     """
@@ -103,7 +105,7 @@ class Request:
             if kind and kind not in ELEMENTS:
                 raise CodecError("no such type", found=repr(kind), expected=", ".join(ELEMENTS), code=ErrorCode.PARAMS)
         try:
-            patterns = tuple((re.compile(pattern.lower()), kind) for pattern, kind in texts.items())
+            patterns = tuple((re.compile(unquote(pattern).lower()), kind) for pattern, kind in texts.items())
         except re.error as error:
             raise CodecError(
                 f"not a regular expression: {error}", found=str(error.pattern), code=ErrorCode.PARAMS

@@ -1,0 +1,90 @@
+"""Options of llama-quantize and mlx_lm.convert as rules of `--encode`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from squish_core.codes import ErrorCode
+from squish_core.errors import UsageError
+
+TensorType = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tensor-type", metavar="REGEX=TYPE", help="As in llama-quantize: the type of tensors whose names match."
+    ),
+]
+OutputType = Annotated[
+    str | None, typer.Option("--output-tensor-type", metavar="TYPE", help="As in llama-quantize: of output.weight.")
+]
+EmbeddingType = Annotated[
+    str | None,
+    typer.Option("--token-embedding-type", metavar="TYPE", help="As in llama-quantize: of the token embeddings."),
+]
+Pure = Annotated[bool, typer.Option("--pure", help="As in llama-quantize: one type for all, no mix.")]
+Bits = Annotated[int | None, typer.Option("--q-bits", metavar="BITS", help="As in mlx_lm.convert.")]
+GroupSize = Annotated[int | None, typer.Option("--q-group-size", metavar="SIZE", help="As in mlx_lm.convert.")]
+Mode = Annotated[str | None, typer.Option("--q-mode", metavar="MODE", help="As in mlx_lm.convert: affine, mxfp4, ...")]
+
+GENERIC = "llama-quantize"
+MODES = {"affine": (4, 64), "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
+"""mlx_lm's modes, with the bits and group size that they have by default; all but affine have no others."""
+
+
+def preset_rules(
+    encode: Sequence[str], types: Sequence[str], output: str | None, embedding: str | None, pure: bool
+) -> list[str]:
+    """The rules of `--encode` with llama-quantize's options as parameters of the one preset among them."""
+    pairs = [text.rpartition("=") for text in types]
+    if wrong := [text for text, (pattern, _, kind) in zip(types, pairs) if not pattern or not kind]:
+        raise _error("--tensor-type takes REGEX=TYPE", wrong[0])
+    extra = {"output": output, "embedding": embedding, "pure": "yes" if pure else None}
+    params = [f"{key}={value}" for key, value in extra.items() if value]
+    params += [f"{escape(pattern)}={kind}" for pattern, _, kind in pairs]
+    if not params:
+        return list(encode)
+    presets = [place for place, rule in enumerate(encode) if "=" not in rule.partition(":")[0]]
+    if len(presets) != 1:
+        raise _error("--tensor-type, --output-tensor-type, --token-embedding-type and --pure go with one preset", None)
+    rules = list(encode)
+    name, _, own = rules[presets[0]].partition(":")
+    rules[presets[0]] = ":".join((GENERIC, ",".join(filter(None, (*_type(name), own, *params)))))
+    return rules
+
+
+def mlx_rules(encode: Sequence[str], bits: int | None, group_size: int | None, mode: str | None) -> list[str]:
+    """The rules of `--encode` after one with mlx_lm's options, so that those win."""
+    if bits is None and group_size is None and mode is None:
+        return list(encode)
+    name = mode or "affine"
+    if name not in MODES:
+        raise UsageError("no such mode of mlx_lm", found=repr(name), expected=", ".join(MODES), code=ErrorCode.USAGE)
+    usual = MODES[name]
+    actual = bits or usual[0], group_size or usual[1]
+    if name != "affine":
+        if actual != usual:
+            raise UsageError(
+                f"{name} has {usual[0]} bits in groups of {usual[1]}", code=ErrorCode.USAGE,
+                found="--q-bits {} --q-group-size {}".format(*actual),
+            )  # fmt: skip
+        return [name, *encode]
+    return ["q{}:group_size={}".format(*actual), *encode]
+
+
+def escape(pattern: str) -> str:
+    """A regular expression as a parameter's name: characters of the grammar as %XX."""
+    return quote(pattern.lower(), safe="!#$&'*+/;<>?@[\\]^_`{|}~. ")
+
+
+def _type(name: str) -> list[str]:
+    return [] if name == GENERIC else [f"type={name.lower()}"]
+
+
+def _error(message: str, found: str | None) -> UsageError:
+    return UsageError(
+        message, found=found, code=ErrorCode.USAGE,
+        hint="For example --encode q4_k_m --tensor-type attn_v=q8_0 --output-tensor-type q6_k.",
+    )  # fmt: skip

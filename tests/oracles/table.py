@@ -1,0 +1,170 @@
+"""Whole models through Squish, judged by the engines: source x target x engine, written into docs/models.md.
+
+    PYTHONPATH=tests:examples python -m oracles.table [--only TEXT] [--write]
+
+Each row converts a model, along one or several formats, and asks the last one's engine and the source's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import demo
+from attrs import frozen
+
+import squish_core as squish
+
+from . import ROOT, OracleError
+from .engines import Answer, NoAnswerError, ask, difference
+from .families import FAMILIES, SIZE, make
+
+PAGE = ROOT / "docs" / "models.md"
+START, END = "<!-- table: make engines -->", "<!-- end of the table -->"
+ENGINES = {"gguf": "llama.cpp", "hf": "transformers", "mlx": "mlx", "uqff": "mistralrs"}
+"""The engine that a format is written for."""
+BOUNDS = {
+    ("transformers", "transformers"): 1e-4, ("transformers", "llama.cpp"): 0.01, ("transformers", "mlx"): 1e-3,
+    ("transformers", "mistralrs"): 1e-3, ("llama.cpp", "llama.cpp"): 1e-6,
+}  # fmt: skip
+"""Of log-probabilities: floats differ by rounding; llama.cpp keeps its cache in f16."""
+QUANTIZED = 0.5
+"""Between llama.cpp, which rounds activations to 8 bits before it multiplies blocks, and the others."""
+
+
+@frozen
+class Row:
+    """A source, the formats it is converted to one after the other, and `encode=` for the first of them."""
+
+    source: str
+    formats: tuple[str, ...]
+    encode: str | None = None
+
+    @property
+    def engine(self) -> str:
+        """The engine that runs the result."""
+        return ENGINES[self.formats[-1]]
+
+    @property
+    def title(self) -> str:
+        """The formats as a path."""
+        return " -> ".join(self.formats).upper() + (f" ({self.encode})" if self.encode else "")
+
+
+PACKAGED = {"SmolLM2-135M, GGUF Q4_1": "smollm2", "Gemma-3 270M, GGUF Q4_K_M": "gemma"}
+"""Models from the package index, and what `examples/demo.py` calls them."""
+CODES_KEPT = (("mlx",), ("uqff",), ("mlx", "gguf"), ("uqff", "gguf"))
+FROM_FOLDER = (
+    ("gguf",), ("hf",), ("mlx",), ("uqff",), ("gguf", "hf"), ("mlx", "hf"), ("uqff", "hf"), ("gguf", "mlx"),
+)  # fmt: skip
+
+
+def rows() -> Iterator[Row]:
+    """Every row of the table."""
+    for source in PACKAGED:
+        yield Row(source, ("hf",), "f32")
+        yield from (Row(source, formats) for formats in CODES_KEPT)
+    for family in FAMILIES:
+        yield from (Row(f"{family}, folder", formats) for formats in FROM_FOLDER)
+
+
+def in_slice(row: Row) -> bool:
+    """Whether a row belongs to what each run of the oracles checks: SmolLM2, and each family from a folder."""
+    if row.source in PACKAGED:
+        return PACKAGED[row.source] == "smollm2"
+    return row.formats in (("gguf",), ("hf",), ("mlx",))
+
+
+class Judge:
+    """Makes the sources, converts them and asks the engines; sources and their answers are kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._sources: dict[str, tuple[Path, Answer]] = {}
+
+    def result(self, row: Row) -> str:
+        """`ok`, or why the result is not what the source is."""
+        try:
+            source, answer = self._source(row.source)
+            result = self._converted(row, source)
+        except squish.SquishError as error:
+            return f"not converted: {error.message}"
+        try:
+            vocabulary = answer.logprobs.shape[1]
+            tokens = min(8, len(answer.greedy[0])) if row.engine == "mistralrs" else len(answer.greedy[0])
+            found = ask(row.engine, result, answer.ids, tokens=tokens, vocabulary=vocabulary)
+        except NoAnswerError:
+            return "no answer"
+        except OracleError as error:
+            return first_line(str(error))
+        quantized = row.source in PACKAGED and row.engine != "llama.cpp"
+        bound = QUANTIZED if quantized else BOUNDS[answer.engine, row.engine]
+        return difference(answer, found, bound, greedy=not quantized) or "ok"
+
+    def _source(self, name: str) -> tuple[Path, Answer]:
+        if name not in self._sources:
+            packaged = PACKAGED.get(name)
+            family = name.partition(",")[0]
+            path = demo.fetch(packaged) if packaged else make(family, self.folder / "sources" / family)
+            engine = "llama.cpp" if packaged else "transformers"
+            self._sources[name] = path, ask(engine, path, vocabulary=SIZE["vocab_size"])
+        return self._sources[name]
+
+    def _converted(self, row: Row, source: Path) -> Path:
+        with_suffix = {"gguf": ".gguf"}
+        for place, format_ in enumerate(row.formats):
+            name = f"{len(list(self.folder.iterdir()))}-{format_}{with_suffix.get(format_, '')}"
+            squish.convert(source, self.folder / name, format_, row.encode if place == 0 else None)
+            source = self.folder / name
+        return source
+
+
+def first_line(text: str) -> str:
+    """The first line of an error, short."""
+    line = text.splitlines()[0] if text else ""
+    return line if len(line) < 200 else f"{line[:197]}..."
+
+
+def lines(results: Sequence[tuple[Row, str]]) -> list[str]:
+    """The table in Markdown."""
+    head = ["| source | target | engine | result |", "|---|---|---|---|"]
+    return head + [
+        f"| {row.source} | {row.title} | {row.engine} | {text.replace('|', chr(92) + '|')} |" for row, text in results
+    ]
+
+
+def run(selected: Callable[[Row], bool]) -> list[tuple[Row, str]]:
+    """The results of the selected rows, printed as they come."""
+    results = []
+    with tempfile.TemporaryDirectory() as folder:
+        judge = Judge(Path(folder))
+        for row in filter(selected, rows()):
+            text = judge.result(row)
+            print(f"{row.source} | {row.title} | {row.engine} | {text}", flush=True)
+            results.append((row, text))
+    return results
+
+
+def write(results: Sequence[tuple[Row, str]]) -> None:
+    """Put the table into the page, between its marks."""
+    before, _, rest = PAGE.read_text().partition(START)
+    _, _, after = rest.partition(END)
+    PAGE.write_text("\n".join((before + START, "", *lines(results), "", END + after)))
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--only", default="", help="rows whose source, target or engine has this text")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/models.md")
+    options = parser.parse_args(arguments)
+    results = run(lambda row: options.only in f"{row.source} | {row.title} | {row.engine}")
+    if options.write:
+        write(results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
