@@ -10,8 +10,8 @@ _NAMES = {
         "Signature", "hookimpl",
     ),
     "squish_core.model": (
-        "DENSE", "SAME_BYTES", "CodecSpec", "Encoding", "Exactness", "FileRef", "Filter", "Index", "LazyTensors",
-        "Part", "Refusal", "Section", "Segment", "TensorSpec", "Typed",
+        "DENSE", "SAME_BYTES", "CodecSpec", "DenseRecord", "Encoding", "Exactness", "FileRef", "Filter", "Index",
+        "LazyTensors", "Part", "Refusal", "Section", "Segment", "TensorSpec", "Typed",
     ),
     "squish_core.errors": (
         "AmbiguousFormatError", "ClosedError", "CodecError", "ConflictError", "FormatError", "LimitError",
@@ -31,10 +31,11 @@ _NAMES = {
         "single_value",
     ),
     "squish_core.codecs.base": (
-        "AliasResolver", "Allocator", "Codec", "Codes", "Decoder", "Encoder", "ModelFacts", "PanelReader", "Params",
+        "AliasResolver", "Allocator", "Codec", "Decoder", "Encoder", "ModelFacts", "PanelReader", "Params",
         "PartArray", "Parts", "Region",
     ),
     "squish_core.codecs.byte_codec": ("ByteCodec",),
+    "squish_core.codecs.code_layout": ("STORED_TABLE", "CodeLayout", "Codes"),
     "squish_core.codecs.dense": ("Dense",),
     "squish_core.backends.base": ("Backend",),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request", "Use"),
@@ -101,7 +102,6 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import AliasResolver as AliasResolver
     from squish_core.codecs.base import Allocator as Allocator
     from squish_core.codecs.base import Codec as Codec
-    from squish_core.codecs.base import Codes as Codes
     from squish_core.codecs.base import Decoder as Decoder
     from squish_core.codecs.base import Encoder as Encoder
     from squish_core.codecs.base import ModelFacts as ModelFacts
@@ -112,6 +112,9 @@ if TYPE_CHECKING:
     from squish_core.codecs.base import Region as Region
     from squish_core.codecs.bound import BoundEncoding as BoundEncoding
     from squish_core.codecs.byte_codec import ByteCodec as ByteCodec
+    from squish_core.codecs.code_layout import STORED_TABLE as STORED_TABLE
+    from squish_core.codecs.code_layout import CodeLayout as CodeLayout
+    from squish_core.codecs.code_layout import Codes as Codes
     from squish_core.codecs.dense import Dense as Dense
     from squish_core.codecs.regions import decode_all as decode_all
     from squish_core.codecs.regions import full as full
@@ -197,6 +200,7 @@ if TYPE_CHECKING:
     from squish_core.model import DENSE as DENSE
     from squish_core.model import SAME_BYTES as SAME_BYTES
     from squish_core.model import CodecSpec as CodecSpec
+    from squish_core.model import DenseRecord as DenseRecord
     from squish_core.model import Encoding as Encoding
     from squish_core.model import Exactness as Exactness
     from squish_core.model import FileRef as FileRef

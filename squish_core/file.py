@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from squish_core.formats.metadata import plain
 from squish_core.guard import uncollected
 from squish_core.io.buffer import Buffer
 from squish_core.io.local import READERS
-from squish_core.model import LazyTensors, PlainRange, TensorSpec
+from squish_core.model import VIEWABLE, DenseRecord, LazyTensors, TensorSpec
 from squish_core.reader import Assets, Reader
 from squish_core.renamed import Renamed
 from squish_core.tensor import Tensor
@@ -251,11 +251,11 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         tensors, view = self.index.tensors, Views(self).view
         arrays: dict[str, Any] = dict.fromkeys(tensors)
         with uncollected():
-            for name, place in plain_ranges(tensors).items():
+            for name, record in dense_records(tensors):
                 if not copy:
-                    arrays[name] = view(*place)
-                elif prod(place[1]) <= READ_FROM:
-                    arrays[name] = view(*place).copy()
+                    arrays[name] = view(record)
+                elif prod(record.shape) <= READ_FROM and (array := view(record)) is not None:
+                    arrays[name] = array.copy()
         alone = [name for name, array in arrays.items() if array is None]
         if alone:
             # Several tensors at once: while one waits for the disk, another is read or decoded.
@@ -313,27 +313,35 @@ READ_FROM = 1 << 16
 """Elements from which a copy is read rather than copied from the mapping: faults cost more than calls there."""
 
 
-def plain_ranges(tensors: Mapping[str, TensorSpec]) -> dict[str, PlainRange]:
-    """Where each tensor lies that is one raw dense range."""
+def dense_records(tensors: Mapping[str, TensorSpec]) -> Iterable[tuple[str, DenseRecord]]:
+    """Name and record of each tensor whose values lie in one range of a file."""
     if isinstance(tensors, LazyTensors):
-        return tensors.plain_ranges()
-    return {name: found for name, spec in tensors.items() if (found := spec.plain_range()) is not None}
+        return tensors.dense_records()
+    return ((name, record) for name, spec in tensors.items() if (record := spec.dense_record()) is not None)
 
 
 class Views:
     """Arrays over the mappings of a file, made without a `Tensor` each: what 20 000 small tensors need."""
 
     def __init__(self, file: File) -> None:
-        self._file = file
-        self._mapped: dict[int, memoryview] = {}
-
-    def view(self, dtype: str, shape: tuple[int, ...], file: int, offset: int) -> np.ndarray:
-        """Read-only array of `dtype` and `shape` at `offset` of file number `file`."""
         import numpy as np
 
+        self._file, self._array = file, np.ndarray
+        self._mapped: dict[int, memoryview] = {}
+        self._dtypes: dict[str, np.dtype] = {}
+
+    def view(self, record: DenseRecord) -> np.ndarray | None:
+        """Read-only array of a tensor; None if its values must be decoded."""
+        name, shape, file, offset, _ = record
+        dtype = self._dtypes.get(name)
+        if dtype is None:
+            if name not in VIEWABLE:
+                return None
+            dtype = self._dtypes[name] = to_numpy(name)
         if 0 in shape:
-            return np.empty(shape, to_numpy(dtype))
-        if file not in self._mapped:
+            return self._array(shape, dtype)
+        memory = self._mapped.get(file)
+        if memory is None:
             source = self._file.source_for(file)
-            self._mapped[file] = source.view(0, source.size)
-        return np.ndarray(shape, to_numpy(dtype), self._mapped[file], offset)
+            memory = self._mapped[file] = source.view(0, source.size)
+        return self._array(shape, dtype, memory, offset)

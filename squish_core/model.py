@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from attrs import evolve, field, frozen
 
 from squish_core import dtypes
 from squish_core.errors import Problem
 
-PlainRange = tuple[str, tuple[int, ...], int, int]
-"""(dtype, shape, file, offset) of an array"""
+VIEWABLE = frozenset(name for name in dtypes.NAMES if dtypes.bits(name) >= 8) - {"bool"}
+"""Dtypes whose stored bytes are values as they are: none is packed, and none has bytes that mean nothing."""
 
 
 @frozen
@@ -48,6 +48,11 @@ class Part:
     digest_of: str = "stored"
     data: bytes | None = None
     byteorder: str = "<"
+
+    @property
+    def in_place(self) -> bool:
+        """Whether all of it can be viewed without a copy."""
+        return not self.filters and self.byteorder == "<" and (self.data is not None or len(self.segments) == 1)
 
     @property
     def nbytes(self) -> int:
@@ -135,17 +140,42 @@ class TensorSpec:
         )  # fmt: skip
         return evolve(self, dtype=own[0], encodings=tuple(ranked))
 
-    def plain_range(self) -> PlainRange | None:
-        """Where it lies if its first encoding is one raw dense range of whole bytes, which a view can show."""
-        encoding = self.encodings[0] if self.encodings else None
-        part = encoding.parts.get("data") if encoding is not None and encoding.codec.id == "dense" else None
-        if part is None or len(part.segments) != 1 or part.filters or part.byteorder != "<":
+    def stored_values(self, encoding: Encoding) -> Part | None:
+        """The part of an encoding that is the values as they are; None if they must be decoded."""
+        part = encoding.parts.get("data") if encoding.codec.id == "dense" else None
+        if part is None or (part.dtype, part.shape, part.byteorder) != (self.dtype, self.shape, "<"):
             return None
-        (segment,) = part.segments
-        as_is = (part.dtype, part.shape, part.nbytes) == (self.dtype, self.shape, segment.length)
-        if not as_is or part.dtype == "bool" or dtypes.bits(part.dtype) < 8:
+        return part if part.dtype in VIEWABLE else None
+
+    def dense_record(self) -> DenseRecord | None:
+        """The record of a tensor whose first encoding is its values in one range of a file."""
+        part = self.stored_values(self.encodings[0]) if self.encodings else None
+        if part is None or not part.in_place or not part.segments or part.nbytes != part.segments[0].length:
             return None
-        return part.dtype, part.shape, segment.file, segment.offset
+        return DenseRecord(part.dtype, part.shape, part.segments[0].file, part.segments[0].offset, part.digest)
+
+
+class DenseRecord(NamedTuple):
+    """An uncompressed tensor: its values in one range of a file, little-endian, row-major.
+
+    `file` counts into `Index.files`; `digest` is that of the range. Types under one byte are packed. Where thousands
+    are made, `_make` takes half the time of a call.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    file: int
+    offset: int
+    digest: str | None = None
+
+    def spec(self, name: str) -> TensorSpec:
+        """The tensor under the dense codec."""
+        size = dtypes.nbytes(self.dtype, self.shape)
+        dtype, shape = (self.dtype, self.shape) if dtypes.bits(self.dtype) >= 8 else ("u8", (size,))
+        segments = (Segment(self.file, self.offset, size),)
+        part = Part(dtype=dtype, shape=shape, segments=segments, digest=self.digest)
+        encoding = Encoding(codec=DENSE, parts={"data": part})
+        return TensorSpec(name=name, shape=self.shape, dtype=self.dtype, encodings=(encoding,))
 
 
 @frozen
@@ -207,33 +237,35 @@ class Index:
 class LazyTensors(Mapping[str, TensorSpec]):
     """Specs built on access from validated records, so that 20 000 tensors open fast.
 
-    `records` maps names to whatever `build(name, record)` needs (a module-level function, so that it pickles).
-    `extents` are `(file, offset, length, name)` of every stored byte range, for the core's checks. `plain(record)`
-    gives (dtype, shape, file, offset) where the tensor is one raw dense range of whole bytes, else None: arrays of all
-    tensors are then made without a spec each.
+    `records` maps names to a `DenseRecord` each, or to whatever `build(name, record)` (a module-level function, so that
+    it pickles) makes a `DenseRecord` or a `TensorSpec` of. Specs and views of dense tensors come from the core.
+    `extents` are `(file, offset, length, name)` of every stored byte range, for the core's checks.
     """
 
     def __init__(
         self,
         records: Mapping[str, Any],
-        build: Callable[[str, Any], TensorSpec],
+        build: Callable[[str, Any], TensorSpec | DenseRecord] | None = None,
         extents: Iterable[tuple[int, int, int, str]] = (),
-        plain: Callable[[Any], PlainRange | None] | None = None,
     ) -> None:
-        self._records, self._build, self.extents, self._plain = records, build, list(extents), plain
+        self._records, self._build, self.extents = records, build, list(extents)
         self._built: dict[str, TensorSpec] = {}
 
-    def plain_ranges(self) -> dict[str, PlainRange]:
-        """Where each tensor lies that is one raw dense range."""
-        if self._plain is None:
-            return {}
-        plain, items = self._plain, self._records.items()
-        return {name: found for name, record in items if (found := plain(record)) is not None}
+    def dense_records(self) -> Iterator[tuple[str, DenseRecord]]:
+        """Name and record of each dense tensor."""
+        build = self._build
+        for name, record in self._records.items():
+            built = record if build is None else build(name, record)
+            dense = built if isinstance(built, DenseRecord) else built.dense_record()
+            if dense is not None:
+                yield name, dense
 
     def __getitem__(self, name: str) -> TensorSpec:
         spec = self._built.get(name)
         if spec is None:
-            spec = self._built[name] = self._build(name, self._records[name])
+            record = self._records[name]
+            built = record if self._build is None else self._build(name, record)
+            spec = self._built[name] = built.spec(name) if isinstance(built, DenseRecord) else built
         return spec
 
     def __iter__(self) -> Iterator[str]:

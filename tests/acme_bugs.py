@@ -199,6 +199,38 @@ class WritesParts(Rows):
         super().decode(parts, spec, params, region=region, out=out)
 
 
+class WrongGroup(Rows):
+    def codes(self, parts: Any, spec: api.TensorSpec, params: api.Params, region: Any) -> api.Codes:
+        return evolve(super().codes(parts, spec, params, region), group=(2, 1))
+
+
+class ForgetsTheLayout(Rows):
+    def code_layout(self, spec: api.TensorSpec, params: api.Params) -> Any:
+        return None
+
+    def codes(self, parts: Any, spec: api.TensorSpec, params: api.Params, region: Any) -> api.Codes:
+        values, scale = parts["codes"][region], parts["scale"][region[0]][:, None]
+        return api.Codes(
+            layout=Rows().code_layout(spec, params), shape=values.shape, scale=scale, unpack=lambda: values
+        )
+
+
+class WrongLayout(ForgetsTheLayout):
+    def code_layout(self, spec: api.TensorSpec, params: api.Params) -> api.CodeLayout:
+        return api.CodeLayout(bits=8, group=(1, 0), scale_dtype="f32", zero=128)
+
+
+class WrongScaleDtype(Rows):
+    def code_layout(self, spec: api.TensorSpec, params: api.Params) -> api.CodeLayout:
+        return api.CodeLayout(bits=8, signed=True, group=(1, 0), scale_dtype="f16")
+
+
+class ShiftedCodes(Rows):
+    def codes(self, parts: Any, spec: api.TensorSpec, params: api.Params, region: Any) -> api.Codes:
+        codes = super().codes(parts, spec, params, region)
+        return evolve(codes, unpack=lambda: codes.values // 2)
+
+
 class ReadsEverything(Rows):
     def decode(self, parts: Any, spec: api.TensorSpec, params: api.Params, *, region: Any, out: np.ndarray) -> None:
         whole = {role: np.asarray(part) for role, part in parts.items()}

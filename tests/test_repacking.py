@@ -11,7 +11,8 @@ import pytest
 from squish_codecs.affine import repack
 
 import squish_core as squish
-from squish_core.api import Codec, SquishError
+from squish_core.api import Codec, CodecSpec, SquishError, TensorSpec
+from squish_core.testing.sources import memory_file
 
 ROOT = Path(__file__).resolve().parents[1]
 HF, MLX = (ROOT / "plugins" / name / "tests" / "data" for name in ("hf", "mlx_format"))
@@ -21,6 +22,8 @@ SOURCES: dict[str, Path | str] = {
     "GGUF Q4_0": "gguf:q4_0",
     "GGUF Q4_1": "gguf:q4_1",
     "GGUF Q8_0": "gguf:q8_0",
+    "GGUF Q4_K": "blocks q4_k",
+    "GGUF Q5_K": "blocks q5_k",
     "GGUF MXFP4": "gguf:mxfp4",
     "GGUF NVFP4": "gguf:nvfp4",
     "SQUIZD INT4": "squizd:int4",
@@ -71,6 +74,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         if isinstance(source, Path):
             found[name] = source
             continue
+        if source.startswith("blocks "):
+            found[name] = folder / f"{name}.gguf"
+            squish.convert(random_blocks(source.removeprefix("blocks ")), found[name])
+            continue
         found[name] = plain
         for step in source.split():
             to, _, kind = step.partition(":")
@@ -78,6 +85,16 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
             squish.convert(found[name], made, to, encode=kind or None)
             found[name] = made
     return found
+
+
+def random_blocks(kind: str) -> squish.File:
+    """A matrix of random K blocks with scales of ordinary size."""
+    rng, codec = np.random.default_rng(5), CodecSpec(f"ggml.{kind}")
+    spec = TensorSpec(name=NAME, shape=(64, 256), dtype="f32")
+    ((_, shape),) = squish.registry().codec(codec).parts(spec, {}).values()
+    blocks = rng.integers(0, 256, shape, np.uint8)
+    blocks[:, :4] = rng.uniform(1e-4, 1e-2, (64, 2)).astype("<f2").view(np.uint8)
+    return memory_file(squish.registry(), {NAME: (spec, codec, {"data": blocks})})[0]
 
 
 def cell(source: Path, target: Path, to: str) -> str:
@@ -137,6 +154,16 @@ def test_repacking_never_touches_values(
         "affine", "ggml.q4_0", "ggml.q8_0", "squizd.int4", "squizd.int2", "mx", "ggml.mxfp4", "ggml.nvfp4",
         "palette",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("q4_k", 6), ("q5_k", 7)])
+def test_k_blocks_go_to_mlx_with_scales_of_float32(tmp_path: Path, kind: str, bits: float) -> None:
+    """d * scale and dmin * minimum are exact in float32; q * scale - minimum rounds once in both forms."""
+    (step,) = squish.convert(random_blocks(kind), tmp_path / "out", "mlx").steps
+    assert (step.action, str(step.exactness), step.bits) == ("repack", "values(f32)", bits)
+    with squish.open(tmp_path / "out") as made:
+        params = made[NAME].spec.encodings[0].codec.params
+        assert (params["group_size"], params["offset"], made[NAME].parts()["scale"].dtype) == (32, "bias", "f32")
 
 
 @pytest.mark.parametrize("way", ["", "ztensor:wire=2", "gguf"])

@@ -215,12 +215,13 @@ class Rows(api.Codec):
         codes = np.rint(panel / np.where(scale, scale, 1)[:, None]) + self.shift
         return {"codes": codes.astype(dtypes.to_numpy(self.stored)), "scale": scale}
 
+    def code_layout(self, spec: api.TensorSpec, params: Any) -> api.CodeLayout:
+        return api.CodeLayout(bits=8, signed=True, group=(1, 0), scale_dtype="f32")
+
     def codes(self, parts: Any, spec: api.TensorSpec, params: Any, region: api.Region) -> api.Codes:
         values = (parts["codes"][region].astype(np.int16) - self.shift).astype(np.int8)
         scale = parts["scale"][region[0]][:, None]
-        return api.Codes(
-            bits=8, signed=True, shape=values.shape, group=(1, values.shape[1]), scale=scale, unpack=lambda: values
-        )
+        return api.Codes(layout=self.code_layout(spec, params), shape=values.shape, scale=scale, unpack=lambda: values)
 
     def from_codes(self, codes: api.Codes, spec: api.TensorSpec, params: Any) -> Any:
         stored = (codes.values.astype(np.int16) + self.shift).astype(dtypes.to_numpy(self.stored))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from attrs import field, frozen
 
+from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.codes import ErrorCode
 from squish_core.errors import CodecError
 from squish_core.model import CodecSpec, Exactness, TensorSpec
@@ -36,40 +36,6 @@ class PartArray(Protocol):
 
 
 Parts = Mapping[str, PartArray]
-
-
-@frozen(kw_only=True, eq=False)
-class Codes:
-    """The stored integers of a region, for repacking without floats.
-
-    `values`: integers of the region's `shape` (i8 or u8); `bits`: their width. `group`: elements per scale along each
-    axis. `scale` and `offset`: arrays of the region's grid of groups; `offset_kind` says how they combine:
-    "none": q*scale; "zero_point": (q - offset)*scale; "bias": q*scale + offset. With a `table` (f32, the same for
-    all of the tensor), q is `table[value]`. `words`: the same integers still packed, where a codec can give them so:
-    unsigned little-endian words [..., words of a row], of any strides; each row fills its words as one bit stream,
-    first code lowest. Both are given as functions, so that only what the target asks for is made.
-    """
-
-    bits: int
-    signed: bool
-    shape: tuple[int, ...]
-    group: tuple[int, ...]
-    scale: np.ndarray
-    offset: np.ndarray | None = None
-    offset_kind: str = "none"
-    table: np.ndarray | None = None
-    unpack: Callable[[], np.ndarray]
-    pack: Callable[[], np.ndarray | None] = lambda: None
-
-    @cached_property
-    def values(self) -> np.ndarray:
-        """The integers, one a byte."""
-        return self.unpack()
-
-    @cached_property
-    def words(self) -> np.ndarray | None:
-        """The integers as packed rows; None where they cannot be had without unpacking them."""
-        return self.pack()
 
 
 class Codec(Renamed):
@@ -224,12 +190,15 @@ class Codec(Renamed):
         """How far decoded values may be from the encoded ones."""
         return Exactness("bounded")
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        """The stored integers of a region, or None when the codec has no such form."""
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        """What `codes` of this tensor look like, declared without reading any data; None where it has none.
+
+        Formats that do not know the codec decide by it how they would store the codes.
+        """
         return None
 
-    def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
-        """The codec under which other formats know codes like these; asked where a target knows this one not."""
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        """The stored integers of a region, in the declared `code_layout`; None where the data have no such form."""
         return None
 
     def from_codes(
@@ -288,9 +257,10 @@ class Allocator:
         specs, params
             The tensors to choose for, and the parameters that the user gave.
         values, short
-            A function from a tensor to its row panels; one from a short name (int4) to what it means for the target.
+            A function from a tensor to its row panels; one from a short name (int4) to what it means for the target,
+            a SquishError where it means nothing.
         model
-            Names of all tensors, metadata and which tensors have statistics.
+            What is known of all tensors, those that are not to be encoded included.
 
         Raises
         ------

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from squish_core import dtypes
-from squish_core.codecs.base import Codec, Codes, Params, Parts, Region
+from squish_core.codecs.base import Codec, Params, Parts, Region
+from squish_core.codecs.code_layout import CodeLayout, Codes
 from squish_core.codecs.regions import PANEL_BYTES, full, on_grain, panels, sizes
 from squish_core.codecs.stored import SMALL, StoredArray, check_decoded
 from squish_core.limits import Limits
@@ -64,12 +65,10 @@ class BoundEncoding:
     @property
     def view(self) -> StoredArray | None:
         """The stored array that is the values as they are; None where they must be decoded."""
-        encoding, spec = self.encoding, self.spec
-        if encoding.codec.id != "dense" or "data" not in encoding.parts:
+        if self.spec.stored_values(self.encoding) is None:
             return None
-        part, array = encoding.parts["data"], self.parts["data"]
-        as_is = part.byteorder == "<" and part.shape == spec.shape and part.dtype == spec.dtype != "bool"
-        return array if as_is and isinstance(array, StoredArray) else None
+        array = self.parts["data"]
+        return array if isinstance(array, StoredArray) else None
 
     def check_limits(self, shape: tuple[int, ...] | None = None) -> None:
         """LimitError where a region of this shape (all by default) decodes to more than the limits allow."""
@@ -115,6 +114,11 @@ class BoundEncoding:
         """Regions on the grain that cover the tensor (or `within`), each of at most `budget` bytes if it can."""
         shape, grain = self.spec.shape, self.grain
         return panels(shape, grain, 4, within=within, axis=axis, budget=budget, whole_rows=whole_rows)
+
+    @property
+    def code_layout(self) -> CodeLayout | None:
+        """What the codes look like; None where the codec has none."""
+        return self.codec.code_layout(self.spec, self.params)
 
     def codes(self, region: Region) -> Codes | None:
         """Stored integers of a region; None where the codec has no such form."""

@@ -41,12 +41,6 @@ class StoredArray:
         """NumPy dtype."""
         return dtypes.to_numpy(self.part.dtype)
 
-    @property
-    def in_place(self) -> bool:
-        """Whether all of it can be looked at without a copy."""
-        part = self.part
-        return not part.filters and part.byteorder == "<" and (part.data is not None or len(part.segments) == 1)
-
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         import numpy as np
 
@@ -81,7 +75,7 @@ class StoredArray:
         """The whole part as a Buffer."""
         part = self.part
         raw = self.bytes(0, part.nbytes)
-        if not self.in_place or part.data is not None:
+        if not part.in_place or part.data is not None:
             return Buffer(raw, part.dtype, part.shape)
         (segment,) = part.segments
         view = self._source_for(segment.file).writable_view(segment.offset, segment.length)

@@ -173,16 +173,12 @@ class Decision:
         )  # fmt: skip
 
     def _answer(self, spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-        """What the target says to an encoding; where it knows the codec not, to the same codes as others have them."""
+        """What the target says to an encoding, or to its codes where it does not take the encoding itself."""
         answer = self.container.accepts(spec, encoding, self.options)
         if not isinstance(answer, Refusal) or self.known.missing(encoding):
             return answer
-        codec = self.known.codec(encoding.codec).restated(spec, encoding.codec.params)
-        if codec is None:
-            return answer
-        parts = {role: _part(*held) for role, held in self.known.codec(codec).parts(spec, codec.params).items()}
-        restated = self.container.accepts(spec, Encoding(codec=codec, parts=parts), self.options)
-        return answer if isinstance(restated, Refusal) else restated  # a refusal names what the file has
+        layout = self.known.codec(encoding.codec).code_layout(spec, encoding.codec.params)
+        return (layout and self.container.accepts_codes(spec, layout, self.options)) or answer
 
     def _encode(self, spec: TensorSpec, wanted: CodecSpec, overflow: str) -> Step:
         bound = self.file[spec.name].bound
@@ -212,7 +208,7 @@ class Decision:
         # A dense tensor's dtype is the tensor's own, not a parameter of how it is stored.
         told = DENSE if wanted.id == "dense" else evolve(wanted, params=params)
         held = without_hints(told, self.known)
-        answer = self.container.accepts(made, Encoding(codec=held, parts=parts), self.options)
+        answer = self._answer(made, Encoding(codec=held, parts=parts))
         if isinstance(answer, Refusal):
             raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(wanted), code="refused")
         if wanted.inner is not None and answer.codec.inner is None:

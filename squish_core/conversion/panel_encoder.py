@@ -28,7 +28,7 @@ def reader_of(file: File, name: str, origin: Encoding, dtype: str) -> Callable[[
 
     bound, fill = file.bind(file.index.tensors[name], origin), None
     arrays = bound.arrays
-    if bound.dtype != dtype and origin.codec.inner is None and all(array.in_place for array in arrays.values()):
+    if bound.dtype != dtype and origin.codec.inner is None and all(array.part.in_place for array in arrays.values()):
         parts = {role: array[...] for role, array in arrays.items()}
         fill = file.registry.encoder(origin.codec).decoder(bound.codec, parts, bound.spec, bound.params)
     if fill is None:

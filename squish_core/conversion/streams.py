@@ -12,7 +12,7 @@ from attrs import evolve
 
 from squish_core import dtypes
 from squish_core.analysis.metrics import Distance
-from squish_core.codecs.base import Codes
+from squish_core.codecs.code_layout import Codes
 from squish_core.codecs.regions import PANEL_BYTES, sizes, stored_panels
 from squish_core.codecs.stored import StoredArray
 from squish_core.concurrency import prefetch

@@ -16,6 +16,7 @@ from squish_core.model import CodecSpec, Encoding, Index, Part, Refusal, TensorS
 from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
+    from squish_core.codecs.code_layout import CodeLayout
     from squish_core.formats.outgoing import OutgoingTensor
     from squish_core.io.sink import Sink
 
@@ -164,6 +165,13 @@ class Container(Renamed):
         """
         return Refusal(why="this format is read-only here", code="read-only")
 
+    def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        """How this format would store codes of this layout, for a tensor whose encoding `accepts` refuses.
+
+        Whether the codes fit exactly is decided on the data. None: the answer of `accepts` stands.
+        """
+        return None
+
     def choose(self, specs: Sequence[TensorSpec], wanted: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
         """What a rule for all tensors (`encode=` without a pattern) means for each, by the format's own habits.
 
@@ -246,8 +254,18 @@ class Container(Renamed):
         raise FormatError("this format is read-only here", code="read-only")
 
     def naming(self, options: Options) -> str | None:
-        """The layout of whole models ("hf", "gguf", "mlx", "uqff") whose names the engines that open this format look
-        for; None for a container of any names."""
+        """The layout of whole models whose names the engines that open this format look for.
+
+        Parameters
+        ----------
+        options
+            Options of writing.
+
+        Returns
+        -------
+        str or None
+            "hf", "gguf", "mlx" or "uqff"; None for a container of any names.
+        """
         return None
 
     def writes_folder(self, options: Options) -> bool:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from squish_core import dtypes
-from squish_core.codecs.base import Codec, Codes, Region
+from squish_core.codecs.base import Codec, Region
 from squish_core.codecs.bound import BoundEncoding
+from squish_core.codecs.code_layout import Codes
 from squish_core.codecs.regions import full, normalise, sizes, stored_panels
 from squish_core.model import CodecSpec, Encoding, TensorSpec
 from squish_core.tensor import Tensor
@@ -136,6 +137,18 @@ class CodecSuite(Suite):
         same = actual.tobytes() == expected.tobytes()
         assert same, f"{case}: {_different(actual, expected)} values differ when parts are read from a file"
 
+    def test_codes_are_in_the_declared_layout(self, case: str) -> None:
+        """`code_layout`, which sees no data, says what the codes of all data look like."""
+        codec, spec, params, stored, _ = self._stored(case)
+        declared, codes = codec.code_layout(spec, params), codec.codes(stored, spec, params, full(spec.shape))
+        if codes is None:
+            pytest.skip("this codec has no codes")
+        bits = codes.layout.bits
+        assert declared is not None, f"{case}: codes() gives codes of {bits} bits, code_layout() declares none"
+        assert codes.layout == declared, f"{case}: codes() has the layout {codes.layout}, code_layout() says {declared}"
+        assert len(declared.group) == len(spec.shape), f"{case}: groups {declared.group} of the shape {spec.shape}"
+        check_arrays(case, codes, declared.group_sizes(spec.shape))
+
     def test_codes_restore_the_parts_and_the_values(self, case: str) -> None:
         """`codes` times scales gives the decoded values, and `from_codes` the stored parts back."""
         import numpy as np
@@ -144,11 +157,12 @@ class CodecSuite(Suite):
         codes = codec.codes(stored, spec, params, full(spec.shape))
         if codes is None:
             pytest.skip("this codec has no codes")
+        layout = codes.layout
         shapes = f"{case}: codes of shape {codes.values.shape}, stated {codes.shape}, tensor {spec.shape}"
         assert codes.shape == codes.values.shape == spec.shape, shapes
-        low, high = (-(1 << codes.bits - 1), (1 << codes.bits - 1) - 1) if codes.signed else (0, (1 << codes.bits) - 1)
+        low, high = layout.low, layout.high
         least, most = (int(codes.values.min()), int(codes.values.max())) if codes.values.size else (low, high)
-        assert low <= least <= most <= high, f"{case}: codes {least} to {most}, {codes.bits} bits hold {low} to {high}"
+        assert low <= least <= most <= high, f"{case}: codes {least} to {most}, {layout.bits} bits hold {low} to {high}"
         values = _decode(codec, spec, params, stored)
         np.testing.assert_allclose(
             dequantised(codes), values, rtol=1e-5, atol=1e-6 * float(np.abs(values).max(initial=0)),
@@ -183,6 +197,24 @@ class CodecSuite(Suite):
         return file[spec.name]
 
 
+def check_arrays(case: str, codes: Codes, groups: tuple[int, ...]) -> None:
+    """Scales, offsets and table are those that the layout declares."""
+    layout = codes.layout
+    finer = all(size % own == 0 for size, own in zip(groups, codes.group, strict=True))
+    assert finer, f"{case}: groups of {codes.group} do not divide the declared ones of {groups}"
+    grid = tuple(-(-size // step) for size, step in zip(codes.shape, codes.group))
+    assert codes.scale.shape == grid, f"{case}: {codes.scale.shape} scales, the groups make a grid of {grid}"
+    scale = dtypes.from_numpy(codes.scale.dtype)
+    assert scale == layout.scale_dtype, f"{case}: scales are {scale}, the layout says {layout.scale_dtype}"
+    kind = None if codes.offset is None else dtypes.from_numpy(codes.offset.dtype)
+    stated = layout.offset_dtype
+    if stated is not None and stated[0] in "iu":  # packed zero points come a byte each
+        stated = f"{stated[0]}{max(int(stated[1:]), 8)}"
+    assert kind == stated, f"{case}: offsets are {kind}, the layout says {stated}"
+    has_table = f"{case}: the table is {codes.table!r:.80}, the layout says {layout.table!r:.80}"
+    assert (codes.table is None) == (layout.table is None), has_table
+
+
 def dequantised(codes: Codes) -> np.ndarray:
     """The values that codes stand for, in float64, by the definition of `Codes`."""
     import numpy as np
@@ -193,11 +225,12 @@ def dequantised(codes: Codes) -> np.ndarray:
         return groups[tuple(slice(0, size) for size in codes.values.shape)].astype(np.float64)
 
     values = (codes.values if codes.table is None else codes.table[codes.values]).astype(np.float64)
-    if codes.offset is not None and codes.offset_kind == "zero_point":
-        values = values - spread(codes.offset)
+    biased, offsets = codes.layout.offset_kind == "bias", codes.offsets
+    if offsets is not None and not biased:
+        values = values - spread(offsets)
     values = values * spread(codes.scale)
-    if codes.offset is not None and codes.offset_kind == "bias":
-        values = values + spread(codes.offset)
+    if offsets is not None and biased:
+        values = values + spread(offsets)
     return values
 
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from squish_codecs.api import GGML_MX, Mx
+from squish_codecs.api import Mx
 from squish_ggml.codec import GgmlBlocks
+from squish_ggml.float4 import FORMS
 
 from squish_core.api import TensorSpec
 
@@ -23,11 +24,11 @@ def blocks_of(name: str) -> GgmlBlocks:
     return codec
 
 
-@pytest.mark.parametrize("name", GGML_MX)
+@pytest.mark.parametrize("name", FORMS)
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_blocks_become_microscaled_tensors_and_blocks_again(name: str, data: st.DataObject) -> None:
-    codec, params = blocks_of(name), GGML_MX[name]
+    codec, params = blocks_of(name), FORMS[name]
     shape = codec.parts(SPEC, {})["data"][1]
     stored = data.draw(arrays.arrays(np.uint8, shape))
     held = stored.reshape(3, -1, codec.block.nbytes)
@@ -57,28 +58,28 @@ def test_blocks_become_microscaled_tensors_and_blocks_again(name: str, data: st.
     np.testing.assert_array_equal(again[0]["data"], stored)
 
 
-@pytest.mark.parametrize("name", GGML_MX)
+@pytest.mark.parametrize("name", FORMS)
 def test_a_scale_that_means_something_else_there_is_no_code(name: str) -> None:
     """ggml has no NaN: it takes 255 for a power of two, 127 for zero, and leaves the sign of others out."""
     codec = blocks_of(name)
     parts = {"data": np.zeros(codec.parts(SPEC, {})["data"][1], np.uint8)}
     legal = codec.codes(parts, SPEC, {}, REGION)
     assert legal is not None
-    made = Mx().from_codes(legal, SPEC, GGML_MX[name])
+    made = Mx().from_codes(legal, SPEC, FORMS[name])
     assert made is not None
     scale = made[0]["scale"].view(np.uint8).copy()
     for code in range(LAST[name] + 1, 256):
         parts["data"][1, 0] = scale[1, 0] = code
         assert codec.codes(parts, SPEC, {}, REGION) is None
         strange = {**made[0], "scale": scale.view(made[0]["scale"].dtype)}
-        codes = Mx().codes(strange, SPEC, GGML_MX[name], REGION)
+        codes = Mx().codes(strange, SPEC, FORMS[name], REGION)
         assert codes is not None
         assert codec.holds(codes, SPEC, {}) is None
         assert codec.from_codes(codes, SPEC, {}) is None
 
 
 def test_blocks_of_one_kind_do_not_hold_those_of_the_other() -> None:
-    one, other = (blocks_of(name) for name in GGML_MX)
+    one, other = (blocks_of(name) for name in FORMS)
     parts = {"data": np.zeros(one.parts(SPEC, {})["data"][1], np.uint8)}
     codes = one.codes(parts, SPEC, {}, REGION)
     assert codes is not None

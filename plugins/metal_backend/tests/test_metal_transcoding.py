@@ -40,6 +40,25 @@ def test_a_codec_without_codes_has_no_form_in_mlx():
     assert forms.affine(squish.registry().codec("tca_tbe"), params, spec) is None
 
 
+@pytest.mark.parametrize(
+    ("codec_id", "params", "group", "bits"),
+    [("squizd.int4", {"group_size": 96}, 32, 4), ("squizd.int2", {}, 128, 2), ("ggml.q4_k", {}, 32, 4),
+     ("affine", {"bits": 7, "axis": "flat"}, 128, 8)],
+)  # fmt: skip
+def test_the_form_is_that_of_the_declared_layout(codec_id, params, group, bits):
+    """A tensor of 2^36 elements: nothing of its size is made to find out."""
+    spec = TensorSpec(name="w", shape=(1 << 20, 1 << 16), dtype="f32")
+    form = forms.affine(squish.registry().codec(codec_id), params, spec)
+    assert (form.group_size, form.bits) == (group, bits)
+
+
+def test_boxes_of_several_rows_are_repeated_for_each():
+    shape, params = (8, 128), {"bits": 4, "signed": True, "grid": [4, 2], "scale_dtype": "f16"}
+    codec, spec, parts = stored("boxes", params, shape, np.random.default_rng(0))
+    found = packed(codec, spec, params, parts)
+    np.testing.assert_array_equal(dequantized(found), decoded(codec, spec, params, parts))
+
+
 def dequantized(found):
     form = found.form
     arrays = [None if part is None else mx.array(part) for part in (found.weight, found.scales, found.biases)]

@@ -109,8 +109,8 @@ def test_awq_scales_columns_and_reads_the_matrix(tmp_path: Path, model: Path) ->
 
 
 @pytest.mark.parametrize(("rule", "to", "why"), [
-    (AWQ, "mlx", "no place for awq"), (AWQ, "safetensors", "cannot hold it"), (AWQ, "ztensor", "no layout for awq"),
-    (AWQ, "squizd", "no place for awq"), ("awq(int8)", "npydir", "around int4 only"),
+    (AWQ, "mlx", "no layout for awq"), (AWQ, "safetensors", "cannot hold it"), (AWQ, "ztensor", "no layout for awq"),
+    (AWQ, "squizd", "no block for awq"), ("awq(int8)", "npydir", "around int4 only"),
     ("awq(nf4)", "npydir", "around int4 only"), ("awq:bits=4(int4)", "npydir", "no parameters"),
 ])  # fmt: skip
 def test_awq_where_it_has_no_place(tmp_path: Path, model: Path, rule: str, to: str, why: str) -> None:

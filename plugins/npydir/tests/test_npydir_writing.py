@@ -175,7 +175,7 @@ def test_a_low_rank_correction_takes_error_away(tmp_path: Path) -> None:
         assert squish.open(tmp_path / rule)["layers.0.up.weight"].spec.encodings[0].label == "int3 milo"
     assert snr["lowrank:rank=8(int3)"] > snr["int3"] + 1
     assert stored(tmp_path / "lowrank:rank=8(int3)", "layers__0__up__weight__lra") == ("<f4", (64, 8))
-    with pytest.raises(TensorError, match="no place for lowrank"):
+    with pytest.raises(TensorError, match="no layout for lowrank"):
         squish.convert(made, tmp_path / "out", "mlx", "*=lowrank:rank=8(int4)")
 
 

@@ -171,19 +171,19 @@ def test_order_and_metadata_survive(sq: SimpleNamespace, tmp_path: Path) -> None
 
 
 def test_affine_codes_are_repacked_without_loss(sq: SimpleNamespace, tmp_path: Path) -> None:
-    from squish_squizd.write.accept import accepts
+    from squish_squizd.write.accept import accepts_codes
     from squish_squizd.write.place import Wanted
 
-    from squish_core.api import CodecSpec, Encoding, Part, TensorSpec
+    from squish_core.api import Encoding, TensorSpec
 
     registry = squish.registry()
     spec = TensorSpec(name="layers.0.w", shape=(4, 64), dtype="f32")
     params = {"bits": 4, "group_size": 32, "offset": "bias"}
     affine = registry.codec("affine")
     stored = affine.encode(np.random.default_rng(0).standard_normal((4, 64), np.float32), params)
-    parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in affine.parts(spec, params).items()}
-    held = accepts(spec, Encoding(codec=CodecSpec("affine", params), parts=parts), Wanted())
+    held = accepts_codes(spec, affine.code_layout(spec, params), Wanted())
     assert isinstance(held, Encoding)
+    assert held.codec.id == "squizd.int4"
     whole = (slice(0, 4), slice(0, 64))
     made = registry.codec("squizd.int4").from_codes(affine.codes(stored, spec, params, whole), spec, held.codec.params)
     if made is not None:  # unsigned codes need a bias that is shifted by 8 scales, which float32 may not hold

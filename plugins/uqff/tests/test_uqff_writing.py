@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from squish_uqff.write.accept import accepts, choose
+from squish_uqff.write.accept import accepts, accepts_codes, choose
 
 import squish_core as squish
-from squish_core.api import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec
+from squish_core.api import DENSE, CodecSpec, CodeLayout, Encoding, Part, Refusal, TensorSpec
 from squish_core.testing.writeback import check_conversion
 
 DATA = Path(__file__).with_name("data")
@@ -114,8 +114,8 @@ def test_codecs_that_uqff_has_not_are_refused(tmp_path: Path, uqff: Any) -> None
 
 def test_a_vector_of_codes_is_refused() -> None:
     spec = TensorSpec(name="a.weight", shape=(64,), dtype="f32")
-    codes = Encoding(codec=CodecSpec("affine", {"bits": 4, "group_size": 32, "offset": "bias"}))
-    answer = accepts(spec, codes, legacy=False)
+    layout = CodeLayout(bits=4, group=(32,), scale_dtype="f32", offset_kind="bias", offset_dtype="f32")
+    answer = accepts_codes(spec, layout, legacy=False)
     assert isinstance(answer, Refusal)
     assert answer.why == "AFQ has rows of codes, not [64]"
 

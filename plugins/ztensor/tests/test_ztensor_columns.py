@@ -20,6 +20,7 @@ from squish_ztensor.v1.manifest import read_manifest
 from squish_core.errors import SquishError
 from squish_core.io.local import open_source
 from squish_core.limits import DEFAULT
+from squish_core.model import LazyTensors
 
 ARRAYS: dict[str, Any] = {
     "b": np.arange(6, dtype=np.float32).reshape(2, 3), "a": np.array([True, False]),
@@ -58,9 +59,8 @@ def told(data: bytes) -> Any:
         found = read_manifest(open_source(data), DEFAULT)
     except SquishError as error:
         return type(error).__name__
-    specs = [(name, found.build(name, record)) for name, record in found.records.items()]
-    ranges = [found.plain(record) for record in found.records.values()]
-    return found.version, found.attributes, specs, ranges, found.extents, found.problems
+    tensors = LazyTensors(found.records, found.build)
+    return found.version, found.attributes, dict(tensors), dict(tensors.dense_records()), found.extents, found.problems
 
 
 def both_ways(data: bytes, fast: Callable[..., Any] = columns.read) -> tuple[Any, Any, bool]:

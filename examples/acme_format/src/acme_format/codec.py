@@ -32,3 +32,10 @@ class Rows(api.Codec):
         scale = (np.abs(panel).max(axis=1, initial=0) / 127).astype(np.float32)
         codes = np.rint(panel / np.where(scale, scale, 1)[:, None])
         return {"codes": codes.astype(np.int8), "scale": scale}
+
+    def code_layout(self, spec: api.TensorSpec, params: api.Params) -> api.CodeLayout:
+        return api.CodeLayout(bits=8, signed=True, group=(1, 0), scale_dtype="f32")
+
+    def codes(self, parts: api.Parts, spec: api.TensorSpec, params: api.Params, region: api.Region) -> api.Codes:
+        values, scale = parts["codes"][region], parts["scale"][region[0]][:, None]
+        return api.Codes(layout=self.code_layout(spec, params), shape=values.shape, scale=scale, unpack=lambda: values)

@@ -10,14 +10,14 @@ _NAMES = {
     "squish_codecs.affine.codec": ("Affine",),
     "squish_codecs.affine.decode": ("decode_affine", "read_affine", "unpack_codes"),
     "squish_codecs.affine.encode": ("check_encodable", "is_mlx_layout"),
-    "squish_codecs.affine.families": ("GGML_AFFINE", "GGML_MX", "affine_form"),
+    "squish_codecs.affine.layout": ("affine_layout",),
     "squish_codecs.affine.repack": ("affine_holds", "affine_parts"),
     "squish_codecs.affine.scheme": ("Scheme",),
     "squish_codecs.bitmask": ("BITMASK_DTYPES", "BITMASK_SCALES", "Bitmask"),
     "squish_codecs.boxes": ("Boxes",),
     "squish_codecs.float8": ("FLOAT8_DTYPES", "FLOAT8_SCALES", "Float8", "float8_table"),
     "squish_codecs.mx.codec": ("Mx",),
-    "squish_codecs.mx.float4": ("float4_codes", "float4_pairs", "is_float4"),
+    "squish_codecs.mx.float4": ("float4_codes", "float4_layout", "float4_pairs", "float4_params", "is_float4"),
     "squish_codecs.packing.bits": ("BIT_COUNTS", "Packing", "row_major"),
     "squish_codecs.palette.codec": ("Palette",),
     "squish_codecs.palette.tables": ("Tables",),
@@ -36,9 +36,7 @@ if TYPE_CHECKING:
     from .affine.decode import unpack_codes as unpack_codes
     from .affine.encode import check_encodable as check_encodable
     from .affine.encode import is_mlx_layout as is_mlx_layout
-    from .affine.families import GGML_AFFINE as GGML_AFFINE
-    from .affine.families import GGML_MX as GGML_MX
-    from .affine.families import affine_form as affine_form
+    from .affine.layout import affine_layout as affine_layout
     from .affine.repack import affine_holds as affine_holds
     from .affine.repack import affine_parts as affine_parts
     from .affine.scheme import Scheme as Scheme
@@ -52,7 +50,9 @@ if TYPE_CHECKING:
     from .float8 import float8_table as float8_table
     from .mx.codec import Mx as Mx
     from .mx.float4 import float4_codes as float4_codes
+    from .mx.float4 import float4_layout as float4_layout
     from .mx.float4 import float4_pairs as float4_pairs
+    from .mx.float4 import float4_params as float4_params
     from .mx.float4 import is_float4 as is_float4
     from .packing.bits import BIT_COUNTS as BIT_COUNTS
     from .packing.bits import Packing as Packing

@@ -12,7 +12,7 @@ from attrs import frozen
 from squish_core.api import (
     Codec,
     CodecError,
-    CodecSpec,
+    CodeLayout,
     Codes,
     Exactness,
     Params,
@@ -94,33 +94,32 @@ class Boxes(Codec):
         if _Form.of(params, spec.shape).count is not None:
             decode_all(self, parts, spec, params)
 
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        """Integers in boxes; None under a mask or with a codebook."""
+        form = _Form.of(params, spec.shape)
+        if not form.numbers or not spec.shape:
+            return None
+        packed, plain = f"{'i' if form.signed else 'u'}{form.bits}", form.offset_dtype == "none"
+        return CodeLayout(
+            bits=form.bits, signed=form.signed, scale_dtype=form.scale_dtype,
+            group=tuple(size // max(cells, 1) or 1 for size, cells in zip(spec.shape, form.grid)),
+            offset_kind="none" if plain else "zero_point",
+            offset_dtype=None if plain else packed if form.offset_dtype == "packed" else form.offset_dtype,
+        )  # fmt: skip
+
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         """The integers of rows, with a scale for each row of a box; None under a mask or with a codebook."""
-        form = _Form.of(params, spec.shape)
-        if not form.numbers or not spec.elements or not region:
+        form, layout = _Form.of(params, spec.shape), self.code_layout(spec, params)
+        if layout is None or not spec.elements:
             return None
         sizes = tuple(part.stop - part.start for part in region)
         inner, rows = dtypes.count(spec.shape[1:]), region[0]
         offset = None if form.offset_dtype == "none" else _by_row(form, form.offsets(parts, rows), rows)
         return Codes(
-            bits=form.bits, signed=form.signed, shape=sizes,
-            group=(1, *(size // max(cells, 1) or 1 for size, cells in zip(spec.shape[1:], form.grid[1:]))),
+            layout=layout, shape=sizes, group=(1, *layout.group[1:]),
             scale=_by_row(form, parts["scale"][form.rows(rows)], rows), offset=offset,
-            offset_kind="none" if offset is None else "zero_point",
             unpack=lambda: form.codes(parts["data"], rows.start * inner, rows.stop * inner).reshape(sizes),
         )  # fmt: skip
-
-    def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
-        """Groups of each row of a matrix."""
-        form = _Form.of(params, spec.shape)
-        if not form.numbers or len(spec.shape) != 2:
-            return None
-        whole = "i8" if form.signed else "u8"
-        offset = {"offset": "zero_point", "offset_dtype": whole if form.offset_dtype == "packed" else form.offset_dtype}
-        return CodecSpec("affine", {
-            "bits": form.bits, "group_size": spec.shape[1] // form.grid[1], "signed": form.signed,
-            "scale_dtype": form.scale_dtype, **(offset if form.offset_dtype != "none" else {}),
-        })  # fmt: skip
 
 
 @frozen(kw_only=True)

@@ -10,7 +10,7 @@ import numpy as np
 from squish_core.api import (
     Codec,
     CodecError,
-    CodecSpec,
+    CodeLayout,
     Codes,
     ErrorCode,
     Exactness,
@@ -23,6 +23,7 @@ from squish_core.api import (
 )
 
 from .affine import decode, repack
+from .affine.layout import affine_layout
 from .affine.scheme import Scheme, Shape
 from .checks import refuse
 
@@ -67,12 +68,12 @@ class Panels(Codec):
         scheme = panel_scheme(params)
         decode.decode_affine(scheme, _upright(scheme, parts, spec.shape, region), out.shape, full(out.shape), out)
 
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        return affine_layout(panel_scheme(params), spec.shape)
+
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         scheme, shape = panel_scheme(params), tuple(part.stop - part.start for part in region)
         return repack.affine_codes(scheme, _upright(scheme, parts, spec.shape, region), shape, full(shape))
-
-    def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
-        return CodecSpec("affine", panel_scheme(params).params())
 
     def from_codes(self, codes: Codes, spec: TensorSpec, params: Params) -> tuple[dict[str, Array], Exactness] | None:
         scheme = panel_scheme(params)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from squish_codecs.api import GGML_AFFINE, GGML_MX
+from squish_codecs.api import float4_params
 
 from squish_core.api import (
     Codec,
     CodecError,
-    CodecSpec,
+    CodeLayout,
     Codes,
     ErrorCode,
     Exactness,
@@ -21,11 +21,26 @@ from squish_core.api import (
     dtypes,
 )
 
-from . import float4, repack
+from . import float4, nested, repack
 from .blocks import BLOCKS, LONG_TAIL, Block
 
-_CODES = {**dict.fromkeys(repack.PLAIN, repack), **dict.fromkeys(GGML_MX, float4)}
-"""Block types whose codes other formats have, and the module that moves them."""
+_HOLDERS = {**dict.fromkeys(repack.FORMS, repack), **dict.fromkeys(float4.FORMS, float4)}
+"""Block types that hold codes of other formats, and the module that moves them."""
+_CODES = {**_HOLDERS, **dict.fromkeys(nested.FORMS, nested)}
+"""Block types whose codes other formats have."""
+_PLAIN = {
+    (4, False): "ggml.q4_0", (4, True): "ggml.q4_1", (5, False): "ggml.q5_0", (5, True): "ggml.q5_1",
+    (8, False): "ggml.q8_0", (8, True): "ggml.q8_0",  # MLX's form of 8 bits: codes that came from Q8_0 go back
+}  # fmt: skip
+"""(bits, whether there is a bias) of integer codes -> the blocks that may hold them."""
+
+
+def blocks_for(layout: CodeLayout) -> str | None:
+    """Id of the block codec that may hold codes of this layout, which the data decide; None where there is none."""
+    if layout.table is None:
+        return _PLAIN.get((layout.bits, layout.offset_kind == "bias"))
+    params = float4_params(layout)
+    return next((name for name, form in float4.FORMS.items() if form == params), None)
 
 
 class GgmlBlocks(Codec):
@@ -85,6 +100,10 @@ class GgmlBlocks(Codec):
     def needs_activations(self, params: Params) -> bool:
         return params.get("search") == "activations"
 
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        home = _CODES.get(self.id)
+        return home.layout(self.id, spec.shape) if home else None
+
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         home = _CODES.get(self.id)
         if home is None:
@@ -93,24 +112,15 @@ class GgmlBlocks(Codec):
         blocks = slice(region[-1].start // size * nbytes, region[-1].stop // size * nbytes)
         return home.codes(self.id, parts["data"][(*region[:-1], blocks)])
 
-    def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
-        """As integers with scales along rows, those with a zero in the middle as signed ones; float4 as `mx`."""
-        if self.id in GGML_MX:
-            return CodecSpec("mx", GGML_MX[self.id])
-        form = dict(GGML_AFFINE.get(self.id, {}))
-        if form.pop("zero", 0):
-            form["signed"] = True
-        return CodecSpec("affine", form) if form else None
-
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Params
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
-        home = _CODES.get(self.id)
+        home = _HOLDERS.get(self.id)
         made = home.blocks(self.id, codes) if home else None
         return None if made is None else ({"data": made}, Exactness("values", "f32"))
 
     def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
-        home = _CODES.get(self.id)
+        home = _HOLDERS.get(self.id)
         return Exactness("values", "f32") if home and home.holds(self.id, codes) else None
 
     def _cannot_encode(self) -> CodecError:

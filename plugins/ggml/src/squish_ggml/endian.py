@@ -8,7 +8,7 @@ import numpy as np
 from attrs import frozen
 from squish_codecs.api import Wrapper
 
-from squish_core.api import Codec, CodecError, Codes, Params, PartArray, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodecError, CodeLayout, Codes, Params, PartArray, Parts, Region, TensorSpec
 
 from .blocks import Block
 from .codec import GgmlBlocks
@@ -46,6 +46,9 @@ class _Bound(Codec):
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         self.inner.decode(self._turned(parts), spec, params, region=region, out=out)
+
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        return self.inner.code_layout(spec, params)
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         return self.inner.codes(self._turned(parts), spec, params, region)

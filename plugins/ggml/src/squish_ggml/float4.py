@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from squish_codecs.api import GGML_MX, float4_codes, float4_pairs, is_float4
+from squish_codecs.api import float4_codes, float4_layout, float4_pairs, is_float4
 
-from squish_core.api import Codes, dtypes
+from squish_core.api import CodeLayout, Codes, dtypes
 
 from .blocks import BLOCKS
 from .repack import halved, neighbours
 
 Array = np.ndarray[Any, Any]
+FORMS: dict[str, Mapping[str, Any]] = {
+    "ggml.mxfp4": {},
+    "ggml.nvfp4": {"block_size": 16, "scale_dtype": "f8_e4m3"},
+}
+"""Parameters of `mx` with the same codes and scales."""
 MOST = {"ggml.mxfp4": 0xFE, "ggml.nvfp4": 0x7E}
 """The last scale that means the same here and elsewhere: those after it are NaN there, or negative."""
+
+
+def layout(name: str, shape: tuple[int, ...]) -> CodeLayout:
+    """What the codes of a tensor of this shape look like."""
+    return float4_layout(len(shape), *_form(name))
 
 
 def codes(name: str, stored: Array) -> Codes | None:
@@ -56,5 +67,5 @@ def blocks(name: str, codes: Codes) -> Array | None:
 
 def _form(name: str) -> tuple[int, str]:
     """Elements of a scale, and its dtype."""
-    params = GGML_MX[name]
+    params = FORMS[name]
     return params.get("block_size", 32), params.get("scale_dtype", "f8_e8m0")

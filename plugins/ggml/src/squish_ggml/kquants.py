@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .panels import Bytes, Floats, Scratch, half, spread
+from .panels import Bytes, Floats, Lanes, Scratch, half, spread
 
 # The same byte in each of the four bytes of a uint32 lane.
 LOW_4, LOW_6, BITS_4_5 = np.uint32(0x0F0F0F0F), np.uint32(0x3F3F3F3F), np.uint32(0x30303030)
@@ -16,7 +16,7 @@ def _scale_lanes(panel: Bytes, start: int) -> np.ndarray:
     return np.ascontiguousarray(panel[:, start : start + 12].view(np.uint32).T)
 
 
-def _scales_and_minima(panel: Bytes, scratch: Scratch) -> tuple[Floats, Floats]:
+def scales_and_minima(panel: Bytes, scratch: Scratch) -> tuple[Floats, Floats]:
     """Unpack the 8 + 8 six-bit factors at byte 4, multiplied with d and dmin, each (panel, 8, 1)."""
     lanes = _scale_lanes(panel, 4)
     packed = scratch("factors", 2, len(panel), 2, dtype=np.uint32)
@@ -74,16 +74,25 @@ def decode_q3_k(panel: Bytes, out: Floats, scratch: Scratch) -> None:
 
 def decode_q4_k(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     """{f16 d, dmin; u8 scales[12], qs[128]}: d * scale * q - dmin * minimum."""
-    quants = spread(panel[:, 16:144], 32, (0, 4), 0x0F, scratch)
-    _affine(out, quants.view(np.uint8), *_scales_and_minima(panel, scratch))
+    _affine(out, q4_k_quants(panel, scratch).view(np.uint8), *scales_and_minima(panel, scratch))
+
+
+def q4_k_quants(panel: Bytes, scratch: Scratch) -> Lanes:
+    """The codes of Q4_K in order, a byte each."""
+    return spread(panel[:, 16:144], 32, (0, 4), 0x0F, scratch)
 
 
 def decode_q5_k(panel: Bytes, out: Floats, scratch: Scratch) -> None:
     """{f16 d, dmin; u8 scales[12], qh[32], qs[128]}: d * scale * q - dmin * minimum."""
+    _affine(out, q5_k_quants(panel, scratch).view(np.uint8), *scales_and_minima(panel, scratch))
+
+
+def q5_k_quants(panel: Bytes, scratch: Scratch) -> Lanes:
+    """The codes of Q5_K in order, a byte each."""
     quants = spread(panel[:, 16:48], 32, (0, 1, 2, 3, 4, 5, 6, 7), 0x01, scratch)
     quants <<= np.uint64(4)
     quants |= spread(panel[:, 48:176], 32, (0, 4), 0x0F, scratch)
-    _affine(out, quants.view(np.uint8), *_scales_and_minima(panel, scratch))
+    return quants
 
 
 def decode_q6_k(panel: Bytes, out: Floats, scratch: Scratch) -> None:

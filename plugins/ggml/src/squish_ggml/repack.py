@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from squish_codecs.api import GGML_AFFINE, Scheme, affine_holds, affine_parts, row_major
+from squish_codecs.api import Scheme, affine_holds, affine_layout, affine_parts, row_major
 
-from squish_core.api import Codes
+from squish_core.api import CodeLayout, Codes
 
 ELEMENTS = 32
 Array = np.ndarray[Any, Any]
@@ -28,32 +29,41 @@ PLAIN = {
 """Blocks with one scale; as opaque fields NumPy moves their bytes whole."""
 
 
+FORMS: dict[str, Mapping[str, Any]] = {
+    "ggml.q4_0": {"bits": 4, "group_size": 32, "zero": 8, "scale_dtype": "f16"},
+    "ggml.q4_1": {"bits": 4, "group_size": 32, "offset": "bias", "scale_dtype": "f16"},
+    "ggml.q5_0": {"bits": 5, "group_size": 32, "zero": 16, "scale_dtype": "f16"},
+    "ggml.q5_1": {"bits": 5, "group_size": 32, "offset": "bias", "scale_dtype": "f16"},
+    "ggml.q8_0": {"bits": 8, "group_size": 32, "signed": True, "scale_dtype": "f16"},
+}
+"""Parameters of `affine` with the same codes, scales and biases."""
+
+
+def layout(name: str, shape: tuple[int, ...]) -> CodeLayout:
+    """What the codes of a tensor of this shape look like."""
+    return affine_layout(Scheme.of(FORMS[name]), shape)
+
+
 def codes(name: str, stored: Array) -> Codes:
     """The codes of blocks u8 [..., blocks * nbytes]; scales and biases f16 [..., blocks]."""
-    form = GGML_AFFINE[name]
     blocks = np.ascontiguousarray(stored).view(PLAIN[name])
-    scale = np.ascontiguousarray(blocks["scale"])
-    kind, offset = "none", None
-    if form.get("offset") == "bias":
-        kind, offset = "bias", np.ascontiguousarray(blocks["bias"])
-    elif "zero" in form:
-        kind, offset = "zero_point", np.full(scale.shape, form["zero"], np.float32)
     shape = (*stored.shape[:-1], blocks.shape[-1] * ELEMENTS)
+    declared = layout(name, shape)
     return Codes(
-        bits=form["bits"], signed=bool(form.get("signed", False)), shape=shape, scale=scale, offset=offset,
-        offset_kind=kind, group=(*(1 for _ in stored.shape[:-1]), ELEMENTS),
+        layout=declared, shape=shape, scale=np.ascontiguousarray(blocks["scale"]),
+        offset=np.ascontiguousarray(blocks["bias"]) if declared.offset_kind == "bias" else None,
         unpack=lambda: _values(blocks).reshape(shape), pack=lambda: _rows(blocks),
     )  # fmt: skip
 
 
 def holds(name: str, codes: Codes) -> bool:
     """Whether `blocks` would give any."""
-    return affine_holds(Scheme.of(GGML_AFFINE[name]), codes)
+    return affine_holds(Scheme.of(FORMS[name]), codes)
 
 
 def blocks(name: str, codes: Codes) -> Array | None:
     """Blocks u8 [..., blocks * nbytes] that hold exactly these codes, or None."""
-    scheme = Scheme.of(GGML_AFFINE[name])
+    scheme = Scheme.of(FORMS[name])
     made = affine_parts(scheme, codes)
     if made is None:
         return None

@@ -8,7 +8,9 @@ from typing import Any
 from squish_core.api import (
     DENSE,
     CodecSpec,
+    CodeLayout,
     Container,
+    DenseRecord,
     Encoding,
     FileRef,
     Index,
@@ -61,7 +63,7 @@ class Gguf(Container):
             version=str(heads[0].version),
             files=files,
             kind=kind if kind in _KINDS else "model",
-            tensors=LazyTensors(records, build, extents, plain),
+            tensors=LazyTensors(records, build, extents),
             meta=meta,
             problems=(*(p for head in heads for p in (*head.problems, *_holes(head))), *shared),
         )
@@ -84,6 +86,9 @@ class Gguf(Container):
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)
 
+    def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        return writer.accepts_codes(spec, layout)
+
     def plan_file(
         self,
         specs: Sequence[TensorSpec],
@@ -104,36 +109,26 @@ class Gguf(Container):
         writer.write(sink, tensors, meta)
 
 
-def build(name: str, placed: tuple[int, Record]) -> TensorSpec:
-    """The spec of one tensor: dense, or rows of blocks."""
-    file, record = placed
-    kind = TYPES.get(record.code)
-    segments = (Segment(file, record.offset, record.nbytes),)
+def build(name: str, placed: tuple[int, Record]) -> DenseRecord | TensorSpec:
+    """One tensor: dense, or rows of blocks."""
+    file, (code, shape, offset, nbytes, big) = placed
+    kind = TYPES.get(code)
+    if kind is not None and kind.dtype and not big:
+        return DenseRecord._make((kind.dtype, shape, file, offset, None))
+    segments = (Segment(file, offset, nbytes),)
     if kind is None:
         return TensorSpec(
-            name=name, shape=record.shape, dtype="f32",
-            extras={"data": Part(dtype="u8", shape=(record.nbytes,), segments=segments)},
-            problem=unknown_type(record.code),
+            name=name, shape=shape, dtype="f32", problem=unknown_type(code),
+            extras={"data": Part(dtype="u8", shape=(nbytes,), segments=segments)},
         )  # fmt: skip
-    dtype, shape, codec = kind.dtype or "u8", record.shape, DENSE
+    dtype, codec, stored = kind.dtype or "u8", DENSE, shape
     if not kind.dtype:
-        shape = (*shape[:-1], shape[-1] // kind.elements * kind.nbytes)
+        stored = (*shape[:-1], shape[-1] // kind.elements * kind.nbytes)
         codec = CodecSpec(f"ggml.{kind.name.lower()}")
-        codec = CodecSpec("ggml.big_endian", {}, codec) if record.big else codec
-    part = Part(dtype=dtype, shape=shape, segments=segments, byteorder=">" if record.big and kind.dtype else "<")
-    return TensorSpec(
-        name=name, shape=record.shape, dtype=kind.dtype or "f32",
-        encodings=(Encoding(codec=codec, parts={"data": part}),),
-    )  # fmt: skip
-
-
-def plain(placed: tuple[int, Record]) -> tuple[str, tuple[int, ...], int, int] | None:
-    """Where a dense tensor lies; None for blocks, and for big-endian values."""
-    file, record = placed
-    kind = TYPES.get(record.code)
-    if kind is None or kind.dtype is None or record.big:
-        return None
-    return kind.dtype, record.shape, file, record.offset
+        codec = CodecSpec("ggml.big_endian", {}, codec) if big else codec
+    part = Part(dtype=dtype, shape=stored, segments=segments, byteorder=">" if big and kind.dtype else "<")
+    encoding = Encoding(codec=codec, parts={"data": part})
+    return TensorSpec(name=name, shape=shape, dtype=kind.dtype or "f32", encodings=(encoding,))
 
 
 def _holes(head: Head) -> Iterator[Problem]:

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
+from squish_ggml.api import blocks_for
 
 from squish_core.api import (
     CodecSpec,
+    CodeLayout,
     Dropped,
     Encoding,
     FormatError,
@@ -48,12 +50,10 @@ class FileLayout:
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     """The encoding with the part as GGUF stores it, or why not."""
     codec, part = encoding.codec.id, encoding.parts.get("data")
-    if len(spec.shape) > 4:
-        return Refusal(why=f"GGUF tensors have at most 4 dimensions, this one has {len(spec.shape)}", code="rank")
+    if refusal := _rank_refusal(spec):
+        return refusal
     if encoding.codec.inner and encoding.codec.inner.id in BLOCK_CODES:  # of a big-endian file
         return _blocks(spec, encoding.codec.inner.id)
-    if plain := _plain_block(encoding.codec) or _float4_block(encoding.codec):
-        return _blocks(spec, plain)
     if part is None or len(encoding.parts) > 1 or encoding.codec.inner:
         ask = "; ask for blocks with --encode mxfp4 or nvfp4" if codec == "mx" else ""
         return Refusal(why=f"GGUF stores a tensor as one block of bytes, {codec} needs more{ask}", code="codec")
@@ -75,6 +75,20 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     return Encoding(codec=encoding.codec, parts={"data": Part(dtype=wanted[0], shape=wanted[1])})
 
 
+def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | None:
+    """The blocks that may hold codes of other formats."""
+    if refusal := _rank_refusal(spec):
+        return refusal
+    blocks = blocks_for(layout)
+    return _blocks(spec, blocks) if blocks else None
+
+
+def _rank_refusal(spec: TensorSpec) -> Refusal | None:
+    if len(spec.shape) <= 4:
+        return None
+    return Refusal(why=f"GGUF tensors have at most 4 dimensions, this one has {len(spec.shape)}", code="rank")
+
+
 def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
     """A tensor as rows of blocks."""
     kind = TYPES[BLOCK_CODES[codec]]
@@ -82,28 +96,6 @@ def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
         return Refusal(why=f"rows of {kind.name} must be a multiple of {kind.elements}", code="shape")
     shape = (*spec.shape[:-1], spec.shape[-1] // kind.elements * kind.nbytes)
     return Encoding(codec=CodecSpec(codec), parts={"data": Part(dtype="u8", shape=shape)})
-
-
-# (bits, whether there is a bias) of affine codes -> the block that may hold them; whether it does, the data show
-_PLAIN = {
-    (4, False): "ggml.q4_0", (4, True): "ggml.q4_1", (5, False): "ggml.q5_0", (5, True): "ggml.q5_1",
-    (8, False): "ggml.q8_0",
-}  # fmt: skip
-
-
-def _plain_block(codec: CodecSpec) -> str | None:
-    held = codec.inner or codec
-    bits, bias = held.params.get("bits", 0), held.params.get("offset") == "bias"
-    if bits == 8 and bias:  # MLX's form of 8 bits; those that came from Q8_0 go back
-        bias = False
-    return _PLAIN.get((bits, bias)) if held.id == "affine" else None
-
-
-def _float4_block(codec: CodecSpec) -> str | None:
-    """Blocks for microscaled float4, whose codes and scales are the same."""
-    if codec.id != "mx" or codec.params not in ({}, {"block_size": 16, "scale_dtype": "f8_e4m3"}):
-        return None
-    return "ggml.nvfp4" if codec.params else "ggml.mxfp4"
 
 
 def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Any]) -> WritePlan:

@@ -21,6 +21,7 @@ from squish_safetensors.api import (
 
 from squish_core.api import (
     DENSE,
+    CodeLayout,
     Encoding,
     Index,
     Limits,
@@ -95,6 +96,9 @@ class HuggingFace(Checkpoint):
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding, options)
+
+    def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        return writer.accepts_codes(spec, layout, options)
 
     def lower(self, tensor: OutgoingTensor, options: Options) -> list[OutgoingTensor]:
         return writer.lower(tensor, writer.chosen(options))

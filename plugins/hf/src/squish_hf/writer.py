@@ -7,16 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from squish_codecs.api import Affine, affine_form
+from squish_codecs.api import Affine, Mx, float4_params
 from squish_safetensors.api import accepts_dense, bare_parts, lower_layer, without_declarations
 
 from squish_core.api import (
+    Codec,
     CodecSpec,
+    CodeLayout,
     Encoding,
     ErrorCode,
     FormatError,
     Options,
     OutgoingTensor,
+    Params,
     Part,
     Refusal,
     SquishError,
@@ -33,39 +36,53 @@ NAMES = {"data": "qweight", "offset": "qzeros", "scale": "scales", "g_idx": "g_i
 PACKED_NAMES = {
     "data": "weight_packed", "scale": "weight_scale", "offset": "weight_zero_point", "g_idx": "weight_g_idx",
 }  # fmt: skip
-Form = Mapping[str, Any]
 
 
 def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
-    """Dense tensors, and codes as the method stores them; whether they fit exactly, the data show."""
-    method = chosen(options)
-    if encoding.codec.id == "dense":
+    """Dense tensors, microscaled codes, and codes of the method in activation order."""
+    method, codec = chosen(options), encoding.codec
+    if codec.id == "dense":
         return accepts_dense(spec, encoding)
     if method == GPT_OSS:
         return accepts_experts(spec, encoding)
-    if method == PACKED and encoding.codec.id == "mx" and spec.name.endswith(WEIGHT):
+    if method == PACKED and codec.id == "mx" and spec.name.endswith(WEIGHT):
         return accepts_layer(spec, encoding)
-    form = affine_form(encoding.codec)
-    if form is None or not spec.name.endswith(WEIGHT) or len(spec.shape) != 2:
-        return Refusal(why=f"{method} holds matrices of integer codes called <layer>.weight, not {encoding.codec.id}")
-    if form["bits"] not in BITS[method]:
-        return Refusal(why=_no_width(method, form["bits"]), code="bits")
-    codec = _codec(method, form)
-    if encoding.codec.inner == codec:  # in activation order, for what the data show
-        return Encoding(codec=encoding.codec, parts=bare_parts(encoding.parts))
+    if codec.inner and codec.inner.id == "affine":
+        layout = Affine().code_layout(spec, codec.inner.params)
+        if layout and codec.inner == _codec(method, layout):  # in activation order, or not: the data show
+            return Encoding(codec=codec, parts=bare_parts(encoding.parts))
+    return Refusal(why=f"{method} holds matrices of integer codes called <layer>.weight, not {codec.id}")
+
+
+def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+    """Codes as the method stores them; whether they fit exactly, the data show."""
+    method, float4 = chosen(options), float4_params(layout)
+    if float4 is not None and method in (GPT_OSS, PACKED):
+        parts = _parts(Mx(), spec, float4)
+        return (accepts_experts if method == GPT_OSS else accepts_layer)(
+            spec, Encoding(codec=CodecSpec("mx", float4), parts=parts)
+        )
+    if layout.table is not None or not spec.name.endswith(WEIGHT) or len(spec.shape) != 2:
+        return None
+    if layout.row_group is None:
+        return Refusal(why=f"{method} has groups of columns, and these are others")
+    if layout.bits not in BITS[method]:
+        return Refusal(why=_no_width(method, layout.bits), code="bits")
+    codec = _codec(method, layout)
     try:
-        made = Affine().parts(spec, codec.params)
+        return Encoding(codec=codec, parts=_parts(Affine(), spec, codec.params))
     except SquishError as error:
         return Refusal(why=error.message, code="affine")
-    return Encoding(
-        codec=codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in made.items()}
-    )  # fmt: skip
+
+
+def _parts(codec: Codec, spec: TensorSpec, params: Params) -> dict[str, Part]:
+    return {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in codec.parts(spec, params).items()}
 
 
 def recipe(method: str, bits: int) -> Encoding | Refusal:
     """How a method holds a layer of this width, in groups of 128 with float16 scales where it has a choice."""
-    form = {"bits": bits, "group_size": 128, "scale_dtype": "f16"}
-    encoding = Encoding(codec=CodecSpec("mx", MXFP4) if method == GPT_OSS else _codec(method, form), parts={})
+    layout = CodeLayout(bits=bits, signed=True, group=(1, 128), scale_dtype="f16")
+    encoding = Encoding(codec=CodecSpec("mx", MXFP4) if method == GPT_OSS else _codec(method, layout), parts={})
     if bits in BITS[method]:
         return encoding
     return Refusal(backend=None, encoding=encoding, code="bits", why=_no_width(method, bits))
@@ -86,24 +103,22 @@ def _no_width(method: str, bits: int) -> str:
     return f"{method} has {', '.join(map(str, BITS[method]))} bits, not {bits}"
 
 
-def _codec(method: str, form: Form) -> CodecSpec:
-    """The affine parameters of a method for codes of this form."""
-    kept = {"bits": form["bits"], "group_size": form.get("group_size", 0), "word": "i32"}
-    scale = form.get("scale_dtype", "f32")
-    if scale != "f32":
-        kept["scale_dtype"] = scale if scale in ("f16", "bf16") else "f16"
+def _codec(method: str, layout: CodeLayout) -> CodecSpec:
+    """The affine parameters of a method for codes of this layout."""
+    params: dict[str, Any] = {"bits": layout.bits, "group_size": layout.row_group, "word": "i32"}
+    if layout.scale_dtype != "f32":
+        params["scale_dtype"] = layout.scale_dtype if layout.scale_dtype in ("f16", "bf16") else "f16"
     if method == PACKED:
-        middle = 1 << form["bits"] - 1
-        signed = form.get("signed", form.get("offset", "none") == "none" and not form.get("zero", 0))
-        if form.get("offset", "none") == "none" and (signed or form.get("zero", 0) == middle):
-            return CodecSpec("affine", {**kept, "zero": middle})
-        return CodecSpec("affine", {**kept, "offset": "zero_point", "offset_dtype": "packed"})
-    kept.update(axis=-2, transposed=True, offset="zero_point", offset_dtype="packed")
+        middle = 1 << layout.bits - 1
+        if layout.offset_kind == "none" and (layout.signed or layout.zero == middle):
+            return CodecSpec("affine", {**params, "zero": middle})
+        return CodecSpec("affine", {**params, "offset": "zero_point", "offset_dtype": "packed"})
+    params.update(axis=-2, transposed=True, offset="zero_point", offset_dtype="packed")
     if method == AWQ:
-        return CodecSpec("affine", {**kept, "pack_axis": -1, "order": ORDER})
+        return CodecSpec("affine", {**params, "pack_axis": -1, "order": ORDER})
     if method == GPTQ:
-        kept["zero"] = 1
-    return CodecSpec("affine", kept)
+        params["zero"] = 1
+    return CodecSpec("affine", params)
 
 
 def lower(tensor: OutgoingTensor, method: str) -> list[OutgoingTensor]:

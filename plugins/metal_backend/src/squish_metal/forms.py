@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from attrs import evolve, frozen
+from attrs import frozen
 
-from squish_core.api import Codec, CodecError, CodecSpec, Codes, Params, TensorSpec, dtypes, full
+from squish_core.api import Codec, CodecError, CodecSpec, Params, TensorSpec, dtypes
 
 WIDTHS, GROUPS = (2, 3, 4, 5, 6, 8), (128, 64, 32)
 """Bits and group sizes of MLX's affine mode (one bit is held in two, seven in eight)."""
-BLANK = 1 << 22
-"""Most elements of a blank tensor that a codec is asked about."""
 
 
 @frozen(kw_only=True)
@@ -53,32 +50,20 @@ _MODES: Mapping[tuple[Any, ...], Form] = {
 
 
 def affine(codec: Codec, params: Params, spec: TensorSpec) -> Form | None:
-    """The affine form of a codec that gives codes; what they look like is seen on a blank row of the same width."""
-    if type(codec).codes is Codec.codes:  # none; params that count what the whole tensor holds fit no blank row either
+    """The affine form of the codes that a codec declares; None where it has none, or not in whole rows of groups."""
+    try:
+        layout = codec.code_layout(spec, params)
+    except CodecError:
+        return None  # a shape that the parameters do not divide
+    if layout is None or layout.table is not None or not spec.shape:
         return None
-    codes = _blank_codes(codec, params, spec)
-    if codes is None or codes.table is not None or any(size != 1 for size in codes.group[:-1]):
-        return None
-    group = next((size for size in GROUPS if codes.group[-1] % size == 0), None)
-    width = next((bits for bits in WIDTHS if bits >= codes.bits), None)
+    columns = layout.group_sizes(spec.shape)[-1]
+    group = next((size for size in GROUPS if columns % size == 0), None)
+    width = next((bits for bits in WIDTHS if bits >= layout.bits), None)
     if group is None or width is None:
         return None
     # q * scale + bias: a power of two times the scale never rounds, and a bias that is stored is only copied.
-    exact = codes.offset_kind == "none" or (codes.offset_kind == "bias" and not codes.signed)
-    return Form(mode="affine", bits=width, group_size=group, exact=exact)
-
-
-def _blank_codes(codec: Codec, params: Params, spec: TensorSpec) -> Codes | None:
-    grain = codec.grain(spec, params)
-    rows = tuple(size if step is None else min(step, size) for step, size in zip(grain[:-1], spec.shape))
-    small = evolve(spec, shape=(*rows, *spec.shape[-1:]))
-    if not small.shape or not 0 < small.elements <= BLANK:
-        return None
-    try:
-        declared = codec.parts(small, params)
-        parts: dict[str, Any] = {
-            role: np.zeros(shape, dtypes.to_numpy(dtype)) for role, (dtype, shape) in declared.items()
-        }
-        return codec.codes(parts, small, params, full(small.shape))
-    except CodecError:
-        return None
+    plain = layout.offset_kind == "none" and not layout.zero
+    return Form(
+        mode="affine", bits=width, group_size=group, exact=plain or (layout.offset_kind == "bias" and not layout.signed)
+    )

@@ -37,11 +37,13 @@ def pack_affine(form: Form, codec: Codec, params: Params, parts: Parts, spec: Te
         codes = codec.codes(parts, spec, params, region)
         if codes is None:
             raise _uncovered("zero points do not add up exactly", spec)
+        if codes.group[-1] % form.group_size:
+            raise _uncovered("its codes come in groups of other sizes than declared", spec)
         rows = region[:-1]
         weight[rows] = packing.pack(_unsigned(codes))
         scale, bias = _affine(codes)
-        repeat = codes.group[-1] // form.group_size
-        scales[rows], biases[rows] = (np.repeat(grid, repeat, axis=-1) for grid in (scale, bias))
+        repeats = (*codes.group[:-1], codes.group[-1] // form.group_size)
+        scales[rows], biases[rows] = (_repeated(grid, repeats, scales[rows].shape) for grid in (scale, bias))
     if not np.isfinite(biases[np.isfinite(scales)]).all():
         raise _uncovered("a bias is beyond float32", spec)
     return Packed(form=form, weight=weight, scales=scales, biases=biases)
@@ -63,16 +65,23 @@ def _uncovered(reason: str, spec: TensorSpec) -> CodecError:
 
 def _unsigned(codes: Codes) -> Array:
     """Codes counted from the lowest one: for two's complement this only flips the sign bit."""
-    if not codes.signed:
+    if not codes.layout.signed:
         return codes.values
-    return codes.values.view(np.uint8) + np.uint8(1 << codes.bits - 1)
+    return codes.values.view(np.uint8) + np.uint8(-codes.layout.low)
+
+
+def _repeated(grid: Array, repeats: tuple[int, ...], shape: tuple[int, ...]) -> Array:
+    """A grid of groups with each repeated along each axis, cut to this shape."""
+    for axis, count in enumerate(repeats):
+        grid = np.repeat(grid, count, axis=axis) if count > 1 else grid
+    return grid[tuple(slice(0, size) for size in shape)]
 
 
 def _affine(codes: Codes) -> tuple[Array, Array]:
     """Scale and bias of `q * scale + bias` for codes counted from the lowest one; rounded to float32 once."""
     scale = codes.scale.astype(np.float64)
-    half = 1 << codes.bits - 1 if codes.signed else 0
-    offset = np.zeros(scale.shape) if codes.offset is None else codes.offset.astype(np.float64)
+    low = codes.layout.low
+    offset = np.zeros(scale.shape) if codes.offsets is None else codes.offsets.astype(np.float64)
     with np.errstate(all="ignore"):
-        bias = offset - half * scale if codes.offset_kind == "bias" else -(offset + half) * scale
+        bias = offset + low * scale if codes.layout.offset_kind == "bias" else (low - offset) * scale
         return codes.scale.astype(np.float32), bias.astype(np.float32)

@@ -18,6 +18,7 @@ from squish_safetensors.api import (
 )
 
 from squish_core.api import (
+    CodeLayout,
     Encoding,
     FormatError,
     Index,
@@ -72,6 +73,9 @@ class Mlx(Checkpoint):
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return writer.accepts(spec, encoding)
+
+    def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        return writer.accepts_codes(spec, layout)
 
     def lower(self, tensor: OutgoingTensor, options: Options) -> list[OutgoingTensor]:
         return writer.lower(tensor)

@@ -7,10 +7,20 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import asdict
-from squish_codecs.api import Affine, affine_form
+from squish_codecs.api import Affine, Mx, float4_params
 from squish_safetensors.api import accepts_dense, bare_parts, lower_layer, without_declarations
 
-from squish_core.api import CodecSpec, Encoding, OutgoingTensor, Part, Refusal, SquishError, TensorError, TensorSpec
+from squish_core.api import (
+    CodecSpec,
+    CodeLayout,
+    Encoding,
+    OutgoingTensor,
+    Part,
+    Refusal,
+    SquishError,
+    TensorError,
+    TensorSpec,
+)
 from squish_mlx.modes import (
     AFFINE,
     AFFINE_BITS,
@@ -25,34 +35,52 @@ from squish_mlx.modes import (
 
 
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-    """Dense tensors, the modes of MLX as they are, and affine codes of others in the form of MLX."""
+    """Dense tensors, and the floating-point modes of MLX as they are."""
     codec = encoding.codec
     if codec.id == "dense":
         return accepts_dense(spec, encoding)
+    if refusal := _refusal(spec):
+        return refusal
+    if codec.id != "mx":
+        return Refusal(why=f"MLX has no layout for {codec.id}; ask for one with --encode", code="codec")
+    if dict(codec.params) not in [dict(params) for *_, params in FLOATS.values()]:
+        return Refusal(why=f"MLX has mxfp4, mxfp8 and nvfp4 without a global scale, not {codec}", code="codec")
+    return Encoding(codec=codec, parts=bare_parts(encoding.parts))
+
+
+def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | None:
+    """The mode of MLX that may hold these codes; larger groups are divided."""
+    if refusal := _refusal(spec):
+        return refusal
+    if layout.table is not None:
+        params = float4_params(layout)
+        known = any(params == dict(legal) for *_, legal in FLOATS.values())
+        return _declared(spec, CodecSpec("mx", params)) if params is not None and known else None
+    group = spec.shape[-1] if layout.row_group == 0 else layout.row_group
+    fitting = [size for size in AFFINE_GROUPS if group and group % size == 0]
+    if layout.bits not in AFFINE_BITS or not fitting:
+        legal = f"{AFFINE_BITS} bits in groups of {AFFINE_GROUPS} columns"
+        return Refusal(why=f"MLX has {legal}, not {layout.bits} in {group or 'groups of rows'}", code="affine")
+    return _declared(spec, CodecSpec("affine", affine_params(Mode(AFFINE, layout.bits, fitting[-1]), *_floats(layout))))
+
+
+def _refusal(spec: TensorSpec) -> Refusal | None:
+    """Why a tensor is not quantised, whatever its codes are."""
     if not spec.name.endswith(WEIGHT):
         return Refusal(why="MLX quantises tensors called <layer>.weight only", code="name")
     if not spec.elements or not spec.shape:
         return Refusal(why=f"MLX quantises nothing of the shape {list(spec.shape)}", code="shape")
-    if codec.id == "mx":
-        if dict(codec.params) not in [dict(params) for *_, params in FLOATS.values()]:
-            return Refusal(why=f"MLX has mxfp4, mxfp8 and nvfp4 without a global scale, not {codec}", code="codec")
-        return Encoding(codec=codec, parts=bare_parts(encoding.parts))
-    form = affine_form(codec)
-    if form is None:
-        return Refusal(why=f"MLX has no layout for {codec.id}; ask for one with --encode", code="codec")
-    group = form.get("group_size", 0) or spec.shape[-1]
-    fitting = [size for size in AFFINE_GROUPS if group % size == 0]  # larger groups are divided
-    if form["bits"] not in AFFINE_BITS or not fitting:
-        legal = f"{AFFINE_BITS} bits in groups of {AFFINE_GROUPS}"
-        return Refusal(why=f"MLX has {legal}, not {form['bits']} in {group}", code="affine")
-    mode = Mode(AFFINE, form["bits"], fitting[-1])
-    params = affine_params(mode, *_floats(form))
+    return None
+
+
+def _declared(spec: TensorSpec, codec: CodecSpec) -> Encoding | Refusal:
+    """The parts of a codec, or why the shape does not divide into them."""
     try:
-        made = Affine().parts(spec, params)
+        declared = {"affine": Affine(), "mx": Mx()}[codec.id].parts(spec, codec.params)
     except SquishError as error:
         return Refusal(why=error.message, code="affine")
-    parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in made.items()}
-    return Encoding(codec=CodecSpec("affine", params), parts=parts)
+    parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in declared.items()}
+    return Encoding(codec=codec, parts=parts)
 
 
 def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
@@ -84,13 +112,12 @@ def _stated(mode: Mode) -> dict[str, Any]:
     return {"group_size": values["group_size"], "bits": values["bits"], "mode": values["name"]}
 
 
-def _floats(form: Mapping[str, Any]) -> tuple[str, str]:
+def _floats(layout: CodeLayout) -> tuple[str, str]:
     """Dtypes of scales and biases. A bias of zero point times scale needs more digits than a narrow scale has."""
-    scale = str(form.get("scale_dtype", "f32"))
-    kind = form.get("offset", "none")
-    if scale not in ("f32", "f16", "bf16") or kind == "zero_point":
+    scale = layout.scale_dtype
+    if scale not in ("f32", "f16", "bf16") or layout.offset_kind == "zero_point":
         return "f32", "f32"
-    return scale, str(form.get("offset_dtype", scale)) if kind == "bias" else scale
+    return scale, str(layout.offset_dtype) if layout.offset_kind == "bias" else scale
 
 
 def _mode(spec: TensorSpec) -> Mode:

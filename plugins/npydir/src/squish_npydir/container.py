@@ -7,12 +7,13 @@ from functools import cached_property
 from typing import Any
 
 from attrs import evolve
-from squish_safetensors.api import MODEL_ASSETS, TensorRecord, array_location
+from squish_safetensors.api import MODEL_ASSETS
 
 from squish_core.api import (
     DENSE,
     CodecError,
     CodecSpec,
+    CodeLayout,
     Container,
     Encoding,
     ErrorCode,
@@ -62,6 +63,9 @@ class NpyDir(Container):
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return accept.accepts(spec, encoding)
+
+    def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        return accept.accepts_codes(spec, layout)
 
     def writes_folder(self, options: Options) -> bool:
         return True
@@ -128,12 +132,12 @@ class Directory:
         records = {name: best.records[name] for name in self.names}
         extents = [(file, offset, length, name) for name, (file, _, _, offset, length) in records.items()]
 
-        def behind(name: str, record: TensorRecord) -> TensorSpec:
+        def complete(name: str) -> TensorSpec:
             """A tensor with all its other encodings."""
             files.complete()
             return self.agreeing(name)
 
-        return seal.Sealed(records, behind, extents, array_location), files
+        return seal.Sealed(records, complete, extents), files
 
     def agreeing(self, name: str) -> TensorSpec:
         """A tensor of a sealed tier, which the other files must not contradict."""

@@ -9,8 +9,7 @@ from squish_core.api import lazy_exports
 _NAMES = {
     "squish_safetensors.folder": ("CONFIG_FILE", "MODEL_ASSETS"),
     "squish_safetensors.header": (
-        "DTYPE_ORDER", "DTYPE_TAGS", "TensorRecord", "array_location", "dump_header", "read_header",
-        "tensor_from_record",
+        "DTYPE_ORDER", "DTYPE_TAGS", "TensorRecord", "dump_header", "read_header", "read_record", "spec_of_record",
     ),
     "squish_safetensors.refine.checkpoint": ("Checkpoint",),
     "squish_safetensors.refine.declarations": (
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
     from .header import DTYPE_ORDER as DTYPE_ORDER
     from .header import DTYPE_TAGS as DTYPE_TAGS
     from .header import TensorRecord as TensorRecord
-    from .header import array_location as array_location
     from .header import dump_header as dump_header
     from .header import read_header as read_header
-    from .header import tensor_from_record as tensor_from_record
+    from .header import read_record as read_record
+    from .header import spec_of_record as spec_of_record
     from .refine.checkpoint import Checkpoint as Checkpoint
     from .refine.declarations import QUANTIZATION_KEYS as QUANTIZATION_KEYS
     from .refine.declarations import config_parts as config_parts

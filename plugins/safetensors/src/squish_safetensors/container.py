@@ -28,7 +28,7 @@ from squish_core.api import (
 
 from . import writer
 from .folder import INDEX_SUFFIX, MODEL_ASSETS, STANDARD, Shard, choose, part_of_set, read_set, unreadable
-from .header import array_location, read_header, tensor_from_record
+from .header import read_header, read_record
 
 
 class Safetensors(Container):
@@ -51,7 +51,7 @@ class Safetensors(Container):
             format="safetensors",
             version="",
             files=tuple(FileRef(file.filename, file.size) for file in (*(shard.source for shard in shards), *beside)),
-            tensors=LazyTensors(records, tensor_from_record, extents, array_location),
+            tensors=LazyTensors(records, read_record, extents),
             meta=meta,
             assets={
                 file.filename: Part(dtype="u8", shape=(file.size,), segments=(Segment(number, 0, file.size),))

@@ -9,9 +9,8 @@ from typing import Any
 from attrs import frozen
 
 from squish_core.api import (
-    DENSE,
     JSON_PIECE,
-    Encoding,
+    DenseRecord,
     FormatError,
     JsonMembers,
     LimitError,
@@ -42,7 +41,6 @@ TAGS = {
 DTYPE_TAGS = {dtype: tag for tag, dtype in TAGS.items()}
 DTYPE_ORDER = {dtype: place for place, dtype in enumerate(DTYPE_TAGS)}
 METADATA = "__metadata__"
-_VIEWED = frozenset(dtype for dtype in DTYPE_TAGS if dtypes.bits(dtype) >= 8 and dtype != "bool")
 FIELDS = frozenset(("dtype", "shape", "data_offsets"))
 MAX_HEADER = 100_000_000  # the format's own limit
 MAX_OFFSET = 1 << 63
@@ -96,29 +94,23 @@ def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
     )
 
 
-def tensor_from_record(name: str, record: TensorRecord) -> TensorSpec:
+def read_record(name: str, record: TensorRecord) -> DenseRecord | TensorSpec:
     """The tensor that a record describes. One of an unknown dtype is listed, and its bytes are an extra part."""
     file, tag, shape, offset, length = record
     dtype = TAGS.get(tag)
-    segments = (Segment(file, offset, length),)
-    packed = Part(dtype="u8", shape=(length,), segments=segments)
-    if dtype is None:
-        return TensorSpec(
-            name=name, shape=shape, dtype="unknown", extras={"data": packed}, attrs={"dtype": tag},
-            problem=f"its dtype {tag[:40]!r} is not known",
-        )  # fmt: skip
-    if dtypes.bits(dtype) < 8:
-        encoding = Encoding(codec=DENSE, parts={"data": packed})
-    else:
-        encoding = Encoding(codec=DENSE, parts={"data": Part(dtype=dtype, shape=shape, segments=segments)})
-    return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(encoding,))
+    if dtype is not None:
+        return DenseRecord._make((dtype, shape, file, offset, None))
+    part = Part(dtype="u8", shape=(length,), segments=(Segment(file, offset, length),))
+    return TensorSpec(
+        name=name, shape=shape, dtype="unknown", extras={"data": part}, attrs={"dtype": tag},
+        problem=f"its dtype {tag[:40]!r} is unknown",
+    )  # fmt: skip
 
 
-def array_location(record: TensorRecord) -> tuple[str, tuple[int, ...], int, int] | None:
-    """Where a tensor of whole bytes lies; None where a view would not do (packed types, bools to be checked)."""
-    file, tag, shape, offset, _ = record
-    dtype = TAGS.get(tag)
-    return (dtype, shape, file, offset) if dtype in _VIEWED else None
+def spec_of_record(name: str, record: TensorRecord) -> TensorSpec:
+    """The tensor that a record describes, as a spec."""
+    tensor = read_record(name, record)
+    return tensor.spec(name) if isinstance(tensor, DenseRecord) else tensor
 
 
 def dump_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:

@@ -10,6 +10,7 @@ from squish_codecs.api import rows_and_columns
 from squish_core.api import (
     DENSE,
     CodecSpec,
+    CodeLayout,
     Container,
     Encoding,
     FileRef,
@@ -39,7 +40,7 @@ from .read.names import logical_shape
 from .read.parsed import Anatomy
 from .read.tables import Scales
 from .write import writer
-from .write.accept import accepts
+from .write.accept import accepts, accepts_codes
 from .write.place import Wanted
 from .write.writer import ARCH, META
 
@@ -79,6 +80,9 @@ class Squizd(Container):
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return accepts(spec, encoding, Wanted.parse(options))
+
+    def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        return accepts_codes(spec, layout, Wanted.parse(options))
 
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options

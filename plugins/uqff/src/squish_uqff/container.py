@@ -9,6 +9,7 @@ from squish_safetensors.api import QUANTIZATION_KEYS
 
 from squish_core.api import (
     CodecSpec,
+    CodeLayout,
     Encoding,
     ErrorCode,
     FileRef,
@@ -84,6 +85,9 @@ class Uqff(Refinement):
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return accept.accepts(spec, encoding, writer.is_legacy(options))
+
+    def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        return accept.accepts_codes(spec, layout, writer.is_legacy(options))
 
     def choose(self, specs: Sequence[TensorSpec], wanted: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
         return accept.choose(specs, wanted)

@@ -15,21 +15,17 @@ from typing import Any
 import cbor2
 from attrs import frozen
 
-from squish_core.api import DENSE, Encoding, Limits, Part, Segment, SquishError, TensorSpec, check_shape, dtypes
+from squish_core.api import DenseRecord, Limits, SquishError, check_shape, dtypes
 
 from .names import ELEMENTS
-from .records import METADATA, Extent, PlainRange, Record
+from .records import METADATA, Extent, Record
 from .v1 import cbor
 from .v2 import deterministic
-
-Entry = tuple[str, tuple[int, ...], int, int, int, bytes]
-"""Element type, shape, file, offset, length, and the digest as it stands in the manifest, or nothing."""
 
 _UINT = rb"(?:[\x00-\x17]|\x18[\x18-\xff]|\x19(?!\0)..|\x1a(?!\0\0).{4}|\x1b(?!\0{4}).{8})"
 _MAP = re.compile(rb"[\xa0-\xb7]|\xb8[\x18-\xff]|\xb9(?!\0)..|\xba(?!\0\0).{4}", re.DOTALL)
 _NUMBERS = re.compile(_UINT, re.DOTALL)
 _OBJECTS = b"\x67objects"
-_NOT_PLAIN = ("bool", "f4_e2m1")
 
 
 class _UnusualError(Exception):
@@ -41,7 +37,7 @@ class Columns:
     """A checked manifest: the root's other keys, its tensors in the order of their data, and where they lie."""
 
     others: dict[str, Any]
-    records: dict[str, Entry]
+    records: dict[str, DenseRecord]
     extents: list[Extent]
 
 
@@ -53,27 +49,12 @@ def read(data: bytes, wire: str, limits: Limits, *, alignment: int, end: int) ->
         return None
 
 
-def build(name: str, entry: Entry, *, digest_of: str) -> TensorSpec:
-    """The dense tensor."""
-    dtype, shape, file, offset, length, digest = entry
-    packed = dtype in _NOT_PLAIN and dtype != "bool"
-    part = Part(
-        dtype="u8" if packed else dtype, shape=(length,) if packed else shape,
-        segments=(Segment(file, offset, length),), digest=_digest(digest), digest_of=digest_of,
-    )  # fmt: skip
-    return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),))
-
-
-def record(entry: Entry) -> Record:
+def record(entry: DenseRecord) -> Record:
     """The object as 1.1 writes it."""
-    dtype, shape, _, offset, length, digest = entry
-    data = {"dtype": dtype, "offset": offset, "length": length, **({"digest": _digest(digest)} if digest else {})}
+    dtype, shape, _, offset, digest = entry
+    length = dtypes.nbytes(dtype, shape)
+    data = {"dtype": dtype, "offset": offset, "length": length, **({"digest": digest} if digest else {})}
     return {"shape": list(shape), "format": "dense", "components": {"data": data}}
-
-
-def plain(entry: Entry) -> PlainRange | None:
-    """Where the tensor lies; None where a view would not do."""
-    return None if entry[0] in _NOT_PLAIN else entry[:4]
 
 
 def _read(data: bytes, generation: int, limits: Limits, alignment: int, end: int) -> Columns:
@@ -94,7 +75,8 @@ def _read(data: bytes, generation: int, limits: Limits, alignment: int, end: int
     offsets = list(map(_uint, column["offset"]))
     _demand(min(offsets) >= alignment and not reduce(or_, offsets) % alignment)
     _demand(max(map(add, offsets, lengths)) <= end)
-    entries = dict(zip(names, zip(elements, shapes, repeat(0), offsets, lengths, column["digest"])))
+    columns = zip(elements, shapes, repeat(0), offsets, _digests(column["digest"]))
+    entries = dict(zip(names, map(DenseRecord._make, columns)))
     _demand(len(entries) == len(names) and METADATA not in entries)
     extents = sorted(zip(repeat(0), offsets, lengths, names))
     records = {name: entries[name] for _, _, _, name in extents}
@@ -151,9 +133,9 @@ def _array(stored: bytes) -> list[int]:
     return found
 
 
-def _digest(item: bytes) -> str | None:
-    """Text behind its head, of one byte, or two for a sha256."""
-    return item[2 if item[:1] == b"\x78" else 1 :].decode() or None
+def _digests(column: tuple[bytes, ...]) -> list[str | None]:
+    """The digests as text, decoded at once; None for those that are absent."""
+    return [digest or None for digest in b",".join(column).decode().split(",")]
 
 
 def _shortest(count: int) -> bytes:
@@ -190,8 +172,8 @@ def _pattern(generation: int) -> re.Pattern[bytes]:
 
 
 _DIGESTS = {
-    1: rb"(?P<digest>\x71crc32c:0x[0-9A-Fa-f]{8}|\x78\x47sha256:[0-9A-Fa-f]{64})",
-    2: rb"(?P<digest>\x75xxh3:[0-9a-f]{16}|\x78\x47sha256:[0-9a-f]{64})",
+    1: rb"(?:\x71(?=c)|\x78\x47(?=s))(?P<digest>crc32c:0x[0-9A-Fa-f]{8}|sha256:[0-9A-Fa-f]{64})",
+    2: rb"(?:\x75(?=x)|\x78\x47(?=s))(?P<digest>xxh3:[0-9a-f]{16}|sha256:[0-9a-f]{64})",
 }
 _KINDS = {generation: _kinds(generation) for generation in (1, 2)}
 _PATTERNS = {generation: _pattern(generation) for generation in (1, 2)}

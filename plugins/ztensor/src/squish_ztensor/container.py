@@ -8,6 +8,7 @@ from typing import Any
 from squish_core.api import (
     DENSE,
     CodecSpec,
+    CodeLayout,
     Container,
     Encoding,
     Filter,
@@ -52,7 +53,7 @@ class Ztensor(Container):
             format="ztensor",
             version=manifest.version,
             files=manifest.files,
-            tensors=LazyTensors(records, manifest.build, manifest.extents, manifest.plain),
+            tensors=LazyTensors(records, manifest.build, manifest.extents),
             meta=meta,
             assets=assets,
             problems=tuple(problems),
@@ -75,6 +76,12 @@ class Ztensor(Container):
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Mapping[str, str]) -> Encoding | Refusal:
         wanted = Wanted.of(options)
         return _WRITERS[wanted.wire].accepts(spec, encoding, wanted)
+
+    def accepts_codes(
+        self, spec: TensorSpec, layout: CodeLayout, options: Mapping[str, str]
+    ) -> Encoding | Refusal | None:
+        wanted = Wanted.of(options)
+        return _WRITERS[wanted.wire].accepts_codes(spec, layout, wanted)
 
     def plan_file(
         self,

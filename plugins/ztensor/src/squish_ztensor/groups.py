@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from squish_core.api import CodecSpec, Encoding, Part, Refusal, TensorSpec, dtypes
+from squish_core.api import CodecSpec, CodeLayout, Encoding, Part, Refusal, TensorSpec, dtypes
 
 Shape = tuple[int, ...]
 ORDERS = {"lsb_first": "lsb", "msb_first": "msb"}
@@ -31,31 +31,54 @@ def declared(shape: Shape, params: Mapping[str, Any]) -> dict[str, tuple[str, Sh
     return parts
 
 
-def held(spec: TensorSpec, encoding: Encoding, *, zeros: bool) -> Encoding | Refusal:
-    """The encoding as it is where zTensor can say it, else with the nearest parameters that it can, for repacking.
-
-    `zeros`: zero points must be stored (1.1), not implied.
-    """
+def as_stored(spec: TensorSpec, encoding: Encoding, *, zeros: bool) -> Encoding | Refusal:
+    """The encoding as it is, where zTensor has words for it. `zeros`: zero points must be stored (1.1), not implied."""
     if not spec.shape or not all(spec.shape):
         return Refusal(why=f"group quantisation has no form for the shape {list(spec.shape)}")
-    params = dict(encoding.codec.params)
-    if params.get("bits") not in (2, 4, 8):
-        return Refusal(why=f"zTensor's words hold whole codes of 2, 4 or 8 bits, not of {params.get('bits')}")
-    if params.get("scale_dtype", "f32") not in _SCALES:
-        return Refusal(why=f"zTensor's scales are {', '.join(_SCALES)}, not {params['scale_dtype']}")
+    params = encoding.codec.params
+    if refusal := _refusal(params.get("bits", 0), params.get("scale_dtype", "f32")):
+        return refusal
     stored = {role: Part(dtype=part.dtype, shape=part.shape) for role, part in encoding.parts.items()}
     if _said(spec.shape, params, zeros) and _matches(spec.shape, params, stored):
         return Encoding(codec=encoding.codec, parts=stored)
-    if len(spec.shape) < 2 and params.get("axis") == -2:
-        return Refusal(why=f"the shape {list(spec.shape)} has no axis -2")
-    nearest = _nearest(spec.shape, params, zeros)
-    parts = declared(spec.shape, nearest)
+    return Refusal(why=f"zTensor has no words for {encoding.codec}")
+
+
+def nearest(spec: TensorSpec, layout: CodeLayout, *, zeros: bool) -> Encoding | Refusal | None:
+    """The nearest parameters that zTensor has for codes of this layout; None for indices into a table."""
+    if layout.table is not None:
+        return None
+    if not spec.shape or not all(spec.shape):
+        return Refusal(why=f"group quantisation has no form for the shape {list(spec.shape)}")
+    if refusal := _refusal(layout.bits, layout.scale_dtype):
+        return refusal
+    axis = _axis(layout)
+    if axis is None:
+        return Refusal(why=f"groups of {list(layout.group)} in {list(spec.shape)} do not divide an axis")
+    params = _nearest(spec.shape, layout, axis, zeros)
+    parts = declared(spec.shape, params)
     if isinstance(parts, str):
         return Refusal(why=parts)
     return Encoding(
-        codec=CodecSpec("affine", nearest),
+        codec=CodecSpec("affine", params),
         parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in parts.items()},
     )
+
+
+def _refusal(bits: int, scale_dtype: str) -> Refusal | None:
+    if bits not in (2, 4, 8):
+        return Refusal(why=f"zTensor's words hold whole codes of 2, 4 or 8 bits, not of {bits}")
+    if scale_dtype not in _SCALES:
+        return Refusal(why=f"zTensor's scales are {', '.join(_SCALES)}, not {scale_dtype}")
+    return None
+
+
+def _axis(layout: CodeLayout) -> int | None:
+    """The axis along which groups lie: one of the last two."""
+    if layout.row_group is not None:
+        return -1
+    across = not layout.run and len(layout.group) > 1 and layout.group[-1] == 1
+    return -2 if across and all(step == 1 for step in layout.group[:-2]) else None
 
 
 def attributes_first(shape: Shape, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -117,26 +140,21 @@ def _matches(shape: Shape, params: Mapping[str, Any], stored: Mapping[str, Part]
     return declared(shape, full) == found
 
 
-def _nearest(shape: Shape, params: Mapping[str, Any], zeros: bool) -> dict[str, Any]:
+def _nearest(shape: Shape, layout: CodeLayout, axis: int, zeros: bool) -> dict[str, Any]:
     """Unsigned codes along one of the last two axes, with the zero point that makes the same values."""
-    axis, signed, scale = params.get("axis", -1), _signed(params), params.get("scale_dtype", "f32")
-    if axis == "flat":
-        axis = -1
-    elif params.get("transposed"):
-        axis = -3 - axis
-    word = params.get("word", "u8")
-    per_word = dtypes.bits(word) // params["bits"]
-    made = {
-        "bits": params["bits"], "group_size": params.get("group_size") or shape[axis], "axis": axis, "signed": False,
-        "word": "u8" if shape[axis] % per_word else word, "order": "lsb", "scale_dtype": scale,
+    scale, kept = layout.scale_dtype, layout.offset_dtype
+    params = {
+        "bits": layout.bits, "group_size": layout.group_sizes(shape)[axis], "axis": axis, "signed": False,
+        "word": "u8", "order": "lsb", "scale_dtype": scale,
     }  # fmt: skip
-    kept, zero = params.get("offset_dtype"), params.get("zero", 0) + (signed << params["bits"] - 1)
-    if params.get("offset", "none") == "none" and not zeros:
-        return {**made, "zero": zero} if zero else made
-    if kept in (None, "packed") or signed or zero:
-        # Integers up to 2048 are exact in f16; a zero point that stands for a bias may be any number.
-        kept = "f16" if scale != "f32" and params.get("offset") != "bias" else "f32"
-    return {**made, "offset": "zero_point", "offset_dtype": kept}
+    zero = layout.zero - layout.low
+    if layout.offset_kind == "none" and not zeros:
+        return {**params, "zero": zero} if zero else params
+    if layout.offset_kind == "bias":
+        kept = "f32"  # a zero point that stands for a bias may be any number
+    elif kept is None or zero or kept not in dtypes.NAMES or dtypes.bits(kept) < 8:
+        kept = "f16" if scale != "f32" else "f32"  # integers up to 2048 are exact in f16
+    return {**params, "offset": "zero_point", "offset_dtype": kept}
 
 
 def _signed(params: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from squish_core.api import DENSE, CodecSpec, Encoding, TensorSpec, dtypes
+from squish_core.api import DENSE, CodecSpec, DenseRecord, Encoding, TensorSpec, dtypes
 
 from . import profiles
 from .components import Component, Components, UnreadableError, element, known_element, part, raw_part, required
@@ -18,8 +18,11 @@ from .profiles import Reading
 from .v1 import cbor
 
 
-def build(name: str, record: dict[str, Any]) -> TensorSpec:
-    """The TensorSpec of a record that the manifest's check has passed."""
+def build(name: str, record: dict[str, Any]) -> DenseRecord | TensorSpec:
+    """The tensor of a record that the manifest's check has passed."""
+    dense = _dense_record(record)
+    if dense is not None:
+        return dense
     shape, components = tuple(record["shape"]), record["components"]
     attrs = {key: cbor.plain(value) for key, value in (record.get("attributes") or {}).items()}
     try:
@@ -39,15 +42,18 @@ def build(name: str, record: dict[str, Any]) -> TensorSpec:
     return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(encoding,), extras=extras, attrs=attrs)
 
 
-def plain(record: dict[str, Any]) -> tuple[str, tuple[int, ...], int, int] | None:
-    """Where a raw dense tensor lies; None where a view would not do (encoded, bools to be checked, other layouts)."""
-    data = record["components"].get("data")
-    if record.get("format") != "dense" or data is None or data.get("encoding") not in (None, "raw"):
+def _dense_record(record: dict[str, Any]) -> DenseRecord | None:
+    """The tensor of a record that is one raw dense component and nothing else."""
+    components = record["components"]
+    data = components.get("data")
+    if data is None or len(components) > 1 or record.get("format") != "dense" or record.get("attributes"):
         return None
-    found = element(data)
-    if found is None or found == "bool" or dtypes.bits(found) < 8 or data.get("byteorder", "<") != "<":
+    dtype, digest = element(data), data.get("digest")
+    if dtype is None or data.get("encoding") not in (None, "raw") or data.get("byteorder", "<") != "<":
         return None
-    return found, tuple(record["shape"]), data.get("file", 0), data["offset"]
+    if digest is not None and type(digest) is not str:
+        return None
+    return DenseRecord._make((dtype, tuple(record["shape"]), data.get("file", 0), data["offset"], digest))
 
 
 def decoded_size(layout: Any, shape: tuple[int, ...], found: str | None) -> int | None:

@@ -7,14 +7,13 @@ from typing import Any
 
 from attrs import field, frozen
 
-from squish_core.api import ErrorCode, FileRef, FormatError, Problem, TensorSpec, check_digest
+from squish_core.api import DenseRecord, ErrorCode, FileRef, FormatError, Problem, TensorSpec, check_digest
 
 from .v1 import cbor
 
 METADATA = "__metadata__"
 Extent = tuple[int, int, int, str]
 Record = dict[str, Any]
-PlainRange = tuple[str, tuple[int, ...], int, int]
 
 
 def same(record: Record) -> Record:
@@ -24,11 +23,11 @@ def same(record: Record) -> Record:
 
 @frozen(kw_only=True)
 class Manifest:
-    """A checked manifest; `offset` is where it starts, `records` (object maps, or `columns.Entry`) are in the order of
+    """A checked manifest; `offset` is where it starts, `records` (object maps, or `DenseRecord`) are in the order of
     their data in the file.
 
-    `build` makes a record's TensorSpec; `plain` says where a raw dense tensor lies, `as_first` gives the record as 1.1
-    writes it; `files` are the file itself and the shards that its parts refer to.
+    `build` turns an object map into a tensor, `as_first` gives a record as 1.1 writes it; `files` are the file itself
+    and the shards that its parts refer to.
     """
 
     offset: int
@@ -37,8 +36,7 @@ class Manifest:
     records: Mapping[str, Any]
     extents: list[Extent]
     files: tuple[FileRef, ...]
-    build: Callable[[str, Any], TensorSpec]
-    plain: Callable[[Any], PlainRange | None]
+    build: Callable[[str, Any], DenseRecord | TensorSpec] | None = None
     as_first: Callable[[Any], Record] = same
     problems: list[Problem] = field(factory=list)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 
-from attrs import evolve
-from squish_codecs.api import Scheme, Tables
+from squish_codecs.api import Tables
 
-from squish_core.api import Codec, Encoding, TensorSpec, dtypes
+from squish_core.api import Codec, CodeLayout, Encoding, TensorSpec, dtypes
 
 from .planner import Weights
 
@@ -17,21 +17,21 @@ FLOATS = {"f16": "dense", "f8_e4m3": "f8_e4m3", "f8_e5m2": "f8_e5m2"}
 
 def weights_of(encoding: Encoding, spec: TensorSpec, codec: Codec) -> Weights | None:
     """The weights as the compiler would be given them; None where Core ML has no such form and they are decoded."""
-    if encoding.codec.id not in _FORMS and (restated := codec.restated(spec, encoding.codec.params)):
-        encoding = evolve(encoding, codec=restated)
     known = _FORMS.get(encoding.codec.id)
-    return known(encoding, spec) if known else None
+    if known:
+        return known(encoding, spec)
+    layout = codec.code_layout(spec, encoding.codec.params)
+    return None if layout is None or layout.table is not None else _integers(layout, spec)
 
 
-def _affine(encoding: Encoding, spec: TensorSpec) -> Weights | None:
-    scheme = Scheme.of(encoding.codec.params)
-    if scheme.bits < 8:
-        return _weights(spec, "affine4", bits=scheme.bits)
+def _integers(layout: CodeLayout, spec: TensorSpec) -> Weights:
+    if layout.bits < 8:
+        return _weights(spec, "affine4", bits=layout.bits)
     row = max(spec.shape[-1], 1) if spec.shape else 1
-    block = scheme.group_size or (spec.elements if scheme.flat else row)
-    if scheme.upright.group_axis != -1 or block % row:
-        return _weights(spec, "blockwise", bits=8, block=block)
-    centred = scheme.signed and scheme.offset == "none" and not scheme.zero
+    block = layout.run_length(spec.shape)
+    if block is None or block % row:
+        return _weights(spec, "blockwise", bits=8, block=prod(layout.group_sizes(spec.shape)))
+    centred = layout.signed and layout.offset_kind == "none" and not layout.zero
     return _weights(spec, "int8" if centred else "int8_asymmetric", bits=8)
 
 
@@ -71,5 +71,5 @@ def _weights(spec: TensorSpec, form: str, **more: int) -> Weights:
 
 
 _FORMS: Mapping[str, Callable[[Encoding, TensorSpec], Weights | None]] = {
-    "affine": _affine, "palette": _palette, "bitmask": _bitmask, "dense": _dense, "float8": _float8,
+    "palette": _palette, "bitmask": _bitmask, "dense": _dense, "float8": _float8,
 }  # fmt: skip

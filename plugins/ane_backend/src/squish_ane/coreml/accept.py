@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 from squish_codecs.api import Affine, Bitmask, Boxes, Palette, Scheme, Tables
 
-from squish_core.api import DENSE, Codec, CodecSpec, Encoding, Part, Refusal, TensorSpec, dtypes
+from squish_core.api import DENSE, Codec, CodecSpec, CodeLayout, Encoding, Part, Refusal, TensorSpec, dtypes
 
 from ..ane.structures import is_vector_size
 from .blobs import TYPES
@@ -29,20 +29,40 @@ class Op:
 
 def held(spec: TensorSpec, encoding: Encoding, target: str) -> Encoding | Refusal:
     """The tensor as a package for `target` stores it, the same codes in Core ML's order; or why it cannot."""
-    if encoding.codec.id != "dense" and not (spec.shape and spec.elements):
-        return Refusal(
-            why=f"Core ML compresses nothing of the shape {list(spec.shape)} (its values: --encode f16)", code="shape"
-        )
+    if encoding.codec.id == "dense":
+        return _dense(spec, encoding)
+    if refusal := _refusal(spec):
+        return refusal
     known = _HELD.get(encoding.codec.id)
     codec = known(spec, encoding, target) if known else f"Core ML has no form of {encoding.codec.id}"
     if isinstance(codec, str):
         return Refusal(why=codec)
-    if codec.id == "dense":
-        return Encoding(codec=codec, parts={"data": Part(dtype=spec.dtype, shape=spec.shape)})
-    meaning, made = _CODECS[codec.id]
-    if codec.id == encoding.codec.id and meaning(codec.params) == meaning(encoding.codec.params):
+    meaning, _ = _CODECS[codec.id]
+    if meaning(codec.params) == meaning(encoding.codec.params):
         codec = encoding.codec  # the same in other words: copied
-    declared = made.parts(spec, codec.params)
+    return _declared(spec, codec)
+
+
+def held_codes(spec: TensorSpec, layout: CodeLayout, target: str) -> Encoding | Refusal | None:
+    """Integer codes of any codec in Core ML's order; None for indices into a table."""
+    if layout.table is not None:
+        return None
+    if refusal := _refusal(spec):
+        return refusal
+    codec = _integers(spec, layout, target)
+    return Refusal(why=codec) if isinstance(codec, str) else _declared(spec, codec)
+
+
+def _refusal(spec: TensorSpec) -> Refusal | None:
+    if spec.shape and spec.elements:
+        return None
+    return Refusal(
+        why=f"Core ML compresses nothing of the shape {list(spec.shape)} (its values: --encode f16)", code="shape"
+    )
+
+
+def _declared(spec: TensorSpec, codec: CodecSpec) -> Encoding:
+    declared = _CODECS[codec.id][1].parts(spec, codec.params)
     return Encoding(
         codec=codec, parts={role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in declared.items()}
     )
@@ -62,50 +82,48 @@ def operation(spec: TensorSpec, target: str) -> Op:
     return _palette_op(Tables.of(encoding.codec.params), spec, target)
 
 
-def _dense(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
+def _dense(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
     dtype = encoding.parts["data"].dtype
     if dtype != spec.dtype or TYPES.get(dtype, TYPES["u4"]).bits < 8 or dtype in ("bf16", "f8_e4m3", "f8_e5m2"):
-        return f"Core ML computes in float16 or float32, not {dtype} (its values: --encode f16)"
-    return DENSE
+        return Refusal(why=f"Core ML computes in float16 or float32, not {dtype} (its values: --encode f16)")
+    return Encoding(codec=DENSE, parts={"data": Part(dtype=spec.dtype, shape=spec.shape)})
 
 
-def _affine(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
-    scheme = Scheme.of(encoding.codec.params)
-    offset = scheme.offset if not scheme.zero else "bias"  # sums of zero points may need a bit more
-    row = spec.shape[-1] if spec.shape else 1
-    group = scheme.group_size or (0 if scheme.flat else row)
-    if scheme.upright.group_axis != -1:
-        return "its groups lie across the rows"
-    return _integers(spec, target, scheme.bits, scheme.signed, group, offset, scheme.scale_dtype)
-
-
-def _squizd(bits: int) -> Callable[[TensorSpec, Encoding, str], CodecSpec | str]:
-    def made(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
-        """SQUIZD's nibbles are Core ML's; a zero that is not 0 becomes a float offset where that is exact."""
-        offset = "none" if bits == 4 else "zero_point"
-        return _integers(spec, target, bits, bits == 4, encoding.codec.params.get("group_size", 0), offset, "f32")
-
-    return made
-
-
-def _integers(
-    spec: TensorSpec, target: str, bits: int, signed: bool, group: int, offset: str, scale: str
-) -> CodecSpec | str:
+def _integers(spec: TensorSpec, layout: CodeLayout, target: str) -> CodecSpec | str:
     """The affine parameters of Core ML's flat order for these codes."""
-    scale = scale if scale in FLOATS else "f16" if scale == "f8_e4m3" else "f32"
-    width = 4 if bits <= 4 and target == "iOS18" else 8
-    if target == "iOS16" and group not in (0, spec.elements // max(spec.shape[0], 1)):
-        return "iOS16 has one scale a tensor or a channel; iOS18 has blocks"
+    group = 0 if not any(layout.group) else layout.run_length(spec.shape)
+    if group is None:
+        return "its groups lie across the rows"
     if group and _grid(spec.shape, group) is None:
         return f"groups of {group} are no blocks of {list(spec.shape)}"
+    if target == "iOS16" and group not in (0, spec.elements // max(spec.shape[0], 1)):
+        return "iOS16 has one scale a tensor or a channel; iOS18 has blocks"
+    width = 4 if layout.bits <= 4 and target == "iOS18" else 8
+    scale = layout.scale_dtype
+    scale = scale if scale in FLOATS else "f16" if scale == "f8_e4m3" else "f32"
+    signed, offset = _sign_and_offset(layout)
     params: dict[str, Any] = {
         "bits": width, "group_size": group, "axis": "flat", "signed": signed, "scale_dtype": scale,
     }  # fmt: skip
     if offset != "none":
         whole = "packed" if width == 4 else "i8" if signed else "u8"
-        any_number = target == "iOS18" and (offset == "bias" or width != bits)
+        any_number = target == "iOS18" and (offset == "bias" or width != layout.bits)
         params |= {"offset": "zero_point", "offset_dtype": scale if any_number else whole}
     return CodecSpec("affine", params)
+
+
+def _sign_and_offset(layout: CodeLayout) -> tuple[bool, str]:
+    """Whether codes become signed, and which offsets they need."""
+    if layout.offset_kind == "none" and not layout.signed and layout.zero == 1 << layout.bits - 1:
+        return True, "none"  # a zero in the middle becomes the sign
+    if layout.signed and layout.offset_kind == "bias":
+        return True, "none"  # symmetric blocks, whose biases are 0: the data show
+    return layout.signed, "bias" if layout.zero else layout.offset_kind  # sums of zero points may need a bit more
+
+
+def _affine(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
+    layout = Affine().code_layout(spec, encoding.codec.params)
+    return _integers(spec, layout, target) if layout else "these codes are none of Core ML"
 
 
 def _palette(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str:
@@ -169,8 +187,7 @@ def _boxes(spec: TensorSpec, encoding: Encoding, target: str) -> CodecSpec | str
 
 
 _HELD: Mapping[str, Callable[[TensorSpec, Encoding, str], CodecSpec | str]] = {
-    "dense": _dense, "affine": _affine, "palette": _palette, "bitmask": _bitmask,
-    "boxes": _boxes, "squizd.int4": _squizd(4), "squizd.int2": _squizd(2),
+    "affine": _affine, "palette": _palette, "bitmask": _bitmask, "boxes": _boxes,
 }  # fmt: skip
 
 

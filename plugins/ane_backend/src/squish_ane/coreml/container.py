@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from squish_core.api import (
+    CodeLayout,
     Container,
     Encoding,
     Index,
@@ -34,6 +35,9 @@ class Mlpackage(Container):
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return accept.held(spec, encoding, writer.target_of(options))
+
+    def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
+        return accept.held_codes(spec, layout, writer.target_of(options))
 
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options

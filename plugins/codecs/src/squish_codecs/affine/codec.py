@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from squish_core.api import Codec, Codes, Exactness, Parts, Region, TensorSpec
+from squish_core.api import Codec, CodeLayout, Codes, Exactness, Parts, Region, TensorSpec
 
 from . import decode, encode, repack
+from .layout import affine_layout
 from .scheme import Scheme
 
 Array = np.ndarray
@@ -78,6 +79,9 @@ class Affine(Codec):
 
     def needs_activations(self, params: Params) -> bool:
         return Scheme.of(params).search == "activations"
+
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        return affine_layout(_fitting(spec, params), spec.shape)
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         return repack.affine_codes(Scheme.of(params), parts, spec.shape, region)

@@ -12,6 +12,7 @@ from squish_core.api import Codes, Parts, Region, dtypes
 from ..packing.bits import row_major
 from ..packing.words import flipped, from_rows, to_rows
 from .decode import read_affine, runs, unpack_codes
+from .layout import affine_layout
 from .scheme import Scheme, Shape
 
 Array = np.ndarray
@@ -25,14 +26,12 @@ def affine_codes(scheme: Scheme, parts: Parts, shape: Shape, region: Region) -> 
     else:
         words, scale, offset = read_affine(scheme, parts, region, widened=False)
         stored, group = _Stored(scheme, words, sizes), _group(scheme.upright, sizes)
-    kind = scheme.offset
-    if scheme.zero:
-        total = scheme.zero + (np.zeros(scale.shape) if offset is None else offset.astype(np.float64))
-        kind, offset = "zero_point", total.astype(np.float32)
-        if not _same(offset, total):
+    if scheme.zero and offset is not None:
+        total = scheme.zero + offset.astype(np.float64)
+        if not _same(total.astype(np.float32), total):
             return None
     return Codes(
-        bits=scheme.bits, signed=scheme.signed, shape=sizes, group=group, scale=scale, offset=offset, offset_kind=kind,
+        layout=affine_layout(scheme, shape), shape=sizes, group=group, scale=scale, offset=offset,
         unpack=stored.values, pack=stored.rows,
     )  # fmt: skip
 
@@ -79,12 +78,12 @@ def affine_holds(scheme: Scheme, codes: Codes) -> bool:
 
 def _grids(scheme: Scheme, codes: Codes) -> tuple[int, dict[str, Array]] | None:
     """What is added to codes, and scales and offsets as the scheme has them; None where anything would be rounded."""
-    if codes.table is not None:
+    if codes.layout.table is not None:
         return None
-    found = _restated(scheme, codes)
-    if found is None:
+    terms = _shift_and_offset(scheme, codes)
+    if terms is None:
         return None
-    shift, offset = found
+    shift, offset = terms
     if not (_fits(scheme, codes, shift) and _same_values(scheme, codes, shift, offset)):
         return None
     made: dict[str, Array] = {}
@@ -102,7 +101,7 @@ def _grids(scheme: Scheme, codes: Codes) -> tuple[int, dict[str, Array]] | None:
 def _data(scheme: Scheme, codes: Codes, shift: int) -> Array:
     """The codes in the scheme's words: from word to word where their bits stay or only the highest one turns."""
     if _keeps_bits(scheme, codes, shift) and codes.words is not None and codes.shape:
-        rows = flipped(codes.words, codes.bits) if shift else codes.words
+        rows = flipped(codes.words, codes.layout.bits) if shift else codes.words
         axis = -1 if scheme.flat else scheme.pack_axis
         made = None if rows is None else from_rows(scheme.packing, rows, codes.shape[axis], axis)
         if made is not None:
@@ -113,15 +112,15 @@ def _data(scheme: Scheme, codes: Codes, shift: int) -> Array:
 
 def _keeps_bits(scheme: Scheme, codes: Codes, shift: int) -> bool:
     """Whether each code stays as it is, or turns from two's complement to an excess of half its range or back."""
-    return codes.bits == scheme.bits and shift == _shift(scheme, codes)
+    return codes.layout.bits == scheme.bits and shift == _shift(scheme, codes)
 
 
-def _restated(scheme: Scheme, codes: Codes) -> tuple[int, Array | None] | None:
+def _shift_and_offset(scheme: Scheme, codes: Codes) -> tuple[int, Array | None] | None:
     """What is added to codes, and offsets (on the source's grid) in the target's terms; exact arithmetic in f64."""
-    shift, biased = _shift(scheme, codes), codes.offset_kind == "bias"
+    shift, biased = _shift(scheme, codes), codes.layout.offset_kind == "bias"
     if scheme.offset == "bias" and biased and not shift:
         return 0, codes.offset
-    offset = np.zeros(codes.scale.shape) if codes.offset is None else codes.offset.astype(np.float64)
+    offset = np.zeros(codes.scale.shape) if codes.offsets is None else codes.offsets.astype(np.float64)
     with np.errstate(all="ignore"):
         if scheme.offset == "bias" or biased:
             scale = codes.scale.astype(np.float64)
@@ -141,8 +140,7 @@ def _restated(scheme: Scheme, codes: Codes) -> tuple[int, Array | None] | None:
 
 def _fits(scheme: Scheme, codes: Codes, shift: int) -> bool:
     """Whether all codes are ones of the scheme; they are looked at where not every one of their width would be."""
-    low = -(1 << codes.bits - 1) if codes.signed else 0
-    if scheme.low <= low + shift and low + (1 << codes.bits) - 1 + shift <= scheme.high:
+    if scheme.low <= codes.layout.low + shift and codes.layout.high + shift <= scheme.high:
         return True
     values = codes.values
     return not values.size or (scheme.low <= int(values.min()) + shift and int(values.max()) + shift <= scheme.high)
@@ -150,15 +148,17 @@ def _fits(scheme: Scheme, codes: Codes, shift: int) -> bool:
 
 def _shift(scheme: Scheme, codes: Codes) -> int:
     """What to add to codes when the sign's convention changes; 0 where they fit as they are."""
-    half = 1 << codes.bits - 1
-    if codes.signed == scheme.signed or (scheme.signed and codes.bits < scheme.bits):
+    layout = codes.layout
+    half = 1 << layout.bits - 1
+    if layout.signed == scheme.signed or (scheme.signed and layout.bits < scheme.bits):
         return 0
-    return half if codes.signed else -half
+    return half if layout.signed else -half
 
 
 def _same_values(scheme: Scheme, codes: Codes, shift: int, offset: Array | None) -> bool:
     """Whether both forms round to the same float32; only a bias can make a difference."""
-    if "bias" not in (codes.offset_kind, scheme.offset) or (codes.offset_kind == scheme.offset and not shift):
+    source_kind = codes.layout.offset_kind
+    if "bias" not in (source_kind, scheme.offset) or (source_kind == scheme.offset and not shift):
         return True
     if _exact_products(scheme, codes, shift, offset):
         return True
@@ -166,7 +166,7 @@ def _same_values(scheme: Scheme, codes: Codes, shift: int, offset: Array | None)
     if kind == "zero_point":
         offset = (np.zeros(codes.scale.shape) if offset is None else offset) + scheme.zero
     with np.errstate(all="ignore"):
-        one = _values(codes.values, codes.scale, codes.offset, codes.offset_kind, codes.group)
+        one = _values(codes.values, codes.scale, codes.offsets, source_kind, codes.group)
         values = codes.values.astype(np.int16) + np.int16(shift)
         other = _values(values, codes.scale, offset, kind, codes.group)
     return _same(one, other)
@@ -177,15 +177,17 @@ def _exact_products(scheme: Scheme, codes: Codes, shift: int, offset: Array | No
 
     Then either form rounds once, what is the same real number.
     """
-    if codes.offset_kind == scheme.offset == "bias" and shift and not _differs_exactly(codes, shift):
+    if codes.layout.offset_kind == scheme.offset == "bias" and shift and not _differs_exactly(codes, shift):
         return False
-    zeros = [grid for grid, kind in ((codes.offset, codes.offset_kind), (offset, scheme.offset)) if kind != "bias"]
+    zeros = [
+        grid for grid, kind in ((codes.offsets, codes.layout.offset_kind), (offset, scheme.offset)) if kind != "bias"
+    ]
     whole = (grid is None or ((np.abs(grid) < 32768.0).all() and (np.rint(grid) == grid).all()) for grid in zeros)
     if not all(whole):
         return False
     if codes.scale.dtype == np.float16:
         return bool(np.isfinite(codes.scale).all())
-    bits = max(codes.bits, scheme.bits)
+    bits = max(codes.layout.bits, scheme.bits)
     short = np.asarray(codes.scale, np.float32).view(np.uint32) & np.uint32((1 << bits) - 1)
     return not short.any() and bool((np.abs(codes.scale) < 2.0 ** (127 - bits)).all())
 
@@ -202,7 +204,7 @@ def _differs_exactly(codes: Codes, shift: int) -> bool:
 
 def _values(values: Array, scale: Array, offset: Array | None, kind: str, group: Shape) -> Array:
     out = values.astype(np.float32)
-    if offset is not None and kind == "zero_point":
+    if offset is not None and kind != "bias":
         out -= _spread(offset.astype(np.float32), group, values.shape)
     out *= _spread(scale.astype(np.float32), group, values.shape)
     if offset is not None and kind == "bias":

@@ -7,7 +7,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, Codes, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import (
+    Codec,
+    CodecError,
+    CodeLayout,
+    Codes,
+    ErrorCode,
+    Exactness,
+    Params,
+    Parts,
+    Region,
+    TensorSpec,
+    dtypes,
+)
 
 from ..float8 import float8_table
 from . import float4
@@ -125,11 +137,17 @@ class Mx(Codec):
         self.parts(spec, params)
         return form.stated()
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        """Those of float4 without a global scale, which others have no place for."""
-        element, block, _, factor, _ = _checked(params)
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        """That of float4 without a global scale, which others have no place for."""
+        element, block, scale, factor, _ = _checked(params)
         if element != "f4_e2m1" or factor != "none":
             return None
+        return float4.float4_layout(len(spec.shape), block, scale)
+
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        if self.code_layout(spec, params) is None:
+            return None
+        block = _checked(params).block_size
         *lead, last = region
         scale = parts["scale"][(*lead, slice(last.start // block, last.stop // block))]
         packed = (*lead, slice(last.start // 2, last.stop // 2))

@@ -10,11 +10,25 @@ from typing import Any
 import numpy as np
 from attrs import evolve
 
-from squish_core.api import Codec, CodecError, Codes, ErrorCode, Exactness, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import (
+    STORED_TABLE,
+    Codec,
+    CodecError,
+    CodeLayout,
+    Codes,
+    ErrorCode,
+    Exactness,
+    Params,
+    Parts,
+    Region,
+    TensorSpec,
+    dtypes,
+)
 
 from ..affine import repack
 from ..affine.decode import PANEL, runs
 from ..affine.encode import FLOATS, blocks_of, check_finite, step_of
+from ..affine.layout import affine_layout
 from .fit import codebook, nearest_vectors
 from .tables import Tables
 
@@ -122,24 +136,31 @@ class Palette(Codec):
         codes = codes.reshape(-1)[: values.size].reshape(values.shape)
         return {"data": scheme.packing.pack(codes), "scale": scale}
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        tables = Tables.of(params)
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        """Indices into one table; None for vectors and several codebooks."""
+        tables = _fitting(spec, params)
         if tables.vector > 1 or tables.codebook_size:
             return None
-        found = repack.affine_codes(
-            tables.scheme, {**parts, "scale": tables.scales(parts, spec.shape)}, spec.shape, region
-        )
-        return found and evolve(found, table=_codebooks(tables, parts)[0, :, 0])
+        table = STORED_TABLE if tables.table is None else tuple(tables.constant.tolist())
+        return evolve(affine_layout(tables.scheme, spec.shape), table=table)
+
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        tables, layout = Tables.of(params), self.code_layout(spec, params)
+        if layout is None:
+            return None
+        scaled = {**parts, "scale": tables.scales(parts, spec.shape)}
+        indices = repack.affine_codes(tables.scheme, scaled, spec.shape, region)
+        return indices and evolve(indices, layout=layout, table=_codebooks(tables, parts)[0, :, 0])
 
     def from_codes(self, codes: Codes, spec: TensorSpec, params: Params) -> tuple[dict[str, Array], Exactness] | None:
         tables = Tables.of(params)
-        if codes.table is None or codes.bits > tables.scheme.bits or tables.vector > 1 or tables.codebook_size:
+        if codes.table is None or codes.layout.bits > tables.scheme.bits or tables.vector > 1 or tables.codebook_size:
             return None
-        if codes.offset_kind != tables.scheme.offset or tables.nested:
+        if codes.layout.offset_kind != tables.scheme.offset or codes.layout.zero or tables.nested:
             return None
         entries = np.zeros(1 << tables.scheme.bits, np.float32)
         entries[: len(codes.table)] = codes.table
-        made = repack.affine_parts(tables.scheme, evolve(codes, table=None))
+        made = repack.affine_parts(tables.scheme, evolve(codes, layout=evolve(codes.layout, table=None)))
         book = tables.held(entries)
         if made is None or book is None:
             return None

@@ -10,7 +10,7 @@ import numpy as np
 from squish_core.api import (
     Codec,
     CodecError,
-    CodecSpec,
+    CodeLayout,
     Codes,
     ErrorCode,
     Exactness,
@@ -22,8 +22,11 @@ from squish_core.api import (
 )
 
 from ..affine.codec import Affine
-from ..affine.families import SQUIZD_AFFINE
 
+_FORMS: dict[str, Mapping[str, Any]] = {
+    "squizd.int4": {"bits": 4, "axis": "flat", "signed": True, "offset": "bias"},
+    "squizd.int2": {"bits": 2, "axis": "flat", "offset": "bias"},
+}
 _ENTRIES = 1 << 16
 """Table entries read at a time."""
 
@@ -42,7 +45,7 @@ class Packed(Codec):
 
     def scheme(self, params: Params) -> dict[str, Any]:
         """The same in the affine codec's terms."""
-        return {**SQUIZD_AFFINE[self.id], "group_size": params.get("group_size", 0)}
+        return {**_FORMS[self.id], "group_size": params.get("group_size", 0)}
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         declared = self.affine.parts(spec, self.scheme(params))
@@ -87,12 +90,8 @@ class Packed(Codec):
     def needs_activations(self, params: Params) -> bool:
         return params.get("search") == "activations"
 
-    def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
-        """In groups along rows, where they divide them."""
-        form = self.scheme(params)
-        if spec.shape and params.get("group_size") and spec.shape[-1] % params["group_size"] == 0:
-            form["axis"] = -1
-        return CodecSpec("affine", form)
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        return self.affine.code_layout(spec, self.scheme(params))
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         return self.affine.codes(_columns(parts), spec, self.scheme(params), region)

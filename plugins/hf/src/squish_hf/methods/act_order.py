@@ -8,7 +8,19 @@ from typing import Any
 import numpy as np
 from squish_codecs.api import Affine, Scheme, read_affine, row_major, unpack_codes
 
-from squish_core.api import Codec, CodecError, CodecSpec, Codes, ErrorCode, Params, PartArray, Parts, Region, TensorSpec
+from squish_core.api import (
+    Codec,
+    CodecError,
+    CodecSpec,
+    CodeLayout,
+    Codes,
+    ErrorCode,
+    Params,
+    PartArray,
+    Parts,
+    Region,
+    TensorSpec,
+)
 
 ROLE = "g_idx"
 PANEL = 1 << 20
@@ -63,6 +75,10 @@ class _Bound(Codec):
 
     def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
         self._order(parts, spec)
+
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        """That of groups in order, which the data may not have."""
+        return self.inner.code_layout(spec, self.own)
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
         if self._order(parts, spec) is not None:

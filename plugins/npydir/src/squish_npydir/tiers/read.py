@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import field, frozen
 from squish_codecs.api import Affine
-from squish_safetensors.api import TensorRecord, read_header, tensor_from_record
+from squish_safetensors.api import TensorRecord, read_header, spec_of_record
 
 from squish_core.api import (
     DENSE,
@@ -178,7 +178,7 @@ def _dense(label: str, name: str, records: Mapping[str, TensorRecord]) -> Held |
 
 def _part(name: str, records: Mapping[str, TensorRecord]) -> Part:
     """What a record describes; TensorError where its dtype is not known."""
-    spec = tensor_from_record(name, records[name])
+    spec = spec_of_record(name, records[name])
     if not spec.encodings:
         raise TensorError(f"{name} cannot be read: {spec.problem}", code="dtype")
     return spec.encodings[0].parts["data"]

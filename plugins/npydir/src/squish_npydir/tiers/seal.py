@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, overload
+
+from squish_safetensors.api import TensorRecord, read_record
 
 from squish_core.api import (
     ErrorCode,
@@ -34,7 +36,21 @@ PLACE, READY = "tensors", "tensors/.manifest_ready"
 
 
 class Sealed(LazyTensors):
-    """The tensors of a sealed tier; what else holds them is read when a tensor's spec is asked for."""
+    """The tensors of a sealed tier. A view needs the tier alone; a spec (`complete`) needs all files."""
+
+    def __init__(
+        self,
+        records: Mapping[str, TensorRecord],
+        complete: Callable[[str], TensorSpec],
+        extents: Iterable[tuple[int, int, int, str]],
+    ) -> None:
+        super().__init__(records, read_record, extents)
+        self._complete = complete
+
+    def __getitem__(self, name: str) -> TensorSpec:
+        if name not in self._built:
+            self._built[name] = self._complete(name)
+        return self._built[name]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return dict, (dict(self),)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from squish_codecs.api import Scheme, affine_form
+from squish_codecs.api import Affine, Tables
 
-from squish_core.api import DENSE, CodecSpec, Encoding, Part, Refusal, TensorSpec
+from squish_core.api import DENSE, STORED_TABLE, CodecSpec, CodeLayout, Encoding, Part, Refusal, TensorSpec
 
 from ..read.dialects import implementation
 from ..read.npy import WRITABLE
@@ -25,17 +25,20 @@ def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         return _awq(spec, codec.inner)
     if encoding.label == "int3":  # a code a byte: which codes they are, only the dialect says
         return Encoding(codec=codec, parts=_declared(spec, codec), label="int3")
-    form = affine_form(codec) if codec.id != "lowrank" else None
-    if form is not None:
-        codec = CodecSpec("affine", form)
-    place = {"affine": _affine, "palette": _palette}.get(codec.id)
-    if place is None:
-        return Refusal(why=f"a npy directory has no dialect for {codec}")
-    found = place(spec, codec)
-    if isinstance(found, Refusal):
-        return found
-    label, held = found
-    return Encoding(codec=held, parts=_declared(spec, held), label=label)
+    if _is_milo(codec):
+        return Encoding(codec=codec, parts=_declared(spec, codec), label="int3 milo")
+    if codec.id == "palette":
+        return Refusal(why="a npy directory has palettes of NF4 with scales only")
+    return Refusal(why=f"a npy directory has no dialect for {codec}")
+
+
+def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | None:
+    """Codes of any codec, in the dialect that may hold them."""
+    dialect = _affine(spec, layout) if layout.table is None else _palette(spec, layout)
+    if dialect is None or isinstance(dialect, Refusal):
+        return dialect
+    label, codec = dialect
+    return Encoding(codec=codec, parts=_declared(spec, codec), label=label)
 
 
 def _dense(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
@@ -58,23 +61,20 @@ def _is_milo(codec: CodecSpec) -> bool:
     return codec.id == "affine" and codec.params == wanted
 
 
-def _affine(spec: TensorSpec, codec: CodecSpec) -> tuple[str, CodecSpec] | Refusal:
+def _affine(spec: TensorSpec, layout: CodeLayout) -> tuple[str, CodecSpec] | Refusal:
     """The dialect by width and kind of offset; whether the codes fit it exactly is decided on the data."""
-    if _is_milo(codec):
-        return "int3 milo", codec
-    scheme = Scheme.of(codec.params)
-    group = _group(spec, scheme)
+    group = _group(spec, layout)
     if isinstance(group, Refusal):
         return group
-    plain = scheme.offset == "none"
-    if scheme.bits > 4 and plain:
+    plain = layout.offset_kind == "none"
+    if layout.bits > 4 and plain:
         label, each, params = "int8", 1, {"bits": 8, "word": "i8"}
         group = 0 if group == _columns(spec) else group
-    elif scheme.bits > 4:
-        return Refusal(why=f"a npy directory has codes of {scheme.bits} bits only without offsets")
+    elif layout.bits > 4:
+        return Refusal(why=f"a npy directory has codes of {layout.bits} bits only without offsets")
     elif plain:
         label, each, params = "int4 symmetric", 2, {"bits": 4, "zero": 7}
-    elif scheme.bits <= 2:
+    elif layout.bits <= 2:
         label, each, params = "int2", 4, {"bits": 2, "offset": "bias"}
     else:
         label, each, params = "int4", 2, {"bits": 4, "offset": "bias"}
@@ -83,24 +83,22 @@ def _affine(spec: TensorSpec, codec: CodecSpec) -> tuple[str, CodecSpec] | Refus
 
 def _awq(spec: TensorSpec, inner: CodecSpec) -> Encoding | Refusal:
     """Factors of columns over four-bit codes with offsets; these factors have no other place."""
-    found = _affine(spec, inner) if inner.id == "affine" else Refusal(why=str(inner))
-    if isinstance(found, Refusal) or found[0] != "int4" or not spec.shape:
+    layout = Affine().code_layout(spec, inner.params) if inner.id == "affine" else None
+    dialect = _affine(spec, layout) if layout else Refusal(why=str(inner))
+    if isinstance(dialect, Refusal) or dialect[0] != "int4" or not spec.shape:
         return Refusal(why=f"a npy directory has awq around int4 only, not around {inner}")
-    codec = CodecSpec("awq", inner=found[1])
+    codec = CodecSpec("awq", inner=dialect[1])
     return Encoding(codec=codec, parts=_declared(spec, codec), label="int4 awq")
 
 
-def _palette(spec: TensorSpec, codec: CodecSpec) -> tuple[str, CodecSpec] | Refusal:
+def _palette(spec: TensorSpec, layout: CodeLayout) -> tuple[str, CodecSpec] | Refusal | None:
     """NF4 with a scale for each group; that a stored table is NF4's is decided on the data."""
-    from squish_codecs.api import Tables
-
-    tables = Tables.of(codec.params)
-    group = _group(spec, tables.scheme)
-    if tables.scheme.bits != 4 or not tables.scaled or tables.scheme.offset != "none":
-        return Refusal(why="a npy directory has palettes of NF4 with scales only")
-    if isinstance(group, Refusal):
-        return group
-    return _placed(spec, "nf4", 2, "palette", {"bits": 4, "table": "nf4", "scale_dtype": "f32", "group_size": group})
+    params = {"bits": 4, "table": "nf4", "scale_dtype": "f32"}
+    nf4 = tuple(Tables.of(params).constant.tolist())
+    if layout.bits != 4 or layout.offset_kind != "none" or layout.table not in (STORED_TABLE, nf4):
+        return None
+    group = _group(spec, layout)
+    return group if isinstance(group, Refusal) else _placed(spec, "nf4", 2, "palette", {**params, "group_size": group})
 
 
 def _placed(
@@ -116,14 +114,8 @@ def _columns(spec: TensorSpec) -> int:
     return spec.shape[-1] if spec.shape else 1
 
 
-def _group(spec: TensorSpec, scheme: Scheme) -> int | Refusal:
+def _group(spec: TensorSpec, layout: CodeLayout) -> int | Refusal:
     """Columns of one scale."""
-    columns = _columns(spec)
-    size = scheme.group_size
-    if not scheme.flat and scheme.upright.group_axis != -1:
-        return Refusal(why="a npy directory has groups of columns, and these are of rows")
-    if scheme.flat and (not size or columns % size):
-        if spec.elements == columns:
-            return columns
-        return Refusal(why="a npy directory has groups of columns, and these cross rows")
-    return size or columns
+    if layout.row_group is None:
+        return Refusal(why="a npy directory has groups of columns, and these cross rows or lie across them")
+    return layout.row_group or _columns(spec)

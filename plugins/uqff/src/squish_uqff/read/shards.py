@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
-from squish_safetensors.api import read_header, stored_part, tensor_from_record
+from squish_safetensors.api import read_header, spec_of_record, stored_part
 
 from squish_core.api import (
     ErrorCode,
@@ -60,7 +60,7 @@ def open_shard(main: Source, name: str, file: int, limits: Limits) -> Shard:
         records = read_header(source, limits, file).records
     except SquishError as error:
         raise error.within(file=source.name) from None
-    return Shard(source, {tensor: tensor_from_record(tensor, record) for tensor, record in records.items()})
+    return Shard(source, {tensor: spec_of_record(tensor, record) for tensor, record in records.items()})
 
 
 def merged(shards: Sequence[Shard], limits: Limits, repeatable: Iterable[str]) -> Stored:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from squish_codecs.api import Affine
+from squish_codecs.api import Affine, Mx, float4_params
 from squish_ggml.api import BLOCK_TYPES, has_encoder
 from squish_safetensors.api import DTYPE_TAGS
 
 from squish_core.api import (
     CodecSpec,
+    CodeLayout,
     Encoding,
     Part,
     Refusal,
@@ -53,10 +53,10 @@ def is_promoted(name: str) -> bool:
 
 
 def accepts(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Refusal:
-    """Layers under the codecs of UQFF, all else dense; AFQ as the form of `affine` that has the same codes."""
+    """Layers under the codecs of UQFF, all else dense."""
     codec = encoding.codec
-    if (legacy or codec.id != "dense" or len(spec.shape) > 1) and max(spec.shape, default=0) >> 32:
-        return Refusal(why=f"UQFF counts each dimension of a layer in 32 bits, not {list(spec.shape)}", code="shape")
+    if (legacy or codec.id != "dense" or len(spec.shape) > 1) and (refusal := _size_refusal(spec)):
+        return refusal
     if codec.id == "dense":
         if spec.dtype not in DTYPE_TAGS or dtypes.bits(spec.dtype) < 8:
             return Refusal(why=f"UQFF has no dtype {spec.dtype}", code="dtype")
@@ -65,47 +65,65 @@ def accepts(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Re
         return Encoding(codec=codec, parts={"data": Part(dtype=spec.dtype, shape=spec.shape)})
     if codec.id not in GGML_CODES and codec.id not in CODECS:
         return Refusal(why=f"UQFF has no layout for {codec.id}; ask for one with --encode", code="codec")
-    if not spec.name.endswith(".weight"):
-        return Refusal(why="UQFF quantises tensors called <layer>.weight only", code="name")
+    if codec.id == "affine":
+        return Refusal(why="UQFF has affine codes as AFQ only", code="affine")
     if codec.id in ("hqq", "float8", "uqff.f8q8") and len(spec.shape) != 2:
         return Refusal(why=f"UQFF has matrices only as {codec.id}, not {list(spec.shape)}", code="shape")
     if codec.id in ("float8", "mx") and codec.params:
         return Refusal(why=f"UQFF has only the plain form of {codec.id}, not {codec}", code="codec")
-    made = _afq(spec, codec) if codec.id == "affine" else encoding
-    if isinstance(made, Refusal):
-        return made
-    parts = {role: Part(dtype=part.dtype, shape=part.shape) for role, part in made.parts.items()}
-    if legacy and (why := _not_legacy(spec, codec, parts)):
-        return Refusal(why=f"UQFF 0.1.3 {why}", code="version")
-    return Encoding(codec=made.codec, parts=parts)
+    return _layer(spec, encoding, legacy)
 
 
-def _afq(spec: TensorSpec, codec: CodecSpec) -> Encoding | Refusal:
-    bits, group = codec.params.get("bits"), codec.params.get("group_size")
-    if bits not in tables.AFQ_BITS or group not in tables.AFQ_GROUPS:
-        legal = f"{tables.AFQ_BITS} bits in groups of {tables.AFQ_GROUPS}"
-        return Refusal(why=f"AFQ has {legal}, not {bits} in {group}", code="affine")
-    if len(spec.shape) < 2:
-        return Refusal(why=f"AFQ has rows of codes, not {list(spec.shape)}", code="shape")
-    scale = _scale_dtype(codec.params)
-    if scale not in tables.AFQ_SCALES:
-        return Refusal(why=f"AFQ has scales of {' or '.join(tables.AFQ_SCALES)}, not {scale}", code="affine")
-    params = {"bits": bits, "group_size": group, "word": "u32", "offset": "bias"}
-    if scale != "f32":
-        params["scale_dtype"] = scale
+def accepts_codes(spec: TensorSpec, layout: CodeLayout, legacy: bool) -> Encoding | Refusal | None:
+    """AFQ, which are affine codes with biases, and MXFP4."""
+    if refusal := _size_refusal(spec):
+        return refusal
+    mxfp4 = CodecSpec("mx") if float4_params(layout) == {} else None
+    codec = _afq(spec, layout) if layout.table is None else mxfp4
+    if codec is None or isinstance(codec, Refusal):
+        return codec
     try:
-        made = Affine().parts(spec, params)
+        declared = {"affine": Affine(), "mx": Mx()}[codec.id].parts(spec, codec.params)
     except SquishError as error:
         return Refusal(why=error.message, code="affine")
-    parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in made.items()}
-    return Encoding(codec=CodecSpec("affine", params), parts=parts)
+    parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in declared.items()}
+    return _layer(spec, Encoding(codec=codec, parts=parts), legacy)
 
 
-def _scale_dtype(params: Mapping[str, Any]) -> str:
+def _size_refusal(spec: TensorSpec) -> Refusal | None:
+    if not max(spec.shape, default=0) >> 32:
+        return None
+    return Refusal(why=f"UQFF counts each dimension of a layer in 32 bits, not {list(spec.shape)}", code="shape")
+
+
+def _layer(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Refusal:
+    """The encoding with bare parts, where the version and the tensor's name allow a layer."""
+    if not spec.name.endswith(".weight"):
+        return Refusal(why="UQFF quantises tensors called <layer>.weight only", code="name")
+    parts = {role: Part(dtype=part.dtype, shape=part.shape) for role, part in encoding.parts.items()}
+    if legacy and (why := _not_legacy(spec, encoding.codec, parts)):
+        return Refusal(why=f"UQFF 0.1.3 {why}", code="version")
+    return Encoding(codec=encoding.codec, parts=parts)
+
+
+def _afq(spec: TensorSpec, layout: CodeLayout) -> CodecSpec | Refusal:
+    group = layout.row_group
+    if layout.bits not in tables.AFQ_BITS or group not in tables.AFQ_GROUPS:
+        legal = f"{tables.AFQ_BITS} bits in groups of {tables.AFQ_GROUPS} columns"
+        return Refusal(why=f"AFQ has {legal}, not {layout.bits} in {group or list(layout.group)}", code="affine")
+    if len(spec.shape) < 2:
+        return Refusal(why=f"AFQ has rows of codes, not {list(spec.shape)}", code="shape")
+    scale = _scale_dtype(layout)
+    if scale not in tables.AFQ_SCALES:
+        return Refusal(why=f"AFQ has scales of {' or '.join(tables.AFQ_SCALES)}, not {scale}", code="affine")
+    params = {"bits": layout.bits, "group_size": group, "word": "u32", "offset": "bias"}
+    return CodecSpec("affine", params if scale == "f32" else {**params, "scale_dtype": scale})
+
+
+def _scale_dtype(layout: CodeLayout) -> str:
     """One dtype for scales and biases; a bias that stands for a zero point has more digits than a narrow scale."""
-    scale = str(params.get("scale_dtype", "f32"))
-    same = params.get("offset") != "zero_point" and params.get("offset_dtype", scale) == scale
-    return scale if same else "f32"
+    same = layout.offset_kind == "none" or (layout.offset_kind, layout.offset_dtype) == ("bias", layout.scale_dtype)
+    return layout.scale_dtype if same else "f32"
 
 
 def _not_legacy(spec: TensorSpec, codec: CodecSpec, parts: Mapping[str, Part]) -> str:

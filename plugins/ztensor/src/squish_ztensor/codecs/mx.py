@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from math import lcm
 
 import numpy as np
 
-from squish_core.api import Codec, CodecError, CodecSpec, Codes, ErrorCode, Params, Parts, Region, TensorSpec, dtypes
+from squish_core.api import Codec, CodecError, CodeLayout, Codes, ErrorCode, Params, Parts, Region, TensorSpec, dtypes
 
 
 class Mx(Codec):
@@ -49,21 +48,25 @@ class Mx(Codec):
         scales = parts["scales"][grid].astype(np.float32)
         np.multiply(elements, np.repeat(scales, block, axis), out=out)
 
-    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        """Those of float4 in blocks along the rows."""
-        if self.restated(spec, params) is None:
+    def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
+        """That of float4 in blocks along the rows."""
+        if params["axis"] != len(spec.shape) - 1 or params["dtype"] != "f4_e2m1":
             return None
-        from squish_codecs.api import float4_codes
+        table = np.arange(16, dtype=np.uint8).view(dtypes.to_numpy("f4_e2m1")).astype(np.float32)
+        group = (*(1 for _ in spec.shape[1:]), params["block_size"])
+        return CodeLayout(bits=4, group=group, scale_dtype="f8_e8m0", table=tuple(table.tolist()))
 
+    def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
+        layout = self.code_layout(spec, params)
+        if layout is None:
+            return None
         *lead, last = region
-        block = params["block_size"]
+        block, shape = params["block_size"], tuple(part.stop - part.start for part in region)
         packed = (*lead, slice(last.start // 2, last.stop // 2))
         scale = parts["scales"][(*lead, slice(last.start // block, last.stop // block))]
-        return float4_codes(scale, block, lambda: parts["data"][packed])
 
-    def restated(self, spec: TensorSpec, params: Params) -> CodecSpec | None:
-        """As the shared `mx`, where that is installed."""
-        along = params["axis"] == len(spec.shape) - 1 and params["dtype"] == "f4_e2m1"
-        if not along or params["block_size"] not in (16, 32) or find_spec("squish_codecs") is None:
-            return None
-        return CodecSpec("mx", {} if params["block_size"] == 32 else {"block_size": 16})
+        def unpack() -> np.ndarray:
+            pairs = parts["data"][packed]
+            return np.stack([pairs & 15, pairs >> 4], -1).reshape(shape)
+
+        return Codes(layout=layout, shape=shape, scale=scale, unpack=unpack, pack=lambda: parts["data"][packed])

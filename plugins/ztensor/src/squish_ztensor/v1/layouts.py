@@ -24,7 +24,7 @@ def held(spec: TensorSpec, encoding: Encoding, *, compatible: bool) -> Encoding 
     if codec.id in accept.SPARSE:
         return accept.sparse(encoding, "u64" if compatible else None)
     if codec.id == "affine":
-        return groups.held(spec, encoding, zeros=True)
+        return groups.as_stored(spec, encoding, zeros=True)
     if accept.is_blocks(codec):
         return accept.blocks(spec, encoding)
     return Refusal(why=f"zTensor 1.1 has no layout for {codec.id}; encode it as f16, or as GGML blocks")

@@ -55,14 +55,11 @@ def read_manifest(source: Source, limits: Limits) -> Manifest:
         files=(FileRef(source.filename, source.size),),
     )  # fmt: skip
     if table:
-        return common(
-            records=table.records, extents=table.extents, plain=columns.plain, as_first=columns.record,
-            build=partial(columns.build, digest_of="stored"),
-        )  # fmt: skip
+        return common(records=table.records, extents=table.extents, as_first=columns.record)
     extents = _check_objects(root, limits, start, problems)
     # A tensor comes where its first component lies; those without any come last.
     records = {**dict.fromkeys(extent[3] for extent in extents), **root["objects"]}
-    return common(records=records, extents=extents, build=layouts.build, plain=layouts.plain)
+    return common(records=records, extents=extents, build=layouts.build)
 
 
 def _check_keys(root: Record, start: int) -> None:

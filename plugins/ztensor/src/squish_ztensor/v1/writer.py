@@ -15,9 +15,20 @@ from typing import Any
 import cbor2
 from attrs import field, frozen
 
-from squish_core.api import Digest, Encoding, OutgoingTensor, Part, Refusal, Sink, TensorSpec, WritePlan, map_in_order
+from squish_core.api import (
+    CodeLayout,
+    Digest,
+    Encoding,
+    OutgoingTensor,
+    Part,
+    Refusal,
+    Sink,
+    TensorSpec,
+    WritePlan,
+    map_in_order,
+)
 
-from .. import accept, sidecar
+from .. import accept, groups, sidecar
 from ..options import Wanted, zstd_codec
 from ..wire import FOOTER, MAGIC
 from . import layouts
@@ -76,9 +87,18 @@ class Placement:
 
 def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | Refusal:
     """Dense arrays of the 1.1 dtypes, sparse tensors, group quantisation and GGML blocks, raw or zstd as asked."""
+    return _filtered(spec, layouts.held(spec, encoding, compatible=wanted.compatible), wanted)
+
+
+def accepts_codes(spec: TensorSpec, layout: CodeLayout, wanted: Wanted) -> Encoding | Refusal | None:
+    """Codes of other formats in groups."""
+    held = groups.nearest(spec, layout, zeros=True)
+    return held and _filtered(spec, held, wanted)
+
+
+def _filtered(spec: TensorSpec, held: Encoding | Refusal, wanted: Wanted) -> Encoding | Refusal:
     if refusal := accept.name_refusal(spec.name):
         return refusal
-    held = layouts.held(spec, encoding, compatible=wanted.compatible)
     if isinstance(held, Refusal):
         return held
     # Of a sparse tensor, readers find the number of values in the components' lengths.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from squish_core.api import DENSE, CodecError, Encoding, FormatError, Part, Refusal, TensorSpec
+from squish_core.api import DENSE, CodecError, CodecSpec, CodeLayout, Encoding, FormatError, Part, Refusal, TensorSpec
 
 from .. import accept, groups
+from ..codecs.mx import Mx
 from ..names import BLOCKS, STORAGE, TYPES
 
 _LAYOUTS = {
@@ -34,10 +35,22 @@ def held(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         parts = {role: accept.bare(part) for role, part in encoding.parts.items()}
         return Encoding(codec=codec, parts=parts)
     if codec.id == "affine":
-        return groups.held(spec, encoding, zeros=False)
+        return groups.as_stored(spec, encoding, zeros=False)
     if accept.is_blocks(codec):
         return accept.blocks(spec, encoding)
     return Refusal(why=f"zTensor v2 has no layout for {codec.id}; encode it as f16, or as GGML blocks")
+
+
+def held_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | None:
+    """Codes of other formats as float4 blocks along rows, or in groups."""
+    for block in (32, 16):
+        if layout == Mx().code_layout(spec, {"axis": len(spec.shape) - 1, "block_size": block, "dtype": "f4_e2m1"}):
+            params = {} if block == 32 else {"block_size": block}
+            grid = (*spec.shape[:-1], spec.shape[-1] // block)
+            data = Part(dtype="u8", shape=(*spec.shape[:-1], spec.shape[-1] // 2))
+            parts = {"data": data, "scale": Part(dtype="f8_e8m0", shape=grid)}
+            return Encoding(codec=CodecSpec("mx", params), parts=parts)
+    return groups.nearest(spec, layout, zeros=False)
 
 
 def layout_of(encoding: Encoding) -> str:

@@ -6,12 +6,22 @@ import re
 from functools import partial
 from typing import Any
 
-from squish_core.api import FileRef, FormatError, LimitError, Limits, Source, TensorSpec, check_name, check_shape
+from squish_core.api import (
+    DenseRecord,
+    FileRef,
+    FormatError,
+    LimitError,
+    Limits,
+    Source,
+    TensorSpec,
+    check_name,
+    check_shape,
+)
 
 from .. import columns
 from .. import objects as layouts
 from ..names import ELEMENTS
-from ..records import Extent, Manifest, PlainRange, Record, attributes_of, name_problem, warning
+from ..records import Extent, Manifest, Record, attributes_of, name_problem, warning
 from ..wire import Located
 from . import deterministic, footer
 from .shards import open_shards
@@ -27,8 +37,8 @@ def read(source: Source, found: Located, limits: Limits) -> Manifest:
     if not found.length:
         note = warning("data-shard", "file", "is a data shard: blobs without a manifest, to be read from another file")
         return Manifest(
-            offset=0, version="2", attributes={}, records={}, extents=[], files=(own,), build=layouts.build,
-            plain=layouts.plain, problems=[note],
+            offset=0, version="2", attributes={}, records={}, extents=[], files=(own,),
+            problems=[note],
         )  # fmt: skip
     start = found.offset
     data = source.read(start, found.length, "the manifest")
@@ -38,8 +48,8 @@ def read(source: Source, found: Located, limits: Limits) -> Manifest:
         _check_attributes(table.others, None, limits, start)
         return Manifest(
             offset=start, version="2", attributes=attributes_of(table.others, None, start), records=table.records,
-            extents=[*table.extents, (0, start, found.length, "the manifest")], files=(own,), plain=columns.plain,
-            build=partial(columns.build, digest_of="decoded"), as_first=columns.record,
+            extents=[*table.extents, (0, start, found.length, "the manifest")], files=(own,),
+            as_first=columns.record,
         )  # fmt: skip
     return _read(source, data, found, limits)
 
@@ -74,25 +84,20 @@ def _read(source: Source, data: bytes, found: Located, limits: Limits) -> Manife
     return Manifest(
         offset=start, version="2", attributes=attributes_of(root, None, start), records=records, extents=extents,
         files=(FileRef(source.filename, source.size), *shards.values()), build=partial(build, numbers=numbers),
-        plain=partial(plain, numbers=numbers), as_first=partial(translate, numbers=numbers),
+        as_first=partial(translate, numbers=numbers),
         problems=[problem for name in objects if (problem := name_problem(name))],
     )  # fmt: skip
 
 
-def build(name: str, record: Record, numbers: dict[str | None, int]) -> TensorSpec:
-    """The TensorSpec of a checked object."""
-    return layouts.build(name, translate(record, numbers))
-
-
-def plain(record: Record, numbers: dict[str | None, int]) -> PlainRange | None:
-    """Where a raw dense tensor lies; None where a view would not do."""
+def build(name: str, record: Record, numbers: dict[str | None, int]) -> DenseRecord | TensorSpec:
+    """The tensor of a checked object."""
     data = record["parts"].get("data")
-    if record["layout"] != "dense" or data is None or "encoding" in data:
-        return None
-    found = _ELEMENTS.get((data["dtype"], data.get("type")))
-    if found is None or found in ("bool", "f4_e2m1"):
-        return None
-    return found, tuple(record["shape"]), numbers[data.get("shard")], data["blob"][0]
+    if data is not None and record["layout"] == "dense" and "encoding" not in data and "attributes" not in record:
+        dtype = _ELEMENTS.get((data["dtype"], data.get("type")))
+        if dtype is not None:  # a dense tensor has no further parts
+            file, offset = numbers[data.get("shard")], data["blob"][0]
+            return DenseRecord._make((dtype, tuple(record["shape"]), file, offset, data.get("digest")))
+    return layouts.build(name, translate(record, numbers))
 
 
 def translate(record: Record, numbers: dict[str | None, int]) -> Record:

@@ -10,7 +10,7 @@ from typing import Any
 import xxhash
 from attrs import field, frozen
 
-from squish_core.api import Digest, Encoding, OutgoingTensor, Part, Refusal, Sink, TensorSpec, WritePlan
+from squish_core.api import CodeLayout, Digest, Encoding, OutgoingTensor, Part, Refusal, Sink, TensorSpec, WritePlan
 
 from .. import accept, sidecar
 from ..codecs.seekable import ZstdSeekable
@@ -51,11 +51,20 @@ class Manifest:
 
 def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | Refusal:
     """Whatever v2 has a layout for; equal codes stay as they are."""
+    return _filtered(spec, layouts.held(spec, encoding), wanted)
+
+
+def accepts_codes(spec: TensorSpec, layout: CodeLayout, wanted: Wanted) -> Encoding | Refusal | None:
+    """Codes of other formats, in the layouts of v2."""
+    held = layouts.held_codes(spec, layout)
+    return held and _filtered(spec, held, wanted)
+
+
+def _filtered(spec: TensorSpec, held: Encoding | Refusal, wanted: Wanted) -> Encoding | Refusal:
     if refusal := accept.name_refusal(spec.name):
         return refusal
     if wanted.canonical and not unicodedata.is_normalized("NFC", spec.name):
         return Refusal(why="a canonical file has names in NFC only; ask for flavour=aligned", code="name")
-    held = layouts.held(spec, encoding)
     if isinstance(held, Refusal):
         return held
     # Indices are read one by one, so they stay plain.

@@ -1,0 +1,41 @@
+"""Code layouts of affine schemes."""
+
+from __future__ import annotations
+
+import math
+
+from squish_core.api import CodeLayout
+
+from .scheme import Scheme, Shape
+
+
+def affine_layout(scheme: Scheme, shape: Shape) -> CodeLayout:
+    """What codes of this scheme look like in a tensor of this logical shape."""
+    group, run = flat_groups(shape, scheme.group_size) if scheme.flat else (_groups(scheme.upright, shape), 0)
+    offset = f"{'i' if scheme.signed else 'u'}{scheme.bits}" if scheme.packed_zeros else scheme.offset_dtype
+    return CodeLayout(
+        bits=scheme.bits, signed=scheme.signed, group=group, run=run, scale_dtype=scheme.scale_dtype,
+        offset_kind=scheme.offset, offset_dtype=None if scheme.offset == "none" else offset, zero=scheme.zero,
+    )  # fmt: skip
+
+
+def flat_groups(shape: Shape, size: int) -> tuple[Shape, int]:
+    """Groups of `size` neighbours in row-major order (0: all), along each axis; and `size` where they cross rows."""
+    if not size or not shape:
+        return (0,) * len(shape), 0
+    sizes, rest = [], size
+    for extent in (max(extent, 1) for extent in reversed(shape)):
+        along = math.gcd(rest, extent)
+        if along not in (rest, extent):
+            break
+        sizes.append(along)
+        rest //= along
+    if len(sizes) == len(shape) and rest == 1:
+        return tuple(reversed(sizes)), 0
+    return (*(1 for _ in shape[1:]), math.gcd(size, max(shape[-1], 1))), size
+
+
+def _groups(scheme: Scheme, shape: Shape) -> Shape:
+    group = [1] * len(shape)
+    group[scheme.group_axis] = scheme.group_size
+    return tuple(group)

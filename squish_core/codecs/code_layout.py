@@ -1,0 +1,165 @@
+"""Code layouts: what the stored integers of a quantized tensor look like, declared without data; and the codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from attrs import field, frozen
+
+if TYPE_CHECKING:
+    import numpy as np
+
+OFFSET_KINDS = ("none", "zero_point", "bias")
+STORED_TABLE = "stored"
+"""`CodeLayout.table` of codes whose table is stored with the tensor, so that only the data show it."""
+
+
+@frozen(kw_only=True)
+class CodeLayout:
+    """How codes, scales and offsets of a tensor make values; plain data, without arrays.
+
+    With integers `q`, a value is `(q - zero) * scale`, `(q - zero - offset) * scale` (zero points) or
+    `q * scale + offset` (biases), in float32. Formats match on this to say how they would store codes of a codec that
+    they do not know.
+
+    Parameters
+    ----------
+    bits
+        Width of a code, 1 to 8.
+    signed
+        Whether codes are in two's complement.
+    group
+        Elements per scale along each axis of the tensor; 0 stands for the whole axis.
+    run
+        For groups that cross the ends of rows: elements of the row-major order that share a scale. `group` is then
+        that of the largest cells within rows. 0 otherwise.
+    scale_dtype
+        Dtype of scales.
+    offset_kind
+        "none", "zero_point" or "bias".
+    offset_dtype
+        Dtype of offsets, with "zero_point" and "bias"; "u3" for zero points packed in 3 bits each.
+    zero
+        Constant zero point of all codes; not with a bias.
+    table
+        Values that codes stand for before scaling: one number for each code, or `STORED_TABLE`. None for integers.
+
+    Examples
+    --------
+    >>> layout = CodeLayout(bits=4, group=(1, 32), scale_dtype="f16", zero=8)
+    >>> layout.group_sizes((64, 128)), layout.run_length((64, 128))
+    ((1, 32), 32)
+    """
+
+    bits: int
+    signed: bool = False
+    group: tuple[int, ...]
+    run: int = 0
+    scale_dtype: str
+    offset_kind: str = "none"
+    offset_dtype: str | None = None
+    zero: int = 0
+    table: tuple[float, ...] | str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        rules = (
+            (1 <= self.bits <= 8, "bits", "1 to 8"),
+            (self.offset_kind in OFFSET_KINDS, "offset_kind", " or ".join(OFFSET_KINDS)),
+            (
+                (self.offset_kind == "none") == (self.offset_dtype is None),
+                "offset_dtype",
+                "a dtype if there are offsets",
+            ),
+            (not self.zero or self.offset_kind != "bias", "zero", "0 with a bias"),
+            (not isinstance(self.table, str) or self.table == STORED_TABLE, "table", f"numbers or {STORED_TABLE!r}"),
+        )
+        for holds, name, expected in rules:
+            if not holds:
+                raise ValueError(f"{name} of a code layout must be {expected}, not {getattr(self, name)!r}")
+
+    @property
+    def low(self) -> int:
+        """Smallest code."""
+        return -(1 << self.bits - 1) if self.signed else 0
+
+    @property
+    def high(self) -> int:
+        """Largest code."""
+        return self.low + (1 << self.bits) - 1
+
+    @property
+    def row_group(self) -> int | None:
+        """Columns of one scale (0: all) once groups of several rows are divided into rows.
+
+        None where groups cross the ends of rows or lie across them.
+        """
+        *rows, columns = self.group or (0,)
+        across = columns == 1 and any(step != 1 for step in rows)
+        return None if self.run or across else columns
+
+    def group_sizes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Elements per scale along each axis of a tensor or region of this shape."""
+        return tuple(step or max(size, 1) for step, size in zip(self.group, shape))
+
+    def run_length(self, shape: tuple[int, ...]) -> int | None:
+        """Neighbours in the row-major order that share a scale; None where groups are other boxes."""
+        if self.run:
+            return self.run
+        sizes = self.group_sizes(shape)
+        first = next((axis for axis, size in enumerate(sizes) if size > 1), len(sizes))
+        whole = all(size == max(extent, 1) for size, extent in zip(sizes[first + 1 :], shape[first + 1 :]))
+        return prod(sizes) if whole else None
+
+
+@frozen(kw_only=True, eq=False)
+class Codes:
+    """Codes of a region in a `layout`: a `CodeLayout` with its arrays, for repacking without floats.
+
+    `values`: integers of the region's `shape` (i8 or u8). `group`: elements per scale along each axis of the region,
+    finer than the layout's where that suits. `scale` and `offset`: arrays of the region's grid of groups; the constant
+    zero point is not in `offset`. `table` (f32): needed for a stored table only. `words`: the same integers still
+    packed, where a codec can give them so: unsigned little-endian words [..., words of a row], of any strides; each row
+    fills its words as one bit stream, first code lowest. `unpack` and `pack` make them when a target asks.
+    """
+
+    layout: CodeLayout
+    shape: tuple[int, ...]
+    group: tuple[int, ...] = field()
+    scale: np.ndarray
+    offset: np.ndarray | None = None
+    table: np.ndarray | None = field()
+    unpack: Callable[[], np.ndarray]
+    pack: Callable[[], np.ndarray | None] = lambda: None
+
+    @group.default
+    def _group_of_layout(self) -> tuple[int, ...]:
+        return self.layout.group_sizes(self.shape)
+
+    @table.default
+    def _table_of_layout(self) -> Any:
+        import numpy as np
+
+        return np.array(self.layout.table, np.float32) if isinstance(self.layout.table, tuple) else None
+
+    @cached_property
+    def values(self) -> np.ndarray:
+        """The integers, one a byte."""
+        return self.unpack()
+
+    @cached_property
+    def words(self) -> np.ndarray | None:
+        """The integers as packed rows; None where they cannot be had without unpacking them."""
+        return self.pack()
+
+    @cached_property
+    def offsets(self) -> np.ndarray | None:
+        """Biases, or all that is subtracted from codes: zero points and the constant one; None without either."""
+        import numpy as np
+
+        if not self.layout.zero:
+            return self.offset
+        stored = np.zeros(self.scale.shape) if self.offset is None else self.offset.astype(np.float64)
+        return (stored + self.layout.zero).astype(np.float32)
