@@ -132,3 +132,37 @@ def test_a_tensor_twice_is_refused() -> None:
     with pytest.raises(SquishError) as caught:
         mapped({**arrays, "model.layers.0.mlp.switch_mlp.up_proj.weight": stack}, MOE, "gguf")
     assert caught.value.code == "doubled"
+
+
+@pytest.mark.parametrize("method", ["gptq", "awq", "compressed-tensors"])
+def test_codes_that_are_packed_across_rows_keep_their_values_under_a_permutation(method: str, tmp_path: Path) -> None:
+    """GPTQ and AWQ store matrices transposed, and zero points of eight rows in a word."""
+    folder = write_model(tmp_path / "m", squish.registry().family("llama"), FAMILIES["llama"], dtype="f16")
+    rule = "affine:bits=4,group_size=32,offset=zero_point,offset_dtype=packed,word=i32,scale_dtype=f16"
+    squish.convert(folder, tmp_path / "q", f"hf:method={method}", encode={"*_proj.weight": rule})
+    report = squish.convert(tmp_path / "q", tmp_path / "q.gguf", encode={"*_proj.weight": "f32"}, requantize=True)
+    assert {step.target for step in report.steps if step.name == "blk.0.attn_q.weight"} == {"f32"}
+    difference = squish.diff(tmp_path / "q", tmp_path / "q.gguf")
+    assert {item.state for item in difference.tensors} <= {"bytes", "values"}, str(difference)
+
+
+def test_symmetric_codes_of_a_permuted_matrix_become_blocks(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", squish.registry().family("llama"), FAMILIES["llama"], dtype="f16")
+    squish.convert(folder, tmp_path / "q4.gguf", encode="q4_0")
+    squish.convert(
+        tmp_path / "q4.gguf", tmp_path / "gptq", "hf:method=gptq", encode={"*embed*": "f16", "lm_head*": "f16"}
+    )
+    squish.convert(tmp_path / "gptq", tmp_path / "back.gguf")
+    with squish.open(tmp_path / "q4.gguf") as one, squish.open(tmp_path / "back.gguf") as other:
+        for name in ("blk.0.attn_q.weight", "blk.1.attn_k.weight"):
+            assert other[name].codec in ("ggml.q4_0", "ggml.q4_1")
+            np.testing.assert_array_equal(other[name].numpy(), one[name].numpy())
+
+
+def test_rows_of_compressed_tensors_are_permuted_too(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", squish.registry().family("llama"), FAMILIES["llama"])
+    squish.convert(folder, tmp_path / "m.zt", "ztensor:encoding=zstd")
+    squish.convert(tmp_path / "m.zt", tmp_path / "m.gguf")
+    squish.convert(folder, tmp_path / "plain.gguf")
+    difference = squish.diff(tmp_path / "m.gguf", tmp_path / "plain.gguf")
+    assert {item.state for item in difference.tensors} == {"bytes"}
