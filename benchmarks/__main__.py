@@ -21,6 +21,7 @@ GROUPS = {
     "loading": "squish_ztensor",
     "decoding": "squish_ggml",
     "startup": "squish_core",
+    "calls": "squish_gguf",
     "wires": "squish_ztensor",
     "uqff": "squish_uqff",
     "checkpoints": "squish_hf",

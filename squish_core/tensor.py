@@ -68,11 +68,12 @@ class Tensor(TensorFacts):
 
         with self.guard("decoding"):
             bound = self.bound
-            dtype = (dtypes.named(dtype) if dtype is not None else None) or bound.dtype
+            own = bound.dtype
+            dtype = own if dtype is None else dtypes.named(dtype) or own
             if out is not None:
                 check_out(out, dtype, self.shape)
             view = bound.view
-            if dtype != bound.dtype:
+            if dtype != own:
                 values = bound.read().astype(dtypes.to_numpy(dtype))
             elif out is None and view is not None and not copy:
                 return view.buffer().numpy().reshape(self.shape)

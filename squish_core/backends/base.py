@@ -80,6 +80,8 @@ class Backend:
     def offer(self, request: Request) -> Offer | Refusal:
         """Take an encoding or refuse it with a reason.
 
+        Tensors alike share one answer: names, digests and places in the file must not change it.
+
         Parameters
         ----------
         request

@@ -35,7 +35,11 @@ Only = Annotated[
 ]
 Names = Annotated[
     str | None,
-    typer.Option("--names", metavar="hf|gguf:ARCH", help="Write the names of Hugging Face, or of GGUF: hf:qwen2."),
+    typer.Option(
+        "--names",
+        metavar="keep|hf|gguf",
+        help="Keep the names, or write those of Hugging Face or GGUF; by default those that DST's engine loads.",
+    ),  # fmt: skip
 ]
 Imatrix = Annotated[
     str | None,

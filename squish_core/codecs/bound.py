@@ -89,13 +89,14 @@ class BoundEncoding:
         region = wide
         self.check_limits(size)
         dtype = dtypes.to_numpy(self.dtype)
+        fits = out is None or (out.flags.c_contiguous and out.dtype == dtype)
         if out is None:
             out = np.empty(size, dtype)
         if out.size == 0:
             return out
         if size != shape:  # all of a tensor lies on its grain
             wide = on_grain(region, shape, self.grain)
-        if wide == region and out.flags.c_contiguous and out.dtype == dtype:
+        if fits and wide == region:
             self.codec.decode(self.parts, self.spec, self.params, region=region, out=out)
             return out
         panel = np.empty(sizes(wide), dtype)

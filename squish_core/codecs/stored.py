@@ -10,7 +10,7 @@ from squish_core.errors import CodecError, LimitError, TensorError
 from squish_core.io.buffer import Buffer, as_array
 from squish_core.io.source import Source
 from squish_core.limits import MIB, Limits
-from squish_core.model import Part
+from squish_core.model import Part, Segment
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +30,7 @@ class StoredArray:
     ) -> None:
         self.part, self._source_for, self._byte_codec, self._limits = part, source_for, byte_codec, limits
         self._decoded: tuple[int, memoryview] | None = None
+        self._run: Segment | None = None  # the one byte range that holds the part, once its size was checked
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -123,13 +124,14 @@ class StoredArray:
             if self._decoded is None or not low <= start <= start + length <= low + len(held):
                 low, held = self._decoded = self._decode(start, start + length)
             return held[start - low : start - low + length]
-        if len(part.segments) == 1 and part.data is None:  # the usual case, in few steps
-            (segment,) = part.segments
-            if segment.length == part.nbytes and 0 < length <= segment.length - start:
-                return self._source_for(segment.file).view(segment.offset + start, length)
-        self._check_stored()
-        if part.data is not None:
-            return memoryview(part.data)[start : start + length]
+        if self._run is None:
+            self._check_stored()
+            if part.data is not None:
+                return memoryview(part.data)[start : start + length]
+            if len(part.segments) == 1:
+                (self._run,) = part.segments
+        if self._run is not None and 0 < length <= self._run.length - start:
+            return self._source_for(self._run.file).view(self._run.offset + start, length)
         pieces = list(self._pieces(start, length))
         return pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
 
@@ -192,7 +194,7 @@ def _is_whole(keys: Sequence[Any], shape: Sequence[int]) -> bool:
     if len(keys) > len(shape):
         return False
     for item, size in zip(keys, shape):
-        if type(item) is not slice or (item.start or 0, item.step or 1) != (0, 1) or item.stop not in (None, size):
+        if type(item) is not slice or item.start or item.step not in (None, 1) or item.stop not in (None, size):
             return False
     return True
 

@@ -11,7 +11,7 @@ from squish_core.errors import FormatError
 from squish_core.formats.json import load_json
 from squish_core.formats.metadata import plain
 from squish_core.guard import guarded
-from squish_core.limits import Limits
+from squish_core.limits import Limits, default
 from squish_core.model import TensorSpec
 
 CONFIG_FILE = "config.json"
@@ -28,7 +28,7 @@ class Model:
     assets: Mapping[str, bytes]
     tensors: Mapping[str, TensorSpec]
     vectors: Mapping[str, Any]
-    limits: Limits
+    limits: Limits | None = None
 
     def value(self, key: str, default: Any = None) -> Any:
         """A metadata value without its stored type."""
@@ -39,4 +39,4 @@ class Model:
         if name not in self.assets:
             return {}
         with guarded(FormatError, "reading a JSON file", part=name):
-            return load_json(self.assets[name], name, self.limits, piece=MAX_JSON_ENTRY, constants=True)
+            return load_json(self.assets[name], name, self.limits or default(), piece=MAX_JSON_ENTRY, constants=True)

@@ -168,7 +168,17 @@ class Container(Renamed):
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         """How this format would store codes of this layout, for a tensor whose encoding `accepts` refuses.
 
-        Whether the codes fit exactly is decided on the data. None: the answer of `accepts` stands.
+        Whether the codes fit exactly is decided on the data.
+
+        Parameters
+        ----------
+        spec, layout, options
+            The tensor, the layout of its stored integers, and options of writing.
+
+        Returns
+        -------
+        Encoding, Refusal or None
+            None: the answer of `accepts` stands.
         """
         return None
 
@@ -177,12 +187,8 @@ class Container(Renamed):
 
         Parameters
         ----------
-        specs
-            The tensors to write.
-        wanted
-            The codec of the rule.
-        options
-            Options of writing.
+        specs, wanted, options
+            The tensors to write, the codec of the rule, and options of writing.
 
         Returns
         -------
@@ -204,12 +210,8 @@ class Container(Renamed):
         ----------
         specs
             The tensors, with exactly one encoding each.
-        meta
-            Metadata with stored types.
-        assets
-            Whole files that belong to the model, as parts.
-        options
-            Options of writing.
+        meta, assets, options
+            Metadata with stored types, whole files that belong to the model as parts, and options of writing.
 
         Returns
         -------

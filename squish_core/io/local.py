@@ -132,17 +132,23 @@ class FileSource(Source):
             out = np.empty(length, np.uint8).data  # not bytearray, which writes zeros first
             self.read_into(offset, out)
             return out.toreadonly()
+        handle, mapping = self._open(), self._map
+        try:
+            # Access beyond the end of a file that has shrunk kills the process, so look before each view.
+            if os.fstat(handle.fd).st_size < self.size:
+                raise self._shrunk(handle)
+            if mapping is None:
+                mapping = self._mapped()
+        except OSError as error:
+            raise self._failed(error, offset) from None
+        return mapping[offset : offset + length]
+
+    def _mapped(self) -> memoryview:
         with self._lock:
             handle = self._open()
-            try:
-                # Access beyond the end of a file that has shrunk kills the process, so look before each view.
-                if os.fstat(handle.fd).st_size < self.size:
-                    raise self._shrunk(handle)
-                if self._map is None:
-                    self._map = mapped(handle.fd, self.size)
-            except OSError as error:
-                raise self._failed(error, offset) from None
-            return self._map[offset : offset + length]
+            if self._map is None:
+                self._map = mapped(handle.fd, self.size)
+            return self._map
 
     def writable_view(self, offset: int, length: int) -> Callable[[], memoryview | None]:
         if not self._maps:

@@ -17,7 +17,7 @@ from random_parts import random_tensor, same
 from squish_cpu import library
 
 import squish_core as squish
-from squish_core.api import BoundEncoding, CodecSpec, SquishError
+from squish_core.api import BoundEncoding, CodecSpec, ErrorCode, SquishError, UsageError
 from squish_core.testing import BackendSuite
 
 
@@ -98,6 +98,19 @@ def test_threads_give_the_same_bits(layout: Mapping[str, Any], monkeypatch: pyte
     for other in results[1:]:
         for found, wanted in zip(other, results[0]):
             same(found, wanted)
+
+
+def test_threads_follow_the_core_unless_the_backend_has_a_number_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(library.THREADS, raising=False)
+    monkeypatch.setenv("SQUISH_THREADS", "1")
+    assert library.threads() == 1
+    monkeypatch.setenv(library.THREADS, "3")
+    assert (library.threads(), library.threads("2")) == (3, 2)
+    monkeypatch.delenv(library.THREADS)
+    monkeypatch.setenv("SQUISH_THREADS", "none")
+    with pytest.raises(UsageError) as error:
+        library.threads()
+    assert error.value.code == ErrorCode.USAGE
 
 
 def test_many_threads_of_python_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

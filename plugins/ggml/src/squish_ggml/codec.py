@@ -71,11 +71,11 @@ class GgmlBlocks(Codec):
         return (*(1,) * (len(spec.shape) - 1), self.block.elements)
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        block = self.block
-        first, last = region[-1].start // block.elements, region[-1].stop // block.elements
+        block, columns, width = self.block, region[-1], out.shape[-1]
+        first, last = columns.start // block.elements, columns.stop // block.elements
         stored = parts["data"][(*region[:-1], slice(first * block.nbytes, last * block.nbytes))]
-        rows = out.size // max(out.shape[-1], 1)
-        block.decode(stored.reshape(rows, last - first, block.nbytes), out.reshape(rows, out.shape[-1]))
+        rows = out.size // max(width, 1)
+        block.decode(stored.reshape(rows, last - first, block.nbytes), out.reshape(rows, width))
 
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None

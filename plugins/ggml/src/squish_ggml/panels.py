@@ -18,7 +18,7 @@ Encode = Callable[[Floats, Bytes], None]
 
 PANEL_ELEMENTS = 1 << 16  # 256 KiB of float32: one panel with its scratch fits a common 512 KiB L2 cache
 EVERY_BYTE = 0x0101010101010101
-HALF = np.dtype("<f2")
+HALF, FLOAT, BYTE = np.dtype("<f2"), np.dtype(np.float32), np.dtype(np.uint8)
 
 
 class Scratch:
@@ -48,8 +48,10 @@ def decoder(kernel: Kernel, elements: int, nbytes: int) -> Decode:
     def decode(blocks: Bytes, out: Floats) -> None:
         _check(blocks, out, elements, nbytes)
         scratch = Scratch()
-        for panel, values in _panels(blocks, out, elements):
-            kernel(panel, values, scratch)
+        # Scales of NaN and infinity are legal block contents, not an error of the decoder.
+        with np.errstate(all="ignore"):
+            for panel, values in _panels(blocks, out, elements):
+                kernel(panel, values, scratch)
 
     return decode
 
@@ -71,12 +73,12 @@ def encoder(kernel: Kernel, elements: int, nbytes: int) -> Encode:
 
 
 def _check(blocks: Bytes, values: Floats, elements: int, nbytes: int) -> None:
-    if blocks.dtype != np.uint8 or blocks.ndim != 3 or blocks.shape[2] != nbytes:
+    if blocks.dtype != BYTE or blocks.ndim != 3 or blocks.shape[2] != nbytes:
         raise ValueError(f"blocks must be uint8 (rows, blocks, {nbytes}), not {blocks.dtype} {blocks.shape}")
     if blocks.size and blocks.strides[2] != 1:  # NumPy gives empty arrays any strides
         raise ValueError("the bytes of one block must be adjacent")
     shape = (blocks.shape[0], blocks.shape[1] * elements)
-    if values.dtype != np.float32 or values.shape != shape or not values.flags.c_contiguous:
+    if values.dtype != FLOAT or values.shape != shape or not values.flags.c_contiguous:
         raise ValueError(f"values must be C-contiguous float32 {shape}, not {values.dtype} {values.shape}")
 
 
@@ -101,7 +103,7 @@ def _panels(blocks: Bytes, values: Floats, elements: int) -> Iterator[tuple[Byte
 
 def half(panel: Bytes, at: int) -> Floats:
     """Read the float16 at byte `at` of every block as float32 (panel, 1)."""
-    return panel[:, at : at + 2].view(HALF).astype(np.float32)
+    return panel[:, at : at + 2].view(HALF).astype(FLOAT)
 
 
 def spread(span: Bytes, width: int, shifts: tuple[int, ...], mask: int, scratch: Scratch) -> Lanes:

@@ -150,6 +150,7 @@ class Gemma3(TextModel):
     keys = (*COMMON, *GEMMA)
     fixed: ClassVar = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window_pattern": 6}
     tied_by_default = True
+    gemma_tokenizer = True
     beside = (
         "vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*", "model.multi_modal_projector.*",
     )  # fmt: skip

@@ -37,6 +37,8 @@ class TextModel(Family):
         Settings that are the number of layers where nothing else is known.
     tied_by_default
         Whether embeddings are tied where config.json does not say.
+    gemma_tokenizer
+        Whether the tokenizer merges by id and has runs of spaces as tokens.
     """
 
     model_type: ClassVar[str]
@@ -48,6 +50,7 @@ class TextModel(Family):
     fixed: ClassVar[Mapping[str, Any]] = {}
     layer_counts: ClassVar[Sequence[str]] = ()
     tied_by_default: ClassVar[bool] = False
+    gemma_tokenizer: ClassVar[bool] = False
     leftovers = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")
 
     @cached_property
@@ -101,6 +104,17 @@ class TextModel(Family):
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         carry = carry_to_gguf if layout == "gguf" else carry_to_folder
         return carry(self, model, settings, options)
+
+    def ignored(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
+        """What llama.cpp leaves out of account."""
+        window = settings.get("sliding_window")
+        if window is None or settings.get("use_sliding_window") is False or "sliding_window" in self._gguf_settings:
+            return ()
+        return (f"llama.cpp ignores the sliding window of {window}: beyond as many tokens it sees more",)
+
+    @property
+    def _gguf_settings(self) -> set[str]:
+        return {key.hf for key in self.keys}
 
     @property
     def experts(self) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -11,25 +12,26 @@ import zstandard
 
 from squish_core.api import FormatError, Model, Typed
 
-FILE = "squish.hf."
-"""Key of a file of the source in GGUF: u8, compressed with zstd."""
+FILE, NAMES = "squish.hf.", "squish.files"
+"""Keys of the files of a source in GGUF: each u8, compressed with zstd; and the names of all files that it had."""
 KEYS_FILE = "squish.gguf.json"
 """File of the keys of a GGUF that config.json and the tokenizer do not give back."""
 MOST = 256 << 20
 """Bytes of a kept file."""
+SMALL = 1 << 20
+"""Bytes of files up to which the slowest compression takes no time that one would notice."""
 
 
-def kept_files(assets: Mapping[str, bytes]) -> dict[str, Typed]:
-    """The files as values of GGUF keys."""
-    pack = zstandard.ZstdCompressor(level=19 if sum(map(len, assets.values())) < 1 << 20 else 6).compress
-    return {
-        f"{FILE}{name}": Typed("array:u8", np.frombuffer(pack(data), np.uint8))
-        for name, data in assets.items() if name != KEYS_FILE
-    }  # fmt: skip
+def kept_files(files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, Typed]:
+    """Files as values of GGUF keys, and the names of all files of the source."""
+    pack = zstandard.ZstdCompressor(level=19 if sum(map(len, files.values())) < SMALL else 6).compress
+    packed = {f"{FILE}{name}": Typed("array:u8", np.frombuffer(pack(data), np.uint8)) for name, data in files.items()}
+    return {**packed, NAMES: Typed("array:str", list(names))}
 
 
-def restored_files(meta: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files that GGUF keys hold; FormatError for one that does not unpack."""
+def restored_files(meta: Mapping[str, Any]) -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """The files that GGUF keys hold, and the names of all files of their source; FormatError for one that does not
+    unpack."""
     files = {}
     for key, value in meta.items():
         if key.startswith(FILE) and isinstance(value, Typed) and value.type == "array:u8":
@@ -44,20 +46,24 @@ def restored_files(meta: Mapping[str, Any]) -> dict[str, bytes]:
                 raise FormatError(
                     "is a kept file that does not unpack", part=key, found=str(error), code="kept"
                 ) from None
-    return files
+    names = meta.get(NAMES)
+    listed = names.value if isinstance(names, Typed) and names.type == "array:str" else ()
+    return files, tuple(map(str, listed))
 
 
 def kept_keys(meta: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> dict[str, bytes]:
-    """The file of the keys that are not rebuilt as they are, with the order of all."""
+    """The file of the keys that are not rebuilt as they are, with the order of all; each with a digest of what is
+    rebuilt in its place, so that settings that were changed since are not overruled."""
+    own = {key: value for key, value in meta.items() if not _is_kept(key)}
     lost = {
-        key: {"type": value.type, "value": _plain(value)}
-        for key, value in meta.items()
-        if isinstance(value, Typed) and not key.startswith(FILE) and not _same(rebuilt.get(key), value)
-    }
-    order = [key for key in meta if not key.startswith(FILE)]
-    if not lost and order == list(rebuilt):
+        key: {"type": value.type, "value": _plain(value), "instead_of": _digest(rebuilt.get(key))}
+        for key, value in own.items() if not same_value(rebuilt.get(key), value)
+    }  # fmt: skip
+    added = {key: _digest(value) for key, value in rebuilt.items() if key not in own}
+    if not lost and not added and list(own) == list(rebuilt):
         return {}
-    return {KEYS_FILE: json.dumps({"version": 1, "keys": lost, "order": order}, ensure_ascii=False).encode()}
+    stored = {"version": 1, "keys": lost, "added": added, "order": list(own)}
+    return {KEYS_FILE: json.dumps(stored, ensure_ascii=False).encode()}
 
 
 def restored_keys(model: Model, rebuilt: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,27 +71,51 @@ def restored_keys(model: Model, rebuilt: Mapping[str, Any]) -> dict[str, Any]:
     if KEYS_FILE not in model.assets:
         return dict(rebuilt)
     stored = model.config(KEYS_FILE)
-    keys, order = stored.get("keys"), stored.get("order")
-    if not isinstance(keys, dict) or not isinstance(order, list):
-        raise FormatError("has no keys and order", part=KEYS_FILE, code="kept")
-    own = {key: _typed(key, value) for key, value in keys.items()}
-    merged = {**own, **{key: value for key, value in rebuilt.items() if key not in own}}
+    keys, added, order = stored.get("keys"), stored.get("added"), stored.get("order")
+    if not isinstance(keys, dict) or not isinstance(added, dict) or not isinstance(order, list):
+        raise FormatError("has no keys, added and order", part=KEYS_FILE, code="kept")
+    merged = {key: value for key, value in rebuilt.items() if added.get(key, "") != _digest(value)}
+    for key, entry in keys.items():
+        value, instead_of = _typed(key, entry)
+        if instead_of == _digest(rebuilt.get(key)):
+            merged[key] = value
     first = {key: merged[key] for key in order if isinstance(key, str) and key in merged}
     return {**first, **merged}
 
 
+def same_value(one: Any, other: Any) -> bool:
+    """Whether two metadata values have the same type and content."""
+    if not isinstance(one, Typed) or not isinstance(other, Typed) or one.type != other.type:
+        return False
+    if not one.type.startswith("array:"):
+        return bool(one.value == other.value)
+    if one.type[6:] in ("str", "bool") or one.type.startswith("array:array:"):
+        return list(one.value) == list(other.value)
+    return np.array_equal(np.asarray(one.value), np.asarray(other.value))
+
+
+def _is_kept(key: str) -> bool:
+    return key.startswith(FILE) or key == NAMES
+
+
+def _digest(value: Any) -> str | None:
+    if value is None:
+        return None
+    return sha256(repr((value.type, _plain(value))).encode(errors="surrogatepass")).hexdigest()[:16]
+
+
 def _plain(value: Typed) -> Any:
     inner = value.value
-    return (
-        inner.tolist() if isinstance(inner, np.ndarray) else list(inner) if value.type.startswith("array:") else inner
-    )
+    if isinstance(inner, np.ndarray):
+        return inner.tolist()
+    return list(inner) if value.type.startswith("array:") else inner
 
 
-def _typed(key: str, stored: Any) -> Typed:
-    if not isinstance(stored, dict) or set(stored) != {"type", "value"} or not isinstance(stored["type"], str):
+def _typed(key: str, stored: Any) -> tuple[Typed, str | None]:
+    if (
+        not isinstance(stored, dict)
+        or set(stored) != {"type", "value", "instead_of"}
+        or type(stored["type"]) is not str
+    ):
         raise FormatError("is no typed value", part=f"{KEYS_FILE} {key}"[:200], code="kept")
-    return Typed(stored["type"], stored["value"])
-
-
-def _same(one: Any, other: Typed) -> bool:
-    return isinstance(one, Typed) and one.type == other.type and np.array_equal(one.value, other.value)
+    return Typed(stored["type"], stored["value"]), stored["instead_of"]

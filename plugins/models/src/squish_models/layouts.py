@@ -6,12 +6,16 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from squish_core.api import Carried, Dropped, Model, Options, Typed
+from attrs import evolve
+
+from squish_core.api import Carried, Dropped, FormatError, Model, Options, SquishError, TensorSpec, Typed
 
 from .config.keys import gguf_keys
 from .config.rope import gguf_rope
 from .config.spelling import QUANTIZATION, old_spelling, text_config
-from .keep import kept_files, kept_keys, restored_files, restored_keys
+from .keep import KEYS_FILE, kept_files, kept_keys, restored_files, restored_keys, same_value
+from .tokenizer import FILES, Tokenizer, huggingface_files, read_gguf, read_huggingface
+from .tokenizer import gguf_keys as tokenizer_keys
 
 if TYPE_CHECKING:
     from .family import TextModel
@@ -19,40 +23,45 @@ if TYPE_CHECKING:
 CONFIG = "config.json"
 HIDDEN = ("rotary_dim",)
 """Settings that stand for others and are no keys of config.json."""
+REPORTS = ("uqff_report.json",)
+"""Files that describe how a source is stored, not the model."""
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
-TOKENIZERS = {"tokenizer.json", "tokenizer.model"}
+EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
 
 
 def carry_to_gguf(family: TextModel, model: Model, settings: Mapping[str, Any], options: Options) -> Carried:
     """GGUF's keys and tensors for the settings, and the source's files where the keys do not give them back."""
     keys, constants = config_keys(family, settings)
+    tokenizer = read_huggingface(model.assets, settings)
+    if tokenizer is not None:
+        keys |= tokenizer_keys(tokenizer)
     meta = restored_keys(model, keys)
-    missing = () if "tokenizer.ggml.model" in meta else ("a tokenizer (tokenizer.ggml.model)",)
-    if options.get("keep") != "no":
-        meta = {**meta, **kept_files(model.assets)}
-        dropped: tuple[Dropped, ...] = ()
-    else:
-        dropped = tuple(Dropped("asset", name, "keep=no") for name in model.assets if name != CONFIG)
-    return Carried(meta=meta, constants=constants, missing=missing, dropped=dropped)
+    missing = () if tokenizer is not None else ("a tokenizer (tokenizer.json)",)
+    files = {name: data for name, data in model.assets.items() if name not in (*REPORTS, KEYS_FILE)}
+    rebuilt = _rebuilt(family, meta, constants, settings) if files else {}
+    differing = {name: data for name, data in files.items() if rebuilt.get(name) != data}
+    dropped: tuple[Dropped, ...] = ()
+    if options.get("keep") == "no":
+        dropped = tuple(Dropped("asset", name, "GGUF's keys give other text") for name in differing)
+    elif files:
+        meta = {**meta, **kept_files(differing, list(files))}
+    return Carried(meta=meta, constants=constants, missing=missing, dropped=dropped, notes=family.ignored(settings))
 
 
 def carry_to_folder(family: TextModel, model: Model, settings: Mapping[str, Any], options: Options) -> Carried:
     """The files of a folder for the settings; those that the source keeps are given back as they were."""
-    files = dict(model.assets)
-    vectors = None
-    meta = {}
+    files = {name: data for name, data in model.assets.items() if name not in REPORTS}
+    meta, vectors = dict(model.meta), None
     if model.layout == "gguf":
-        files = restored_files(model.meta)
-        original = files.get(CONFIG)
-        if original is not None and _agrees(family, model, original):
-            vectors = vector_dtype(json.loads(original))
-        else:
-            files[CONFIG] = dump_json(written_config(family, settings))
-        files |= kept_keys(model.meta, config_keys(family, settings)[0])
+        files, vectors = _files(family, model, settings)
+        config = json.loads(files[CONFIG])
+        keys, _ = config_keys(family, settings)
+        tokenizer = read_huggingface(files, config)
+        meta, keys = {}, keys | (tokenizer_keys(tokenizer) if tokenizer is not None else {})
+        files |= kept_keys(model.meta, keys)
     else:
         files[CONFIG] = respelled(family, model)
-        meta = dict(model.meta)
-    missing = () if TOKENIZERS & files.keys() else ("a tokenizer (tokenizer.json)",)
+    missing = () if {"tokenizer.json", "tokenizer.model"} & files.keys() else ("a tokenizer (tokenizer.json)",)
     kept = tuple(name for name, data in files.items() if model.assets.get(name) == data)
     made = {name: data for name, data in files.items() if name not in kept}
     return Carried(meta=meta, assets=made, kept=kept, vectors=vectors, missing=missing)
@@ -69,19 +78,22 @@ def config_keys(family: TextModel, settings: Mapping[str, Any]) -> tuple[dict[st
     return keys, constants
 
 
-def written_config(family: TextModel, settings: Mapping[str, Any]) -> dict[str, Any]:
+def written_config(settings: Mapping[str, Any], tokenizer: Tokenizer | None) -> dict[str, Any]:
     """config.json for settings that came from GGUF."""
-    return {key: value for key, value in settings.items() if key not in HIDDEN}
+    config = {key: value for key, value in settings.items() if key not in HIDDEN}
+    if tokenizer is not None:
+        special = {f"{role}_token_id": tokenizer.special.get(role) for role in ("bos", "eos", "pad")}
+        config |= {key: number for key, number in special.items() if number is not None}
+        if len(tokenizer.end_ids) > 1:
+            config["eos_token_id"] = list(tokenizer.end_ids)
+    return config
 
 
 def respelled(family: TextModel, model: Model) -> bytes:
     """The source's config.json in the old spelling; its own bytes where it has that already."""
     config = model.config()
-    made = {
-        key: value
-        for key, value in old_spelling(text_config(config), family.experts).items()
-        if key not in QUANTIZATION
-    }
+    made = old_spelling(text_config(config), family.experts)
+    made = {key: value for key, value in made.items() if key not in QUANTIZATION}
     if "text_config" in config:
         made |= {"model_type": family.model_type, "architectures": [family.class_name]}
     made.setdefault("tie_word_embeddings", not any(name.endswith("lm_head.weight") for name in model.tensors))
@@ -99,17 +111,79 @@ def dump_json(config: Mapping[str, Any]) -> bytes:
     return (json.dumps(config, ensure_ascii=False, indent=2) + "\n").encode()
 
 
-def _agrees(family: TextModel, model: Model, original: bytes) -> bool:
-    """Whether a config that was kept still says what the keys say."""
-    from attrs import evolve
+def _files(family: TextModel, model: Model, settings: Mapping[str, Any]) -> tuple[dict[str, bytes], str | None]:
+    """The files of a GGUF: kept ones that still say what the keys say, the others made; and the kept config's dtype."""
+    kept, names = restored_files(model.meta)
+    lent = {name: data for name, data in model.assets.items() if name not in REPORTS}
+    if CONFIG in lent and not _config_agrees(family, model, lent[CONFIG]):
+        raise FormatError(
+            "contradicts the keys of the GGUF that it is to describe", part=CONFIG, code="contradiction",
+            hint="Leave out assets=: the settings are in the GGUF.",
+        )  # fmt: skip
+    files = {**kept, **lent}
+    tokenizer = read_gguf(model.meta)
+    vectors = None
+    if CONFIG in files and _config_agrees(family, model, files[CONFIG]):
+        vectors = vector_dtype(json.loads(files[CONFIG]))
+        files[CONFIG] = _undeclared(files[CONFIG])
+    else:
+        files[CONFIG] = dump_json(written_config(settings, tokenizer))
+    if tokenizer is None:
+        return files, vectors
+    if not _tokenizer_agrees(model, files):
+        files = {name: data for name, data in files.items() if name not in FILES or name == CONFIG}
+    made = huggingface_files(tokenizer, gemma=family.gemma_tokenizer)
+    if not names and "tokenizer.json" in files:
+        return files, vectors
+    return {**{name: data for name, data in made.items() if not names or name in names}, **files}, vectors
 
-    head = "output.weight"
-    tensors = {"lm_head.weight": model.tensors[head]} if head in model.tensors else {}
+
+def _rebuilt(
+    family: TextModel, meta: Mapping[str, Any], constants: Mapping[str, Any], settings: Mapping[str, Any]
+) -> dict[str, bytes]:
+    """The files that GGUF's keys and tensors give by themselves; none where they give no settings."""
+    shape = (settings["vocab_size"], settings["hidden_size"])
+    tensors = {EMBEDDINGS: TensorSpec(name=EMBEDDINGS, shape=shape, dtype="f32")}
+    if not settings["tie_word_embeddings"]:
+        tensors[OUTPUT] = evolve(tensors[EMBEDDINGS], name=OUTPUT)
+    model = Model(
+        name="", layout="gguf", meta=meta, assets={}, tensors=tensors, vectors=constants, limits=None,
+    )  # fmt: skip
     try:
-        before = family.settings(evolve(model, layout="hf", assets={CONFIG: original}, tensors=tensors))
+        return _files(family, model, family.settings(model))[0]
+    except SquishError:
+        return {}
+
+
+def _undeclared(config: bytes) -> bytes:
+    """A kept config without what it says of codes: the target's format states its own."""
+    stated = json.loads(config)
+    if not any(key in stated for key in QUANTIZATION):
+        return config
+    return dump_json({key: value for key, value in stated.items() if key not in QUANTIZATION})
+
+
+def _config_agrees(family: TextModel, model: Model, config: bytes) -> bool:
+    """Whether a config still says what the keys say."""
+    tensors = {"lm_head.weight": model.tensors[OUTPUT]} if OUTPUT in model.tensors else {}
+    try:
+        before = family.settings(evolve(model, layout="hf", assets={CONFIG: config}, tensors=tensors))
         keys, _ = config_keys(family, before)
-    except ValueError:
+    except SquishError:
         return False
-    return all(
-        key in model.meta and model.meta[key] == value for key, value in keys.items() if not key.startswith("general.")
-    ) and before["tie_word_embeddings"] == (head not in model.tensors)
+    prefix = f"{family.architecture}."
+    stated = {key for key in (*keys, *model.meta) if key.startswith(prefix) and key in keys and key in model.meta}
+    agrees = all(same_value(model.meta[key], keys[key]) for key in stated)
+    return agrees and before["tie_word_embeddings"] == (OUTPUT not in model.tensors)
+
+
+def _tokenizer_agrees(model: Model, files: Mapping[str, bytes]) -> bool:
+    """Whether the tokenizer's files still say what the keys say; also where there are none."""
+    if not any(name in files for name in ("tokenizer.json", "tokenizer.model")):
+        return not any(name in files for name in FILES if name != CONFIG)
+    try:
+        tokenizer = read_huggingface(files, json.loads(files[CONFIG]))
+    except SquishError:
+        return False
+    keys = {} if tokenizer is None else tokenizer_keys(tokenizer)
+    return all(same_value(model.meta[key], value) for key, value in keys.items() if key in model.meta)
