@@ -34,8 +34,8 @@ BOUNDS = {
 }  # fmt: skip
 """Of all log-probabilities: floats differ by rounding; llama.cpp keeps its cache in f16."""
 ROUNDED = {"transformers": 0.5, "mistralrs": 1.0}
-"""Of those of the likely tokens, from blocks in llama.cpp: it rounds activations to 8 bits, and mistral.rs does in another
-way (SmolLM2's own GGUF is 0.75 away there)."""
+"""Of those of the likely tokens, from blocks in llama.cpp: it rounds activations to 8 bits, mistral.rs in another way
+(SmolLM2's own GGUF is 0.75 away there)."""
 
 
 @frozen
