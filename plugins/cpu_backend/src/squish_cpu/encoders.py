@@ -7,9 +7,8 @@ from math import prod
 
 import numpy as np
 from squish_codecs.api import Affine, Scheme, SquizdInt2, SquizdInt4, TcaTbe, check_encodable, is_mlx_layout
-from squish_ggml.api import BLOCK_TYPES
 
-from squish_core.api import CodecError, Dense, ErrorCode, Params, TensorSpec, dtypes, full
+from squish_core.api import BLOCK_TYPES, CodecError, Dense, ErrorCode, Params, TensorSpec, dtypes, full
 
 from . import library as native
 from .layouts.base import DENSE, GGML, GGML_FIRST, PANELS, TYPES, Array
