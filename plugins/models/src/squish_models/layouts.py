@@ -97,7 +97,7 @@ def written_config(settings: Mapping[str, Any], tokenizer: Tokenizer | None) -> 
 
 
 def respelled(family: TextModel, data: bytes, settings: Mapping[str, Any]) -> bytes:
-    """A config.json in the old spelling, with what engines cannot do without; its own bytes where it is that already."""
+    """A config.json in the old spelling, with what engines ask for; its own bytes where it is that already."""
     config = json.loads(data)
     spelled = old_spelling(text_config(config), family.experts)
     spelled = {key: value for key, value in spelled.items() if key not in QUANTIZATION}
