@@ -44,7 +44,7 @@ def squish_codecs() -> list[CodecInfo]:
     """The codecs of this plugin."""
     return [
         CodecInfo(
-            id="zt.zstd-seekable", title="zstd frames with a seek table", kind="bytes", lossless=True,
+            id="zt.zstd-seekable", title="zstd frames with a seek table", kind="bytes", lossless=True, needs=("zstd",),
             factory="squish_ztensor.codecs.seekable:ZstdSeekable",
         ),
         CodecInfo(
