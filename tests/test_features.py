@@ -35,10 +35,10 @@ def test_no_question_ends_in_a_failed_offer(
             try:
                 chain = squish.registry().resolve(container=container, backend=backend, op=op, **features)
             except SquishError as error:
-                assert error.code != "plugin-bug", features
-                assert "failed: " not in str(error), features
+                failures = [str(error)] if error.code == "plugin-bug" or "failed: " in str(error) else []
             else:
-                assert [refusal.why for refusal in chain.refused if refusal.code == "plugin-bug"] == [], features
+                failures = [refusal.why for refusal in chain.refused if refusal.code == "plugin-bug"]
+            assert failures == [], features
 
 
 @pytest.mark.parametrize("container", FORMATS)

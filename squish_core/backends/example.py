@@ -31,15 +31,15 @@ def example(codecs: Codecs, encoding: Encoding, op: str) -> TensorSpec:
     Parameters that follow from the values (the exponents of TCA-TBE) are those of a tensor of ones. CodecError where
     the codec has no tensor of this shape.
     """
-    data = encoding.parts.get("data")
-    dtype = data.dtype if data is not None and encoding.codec.id == "dense" else "f32"
+    stored = encoding.parts.get("data" if encoding.codec.id == "dense" else "values")
+    dtype = "f32" if stored is None else stored.dtype
     spec = TensorSpec(name="", shape=(EXPERTS, *SHAPE) if op == "experts" else SHAPE, dtype=dtype)
     spec = evolve(spec, dtype=codecs.codec(encoding.codec).value_dtype(spec, encoding.codec.params))
     codec = _fitted(codecs, encoding.codec, spec)
     parts = codecs.codec(codec).parts(spec, codec.params)
     filters = {role: part.filters for role, part in encoding.parts.items()}
-    stored = {role: _part(kind, shape, filters.get(role, ())) for role, (kind, shape) in parts.items()}
-    return evolve(spec, encodings=(evolve(encoding, codec=codec, parts=stored),))
+    complete = {role: _part(kind, shape, filters.get(role, ())) for role, (kind, shape) in parts.items()}
+    return evolve(spec, encodings=(evolve(encoding, codec=codec, parts=complete),))
 
 
 def _fitted(codecs: Codecs, codec: CodecSpec, spec: TensorSpec) -> CodecSpec:
