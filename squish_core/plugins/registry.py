@@ -219,7 +219,8 @@ class Registry(Plugins, Renamed):
 
     def _codecs(self, encoding: Encoding) -> list[str]:
         """Ids of an encoding's codec, of those that it wraps, of its filters, and of what these need."""
-        ids, spec = list[str](), encoding.codec
+        ids = list[str]()
+        spec: CodecSpec | None = encoding.codec
         while spec is not None:
             ids.append(spec.id)
             spec = spec.inner
