@@ -134,7 +134,18 @@ class Offer:
         return self._with(encoding, self.cost)
 
     def without_cost(self) -> Offer:
-        """The same offer, which says nothing of bytes: those of an example are of no use to anyone."""
+        """The same offer, which says nothing of bytes: those of an example tensor hold for no other.
+
+        Returns
+        -------
+        Offer
+            With `cost` None.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["token_embd.weight"].plan("numpy").chosen.without_cost().cost is None
+        True
+        """
         return self._with(self.encoding, None)
 
     def _with(self, encoding: Encoding, cost: Cost | None) -> Offer:

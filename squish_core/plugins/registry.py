@@ -235,7 +235,8 @@ class Registry(Plugins, Renamed):
         try:
             self._implementation("codec", codec)
         except SquishError as error:
-            return Refusal(why=error.message, code=error.code or ErrorCode.IMPORT)
+            why = error.reason() if error.code == ErrorCode.CONFLICT else error.message
+            return Refusal(why=why, code=error.code or ErrorCode.IMPORT)
         return None
 
     def resolve(
