@@ -49,6 +49,7 @@ _NAMES = {
     "squish_core.conversion.rules": ("check_patterns",),
     "squish_core.codecs.regions": ("decode_all", "full", "panels"),
     "squish_core.plugins.registry": ("Registry",),
+    "squish_core.specs": ("parse_spec",),
     "squish_core.backends.chain": ("Chain",),
     "squish_core.statistics": ("Statistics",),
     "squish_core.formats.outgoing": ("OutgoingTensor", "Stream"),
@@ -230,6 +231,7 @@ if TYPE_CHECKING:
     from squish_core.plugins.hookspecs import hookimpl as hookimpl
     from squish_core.plugins.lazy import lazy_exports as lazy_exports
     from squish_core.plugins.registry import Registry as Registry
+    from squish_core.specs import parse_spec as parse_spec
     from squish_core.statistics import Statistics as Statistics
 
 else:

@@ -76,14 +76,18 @@ def test_any_function_is_a_policy() -> None:
         (
             {"mode": "stream"},
             {"mode": "fold", "preference": 9},
-            "works on the stored values directly; numpy would make an f32 copy first",
+            "works on the stored values directly; {1} would make an f32 copy first",
         ),
         (
             {"mode": "delegate"},
             {"mode": "stream", "preference": 9},
             "its own runtime takes over the whole operation, which goes before {1}",
         ),
-        ({"moved": 1}, {"moved": 2, "preference": 9}, "{0} reads and writes 1 B per use, {1} 2 B"),
+        (
+            {"moved": 1},
+            {"moved": 2, "preference": 9},
+            "{0} reads and writes 1 B per use of a 256 x 256 matrix, {1} 2 B",
+        ),
         ({"preference": 2}, {"preference": 1}, "{0} declares a higher preference than {1}; all else is equal"),
     ],
     ids=["mode", "delegate", "moved", "preference"],
@@ -111,7 +115,7 @@ def test_each_policy_says_why_an_offer_goes_first() -> None:
         chain = resolve(backends(rough, small), "w", "toy.box", (DENSE,), policy=policy)
         reasons[chain.chosen.backend, chain.policy] = chain.because
     assert reasons == {
-        ("toy.small", "smallest"): "it takes less memory than numpy when loaded",
+        ("toy.small", "smallest"): "it takes less memory than toy.rough when loaded",
         ("toy.small", "exact"): "works on the stored values directly; numpy would make an f32 copy first",
         ("numpy", "<lambda>"): "the caller's policy (<lambda>) puts it before toy.rough",
     }

@@ -252,7 +252,7 @@ class Runner(api.Backend):
     settings: Mapping[str, Any] = {}
 
     def probe(self) -> api.Availability:
-        return api.Availability(ok=True)
+        return api.Availability(ok=True, emulated=self.settings.get("emulated", False))
 
     def configured(self, options: Mapping[str, Any]) -> Runner:
         other = type(self)()
@@ -260,7 +260,8 @@ class Runner(api.Backend):
         return other
 
     def offer(self, request: api.Request) -> api.Offer | api.Refusal:
-        cost = api.Cost(stored=1, resident=self.settings.get("resident", 1), moved=self.settings.get("moved", 1))
+        cost = api.Cost(stored=1, resident=self.settings.get("resident", 1), moved=self.settings.get("moved", 1),
+                        memory=self.settings.get("memory", "host"))  # fmt: skip
         return api.Offer(
             backend=self.id, encoding=request.encoding, mode=self.settings.get("mode", "stream"),
             ops=self.settings.get("ops", api.OPS), storage="toy", cost=cost, exact=self.settings.get("exact", True),

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from squish_core.backends.offers import MODES, Cost, Offer
+from squish_core.backends.offers import MEMORY, MODES, Cost, Offer
 from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all
@@ -23,13 +23,15 @@ LONG = 40
 class Ranked:
     """An offer with its rank among the encodings and its backend's preference: what policies order.
 
-    `outside`: the backend comes from a distribution that is not Squish's own, and nothing names it.
+    `outside`: the backend comes from a distribution that is not Squish's own; `emulated`: something slower stands in
+    for its device. Both only where nothing names the backend.
     """
 
     offer: Offer
     rank: int
     preference: int
     outside: bool = False
+    emulated: bool = False
 
     @property
     def cost(self) -> Cost:
@@ -39,8 +41,9 @@ class Ranked:
     @property
     def tie(self) -> tuple[Any, ...]:
         """The common tail of every policy's key, which makes it a total order."""
-        mode = MODES.index(self.offer.mode)
-        return (mode, self.cost.moved, -self.preference, self.offer.backend, self.rank)
+        mode, memory = MODES.index(self.offer.mode), list(MEMORY).index(self.cost.memory)
+        delegated = self.offer.mode == "delegate"
+        return (not delegated, memory, mode, self.cost.moved, -self.preference, self.offer.backend, self.rank)
 
 
 OfferOrder = Callable[[Ranked], Any]
@@ -168,7 +171,8 @@ def _terms(offer: Offer) -> str:
     cost = offer.cost
     if cost is None:
         return f"{offer.mode}: {offer.storage}"
+    memory = "memory" if cost.memory == "host" else MEMORY[cost.memory]
     return (
         f"{offer.mode}: {offer.storage}; {format_bytes(cost.stored)} stored, "
-        f"{format_bytes(cost.resident)} in memory, {format_bytes(cost.moved)} read and written per use"
+        f"{format_bytes(cost.resident)} in {memory}, {format_bytes(cost.moved)} read and written per use"
     )

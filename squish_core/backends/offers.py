@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-from attrs import field, frozen
+from attrs import field, frozen, validators
 
 from squish_core.codecs.base import Codec
 from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
@@ -15,32 +15,43 @@ OPS = ("linear", "embed", "experts", "dense")
 OPS_OF_RANK = {2: ("linear", "embed", "dense"), 3: ("experts", "dense")}
 """Operations by rank, the usual one first; tensors of other ranks have `dense` alone."""
 MODES = ("delegate", "stream", "fold")
+MEMORY = {"gpu": "the GPU's memory", "host": "the CPU's memory"}
+"""Whose memory holds loaded weights, the one that goes first first, and in words."""
 
 
 @frozen(kw_only=True)
 class Availability:
-    """Whether a backend can run here; `reason` says why not, `facts` what it found."""
+    """Whether a backend can run here; `reason` says why not, `facts` what it found.
+
+    `emulated`: something slower stands in for the backend's device, so that only who names the backend gets it.
+    """
 
     ok: bool
     reason: str = ""
     device: str = ""
     facts: Mapping[str, Any] = field(factory=dict)
+    emulated: bool = False
 
 
 @frozen(kw_only=True)
 class Cost:
-    """Computed bytes: `stored` in the file, `resident` while loaded, `moved` per use."""
+    """Computed bytes: `stored` in the file, `resident` while loaded, `moved` per use.
+
+    `memory` is whose memory they are resident in and moved through: "gpu" for a GPU that was probed, else "host".
+    """
 
     stored: int
     resident: int
     moved: int
+    memory: str = field(default="host", validator=validators.in_(MEMORY))
 
 
 @frozen(kw_only=True)
 class Request:
-    """One encoding of one tensor, for one operation. `spec` is None when asked without a file.
+    """One encoding of one tensor, for one operation; without a file, of an example tensor of 256 x 256.
 
-    `codec` is the encoding's implementation; None for the encoding of a whole model, which nothing decodes.
+    `codec` is the encoding's implementation. `spec` and `codec` are None for the encoding of a whole model, which
+    nothing decodes.
     """
 
     spec: TensorSpec | None
@@ -120,9 +131,27 @@ class Offer:
 
     def about(self, encoding: Encoding) -> Offer:
         """The same offer for an encoding like its own."""
+        return self._with(encoding, self.cost)
+
+    def without_cost(self) -> Offer:
+        """The same offer, which says nothing of bytes: those of an example tensor hold for no other.
+
+        Returns
+        -------
+        Offer
+            With `cost` None.
+
+        Examples
+        --------
+        >>> squish.open("model.gguf")["token_embd.weight"].plan("numpy").chosen.without_cost().cost is None
+        True
+        """
+        return self._with(self.encoding, None)
+
+    def _with(self, encoding: Encoding, cost: Cost | None) -> Offer:
         offer = object.__new__(Offer)
         offer.__attrs_init__(
-            backend=self.backend, encoding=encoding, mode=self.mode, ops=self.ops, storage=self.storage, cost=self.cost,
+            backend=self.backend, encoding=encoding, mode=self.mode, ops=self.ops, storage=self.storage, cost=cost,
             exact=self.exact,
         )  # fmt: skip
         return offer

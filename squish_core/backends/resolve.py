@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from squish_core.backends.answers import Answers, AnswerTable, answers_for, keep
 from squish_core.backends.base import Backend
 from squish_core.backends.chain import OFFER_ORDERS, Chain, OfferOrder, Ranked
+from squish_core.backends.example import example
 from squish_core.backends.offers import OPS, OPS_OF_RANK, Availability, Offer, Request
+from squish_core.backends.reasons import because
 from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.specs import parse_spec
-from squish_core.text import format_bytes
 
 if TYPE_CHECKING:
     from squish_core.codecs.base import Codec
@@ -39,8 +40,14 @@ class Lookup(Protocol):
     def answers(self) -> AnswerTable: ...
 
 
-Candidate = tuple[str, Backend | None, tuple[str, str] | None]
-"""Id of a backend, and the backend if it can run here, else the code and the reason why not."""
+@frozen(kw_only=True)
+class Candidate:
+    """A backend by its id: `backend` if it can run here, else `refusal` says why not. `emulated` as in Availability."""
+
+    id: str
+    backend: Backend | None = None
+    refusal: tuple[str, str] | None = None
+    emulated: bool = False
 
 
 class Resolver:
@@ -88,7 +95,7 @@ class Resolver:
             self._table = self.registry.answers  # before the rest of the registry: a registration starts a new table
             self._candidates = _candidates(self.registry, wanted)
         candidates, table = self._candidates, self._table
-        question = policy, op, backend, *[why for _, _, why in candidates]
+        question = policy, op, backend, *[candidate.refusal for candidate in candidates]
         alike = spec if spec is not None and recipes is spec.encodings and isinstance(policy, str) else None
         answers = None if alike is None else answers_for(table, question, alike)
         if answers is None:
@@ -123,44 +130,6 @@ def resolve(
     return Resolver(registry, backend, policy).resolve(target, container, recipes, spec=spec, op=op)
 
 
-def resolve_features(
-    registry: Lookup,
-    container: str,
-    features: dict[str, Any],
-    *,
-    policy: str | OfferOrder = "spec",
-    op: str | None = None,
-    backend: str | None = None,
-) -> Chain:
-    """The chain for a combination of a format's declared features, without a file."""
-    from squish_core.guard import guarded
-
-    implementation = registry.container(container)
-    declared = registry.containers[container].info.features
-    asked = {
-        name: set(value) if isinstance(value, (set, frozenset, list, tuple)) else {value}
-        for name, value in features.items()
-    }
-    for name, values in asked.items():
-        unknown = values - set(declared.get(name, ()))
-        if name not in declared or unknown:
-            raise UsageError(
-                f"format {container!r} has no such {'value of ' + repr(name) if name in declared else 'feature'}",
-                expected=", ".join(declared.get(name, declared)) or "no features",
-                found=", ".join(sorted(map(str, unknown))) if name in declared else repr(name), code="feature",
-            )  # fmt: skip
-    shown = ", ".join(f"{name}={'+'.join(sorted(values))}" for name, values in asked.items())
-    target = f"{container} with {shown or 'nothing given'}"
-    with guarded(SquishError, f"resolving {target}"):
-        recipes = implementation.encodings_for(**features)
-        if not recipes and declared:
-            raise UsageError(
-                "names no way to store a tensor", tensor=target, code="feature",
-                hint=f"Give a feature ({', '.join(declared)}); `squish formats {container}` lists the values.",
-            )  # fmt: skip
-        return resolve(registry, target, container, recipes, policy=policy, op=op, backend=backend)
-
-
 def _answers(
     registry: Lookup,
     candidates: Sequence[Candidate],
@@ -176,25 +145,35 @@ def _answers(
     encodings = [item for item in recipes if isinstance(item, Encoding)]
     refused: list[tuple[Refusal, int | None]] = [(item, None) for item in recipes if isinstance(item, Refusal)]
     offers: list[Ranked] = []
-    for name, implementation, reason in candidates:
-        if implementation is None:
-            assert reason is not None
-            refused.append((Refusal(backend=name, encoding=None, code=reason[0], why=reason[1]), None))
+    questions = [_question(registry, spec, encoding, op) for encoding in encodings]
+    refused += [(question, rank) for rank, question in enumerate(questions) if isinstance(question, Refusal)]
+    for candidate in candidates:
+        name, backend = candidate.id, candidate.backend
+        if backend is None:
+            assert candidate.refusal is not None
+            code, why = candidate.refusal
+            refused.append((Refusal(backend=name, encoding=None, code=code, why=why), None))
             continue
         preference = getattr(registry.backends[name].info, "preference", 0)
-        outside = not alone and registry.is_outside(implementation.id)
-        for rank, encoding in enumerate(encodings):
-            answer = _offer(registry, implementation, spec, encoding, op)
+        outside = not alone and registry.is_outside(backend.id)
+        for rank, (encoding, question) in enumerate(zip(encodings, questions)):
+            if isinstance(question, Refusal):
+                continue
+            answer = _offer(backend, question, encoding)
             if isinstance(answer, Refusal):
                 refused.append((answer, rank))
             else:
-                offers.append(Ranked(answer, rank, preference, outside))
+                offers.append(Ranked(answer, rank, preference, outside, not alone and candidate.emulated))
     if not alone:
         refused += [(item, None) for item in registry.absent_backends()]
-    offers.sort(key=lambda ranked: (ranked.outside, key(ranked), *ranked.tie))
+    offers.sort(key=lambda ranked: (ranked.outside, ranked.emulated, key(ranked), *ranked.tie))
+    if offers and offers[0].emulated:
+        refused += [(_only_by_name(ranked.offer), ranked.rank) for ranked in offers]
+        offers = []
+    use = "use" if spec is not None else "use of a 256 x 256 matrix"
     return Answers(
         [ranked.offer for ranked in offers],
-        _because(offers, policy, key, asked=alone) if offers else "",
+        because(offers, policy, key, alone=alone, use=use) if offers else "",
         [refusal for refusal, _ in refused],
         ([ranked.rank for ranked in offers], [rank for _, rank in refused]),
     )
@@ -206,47 +185,6 @@ def _offer_order(policy: str | OfferOrder) -> tuple[str, OfferOrder]:
     if policy not in OFFER_ORDERS:
         raise UsageError("no such policy", expected=", ".join(OFFER_ORDERS), found=repr(policy), code=ErrorCode.POLICY)
     return policy, OFFER_ORDERS[policy][0]
-
-
-def _because(offers: Sequence[Ranked], policy: str, key: OfferOrder, *, asked: bool) -> str:
-    """What put the first offer before those of other encodings, and before the next; `asked`: one backend alone was."""
-    if len(offers) == 1:
-        return "only this backend was asked" if asked else "nothing else here can run it"
-    first, second = offers[:2]
-    other = next((ranked for ranked in offers if ranked.rank != first.rank), second)
-    return "; ".join(dict.fromkeys(_decided(first, after, policy, key) for after in (other, second)))
-
-
-def _decided(first: Ranked, second: Ranked, policy: str, key: OfferOrder) -> str:
-    """What put an offer before another, as a sentence."""
-    mine, other = first.offer.backend, second.offer.backend
-    if first.outside != second.outside:
-        return f"{other} is a third party's, and comes first only where it is named"
-    if mine == other:
-        other = f"{other} with {second.offer.encoding.label}"
-    keys = key(first), key(second)
-    if keys[0] != keys[1]:
-        if key is not OFFER_ORDERS.get(policy, (None, ""))[0]:
-            return f"the caller's policy ({policy}) puts it before {other}"
-        return OFFER_ORDERS["spec" if keys[0][:-1] == keys[1][:-1] else policy][1].format(other=other)
-    moved = format_bytes(first.cost.moved), format_bytes(second.cost.moved)
-    reasons = (
-        _mode_reason(first.offer, other),
-        f"{mine} reads and writes {moved[0]} per use, {other} {moved[1]}",
-        f"{mine} declares a higher preference than {other}; all else is equal",
-        f"{mine} comes before {other} by name; all else is equal",
-        OFFER_ORDERS["spec"][1],
-    )
-    return next(reason for reason, a, b in zip(reasons, first.tie, second.tie) if a != b)
-
-
-def _mode_reason(offer: Offer, other: str) -> str:
-    """Why the way in which an offer runs is better than the way of another backend."""
-    if offer.mode == "delegate":
-        return f"its own runtime takes over the whole operation, which goes before {other}"
-    if offer.encoding.codec.id == "dense":
-        return f"works on the stored values directly; {other} would make an f32 copy first"
-    return f"works on the compressed blocks directly; {other} would decode them to f32 first"
 
 
 def _candidates(registry: Lookup, wanted: CodecSpec | None) -> list[Candidate]:
@@ -263,15 +201,15 @@ def _candidates(registry: Lookup, wanted: CodecSpec | None) -> list[Candidate]:
         except SquishError as error:  # it cannot be imported, or is in conflict; the others still answer
             if wanted is not None:
                 raise
-            candidates.append((name, None, (error.code or ErrorCode.IMPORT, error.message)))
+            candidates.append(Candidate(id=name, refusal=(error.code or ErrorCode.IMPORT, error.message)))
             continue
         if wanted is not None and wanted.params:
             backend = backend.configured(wanted.params)
         available = _probe(backend)
         if available.ok:
-            candidates.append((name, backend, None))
+            candidates.append(Candidate(id=name, backend=backend, emulated=available.emulated))
         else:
-            candidates.append((name, None, ("unavailable", available.reason)))
+            candidates.append(Candidate(id=name, refusal=("unavailable", available.reason)))
     return candidates
 
 
@@ -282,21 +220,45 @@ def _probe(backend: Backend) -> Availability:
         return Availability(ok=False, reason=f"its probe failed: {type(error).__name__}: {error}")
 
 
-def _offer(registry: Lookup, backend: Backend, spec: TensorSpec | None, encoding: Encoding, op: str) -> Offer | Refusal:
-    """What a backend answers; an offer without the operation that is asked for is a refusal."""
+def _question(registry: Lookup, spec: TensorSpec | None, encoding: Encoding, op: str) -> Request | Refusal:
+    """What backends are asked of an encoding, without a tensor of an example; a refusal if nothing here reads it."""
     missing = registry.missing(encoding)
-    if missing is not None and not (backend.whole and missing.code == ErrorCode.WHOLE):
-        return evolve(missing, backend=backend.id, encoding=encoding)
+    if missing is not None and missing.code == ErrorCode.WHOLE:
+        return Request(spec=spec, encoding=encoding, codec=None, op=op)
+    if missing is not None:
+        return evolve(missing, encoding=encoding)
     try:
-        codec = None if missing is not None else registry.codec(encoding.codec)
-        answer = backend.offer(Request(spec=spec, encoding=encoding, codec=codec, op=op))
+        tensor = example(registry, encoding, op) if spec is None else spec
+        stored = tensor.encodings[0] if spec is None else encoding
+        return Request(spec=tensor, encoding=stored, codec=registry.codec(stored.codec), op=op)
+    except SquishError as error:
+        code, why = error.code or ErrorCode.PARAMS, error.reason()
+    except Exception as error:  # one codec's bug must not take the other encodings away
+        code, why = ErrorCode.PLUGIN_BUG, f"its codec failed: {type(error).__name__}: {error}"
+    return Refusal(encoding=encoding, code=code, why=why)
+
+
+def _offer(backend: Backend, question: Request, encoding: Encoding) -> Offer | Refusal:
+    """What a backend answers about an encoding; an offer without the operation is a refusal."""
+    if question.codec is None and not backend.whole:
+        why = f"{encoding.codec.id} is a whole model, for its own runtime alone"
+        return Refusal(backend=backend.id, encoding=encoding, code=ErrorCode.WHOLE, why=why)
+    try:
+        answer = backend.offer(question)
     except Exception as error:  # one backend's bug must not take the others away
         code, why = ErrorCode.PLUGIN_BUG, f"its offer failed: {type(error).__name__}: {error}"
     else:
-        if isinstance(answer, Refusal) or op in answer.ops:
-            return answer
-        code, why = "operation", f"has no operation {op!r} for this codec and shape"
+        if isinstance(answer, Refusal):
+            return answer if question.encoding is encoding else evolve(answer, encoding=encoding)
+        if question.op in answer.ops:
+            return answer if question.encoding is encoding else answer.about(encoding)
+        code, why = "operation", f"has no operation {question.op!r} for this codec and shape"
     return Refusal(backend=backend.id, encoding=encoding, code=code, why=why)
+
+
+def _only_by_name(offer: Offer) -> Refusal:
+    why = f"stands in for a device that is not here; backend={offer.backend!r} takes it all the same"
+    return Refusal(backend=offer.backend, encoding=offer.encoding, code="unavailable", why=why)
 
 
 def _nothing(
@@ -309,7 +271,12 @@ def _nothing(
     if not any(isinstance(item, Encoding) for item in recipes) and all(item.encoding is None for item in refused):
         return TensorError("no stored encoding is known for it", tensor=target, code=ErrorCode.UNREADABLE)
     real = [item for item in refused if item.encoding is not None] or list(refused)
-    reasons = "; ".join(dict.fromkeys(f"{item.backend or 'the format'}: {item.why}" for item in real))
+    backends: dict[str, list[str]] = {}
+    for item in real:
+        backends.setdefault(item.why, []).extend([item.backend] if item.backend else [])
+    reasons = "; ".join(
+        f"{', '.join(dict.fromkeys(names))}: {why}" if names else why for why, names in backends.items()
+    )
     install = next((item.install for item in real if item.install), None)
     kind = MissingPluginError if install else TensorError
     return kind(

@@ -151,10 +151,16 @@ def one_format(data: dict[str, Any]) -> list[str]:
             *([("refines", data["refines"])] if data["refines"] else []),
             *((f"option {name}", text) for name, text in data["options"].items()),
             *((f"on opening {name}", text) for name, text in data["reading"].items()),
-            *((f"feature {name}", " ".join(values)) for name, values in data["features"].items()),
+            *((f"feature {name}", _values(data, name)) for name in data["features"]),
             *((f"encode {name}", f"short for {spec}") for name, spec in data["aliases"].items()),
         ],
     )  # fmt: skip
+
+
+def _values(data: dict[str, Any], feature: str) -> str:
+    """The values of a feature, with the bit that stands for each in files if there is one."""
+    values, bits = data["features"][feature], data["bits"].get(feature)
+    return " ".join(f"{value}={bits[value]:#x}" if bits else value for value in values)
 
 
 def origin(entry: Entry) -> str:

@@ -42,6 +42,14 @@ DISTRIBUTIONS = frozenset({"squish-core", *(package for table in PACKAGES.values
 # command -> package of this repository that brings it
 COMMANDS = {"cache build": "squish-npydir", "edit": "squish-ztensor"}
 
+# short name of `--encode` -> codec id, for codecs whose plugin may be absent
+SHORT_NAMES = {
+    **dict.fromkeys(("int8", "int4", "int3", "int2"), "affine"), "nf4": "palette",
+    **dict.fromkeys(("mxfp4", "mxfp8", "nvfp4"), "mx"),
+    **{name: f"ggml.{name}" for name in ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q1_0", "tq1_0", "tq2_0")},
+    **{f"q{bits}_k": f"ggml.q{bits}_k" for bits in (2, 3, 4, 5, 6)},
+}  # fmt: skip
+
 # head bytes -> format id, for formats whose plugin may be absent
 SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
     (0, b"GGUF", "gguf"), (0, b"SQZD", "squizd"), (0, b"ZTEN", "ztensor"), (0, b"\x89ZT2\r\n\x1a\n", "ztensor"),
@@ -92,18 +100,17 @@ def package_for(kind: str, wanted: str) -> str | None:
     return table.get(wanted) or table.get(wanted.split(".")[0])
 
 
-def install_command(package: str) -> str:
-    """The command that installs a package of this repository, from the checkout that squish-core came from if any.
+def install_command(*packages: str) -> str:
+    """The command that installs packages of this repository, from the checkout that squish-core came from if any.
 
     pip does not look into a checkout for what a plugin needs, so those plugins are named too.
     """
     import shlex
 
     folders = plugin_folders()
-    if package not in folders:
-        return f"pip install {package}"
-    paths = [_path(folders[name]) for name in dict.fromkeys((*_lacking(package), package))]
-    return f"pip install {' '.join(map(shlex.quote, paths))}"
+    names = [name for package in packages for name in (*(_lacking(package) if package in folders else ()), package)]
+    targets = [_path(folders[name]) if name in folders else name for name in dict.fromkeys(names)]
+    return f"pip install {' '.join(map(shlex.quote, targets))}"
 
 
 @cache

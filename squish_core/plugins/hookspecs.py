@@ -29,7 +29,8 @@ class Signature:
 class ContainerInfo:
     """A file format. `factory` is "module:Class"; `refines` names the format whose Index it refines.
 
-    `features` lists the values of each flag or option that `resolve(container=..., **features)` accepts;
+    `features` lists the values of each flag or option that `resolve(container=..., **features)` accepts, and `bits` the
+    bit of each value of a feature that files store as a word of flags;
     `aliases` are the short names that `convert --encode` understands for this format. `options` are those of writing
     (`--to ID:key=value`), `reading` those of opening as a refinement (`--format ID:key=value`), each with what it does.
     `sniffs`: other formats share the signature (a zip archive), and `Container.sniff` looks into the file.
@@ -45,6 +46,7 @@ class ContainerInfo:
     can_write: bool = False
     views: bool = False
     features: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    bits: Mapping[str, Mapping[str, int]] = field(factory=dict)
     options: Mapping[str, str] = field(factory=dict)
     reading: Mapping[str, str] = field(factory=dict)
     aliases: Mapping[str, str] = field(factory=dict)
@@ -55,7 +57,7 @@ class ContainerInfo:
 @frozen(kw_only=True)
 class CodecInfo:
     """A codec. `kind` is "tensor", "bytes" or "whole" (a model for another runtime, which nothing decodes).
-    `lossless` says whether encoding keeps every value.
+    `lossless` says whether encoding keeps every value, `needs` which codecs of other distributions decoding takes.
 
     `signature` and `suffix`: how files that are compressed whole by a byte codec begin, and end in name. `skippable`:
     how frames begin that may precede the signature; a u32 (little endian) behind it counts the bytes that follow."""
@@ -65,6 +67,7 @@ class CodecInfo:
     factory: str
     kind: str = "tensor"
     lossless: bool = False
+    needs: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(factory=dict)
     signature: bytes = b""
     skippable: tuple[bytes, ...] = ()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve, fields_dict
 
 from squish_core.codes import ErrorCode
-from squish_core.errors import MissingPluginError, UsageError
+from squish_core.errors import MissingPluginError, SquishError, UsageError
 from squish_core.model import CodecSpec, Encoding, Refusal
 from squish_core.plugins import catalog
 from squish_core.plugins.entries import Entry
@@ -180,47 +180,63 @@ class Registry(Plugins, Renamed):
         return [entry for entry in entries if all(getattr(entry.info, k, None) == v for k, v in facts.items())]
 
     def needs(self, name: str) -> list[Requirement]:
-        """What a format, codec or backend needs here, and how to install it.
+        """What a format, codec, backend, short name or file needs here, and how to install it.
 
         Parameters
         ----------
         name
-            Id of a format, codec or backend, installed or not.
+            An id, installed or not; a short name of `--encode` ("int4"); or a file, by its content where it is there,
+            else by its name.
 
         Returns
         -------
         list of Requirement
-            The id itself, then the codecs that it declares and that are not installed.
+            What was asked for, then each distribution that brings codecs that it needs and that are not installed.
 
         Examples
         --------
         >>> [(need.id, need.installed) for need in squish.registry().needs("gguf")]
         [('gguf', True)]
+        >>> squish.registry().needs("int4")[0].id, squish.registry().needs("model.squizd")[0].id
+        ('affine', 'squizd')
         >>> squish.Registry(entry_points=tuple).needs("gguf")[0].install
         'pip install squish-gguf'
         """
         return requirements(name, self._tables)
 
     def missing(self, encoding: Encoding) -> Refusal | None:
-        """The first codec or filter of an encoding that is not installed, or that nothing decodes."""
+        """Why the codecs and filters of an encoding cannot be had here, or that nothing decodes it; else None."""
         entry = self.codecs.get(encoding.codec.id)
         if entry is not None and getattr(entry.info, "kind", "") == "whole":
             return Refusal(why=f"{encoding.codec.id} is a whole model, for its own runtime alone", code=ErrorCode.WHOLE)
-        in_conflict = self._claims.conflicts
-        if entry is not None and encoding.codec.inner is None and not encoding.filtered and not in_conflict:
+        refusals = {codec: refusal for codec in self._codecs(encoding) if (refusal := self._unusable(codec))}
+        if not refusals:
             return None
+        packages = [catalog.package_for("codec", codec) for codec, refusal in refusals.items() if refusal.install]
+        install = catalog.install_command(*dict.fromkeys(filter(None, packages))) if packages else None
+        first = next(iter(refusals.values()))
+        return evolve(first, why="; ".join(dict.fromkeys(item.why for item in refusals.values())), install=install)
+
+    def _codecs(self, encoding: Encoding) -> list[str]:
+        """Ids of an encoding's codec, of those that it wraps, of its filters, and of what these need."""
+        ids = list[str]()
         spec: CodecSpec | None = encoding.codec
-        wanted = []
         while spec is not None:
-            wanted.append(spec.id)
+            ids.append(spec.id)
             spec = spec.inner
-        wanted += [item.codec for part in encoding.parts.values() for item in part.filters]
-        for codec in wanted:
-            if codec not in self.codecs:
-                return self._absent("codec", codec)
-            if ("codec", codec) in in_conflict:
-                error = in_conflict["codec", codec].error()
-                return Refusal(why=error.reason(), code=ErrorCode.CONFLICT)
+        ids += [item.codec for part in encoding.parts.values() for item in part.filters]
+        infos = [self.codecs[name].info for name in ids if name in self.codecs]
+        return list(dict.fromkeys((*ids, *(codec for info in infos for codec in getattr(info, "needs", ())))))
+
+    def _unusable(self, codec: str) -> Refusal | None:
+        """Why a codec cannot be used here."""
+        if codec not in self.codecs:
+            return self._absent("codec", codec)
+        try:
+            self._implementation("codec", codec)
+        except SquishError as error:
+            why = error.reason() if error.code == ErrorCode.CONFLICT else error.message
+            return Refusal(why=why, code=error.code or ErrorCode.IMPORT)
         return None
 
     def resolve(
@@ -260,7 +276,7 @@ class Registry(Plugins, Renamed):
         >>> squish.registry().resolve(container="gguf", dtype="q4_k", backend="numpy").chosen.mode
         'fold'
         """
-        from squish_core.backends.resolve import resolve_features
+        from squish_core.backends.features import resolve_features
 
         return resolve_features(self, container, features, policy=policy, op=op, backend=backend)
 

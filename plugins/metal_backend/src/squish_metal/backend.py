@@ -50,11 +50,7 @@ class Metal(Backend):
 
     def offer(self, request: Request) -> Offer | Refusal:
         encoding, spec = request.encoding, request.spec
-        if spec is None:
-            return Offer(
-                backend=self.id, encoding=encoding, mode="fold", ops=OPS,
-                storage="packed where MLX has the form, which the tensor's shape decides; else decoded",
-            )  # fmt: skip
+        assert spec is not None
         if spec.dtype.startswith("complex"):
             return Refusal(backend=self.id, encoding=encoding, code="dtype", why="MLX has no complex weights")
         codec = request.codec
@@ -104,7 +100,8 @@ class Metal(Backend):
         return handle.weight.experts(x, ids) if x.size and rows else _zeros(len(x), rows)
 
     def _offer(self, encoding: Encoding, mode: str, storage: str, size: int, *, exact: bool = True) -> Offer:
-        cost = Cost(stored=encoding.stored, resident=size, moved=size)
+        memory = "gpu" if device.has_gpu() else "host"
+        cost = Cost(stored=encoding.stored, resident=size, moved=size, memory=memory)
         return Offer(
             backend=self.id, encoding=encoding, mode=mode, ops=OPS, storage=f"{storage}, copied once into MLX's memory",
             cost=cost, exact=exact,

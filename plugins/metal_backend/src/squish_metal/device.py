@@ -32,7 +32,7 @@ def probe() -> Availability:
     facts = {"mlx": mx.__version__}  # type: ignore[attr-defined]  # the stubs lack it
     if mx.metal.is_available():
         return Availability(ok=True, device=str(mx.device_info().get("device_name", "Metal")), facts=facts)
-    return Availability(ok=True, device="CPU", facts=facts) if on_cpu else _NONE
+    return Availability(ok=True, device="CPU", facts=facts, emulated=True) if on_cpu else _NONE
 
 
 def has_gpu() -> bool:

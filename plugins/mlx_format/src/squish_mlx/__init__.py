@@ -23,6 +23,11 @@ def squish_containers() -> list[ContainerInfo]:
                 "mxfp8": "mx:element=f8_e4m3",
                 "nvfp4": "mx:block_size=16,scale_dtype=f8_e4m3",
             },
+            features={
+                "mode": ("affine", "mxfp4", "mxfp8", "nvfp4"),
+                "bits": ("1", "2", "3", "4", "5", "6", "8"),
+                "group_size": ("16", "32", "64", "128"),
+            },
             codecs=("dense", "affine", "mx"),
         )
     ]  # fmt: skip

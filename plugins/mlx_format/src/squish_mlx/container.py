@@ -29,9 +29,10 @@ from squish_core.api import (
     Refusal,
     Source,
     TensorSpec,
+    single_value,
 )
 from squish_mlx import writer
-from squish_mlx.modes import BIASES, SCALES, WHOLE, read_layer, read_mode
+from squish_mlx.modes import AFFINE, BIASES, SCALES, WHOLE, codec_of, read_layer, read_mode
 
 KEY = "quantization"
 NUMBERS = ("group_size", "bits", "mode")
@@ -67,6 +68,13 @@ class Mlx(Checkpoint):
 
         refined = refine_layers(files, "mlx", "", layers, make, problems)
         return evolve(refined, declarations=storage_declarations(files))
+
+    def encodings_for(
+        self, *, mode: Any = AFFINE, bits: Any = None, group_size: Any = None, **features: Any
+    ) -> tuple[Encoding, ...]:
+        numbers = {"bits": bits, "group_size": group_size}
+        declared = {name: int(single_value(name, value)) for name, value in numbers.items() if value is not None}
+        return (Encoding(codec=codec_of(read_mode({"mode": single_value("mode", mode), **declared}))),)
 
     def naming(self, options: Options) -> str:
         return "mlx"

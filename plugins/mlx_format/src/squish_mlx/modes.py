@@ -73,6 +73,13 @@ def read_layer(layer: str, parts: StoredParts, mode: Mode) -> TensorSpec:
     return build_tensor(layer + WEIGHT, shape, CodecSpec("mx", params), Mx(), fields)
 
 
+def codec_of(mode: Mode) -> CodecSpec:
+    """The codec of a layer in a mode, with scales of float16 where the mode leaves their dtype open."""
+    if mode.name == AFFINE:
+        return CodecSpec("affine", affine_params(mode, "f16", "f16"))
+    return CodecSpec("mx", FLOATS[mode.name][2])
+
+
 def affine_params(mode: Mode, scale: str, bias: str) -> dict[str, Any]:
     """Parameters of `affine` for a mode and the dtypes of its scales and biases."""
     params: dict[str, Any] = {"bits": mode.bits, "group_size": mode.group_size, "word": "u32", "offset": "bias"}

@@ -6,6 +6,8 @@ from typing import Any
 
 from squish_core.api import CodecInfo, ContainerInfo, Signature, hookimpl
 
+from .features import DIALECTS, TIERS
+
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
@@ -23,6 +25,7 @@ def squish_containers() -> list[ContainerInfo]:
                 Signature(b"awq_index.json", where="member"),
             ),
             can_write=True,
+            features={"dialect": tuple(DIALECTS), "tier": tuple(TIERS)},
             aliases={
                 "int8": "affine:bits=8,word=i8",
                 "int4": "affine:bits=4,group_size=32,offset=bias",
@@ -32,7 +35,7 @@ def squish_containers() -> list[ContainerInfo]:
                 "f16": "dense:dtype=f16",
                 "f32": "dense:dtype=f32",
             },
-            codecs=("affine", "palette", "lowrank", "awq", "dense", "npydir.sqint2"),
+            codecs=("affine", "palette", "lowrank", "awq", "dense", "npydir.sqint2", "panels"),
         )
     ]
 

@@ -34,8 +34,10 @@ from squish_core.api import (
     TensorError,
     TensorSpec,
     WritePlan,
+    parse_spec,
 )
 
+from .features import DIALECTS, TIERS
 from .read import awq, dialects, manifest
 from .read.folder import Folder, Stored
 from .tiers import read, seal
@@ -60,6 +62,14 @@ class NpyDir(Container):
         if not folder.has(manifest.MANIFEST) and folder.has(awq.INDEX):
             return awq.read(folder)
         return Directory(folder).index()
+
+    def encodings_for(self, *, dialect: Any = (), tier: Any = (), **features: Any) -> tuple[Encoding, ...]:
+        tables = ((tier, TIERS), (dialect, DIALECTS))
+        chosen = [({value} if isinstance(value, str) else set(value), table) for value, table in tables]
+        return tuple(
+            Encoding(codec=parse_spec(text), label=label)
+            for labels, table in chosen for label, text in table.items() if label in labels
+        )  # fmt: skip
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return accept.accepts(spec, encoding)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from squish_core.api import ContainerInfo, Signature, hookimpl
 
+FLAGS = ("ASTC", "TCA_TBE", "INT4", "SPARSE", "EAGLE", "INT2", "ANE_COREML")
+"""From bit 0 of the header's word of flags on."""
+
 
 @hookimpl
 def squish_containers() -> list[ContainerInfo]:
@@ -17,9 +20,10 @@ def squish_containers() -> list[ContainerInfo]:
             signatures=(Signature(b"SQZD"),),
             can_write=True,
             features={
-                "flags": ("ASTC", "TCA_TBE", "INT4", "SPARSE", "EAGLE", "INT2", "ANE_COREML"),
+                "flags": FLAGS,
                 "dtype": ("f32", "f16", "bf16"),
             },
+            bits={"flags": {name: 1 << bit for bit, name in enumerate(FLAGS)}},
             options={
                 "sparsity": "share of tiles to zero in FFN matrices, 0 to 1 (none by default)",
                 "block_size": "side of a tile, 64 by default",
@@ -31,6 +35,6 @@ def squish_containers() -> list[ContainerInfo]:
                 "int4": "squizd.int4", "int2": "squizd.int2", "f32": "dense:dtype=f32", "f16": "dense:dtype=f16",
                 "bf16": "dense:dtype=bf16",
             },
-            codecs=("dense", "squizd.int4", "squizd.int2", "tca_tbe", "masked", "reshaped", "astc"),
+            codecs=("dense", "squizd.int4", "squizd.int2", "tca_tbe", "masked", "reshaped", "astc", "ane.mlpackage"),
         )
     ]  # fmt: skip

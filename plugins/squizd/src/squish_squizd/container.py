@@ -47,9 +47,12 @@ from .write.writer import ARCH, META
 LABELS = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "NPCL": "NumPy"}
 # The order in which the format tries them (P10); SPARSE and EAGLE select nothing.
 PRIORITY = (
-    ("ANE_COREML", CodecSpec("ane.mlpackage")), ("ASTC", CodecSpec("astc")), ("TCA_TBE", CodecSpec("tca_tbe")),
+    ("ANE_COREML", CodecSpec("ane.mlpackage")), ("ASTC", CodecSpec("astc", {"footprint": "6x6"})),
+    ("TCA_TBE", CodecSpec("tca_tbe")),
     ("INT2", CodecSpec("squizd.int2")), ("INT4", CodecSpec("squizd.int4")), ("NumPy", DENSE),
 )  # fmt: skip
+BLOCK_FLAGS = frozenset(("ASTC", "TCA_TBE", "INT2", "INT4"))
+"""Flags of packed blocks; the tensors of a file without any of them are NumPy's."""
 
 
 class Squizd(Container):
@@ -64,9 +67,10 @@ class Squizd(Container):
         flags = {flags} if isinstance(flags, str) else set(flags)
         dtype = single_value("dtype", dtype)
         recipes: list[Encoding | Refusal] = []
+        packed = flags & BLOCK_FLAGS
         for label, codec in PRIORITY:
-            if label not in flags and label != "NumPy":
-                continue
+            if label not in flags and (packed or label != "NumPy"):
+                continue  # a tensor of packed blocks is not there as NumPy, too
             if "SPARSE" in flags and label != "ANE_COREML":
                 codec = CodecSpec("masked", {"block_size": 64}, inner=codec)
             parts = {"data": Part(dtype=dtype, shape=())} if dtype and label == "NumPy" else {}

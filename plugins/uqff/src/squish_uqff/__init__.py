@@ -15,6 +15,7 @@ ALIASES = {
     "mxfp4": "mx:scaling=saturating",
 }
 """What mistral.rs calls the types, as encodings."""
+BLOCKS = sorted({codec for codec in ALIASES.values() if codec.startswith("ggml.")} | {"ggml.q8_k"})
 
 
 @hookimpl
@@ -37,8 +38,9 @@ def squish_containers() -> list[ContainerInfo]:
                 "arch": "layer order that names the layers of 0.x, instead of the config's model_type",
                 "allow_newer_minor": "true reads a minor version after 1.2 as 1.2",
             },
+            features={"isq": tuple(ALIASES)},
             aliases=ALIASES,
-            codecs=("dense", "affine", "hqq", "float8", "mx", "uqff.f8q8"),
+            codecs=("dense", "affine", "hqq", "float8", "mx", "uqff.f8q8", *BLOCKS),
         )
     ]
 

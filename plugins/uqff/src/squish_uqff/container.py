@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from attrs import evolve
 from squish_safetensors.api import QUANTIZATION_KEYS
 
 from squish_core.api import (
@@ -27,9 +28,11 @@ from squish_core.api import (
     Source,
     TensorSpec,
     WritePlan,
+    parse_spec,
+    single_value,
 )
 
-from . import tables
+from . import ALIASES, tables
 from .codecs import spare
 from .read import names, shards, v0, v1
 from .read.report import findings
@@ -80,6 +83,14 @@ class Uqff(Refinement):
         """Bits that no code uses, and that are not zero."""
         return list(spare.findings(index, source, limits))
 
+    def encodings_for(self, *, isq: Any = None, **features: Any) -> tuple[Encoding, ...]:
+        if isq is None:
+            return ()
+        codec = parse_spec(ALIASES[single_value("isq", isq)])
+        if codec.id == "hqq":
+            codec = evolve(codec, params={**codec.params, **HQQ_GROUPS})
+        return (Encoding(codec=codec),)
+
     def naming(self, options: Options) -> str:
         return "uqff"
 
@@ -111,6 +122,8 @@ class Uqff(Refinement):
         writer.write(sink, tensors, meta, assets, options)
 
 
+HQQ_GROUPS = {"group_size": 64, "axis": 0}
+"""As mistral.rs quantises."""
 _QUANTIZATION = tuple((key,) for key in QUANTIZATION_KEYS)
 """What a config may still state of the checkpoint that a model was made from; the layers of UQFF state their own."""
 _COMPANIONS = {

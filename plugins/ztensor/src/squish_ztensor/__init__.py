@@ -6,7 +6,7 @@ from typing import Any
 
 from squish_core.api import CodecInfo, ContainerInfo, Signature, hookimpl
 
-from .names import BLOCKS, DTYPES
+from .names import BLOCKS, DTYPES, FORMATS
 
 
 @hookimpl
@@ -26,7 +26,11 @@ def squish_containers() -> list[ContainerInfo]:
                 Signature(b"\x89ZT2\r\n\x1a\n", where="tail", offset=-8),
             ),
             can_write=True,
-            features={"dtype": (*DTYPES, *(f"gguf.{name}" for name in BLOCKS)), "encoding": ("raw", "zstd")},
+            features={
+                "dtype": (*DTYPES, *(f"gguf.{name}" for name in BLOCKS)),
+                "format": FORMATS,
+                "encoding": ("raw", "zstd", "zt.zstd-seekable"),
+            },
             options={
                 "wire": "1.1 (default) or 2",
                 "flavour": "1.1: literal (default) or compatible (with ztensor 1.x); 2: canonical (default) or aligned",
@@ -34,7 +38,16 @@ def squish_containers() -> list[ContainerInfo]:
                 "level": "zstd level, 3 by default",
                 "digest": "none, sha256, crc32c (1.1) or xxh3 (2, default there)",
             },
-            codecs=("dense", "zstd"),
+            codecs=(
+                "dense",
+                "zstd",
+                "zt.zstd-seekable",
+                "affine",
+                "zt.sparse_csr",
+                "zt.sparse_coo",
+                "zt.mx",
+                *(f"ggml.{name}" for name in BLOCKS),
+            ),
         )
     ]
 
@@ -44,7 +57,7 @@ def squish_codecs() -> list[CodecInfo]:
     """The codecs of this plugin."""
     return [
         CodecInfo(
-            id="zt.zstd-seekable", title="zstd frames with a seek table", kind="bytes", lossless=True,
+            id="zt.zstd-seekable", title="zstd frames with a seek table", kind="bytes", lossless=True, needs=("zstd",),
             factory="squish_ztensor.codecs.seekable:ZstdSeekable",
         ),
         CodecInfo(

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from squish_core.api import (
-    DENSE,
-    CodecSpec,
     CodeLayout,
     Container,
     Encoding,
@@ -66,12 +64,12 @@ class Ztensor(Container):
         gaps = () if manifest.version == "2" else _dirty_gaps(manifest, source)
         return [*gaps, *_sidecar_digest(manifest, source)]
 
-    def encodings_for(self, *, dtype: Any = "f32", encoding: Any = "raw", **features: Any) -> tuple[Encoding, ...]:
-        dtype = single_value("dtype", dtype)
-        filters = (Filter("zstd"),) if single_value("encoding", encoding) == "zstd" else ()
-        block = objects.block_of(dtype)
-        codec = CodecSpec(f"ggml.{block}") if block else DENSE
-        return (Encoding(codec=codec, parts={"data": Part(dtype="u8" if block else dtype, shape=(), filters=filters)}),)
+    def encodings_for(
+        self, *, dtype: Any = None, encoding: Any = "raw", **features: Any
+    ) -> tuple[Encoding | Refusal, ...]:
+        filters = () if (how := single_value("encoding", encoding)) == "raw" else (Filter(how),)
+        layout, kind = single_value("format", features.get("format")), single_value("dtype", dtype)
+        return (objects.encoding_for(layout, kind, filters),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Mapping[str, str]) -> Encoding | Refusal:
         wanted = Wanted.of(options)

@@ -8,6 +8,12 @@ DTYPES = (
 )  # fmt: skip
 """Component dtypes of 1.1 (spec II.4); the core calls them the same. `f8_e4m3` is the variant without infinities."""
 
+FORMATS = (
+    "dense", "quantized_group", "sparse_csr", "sparse_coo", "zt.quant_group/1", "zt.sparse_csr/1", "zt.sparse_coo/1",
+    "zt.mx/1",
+)  # fmt: skip
+"""What an object's `format` (v2: layout) may say, apart from GGML's block types, which `dtype` names."""
+
 LONG_NAMES = {
     "float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16",
     "int64": "i64", "int32": "i32", "int16": "i16", "int8": "i8",

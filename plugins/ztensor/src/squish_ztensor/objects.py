@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from squish_core.api import DENSE, CodecSpec, DenseRecord, Encoding, TensorSpec, dtypes
+from squish_core.api import DENSE, CodecSpec, DenseRecord, Encoding, Filter, Part, Refusal, TensorSpec, dtypes
 
 from . import profiles
 from .components import Component, Components, UnreadableError, element, known_element, part, raw_part, required
@@ -72,6 +72,38 @@ def block_of(layout: Any) -> str | None:
         return None
     name = layout[5:].removesuffix("/1")
     return name if name in BLOCKS else None
+
+
+def encoding_for(layout: str | None, dtype: str | None, filters: tuple[Filter, ...]) -> Encoding | Refusal:
+    """How an object of this format and element type is stored, as the released writers make it."""
+    block = block_of(dtype)
+    if block is not None and layout is not None:
+        why = f"{dtype} is a format of its own, not an element type of {layout}"
+        return Refusal(why=why, code="dtype", encoding=Encoding(codec=_CODECS.get(layout, DENSE)))
+    codec = CodecSpec(f"ggml.{block}") if block else _CODECS.get(layout or "dense", DENSE)
+    if codec.id in ("affine", "zt.mx") and dtype is not None:
+        return Refusal(
+            why=f"{layout} holds codes, whose values are f32; it has no dtype {dtype}",
+            code="dtype",
+            encoding=Encoding(codec=codec),
+        )
+    kind = "u8" if block else dtype or "f32"
+    roles = {"affine": ("data", "scale"), "zt.sparse_csr": ("values", "indices", "indptr"),
+             "zt.sparse_coo": ("values", "coords"), "zt.mx": ("data", "scales")}  # fmt: skip
+    parts = {role: Part(dtype=kind, shape=(), filters=filters) for role in roles.get(codec.id, ("data",))}
+    return Encoding(codec=codec, parts=parts)
+
+
+_GROUPS = {"bits": 4, "group_size": 32, "signed": False, "word": "u8", "order": "lsb", "scale_dtype": "f32"}
+_CODECS = {
+    "quantized_group": CodecSpec("affine", {**_GROUPS, "axis": -2}),
+    "zt.quant_group/1": CodecSpec("affine", {**_GROUPS, "axis": -1}),
+    "sparse_csr": CodecSpec("zt.sparse_csr", {"indices": "u64", "indptr": "u64", "ordered": False}),
+    "zt.sparse_csr/1": CodecSpec("zt.sparse_csr", {"indices": "u64", "indptr": "u64", "ordered": True}),
+    "sparse_coo": CodecSpec("zt.sparse_coo", {"coords": "u64"}),
+    "zt.sparse_coo/1": CodecSpec("zt.sparse_coo", {"coords": "u64"}),
+    "zt.mx/1": CodecSpec("zt.mx", {"block_size": 32, "axis": 1, "dtype": "f8_e4m3"}),
+}
 
 
 def row_shape(block: str, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -26,7 +26,9 @@ class Planned(Backend):
     def offer(self, request: Request) -> Offer | Refusal:
         encoding, spec = request.encoding, request.spec
         if spec is None or encoding.codec.id == WHOLE:
-            return Refusal(backend=self.id, encoding=encoding, code="file", why="a plan needs a file's tensors")
+            return Refusal(
+                backend=self.id, encoding=encoding, code="file", why="a plan is of tensors, not of a whole package"
+            )
         try:
             return self._planned(request, encoding, spec)
         except SquishError as error:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from squish_core.api import (
+    CodecSpec,
     CodeLayout,
     Container,
     Encoding,
@@ -21,8 +22,10 @@ from squish_core.api import (
     WritePlan,
     dropped_assets,
     dropped_metadata,
+    single_value,
 )
 
+from .. import COMPRESSION
 from . import accept, writer
 from .package import read_package
 
@@ -32,6 +35,12 @@ class Mlpackage(Container):
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         return read_package(source, limits)
+
+    def encodings_for(self, *, compression: Any = None, **features: Any) -> tuple[Encoding, ...]:
+        if compression is None:
+            return ()
+        operation = single_value("compression", compression)
+        return (Encoding(codec=CodecSpec(*COMPRESSION[operation]), label=operation),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
         return accept.held(spec, encoding, writer.target_of(options))

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from attrs import field, frozen
 
+from .. import FLAGS
 from ..findings import Findings
 
 MAGIC, VERSION, SIZE, ENTRY = b"SQZD", 1, 256, struct.Struct("<IQQQI")
-FLAGS = ("ASTC", "TCA_TBE", "INT4", "SPARSE", "EAGLE", "INT2", "ANE_COREML")
 ARCHITECTURES = ("generic", "llama", "mistral", "qwen", "gemma", "deepseek", "phi")
 DRAFT_KEY, GLOBAL_KEY = 0x80000000, 0xFFFFFFFF
 

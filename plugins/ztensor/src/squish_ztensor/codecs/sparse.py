@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,10 @@ class _Sparse(Codec):
             "values are not made sparse here", tensor=spec.name, code=ErrorCode.ENCODE,
             hint="`bitmask:sparsity=0.5` stores a mask and the values it keeps, in formats that have one.",
         )  # fmt: skip
+
+    def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
+        """How many values are not zero."""
+        return {**params, "nnz": sum(int(np.count_nonzero(panel)) for panel in panels())}
 
     def value_dtype(self, spec: TensorSpec, params: Params) -> str:
         return spec.dtype

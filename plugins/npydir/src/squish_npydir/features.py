@@ -1,0 +1,28 @@
+"""What the dialects and tiers of a npy directory hold, each as the encoding that Squish's own writers make."""
+
+from __future__ import annotations
+
+FOUR_BITS = "affine:bits=4,group_size=32,offset=bias"
+DIALECTS = {
+    "int4": FOUR_BITS,
+    "int4 q4": FOUR_BITS,
+    "int4 awq": f"awq({FOUR_BITS})",
+    "int4 symmetric": "affine:bits=4,group_size=32,zero=7",
+    "nf4": "palette:bits=4,table=nf4,group_size=32,scale_dtype=f32",
+    "int3 milo": "affine:bits=3,group_size=64,axis=flat,offset=zero_point,offset_dtype=f32",
+    "int3": "affine:bits=8,group_size=64,offset=bias",
+    "int2": "affine:bits=2,group_size=64,offset=bias",
+    "sqint2": "npydir.sqint2:group_size=32,rank=0,nonzero=0,left_start=-1,right_start=-1",
+    "passthrough": "dense:dtype=f16",
+    "int8": "affine:bits=8,word=i8,group_size=64",
+}
+"""Label of a dialect -> its encoding; in the order of `read.dialects.DIALECTS`."""
+
+TIERS = {
+    "squish_panels": "panels:group_size=32,offset=bias,scale_dtype=f32",
+    "squish_4bit": "affine:bits=4,group_size=64,word=u32,offset=bias,scale_dtype=f16",
+    "squish_3bit": "affine:bits=3,group_size=64,word=u32,offset=bias,scale_dtype=f16",
+    "squish_weights": "dense:dtype=f16",
+    "finalized": "dense:dtype=f16",
+}
+"""Label of a tier -> its encoding; best first, as in `tiers.read.TIERS`."""

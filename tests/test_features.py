@@ -1,0 +1,211 @@
+"""Questions about a format's features, without a file: every answer is one, and names what a file could hold."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import toys
+
+import squish_core as squish
+from squish_core import api
+from squish_core.api import MissingPluginError, SquishError
+from squish_core.cli import main
+from squish_core.plugins.catalog import SHORT_NAMES, install_command
+
+FORMATS = sorted(squish.registry().containers)
+BACKENDS = (None, "cpu", "numpy", "metal", "ane:device=M1", "ane:device=M4")
+
+
+def questions(container: str) -> Iterator[dict[str, Any]]:
+    """Each value of each feature, and each pair of values."""
+    features: Any = squish.registry().containers[container].info.features
+    choices = [(name, value) for name, values in features.items() for value in values]
+    yield from ({name: value} for name, value in choices)
+    for (one, first), (other, second) in combinations(choices, 2):
+        yield {one: {first, second}} if one == other else {one: first, other: second}
+
+
+@pytest.mark.parametrize("container", FORMATS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_question_ends_in_a_failed_offer(
+    container: str, backend: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SQUISH_METAL", "cpu")
+    for features in questions(container):
+        for op in (None, "experts", "dense"):
+            try:
+                chain = squish.registry().resolve(container=container, backend=backend, op=op, **features)
+            except SquishError as error:
+                failures = [str(error)] if error.code == "plugin-bug" or "failed: " in str(error) else []
+            else:
+                failures = [refusal.why for refusal in chain.refused if refusal.code == "plugin-bug"]
+            assert failures == [], features
+
+
+@pytest.mark.parametrize("container", FORMATS)
+def test_a_format_declares_every_codec_that_its_features_and_short_names_lead_to(container: str) -> None:
+    known = squish.registry()
+    info: Any = known.containers[container].info
+    codecs = {text.partition(":")[0].partition("(")[0] for text in info.aliases.values()}
+    for features in questions(container):
+        try:
+            encodings = known.container(container).encodings_for(**features)
+        except SquishError:
+            continue
+        for encoding in encodings:
+            spec = getattr(encoding, "codec", None)
+            while spec is not None:
+                codecs.add(spec.id)
+                spec = spec.inner
+            parts = getattr(encoding, "parts", {})
+            codecs.update(item.codec for part in parts.values() for item in part.filters)
+    assert codecs - {"dense"} - set(info.codecs) == set()
+
+
+REAL = [
+    ("gguf", "q4_0", {"dtype": "q4_0"}),
+    ("uqff", "afq4", {"isq": "afq4"}),
+    ("uqff", "hqq4", {"isq": "hqq4"}),
+    ("uqff", "q4k", {"isq": "q4k"}),
+    ("uqff", "fp8", {"isq": "fp8"}),
+    ("mlx", "q4", {"mode": "affine"}),
+    ("mlx", "mxfp8", {"mode": "mxfp8"}),
+    ("mlx", "nvfp4", {"mode": "nvfp4"}),
+    ("npydir", "int4", {"dialect": "int4"}),
+    ("npydir", "nf4", {"dialect": "nf4"}),
+    ("npydir", "int3", {"dialect": "int3 milo"}),
+    ("npydir", "int2", {"dialect": "int2"}),
+    ("mlpackage", "lut4", {"compression": "constexpr_lut_to_dense"}),
+    ("mlpackage", "int4", {"compression": "constexpr_blockwise_shift_scale"}),
+]
+
+
+@pytest.mark.parametrize(("container", "short", "features"), REAL)
+def test_an_answer_names_the_codec_of_a_written_file(
+    container: str, short: str, features: dict[str, str], tmp_path: Path
+) -> None:
+    values = np.random.default_rng(3).standard_normal((256, 256)).astype(np.float32)
+    name = "model.layers.0.mlp.up_proj.weight"
+    squish.save(tmp_path / "source.safetensors", {name: values})
+    squish.convert(tmp_path / "source.safetensors", tmp_path / "out", container, encode={"*up_proj*": short})
+    with squish.open(tmp_path / "out", container) as file:
+        tensor = next(tensor for tensor in map(file.__getitem__, file) if tensor.spec.encodings[0].codec.id != "dense")
+        stored = tensor.spec.encodings[0].codec
+    answer = squish.registry().resolve(container=container, **features).chosen.encoding.codec
+    assert answer.id == stored.id
+    assert {name: stored.params.get(name, value) for name, value in answer.params.items()} == dict(answer.params)
+
+
+def test_a_byte_codec_that_cannot_run_here_is_not_chosen() -> None:
+    known = squish.Registry(plugins="-squish-zstd,-squish-ggml")
+    for encoding in ("zstd", "zt.zstd-seekable"):
+        with pytest.raises(MissingPluginError) as caught:
+            known.resolve(container="ztensor", encoding=encoding)
+        assert caught.value.code == "no-chain"
+    with pytest.raises(MissingPluginError) as caught:
+        known.resolve(container="ztensor", encoding="zt.zstd-seekable", dtype="gguf.q4_k")
+    assert caught.value.hint == f"Run `{install_command('squish-ggml', 'squish-zstd')}`."
+
+
+def test_a_gpu_goes_before_the_cpu_and_a_stand_in_for_one_is_chosen_only_by_name() -> None:
+    def known(**settings: Any) -> Any:
+        infos = [toys.backend("toy.a", 9, moved=1), toys.backend("toy.gpu", mode="fold", moved=9, **settings)]
+        return toys.registry(toys.plugin(squish_backends=infos))
+
+    ask = {"container": "toy.box", "packing": "rows"}
+    chain = known(memory="gpu").resolve(**ask)
+    assert chain.chosen.backend == "toy.gpu"
+    assert chain.because.startswith("toy.gpu keeps the weights in the GPU's memory, ")
+    chain = known(emulated=True, memory="gpu").resolve(**ask, policy="smallest")
+    assert chain.others[-1].backend == "toy.gpu"
+    assert known(emulated=True).resolve(**ask, backend="toy.gpu").chosen.backend == "toy.gpu"
+
+
+def test_a_stand_in_is_not_chosen_where_nothing_else_has_the_operation() -> None:
+    known = toys.registry(toys.plugin(squish_backends=[toys.backend("toy.gpu", emulated=True)]))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(known.backend("numpy")), "offer", lambda self, request: api.Refusal(why="not this one"))
+        with pytest.raises(SquishError, match="stands in for a device"):
+            known.resolve(container="toy.box", packing="rows")
+
+
+def test_mlx_on_a_cpu_ranks_last_and_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlx.core")
+    monkeypatch.setenv("SQUISH_METAL", "cpu")
+    if squish.registry().backend("metal").probe().device != "CPU":
+        pytest.skip("there is a GPU")
+    chain = squish.registry().resolve(container="gguf", dtype="q4_0")
+    assert [offer.backend for offer in (chain.chosen, *chain.others)] == ["cpu", "numpy", "metal"]
+    assert squish.registry().resolve(container="gguf", dtype="q4_0", backend="metal").chosen.backend == "metal"
+
+
+def test_options_of_a_backend_hold_without_a_file() -> None:
+    chain = squish.registry().resolve(
+        container="mlpackage", compression="constexpr_lut_to_dense", backend="ane:device=M1"
+    )
+    assert (chain.chosen.backend, chain.chosen.mode, dict(chain.options)) == ("ane", "stream", {"device": "M1"})
+
+
+def test_the_command_line_takes_a_word_of_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(("plan", "--format", "squizd", "--feature", "flags=0x24", "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["chosen"]["encoding"] == "INT2"
+    assert main(("formats", "mlpackage", "--json")) == 0
+    assert "constexpr_lut_to_dense" in json.loads(capsys.readouterr().out)["features"]["compression"]
+    assert main(("formats", "squizd")) == 0
+    assert "INT4=0x4" in capsys.readouterr().out
+
+
+def test_a_deep_verification_counts_no_digest_that_it_could_not_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.zt"
+    squish.save(tmp_path / "model.safetensors", {"w": np.ones((64, 64), np.float32)})
+    squish.convert(tmp_path / "model.safetensors", path, "ztensor:wire=2,encoding=zstd,digest=xxh3")
+    monkeypatch.setitem(sys.modules, "squish_zstd.api", None)
+    report = squish.verify(path, deep=True, registry=squish.Registry(plugins="-squish-zstd"))
+    assert (report.digests, report.unverified, report.decoded) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [("int4", "affine"), ("model.squizd", "squizd"), ("dir/x.uqff", "uqff"), ("ggml.q4_k", "ggml.q4_k"),
+     ("nf4", "palette"), ("MODEL.GGUF", "gguf"), ("nobody", "nobody")],
+)  # fmt: skip
+@pytest.mark.parametrize("bare", [False, True])
+def test_needs_takes_ids_short_names_and_files(name: str, first: str, bare: bool) -> None:
+    known = squish.Registry(entry_points=tuple) if bare else squish.registry()
+    need = known.needs(name)[0]
+    assert (need.id, need.installed) == (first, not bare and name != "nobody")
+    assert (need.install is None) == (need.installed or name == "nobody")
+
+
+def test_needs_looks_into_a_file_that_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "weights.bin"
+    path.write_bytes(b"GGUF" + bytes(100))
+    assert squish.registry().needs(str(path))[0].id == "gguf"
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "model.safetensors").write_bytes(b"")
+    assert squish.Registry(entry_points=tuple).needs(str(tmp_path / "folder"))[0].id == "safetensors"
+
+
+def test_needs_lists_each_distribution_once_with_all_that_it_brings() -> None:
+    known = squish.Registry(plugins="-squish-ggml,-squish-codecs,-squish-zstd")
+    for container in ("gguf", "uqff", "ztensor", "squizd"):
+        own, *needs = known.needs(container)
+        assert own.installed
+        assert len({need.dist for need in needs}) == len(needs)
+    assert [need.dist for need in known.needs("ztensor")[1:]] == ["squish-zstd", "squish-codecs", "squish-ggml"]
+    assert len(known.needs("gguf")[1].others) == 26
+
+
+def test_short_names_that_the_catalog_knows_are_those_of_the_plugins() -> None:
+    known = squish.registry()
+    for short, codec in SHORT_NAMES.items():
+        assert known.needs(short)[0].id == codec
