@@ -81,6 +81,13 @@ def test_a_refusal_is_a_sentence_where_there_is_no_next_step():
     assert refused.why == "the vectors do not divide the elements (expected a multiple of 2, found 9)"
 
 
+@pytest.mark.parametrize("bits", [1, 2])
+@pytest.mark.parametrize("device", ["M1", "M5"])
+def test_small_palettes_are_rejected_on_the_general_path(bits, device):
+    with pytest.raises(SquishError, match=r"rejected on the general path.*4-bit palette"):
+        tensor("palette", bits=bits, codebook_dtype="f16").plan(f"ane:device={device}")
+
+
 @pytest.mark.parametrize(("codec", "params"), [("affine", {"bits": 8}), ("palette", {"bits": 4}), ("dense", {})])
 def test_a_tensor_without_elements_is_planned(codec, params):
     spec = TensorSpec(name="w", shape=(3, 0), dtype="f32")
