@@ -104,7 +104,22 @@ def test_a_plan_runs_nothing():
         tensor("affine", bits=8).load("ane:device=M2")
 
 
-@pytest.mark.parametrize("options", ["device=A17", "chip=M1", "device=M1,cores=4"])
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [
+        ("stride=1", "stream"), ("stride=2", "fold"), ("dilation=2", "fold"), ("overlapping=true", "fold"),
+        ("mutable=true", "fold"), ("mutable=false", "stream"),
+    ],
+)  # fmt: skip
+def test_the_consumer_decides_too(options, mode):
+    chosen = tensor("palette", bits=4, codebook_dtype="f16").plan(f"ane:device=M1,{options}").chosen
+    assert chosen.mode == mode
+    assert ("so nothing streams" in chosen.storage) == (mode == "fold")
+
+
+@pytest.mark.parametrize(
+    "options", ["device=A17", "chip=M1", "device=M1,cores=4", "stride=2", "device=M1,stride=0", "device=M1,mutable=2"]
+)
 def test_wrong_options(options):
     with pytest.raises(SquishError):
         tensor("affine", bits=8).plan(f"ane:{options}")
