@@ -74,7 +74,7 @@ def consumer_of(options: Mapping[str, Any]) -> Consumer:
     values = {name: {"true": True, "false": False}.get(value, value) for name, value in options.items()}
     for name, value in values.items():
         expected = type(fields[name].default) if name in fields else None
-        if type(value) is not expected or (expected is int and value < 1):
+        if type(value) is not expected or (isinstance(value, int) and expected is int and value < 1):
             raise SquishError(
                 "no option of ane", found=f"{name}={value}", code=ErrorCode.BACKEND,
                 expected="device, stride and dilation from 1, overlapping and mutable as true or false",
