@@ -81,6 +81,13 @@ def test_a_refusal_is_a_sentence_where_there_is_no_next_step():
     assert refused.why == "the vectors do not divide the elements (expected a multiple of 2, found 9)"
 
 
+@pytest.mark.parametrize("bits", [1, 2])
+@pytest.mark.parametrize("device", ["M1", "M5"])
+def test_small_palettes_are_rejected_on_the_general_path(bits, device):
+    with pytest.raises(SquishError, match=r"rejected on the general path.*4-bit palette"):
+        tensor("palette", bits=bits, codebook_dtype="f16").plan(f"ane:device={device}")
+
+
 @pytest.mark.parametrize(("codec", "params"), [("affine", {"bits": 8}), ("palette", {"bits": 4}), ("dense", {})])
 def test_a_tensor_without_elements_is_planned(codec, params):
     spec = TensorSpec(name="w", shape=(3, 0), dtype="f32")
@@ -97,7 +104,22 @@ def test_a_plan_runs_nothing():
         tensor("affine", bits=8).load("ane:device=M2")
 
 
-@pytest.mark.parametrize("options", ["device=A17", "chip=M1", "device=M1,cores=4"])
+@pytest.mark.parametrize(
+    ("options", "mode"),
+    [
+        ("stride=1", "stream"), ("stride=2", "fold"), ("dilation=2", "fold"), ("overlapping=true", "fold"),
+        ("mutable=true", "fold"), ("mutable=false", "stream"),
+    ],
+)  # fmt: skip
+def test_the_consumer_decides_too(options, mode):
+    chosen = tensor("palette", bits=4, codebook_dtype="f16").plan(f"ane:device=M1,{options}").chosen
+    assert chosen.mode == mode
+    assert ("so nothing streams" in chosen.storage) == (mode == "fold")
+
+
+@pytest.mark.parametrize(
+    "options", ["device=A17", "chip=M1", "device=M1,cores=4", "stride=2", "device=M1,stride=0", "device=M1,mutable=2"]
+)
 def test_wrong_options(options):
     with pytest.raises(SquishError):
         tensor("affine", bits=8).plan(f"ane:{options}")

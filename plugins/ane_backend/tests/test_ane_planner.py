@@ -39,7 +39,7 @@ def test_a_folded_weight_is_cut_at_64_kib_and_a_streamed_one_at_16_mib():
     [
         ("dense", "dense"), ("int8", "fold stream"), ("int8_asymmetric", "illegal stream"), ("palette4", "stream"),
         ("palette8", "stream"), ("palette_many", "illegal stream"), ("palette3_6", "illegal stream"),
-        ("palette1_2", "fold"), ("sparse", "stream"), ("sparse_palette", "illegal fold stream"),
+        ("palette1_2", "illegal"), ("sparse", "stream"), ("sparse_palette", "illegal fold stream"),
         ("sparse_int8", "fold"),
         ("blockwise", "fold fold stream"), ("affine4", "fold"),
         ("f8_e4m3", "illegal illegal illegal illegal illegal stream"), ("f8_e5m2", "fold"),

@@ -124,6 +124,12 @@ def test_a_type_that_is_newer_than_the_blobs_version_is_a_finding(blobs: Any, uq
         assert file["0.weight"].numpy().shape == (2, 30)
 
 
+def test_float8_belongs_to_0_1_0(blobs: Any, uqff: SimpleNamespace) -> None:
+    with squish.open(uqff.legacy(u32(0x000100) + blobs["fp8"][4:])) as file:
+        assert [problem for problem in file.problems if problem.severity != "note"] == []
+        assert file["0.weight"].numpy().shape == (2, 3)
+
+
 def test_a_length_that_wrapped_at_4_gib_is_taken_from_the_shape(uqff: SimpleNamespace, blobs: Any) -> None:
     wrapped = uqff.head(1) + b"\0" + u32(4, 0, 2, 2, 2**31 + 2) + b"1234"
     assert "weight length is not legal" in str(refused(wrapped, blobs["unquant"], uqff)).replace(": ", " ")

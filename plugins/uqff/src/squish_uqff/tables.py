@@ -26,7 +26,7 @@ FIRST_SHARDED = (0, 1, 3)
 WRITTEN_LEGACY = (0, 1, 3)
 CHECKED_LENGTHS = (0, 2, 0)  # before, lengths of 4 GiB and more were stored modulo 2**32
 # ISQ type -> the legacy version that brought it; later ones are a finding in an older blob
-SINCE = {FP8: (0, 1, 2), AFQ: (0, 1, 3), F8Q8: (0, 2, 0), MXFP4: (0, 2, 0)}
+SINCE = {AFQ: (0, 1, 3), F8Q8: (0, 2, 0), MXFP4: (0, 2, 0)}
 
 # format -> what is stored under `<key>.weight.`, besides `format`
 SUFFIXES: dict[int, tuple[str, ...]] = {

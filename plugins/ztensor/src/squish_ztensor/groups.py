@@ -9,7 +9,9 @@ from squish_core.api import CodecSpec, CodeLayout, Encoding, Part, Refusal, Tens
 
 Shape = tuple[int, ...]
 ORDERS = {"lsb_first": "lsb", "msb_first": "msb"}
-_SAID = {said: order for order, said in ORDERS.items()}
+_SAID = {"lsb": "lsb_first", "msb": "msb_first", "padded": "lsb_first"}
+WIDTHS, WIDTHS_FIRST = (2, 4, 8), (2, 3, 4, 8)
+"""Bits of a code: of v2, whose codes fill their words, and of 1.1, where 3-bit codes leave bits of a word unused."""
 _SCALES = ("f32", "f16", "bf16", "f8_e8m0")
 
 
@@ -17,7 +19,7 @@ def declared(shape: Shape, params: Mapping[str, Any]) -> dict[str, tuple[str, Sh
     """Role -> dtype and shape of the parts; or why the shape does not divide into them."""
     axis, word, group = len(shape) + params["axis"], params["word"], params["group_size"]
     per_word = dtypes.bits(word) // params["bits"]
-    if axis < 0 or shape[axis] % group or shape[axis] % per_word:
+    if axis < 0 or shape[axis] % group or (params["bits"] != 3 and shape[axis] % per_word):
         return f"group_size {group} or {per_word} codes a word do not divide axis {axis} of {list(shape)}"
     grid = _divided(shape, axis, group)
     parts = {"data": (word, _divided(shape, axis, per_word)), "scale": (params["scale_dtype"], grid)}
@@ -36,7 +38,7 @@ def as_stored(spec: TensorSpec, encoding: Encoding, *, zeros: bool) -> Encoding 
     if not spec.shape or not all(spec.shape):
         return Refusal(why=f"group quantisation has no form for the shape {list(spec.shape)}")
     params = encoding.codec.params
-    if refusal := _refusal(params.get("bits", 0), params.get("scale_dtype", "f32")):
+    if refusal := _refusal(params.get("bits", 0), params.get("scale_dtype", "f32"), WIDTHS_FIRST if zeros else WIDTHS):
         return refusal
     stored = {role: Part(dtype=part.dtype, shape=part.shape) for role, part in encoding.parts.items()}
     if _said(spec.shape, params, zeros) and _matches(spec.shape, params, stored):
@@ -50,7 +52,7 @@ def nearest(spec: TensorSpec, layout: CodeLayout, *, zeros: bool) -> Encoding | 
         return None
     if not spec.shape or not all(spec.shape):
         return Refusal(why=f"group quantisation has no form for the shape {list(spec.shape)}")
-    if refusal := _refusal(layout.bits, layout.scale_dtype):
+    if refusal := _refusal(layout.bits, layout.scale_dtype, WIDTHS_FIRST if zeros else WIDTHS):
         return refusal
     axis = _axis(layout)
     if axis is None:
@@ -65,9 +67,10 @@ def nearest(spec: TensorSpec, layout: CodeLayout, *, zeros: bool) -> Encoding | 
     )
 
 
-def _refusal(bits: int, scale_dtype: str) -> Refusal | None:
-    if bits not in (2, 4, 8):
-        return Refusal(why=f"zTensor's words hold whole codes of 2, 4 or 8 bits, not of {bits}")
+def _refusal(bits: int, scale_dtype: str, widths: tuple[int, ...]) -> Refusal | None:
+    if bits not in widths:
+        *most, last = map(str, widths)
+        return Refusal(why=f"zTensor's words hold whole codes of {', '.join(most)} or {last} bits, not of {bits}")
     if scale_dtype not in _SCALES:
         return Refusal(why=f"zTensor's scales are {', '.join(_SCALES)}, not {scale_dtype}")
     return None
@@ -126,7 +129,7 @@ def _said(shape: Shape, params: Mapping[str, Any], zeros: bool) -> bool:
     axis, offset, order = params.get("axis", -1), params.get("offset", "none"), params.get("order", "lsb")
     return (
         axis in (-1, -2) and params.get("pack_axis", axis) == axis and not params.get("transposed")
-        and not _signed(params) and order in ("lsb", "msb")
+        and not _signed(params) and order in (("padded",) if params["bits"] == 3 else ("lsb", "msb"))
         and offset in (("zero_point",) if zeros else ("zero_point", "none"))
         and not (offset == "zero_point" and params.get("zero"))
     )  # fmt: skip
@@ -145,7 +148,8 @@ def _nearest(shape: Shape, layout: CodeLayout, axis: int, zeros: bool) -> dict[s
     scale, kept = layout.scale_dtype, layout.offset_dtype
     params = {
         "bits": layout.bits, "group_size": layout.group_sizes(shape)[axis], "axis": axis, "signed": False,
-        "word": "u8", "order": "lsb", "scale_dtype": scale,
+        "word": "i32" if layout.bits == 3 else "u8", "order": "padded" if layout.bits == 3 else "lsb",
+        "scale_dtype": scale,
     }  # fmt: skip
     zero = layout.zero - layout.low
     if layout.offset_kind == "none" and not zeros:
@@ -164,4 +168,4 @@ def _signed(params: Mapping[str, Any]) -> bool:
 
 
 def _divided(shape: Shape, axis: int, by: int) -> Shape:
-    return (*shape[:axis], shape[axis] // by, *shape[axis + 1 :])
+    return (*shape[:axis], -(-shape[axis] // by), *shape[axis + 1 :])

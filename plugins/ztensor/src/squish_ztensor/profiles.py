@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -108,7 +109,8 @@ def _quant_group(shape: Shape, components: Components, attributes: dict[str, Any
 
 def _quantized_group(shape: Shape, components: Components, attributes: dict[str, Any]) -> tuple[str, Encoding]:
     """1.1 `quantized_group`: the specification names bits, group_size and packing only; the rest is as the released
-    writers' files are, groups and words along axis 0, low code first, unless `axis`, `order`, `zero_point` say else."""
+    writers' files are, groups and words along axis 0, low code first, unless `axis`, `order`, `zero_point` say else.
+    Sizes that do not fit axis 0 of a matrix, but axis 1, leave that reading."""
     data, scales, zeros = required(components, "packed_weight"), required(components, "scales"), components.get("zeros")
     found = _PACKING.fullmatch(str(attributes.get("packing"))[:20])
     if not found or found[2] != known_element(data, "packed_weight"):
@@ -116,21 +118,29 @@ def _quantized_group(shape: Shape, components: Components, attributes: dict[str,
             f"the packing {str(attributes.get('packing'))[:20]!r} is not N_per_<dtype of packed_weight>"
         )
     packed = zeros is not None and zeros.get("dtype") == data.get("dtype") and attributes.get("zero_point") != "plain"
-    return _affine(
-        shape, data, scales, zeros, {"axis": 0, **attributes}, per_word=int(found[1]), packed=packed,
+    read = partial(
+        _affine, shape, data, scales, zeros, per_word=int(found[1]), packed=packed, widths=groups.WIDTHS_FIRST,
         order=attributes.get("order", "lsb_first"), extra={} if zeros is None else {"offset": "zero_point"},
     )  # fmt: skip
+    try:
+        return read({"axis": 0, **attributes})
+    except UnreadableError:
+        if "axis" in attributes or len(shape) != 2:
+            raise
+        with suppress(UnreadableError):  # the sizes fit the other axis alone
+            return read({"axis": 1, **attributes})
+        raise
 
 
 def _affine(
     shape: Shape, data: Component, scales: Component, zeros: Component | None, attributes: dict[str, Any], *,
-    per_word: Any, order: Any, packed: bool, extra: dict[str, Any],
+    per_word: Any, order: Any, packed: bool, extra: dict[str, Any], widths: tuple[int, ...] = groups.WIDTHS,
 ) -> tuple[str, Encoding]:  # fmt: skip
     """The shared affine codec over these parts, once every size is known to fit."""
     word, bits = known_element(data, "data"), attributes.get("bits")
-    if type(bits) is not int or bits not in (2, 4, 8) or word not in INTEGERS:
+    if type(bits) is not int or bits not in widths or word not in INTEGERS:
         raise UnreadableError(f"codes of {str(bits)[:20]} bits in words of {word} are not read")
-    if type(order) is not str or order not in groups.ORDERS:
+    if type(order) is not str or order not in groups.ORDERS or (bits == 3 and order != "lsb_first"):
         raise UnreadableError(f"the packing's order {str(order)[:20]!r} is not known")
     if per_word != dtypes.bits(word) // bits:
         raise UnreadableError(
@@ -142,7 +152,8 @@ def _affine(
     params = {
         # The size equation of group_size 0 says one scale for each code (wires 6.5).
         "bits": bits, "group_size": group or 1, "axis": axis - len(shape), "signed": False, "word": word,
-        "order": groups.ORDERS[order], "scale_dtype": known_element(scales, "scales"), **extra,
+        "order": "padded" if bits == 3 else groups.ORDERS[order], "scale_dtype": known_element(scales, "scales"),
+        **extra,
     }  # fmt: skip
     if zeros is not None:
         params["offset_dtype"] = "packed" if packed else known_element(zeros, "zeros")

@@ -28,7 +28,8 @@ _ELSEWHERE = Availability(ok=False, reason="Core ML runs on macOS alone; ane:dev
 class Ane(Backend):
     """Runs a file's Core ML appendix through Core ML. Single tensors are not its business: packages are made of them.
 
-    With an option, `ane:device=M1`, it answers what that device would do with each tensor, and runs nothing.
+    With `ane:device=M1` it answers what that device would do with each tensor, and runs nothing. More options describe
+    the operation that reads the weights: `stride`, `dilation`, `overlapping`, `mutable`.
     """
 
     id = "ane"
@@ -44,17 +45,16 @@ class Ane(Backend):
         return Availability(ok=True, device="Neural Engine", facts={"coremltools": coremltools.__version__})
 
     def configured(self, options: Mapping[str, Any]) -> Backend:
-        if set(options) != {"device"}:
-            raise SquishError(
-                "ane takes one option, device",
-                found=", ".join(options),
-                expected="ane:device=M1",
-                code=ErrorCode.BACKEND,
-            )
         from . import planner
         from .planned import Planned
 
-        return Planned(planner.generation_of(str(options["device"])))
+        if "device" not in options:
+            raise SquishError(
+                "ane takes a device to plan for", found=", ".join(options), expected="ane:device=M1",
+                code=ErrorCode.BACKEND,
+            )  # fmt: skip
+        consumer = planner.consumer_of({name: value for name, value in options.items() if name != "device"})
+        return Planned(planner.generation_of(str(options["device"])), consumer)
 
     def offer(self, request: Request) -> Offer | Refusal:
         encoding = request.encoding

@@ -79,7 +79,7 @@ ROWS: Mapping[str, Row] = {
     ),
     "palette1_2": _row(
         "1- or 2-bit palette", "rejected on the general path", "chapter 25, four codecs",
-        Cell("fold", _STATED, "Apple's documentation allows these widths"),
+        Cell("illegal", _STATED, "rejected on the general path, though Apple's documentation allows these widths"),
     ),
     "sparse": _row(
         "mask and float16 values", "streams under the master byte 0x48f", "table 25.2, listing 25.3",

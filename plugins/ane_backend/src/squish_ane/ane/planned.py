@@ -17,8 +17,8 @@ class Planned(Backend):
     id = "ane"
     whole = True
 
-    def __init__(self, generation: str) -> None:
-        self.generation = generation
+    def __init__(self, generation: str, consumer: planner.Consumer) -> None:
+        self.generation, self.consumer = generation, consumer
 
     def probe(self) -> Availability:
         return Availability(ok=True, device=f"{self.generation}, planned and not run")
@@ -37,7 +37,8 @@ class Planned(Backend):
     def _planned(self, request: Request, encoding: Encoding, spec: TensorSpec) -> Offer:
         assert request.codec is not None
         weights = weights_of(encoding, spec, request.codec)
-        verdict = planner.plan(weights or planner.Weights(form="dense", elements=spec.elements), self.generation)
+        planned = weights or planner.Weights(form="dense", elements=spec.elements)
+        verdict = planner.plan(planned, self.generation, self.consumer)
         dense = encoding.codec.id == "dense"
         first = "rounded to float16 first" if dense else f"Core ML has no form of {encoding.codec.id}: decoded first"
         told = verdict.why if weights else first

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from attrs import frozen
+from collections.abc import Mapping
+from typing import Any
 
-from squish_core.api import SquishError
+from attrs import fields_dict, frozen
+
+from squish_core.api import ErrorCode, SquishError
 
 from . import facts
 from .structures import ACTIVATION_BYTES, codebook_bytes, is_vector_size
@@ -63,6 +66,20 @@ class Consumer:
             (not self.mutable, "the weight is mutable"),
         )
         return next((why for holds, why in rules if not holds), "")
+
+
+def consumer_of(options: Mapping[str, Any]) -> Consumer:
+    """The consumer of `stride=2,overlapping=true`; SquishError for what no consumer has."""
+    fields = fields_dict(Consumer)
+    values = {name: {"true": True, "false": False}.get(value, value) for name, value in options.items()}
+    for name, value in values.items():
+        expected = type(fields[name].default) if name in fields else None
+        if type(value) is not expected or (isinstance(value, int) and expected is int and value < 1):
+            raise SquishError(
+                "no option of ane", found=f"{name}={value}", code=ErrorCode.BACKEND,
+                expected="device, stride and dilation from 1, overlapping and mutable as true or false",
+            )  # fmt: skip
+    return Consumer(**values)
 
 
 @frozen(kw_only=True)
