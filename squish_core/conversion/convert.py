@@ -126,7 +126,8 @@ def convert(
             observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
             report = execute(plan, file, target, observer, activations=statistics)
             if to_delete:
-                delete(model_file.without_caches(), to_delete, target, plan.format, report.steps)
+                original = model_file.without_caches()
+                delete(original, to_delete, target, plan.format, report.steps, plan.children, plan.whole)
             report = evolve(report, seconds=time.perf_counter() - started)
         return evolve(report, deleted=tuple(map(str, to_delete)))
 

@@ -211,6 +211,8 @@ class Decision:
         answer = self._answer(made, Encoding(codec=held, parts=parts))
         if isinstance(answer, Refusal):
             raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(wanted), code="refused")
+        if wanted.inner is None and answer.codec.inner is None:
+            answer, told = self._rewrapped(made, told, answer, origin)
         if wanted.inner is not None and answer.codec.inner is None:
             raise TensorError(f"{self.format} has no place for {wanted.id}", found=str(wanted), code="refused")
         if same(answer, origin, self.known):
@@ -219,6 +221,25 @@ class Decision:
         if wanted.id == "dense":
             exactness = Exactness("values", dtype) if dtypes.holds(dtype, value_dtype) else Exactness("bounded")
         return self._made(made, "encode", origin, answer, exactness, with_hints(answer.codec, told, self.known))
+
+    def _rewrapped(
+        self, spec: TensorSpec, codec: CodecSpec, answer: Encoding, origin: Encoding
+    ) -> tuple[Encoding, CodecSpec]:
+        """The target's answer and codec under the wrapper of the source that changes no value (a mask keeps its
+        zeros), where the target has a place for it."""
+        wrapper: CodecSpec | None = origin.codec
+        while wrapper is not None and wrapper.inner is not None:
+            params = self.known.codec(wrapper).lossless_params(wrapper.params)
+            if params is not None:
+                outer = CodecSpec(wrapper.id, params, inner=codec)
+                asked = without_hints(outer, self.known)
+                declared = self.known.codec(asked).parts(evolve(spec, encodings=()), params)
+                parts = {role: _part(*each) for role, each in declared.items()}
+                wrapped = self._answer(spec, Encoding(codec=asked, parts=parts))
+                if not isinstance(wrapped, Refusal) and wrapped.codec.id == wrapper.id:
+                    return wrapped, outer
+            wrapper = wrapper.inner
+        return answer, codec
 
     def _check_stats(self, spec: TensorSpec, wanted: CodecSpec) -> None:
         if not needs_activations(wanted, self.known):
