@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
-from squish_core.cli.views import listing
+from squish_core.cli import main
 
 
 @pytest.fixture
@@ -174,12 +174,13 @@ def test_a_draft_head_of_other_blocks_is_reported(sq: SimpleNamespace, tmp_path:
     assert squish.verify(tmp_path / "b.squizd", deep=True).clean
 
 
-def test_pruned_int4_is_shown_as_pruned(model: Path) -> None:
+def test_pruned_int4_is_shown_as_pruned(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = squish.open(model).summary()
     kinds = {kind.stored_as: kind.zeros for kind in summary.codecs}
     assert kinds == {"pruned squizd.int4": 0.25, "squizd.int4": None, "bf16": None}
     assert "25.0% zeros" in str(summary)
-    lines = listing(squish.open(model).values(), long=False)
+    assert main(["ls", str(model)]) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if "pruned squizd.int4, 25.0% zeros" in line and "up.weight" in line]
 
 

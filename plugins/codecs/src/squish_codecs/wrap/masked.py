@@ -116,8 +116,7 @@ def _nonzero(matrix: np.ndarray, side: int, down: int, across: int) -> np.ndarra
     """1 for each tile with a value that is not +0.0: a mask decodes to that alone."""
     padded = np.zeros((down * side, across * side), bool)
     padded[: matrix.shape[0], : matrix.shape[1]] = (matrix != 0) | np.signbit(matrix)
-    kept: np.ndarray = padded.reshape(down, side, across, side).any(axis=(1, 3)).astype(np.uint8)
-    return kept
+    return np.any(padded.reshape(down, side, across, side), axis=(1, 3)).astype(np.uint8)
 
 
 def _energy(matrix: np.ndarray, side: int, down: int, across: int) -> np.ndarray:
