@@ -41,6 +41,7 @@ _NAMES = {
     "squish_core.codecs.byte_codec": ("ByteCodec",),
     "squish_core.codecs.code_layout": ("STORED_TABLE", "CodeLayout", "Codes"),
     "squish_core.codecs.dense": ("Dense",),
+    "squish_core.codecs.ggml_blocks": ("BLOCK_TYPES", "BlockType"),
     "squish_core.backends.base": ("Backend",),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request", "Use"),
     "squish_core.codes": ("BUGS", "CANNOT_RUN", "USAGE_CODES", "ErrorCode"),
@@ -120,6 +121,8 @@ if TYPE_CHECKING:
     from squish_core.codecs.code_layout import CodeLayout as CodeLayout
     from squish_core.codecs.code_layout import Codes as Codes
     from squish_core.codecs.dense import Dense as Dense
+    from squish_core.codecs.ggml_blocks import BLOCK_TYPES as BLOCK_TYPES
+    from squish_core.codecs.ggml_blocks import BlockType as BlockType
     from squish_core.codecs.regions import decode_all as decode_all
     from squish_core.codecs.regions import full as full
     from squish_core.codecs.regions import panels as panels

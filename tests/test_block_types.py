@@ -1,14 +1,13 @@
-"""GGML's block sizes: what formats store agrees with the table of squish-ggml."""
+"""GGML's block sizes: what formats store agrees with the table of the core."""
 
 from __future__ import annotations
 
 import pytest
-from squish_ggml.api import BLOCK_TYPES
 from squish_gguf.types import BLOCK_CODES, TYPES
 from squish_uqff.tables import GGML_BLOCKS
 
 import squish_core as squish
-from squish_core.api import CodecSpec, TensorSpec
+from squish_core.api import BLOCK_TYPES, CodecSpec, TensorSpec
 
 
 @pytest.mark.parametrize("name", BLOCK_TYPES)

@@ -107,7 +107,7 @@ def test_a_given_format_is_obeyed_or_fails() -> None:
         (bytes(20), "nothing but zeros.*Fetch the file again"),
     ],
 )
-def test_row_2_another_file_is_called_by_its_name(head: bytes, said: str) -> None:
+def test_another_file_is_called_by_its_name(head: bytes, said: str) -> None:
     with pytest.raises(UnknownFormatError, match=said):
         squish.open(head, registry=toys.registry())
 
@@ -117,7 +117,7 @@ def test_the_suffix_says_whose_error_to_show() -> None:
         squish.open(BytesSource(b"damaged", "a.box"), registry=toys.registry())
 
 
-def test_row_1_an_empty_file_is_called_empty_even_with_a_known_suffix(tmp_path: Path) -> None:
+def test_an_empty_file_is_called_empty_even_with_a_known_suffix(tmp_path: Path) -> None:
     (tmp_path / "a.box").touch()
     with pytest.raises(SquishError, match="is empty"):
         squish.open(tmp_path / "a.box", registry=toys.registry())

@@ -348,7 +348,7 @@ def test_a_format_that_cannot_be_imported_is_told_with_the_file() -> None:
         squish.open(b"GONE", registry=known)
 
 
-def test_row_46_names_that_differ_only_in_composition_are_both_kept_and_told() -> None:
+def test_names_that_differ_only_in_composition_are_both_kept_and_told() -> None:
     with squish.open(toys.box({"caf\u00e9": VALUES, "cafe\u0301": VALUES}), registry=toys.registry()) as file:
         assert list(file) == ["caf\u00e9", "cafe\u0301"]
         assert [problem.where for problem in file.problems] == ["cafe\u0301"]

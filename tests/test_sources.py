@@ -63,7 +63,7 @@ def test_after_close_reads_fail_and_views_live(source: Source) -> None:
             read(0, 1)
 
 
-def test_row_48_a_file_that_shrinks_while_open_is_a_typed_error(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_while_open_is_a_typed_error(tmp_path: Path) -> None:
     path = tmp_path / "data.bin"
     path.write_bytes(DATA)
     source = open_source(path)

@@ -80,9 +80,9 @@ def execute(
     check_space(target, plan.size)
     space = space_notes(target, plan.size, plan.estimate)
     measured = _Measurements(observer or ConversionObserver())
-    original = source.without_caches()
+    source = mapped(source.without_caches(), plan.model_map, plan.options)
+    original = source.original if isinstance(source, MappedFile) else source
     companions = outgoing_companions(original, plan.children, plan.whole)
-    source = mapped(original, plan.model_map, plan.options)
     assets = asset_bytes(source, carried_assets(source, plan.format)[0])
     tensors = outgoing_tensors(plan, source, measured, activations)
     # A full disk may show only when the file is closed, so that the guard is around that, too.

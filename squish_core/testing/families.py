@@ -55,7 +55,7 @@ def write_model(
     """A folder as transformers saves it, of seeded random weights and these files. Needs squish-safetensors."""
     arrays = model_arrays(family, config, dtype, seed)
     assets = {CONFIG_FILE: json.dumps(config, indent=2).encode(), **(files or {})}
-    with in_memory(arrays, assets=assets) as file:
+    with in_memory(arrays, {"format": "pt"}, assets) as file:
         convert(file, folder, "safetensors:max_shard_size=1GB", rename="keep")
     return folder
 
@@ -86,7 +86,8 @@ class FamilySuite(Suite):
 
     def test_configs_are_stated(self) -> None:
         """Without one, nothing is checked."""
-        assert self.configs(), "configs() gives no model; give the config.json of at least one"
+        configs = self.configs()
+        assert configs, f"configs() of {self.family} gives {len(configs)} models; give the config.json of at least one"
 
     def test_a_map_there_and_back_is_the_identity(self, config: str, layout: str) -> None:
         """Every tensor comes back under its name, with its values."""

@@ -6,12 +6,11 @@ import struct
 
 import numpy as np
 import pytest
-from squish_ggml.api import BLOCK_TYPES
 from squish_ggml.blocks import BLOCKS
 from squish_ggml.codec import GgmlBlocks
 from squish_ggml.endian import PAIRS, BigEndian
 
-from squish_core.api import Codec, CodecError, TensorSpec, full
+from squish_core.api import BLOCK_TYPES, Codec, CodecError, TensorSpec, full
 
 ENCODED = [name for name in BLOCK_TYPES if name in BLOCKS and BLOCKS[name].encode]
 

@@ -76,13 +76,13 @@ def refused(folder, words, kind=FormatError, opened=0):
 
 
 @pytest.mark.parametrize("missing", [1, 2])
-def test_row_63_a_missing_part_is_named(make_set, missing):
+def test_a_missing_part_is_named(make_set, missing):
     folder = make_set()
     (folder / part(missing)).unlink()
     refused(folder, [part(missing), "no such file"], MissingFileError)
 
 
-def test_row_63_a_cut_part_is_named(make_set):
+def test_a_cut_part_is_named(make_set):
     folder = make_set()
     (folder / part(1)).write_bytes((folder / part(1)).read_bytes()[:-32])
     refused(folder, [part(1), "truncated"], TruncatedError)
@@ -101,7 +101,7 @@ def test_row_63_a_cut_part_is_named(make_set):
         ("tensor", "w0", "w0"),
     ],
 )
-def test_row_63_a_part_that_contradicts_the_others_is_named(make_set, key, value, words):
+def test_a_part_that_contradicts_the_others_is_named(make_set, key, value, words):
     def change(number, fields):
         if number == 1:
             fields[key] = value
@@ -110,7 +110,7 @@ def test_row_63_a_part_that_contradicts_the_others_is_named(make_set, key, value
 
 
 @pytest.mark.parametrize("name", ["model.gguf", "m-00001-of-00004.gguf", "m-00004-of-00003.gguf", "m-1-of-3.gguf"])
-def test_row_63_a_part_whose_name_does_not_say_its_place_is_refused(make_set, name):
+def test_a_part_whose_name_does_not_say_its_place_is_refused(make_set, name):
     folder = make_set()
     (folder / part(0)).rename(folder / name)
     with pytest.raises(FormatError, match="its name does not say which"):

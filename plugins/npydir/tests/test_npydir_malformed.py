@@ -1,4 +1,4 @@
-"""Damaged and hostile directories: one test for each row of the catalogue of malformed inputs that applies."""
+"""Damaged and hostile directories are refused with a typed error, or listed with a problem."""
 
 from __future__ import annotations
 
@@ -76,18 +76,18 @@ def unread(folder: Path, match: str) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 5, 6, 9, 10, 60])
-def test_row_01_arrays_shorter_than_their_headers(folder: Path, length: int) -> None:
+def test_arrays_shorter_than_their_headers(folder: Path, length: int) -> None:
     codes(folder).write_bytes(codes(folder).read_bytes()[:length])
     refused(folder, "ends within|not a .npy")
 
 
 @pytest.mark.parametrize("content", [b"version https://git-lfs.github.com/spec/v1\n", b"<!DOCTYPE html>", PICKLE])
-def test_row_02_other_files_in_the_place_of_arrays(folder: Path, content: bytes) -> None:
+def test_other_files_in_the_place_of_arrays(folder: Path, content: bytes) -> None:
     codes(folder).write_bytes(content)
     refused(folder, "is not a .npy file")
 
 
-def test_row_02_other_files_in_the_place_of_the_manifest(folder: Path) -> None:
+def test_other_files_in_the_place_of_the_manifest(folder: Path) -> None:
     (folder / "manifest.json").write_bytes(b"<!DOCTYPE html>")
     refused(folder, "no JSON object")
     (folder / "manifest.json").unlink()
@@ -96,23 +96,23 @@ def test_row_02_other_files_in_the_place_of_the_manifest(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [(0, 0), (0, 1), (4, 0), (1, 1), (255, 255)])
-def test_row_03_versions_that_do_not_exist(folder: Path, version: tuple[int, int]) -> None:
+def test_versions_that_do_not_exist(folder: Path, version: tuple[int, int]) -> None:
     raw = codes(folder).read_bytes()
     codes(folder).write_bytes(raw[:6] + bytes(version) + raw[8:])
     assert refused(folder, "unknown .npy version").found == list(version)
 
 
-def test_row_09_arrays_that_run_past_the_end(folder: Path) -> None:
+def test_arrays_that_run_past_the_end(folder: Path) -> None:
     codes(folder).write_bytes(codes(folder).read_bytes()[:-1])
     error = refused(folder, "is cut", TruncatedError)
     assert error.expected == "160 bytes"
     assert error.found == "159 bytes"
 
 
-@pytest.mark.parametrize("damage", ["row 10: overlap", "row 11: a hole with data"])
+@pytest.mark.parametrize("damage", ["overlap", "a hole with data"])
 def test_rows_10_11_a_tier_whose_tensors_overlap_or_leave_holes(folder: Path, damage: str) -> None:
     """Arrays of a directory are files of their own; only in the tiers of one file ranges can lie wrong."""
-    starts = (0, 32) if damage.startswith("row 10") else (0, 128)
+    starts = (0, 32) if damage == "overlap" else (0, 128)
     ranges = {name: [start, start + 64] for name, start in zip(("w", "good"), starts)}
     header = {name: {"dtype": "F16", "shape": [4, 8], "data_offsets": found} for name, found in ranges.items()}
     text = json.dumps(header).encode()
@@ -127,30 +127,30 @@ def test_rows_10_11_a_tier_whose_tensors_overlap_or_leave_holes(folder: Path, da
 
 
 @pytest.mark.parametrize("padding", [b"\0", b"x", b"PK\x03\x04", b"#"])
-def test_row_11_header_padding_that_holds_data(folder: Path, padding: bytes) -> None:
+def test_header_padding_that_holds_data(folder: Path, padding: bytes) -> None:
     header = b"{'descr': '|i1', 'fortran_order': False, 'shape': (4, 8), }"
     codes(folder).write_bytes(npy(header + b"   " + padding + b"  \n", bytes(32)))
     refused(folder, "plain array")
 
 
-def test_row_12_trailing_bytes(folder: Path) -> None:
+def test_trailing_bytes(folder: Path) -> None:
     codes(folder).write_bytes(codes(folder).read_bytes() + b"PK\x03\x04")
     refused(folder, "has bytes behind its array")
 
 
 @pytest.mark.parametrize("shape", ["(4294967296, 4294967296)", "(0, 8)", "(4, 9)"])
-def test_row_15_shapes_whose_product_is_not_the_size(folder: Path, shape: str) -> None:
+def test_shapes_whose_product_is_not_the_size(folder: Path, shape: str) -> None:
     codes(folder).write_bytes(described("'|i1'", shape=shape))
     refused(folder, "is cut|behind its array|larger than any")
 
 
 @pytest.mark.parametrize("rank", [65, 1000])
-def test_row_24_too_many_axes(folder: Path, rank: int) -> None:
+def test_too_many_axes(folder: Path, rank: int) -> None:
     codes(folder).write_bytes(described("'|i1'", shape=f"({'1,' * rank})"))
     refused(folder, "too many dimensions", LimitError)
 
 
-def test_row_42_objects_are_never_unpickled(folder: Path) -> None:
+def test_objects_are_never_unpickled(folder: Path) -> None:
     codes(folder).write_bytes(described("'|O'", PICKLE))
     refused(folder, "pickle")
     np.save(codes(folder), np.array([{}], object), allow_pickle=True)
@@ -161,12 +161,12 @@ def test_row_42_objects_are_never_unpickled(folder: Path) -> None:
     np.zeros((4, 8), [("a", "<i2")]), np.zeros((4, 8), "V1"), np.zeros((4, 8), "S1"), np.zeros((4, 8), "U1"),
     np.zeros((4, 8), "M8[s]"), np.zeros((4, 8), "c8"),
 ])  # fmt: skip
-def test_row_42_other_types_than_numbers(folder: Path, array: np.ndarray) -> None:
+def test_other_types_than_numbers(folder: Path, array: np.ndarray) -> None:
     np.save(codes(folder), array)
     refused(folder, "plain array|no number type")
 
 
-def test_row_42_big_endian_numbers_are_read_as_such(folder: Path, tmp_path: Path) -> None:
+def test_big_endian_numbers_are_read_as_such(folder: Path, tmp_path: Path) -> None:
     tensor = squish.open(folder)["w"]
     values, x = tensor.numpy(), np.eye(8, dtype=np.float32)
     products = tensor.load().linear(x)
@@ -180,7 +180,7 @@ def test_row_42_big_endian_numbers_are_read_as_such(folder: Path, tmp_path: Path
     np.testing.assert_array_equal(squish.open(tmp_path / "out")["w"].numpy(), values)
 
 
-def test_row_42_fortran_order_is_refused_where_it_matters(folder: Path) -> None:
+def test_fortran_order_is_refused_where_it_matters(folder: Path) -> None:
     array = np.load(codes(folder))
     np.save(codes(folder), np.asfortranarray(array))
     refused(folder, "Fortran order")
@@ -213,17 +213,17 @@ def test_row_42_fortran_order_is_refused_where_it_matters(folder: Path) -> None:
         (described("'<f8'", shape="(1000000000000000,)"), "is cut"),
     ],
 )  # fmt: skip
-def test_row_43_headers_that_are_not_what_they_seem(folder: Path, content: bytes, match: str) -> None:
+def test_headers_that_are_not_what_they_seem(folder: Path, content: bytes, match: str) -> None:
     codes(folder).write_bytes(content)
     refused(folder, match)
 
 
-def test_row_43_long_headers_of_the_second_version_are_bounded_too(folder: Path) -> None:
+def test_long_headers_of_the_second_version_are_bounded_too(folder: Path) -> None:
     codes(folder).write_bytes(npy(b"", version=(2, 0))[:8] + b"\xff\xff\xff\x7f" + b"{")
     refused(folder, "too long a header", LimitError)
 
 
-def test_row_44_files_that_change_while_they_are_open(folder: Path) -> None:
+def test_files_that_change_while_they_are_open(folder: Path) -> None:
     for number in range(80):
         np.save(folder / "tensors" / f"more{number}__pt.npy", np.zeros(1, np.float16))
     manifest = {"w": "w", "good": "good"} | {f"more{number}": f"more{number}" for number in range(80)}
@@ -239,7 +239,7 @@ def test_row_44_files_that_change_while_they_are_open(folder: Path) -> None:
         file["more79"].numpy()
 
 
-def test_row_44_a_sparse_terabyte_costs_nothing_to_open(folder: Path) -> None:
+def test_a_sparse_terabyte_costs_nothing_to_open(folder: Path) -> None:
     path = folder / "tensors" / "good__pt.npy"
     path.write_bytes(described("'<f2'", b"", "(1099511627776,)"))
     os.truncate(path, path.stat().st_size + (2 << 40))
@@ -251,25 +251,25 @@ def test_row_44_a_sparse_terabyte_costs_nothing_to_open(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["../w", "/etc/passwd", "a/b", "..", "", ".hidden", "a\\b", "a\0b", "C:w"])
-def test_row_45_keys_that_are_not_plain_names(folder: Path, key: str) -> None:
+def test_keys_that_are_not_plain_names(folder: Path, key: str) -> None:
     (folder / "manifest.json").write_text(json.dumps({"w": key}))
     refused(folder, "plain file name")
 
 
 @pytest.mark.parametrize("other", ["w", "W"])
-def test_row_45_keys_of_two_tensors(folder: Path, other: str) -> None:
+def test_keys_of_two_tensors(folder: Path, other: str) -> None:
     (folder / "manifest.json").write_text(json.dumps({"w": "w", "v": other}))
     assert "safe-key" in str(refused(folder, "same files").code)
 
 
 @pytest.mark.parametrize("manifest", ["[]", "{", '{"w": 1}', '{"w": "w", "w": "w"}', '{"w\\u0000": "w"}', "{" * 10_000])
-def test_row_45_manifests_that_are_none(folder: Path, manifest: str) -> None:
+def test_manifests_that_are_none(folder: Path, manifest: str) -> None:
     (folder / "manifest.json").write_text(manifest)
     refused(folder, ".")
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "dangling", "device", "link to a pipe"])
-def test_row_45_other_things_than_files(folder: Path, kind: str) -> None:
+def test_other_things_than_files(folder: Path, kind: str) -> None:
     codes(folder).unlink()
     made: dict[str, Any] = {
         "pipe": lambda: os.mkfifo(codes(folder)), "folder": codes(folder).mkdir,
@@ -284,7 +284,7 @@ def test_row_45_other_things_than_files(folder: Path, kind: str) -> None:
         refused(folder, "not a regular file|cannot be opened")
 
 
-def test_row_45_a_link_to_a_file_is_followed(folder: Path) -> None:
+def test_a_link_to_a_file_is_followed(folder: Path) -> None:
     """As rule 1 has it: caches of downloads hold such links."""
     values = squish.open(folder)["w"].numpy()
     codes(folder).rename(folder / "blob")
@@ -292,7 +292,7 @@ def test_row_45_a_link_to_a_file_is_followed(folder: Path) -> None:
     np.testing.assert_array_equal(squish.open(folder)["w"].numpy(), values)
 
 
-def test_row_45_a_hard_link_is_a_file(folder: Path) -> None:
+def test_a_hard_link_is_a_file(folder: Path) -> None:
     codes(folder).unlink()
     os.link(folder / "tensors" / "good__q.npy", codes(folder))
     with squish.open(folder) as file:
@@ -300,7 +300,7 @@ def test_row_45_a_hard_link_is_a_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["q", "s"])
-def test_row_45_one_half_of_a_pair(folder: Path, missing: str) -> None:
+def test_one_half_of_a_pair(folder: Path, missing: str) -> None:
     (folder / "tensors" / f"w__{missing}.npy").unlink()
     unread(folder, "without the tensor's s" if missing == "s" else "no files")
 
@@ -313,18 +313,18 @@ def test_row_45_one_half_of_a_pair(folder: Path, missing: str) -> None:
         ("shape", np.array([4, 9])), ("shape", np.array([2, 2, 9])), ("shape", np.array([32])),
     ],
 )  # fmt: skip
-def test_row_45_arrays_that_do_not_fit_each_other(folder: Path, suffix: str, array: np.ndarray) -> None:
+def test_arrays_that_do_not_fit_each_other(folder: Path, suffix: str, array: np.ndarray) -> None:
     np.save(folder / "tensors" / f"w__{suffix}.npy", array)
     unread(folder, "does not fit|do not divide")
 
 
 @pytest.mark.parametrize("shape", [np.array([-4, -8]), np.zeros(65, np.int64), np.zeros((2, 2), np.int64), np.ones(2)])
-def test_row_45_shapes_that_are_none(folder: Path, shape: np.ndarray) -> None:
+def test_shapes_that_are_none(folder: Path, shape: np.ndarray) -> None:
     np.save(folder / "tensors" / "w__shape.npy", shape)
     refused(folder, "dimension|small array")
 
 
-def test_row_45_a_sentinel_without_files_is_a_problem(folder: Path) -> None:
+def test_a_sentinel_without_files_is_a_problem(folder: Path) -> None:
     (folder / ".squish_4bit_ready").touch()
     with squish.open(folder) as file:
         assert file.problems[0].code == "tier"
@@ -333,7 +333,7 @@ def test_row_45_a_sentinel_without_files_is_a_problem(folder: Path) -> None:
         squish.open(folder, strict=True)
 
 
-def test_row_46_names(folder: Path) -> None:
+def test_names(folder: Path) -> None:
     for name, kind in (("n" * 2000, LimitError), ("", FormatError)):
         (folder / "manifest.json").write_text(json.dumps({name: "w"}))
         refused(folder, "name", kind)
@@ -348,14 +348,14 @@ def test_row_46_names(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("a\0b", FormatError), ("n" * (10 << 20), LimitError)])
-def test_row_46_names_with_nul_and_of_ten_megabytes(folder: Path, name: str, kind: type[SquishError]) -> None:
+def test_names_with_nul_and_of_ten_megabytes(folder: Path, name: str, kind: type[SquishError]) -> None:
     (folder / "manifest.json").write_text(json.dumps({name: "w"}))
     with pytest.raises(kind) as error:
         squish.open(folder)
     assert len(str(error.value)) < 1000
 
 
-def test_row_46_names_are_printed_harmless(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_are_printed_harmless(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = {"\x1b[31mred": "w", "\u202egnp.exe": "good"}
     (folder / "manifest.json").write_text(json.dumps(names))
     for command in ("ls", "info", "plan", "verify"):
@@ -365,13 +365,13 @@ def test_row_46_names_are_printed_harmless(folder: Path, capsys: pytest.CaptureF
         assert not {"\x1b", "\u202e"} & set(shown)
 
 
-def test_row_47_many_tensors_are_capped(folder: Path) -> None:
+def test_many_tensors_are_capped(folder: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps({str(number): str(number) for number in range(1001)}))
     with pytest.raises(LimitError, match="too many"):
         squish.open(folder, limits=Limits(tensors=1000))
 
 
-def test_row_48_a_file_cut_while_it_is_mapped(folder: Path) -> None:
+def test_a_file_cut_while_it_is_mapped(folder: Path) -> None:
     file = squish.open(folder)
     file["w"].numpy()
     os.truncate(codes(folder), 10)

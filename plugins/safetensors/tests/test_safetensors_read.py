@@ -64,7 +64,7 @@ def test_every_dtype_of_whole_bytes_is_read(tag: str, dtype: str, numpy_dtype: o
     assert tensor[1].tobytes() == values[1].tobytes()
 
 
-def test_row_69_f4_has_its_first_element_in_the_low_bits() -> None:
+def test_f4_has_its_first_element_in_the_low_bits() -> None:
     tensor = squish.open(pack({"w": entry("F4", [2, 2], 0, 2)}, b"\x21\x43"))["w"]
     assert tensor.dtype == "f4_e2m1"
     assert tensor.numpy().astype("f4").tolist() == [[0.5, 1.0], [1.5, 2.0]]
@@ -77,7 +77,7 @@ def test_f6_packs_four_elements_in_three_bytes(tag: str, one: int) -> None:
     assert squish.open(pack({"w": entry(tag, [4], 0, 3)}, stored))["w"].numpy().astype("f4").tolist() == [1, 0, 0, 1]
 
 
-def test_row_24_scalars_and_empty_tensors_are_read() -> None:
+def test_scalars_and_empty_tensors_are_read() -> None:
     header = {"s": entry("F32", [], 0, 4), "e": entry("F32", [0, 3], 4, 4), "z": entry("U8", [0], 0, 0)}
     file = squish.open(pack(header, b"\0\0\x80\x3f"))
     assert file["s"].numpy() == 1
@@ -99,7 +99,7 @@ def test_a_file_without_tensors_opens() -> None:
     assert len(squish.open(pack({}, pad=6))) == 0
 
 
-def test_row_70_an_unknown_dtype_is_listed_refused_and_its_bytes_stay_readable() -> None:
+def test_an_unknown_dtype_is_listed_refused_and_its_bytes_stay_readable() -> None:
     file = squish.open(pack({"n": entry("NF4", [8], 0, 3), "w": entry("U8", [1], 3, 4)}, b"abcd"))
     assert file["n"].dtype == "unknown"
     with pytest.raises(TensorError, match="NF4"):
@@ -108,7 +108,7 @@ def test_row_70_an_unknown_dtype_is_listed_refused_and_its_bytes_stay_readable()
     assert file["w"].numpy().tolist() == [ord("d")]
 
 
-def test_row_71_unknown_fields_and_metadata_that_is_no_text_are_warnings() -> None:
+def test_unknown_fields_and_metadata_that_is_no_text_are_warnings() -> None:
     header = {"__metadata__": {"a": "x", "n": 3}, "w": {**entry("U8", [1], 0, 1), "note": 1}}
     file = squish.open(pack(header, b"a"))
     assert file.meta == {"a": "x"}
@@ -119,7 +119,7 @@ def test_row_71_unknown_fields_and_metadata_that_is_no_text_are_warnings() -> No
         squish.open(pack(header, b"a"), strict=True)
 
 
-def test_row_46_names_that_differ_only_in_composition_are_kept_and_reported() -> None:
+def test_names_that_differ_only_in_composition_are_kept_and_reported() -> None:
     header = {"caf\u00e9": entry("U8", [1], 0, 1), "cafe\u0301": entry("U8", [1], 1, 2)}
     file = squish.open(pack(header, b"ab"))
     assert len(file) == 2

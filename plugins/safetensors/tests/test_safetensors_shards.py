@@ -91,23 +91,23 @@ def test_a_folder_with_several_files_and_no_index_names_them(tmp_path: Path) -> 
 
 
 CASES: dict[str, tuple[Callable[[dict[str, Any]], object], str, str | None]] = {
-    "row-72 shard missing": (
+    "shard missing": (
         lambda listing: listing["weight_map"].update(d="gone.safetensors"),
         "gone.safetensors",
         "d",
     ),
-    "row-72 name in no shard": (lambda listing: listing["weight_map"].update(d=SHARDS[1]), "not in the shard", "d"),
-    "row-72 name not in the index": (lambda listing: listing["weight_map"].pop("b"), "does not name", "b"),
-    "row-72 name in another shard": (lambda listing: listing["weight_map"].update(b=SHARDS[1]), "does not name", "b"),
-    "row-72 separator": (lambda listing: listing["weight_map"].update(b="../x.safetensors"), "plain file name", "b"),
-    "row-72 absolute path": (lambda listing: listing["weight_map"].update(b="/x.safetensors"), "plain file name", "b"),
-    "row-72 leading dot": (lambda listing: listing["weight_map"].update(b=".x.safetensors"), "plain file name", "b"),
-    "row-72 NUL": (lambda listing: listing["weight_map"].update(b="a\0b"), "plain file name", "b"),
-    "row-72 case clash": (lambda listing: listing["weight_map"].update(b=SHARDS[0].upper()), "only in case", "b"),
-    "row-72 no file name": (lambda listing: listing["weight_map"].update(b=3), "names no file", "b"),
-    "row-72 no weight_map": (lambda listing: listing.pop("weight_map"), "weight_map", None),
-    "row-72 weight_map a list": (lambda listing: listing.update(weight_map=[]), "weight_map", None),
-    "row-72 the index as its own shard": (lambda listing: listing["weight_map"].update(d=INDEX), "is JSON, not", None),
+    "name in no shard": (lambda listing: listing["weight_map"].update(d=SHARDS[1]), "not in the shard", "d"),
+    "name not in the index": (lambda listing: listing["weight_map"].pop("b"), "does not name", "b"),
+    "name in another shard": (lambda listing: listing["weight_map"].update(b=SHARDS[1]), "does not name", "b"),
+    "separator": (lambda listing: listing["weight_map"].update(b="../x.safetensors"), "plain file name", "b"),
+    "absolute path": (lambda listing: listing["weight_map"].update(b="/x.safetensors"), "plain file name", "b"),
+    "leading dot": (lambda listing: listing["weight_map"].update(b=".x.safetensors"), "plain file name", "b"),
+    "NUL": (lambda listing: listing["weight_map"].update(b="a\0b"), "plain file name", "b"),
+    "case clash": (lambda listing: listing["weight_map"].update(b=SHARDS[0].upper()), "only in case", "b"),
+    "no file name": (lambda listing: listing["weight_map"].update(b=3), "names no file", "b"),
+    "no weight_map": (lambda listing: listing.pop("weight_map"), "weight_map", None),
+    "weight_map a list": (lambda listing: listing.update(weight_map=[]), "weight_map", None),
+    "the index as its own shard": (lambda listing: listing["weight_map"].update(d=INDEX), "is JSON, not", None),
 }
 
 
@@ -121,14 +121,14 @@ def test_index_and_shards_that_disagree_are_an_error(model: Path, case: str) -> 
     assert caught.value.code != "plugin-bug"
 
 
-def test_row_72_a_name_in_two_shards_names_both(model: Path) -> None:
+def test_a_name_in_two_shards_names_both(model: Path) -> None:
     (model / SHARDS[1]).write_bytes(shard(c=b"cc", a=b"aa"))
     with pytest.raises(FormatError, match=f"two shards.*{SHARDS[0]}.*{SHARDS[1]}"):
         squish.open(model)
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"weight_map":{"a":"x","a":"y"}}', '{"a":' + "[" * 5000, "\ufeff{}"])
-def test_row_72_a_damaged_index_is_a_typed_error(model: Path, text: str) -> None:
+def test_a_damaged_index_is_a_typed_error(model: Path, text: str) -> None:
     (model / INDEX).write_text(text)
     with pytest.raises(FormatError) as caught:
         squish.open(model)
@@ -194,24 +194,24 @@ def test_the_limits_of_the_caller_hold_for_a_declaration(model: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [4, "5", 5.5, None])
-def test_row_72_a_wrong_total_size_is_a_warning(model: Path, size: object) -> None:
+def test_a_wrong_total_size_is_a_warning(model: Path, size: object) -> None:
     change(model, lambda listing: listing["metadata"].update(total_size=size))
     assert [problem.code for problem in squish.open(model).problems] == ([] if size is None else ["total-size"])
 
 
-def test_row_73_a_shard_that_is_a_git_lfs_pointer_is_named(model: Path) -> None:
+def test_a_shard_that_is_a_git_lfs_pointer_is_named(model: Path) -> None:
     (model / SHARDS[1]).write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
     with pytest.raises(UnknownFormatError, match=f"{SHARDS[1]}: is a git-lfs pointer"):
         squish.open(model)
 
 
-def test_row_72_a_shard_that_is_damaged_is_named(model: Path) -> None:
+def test_a_shard_that_is_damaged_is_named(model: Path) -> None:
     (model / SHARDS[1]).write_bytes(shard(c=b"cc")[:-1])
     with pytest.raises(FormatError, match=SHARDS[1]):
         squish.open(model)
 
 
-def test_row_72_an_index_without_any_shard_says_what_is_missing(model: Path) -> None:
+def test_an_index_without_any_shard_says_what_is_missing(model: Path) -> None:
     for name in SHARDS:
         (model / name).unlink()
     with pytest.raises(FormatError, match="is missing"):

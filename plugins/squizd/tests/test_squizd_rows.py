@@ -1,4 +1,4 @@
-"""The list of malformed inputs, row by row: those that concern SQUIZD, each with the outcome that is asked for."""
+"""Malformed SQUIZD files, each with the outcome that a reader must give."""
 
 from __future__ import annotations
 
@@ -258,12 +258,12 @@ def test_row_leaves_the_model_readable(sq: SimpleNamespace, row: str) -> None:
         squish.open(data, strict=True)
 
 
-def test_row_01_no_bytes() -> None:
+def test_no_bytes() -> None:
     with pytest.raises(squish.FormatError, match="empty"):
         squish.open(b"", format="squizd")
 
 
-def test_row_02_the_magic_of_another_kind_of_file(sq: SimpleNamespace) -> None:
+def test_the_magic_of_another_kind_of_file(sq: SimpleNamespace) -> None:
     data = b"SQZX" + one(sq)[4:]
     with pytest.raises(squish.FormatError, match=r"P1"):
         squish.open(data, format="squizd")
@@ -271,74 +271,72 @@ def test_row_02_the_magic_of_another_kind_of_file(sq: SimpleNamespace) -> None:
         squish.open(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n".ljust(300))
 
 
-def test_row_05_two_primary_flags_and_the_magic_of_the_blocks_decides(sq: SimpleNamespace) -> None:
+def test_two_primary_flags_and_the_magic_of_the_blocks_decides(sq: SimpleNamespace) -> None:
     file = squish.open(changed(one(sq), 6, "<I", 4 | 32 | 2), strict=True)  # INT4, INT2, TCA_TBE; P2 makes it legal
     assert file["layers.0.w0"].codec == "squizd.int4"
 
 
-def test_row_14_plain_blocks_beside_the_primary_encoding_are_legal(sq: SimpleNamespace) -> None:
+def test_plain_blocks_beside_the_primary_encoding_are_legal(sq: SimpleNamespace) -> None:
     assert {squish.open(one(sq), strict=True)[f"layers.0.w{i}"].codec for i in (0, 1)} == {"squizd.int4", "dense"}
 
 
 @pytest.mark.parametrize("group", [7, 1000])
-def test_row_17_a_sub_block_that_does_not_divide_or_is_longer_than_a_row_is_legal(
-    sq: SimpleNamespace, group: int
-) -> None:
+def test_a_sub_block_that_does_not_divide_or_is_longer_than_a_row_is_legal(sq: SimpleNamespace, group: int) -> None:
     tensor = sq.int2(sq.rng, 5, 9, group)
     file = squish.open(sq.build([[tensor]]), strict=True)
     assert (file["layers.0.w0"].numpy() == tensor.values()).all()
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-42])
-def test_row_20_a_scale_of_0_or_a_denormal_one_is_a_warning_of_verify(sq: SimpleNamespace, scale: float) -> None:
+def test_a_scale_of_0_or_a_denormal_one_is_a_warning_of_verify(sq: SimpleNamespace, scale: float) -> None:
     found = squish.verify(finite(sq, scale)).problems
     assert [(problem.code, problem.severity) for problem in found] == [("P3", "warning")]
 
 
-def test_row_21_the_misprint_of_the_specification_is_a_note_even_in_strict_mode(sq: SimpleNamespace) -> None:
+def test_the_misprint_of_the_specification_is_a_note_even_in_strict_mode(sq: SimpleNamespace) -> None:
     data = one(sq)[:14] + bytes.fromhex("5a2b0000") + one(sq)[18:]
     assert [problem.severity for problem in squish.open(data, strict=True).problems] == ["note"]
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_row_23_a_name_twice_in_the_appendix(sq: SimpleNamespace) -> None:
+def test_a_name_twice_in_the_appendix(sq: SimpleNamespace) -> None:
     file = squish.open(appended(sq, packed(("a", b"1"), ("a", b"2"))))
     assert [(problem.code, problem.severity) for problem in file.problems] == [("P8", "error")]
 
 
-def test_row_23_an_archive_whose_sum_is_over_the_limit(sq: SimpleNamespace) -> None:
+def test_an_archive_whose_sum_is_over_the_limit(sq: SimpleNamespace) -> None:
     data = appended(sq, packed(*((str(number), np.random.default_rng(number).bytes(9000)) for number in range(3))))
     assert squish.open(data, strict=True).index.whole
     file = squish.open(data, limits=squish.Limits(decoded=20_000))
     assert [(problem.code, problem.severity) for problem in file.problems] == [("P8", "error")]
 
 
-def test_row_23_a_bomb_inside_the_archive_is_never_unpacked(sq: SimpleNamespace) -> None:
+def test_a_bomb_inside_the_archive_is_never_unpacked(sq: SimpleNamespace) -> None:
     inner = packed(("a", bytes(1 << 20)), method=zipfile.ZIP_DEFLATED)
     file = squish.open(appended(sq, packed(("inner.zip", inner), method=zipfile.ZIP_STORED)), strict=True)
     assert file.index.whole
 
 
-def test_row_24_a_scalar_and_a_zero_in_the_shape_are_legal(sq: SimpleNamespace) -> None:
+def test_a_scalar_and_a_zero_in_the_shape_are_legal(sq: SimpleNamespace) -> None:
     file = squish.open(sq.build([[sq.npcl(sq.rng, ()), sq.npcl(sq.rng, (0, 7))]]), strict=True)
     assert [file[name].shape for name in file] == [(), (0, 7)]
 
 
 @pytest.mark.parametrize("name", ["", "a" * 1025, "a\0b"])
-def test_row_46_names_that_may_not_be(sq: SimpleNamespace, name: str) -> None:
+def test_names_that_may_not_be(sq: SimpleNamespace, name: str) -> None:
     data = sq.build([[sq.npcl(sq.rng, (2,), name=name)]], names=True)
     file = squish.open(data)
     assert list(file) == ["layers.0.w0"]
     assert [(problem.code, problem.severity) for problem in file.problems] == [("P9", "warning")]
 
 
-def test_row_46_control_characters_and_look_alikes_are_kept(sq: SimpleNamespace) -> None:
+def test_control_characters_and_look_alikes_are_kept(sq: SimpleNamespace) -> None:
     names = ["\x1b[2J", "\u202e", "\u00e9", "e\u0301", "__metadata__"]
     data = sq.build([[sq.npcl(sq.rng, (2,), name=name) for name in names]], names=True)
     assert list(squish.open(data)) == names
 
 
-def test_row_47_many_small_tensors_open_in_linear_time(sq: SimpleNamespace) -> None:
+def test_many_small_tensors_open_in_linear_time(sq: SimpleNamespace) -> None:
     rng, times = sq.rng, []
     for count in (2000, 8000):
         data = sq.build([[sq.int4(rng, 1, 2, 2) for _ in range(count)]])
@@ -348,7 +346,7 @@ def test_row_47_many_small_tensors_open_in_linear_time(sq: SimpleNamespace) -> N
     assert times[1] < 10 * times[0]  # 16 if it were quadratic
 
 
-def test_row_48_a_file_that_shrinks_while_open(sq: SimpleNamespace, tmp_path: Path) -> None:
+def test_a_file_that_shrinks_while_open(sq: SimpleNamespace, tmp_path: Path) -> None:
     path = tmp_path / "a.squizd"
     path.write_bytes(sq.build([[sq.npcl(sq.rng, (64, 64))]]))
     with squish.open(path) as file:

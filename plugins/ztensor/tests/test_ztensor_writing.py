@@ -228,11 +228,6 @@ def test_a_write_that_fails_leaves_no_spool_open(tmp_path: Path, monkeypatch: py
     assert all(spool.closed for spool in spools)
 
 
-def test_the_block_table_is_that_of_the_ggml_codecs() -> None:
-    types = pytest.importorskip("squish_ggml.api").BLOCK_TYPES
-    assert {name: (types[name].elements, types[name].nbytes) for name in BLOCKS} == BLOCKS
-
-
 @pytest.mark.parametrize("name", ["v11_sparse_csr", "v11_sparse_coo"])
 def test_sparse_tensors_are_written_as_the_reference_does(data: Path, tmp_path: Path, name: str) -> None:
     squish.convert(data / f"{name}.zt", tmp_path / "new.zt")

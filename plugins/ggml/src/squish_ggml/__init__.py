@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from squish_core.api import CodecInfo, hookimpl
-
-from .types import BLOCK_TYPES
+from squish_core.api import BLOCK_TYPES, CodecInfo, hookimpl
 
 SHORT = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q1_0", "tq1_0", "tq2_0")
 """Those that are encoded, and whose names are not also those of other codecs (`mxfp4`)."""

@@ -9,13 +9,10 @@ from squish_core.api import lazy_exports
 _NAMES = {
     "squish_ggml.blocks": ("has_encoder",),
     "squish_ggml.codec": ("blocks_for",),
-    "squish_ggml.types": ("BLOCK_TYPES", "BlockType"),
 }
 
 if TYPE_CHECKING:
     from .blocks import has_encoder as has_encoder
     from .codec import blocks_for as blocks_for
-    from .types import BLOCK_TYPES as BLOCK_TYPES
-    from .types import BlockType as BlockType
 else:
     __getattr__, __dir__, __all__ = lazy_exports(__name__, _NAMES)

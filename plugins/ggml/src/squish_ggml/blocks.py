@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from squish_core.api import BLOCK_TYPES
+
 from . import encoders, kquants, legacy, small, tail
 from .panels import Decode, Encode, Kernel, decoder, encoder
-from .types import BLOCK_TYPES
 
 
 class Block(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-from squish_ggml.api import BLOCK_TYPES
+from squish_core.api import BLOCK_TYPES
 
 
 class GgmlType(NamedTuple):

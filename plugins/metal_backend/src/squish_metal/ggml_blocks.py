@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from squish_ggml.api import BLOCK_TYPES
+from squish_core.api import BLOCK_TYPES
 
 
 def _blocks(name: str, body: str) -> str:

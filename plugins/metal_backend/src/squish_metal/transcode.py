@@ -34,7 +34,10 @@ def pack_affine(form: Form, codec: Codec, params: Params, parts: Parts, spec: Te
     weight = np.empty((*lead, columns * form.bits // 32), np.uint32)
     scales, biases = (np.empty((*lead, columns // form.group_size), np.float32) for _ in range(2))
     for region in panels(spec.shape, codec.grain(spec, params), 4, whole_rows=True):
-        codes = codec.codes(parts, spec, params, region)
+        try:
+            codes = codec.codes(parts, spec, params, region)
+        except CodecError as error:  # columns in activation order, for one: only the data show it
+            raise _uncovered(error.message, spec) from error
         if codes is None:
             raise _uncovered("zero points do not add up exactly", spec)
         if codes.group[-1] % form.group_size:

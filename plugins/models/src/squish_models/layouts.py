@@ -26,11 +26,14 @@ HIDDEN = ("rotary_dim",)
 REPORTS = ("uqff_report.json",)
 """Files that describe how a source is stored, not the model."""
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
+FRAMEWORK = ("format",)
+"""Metadata of a checkpoint that says what saved it."""
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
 
 
 def carry_to_gguf(family: TextModel, model: Model, settings: Mapping[str, Any], options: Options) -> Carried:
     """GGUF's keys and tensors for the settings, and the source's files where the keys do not give them back."""
+    family.check_for_gguf(settings)
     keys, constants = config_keys(family, settings)
     tokenizer = read_huggingface(model.assets, settings)
     if tokenizer is not None:
@@ -39,11 +42,11 @@ def carry_to_gguf(family: TextModel, model: Model, settings: Mapping[str, Any], 
     missing = () if tokenizer is not None else ("a tokenizer (tokenizer.json)",)
     files = {name: data for name, data in model.assets.items() if name not in (*REPORTS, KEYS_FILE)}
     rebuilt = _rebuilt(family, meta, constants, settings) if files else {}
-    differing = {name: data for name, data in files.items() if rebuilt.get(name) != data}
-    dropped: tuple[Dropped, ...] = ()
+    differing = {name: data for name, data in files.items() if not _gives(rebuilt.get(name), name, data)}
+    dropped = tuple(Dropped("metadata", key) for key in model.meta if key not in FRAMEWORK)
     if options.get("keep") == "no":
-        dropped = tuple(Dropped("asset", name, "GGUF's keys give other text") for name in differing)
-    elif files:
+        dropped += tuple(Dropped("asset", name, "GGUF's keys give other text") for name in differing)
+    elif differing or files.keys() != rebuilt.keys():
         meta = {**meta, **kept_files(differing, list(files))}
     return Carried(meta=meta, constants=constants, missing=missing, dropped=dropped, notes=family.ignored(settings))
 
@@ -57,7 +60,7 @@ def carry_to_folder(family: TextModel, model: Model, settings: Mapping[str, Any]
         config = json.loads(files[CONFIG])
         keys, _ = config_keys(family, settings)
         tokenizer = read_huggingface(files, config)
-        meta, keys = {}, keys | (tokenizer_keys(tokenizer) if tokenizer is not None else {})
+        meta, keys = {"format": "pt"}, keys | (tokenizer_keys(tokenizer) if tokenizer is not None else {})
         files |= kept_keys(model.meta, keys)
     else:
         files[CONFIG] = respelled(family, model)
@@ -153,6 +156,14 @@ def _rebuilt(
         return _files(family, model, family.settings(model))[0]
     except SquishError:
         return {}
+
+
+def _gives(rebuilt: bytes | None, name: str, data: bytes) -> bool:
+    """Whether a file is rebuilt as it is, but for what a config says of codes, which is not kept."""
+    if rebuilt is None or rebuilt == data:
+        return rebuilt == data
+    undeclared = _undeclared(data) if name == CONFIG else data
+    return undeclared != data and json.loads(undeclared) == json.loads(rebuilt)
 
 
 def _undeclared(config: bytes) -> bytes:

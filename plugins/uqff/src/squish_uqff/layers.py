@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from attrs import evolve, frozen
-from squish_ggml.api import BLOCK_TYPES
 
 from squish_core.api import (
+    BLOCK_TYPES,
     DENSE,
     CodecSpec,
     Encoding,

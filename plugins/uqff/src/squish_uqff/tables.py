@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from squish_ggml.api import BLOCK_TYPES
+from squish_core.api import BLOCK_TYPES
 
 GGUF, UNQUANT, HQQ, FP8, AFQ, F8Q8, MXFP4 = range(7)
 ISQ_NAMES = ("gguf", "unquant", "hqq", "fp8", "afq", "f8q8", "mxfp4")

@@ -1,5 +1,7 @@
 """The names that zTensor stores, as tables."""
 
+from squish_core.api import BLOCK_TYPES
+
 DTYPES = (
     "f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2", "complex64", "complex128",
     "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8", "bool",
@@ -32,11 +34,9 @@ ELEMENTS: dict[int, dict[tuple[str, str | None], str]] = {
 }
 """Wire generation -> (`dtype`, `type`) -> element type. 1.x types are open, so it takes those of v2 too."""
 
-BLOCKS: dict[str, tuple[int, int]] = {
-    "q4_0": (32, 18), "q4_1": (32, 20), "q5_0": (32, 22), "q5_1": (32, 24), "q8_0": (32, 34), "q8_1": (32, 36),
-    "q2_k": (256, 84), "q3_k": (256, 110), "q4_k": (256, 144), "q5_k": (256, 176), "q6_k": (256, 210),
-    "q8_k": (256, 292), "iq1_s": (256, 50), "iq1_m": (256, 56), "iq2_xxs": (256, 66), "iq2_xs": (256, 74),
-    "iq2_s": (256, 82), "iq3_xxs": (256, 98), "iq3_s": (256, 110), "iq4_nl": (32, 18), "iq4_xs": (256, 136),
-    "mxfp4": (32, 17),
-}  # fmt: skip
+_BLOCK_NAMES = (
+    "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q8_1", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "q8_k", "iq1_s", "iq1_m",
+    "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_nl", "iq4_xs", "mxfp4",
+)  # fmt: skip
+BLOCKS = {name: (BLOCK_TYPES[name].elements, BLOCK_TYPES[name].nbytes) for name in _BLOCK_NAMES}
 """GGML block type -> (elements, bytes) of a block. Object `format` is `gguf.<type>`, in v2 `gguf.<type>/1`."""

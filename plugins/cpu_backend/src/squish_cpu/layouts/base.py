@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 from attrs import evolve, frozen
-from squish_ggml.api import BLOCK_TYPES
 
-from squish_core.api import CodecError, CodecSpec, TensorSpec, dtypes
+from squish_core.api import BLOCK_TYPES, CodecError, CodecSpec, TensorSpec, dtypes
 
 Array = np.ndarray
 Arrays = Mapping[str, Array]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from squish_ggml.api import BLOCK_TYPES
-
 from squish_core.api import (
+    BLOCK_TYPES,
     FormatError,
     LimitError,
     Limits,

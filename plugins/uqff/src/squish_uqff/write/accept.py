@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 
 from squish_codecs.api import Affine, Mx, float4_params
-from squish_ggml.api import BLOCK_TYPES, has_encoder
+from squish_ggml.api import has_encoder
 from squish_safetensors.api import DTYPE_TAGS
 
 from squish_core.api import (
+    BLOCK_TYPES,
     CodecSpec,
     CodeLayout,
     Encoding,

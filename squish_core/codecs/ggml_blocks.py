@@ -1,4 +1,4 @@
-"""GGML's block types as data: the one table of their sizes. Source: ggml.h, ggml-common.h."""
+"""Sizes and type codes of GGML's block types, which formats and backends share. Source: ggml.h, ggml-common.h."""
 
 from __future__ import annotations
 
