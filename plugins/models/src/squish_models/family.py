@@ -108,7 +108,7 @@ class TextModel(Family):
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         carry = carry_to_gguf if layout == "gguf" else carry_to_folder
-        return carry(self, model, settings, options)
+        return carry(self, model, settings, layout, options)
 
     def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """The settings with which llama.cpp runs every model of these sizes."""

@@ -31,7 +31,9 @@ FRAMEWORK = ("format",)
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
 
 
-def carry_to_gguf(family: TextModel, model: Model, settings: Mapping[str, Any], options: Options) -> Carried:
+def carry_to_gguf(
+    family: TextModel, model: Model, settings: Mapping[str, Any], layout: str, options: Options
+) -> Carried:
     """GGUF's keys and tensors for the settings, and the source's files where the keys do not give them back."""
     family.check_for_gguf(settings)
     keys, constants = config_keys(family, settings)
@@ -51,8 +53,10 @@ def carry_to_gguf(family: TextModel, model: Model, settings: Mapping[str, Any], 
     return Carried(meta=meta, constants=constants, missing=missing, dropped=dropped, notes=family.ignored(settings))
 
 
-def carry_to_folder(family: TextModel, model: Model, settings: Mapping[str, Any], options: Options) -> Carried:
-    """The files of a folder for the settings; those that the source keeps are given back as they were."""
+def carry_to_folder(
+    family: TextModel, model: Model, settings: Mapping[str, Any], layout: str, options: Options
+) -> Carried:
+    """The files of a folder for the settings; a Hugging Face folder gets those that a GGUF keeps as they were."""
     files = {name: data for name, data in model.assets.items() if name not in REPORTS}
     meta, vectors = dict(model.meta), None
     if model.layout == "gguf":
@@ -62,8 +66,8 @@ def carry_to_folder(family: TextModel, model: Model, settings: Mapping[str, Any]
         tokenizer = read_huggingface(files, config)
         meta, keys = {"format": "pt"}, keys | (tokenizer_keys(tokenizer) if tokenizer is not None else {})
         files |= kept_keys(model.meta, keys)
-    else:
-        files[CONFIG] = respelled(family, model)
+    if layout != "hf" or model.layout != "gguf":
+        files[CONFIG] = respelled(family, files[CONFIG], settings)
     missing = () if {"tokenizer.json", "tokenizer.model"} & files.keys() else ("a tokenizer (tokenizer.json)",)
     kept = tuple(name for name, data in files.items() if model.assets.get(name) == data)
     made = {name: data for name, data in files.items() if name not in kept}
@@ -92,15 +96,18 @@ def written_config(settings: Mapping[str, Any], tokenizer: Tokenizer | None) -> 
     return config
 
 
-def respelled(family: TextModel, model: Model) -> bytes:
-    """The source's config.json in the old spelling; its own bytes where it has that already."""
-    config = model.config()
-    made = old_spelling(text_config(config), family.experts)
-    made = {key: value for key, value in made.items() if key not in QUANTIZATION}
+def respelled(family: TextModel, data: bytes, settings: Mapping[str, Any]) -> bytes:
+    """A config.json in the old spelling, with what engines cannot do without; its own bytes where it is that already."""
+    config = json.loads(data)
+    spelled = old_spelling(text_config(config), family.experts)
+    spelled = {key: value for key, value in spelled.items() if key not in QUANTIZATION}
     if "text_config" in config:
-        made |= {"model_type": family.model_type, "architectures": [family.class_name]}
-    made.setdefault("tie_word_embeddings", not any(name.endswith("lm_head.weight") for name in model.tensors))
-    return model.assets[CONFIG] if made == config else dump_json(made)
+        spelled |= {"model_type": family.model_type, "architectures": [family.class_name]}
+    spelled.setdefault("tie_word_embeddings", settings["tie_word_embeddings"])
+    for key in family.layer_counts:  # mistral.rs asks for them, though nothing slides
+        spelled.setdefault(key, settings["num_hidden_layers"])
+        spelled.setdefault("use_sliding_window", False)
+    return data if spelled == config else dump_json(spelled)
 
 
 def vector_dtype(config: Mapping[str, Any]) -> str | None:
