@@ -30,6 +30,10 @@ _NAMES = {
         "Container", "Dropped", "Options", "Refinement", "WritePlan", "dropped_assets", "dropped_metadata",
         "single_value",
     ),
+    "squish_core.formats.composite": (
+        "NOTHING_BESIDE", "NO_COMPANIONS", "Companions", "CompositeContainer", "OutgoingChild",
+        "OutgoingCompanions", "OutgoingWhole",
+    ),
     "squish_core.codecs.base": (
         "AliasResolver", "Allocator", "Codec", "Decoder", "Encoder", "ModelFacts", "PanelReader", "Params",
         "PartArray", "Parts", "Region",
@@ -174,6 +178,13 @@ if TYPE_CHECKING:
     from squish_core.formats.base import dropped_assets as dropped_assets
     from squish_core.formats.base import dropped_metadata as dropped_metadata
     from squish_core.formats.base import single_value as single_value
+    from squish_core.formats.composite import NO_COMPANIONS as NO_COMPANIONS
+    from squish_core.formats.composite import NOTHING_BESIDE as NOTHING_BESIDE
+    from squish_core.formats.composite import Companions as Companions
+    from squish_core.formats.composite import CompositeContainer as CompositeContainer
+    from squish_core.formats.composite import OutgoingChild as OutgoingChild
+    from squish_core.formats.composite import OutgoingCompanions as OutgoingCompanions
+    from squish_core.formats.composite import OutgoingWhole as OutgoingWhole
     from squish_core.formats.json import JSON_PIECE as JSON_PIECE
     from squish_core.formats.json import JsonMembers as JsonMembers
     from squish_core.formats.json import duplicate_key_error as duplicate_key_error

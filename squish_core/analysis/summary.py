@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
 from squish_core.display.notebook import page
 from squish_core.display.tables import counted, fit_all, table
-from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, shorten
+from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, SquishError, TensorError, shorten
 from squish_core.formats.metadata import plain
+from squish_core.guard import guarded
 from squish_core.model import TensorSpec, Typed, to_json
 from squish_core.reader import Reader, TensorFacts
 from squish_core.text import escape, format_bytes
@@ -28,7 +29,8 @@ LONG = 64
 class StoredKind:
     """The tensors with one kind of storage; sizes in bytes, tied tensors counted once.
 
-    `lacks`: what to install, or why they cannot be decoded here; None if they can.
+    `lacks`: what to install, or why they cannot be decoded here; None if they can. `zeros`: share of values that
+    pruning made zero; None where nothing is pruned.
     """
 
     stored_as: str
@@ -37,6 +39,7 @@ class StoredKind:
     nbytes: int
     lacks: str | None
     bits_per_weight: float
+    zeros: float | None = None
 
 
 @frozen(kw_only=True)
@@ -109,7 +112,7 @@ class Summary:
                 yield f"            and {more:,} more (--json lists them)"
         rows = [
             (kind.stored_as, f"{kind.tensors:,}", f"{kind.parameters:,}", format_bytes(kind.nbytes),
-             f"{kind.bits_per_weight:.2f}", f"cannot be decoded here: {kind.lacks}" if kind.lacks else "")
+             f"{kind.bits_per_weight:.2f}", _remark(kind))
             for kind in self.codecs
         ]  # fmt: skip
         yield from _section("", table(("stored as", "tensors", "parameters", "size", "bits", ""), "<>>>><", rows))
@@ -185,6 +188,30 @@ def stored_as(spec: TensorSpec, long: bool = False) -> str:
     return f"{codec.id}:bits={codec.params['bits']}" if "bits" in codec.params else codec.id
 
 
+def zero_share(reader: Reader, spec: TensorSpec) -> float | None:
+    """Share of a tensor's values that a mask makes zero, by the mask alone; None where it has no mask."""
+    encoding = spec.encodings[0] if spec.encodings else None
+    if encoding is None or encoding.codec.inner is None or reader.registry.missing(encoding):
+        return None
+    try:
+        with guarded(TensorError, "reading its mask", file=reader.name, tensor=spec.name):
+            bound = reader.bind(spec, encoding)
+            return bound.codec.zero_share(bound.parts, spec, bound.params)
+    except SquishError:
+        return None  # `verify` says what is wrong with the mask
+
+
+def shown_as(spec: TensorSpec, zeros: float | None) -> str:
+    """As `stored_as`; of a tensor under a mask what the mask lies on, pruned where it zeroes anything."""
+    if zeros is None:
+        return stored_as(spec)
+    codec = spec.encodings[0].codec
+    while codec.inner is not None:
+        codec = codec.inner
+    unmasked = evolve(spec, encodings=(evolve(spec.encodings[0], codec=codec),))
+    return f"{'pruned ' if zeros else ''}{stored_as(unmasked)}"
+
+
 def link_of(path: Path | None) -> str | None:
     """The target of a path that is a symbolic link, else None."""
     return str(path.resolve()) if path is not None and path.is_symlink() else None
@@ -198,20 +225,31 @@ def with_link(name: str, target: str | None) -> str:
 def _stored_kinds(reader: Reader) -> list[StoredKind]:
     """The kinds of storage, the most bytes first."""
     groups: dict[str, list[TensorSpec]] = {}
+    shares: dict[str, float] = {}
     for spec in reader.index.tensors.values():
-        groups.setdefault(stored_as(spec), []).append(spec)
+        zeros = zero_share(reader, spec)
+        groups.setdefault(shown_as(spec, zeros), []).append(spec)
+        shares[spec.name] = zeros or 0.0
     kinds = []
     for name, specs in groups.items():
         own = [spec for spec in specs if spec.tied_to is None]
         parameters, nbytes = sum(spec.elements for spec in own), sum(TensorFacts(reader, spec).nbytes for spec in own)
+        pruned = sum(shares[spec.name] * spec.elements for spec in own)
         lacks = next(filter(None, (_lacks(reader, spec) for spec in specs)), None)
         kinds.append(
             StoredKind(
                 stored_as=name, tensors=len(specs), parameters=parameters, nbytes=nbytes, lacks=lacks,
                 bits_per_weight=8 * nbytes / parameters if parameters else 0.0,
+                zeros=pruned / parameters if pruned else None,
             )
         )  # fmt: skip
     return sorted(kinds, key=lambda kind: -kind.nbytes)
+
+
+def _remark(kind: StoredKind) -> str:
+    if kind.lacks:
+        return f"cannot be decoded here: {kind.lacks}"
+    return "" if kind.zeros is None else f"{kind.zeros:.1%} zeros"
 
 
 def _lacks(reader: Reader, spec: TensorSpec) -> str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from squish_core.analysis.summary import link_of, stored_as, with_link
+from squish_core.analysis.summary import link_of, shown_as, stored_as, with_link, zero_share
 from squish_core.cli.metadata import one_value
 from squish_core.cli.options import Assets, FileName, Format, Json, Patterns
 from squish_core.cli.output import Answer
@@ -82,7 +82,10 @@ def listing(tensors: Iterable[Tensor], long: bool) -> list[str]:
     rows: list[tuple[object, ...]] = []
     for tensor in tensors:
         bits, size = f"{tensor.bits_per_weight:.2f}", format_bytes(tensor.nbytes)
-        rows.append((list(tensor.shape), stored_as(tensor.spec, long), bits, size, label(tensor)))
+        zeros = zero_share(tensor.file, tensor.spec)
+        stored = stored_as(tensor.spec, long) if long else shown_as(tensor.spec, zeros)
+        stored += f", {zeros:.1%} zeros" if zeros else ""
+        rows.append((list(tensor.shape), stored, bits, size, label(tensor)))
         for part in parts(tensor) if long else ():
             where = f"{part['file']} at byte {part['offset']:,}" if part["file"] else "not stored in a file"
             rows.append((part["shape"], part["dtype"], "", format_bytes(part["nbytes"]), f"  {part['role']}: {where}"))

@@ -168,6 +168,15 @@ class Codec(Renamed):
         """Wrapping codecs: this codec bound to the one it wraps and its parameters."""
         raise CodecError("this codec wraps no other", code="wrap")
 
+    def lossless_params(self, params: Params) -> Params | None:
+        """Wrapping codecs: the parameters with which one wraps another encoding of its own values without changing
+        any of them (a mask keeps its zeros); None: it does not."""
+        return None
+
+    def zero_share(self, parts: Parts, spec: TensorSpec, params: Params) -> float | None:
+        """Share of the values that pruning made zero, from the smallest part that shows it; None: nothing prunes."""
+        return None
+
     def params_of_panel(self, made: Mapping[str, np.ndarray], params: Params) -> Params:
         """The parameters of an encoded panel alone: others where one counts what the whole tensor holds."""
         return params

@@ -126,7 +126,7 @@ def convert(
             observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
             report = execute(plan, model, target, observer, activations=statistics)
             if to_delete:
-                delete(model, to_delete, target, plan.format, report.steps)
+                delete(model, to_delete, target, plan.format, report.steps, plan.children, plan.whole)
             report = evolve(report, seconds=time.perf_counter() - started)
         return evolve(report, deleted=tuple(map(str, to_delete)))
 

@@ -219,6 +219,8 @@ class Decision:
         answer = self._answer(target_spec, Encoding(codec=stored_codec, parts=parts))
         if isinstance(answer, Refusal):
             raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(requested), code="refused")
+        if requested.inner is None and answer.codec.inner is None:
+            answer, full_codec = self._rewrap(target_spec, full_codec, answer, origin)
         if requested.inner is not None and answer.codec.inner is None:
             raise TensorError(f"{self.format} has no place for {requested.id}", found=str(requested), code="refused")
         if same_encoding(answer, origin, self.registry):
@@ -234,6 +236,27 @@ class Decision:
             exactness,
             with_encoder_params(answer.codec, full_codec, self.registry),
         )
+
+    def _rewrap(
+        self, spec: TensorSpec, codec: CodecSpec, answer: Encoding, origin: Encoding
+    ) -> tuple[Encoding, CodecSpec]:
+        """The target's answer and codec under the source's wrapper that changes no value (a mask keeps its zeros).
+
+        The answer and codec as they are if the source has none, or the target has no place for it.
+        """
+        wrapper: CodecSpec | None = origin.codec
+        while wrapper is not None and wrapper.inner is not None:
+            params = self.registry.codec(wrapper).lossless_params(wrapper.params)
+            if params is not None:
+                outer = CodecSpec(wrapper.id, params, inner=codec)
+                stored = without_encoder_params(outer, self.registry)
+                declarations = self.registry.codec(stored).parts(evolve(spec, encodings=()), params)
+                parts = {role: _part(*declaration) for role, declaration in declarations.items()}
+                wrapped = self._answer(spec, Encoding(codec=stored, parts=parts))
+                if not isinstance(wrapped, Refusal) and wrapped.codec.id == wrapper.id:
+                    return wrapped, outer
+            wrapper = wrapper.inner
+        return answer, codec
 
     def _check_activations(self, spec: TensorSpec, requested: CodecSpec) -> None:
         if not needs_activations(requested, self.registry):

@@ -12,6 +12,7 @@ from squish_core.analysis.stacks import rows_of
 from squish_core.analysis.verify import verify
 from squish_core.codecs.regions import panels
 from squish_core.codes import ErrorCode
+from squish_core.conversion.companions import differing_companion
 from squish_core.conversion.step import Step
 from squish_core.errors import FormatError, SquishError
 from squish_core.file import File
@@ -63,10 +64,14 @@ def deletable(file: File, target: Path, steps: Sequence[Step], dropped: Sequence
     return paths
 
 
-def delete(file: File, paths: Sequence[Path], target: Path, form: str, steps: Sequence[Step]) -> None:
+def delete(
+    file: File, paths: Sequence[Path], target: Path, form: str, steps: Sequence[Step],
+    children: Sequence[str] = (), whole: Sequence[str] = (),
+) -> None:  # fmt: skip
     """Verify the target deeply, compare it with the source, then delete `paths`.
 
-    FormatError, with nothing deleted, if the target does not hold what the steps say.
+    FormatError, with nothing deleted, if the target does not hold what the steps say, or lacks one of the children and
+    encodings of the whole model.
     """
     before = [_identity(file, path) for path in paths]
     report = verify(target, deep=True, format=form, registry=file.registry)
@@ -80,6 +85,9 @@ def delete(file: File, paths: Sequence[Path], target: Path, form: str, steps: Se
             target_tensor = target_file[name] if name in target_file else rows[name].tensor if name in rows else None
             if target_tensor is None or not _agrees(file[step.name], target_tensor, step):
                 raise _unsure(file, f"{step.name} in {target} differs from the source")
+        original = file.original if isinstance(file, MappedFile) else file
+        if lost := differing_companion(original, target_file, children, whole):
+            raise _unsure(file, f"{lost} in {target} differs from the source")
     for path, identity in zip(paths, before):
         if identity != (os.stat(path).st_dev, os.stat(path).st_ino) or identity != _identity(file, path):
             raise _unsure(file, f"{path} was replaced meanwhile")

@@ -13,6 +13,7 @@ from squish_core.analysis.verify import check_empty, check_part
 from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.assets import asset_bytes, carried_assets
+from squish_core.conversion.companions import outgoing_companions
 from squish_core.conversion.naming import stored_parts
 from squish_core.conversion.observer import ConversionObserver
 from squish_core.conversion.plan import ConversionPlan, uses_activations
@@ -21,6 +22,7 @@ from squish_core.conversion.step import Step
 from squish_core.conversion.streams import streams_of
 from squish_core.errors import FormatError, TensorError
 from squish_core.file import File
+from squish_core.formats.composite import CompositeContainer
 from squish_core.formats.outgoing import OutgoingTensor
 from squish_core.guard import computing, gc_paused
 from squish_core.io.atomic import atomic_file, atomic_folder
@@ -79,12 +81,17 @@ def execute(
     space = space_notes(target, plan.size, plan.estimate)
     measurements = _Measurements(observer or ConversionObserver())
     source = mapped(source.without_caches(), plan.model_map, plan.options)
+    original = source.original if isinstance(source, MappedFile) else source
+    companions = outgoing_companions(original, plan.children, plan.whole)
     assets = asset_bytes(source, carried_assets(source, plan.format)[0])
     tensors = outgoing_tensors(plan, source, measurements, activations)
     # A full disk may show only when the file is closed, so the guard covers closing, too.
     with computing(FormatError, "writing", file=str(target)), _atomic(plan, source, target, measurements) as sink:
         container = source.registry.container(plan.format)
-        container.write(sink, tensors, source.index.meta, assets, plan.options)
+        if isinstance(container, CompositeContainer):
+            container.write(sink, tensors, source.index.meta, assets, plan.options, companions)
+        else:
+            container.write(sink, tensors, source.index.meta, assets, plan.options)
     return evolve(
         plan.report(), target=str(target), dry_run=False, size=_size_of(target),
         notes=(*plan.notes, *space, *sink.notes), steps=tuple(map(measurements.completed, plan.steps)),

@@ -15,7 +15,7 @@ from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import Region, sizes
 from squish_core.conversion.overflow import changed, check
 from squish_core.file import File
-from squish_core.model import Encoding, TensorSpec
+from squish_core.model import DENSE, CodecSpec, Encoding, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,13 +46,21 @@ def reader_of(file: File, name: str, origin: Encoding, dtype: str) -> Callable[[
     return read
 
 
+def _typed(codec: CodecSpec, dtype: str) -> CodecSpec:
+    """A codec, with the tensor's dtype for a dense one that it wraps: an inner codec does not see the tensor."""
+    if codec.inner is None:
+        return codec
+    inner = evolve(codec.inner, params={"dtype": dtype}) if codec.inner == DENSE else _typed(codec.inner, dtype)
+    return evolve(codec, inner=inner)
+
+
 class PanelEncoder:
     """One encoding of the panels of a tensor's values."""
 
     def __init__(
         self, file: File, name: str, target: TensorSpec, origin: Encoding, activations: np.ndarray | None
     ) -> None:
-        registry, self._target, spec = file.registry, target, target.encodings[0].codec
+        registry, self._target, spec = file.registry, target, _typed(target.encodings[0].codec, target.dtype)
         self._spec, self._codec, self._params = spec, registry.codec(spec), spec.params
         self._encoder: Encoder = registry.encoder(spec)
         self._activations, self._dense = activations, spec.id == "dense"

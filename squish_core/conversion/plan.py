@@ -10,6 +10,7 @@ from attrs import evolve, field, frozen
 
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.assets import carried_assets
+from squish_core.conversion.companions import carried_names, inner_losses, split_companions
 from squish_core.conversion.compatible import needs_activations
 from squish_core.conversion.decision import Decision, ineffective_rules, note_origin
 from squish_core.conversion.naming import (
@@ -30,6 +31,7 @@ from squish_core.conversion.targets import format_for, packed_by
 from squish_core.errors import FormatError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Container, Dropped, WritePlan
+from squish_core.formats.composite import Companions, CompositeContainer
 from squish_core.guard import computing, gc_paused
 from squish_core.io.digest import is_known
 from squish_core.mapping.mapped import MappedFile, ModelMap, mapped
@@ -56,8 +58,8 @@ class ConversionPlan:
         Rules of `encode=`, short names expanded.
     steps
         What happens to each tensor, in the order of the source.
-    metadata, assets
-        Keys and names that are carried; `execute` reads their values from the source.
+    metadata, assets, children, whole
+        Keys, names and codecs that are carried; `execute` reads their values from the source.
     dropped
         What the format has no place for.
     size
@@ -78,6 +80,8 @@ class ConversionPlan:
     steps: tuple[Step, ...] = field(repr=False)
     metadata: tuple[str, ...] = field(repr=False)
     assets: tuple[str, ...]
+    children: tuple[str, ...]
+    whole: tuple[str, ...]
     dropped: tuple[Dropped, ...]
     size: int | None
     notes: tuple[str, ...] = ()
@@ -198,17 +202,21 @@ class _Planner:
             steps = [self._with_notes(step) for step in decision.decide(select(self.file, only))]
         self._check(steps, requantize)
         assets, undeclared = carried_assets(self.file, self.format)
-        layout = self._layout(steps, assets)
+        complete = len(steps) == len(self.file)
+        companions, abandoned = split_companions(self.source.without_caches(), self.container, complete)
+        layout = self._layout(steps, assets, companions)
+        children, whole = carried_names(companions, layout.dropped)
         steps = _with_rows(steps, layout)
         absent = {item.name for item in layout.dropped if item.kind == "asset"}
         undeclared = tuple(item for item in undeclared if item.where not in absent)
         lost = self.file.dropped if isinstance(self.file, MappedFile) else ()
-        dropped = (*lost, *layout.dropped, *undeclared, *self._always_dropped(steps))
+        abandoned += tuple(inner_losses(self.source, children))
+        dropped = (*lost, *layout.dropped, *undeclared, *abandoned, *self._always_dropped(steps))
         return ConversionPlan(
             source=self.file.name, source_size=self.file.size, target=str(self.target), format=self.format,
             options=dict(self.options), packing=self.packing, rules=rules, steps=tuple(steps),
             metadata=_carried_names(index.meta, dropped, "metadata"), assets=_carried_names(assets, dropped, "asset"),
-            dropped=dropped, size=None if self.packing else layout.size,
+            children=children, whole=whole, dropped=dropped, size=None if self.packing else layout.size,
             notes=(*map_notes(self.file), *naming_notes, *layout.notes, *source_notes(self.file, dropped)),
             # Habits of many models are written as rules: where there is nothing to keep, nothing is lost.
             unused=tuple(rule.pattern for rule in rules if rule.pattern and not any(map(rule.matches, index.tensors))),
@@ -229,16 +237,16 @@ class _Planner:
         if len({step.spec.name for step in steps}) != len(steps):
             raise FormatError("two tensors would have one name", file=self.file.name, code="names")
 
-    def _layout(self, steps: Sequence[Step], assets: Mapping[str, Part]) -> WritePlan:
+    def _layout(self, steps: Sequence[Step], assets: Mapping[str, Part], companions: Companions) -> WritePlan:
         index, specs = self.file.index, [step.spec for step in steps]
         with computing(FormatError, f"planning the {self.format} file", file=str(self.target)):
+            if isinstance(self.container, CompositeContainer):
+                return self.container.plan_file(specs, index.meta, assets, self.options, companions)
             return self.container.plan_file(specs, index.meta, assets, self.options)
 
     def _always_dropped(self, steps: Sequence[Step]) -> Iterator[Dropped]:
         """What no format can store, in addition to what this one drops."""
         index = self.file.index
-        yield from (Dropped("child", name) for name in index.children)
-        yield from (Dropped("encoding", str(encoding.codec), "of the whole model") for encoding in index.whole)
         for step in steps:
             candidates = index.tensors[step.name].encodings
             yield from (Dropped("encoding", each.label, where=step.name) for each in candidates if each != step.origin)

@@ -13,7 +13,9 @@ from squish_core.plugins.registry import Registry
 
 def is_lossy(codec: CodecSpec, registry: Registry) -> bool:
     """Whether a codec, or the one it wraps, loses values when it encodes."""
-    lossless: bool = getattr(registry.codecs[codec.id].info, "lossless", False)
+    lossless = getattr(registry.codecs[codec.id].info, "lossless", False) or (
+        codec.inner is not None and registry.codec(codec).lossless_params(codec.params) == codec.params
+    )
     return not lossless or (codec.inner is not None and is_lossy(codec.inner, registry))
 
 

@@ -9,14 +9,18 @@ from squish_codecs.api import rows_and_columns
 
 from squish_core.api import (
     DENSE,
+    NO_COMPANIONS,
+    NOTHING_BESIDE,
     CodecSpec,
     CodeLayout,
-    Container,
+    Companions,
+    CompositeContainer,
     Encoding,
     FileRef,
     Index,
     Limits,
     Options,
+    OutgoingCompanions,
     OutgoingTensor,
     Part,
     Problem,
@@ -39,10 +43,11 @@ from .read.header import ARCHITECTURES, GLOBAL_KEY, Header
 from .read.names import logical_shape
 from .read.parsed import Anatomy
 from .read.tables import Scales
-from .write import writer
+from .write import coreml, writer
 from .write.accept import accepts, accepts_codes
+from .write.draft import CHILD, LAYERS, VOCABULARY
+from .write.names import ARCH, ATTRS, META, ORDER, other_attrs
 from .write.place import Wanted
-from .write.writer import ARCH, META
 
 LABELS = {"INT4": "INT4", "INT2": "INT2", "ASTW": "ASTC", "TCAW": "TCA_TBE", "NPCL": "NumPy"}
 # The order in which the format tries them (P10); SPARSE and EAGLE select nothing.
@@ -55,7 +60,7 @@ BLOCK_FLAGS = frozenset(("ASTC", "TCA_TBE", "INT2", "INT4"))
 """Flags of packed blocks; the tensors of a file without any of them are NumPy's."""
 
 
-class Squizd(Container):
+class Squizd(CompositeContainer):
     """SQUIZD 1.0 with the profile's rules; read_index reads headers, tables' ends and masks."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
@@ -89,15 +94,16 @@ class Squizd(Container):
         return accepts_codes(spec, layout, Wanted.parse(options))
 
     def plan_file(
-        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
-    ) -> WritePlan:
-        return writer.plan_file(specs, meta, assets, Wanted.parse(options))
+        self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options,
+        companions: Companions = NO_COMPANIONS,
+    ) -> WritePlan:  # fmt: skip
+        return writer.plan_file(specs, meta, assets, Wanted.parse(options), companions)
 
     def write(
         self, sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes],
-        options: Options,
+        options: Options, companions: OutgoingCompanions = NOTHING_BESIDE,
     ) -> None:  # fmt: skip
-        writer.write(sink, tensors, meta, assets, Wanted.parse(options))
+        writer.write(sink, tensors, meta, assets, Wanted.parse(options), companions)
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
         # The draft head, a child of its own here, is verified with the file it lies in.
@@ -116,14 +122,16 @@ class _Builder:
         meta, assets = self._meta()
         if header.arch_id:
             meta[ARCH] = header.arch_id
+        if (attrs := other_attrs(anatomy.names.attrs)) is not None:
+            meta[ATTRS] = attrs
         files = (FileRef(self.source.filename, self.source.size),)
         tensors = self._ordered(self._tensors())
         children = {}
         if anatomy.draft is not None and header.eagle is not None:
-            children["eagle"] = Index(
+            children[CHILD] = Index(
                 format="squizd", version="1", kind="draft", files=files,
                 tensors={name: self._spec(key, name, block) for key, name, block in anatomy.named(draft=True)},
-                meta={"squizd.draft_layers": header.eagle[2], "squizd.draft_vocab": header.eagle[3]},
+                meta={LAYERS: header.eagle[2], VOCABULARY: header.eagle[3]},
             )  # fmt: skip
         return Index(
             format="squizd", version="1", files=files, tensors=tensors, meta=meta, children=children,
@@ -154,7 +162,7 @@ class _Builder:
 
     def _ordered(self, tensors: dict[str, TensorSpec]) -> dict[str, TensorSpec]:
         """The order in which the tensors stood where they came from, when the file says so."""
-        order = self.anatomy.names.attrs.get("order")
+        order = self.anatomy.names.attrs.get(ORDER)
         names = list(tensors)
         if not (isinstance(order, list) and all(type(place) is int for place in order)):
             return tensors
@@ -189,7 +197,7 @@ class _Builder:
         if appendix is None:
             return ()
         part = _part("u8", (appendix.length,), appendix.offset, appendix.length)
-        return (Encoding(codec=CodecSpec("ane.mlpackage"), parts={"archive": part}, label="ANE_COREML"),)
+        return (Encoding(codec=CodecSpec(coreml.CODEC), parts={coreml.ROLE: part}, label="ANE_COREML"),)
 
 
 def _attrs(header: Header) -> dict[str, Any]:

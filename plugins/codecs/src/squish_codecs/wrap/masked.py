@@ -20,7 +20,7 @@ class Masked(Wrapper):
 
     Tiles of `block_size` x `block_size` over the matrix (leading axes are rows), edge tiles smaller. Part `mask` u8:
     row-major tiles, least significant bit first, 1 = keep. `sparsity` (encoding only): share of tiles that are zeroed
-    in every row of tiles, those of least energy.
+    in every row of tiles, those of least energy; without it, the tiles that hold nothing but zeros.
     """
 
     def wrap(self, inner: Codec, params: Params) -> Codec:
@@ -48,6 +48,19 @@ class _Bound(Wrapping):
     def error_bound(self, params: Params) -> Exactness:
         return Exactness("bounded") if "sparsity" in params else self.inner.error_bound(self.own)
 
+    def lossless_params(self, params: Params) -> Params:
+        return {"block_size": params["block_size"]}
+
+    def zero_share(self, parts: Parts, spec: TensorSpec, params: Params) -> float:
+        """Elements of the tiles that are not kept, over all."""
+        (rows, columns), side = rows_and_columns(spec.shape), params["block_size"]
+        down, across = self._tiles(spec.shape, params)
+        pruned = np.unpackbits(np.asarray(parts[ROLE]), count=down * across, bitorder="little") == 0
+        heights = np.minimum(side, rows - side * np.arange(down))
+        widths = np.minimum(side, columns - side * np.arange(across))
+        zeros = int(heights @ pruned.reshape(down, across) @ widths)
+        return zeros / spec.elements if spec.elements else 0.0
+
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         self.inner.decode(parts, spec, self.own, region=region, out=out)
         if not out.size:
@@ -69,10 +82,14 @@ class _Bound(Wrapping):
     ) -> dict[str, np.ndarray]:
         side = params["block_size"]
         down, across = self._tiles(panel.shape, params)
-        energy = _energy(panel.reshape(rows_and_columns(panel.shape)), side, down, across)
-        count = round(params["sparsity"] * across)
-        keep = np.ones((down, across), np.uint8)
-        np.put_along_axis(keep, np.argsort(energy, axis=1, kind="stable")[:, :count], 0, axis=1)
+        matrix = panel.reshape(rows_and_columns(panel.shape))
+        if "sparsity" in params:
+            energy = _energy(matrix, side, down, across)
+            count = round(params["sparsity"] * across)
+            keep = np.ones((down, across), np.uint8)
+            np.put_along_axis(keep, np.argsort(energy, axis=1, kind="stable")[:, :count], 0, axis=1)
+        else:
+            keep = _nonzero(matrix, side, down, across)
         return {
             **self.inner.encode(panel, self.own, stats=stats),
             ROLE: np.packbits(keep.reshape(-1), bitorder="little"),
@@ -93,6 +110,13 @@ class _Bound(Wrapping):
     def _tiles(self, shape: tuple[int, ...], params: Params) -> tuple[int, int]:
         rows, columns = rows_and_columns(shape)
         return -(-rows // params["block_size"]), -(-columns // params["block_size"])
+
+
+def _nonzero(matrix: np.ndarray, side: int, down: int, across: int) -> np.ndarray:
+    """1 for each tile with a value that is not +0.0: a mask decodes to that alone."""
+    padded = np.zeros((down * side, across * side), bool)
+    padded[: matrix.shape[0], : matrix.shape[1]] = (matrix != 0) | np.signbit(matrix)
+    return np.any(padded.reshape(down, side, across, side), axis=(1, 3)).astype(np.uint8)
 
 
 def _energy(matrix: np.ndarray, side: int, down: int, across: int) -> np.ndarray:

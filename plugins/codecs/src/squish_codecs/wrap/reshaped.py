@@ -56,6 +56,9 @@ class _Bound(Codec):
     def check_parts(self, parts: Parts, spec: TensorSpec, params: Params) -> None:
         self.inner.check_parts(parts, _stored(spec, params), self.own)
 
+    def zero_share(self, parts: Parts, spec: TensorSpec, params: Params) -> float | None:
+        return self.inner.zero_share(parts, _stored(spec, params), self.own)
+
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         if not out.size:
             return

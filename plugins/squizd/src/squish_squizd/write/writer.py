@@ -6,12 +6,13 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
-import cbor2
-
 from squish_core.api import (
+    Companions,
     FormatError,
+    OutgoingCompanions,
     OutgoingTensor,
     Part,
     Sink,
@@ -19,85 +20,99 @@ from squish_core.api import (
     WritePlan,
     dropped_assets,
     dropped_metadata,
-    dump_meta,
 )
 
 from ..read.blocks import ALIGNMENT, aligned
-from ..read.header import ARCHITECTURES, DRAFT_KEY, ENTRY, FLAGS, SIZE, fnv1a64
+from ..read.header import ARCHITECTURES, ENTRY, FLAGS, SIZE, fnv1a64
 from ..read.tables import QUANTISED
-from . import extras
 from . import place as placing
+from .beside import open_draft, plan_appendix, plan_draft, write_appendix
+from .coreml import HEADER
 from .entries import Entries
+from .names import ARCH, MOST_META, fits_names, names_section
 from .place import Placed, Placement, Wanted
-
-ARCH, META = "squizd.arch_id", "squish.meta"
-"""Keys of the metadata: the architecture's number, and under which SQXT holds all others and the assets."""
-_MOST_META = 48 << 20
 
 
 def plan_file(
-    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted
-) -> WritePlan:
-    """The exact size, from the placement alone."""
-    small = sum(part.nbytes for part in assets.values()) <= _MOST_META
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted,
+    companions: Companions,
+) -> WritePlan:  # fmt: skip
+    """The exact size, from the placement alone, and which companions have no place."""
+    placement = placing.place(specs, wanted)
+    small = sum(part.nbytes for part in assets.values()) <= MOST_META
     stand_in = {name: bytes(part.nbytes) for name, part in assets.items()} if small else {}
-    carried, reason = small and _carried(meta, stand_in), f"metadata and assets of more than {_MOST_META >> 20} MiB"
+    carried, reason = small and fits_names(meta, stand_in), f"metadata and assets of more than {MOST_META >> 20} MiB"
     dropped = () if carried else (*dropped_metadata(meta, reason), *dropped_assets(assets, reason))
+    draft, lost = plan_draft(companions, wanted, placement)
+    appendix, excess = plan_appendix(companions, wanted)
+    dropped = (*dropped, *lost, *excess)
     if wanted.draft or wanted.coreml:
         return WritePlan(size=None, dropped=dropped)
-    placement = placing.place(specs, wanted)
     position = placement.end
     quantised = [block for block in placement.placed if block.kind in QUANTISED]
+    quantised += [block for block, _ in draft.blocks(0) if block.kind in QUANTISED] if draft else []
     if quantised:
         position = aligned(position) + 8 + 16 * len(quantised)
     pairs = sum(block.pairs for block in quantised)
     if pairs:
         position = aligned(position) + 8 + 16 * pairs
-    position = aligned(position) + 8 + len(_names(placement, *((meta, stand_in) if carried else ({}, {})), {}))
+    held = (meta, stand_in) if carried else ({}, {})
+    position = aligned(position) + 8 + len(names_section(placement, *held, draft))
+    if draft is not None:
+        position = draft.end(position)
+    if appendix is not None:
+        position = aligned(position) + HEADER.size + appendix
     return WritePlan(size=position, dropped=dropped)
 
 
 def write(
-    sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
-) -> None:
+    sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted,
+    companions: OutgoingCompanions,
+) -> None:  # fmt: skip
     """Header and index, layers with their masks, globals, tables, names, draft head, CoreML appendix."""
     placement = placing.place([outgoing.spec for outgoing in tensors], wanted)
     streams = {outgoing.spec.name: outgoing.parts for outgoing in tensors}
-    with Entries() as entries, extras.Draft(wanted.draft) as draft:
+    with Entries() as entries, ExitStack() as opened:
+        draft = open_draft(companions, wanted, opened)
         table_at = _table_at(placement)
         sink.write(bytes(SIZE))
         for layer, (start, length, masks) in placement.extents.items():
             quantised = any(block.kind in QUANTISED for block in placement.layers[layer])
             sink.write(ENTRY.pack(layer, start, length, masks or (table_at if quantised else 0), 0))
-        kept = tiles = 0
-        for layer, blocks in placement.layers.items():
-            bitmaps = [_block(sink, block, streams[block.spec.name], entries) for block in blocks]
-            if placement.extents[layer][2]:
-                sink.pad(ALIGNMENT)
-                for block, bitmap in zip(blocks, bitmaps):
-                    count, bits = _mask(sink, block, bitmap, placement.block_size)
-                    tiles, kept = tiles + count, kept + bits
+        tiles, kept = _layers(sink, placement, streams, entries)
         for block in placement.globals:
             _block(sink, block, streams[block.spec.name], entries)
         assert sink.tell() == placement.end
-        blocks = draft.place()
-        for block in blocks:
-            draft.collect(block, entries)
+        if draft is not None:
+            draft.collect(entries)
         if entries:
             sink.pad(ALIGNMENT)
             assert sink.tell() == table_at or not table_at
             entries.write_to(sink)
-        packed = _names(placement, meta, assets, draft.names())
+        packed = names_section(placement, meta, assets, draft)
         sink.pad(ALIGNMENT)
         sink.write(struct.pack("<4sI", b"SQXT", len(packed)) + packed)
-        eagle = draft.write_to(sink)
-        coreml = extras.write_coreml(sink, wanted.coreml)
+        eagle = b"" if draft is None else draft.write_to(sink)
+        coreml = write_appendix(sink, companions, wanted)
     flags = placement.flags() | ({"EAGLE"} if eagle else set()) | ({"ANE_COREML"} if coreml else set())
     sparsity = b""
     if "SPARSE" in flags:
         layers = sum(1 for *_, masks in placement.extents.values() if masks)
         sparsity = struct.pack("<IIIf16x", 1, placement.block_size, layers, (tiles - kept) / tiles if tiles else 0.0)
     sink.patch(0, _header(flags, len(placement.layers), _arch(wanted, meta, assets), sparsity, eagle))
+
+
+def _layers(sink: Sink, placement: Placement, streams: Mapping[str, Any], entries: Entries) -> tuple[int, int]:
+    """All layers with their masks; the tiles of the masks, and how many are kept."""
+    tiles = kept = 0
+    for layer, blocks in placement.layers.items():
+        bitmaps = [_block(sink, block, streams[block.spec.name], entries) for block in blocks]
+        if placement.extents[layer][2]:
+            sink.pad(ALIGNMENT)
+            for block, bitmap in zip(blocks, bitmaps):
+                count, bits = _mask(sink, block, bitmap, placement.block_size)
+                tiles, kept = tiles + count, kept + bits
+    return tiles, kept
 
 
 def _header(flags: set[str], layers: int, arch: int, sparsity: bytes, eagle: bytes) -> bytes:
@@ -140,39 +155,6 @@ def _mask(sink: Sink, block: Placed, bitmap: bytes | None, side: int) -> tuple[i
 
 def _table_at(placement: Placement) -> int:
     return aligned(placement.end) if any(block.kind in QUANTISED for block in placement.placed) else 0
-
-
-def _names(
-    placement: Placement, meta: Mapping[str, Any], assets: Mapping[str, bytes], draft: Mapping[int, list[str]]
-) -> bytes:
-    """The map of SQXT."""
-    outside = [(block.spec.name, block) for block in placement.globals] + placement.tied
-    shapes = {block.spec.name: list(block.spec.shape) for block in placement.placed if block.shape != block.spec.shape}
-    natural = [block.spec.name for blocks in placement.layers.values() for block in blocks]
-    others: dict[str, list[str]] = {}
-    for name, shared in placement.tied:
-        others.setdefault(shared.spec.name, []).append(name)
-    for block in placement.globals:
-        natural += [block.spec.name, *others.get(block.spec.name, ())]
-    attrs: dict[str, Any] = {}
-    if natural != placement.order:
-        places = {name: place for place, name in enumerate(natural)}
-        attrs["order"] = [places[name] for name in placement.order]
-    own = {key: value for key, value in meta.items() if key != ARCH}
-    if (own or assets) and _carried(own, assets):
-        attrs[META] = dump_meta(own, assets)
-    root: dict[str, Any] = {
-        "v": 1,
-        "names": {layer: [block.spec.name for block in blocks] for layer, blocks in placement.layers.items() if blocks}
-        | {DRAFT_KEY + layer: names for layer, names in draft.items()},
-        "globals": [[name, block.start, len(block.header) + block.length] for name, block in outside],
-    }
-    root |= {key: value for key, value in (("shapes", shapes), ("attrs", attrs)) if value}
-    return cbor2.dumps(root)
-
-
-def _carried(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> bool:
-    return sum(map(len, assets.values())) <= _MOST_META and len(dump_meta(meta, {})) <= _MOST_META // 4
 
 
 def _arch(wanted: Wanted, meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> int:

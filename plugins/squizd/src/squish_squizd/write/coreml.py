@@ -1,0 +1,55 @@
+"""The CoreML appendix of a new file: a package from a folder, or the source's own appendix."""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import IO
+
+from squish_core.api import OutgoingWhole, Sink, SquishError
+
+from ..read.blocks import ALIGNMENT
+
+CODEC, ROLE = "ane.mlpackage", "archive"
+HEADER = struct.Struct("<4sQ")
+
+
+def copy_appendix(sink: Sink, whole: OutgoingWhole) -> None:
+    """The source's package, byte for byte."""
+    archive = whole.parts[ROLE]
+    _begin(sink, archive.part.nbytes)
+    archive.write_to(sink)
+
+
+def write_package(sink: Sink, path: str) -> None:
+    """An .mlpackage folder as a zip, entries sorted and undated: the same input gives the same bytes."""
+    root = Path(path)
+    files = sorted(item for item in root.rglob("*") if item.is_file() and not item.is_symlink())
+    if not files:
+        raise SquishError("is not a folder with a CoreML package", file=path, code="coreml")
+    with tempfile.TemporaryFile() as spool:
+        with zipfile.ZipFile(spool, "w", zipfile.ZIP_STORED) as archive:
+            for item in files:
+                entry = zipfile.ZipInfo(item.relative_to(root).as_posix(), (1980, 1, 1, 0, 0, 0))
+                entry.external_attr = 0o100644 << 16
+                with (
+                    item.open("rb") as source,
+                    archive.open(entry, "w", force_zip64=item.stat().st_size >= 1 << 31) as out,
+                ):
+                    while chunk := source.read(1 << 20):
+                        out.write(chunk)
+        _begin(sink, spool.tell())
+        _copy(spool, sink)
+
+
+def _begin(sink: Sink, length: int) -> None:
+    sink.pad(ALIGNMENT)
+    sink.write(HEADER.pack(b"ANLX", length))
+
+
+def _copy(spool: IO[bytes], sink: Sink) -> None:
+    spool.seek(0)
+    while chunk := spool.read(1 << 20):
+        sink.write(chunk)

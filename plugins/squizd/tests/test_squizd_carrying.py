@@ -1,0 +1,202 @@
+"""SQUIZD to SQUIZD: the draft head, the CoreML package, masks, names and shapes come along."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cbor2
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.cli import main
+
+
+@pytest.fixture
+def archive() -> bytes:
+    spool = io.BytesIO()
+    with zipfile.ZipFile(spool, "w") as package:
+        package.writestr("Manifest.json", "{}")
+        package.writestr("Data/model.mlmodel", bytes(range(256)) * 9)
+    return spool.getvalue()
+
+
+@pytest.fixture
+def model(sq: SimpleNamespace, archive: bytes, tmp_path: Path) -> Path:
+    """A file with everything that a SQUIZD file can hold."""
+    rng = sq.rng
+    keep = [1, 0, 1, 1, 0, 1, 1, 1]
+    layers = [
+        [
+            sq.int4(rng, 32, 64, 32, name=f"layers.{layer}.mlp.up.weight", keep=keep),
+            sq.int4(rng, 64, 64, 32, name=f"layers.{layer}.attn.q.weight"),
+            sq.npcl(rng, (64,), 2, name=f"layers.{layer}.norm.weight"),
+        ]
+        for layer in range(2)
+    ]
+    outside = [sq.npcl(rng, (20, 64), 2, name="embed.weight")]
+    draft = [
+        [sq.int4(rng, 16, 64, 32, name=f"d{layer}.fc.weight"), sq.npcl(rng, (16,), 1, name=f"d{layer}.norm")]
+        for layer in range(3)
+    ]
+
+    def change(root: dict[str, Any]) -> dict[str, Any]:
+        return {**root, "attrs": {"calibration": {"set": "wiki", "rows": [1, 2, 3]}, "tool": "x 1"}}
+
+    path = tmp_path / "model.squizd"
+    path.write_bytes(
+        sq.build(layers, outside, names=True, side=16, draft=draft, archive=archive, change=change, arch=3)
+    )
+    return path
+
+
+def converted(source: Path, **arguments: Any) -> tuple[squish.Conversion, squish.File]:
+    target = source.with_name("again.squizd")
+    report = squish.convert(source, target, **arguments)
+    findings = squish.verify(target, deep=True)
+    assert findings.clean, findings.problems
+    assert report.size == target.stat().st_size
+    return report, squish.open(target, strict=True)
+
+
+def sections(path: Path) -> dict[str, bytes]:
+    """The bytes of the draft head's blocks and of the package, from the map of the file."""
+    data = path.read_bytes()
+    return {part.kind: data[part.offset : part.offset + part.size] for part in squish.open(path).index.sections}
+
+
+def package_of(file: squish.File) -> bytes:
+    (whole,) = file.index.whole
+    return b"".join(map(bytes, file.array(whole.parts["archive"]).chunks()))
+
+
+def mask_of(file: squish.File, name: str) -> bytes:
+    return bytes(file[name].parts()["mask"].raw)
+
+
+@pytest.mark.parametrize("encode", [None, {"*.q.weight": "f32"}, {"*.q.weight": "bf16", "embed*": "int2"}])
+def test_a_rewrite_drops_nothing(model: Path, archive: bytes, encode: Any) -> None:
+    report, file = converted(model, encode=encode)
+    source = squish.open(model)
+    assert report.dropped == ()
+    assert package_of(file) == archive
+    assert list(file) == list(source)
+    assert file.metadata == source.metadata
+    ours, theirs = source.children["eagle"], file.children["eagle"]
+    assert list(theirs) == list(ours)
+    assert theirs.index.meta == ours.index.meta == {"squizd.draft_layers": 3, "squizd.draft_vocab": 100}
+    for name in ours:
+        assert theirs[name].codec == ours[name].codec
+        parts = {role: bytes(part.raw) for role, part in ours[name].parts().items() if role != "table"}
+        assert {role: bytes(part.raw) for role, part in theirs[name].parts().items() if role != "table"} == parts
+        assert theirs[name].numpy().tobytes() == ours[name].numpy().tobytes()
+    assert {"EAGLE", "ANE_COREML", "SPARSE", "INT4"} <= set(file.index.attrs["flags"])
+
+
+def test_a_second_rewrite_gives_the_same_bytes(model: Path) -> None:
+    converted(model)
+    again = model.with_name("again.squizd")
+    first = again.read_bytes()
+    squish.convert(again, model.with_name("third.squizd"))
+    assert model.with_name("third.squizd").read_bytes() == first
+    assert sections(again)["draft head"] == sections(model)["draft head"]
+
+
+def test_diff_finds_no_difference(model: Path) -> None:
+    converted(model)
+    assert squish.diff(model, model.with_name("again.squizd")).same
+
+
+def test_attributes_of_other_software_survive(model: Path) -> None:
+    _, file = converted(model)
+    stored = file.index.meta["squizd.attrs"].value
+    assert cbor2.loads(stored) == {"calibration": {"set": "wiki", "rows": [1, 2, 3]}, "tool": "x 1"}
+    names = sections(model.with_name("again.squizd"))["names"]
+    assert cbor2.loads(names[8:])["attrs"]["tool"] == "x 1"
+
+
+@pytest.mark.parametrize("encode", [None, {"*.q.weight": "int2"}])
+def test_pruned_int4_stays_pruned(model: Path, encode: Any) -> None:
+    _, file = converted(model, encode=encode, requantize=True)
+    source = squish.open(model)
+    for name in ("layers.0.mlp.up.weight", "layers.1.mlp.up.weight"):
+        assert str(file[name].bound.encoding.codec) == str(source[name].bound.encoding.codec)
+        assert mask_of(file, name) == mask_of(source, name)
+        assert file[name].numpy().tobytes() == source[name].numpy().tobytes()
+    assert file.index.attrs["sparsity"] == source.index.attrs["sparsity"]
+
+
+@pytest.mark.parametrize("encode", ["int4:group_size=32", "int2", "bf16", "f32"])
+def test_another_encoding_keeps_the_mask(model: Path, encode: str) -> None:
+    _, file = converted(model, encode={"*.up.weight": encode}, requantize=True)
+    source, name = squish.open(model), "layers.0.mlp.up.weight"
+    assert file[name].bound.encoding.codec.id == "masked"
+    assert mask_of(file, name) == mask_of(source, name)
+    pruned = source[name].numpy().reshape(2, 16, 4, 16).any(axis=(1, 3))
+    assert (file[name].numpy().astype("f4").reshape(2, 16, 4, 16).any(axis=(1, 3)) == pruned).all()
+    assert not pruned.all()
+
+
+def test_the_options_replace_the_draft_head_and_the_package(model: Path, tmp_path: Path) -> None:
+    package = tmp_path / "m.mlpackage"
+    package.mkdir()
+    (package / "Manifest.json").write_text("{}")
+    squish.convert(model, tmp_path / "draft.squizd", only=["layers.0.norm*"])
+    report = squish.convert(
+        model, tmp_path / "again.squizd", f"squizd:draft={tmp_path / 'draft.squizd'},coreml={package}"
+    )
+    assert {(item.kind, item.name) for item in report.dropped} == {("child", "eagle"), ("encoding", "ane.mlpackage")}
+
+
+def test_a_part_of_a_model_takes_no_companions_along(model: Path, tmp_path: Path) -> None:
+    report = squish.convert(model, tmp_path / "part.squizd", only="embed*")
+    assert {(item.kind, item.name) for item in report.dropped} == {("child", "eagle"), ("encoding", "ane.mlpackage")}
+    assert not squish.open(tmp_path / "part.squizd").children
+
+
+def test_the_source_can_be_deleted(model: Path) -> None:
+    report = squish.convert(model, model.with_name("again.squizd"), delete_source=True)
+    assert report.deleted == (str(model),)
+    assert not model.exists()
+
+
+def test_a_draft_head_of_other_blocks_is_reported(sq: SimpleNamespace, tmp_path: Path) -> None:
+    rng = sq.rng
+    data = sq.build([[sq.int2(rng, 4, 4)]], draft=[[sq.int2(rng, 4, 4)]])
+    (tmp_path / "a.squizd").write_bytes(data)
+    report = squish.convert(tmp_path / "a.squizd", tmp_path / "b.squizd")
+    assert [(item.kind, item.name) for item in report.dropped] == [("child", "eagle")]
+    assert "squizd.int2" in report.dropped[0].reason
+    assert squish.verify(tmp_path / "b.squizd", deep=True).clean
+
+
+def test_pruned_int4_is_shown_as_pruned(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = squish.open(model).summary()
+    kinds = {kind.stored_as: kind.zeros for kind in summary.codecs}
+    assert kinds == {"pruned squizd.int4": 0.25, "squizd.int4": None, "bf16": None}
+    assert "25.0% zeros" in str(summary)
+    assert main(["ls", str(model)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if "pruned squizd.int4, 25.0% zeros" in line and "up.weight" in line]
+
+
+@pytest.mark.parametrize("encode", ["int4:group_size=9", "int2:group_size=9", "tca_tbe", "bf16"])
+def test_convolutions_keep_their_shape(tmp_path: Path, encode: str) -> None:
+    import ml_dtypes
+
+    values = np.random.default_rng(0).standard_normal((8, 4, 3, 3)).astype(ml_dtypes.bfloat16)
+    arrays = dict.fromkeys(("layers.0.conv.weight", "stem.conv.weight"), values)
+    squish.save(tmp_path / "a.squizd", arrays, encode=encode)
+    squish.convert(tmp_path / "a.squizd", tmp_path / "b.squizd")
+    squish.convert(tmp_path / "b.squizd", tmp_path / "c.safetensors", encode="bf16")
+    for path in ("a.squizd", "b.squizd", "c.safetensors"):
+        with squish.open(tmp_path / path) as file:
+            assert [file[name].shape for name in arrays] == [(8, 4, 3, 3)] * 2
+            assert [file[name].numpy().shape for name in arrays] == [(8, 4, 3, 3)] * 2
+            assert squish.verify(tmp_path / path, deep=True).clean
+    first, second = squish.open(tmp_path / "a.squizd"), squish.open(tmp_path / "b.squizd")
+    assert all(first[name].numpy().tobytes() == second[name].numpy().tobytes() for name in arrays)

@@ -1,0 +1,111 @@
+"""Formats with a place for more than tensors: children (a draft head) and encodings of the whole model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import field, frozen
+
+from squish_core.formats.base import Container, Options, WritePlan
+from squish_core.formats.outgoing import OutgoingTensor, Stream
+from squish_core.io.sink import Sink
+from squish_core.model import Encoding, Index, Part, TensorSpec
+
+
+@frozen(kw_only=True)
+class Companions:
+    """What a source holds beside its tensors: indexes by name, and encodings of the whole model."""
+
+    children: Mapping[str, Index] = field(factory=dict)
+    whole: Sequence[Encoding] = ()
+
+
+@frozen(kw_only=True)
+class OutgoingChild:
+    """A child on its way into a file: its tensors as the source stores them, and its metadata."""
+
+    tensors: Sequence[OutgoingTensor]
+    meta: Mapping[str, Any] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class OutgoingWhole:
+    """An encoding of the whole model on its way into a file: its parts as streams."""
+
+    encoding: Encoding
+    parts: Mapping[str, Stream]
+
+
+@frozen(kw_only=True)
+class OutgoingCompanions:
+    """The companions that a plan did not drop."""
+
+    children: Mapping[str, OutgoingChild] = field(factory=dict)
+    whole: Sequence[OutgoingWhole] = ()
+
+
+NO_COMPANIONS, NOTHING_BESIDE = Companions(), OutgoingCompanions()
+
+
+class CompositeContainer(Container):
+    """A file format that can hold children and encodings of the whole model; they are copied, never encoded.
+
+    `plan_file` lists what it has no place for in `WritePlan.dropped`, under the child's name (kind `child`) or the
+    codec (kind `encoding`); `write` gets the rest.
+
+    Examples
+    --------
+    >>> from squish_core import api
+    >>> class Crate(api.CompositeContainer):
+    ...     def plan_file(self, specs, meta, assets, options, companions=api.NO_COMPANIONS):
+    ...         dropped = tuple(api.Dropped("child", name) for name in companions.children if name != "draft")
+    ...         return api.WritePlan(size=None, dropped=dropped)
+    >>> index = api.Index(format="crate", version="1", files=(), tensors={})
+    >>> Crate().plan_file((), {}, {}, {}, api.Companions(children={"draft": index, "other": index})).dropped
+    (Dropped(kind='child', name='other', reason='', where=''),)
+    """
+
+    def plan_file(
+        self,
+        specs: Sequence[TensorSpec],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, Part],
+        options: Options,
+        companions: Companions = NO_COMPANIONS,
+    ) -> WritePlan:
+        """As `Container.plan_file`, with what stands beside the tensors.
+
+        Parameters
+        ----------
+        specs, meta, assets, options
+            As in `Container.plan_file`.
+        companions
+            Children and encodings of the whole model; those that the plan does not drop are written.
+
+        Returns
+        -------
+        WritePlan
+            The size in bytes and what is dropped, companions among it.
+        """
+        return super().plan_file(specs, meta, assets, options)
+
+    def write(
+        self,
+        sink: Sink,
+        tensors: Sequence[OutgoingTensor],
+        meta: Mapping[str, Any],
+        assets: Mapping[str, bytes],
+        options: Options,
+        companions: OutgoingCompanions = NOTHING_BESIDE,
+    ) -> None:
+        """As `Container.write`, with what stands beside the tensors.
+
+        Parameters
+        ----------
+        sink, tensors, meta, assets, options
+            As in `Container.write`.
+        companions
+            What the plan did not drop.
+        """
+        super().write(sink, tensors, meta, assets, options)
