@@ -33,9 +33,9 @@ def build(
     sentinel is written last.
     """
     with Progress("building", quiet) as progress:
-        built = cache.build(model, tier, progress, delete_source=delete_source)
-    data = {"model": model, "tier": tier, "made": built.made, "kept": built.kept, "size": built.size}
-    if not built.made:
+        result = cache.build(model, tier, progress, delete_source=delete_source)
+    data = {"model": model, "tier": tier, "made": result.made, "kept": result.kept, "size": result.size}
+    if not result.made:
         return Answer(data, [f"{model}: the tier {tier} is there already"])
-    kept = f", {built.kept:,} more were there" if built.kept else ""
-    return Answer(data, [f"{model}: {tier} with {built.made:,} tensors{kept}; {built.size:,} bytes"])
+    kept = f", {result.kept:,} more were there" if result.kept else ""
+    return Answer(data, [f"{model}: {tier} with {result.made:,} tensors{kept}; {result.size:,} bytes"])
