@@ -19,7 +19,7 @@ import squish_core as squish
 from squish_core import api
 from squish_core.plugins.hookspecs import Hooks
 
-INTERFACES = (api.Container, api.Refinement, api.Codec, api.ByteCodec, api.Allocator, api.Backend, Hooks)
+INTERFACES = (api.Container, api.Refinement, api.Codec, api.ByteCodec, api.Allocator, api.Backend, api.Family, Hooks)
 """What plugins implement."""
 SHARED = (api.Codec, api.ByteCodec, api.Allocator)
 """Interfaces whose methods share their arguments: the class explains these, a line what each method gives."""

@@ -19,12 +19,14 @@ from squish_core.display.tables import fit_all, table
 from squish_core.errors import UsageError
 from squish_core.file import File
 from squish_core.formats.metadata import plain
+from squish_core.mapping.pairing import paired
 from squish_core.model import to_json
 from squish_core.plugins.registry import Registry
 from squish_core.tensor import Tensor
 
 Pair = tuple[Tensor | None, Tensor | None]
 Progress = Callable[[str, int, int | None], None]
+KEEP = "keep"
 WORST = 10
 """Tensors that differ and are printed, unless all are asked for."""
 STATES = {"bytes": "equal bytes", "values": "equal values", "differs": "other values", "shape": "another shape"}
@@ -50,13 +52,17 @@ class TensorDifference:
 
 @frozen(kw_only=True, repr=False)
 class Difference:
-    """What differs between two files; `same` when every tensor, all metadata and all assets are equal."""
+    """What differs between two files; `same` when every tensor, all metadata and all assets are equal.
+
+    `mapped` says how `b` was brought under the names of `a`; it is empty where both are compared as they stand.
+    """
 
     a: str
     b: str
     tensors: tuple[TensorDifference, ...]
     meta: tuple[str, ...]
     assets: tuple[str, ...]
+    mapped: str = ""
 
     @property
     def same(self) -> bool:
@@ -92,6 +98,8 @@ class Difference:
 
 def difference_lines(difference: Difference, most: int | None = WORST) -> Iterator[str]:
     """The verdict, then the tensors that differ, the farthest apart first and at most `most` of them."""
+    if difference.mapped:
+        yield difference.mapped
     counts = Counter(item.state for item in difference.tensors)
     tensors = ", ".join(f"{count:,} {STATES.get(state, state)}" for state, count in counts.most_common()) or "none"
     rest = (("metadata", difference.meta), ("assets", difference.assets))
@@ -131,6 +139,7 @@ def diff(
     registry: Registry | None = None,
     progress: Progress | None = None,
     only: str | Iterable[str] = (),
+    rename: str | None = None,
 ) -> Difference:
     """Compare two files of any formats; decodes only tensors whose stored bytes differ.
 
@@ -144,6 +153,9 @@ def diff(
         Called with the tensor's name, the bytes done and the bytes in all.
     only
         Exact names of the tensors to compare; all by default.
+    rename
+        "keep" compares names as they stand. By default two models of one family are compared under the names, rows and
+        settings of `a`.
 
     Returns
     -------
@@ -161,9 +173,12 @@ def diff(
     >>> [(item.name, item.state) for item in difference.tensors if item.state != "bytes"]
     [('blk.0.ffn_up.weight', 'differs')]
     """
+    if rename not in (None, KEEP):
+        raise UsageError("no such names", expected=KEEP, found=repr(rename), code="names")
     opened = [item if isinstance(item, File) else opening.open(item, registry=registry) for item in (a, b)]
     try:
         first, second = opened
+        second, sentence = paired(first, second) if rename != KEEP else (second, "")
         pairs = matched(first, second, only)
         sizes = [(one or other).nbytes for one, other in pairs.values()]  # type: ignore[union-attr]
         differences, total = [], sum(sizes)
@@ -175,6 +190,7 @@ def diff(
             a=first.name, b=second.name, tensors=tuple(differences),
             meta=changed(first.index.meta, second.index.meta, equal_meta),
             assets=changed(first.assets, second.assets, lambda x, y: equal_bytes(x.raw, y.raw)),
+            mapped=sentence,
         )  # fmt: skip
     finally:
         for item, argument in zip(opened, (a, b)):

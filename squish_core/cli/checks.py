@@ -106,11 +106,15 @@ def diff(
     everything: Annotated[
         bool, typer.Option("--all", help="List every tensor that differs, not the ten worst.")
     ] = False,
+    names: Annotated[
+        str | None, typer.Option("--names", metavar="keep", help="Compare names as they stand, not through a map.")
+    ] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
     """Compare two files of any formats.
 
+    Two models of one family are compared under the names, rows and settings of A, whatever their layouts.
     Compares tensors, metadata and assets; decodes only tensors whose bytes differ. Says first whether they are the
     same, then lists the ten tensors that differ most. Exit code 1 when they are not the same. Equal values stored in
     another way are no difference.
@@ -119,7 +123,7 @@ def diff(
     from squish_core.analysis.diff import WORST, difference_lines
 
     with Progress("comparing", quiet) as progress:
-        difference = squish.diff(a, b, progress=progress)
+        difference = squish.diff(a, b, progress=progress, rename=names)
     lines = difference_lines(difference, None if everything else WORST)
     return Answer(difference.to_dict(), list(map(command_line, lines)), 0 if difference.same else 1)
 

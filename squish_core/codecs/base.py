@@ -260,7 +260,7 @@ class Allocator:
             A function from a tensor to its row panels; one from a short name (int4) to what it means for the target,
             a SquishError where it means nothing.
         model
-            Names of all tensors, metadata and which tensors have statistics.
+            What is known of all tensors, those that are not to be encoded included.
 
         Raises
         ------

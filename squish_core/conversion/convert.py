@@ -17,7 +17,7 @@ from squish_core.conversion.arrays import in_memory
 from squish_core.conversion.delete_source import deletable, delete
 from squish_core.conversion.execute import execute, outgoing_tensors
 from squish_core.conversion.observer import ConversionObserver
-from squish_core.conversion.plan import plan_conversion
+from squish_core.conversion.plan import plan_conversion, plan_mapped
 from squish_core.conversion.report import Conversion
 from squish_core.conversion.rules import Encode
 from squish_core.errors import SquishError
@@ -25,7 +25,6 @@ from squish_core.file import File
 from squish_core.formats.outgoing import OutgoingTensor
 from squish_core.io.space import space_notes
 from squish_core.limits import Limits
-from squish_core.mapping.mapped import mapped
 from squish_core.plugins.registry import Registry
 
 Progress = Callable[[str, int, int | None], None]
@@ -114,19 +113,20 @@ def convert(
         statistics = None
         if activations is not None:
             statistics = opened.enter_context(opening.open(activations, limits=limits, registry=registry))
-        plan = plan_conversion(
+        plan, model = plan_mapped(
             file, target, to, encode, only=only, rename=rename, activations=statistics, requantize=requantize
         )
-        model_file = mapped(file.without_caches(), plan.model_map, plan.options) if plan.model_map else file
-        to_delete = deletable(model_file, target, plan.steps, plan.dropped) if delete_source else ()
+        to_delete: tuple[Path, ...] = ()
+        if delete_source:
+            to_delete = deletable(model if plan.model_map else file, target, plan.steps, plan.dropped)
         if dry_run:
             report = plan.report()
             report = evolve(report, notes=(*report.notes, *space_notes(target, report.size, plan.estimate)))
         else:
             observer = _ProgressObserver(progress, plan.size or plan.estimate) if progress else None
-            report = execute(plan, file, target, observer, activations=statistics)
+            report = execute(plan, model, target, observer, activations=statistics)
             if to_delete:
-                delete(model_file.without_caches(), to_delete, target, plan.format, report.steps)
+                delete(model, to_delete, target, plan.format, report.steps)
             report = evolve(report, seconds=time.perf_counter() - started)
         return evolve(report, deleted=tuple(map(str, to_delete)))
 

@@ -147,13 +147,29 @@ def plan_conversion(
     >>> [(step.name, step.action, step.target) for step in plan.steps]
     [('w', 'encode', 'ggml.q8_0')]
     """
+    plan, _ = plan_mapped(
+        source, target, to, encode, only=only, rename=rename, activations=activations, requantize=requantize
+    )
+    return plan
+
+
+def plan_mapped(
+    source: File,
+    target: Path,
+    to: str | None = None,
+    encode: Encode | None = None,
+    *,
+    only: str | Iterable[str] | None = None,
+    rename: str | None = None,
+    activations: File | None = None,
+    requantize: bool = False,
+) -> tuple[ConversionPlan, File]:
+    """The plan of `plan_conversion`, and the source under the names and settings that it is about."""
     with uncollected():
-        return _Planner(source, target, to, activations).plan(
-            parse_rules(encode, source.without_caches().index.tensors),
-            (only,) if isinstance(only, str) else tuple(only or ()),
-            rename,
-            requantize,
-        )
+        planner = _Planner(source, target, to, activations)
+        rules = parse_rules(encode, source.without_caches().index.tensors)
+        patterns = (only,) if isinstance(only, str) else tuple(only or ())
+        return planner.plan(rules, patterns, rename, requantize), planner.file
 
 
 class _Planner:

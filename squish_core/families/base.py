@@ -119,6 +119,13 @@ class Family:
         Patterns of the tensors of other modalities, which the text part leaves behind.
     prefixes
         What precedes the Hugging Face names of a model that is part of a larger one, and what it stands for.
+
+    Examples
+    --------
+    >>> import squish_core as squish
+    >>> rules = squish.registry().family("qwen2").names["gguf"]
+    >>> next(rule for rule in rules if rule.name == "blk.{n}.ffn_up.weight").of
+    'model.layers.{n}.mlp.up_proj.weight'
     """
 
     id: str = ""
@@ -130,18 +137,79 @@ class Family:
     prefixes: ClassVar[Mapping[str, str]] = {}
 
     def settings(self, model: Model) -> Mapping[str, Any]:
-        """The model's settings as the keys of `config.json`, in the spelling that all engines read; FormatError for
-        one that is missing or contradicts another."""
+        """Read the model's settings from either side.
+
+        Parameters
+        ----------
+        model
+            Metadata, files and tensors; `model.layout` says which of them are to be read.
+
+        Returns
+        -------
+        Mapping
+            Keys of `config.json`, in the spelling that all engines read.
+
+        Raises
+        ------
+        FormatError
+            A setting is missing, is no number, or contradicts another.
+        """
         raise NotImplementedError
 
     def sizes(self, settings: Mapping[str, Any]) -> Mapping[str, int]:
-        """The sizes that shapes and rules name; `layers` and `experts` are the numbers of `{n}` and `{e}`."""
+        """Name the sizes of a model.
+
+        Parameters
+        ----------
+        settings
+            What `settings` gives.
+
+        Returns
+        -------
+        Mapping
+            The sizes that shapes and rules name; `layers` and `experts` are the numbers of `{n}` and `{e}`.
+        """
         raise NotImplementedError
 
     def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
-        """Whether the settings say that another tensor takes the place of this one."""
+        """Whether the settings say that another tensor takes the place of this one.
+
+        Parameters
+        ----------
+        settings
+            What `settings` gives.
+        tensor
+            A tensor that is `tied_to` another.
+
+        Returns
+        -------
+        bool
+            False by default.
+        """
         return False
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
-        """Metadata and files of the model in another layout, and what has no place there."""
+        """Make the metadata and files of the model in another layout.
+
+        Parameters
+        ----------
+        model
+            The model in its own layout.
+        settings
+            What `settings` gives.
+        layout
+            One of `LAYOUTS`.
+        options
+            Options of the format that is written.
+
+        Returns
+        -------
+        Carried
+            Metadata, files and tensors made from the settings, and what has no place there.
+
+        Raises
+        ------
+        FormatError
+            The layout cannot say what a setting says.
+        """
         raise NotImplementedError

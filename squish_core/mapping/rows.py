@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from squish_core import dtypes
+from squish_core.codecs.heads import head_order
 from squish_core.errors import CodecError, SquishError, TensorError
 from squish_core.file import File
 from squish_core.guard import guarded
-from squish_core.mapping.segments import cut, head_order, joined, permuted
-from squish_core.model import Encoding, Part, TensorSpec
+from squish_core.mapping.segments import cut, joined, permuted
+from squish_core.model import CodecSpec, Encoding, Part, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,11 +51,17 @@ class Rows:
             return evolve(part, segments=permuted(part.segments, row, order) if row else (), data=data, digest=None)
 
         def view(encoding: Encoding) -> Encoding:
-            moving = self._moving(spec, encoding)
+            try:
+                _check_plain(spec, encoding)
+                moving = self._moving(spec, encoding)
+            except SquishError:  # its parts cannot be moved; its values and codes can
+                codec = CodecSpec("heads", {"heads": heads, "inverse": inverse}, encoding.codec)
+                return evolve(encoding, codec=codec)
             parts = {role: move(part) if role in moving else part for role, part in encoding.parts.items()}
             return evolve(encoding, parts=parts)
 
-        return self._view(spec, spec.shape, view)
+        encodings = tuple(map(view, spec.encodings))
+        return evolve(spec, encodings=encodings, extras={}, tied_to=None, row_names=None)
 
     def rows(self, spec: TensorSpec, start: int, stop: int) -> TensorSpec:
         """A range of rows."""

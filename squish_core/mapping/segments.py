@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, overload
 
 from squish_core.model import Segment
@@ -54,20 +53,6 @@ class PermutedRows(Sequence[Segment]):
 
     def _segment(self, row: int) -> Segment:
         return Segment(self.file, self.offset + row * self.row_bytes, self.row_bytes)
-
-
-@lru_cache(maxsize=16)
-def head_order(rows: int, heads: int, inverse: bool) -> np.ndarray:
-    """Source row of each row when the halves of every head are interleaved, or (`inverse`) taken apart again.
-
-    >>> head_order(8, 2, False).tolist()
-    [0, 2, 1, 3, 4, 6, 5, 7]
-    """
-    import numpy as np
-
-    half = rows // heads // 2
-    grid = (heads, half, 2) if inverse else (heads, 2, half)
-    return np.arange(rows).reshape(grid).swapaxes(1, 2).reshape(-1)
 
 
 def permuted(segments: Sequence[Segment], row_bytes: int, order: np.ndarray) -> Sequence[Segment]:

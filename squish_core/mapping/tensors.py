@@ -16,7 +16,7 @@ from squish_core.mapping.coverage import Coverage, Origin
 from squish_core.mapping.names import Numbers, fill, leaves, members, written_rules
 from squish_core.mapping.rows import Rows
 from squish_core.mapping.values import added, dense, fits
-from squish_core.model import Exactness, TensorSpec
+from squish_core.model import DENSE, Exactness, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,6 +119,8 @@ class MappedTensors(Mapping[str, TensorSpec]):
         if wanted is None and origin.rule.dtype is not None and self.setting.layout != GGUF:
             narrow = self.setting.vectors
             wanted = narrow if narrow and narrow != spec.dtype and fits(self.file, spec, narrow) else None
+        if wanted is None and spec.encodings and spec.encodings[0].codec.inner == DENSE:
+            self.dtypes[spec.name] = spec.dtype  # rows that are read in another order are written as plain ones
         if wanted is not None and spec.dtype != wanted:
             self.dtypes[spec.name] = wanted
 

@@ -7,7 +7,7 @@ from squish_core.plugins.hookspecs import BackendInfo, CodecInfo, hookimpl
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """The dense codec, with the names under which `--encode` knows it."""
+    """The dense codec and the order of heads, with the names under which `--encode` knows it."""
     return [
         CodecInfo(
             id="dense",
@@ -15,8 +15,12 @@ def squish_codecs() -> list[CodecInfo]:
             factory="squish_core.codecs.dense:Dense",
             lossless=True,
             aliases={name: f"dense:dtype={name}" for name in ("f64", "f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")},
-        )
-    ]
+        ),
+        CodecInfo(
+            id="heads", title="another codec's rows, those of each head in another order",
+            factory="squish_core.codecs.heads:Heads", lossless=True,
+        ),
+    ]  # fmt: skip
 
 
 @hookimpl

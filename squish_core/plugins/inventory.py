@@ -58,7 +58,7 @@ def add_commands(registry: Registry, app: Any) -> list[tuple[str, str]]:
 
 def kind_name(kind: str) -> str:
     """A kind of plugin as people read it."""
-    return "formats" if kind == "container" else f"{kind}s"
+    return {"container": "formats", "family": "families"}.get(kind, f"{kind}s")
 
 
 def listed(brings: Mapping[str, Sequence[str]]) -> str:

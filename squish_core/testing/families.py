@@ -55,7 +55,7 @@ def write_model(
     """A folder as transformers saves it, of seeded random weights and these files. Needs squish-safetensors."""
     arrays = model_arrays(family, config, dtype, seed)
     assets = {CONFIG_FILE: json.dumps(config, indent=2).encode(), **(files or {})}
-    with in_memory(arrays, assets=assets) as file:
+    with in_memory(arrays, {"format": "pt"}, assets) as file:
         convert(file, folder, "safetensors:max_shard_size=1GB", rename="keep")
     return folder
 

@@ -12,6 +12,7 @@ from attrs import frozen
 from . import OracleError, PeerTimeout, peer, runners
 
 TOKENS = 32
+LIKELY = 50
 PROMPTS = (
     "The work is licensed under the terms",
     "Copyright 2004, in 3 parts: a == b + 10;\n\tcaf\u00e9 \u2615 na\u00efve\n\n  (end)",
@@ -83,8 +84,11 @@ def uqff_file(folder: Path) -> str:
     return next((path.name for path in sorted(folder.glob("*.uqff"))), "")
 
 
-def difference(source: Answer, result: Answer, bound: float, *, greedy: bool = True) -> str:
-    """Why a result's answer is not the source's, or nothing: token ids, log-probabilities, then greedy tokens."""
+def difference(source: Answer, result: Answer, bound: float, *, exact: bool = True) -> str:
+    """Why a result's answer is not the source's, or nothing: token ids, log-probabilities, then greedy tokens.
+
+    Where they are not `exact`, only the LIKELY tokens are compared, and greedy continuations are not.
+    """
     for place, (before, after) in enumerate(zip(source.ids, result.ids, strict=True), 1):
         if before != after:
             first = next((n for n, (a, b) in enumerate(zip(before, after)) if a != b), min(len(before), len(after)))
@@ -92,13 +96,16 @@ def difference(source: Answer, result: Answer, bound: float, *, greedy: bool = T
     width = min(source.logprobs.shape[1], result.logprobs.shape[1])  # padded vocabularies
     expected, found = source.logprobs[:, :width], result.logprobs[:, :width]
     distance = np.abs(expected - found)
+    if not exact:
+        least = np.partition(expected, -LIKELY, axis=1)[:, [-LIKELY]] if width > LIKELY else -np.inf
+        distance = np.where(expected >= least, distance, 0.0)
     if not np.isfinite(distance).any(axis=1).all():
         return "log-probabilities are missing"
     if (largest := float(np.nanmax(distance))) > bound:
         return f"log-probabilities differ by {largest:.3g} (bound {bound:g})"
     if (np.nanargmax(expected, 1) != np.nanargmax(found, 1)).any():
         return "the most probable token differs"
-    for place, rows in enumerate(zip(source.greedy, result.greedy, strict=True) if greedy else (), 1):
+    for place, rows in enumerate(zip(source.greedy, result.greedy, strict=True) if exact else (), 1):
         for token, (a, b) in enumerate(zip(*rows)):  # as many as both have generated
             if a != b:
                 return f"greedy token {token} after prompt {place} differs"

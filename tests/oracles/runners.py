@@ -97,6 +97,7 @@ def transformers(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    torch.set_num_threads(1)  # more than idle cores make it several times slower
     tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
     own = [tokenizer.encode(text) for text in texts]
     model, loading = AutoModelForCausalLM.from_pretrained(

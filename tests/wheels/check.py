@@ -26,6 +26,7 @@ class Brings(NamedTuple):
     containers: frozenset[str] = frozenset()
     codecs: frozenset[str] = frozenset()
     backends: frozenset[str] = frozenset()
+    families: frozenset[str] = frozenset()
     sample: str = ""
     refines: bool = False  # without the plugin its sample is a plain file of another format
 
@@ -36,7 +37,7 @@ GGML = (
     "iq3_xxs", "iq3_s",
 )  # fmt: skip
 BRINGS = {
-    "squish-core": Brings(codecs=frozenset({"dense"}), backends=frozenset({"numpy"})),
+    "squish-core": Brings(codecs=frozenset({"dense", "heads"}), backends=frozenset({"numpy"})),
     "squish-codecs": Brings(
         codecs=frozenset(
             {
@@ -73,6 +74,9 @@ BRINGS = {
     "squish-hf": Brings(
         containers=frozenset({"hf"}), codecs=frozenset({"hf.act_order", "hf.awq_gemv", "hf.awq_fast", "hf.bnb8"})
     ),
+    "squish-models": Brings(
+        families=frozenset({"llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3"}),
+    ),
     "squish-mlx": Brings(containers=frozenset({"mlx"})),
     "squish-cpu": Brings(backends=frozenset({"cpu"})),
     "squish-squizd": Brings(containers=frozenset({"squizd"}), sample="sample.squizd"),
@@ -89,7 +93,9 @@ BRINGS = {
 LIST = """
 import json, squish_core as squish
 reg = squish.registry()
-found = {"containers": reg.containers, "codecs": reg.codecs, "backends": reg.backends}
+found = {
+    "containers": reg.containers, "codecs": reg.codecs, "backends": reg.backends, "families": reg.families,
+}
 print(json.dumps({kind: sorted(ids) for kind, ids in found.items()}))
 """
 

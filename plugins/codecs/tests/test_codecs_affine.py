@@ -226,7 +226,7 @@ def test_scales_that_are_not_finite_decode_without_an_error():
 def test_encoding_stays_within_half_a_scale_step(case, seed, centre, spread):
     shape, params = case
     params = CODEC.params_for(spec_of(shape), params)
-    assume(not is_mlx_layout(Scheme.of(params)))  # its scales hit one end of the range, not both
+    assume(not is_mlx_layout(Scheme.of(params).upright))  # its scales hit one end of the range, not both
     values = (np.random.default_rng(seed).normal(size=shape) * spread + centre).astype(np.float32)
     parts = CODEC.encode(values, params)
     declared = CODEC.parts(spec_of(shape), params)

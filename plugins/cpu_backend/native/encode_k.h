@@ -19,11 +19,13 @@ struct Guesses {  // at how many steps a group is wide: `most` + first, + delta 
     int count;
 };
 
-// Scale and minimum of 32 values of each lane: the plain guess, then others, each solved for the least weighted squares. A
-// better one also moves the minimum that the next guesses start from, as in the reference.
-template <int Most> static INLINE void fit_with_minimum(const W x[32], const W weight[32], const Guesses& guesses, Fit& fit) {
+// Scale and minimum of `Size` values of each lane: the plain guess, then others, each solved for the least weighted squares, and
+// judged by weighted squares or magnitudes. A better one also moves the minimum that the next guesses start from, as in the
+// reference.
+template <int Most, int Size = 32, bool Magnitudes = false>
+static INLINE void fit_with_minimum(const W x[Size], const W weight[Size], const Guesses& guesses, Fit& fit) {
     W low = x[0], high = x[0], sum_w = weight[0], sum_x = sum_w * x[0];
-    for (int i = 1; i < 32; i++) {
+    for (int i = 1; i < Size; i++) {
         low = least(x[i], low), high = most(x[i], high);
         sum_w = sum_w + weight[i], sum_x = sum_x + weight[i] * x[i];
     }
@@ -31,14 +33,14 @@ template <int Most> static INLINE void fit_with_minimum(const W x[32], const W w
     fit.wide = low < high, fit.weights = sum_w;
     W inverse = splat(Most) / (high - low), scale = splat(1) / inverse, best = splat(0);
     W best_inverse = inverse, best_low = low;
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < Size; i++) {
         const W miss = scale * within(nearest(inverse * (x[i] - low)), 0, Most) + low - x[i];
-        best = best + weight[i] * (miss * miss);
+        best = best + weight[i] * (Magnitudes ? absolute(miss) : miss * miss);
     }
     for (int step = 0; step < guesses.count; step++) {
         inverse = splat(guesses.first + guesses.delta * float(step) + Most) / (high - low);
-        W codes[32], sum_l = splat(0), sum_l2 = splat(0), sum_xl = splat(0);
-        for (int i = 0; i < 32; i++) {
+        W codes[Size], sum_l = splat(0), sum_l2 = splat(0), sum_xl = splat(0);
+        for (int i = 0; i < Size; i++) {
             codes[i] = within(nearest(inverse * (x[i] - low)), 0, Most);
             const W weighted = weight[i] * codes[i];
             sum_l = sum_l + weighted, sum_l2 = sum_l2 + weighted * codes[i], sum_xl = sum_xl + weighted * x[i];
@@ -49,9 +51,9 @@ template <int Most> static INLINE void fit_with_minimum(const W x[32], const W w
         const WM above = splat(0) < this_low;
         this_scale = choose(above, sum_xl / sum_l2, this_scale), this_low = choose(above, splat(0), this_low);
         W error = splat(0);
-        for (int i = 0; i < 32; i++) {
+        for (int i = 0; i < Size; i++) {
             const W miss = this_scale * codes[i] + this_low - x[i];
-            error = error + weight[i] * (miss * miss);
+            error = error + weight[i] * (Magnitudes ? absolute(miss) : miss * miss);
         }
         const WM better = (splat(0) < determinant) & (error < best);
         best_inverse = choose(better, inverse, best_inverse), best_low = choose(better, low, best_low);
@@ -62,10 +64,13 @@ template <int Most> static INLINE void fit_with_minimum(const W x[32], const W w
 }
 
 // The codes of the search, of which most are found again under the scales that a block holds.
-template <int Most> static void searched_codes(const W x[32], const Fit& fit, uint8_t* codes) {
-    W found[32];
-    for (int i = 0; i < 32; i++) found[i] = choose(fit.wide, within(nearest(fit.best_inverse * (x[i] - fit.best_low)), 0, Most), splat(0));
-    back<32>(found, codes);
+template <int Most, int Size = 32> static void searched_codes(const W x[Size], const Fit& fit, uint8_t* codes) {
+    W found[Size];
+    for (int i = 0; i < Size; i++) {
+        const W code = within(nearest(fit.best_inverse * (x[i] - fit.best_low)), 0, Most);
+        found[i] = choose(fit.wide, code, splat(0));
+    }
+    back<Size>(found, codes);
 }
 
 static INLINE void store_half(uint8_t* at, float value) {
@@ -85,21 +90,22 @@ static INLINE float six_bit_codes(const float* values, const float*, uint8_t cod
     return largest / 63.0f;
 }
 
-// The same for the least weighted squares: the best of nine guesses, then codes that are moved one by one while that helps.
-static float six_bit_codes_weighted(const float* values, const float* weights, uint8_t codes[8]) {
+// The same for `Count` scales, codes 0..`Most` and the least weighted squares: the best of nine guesses, then codes that are moved
+// one by one while that helps.
+template <int Count, int Most> static float scale_codes_weighted(const float* values, const float* weights, uint8_t codes[Count]) {
     float largest = 0, inverse = 0, least_error = 0;
-    for (int j = 0; j < 8; j++) largest = values[j] > largest ? values[j] : largest;
-    memset(codes, 0, 8);
+    for (int j = 0; j < Count; j++) largest = values[j] > largest ? values[j] : largest;
+    memset(codes, 0, Count);
     if (largest < nothing) return 0;
     const auto code_of = [&](float value) {
         const int code = int(nearest(value));
-        return code < 63 ? code : 63;
+        return code < Most ? code : Most;
     };
     for (int guess = 0; guess < 9; guess++) {  // the plain one, then up to 0.4 of a step off it
         const int tenths = guess == 0 ? 0 : guess <= 4 ? guess - 5 : guess - 4;
-        const float this_inverse = (0.1f * float(tenths) + 63.0f) / largest, step = 1 / this_inverse;
+        const float this_inverse = (0.1f * float(tenths) + float(Most)) / largest, step = 1 / this_inverse;
         float error = 0;
-        for (int j = 0; j < 8; j++) {
+        for (int j = 0; j < Count; j++) {
             const int code = code_of(this_inverse * values[j]);
             const float miss = values[j] - step * float(guess ? code : uint8_t(code));
             error += weights[j] * miss * miss;
@@ -107,7 +113,7 @@ static float six_bit_codes_weighted(const float* values, const float* weights, u
         if (guess == 0 || error < least_error) least_error = error, inverse = this_inverse;
     }
     float sum_xl = 0, sum_l2 = 0;
-    for (int j = 0; j < 8; j++) {
+    for (int j = 0; j < Count; j++) {
         const int code = code_of(inverse * values[j]);
         codes[j] = uint8_t(code);
         sum_xl += weights[j] * values[j] * float(code), sum_l2 += weights[j] * float(code) * float(code);
@@ -115,7 +121,7 @@ static float six_bit_codes_weighted(const float* values, const float* weights, u
     bool moved = true;
     for (int round = 0; round < 5 && moved; round++) {
         moved = false;
-        for (int j = 0; j < 8; j++) {
+        for (int j = 0; j < Count; j++) {
             const float weight = weights[j], weighted = weight * values[j];
             float xl = sum_xl - weighted * float(codes[j]), l2 = sum_l2 - weight * float(codes[j]) * float(codes[j]);
             if (!(xl > 0 && l2 > 0)) continue;
@@ -174,31 +180,33 @@ struct Importance {  // of the columns of a matrix, whose rows are whole blocks;
     int64_t columns, at;  // the column at which the next block begins
 };
 
-// `Count` blocks of 256 values at a time, and their weights; of a last panel that is not whole, the rest is of no use.
-template <int Count, class Function>
+// `Count` blocks of `Size` values at a time, and their weights; of a last panel that is not whole, the rest is of no use.
+template <int Count, int Size = 256, class Function>
 static INLINE void panels(const float* x, Importance importance, int64_t blocks, Function function) {
-    float rest[256 * Count] = {}, weights[256 * Count];
-    for (; blocks > 0; blocks -= Count, x += 256 * Count) {
+    float rest[Size * Count] = {}, weights[Size * Count];
+    for (; blocks > 0; blocks -= Count, x += Size * Count) {
         const int count = blocks < Count ? int(blocks) : Count;
-        if (count < Count) memcpy(rest, x, size_t(count) * 1024);
+        if (count < Count) memcpy(rest, x, size_t(count) * Size * 4);
         for (int k = 0; importance.weights && k < Count; k++) {
-            memcpy(weights + 256 * k, importance.weights + importance.at, 1024);
-            importance.at = (importance.at + 256) % importance.columns;
+            memcpy(weights + Size * k, importance.weights + importance.at, Size * 4);
+            importance.at = (importance.at + Size) % importance.columns;
         }
         function(count < Count ? rest : x, weights, count);
     }
 }
 
-// The reference's weights: what columns are worth, times what a value is worth beside its block; without importance the latter
-// beside its group.
-static INLINE void weights_of(const float* x, const float* columns, W weight[32]) {
-    float squares[4] = {}, mean[32];
-    for (int i = 0; i < 256; i++)
-        for (int k = 0; k < 4; k++) squares[k] += x[256 * k + i] * x[256 * k + i];
-    for (int k = 0; k < 32; k++) mean[k] = 2 * squares[k / 8] / 256;
-    W value[32];
-    across<32>(x, value), across<32>(columns, weight);
-    for (int i = 0; i < 32; i++) weight[i] = weight[i] * root(W{load(mean), load(mean + 16)} + value[i] * value[i]);
+// The reference's weights for groups of `Size` in blocks of `Block`: what columns are worth, times what a value is worth beside
+// `times` its block; without importance the latter beside its group.
+template <int Size = 32, int Block = 256>
+static INLINE void weights_of(const float* x, const float* columns, W weight[Size], float times = 2) {
+    constexpr int blocks = 32 * Size / Block;
+    float squares[blocks] = {}, mean[32];
+    for (int i = 0; i < Block; i++)
+        for (int k = 0; k < blocks; k++) squares[k] += x[Block * k + i] * x[Block * k + i];
+    for (int k = 0; k < 32; k++) mean[k] = times * squares[k * Size / Block] / Block;
+    W value[Size];
+    across<Size>(x, value), across<Size>(columns, weight);
+    for (int i = 0; i < Size; i++) weight[i] = weight[i] * root(W{load(mean), load(mean + 16)} + value[i] * value[i]);
 }
 static INLINE void weights_of(const W x[32], W weight[32]) {
     W squares = splat(0);
@@ -210,7 +218,7 @@ static INLINE void weights_of(const W x[32], W weight[32]) {
 template <int Most>
 static void encode_with_minima(const float* x, const Importance& importance, uint8_t* out, int64_t blocks, Guesses guesses) {
     constexpr int size = Most == 31 ? 176 : 144;
-    const auto six_bits = importance.weights ? six_bit_codes_weighted : six_bit_codes;
+    const auto six_bits = importance.weights ? scale_codes_weighted<8, 63> : six_bit_codes;
     if (importance.weights) guesses = {-0.9f, 0.05f, 37};
     panels<4>(x, importance, blocks, [&](const float* x, const float* columns, int count) {
         W group[32], weight[32];
@@ -243,13 +251,14 @@ struct Around {  // 16 values of each lane
     W value[16], weight[16], weighted[16], largest;
 };
 
-// One guess of a scale, `tenths` of a step off the plain one. (What is less than half a step below -32 needs no limit there.)
-template <bool Below> static INLINE void attempt(const Around& v, int tenths, FitAround& fit) {
-    const W inverse = splat(-(32 + 0.1f * float(tenths))) / v.largest;
+// One guess of a scale for codes -Half..Half - 1, `tenths` of a step off the plain one. (What is less than half a step below
+// -Half needs no limit there.)
+template <int Half, bool Below> static INLINE void attempt(const Around& v, int tenths, FitAround& fit) {
+    const W inverse = splat(-(Half + 0.1f * float(tenths))) / v.largest;
     W sum_lx = splat(0), sum_l2 = splat(0);
     for (int i = 0; i < 16; i++) {
-        W code = least(nearest(inverse * v.value[i]), splat(31));
-        if (Below) code = most(code, splat(-32));
+        W code = least(nearest(inverse * v.value[i]), splat(Half - 1));
+        if (Below) code = most(code, splat(-Half));
         sum_lx = sum_lx + v.weighted[i] * code, sum_l2 = sum_l2 + v.weight[i] * code * code;
     }
     const W solved = sum_lx / sum_l2;
@@ -258,8 +267,8 @@ template <bool Below> static INLINE void attempt(const Around& v, int tenths, Fi
     fit.scale = choose(better, solved, fit.scale), fit.best = choose(better, solved * sum_lx, fit.best);
 }
 
-// The plain guess of scales for codes -32..31 around zero, and others up to 0.9 of a step off it.
-static INLINE void fit_around_zero(Around& v, bool weighted, FitAround& fit) {
+// The plain guess of scales for codes -Half..Half - 1 around zero, and others up to 0.9 of a step off it.
+template <int Half> static INLINE void fit_around_zero(Around& v, bool weighted, FitAround& fit) {
     W peak = splat(0);
     v.largest = splat(0);
     for (int i = 0; i < 16; i++) {
@@ -269,11 +278,11 @@ static INLINE void fit_around_zero(Around& v, bool weighted, FitAround& fit) {
         if (!weighted) v.weight[i] = value * value;
         v.weighted[i] = v.weight[i] * value;
     }
-    fit.best_inverse = splat(-32) / v.largest;
-    attempt<false>(v, 0, fit);
+    fit.best_inverse = splat(-Half) / v.largest;
+    attempt<Half, false>(v, 0, fit);
     fit.best = most(fit.best, splat(0));  // now only what is better
-    for (int tenths = -9; tenths < 5; tenths += tenths == -1 ? 2 : 1) attempt<false>(v, tenths, fit);
-    for (int tenths = 5; tenths < 10; tenths++) attempt<true>(v, tenths, fit);
+    for (int tenths = -9; tenths < 5; tenths += tenths == -1 ? 2 : 1) attempt<Half, false>(v, tenths, fit);
+    for (int tenths = 5; tenths < 10; tenths++) attempt<Half, true>(v, tenths, fit);
     fit.empty = peak < splat(nothing);
     fit.scale = choose(fit.empty, splat(0), fit.scale);
 }
@@ -295,7 +304,7 @@ static void encode_q6_k(const float* x, const Importance& importance, uint8_t* o
         FitAround fit;
         across<16>(x, v.value);
         if (importance.weights) across<16>(columns, v.weight);
-        fit_around_zero(v, importance.weights, fit);
+        fit_around_zero<32>(v, importance.weights, fit);
         float all_scales[32];
         store(all_scales, fit.scale);
         for (int k = 0; k < count; k++, out += 210) {

@@ -1,6 +1,7 @@
 // Encoders of GGML blocks, with the bytes of ggml's reference encoders (ggml_quantize_chunk).
 #pragma once
-#include "encode_k.h"
+#include "encode_iq4.h"
+#include "encode_q2_q3_k.h"
 
 namespace ISA {
 
@@ -60,13 +61,28 @@ static INLINE bool finite(const float* x, int64_t count) {
     return finite(rest);
 }
 
+// Values and bytes of a block.
+struct BlockSize { int64_t elements, bytes; };
+static BlockSize block_size(int32_t kind) {
+    switch (kind) {
+        case Q4_0: return {32, 18};
+        case Q4_1: return {32, 20};
+        case Q8_0: return {32, 34};
+        case IQ4_NL: return {32, 18};
+        case IQ4_XS: return {256, 136};
+        case Q2_K: return {256, 84};
+        case Q3_K: return {256, 110};
+        case Q4_K: return {256, 144};
+        case Q5_K: return {256, 176};
+        default: return {256, 210};
+    }
+}
+
 // By number of the block type in weights.h; false where a value is not finite (its block is then of no use).
 static bool encode(int32_t kind, const float* x, const float* importance, int64_t first, int64_t columns, uint8_t* out,
                    int64_t blocks) {
-    constexpr int64_t panel = 16;  // blocks that stay in the nearest cache between the check and the search
-    const bool wide = kind >= Q2_K;
-    const int64_t elements = wide ? 256 : 32;
-    const int64_t bytes = kind == Q4_0 ? 18 : kind == Q4_1 ? 20 : kind == Q8_0 ? 34 : kind == Q4_K ? 144 : kind == Q5_K ? 176 : 210;
+    const auto [elements, bytes] = block_size(kind);
+    const int64_t panel = 4096 / elements;  // blocks that stay in the nearest cache between the check and the search
     for (int64_t at = 0; at < blocks; at += panel) {
         const int64_t count = blocks - at < panel ? blocks - at : panel;
         const float* from = x + at * elements;
@@ -77,6 +93,10 @@ static bool encode(int32_t kind, const float* x, const float* importance, int64_
             case Q4_0: encode_q4_0(from, to, count); break;
             case Q4_1: encode_q4_1(from, to, count); break;
             case Q8_0: encode_q8_0(from, to, count); break;
+            case IQ4_NL: encode_iq4_nl(from, weights, to, count); break;
+            case IQ4_XS: encode_iq4_xs(from, weights, to, count); break;
+            case Q2_K: encode_q2_k(from, weights, to, count); break;
+            case Q3_K: encode_q3_k(from, weights, to, count); break;
             case Q4_K: encode_with_minima<15>(from, weights, to, count, {-1.0f, 0.1f, 21}); break;
             case Q5_K: encode_with_minima<31>(from, weights, to, count, {-0.5f, 0.1f, 16}); break;
             default: encode_q6_k(from, weights, to, count);

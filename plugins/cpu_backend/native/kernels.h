@@ -22,8 +22,8 @@ struct Kernels {
                               int64_t y_pitch);
     // Rows of codes of 4 bits into the panels of panels.h; false for other kinds.
     bool (*repack)(const Weights& w, int64_t row0, int64_t count, uint8_t* codes, float* scale, float* offset);
-    // Blocks of `kind` (Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K) from 32 or 256 values each; false where a value is not finite. K types
-    // take what errors in each of `columns` columns are worth, or null; `first` is the number of the first block.
+    // Blocks of `kind` (Q4_0 Q4_1 Q8_0 IQ4_NL IQ4_XS Q2_K to Q6_K) from 32 or 256 values each; false where a value is not finite.
+    // K and IQ4 types take what errors in each of `columns` columns are worth, or null; `first` is the number of the first block.
     bool (*encode)(int32_t kind, const float* x, const float* importance, int64_t first, int64_t columns, uint8_t* out,
                    int64_t blocks);
     // Codes in bit streams, scales and offsets of `groups` groups; false where a value, a scale or a bias is not finite.

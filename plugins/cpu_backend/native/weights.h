@@ -10,6 +10,7 @@ enum Kind : int32_t {
     F8Q8, HQQ, TRIPLE, BITMASK,
     PANELS,  // codes of 4 bits as panels.h has them
     KINDS,
+    IQ4_NL = KINDS, IQ4_XS,  // encoded only
 };
 
 enum Type : int32_t { F32, F16, BF16, U8, I8, LISTED };  // LISTED: a byte that is a place in `listed`

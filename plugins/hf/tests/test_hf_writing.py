@@ -100,11 +100,23 @@ def plain(path: Path, tensors: dict[str, np.ndarray]) -> None:
     path.write_bytes(len(text).to_bytes(8, "little") + text + data)
 
 
-def test_a_method_must_be_named(tmp_path: Path) -> None:
-    for to, found in (("hf", r"\)"), ("hf:method=gtpq", ", found 'gtpq'")):
-        with pytest.raises(SquishError, match=f"which method hf writes .expected gptq, .* mxfp4{found}") as caught:
-            squish.convert(DATA / "awq-gemm_w4_g128", tmp_path / "out", to)
-        assert (caught.value.file, caught.value.tensor) == (None, None)
+def test_a_method_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SquishError) as caught:
+        squish.convert(DATA / "awq-gemm_w4_g128", tmp_path / "out", "hf:method=gtpq")
+    assert (caught.value.code, caught.value.file, caught.value.tensor) == ("option", None, None)
+
+
+def test_without_a_method_a_folder_of_plain_values_is_written(tmp_path: Path) -> None:
+    with pytest.raises(SquishError) as caught:
+        squish.convert(DATA / "awq-gemm_w4_g128", tmp_path / "codes", "hf")
+    assert caught.value.code == "refused"
+    squish.convert(DATA / "awq-gemm_w4_g128", tmp_path / "out", "hf", encode="f16")
+    with squish.open(tmp_path / "out") as file:
+        assert (file.format, file.problems) == ("safetensors", ())
+        assert {file[name].codec for name in file} == {"dense"}
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["torch_dtype"] == "float16"
+    assert "quantization_config" not in config
 
 
 def test_one_declaration_must_do_for_all_layers_but_in_compressed_tensors(tmp_path: Path) -> None:

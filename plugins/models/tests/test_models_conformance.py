@@ -71,7 +71,8 @@ class TestQwen3Moe(FamilySuite):
     family = "qwen3moe"
 
     def configs(self) -> Mapping[str, Mapping[str, Any]]:
-        own = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16, "rope_theta": 1e6}
+        own = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16, "rope_theta": 1e6,
+               "norm_topk_prob": True}  # fmt: skip
         return {
             "small": {**SMALL, **own, "model_type": "qwen3_moe", "num_experts": 4},
             "as transformers 5 writes it": {**SMALL, **own, "model_type": "qwen3_moe", "num_local_experts": 4},
@@ -86,7 +87,7 @@ class TestGemma3(FamilySuite):
             "full_attention": {"rope_theta": 1e6, "rope_type": "default"},
             "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
         }
-        own = {"head_dim": 16, "sliding_window": 64, "tie_word_embeddings": True}
+        own = {"head_dim": 16, "sliding_window": 64, "tie_word_embeddings": True, "query_pre_attn_scalar": 16}
         return {
             "small": {
                 **SMALL, **own, "model_type": "gemma3_text", "rope_theta": 1e6, "rope_local_base_freq": 10000.0,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
+from squish_core.model import Typed
 from squish_core.testing import write_model
 
 LLAMA = {
@@ -113,3 +114,48 @@ def test_patterns_match_names_of_the_source_and_of_the_target(llama: Path, tmp_p
     with squish.open(tmp_path / "m.gguf") as file:
         assert file["blk.0.ffn_up.weight"].codec == "ggml.q8_0"
         assert file["blk.1.ffn_up.weight"].dtype == "f16"
+
+
+def test_a_setting_that_gguf_has_no_key_for_is_refused(llama: Path, tmp_path: Path) -> None:
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(changed(llama, hidden_act="gelu"), tmp_path / "m.gguf")
+    assert (caught.value.code, caught.value.part) == ("config", "config.json")
+
+
+def test_models_of_one_family_are_compared_through_the_map(llama: Path, tmp_path: Path) -> None:
+    squish.convert(llama, tmp_path / "m.gguf")
+    difference = squish.diff(llama, tmp_path / "m.gguf")
+    assert difference.same
+    assert "compared as llama" in str(difference).splitlines()[0]
+    assert {item.name for item in difference.tensors} >= {"model.embed_tokens.weight"}
+    backwards = squish.diff(tmp_path / "m.gguf", llama)
+    assert {item.state for item in backwards.tensors} <= {"bytes", "values"}
+    kept = squish.diff(llama, tmp_path / "m.gguf", rename="keep")
+    assert {item.state for item in kept.tensors} == {"only in a", "only in b"}
+
+
+def test_a_source_is_deleted_once_its_map_holds_all_of_it(llama: Path, tmp_path: Path) -> None:
+    report = squish.convert(llama, tmp_path / "m.gguf", delete_source=True)
+    assert [Path(name).suffix for name in report.deleted] == [".safetensors"]
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", FOLDER)
+    assert (tmp_path / "back" / "config.json").read_bytes() == (llama / "config.json").read_bytes()
+
+
+def test_a_gguf_without_the_kept_files_gives_settings_that_say_the_same(llama: Path, tmp_path: Path) -> None:
+    report = squish.convert(llama, tmp_path / "m.gguf", "gguf:keep=no")
+    assert [item.name for item in report.dropped if item.kind == "asset"] == ["config.json"]
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", "hf")
+    config = json.loads((tmp_path / "back" / "config.json").read_text())
+    same = {key: value for key, value in LLAMA.items() if config.get(key) != value}
+    assert same == {}
+
+
+def test_an_edited_gguf_does_not_get_its_old_config_back(llama: Path, tmp_path: Path) -> None:
+    squish.convert(llama, tmp_path / "m.gguf")
+    with squish.open(tmp_path / "m.gguf") as file:
+        arrays = {name: file[name].numpy() for name in file}
+        meta = {**file.index.meta, "llama.context_length": Typed("u32", 4096)}
+        squish.save(tmp_path / "edited.gguf", arrays, metadata=meta)
+    squish.convert(tmp_path / "edited.gguf", tmp_path / "back", FOLDER)
+    config = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert config["max_position_embeddings"] == 4096

@@ -11,7 +11,7 @@ from squish_codecs.api import Affine, Scheme, SquizdInt2, SquizdInt4, TcaTbe, ch
 from squish_core.api import BLOCK_TYPES, CodecError, Dense, ErrorCode, Params, TensorSpec, dtypes, full
 
 from . import library as native
-from .layouts.base import DENSE, GGML, GGML_FIRST, TYPES, Array
+from .layouts.base import DENSE, GGML, GGML_FIRST, PANELS, TYPES, Array
 from .library import library, threads
 from .metrics import Measuring
 
@@ -21,15 +21,19 @@ RUN = 16
 SEARCHED = {"none": 1 << 62, "mse": 256}
 """Values of the largest group that the loops encode, with this search."""
 
-
-WEIGHED = ("q4_k", "q5_k", "q6_k")
+WEIGHED = ("iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+"""Block types whose errors may be weighed by activations."""
+KINDS = {
+    **{name: GGML_FIRST + number for number, name in enumerate(GGML)}, "iq4_nl": PANELS + 1, "iq4_xs": PANELS + 2
+}  # fmt: skip
+"""Block types by their numbers in native/weights.h."""
 
 
 class GgmlEncoder(Measuring):
-    """Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K from float32, as `ggml_quantize_chunk` gives them.
+    """Q4_0 Q4_1 Q8_0 IQ4_NL IQ4_XS Q2_K Q3_K Q4_K Q5_K Q6_K from float32, as `ggml_quantize_chunk` gives them.
 
-    With `search=activations`, which the K types take, as it gives them with the squared activations for an importance
-    matrix. Equal bytes wherever ggml's own arithmetic is defined: scales that fit float16, steps below 2**22 of them.
+    With `search=activations`, which the K and IQ4 types take, as it gives them with the squared activations for an
+    importance matrix. Equal bytes wherever ggml's own arithmetic is defined: scales that fit float16, steps below 2**22 of them.
     """
 
     id = ""
@@ -67,9 +71,9 @@ class GgmlEncoder(Measuring):
         blocks = values.size // elements
         out = np.empty((*panel.shape[:-1], panel.shape[-1] // elements * nbytes), np.uint8)
         importance = _importance(panel, stats) if params.get("search") == "activations" else None
-        kind, weights = GGML_FIRST + GGML.index(self.name), None if importance is None else importance.ctypes.data
+        weights = None if importance is None else importance.ctypes.data
         if not library().encode(
-            kind, values.ctypes.data, weights, panel.shape[-1], out.ctypes.data, blocks, elements, nbytes, threads()
+            KINDS[self.name], values.ctypes.data, weights, panel.shape[-1], out.ctypes.data, blocks, elements, nbytes, threads()
         ):
             raise CodecError(
                 "values that are not finite cannot be encoded", expected="finite values",

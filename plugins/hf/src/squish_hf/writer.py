@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ METHOD, WEIGHT = "method", ".weight"
 GPTQ, GPTQ_V2, AWQ, PACKED = "gptq", "gptq_v2", "awq", "compressed-tensors"
 METHODS = (GPTQ, GPTQ_V2, AWQ, PACKED, GPT_OSS)
 BITS = {GPTQ: (2, 3, 4, 8), GPTQ_V2: (2, 3, 4, 8), AWQ: (4,), PACKED: (2, 3, 4, 5, 6, 7, 8), GPT_OSS: (4,)}
+TORCH_DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
 NAMES = {"data": "qweight", "offset": "qzeros", "scale": "scales", "g_idx": "g_idx"}
 PACKED_NAMES = {
     "data": "weight_packed", "scale": "weight_scale", "offset": "weight_zero_point", "g_idx": "weight_g_idx",
@@ -43,6 +45,8 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
     method, codec = chosen(options), encoding.codec
     if codec.id == "dense":
         return accepts_dense(spec, encoding)
+    if not method:
+        return Refusal(why=f"hf without a method holds plain values, not {codec.id}; name one (hf:method=awq)")
     if method == GPT_OSS:
         return accepts_experts(spec, encoding)
     if method == PACKED and codec.id == "mx" and spec.name.endswith(WEIGHT):
@@ -57,6 +61,8 @@ def accepts(spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding 
 def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
     """Codes as the method stores them; whether they fit exactly, the data show."""
     method, float4 = chosen(options), float4_params(layout)
+    if not method:
+        return None
     if float4 is not None and method in (GPT_OSS, PACKED):
         parts = _parts(Mx(), spec, float4)
         return (accepts_experts if method == GPT_OSS else accepts_layer)(
@@ -89,11 +95,11 @@ def recipe(method: str, bits: int) -> Encoding | Refusal:
 
 
 def chosen(options: Options) -> str:
-    """The method asked for."""
+    """The method that the options name; "" for plain values."""
     method = options.get(METHOD, "")
-    if method not in METHODS:
+    if METHOD in options and method not in METHODS:
         raise FormatError(
-            "say which method hf writes", expected=", ".join(METHODS), found=repr(method) if method else None,
+            "hf writes no such method", expected=", ".join(METHODS), found=repr(method),
             code=ErrorCode.OPTION, hint="For example --to hf:method=awq.",
         )  # fmt: skip
     return method
@@ -168,7 +174,7 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
     }  # fmt: skip
     kept = without_declarations(config)
     if not codecs:
-        return kept
+        return kept if method else with_dtype(kept, specs)
     before = config.get("quantization_config")
     before = before if isinstance(before, dict) else {}
     if method == GPT_OSS:
@@ -177,6 +183,16 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
     settings = {layer: _setting(codec) for layer, codec in codecs.items()}
     declaration = _groups(settings) if method == PACKED else _single(settings, method, before.get("desc_act") is True)
     return {**kept, "quantization_config": declaration}
+
+
+def with_dtype(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
+    """A configuration that states the type that most matrices have; as it is where it states that already."""
+    common = Counter(spec.dtype for spec in specs if len(spec.shape) > 1).most_common(1)
+    name = TORCH_DTYPES.get(common[0][0]) if common else None
+    stated = config.get("torch_dtype", config.get("dtype"))
+    if name is None or name == stated:
+        return dict(config)
+    return {**{key: value for key, value in config.items() if key != "dtype"}, "torch_dtype": name}
 
 
 def _groups(settings: Mapping[str, Setting]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from .config.keys import COMMON, GEMMA, MIXTURE, Key
 from .family import TextModel
@@ -20,6 +21,10 @@ from .tables import (
 )
 
 SCALED_ROPE = ("rope_freqs.weight",)
+PATTERN = 6
+"""Of so many layers of Gemma 3 the last one sees everything, the others a window."""
+LAYERS_27B = 62
+"""Layers of the one Gemma 3 whose attention is scaled by the size that heads would have without head_dim."""
 SWITCH = ("gate_proj", "up_proj", "down_proj")
 
 
@@ -128,6 +133,7 @@ class Qwen3Moe(TextModel):
         "hidden_act": "silu", "use_sliding_window": False, "norm_topk_prob": True, "decoder_sparse_step": 1,
         "mlp_only_layers": [],
     }  # fmt: skip
+    unstated: ClassVar = {"norm_topk_prob": False}
     layer_counts = ("max_window_layers",)
 
 
@@ -148,7 +154,8 @@ class Gemma3(TextModel):
     )
     more: ClassVar = {"gguf": fused_attention(permute=False)}
     keys = (*COMMON, *GEMMA)
-    fixed: ClassVar = {"hidden_activation": "gelu_pytorch_tanh", "sliding_window_pattern": 6}
+    fixed: ClassVar = {"hidden_activation": "gelu_pytorch_tanh", "rope_local_base_freq": 10000.0}
+    unstated: ClassVar = {"query_pre_attn_scalar": 256}
     tied_by_default = True
     gemma_tokenizer = True
     beside = (
@@ -157,6 +164,17 @@ class Gemma3(TextModel):
     prefixes: ClassVar = {
         "language_model.model.": "model.", "model.language_model.": "model.", "language_model.lm_head.": "lm_head.",
     }  # fmt: skip
+
+    def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        heads, layers = settings["num_attention_heads"], settings["num_hidden_layers"]
+        scale = settings["hidden_size"] // heads if layers == LAYERS_27B else settings["head_dim"]
+        pattern = settings.get("sliding_window_pattern", PATTERN)
+        same_kinds = pattern == PATTERN or min(pattern, PATTERN) > layers
+        return {
+            **{key: value for key, value in self.fixed.items() if key not in settings or key == "hidden_activation"},
+            "sliding_window_pattern": pattern if same_kinds else PATTERN,
+            "query_pre_attn_scalar": scale,
+        }
 
 
 class Phi3(TextModel):

@@ -16,6 +16,8 @@ from .tables import Row
 
 CONFIG = "config.json"
 HEAD = "lm_head.weight"
+IGNORED = ("use_sliding_window",)
+"""Settings that llama.cpp leaves out of account, as the report says."""
 
 
 class TextModel(Family):
@@ -33,6 +35,8 @@ class TextModel(Family):
         Settings that GGUF has keys for.
     fixed
         Settings that GGUF has no key for, being the same for all models of the family.
+    unstated
+        Settings among these that are others where config.json does not say.
     layer_counts
         Settings that are the number of layers where nothing else is known.
     tied_by_default
@@ -48,6 +52,7 @@ class TextModel(Family):
     more: ClassVar[Mapping[str, Sequence[Rule]]] = {}
     keys: ClassVar[Sequence[Key]]
     fixed: ClassVar[Mapping[str, Any]] = {}
+    unstated: ClassVar[Mapping[str, Any]] = {}
     layer_counts: ClassVar[Sequence[str]] = ()
     tied_by_default: ClassVar[bool] = False
     gemma_tokenizer: ClassVar[bool] = False
@@ -103,7 +108,22 @@ class TextModel(Family):
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
         carry = carry_to_gguf if layout == "gguf" else carry_to_folder
-        return carry(self, model, settings, options)
+        return carry(self, model, settings, layout, options)
+
+    def implied(self, settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The settings with which llama.cpp runs every model of these sizes."""
+        return self.fixed
+
+    def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
+        """FormatError for a setting that GGUF has no key for, and that llama.cpp takes to be another."""
+        for key, value in self.implied(settings).items():
+            stated = settings.get(key, self.unstated.get(key, value))
+            if key not in IGNORED and stated != value:
+                raise FormatError(
+                    f"has a {key} that GGUF has no key for", part=CONFIG, code="config",
+                    expected=f"{value!r}, as llama.cpp computes", found=repr(stated)[:60],
+                    hint="Nothing that is written would say what this model says.",
+                )  # fmt: skip
 
     def ignored(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
         """What llama.cpp leaves out of account."""
@@ -147,7 +167,7 @@ class TextModel(Family):
         read = settings_of(self.keys, self.architecture, model.meta)
         embeddings = model.tensors.get("token_embd.weight")
         settings: dict[str, Any] = {
-            "architectures": [self.class_name], "model_type": self.model_type, **self.fixed, **read,
+            "architectures": [self.class_name], "model_type": self.model_type, **read,
             "tie_word_embeddings": "output.weight" not in model.tensors,
         }  # fmt: skip
         if embeddings is not None and len(embeddings.shape) == 2:
@@ -161,5 +181,7 @@ class TextModel(Family):
         if rotary != settings.get("head_dim"):
             settings["partial_rotary_factor"] = rotary / settings["head_dim"]
         settings["attention_bias"] = any(name.endswith("attn_q.bias") for name in model.tensors)
+        settings["mlp_bias"] = any(name.endswith("ffn_gate.bias") for name in model.tensors)
+        settings = {**self.implied(settings), **settings}
         settings |= rope_settings(model.meta, model.vectors, self.architecture, settings)
         return settings

@@ -18,6 +18,8 @@ KEYS_FILE = "squish.gguf.json"
 """File of the keys of a GGUF that config.json and the tokenizer do not give back."""
 MOST = 256 << 20
 """Bytes of a kept file."""
+SINGLE_TYPES = (0, 1, 2, 3, 7, 8, 9, 32)
+"""Numbers of `general.file_type` for files that are all of one type: f32, f16, q4_0, q4_1, q8_0, q5_0, q5_1, bf16."""
 SMALL = 1 << 20
 """Bytes of files up to which the slowest compression takes no time that one would notice."""
 
@@ -57,7 +59,7 @@ def kept_keys(meta: Mapping[str, Any], rebuilt: Mapping[str, Any]) -> dict[str, 
     own = {key: value for key, value in meta.items() if not _is_kept(key)}
     lost = {
         key: {"type": value.type, "value": _plain(value), "instead_of": _digest(rebuilt.get(key))}
-        for key, value in own.items() if not same_value(rebuilt.get(key), value)
+        for key, value in own.items() if not same_value(rebuilt.get(key), value) and not _is_inferred(key, value)
     }  # fmt: skip
     added = {key: _digest(value) for key, value in rebuilt.items() if key not in own}
     if not lost and not added and list(own) == list(rebuilt):
@@ -92,6 +94,11 @@ def same_value(one: Any, other: Any) -> bool:
     if one.type[6:] in ("str", "bool") or one.type.startswith("array:array:"):
         return list(one.value) == list(other.value)
     return np.array_equal(np.asarray(one.value), np.asarray(other.value))
+
+
+def _is_inferred(key: str, value: Any) -> bool:
+    """Whether GGUF's writer infers the value from the types of the tensors."""
+    return key == "general.file_type" and value.value in SINGLE_TYPES
 
 
 def _is_kept(key: str) -> bool:

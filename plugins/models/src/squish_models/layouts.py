@@ -26,11 +26,16 @@ HIDDEN = ("rotary_dim",)
 REPORTS = ("uqff_report.json",)
 """Files that describe how a source is stored, not the model."""
 DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64"}
+FRAMEWORK = ("format",)
+"""Metadata of a checkpoint that says what saved it."""
 EMBEDDINGS, OUTPUT = "token_embd.weight", "output.weight"
 
 
-def carry_to_gguf(family: TextModel, model: Model, settings: Mapping[str, Any], options: Options) -> Carried:
+def carry_to_gguf(
+    family: TextModel, model: Model, settings: Mapping[str, Any], layout: str, options: Options
+) -> Carried:
     """GGUF's keys and tensors for the settings, and the source's files where the keys do not give them back."""
+    family.check_for_gguf(settings)
     keys, constants = config_keys(family, settings)
     tokenizer = read_huggingface(model.assets, settings)
     if tokenizer is not None:
@@ -39,17 +44,19 @@ def carry_to_gguf(family: TextModel, model: Model, settings: Mapping[str, Any], 
     missing = () if tokenizer is not None else ("a tokenizer (tokenizer.json)",)
     files = {name: data for name, data in model.assets.items() if name not in (*REPORTS, KEYS_FILE)}
     rebuilt = _rebuilt(family, meta, constants, settings) if files else {}
-    differing = {name: data for name, data in files.items() if rebuilt.get(name) != data}
-    dropped: tuple[Dropped, ...] = ()
+    differing = {name: data for name, data in files.items() if not _gives(rebuilt.get(name), name, data)}
+    dropped = tuple(Dropped("metadata", key) for key in model.meta if key not in FRAMEWORK)
     if options.get("keep") == "no":
-        dropped = tuple(Dropped("asset", name, "GGUF's keys give other text") for name in differing)
-    elif files:
+        dropped += tuple(Dropped("asset", name, "GGUF's keys give other text") for name in differing)
+    elif differing or files.keys() != rebuilt.keys():
         meta = {**meta, **kept_files(differing, list(files))}
     return Carried(meta=meta, constants=constants, missing=missing, dropped=dropped, notes=family.ignored(settings))
 
 
-def carry_to_folder(family: TextModel, model: Model, settings: Mapping[str, Any], options: Options) -> Carried:
-    """The files of a folder for the settings; those that the source keeps are given back as they were."""
+def carry_to_folder(
+    family: TextModel, model: Model, settings: Mapping[str, Any], layout: str, options: Options
+) -> Carried:
+    """The files of a folder for the settings; a Hugging Face folder gets those that a GGUF keeps as they were."""
     files = {name: data for name, data in model.assets.items() if name not in REPORTS}
     meta, vectors = dict(model.meta), None
     if model.layout == "gguf":
@@ -57,10 +64,10 @@ def carry_to_folder(family: TextModel, model: Model, settings: Mapping[str, Any]
         config = json.loads(files[CONFIG])
         keys, _ = config_keys(family, settings)
         tokenizer = read_huggingface(files, config)
-        meta, keys = {}, keys | (tokenizer_keys(tokenizer) if tokenizer is not None else {})
+        meta, keys = {"format": "pt"}, keys | (tokenizer_keys(tokenizer) if tokenizer is not None else {})
         files |= kept_keys(model.meta, keys)
-    else:
-        files[CONFIG] = respelled(family, model)
+    if layout != "hf" or model.layout != "gguf":
+        files[CONFIG] = respelled(family, files[CONFIG], settings)
     missing = () if {"tokenizer.json", "tokenizer.model"} & files.keys() else ("a tokenizer (tokenizer.json)",)
     kept = tuple(name for name, data in files.items() if model.assets.get(name) == data)
     made = {name: data for name, data in files.items() if name not in kept}
@@ -89,15 +96,18 @@ def written_config(settings: Mapping[str, Any], tokenizer: Tokenizer | None) -> 
     return config
 
 
-def respelled(family: TextModel, model: Model) -> bytes:
-    """The source's config.json in the old spelling; its own bytes where it has that already."""
-    config = model.config()
-    made = old_spelling(text_config(config), family.experts)
-    made = {key: value for key, value in made.items() if key not in QUANTIZATION}
+def respelled(family: TextModel, data: bytes, settings: Mapping[str, Any]) -> bytes:
+    """A config.json in the old spelling, with what engines cannot do without; its own bytes where it is that already."""
+    config = json.loads(data)
+    spelled = old_spelling(text_config(config), family.experts)
+    spelled = {key: value for key, value in spelled.items() if key not in QUANTIZATION}
     if "text_config" in config:
-        made |= {"model_type": family.model_type, "architectures": [family.class_name]}
-    made.setdefault("tie_word_embeddings", not any(name.endswith("lm_head.weight") for name in model.tensors))
-    return model.assets[CONFIG] if made == config else dump_json(made)
+        spelled |= {"model_type": family.model_type, "architectures": [family.class_name]}
+    spelled.setdefault("tie_word_embeddings", settings["tie_word_embeddings"])
+    for key in family.layer_counts:  # mistral.rs asks for them, though nothing slides
+        spelled.setdefault(key, settings["num_hidden_layers"])
+        spelled.setdefault("use_sliding_window", False)
+    return data if spelled == config else dump_json(spelled)
 
 
 def vector_dtype(config: Mapping[str, Any]) -> str | None:
@@ -153,6 +163,14 @@ def _rebuilt(
         return _files(family, model, family.settings(model))[0]
     except SquishError:
         return {}
+
+
+def _gives(rebuilt: bytes | None, name: str, data: bytes) -> bool:
+    """Whether a file is rebuilt as it is, but for what a config says of codes, which is not kept."""
+    if rebuilt is None or rebuilt == data:
+        return rebuilt == data
+    undeclared = _undeclared(data) if name == CONFIG else data
+    return undeclared != data and json.loads(undeclared) == json.loads(rebuilt)
 
 
 def _undeclared(config: bytes) -> bytes:

@@ -46,7 +46,11 @@ def huggingface_files(tokenizer: Tokenizer, *, gemma: bool = False) -> dict[str,
         "tokenizer_config.json": options,
         "generation_config.json": _generation(tokenizer),
     }
-    encoded = {name: json.dumps(value, ensure_ascii=False, indent=1).encode() for name, value in files.items()}
+    # Without an indent, json's compiled encoder writes the vocabulary, twenty times faster.
+    encoded = {
+        name: json.dumps(value, ensure_ascii=False, indent=None if name == "tokenizer.json" else 2).encode()
+        for name, value in files.items()
+    }
     if tokenizer.model == "spm":
         encoded["tokenizer.model"] = sentencepiece.write(tokenizer)
     others = {name: text for name, text in tokenizer.chat_templates.items() if name}

@@ -229,9 +229,13 @@ def lower_layer(
 
 
 def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, bytes]:
-    """The assets with a config.json that `change` makes of theirs, of {} if there is none."""
+    """The assets with a config.json that `change` makes of theirs, of {} if there is none; one that it leaves as it is
+    keeps its bytes."""
     config = read_config(assets.get(CONFIG_FILE, b"{}"))
-    return {**assets, CONFIG_FILE: (json.dumps(change(config), ensure_ascii=False, indent=4) + "\n").encode()}
+    changed = change(config)
+    if changed == config and CONFIG_FILE in assets:
+        return dict(assets)
+    return {**assets, CONFIG_FILE: (json.dumps(changed, ensure_ascii=False, indent=4) + "\n").encode()}
 
 
 def read_config(raw: bytes) -> dict[str, Any]:
