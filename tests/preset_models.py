@@ -65,6 +65,8 @@ OVERRIDDEN: dict[str, tuple[Request, ...]] = {
         ("q4_0", {}, True),
         ("q5_0", {}, True),
         ("q3_k_m", {}, True),
+        ("iq4_nl", {}, True),
+        ("iq4_xs", {}, True),
     ),
     "llama, 33 layers, tied": (
         ("q4_k_m", {"output": "q8_0"}, False),

@@ -27,17 +27,20 @@ def source(path: Path, name: str, values: np.ndarray) -> Path:
     return path
 
 
-@pytest.mark.parametrize("suffix", ["gguf", "zt"])
-def test_blocks_in_a_file_are_those_of_the_encoder(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [("q4_k", "gguf"), ("q4_k", "zt"), ("q2_k", "gguf"), ("q3_k", "gguf"), ("iq4_nl", "gguf"), ("iq4_xs", "gguf")],
+)
+def test_blocks_in_a_file_are_those_of_the_encoder(tmp_path: Path, name: str, suffix: str) -> None:
     model, out = source(tmp_path / "m.safetensors", "up.weight", WEIGHT), tmp_path / f"out.{suffix}"
     stats = source(tmp_path / "stats.safetensors", "up", SEEN)
-    report = squish.convert(model, out, encode="ggml.q4_k:search=activations", activations=stats)
+    report = squish.convert(model, out, encode=f"ggml.{name}:search=activations", activations=stats)
     assert [step.action for step in report.steps] == ["encode"]
-    encoder = squish.registry().encoder(CodecSpec("ggml.q4_k"))
+    encoder = squish.registry().encoder(CodecSpec(f"ggml.{name}"))
     wanted = encoder.encode(WEIGHT, {"search": "activations"}, stats={"activations": SEEN})["data"]
     with squish.open(out) as file:
         np.testing.assert_array_equal(np.asarray(file["up.weight"].parts()["data"].numpy()), wanted)
-        assert file["up.weight"].spec.encodings[0].codec.id == "ggml.q4_k"
+        assert file["up.weight"].spec.encodings[0].codec.id == f"ggml.{name}"
     assert squish.verify(out, deep=True).clean
     squish.convert(out, tmp_path / "again.gguf")
     assert squish.diff(out, tmp_path / "again.gguf").same

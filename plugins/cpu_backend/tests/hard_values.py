@@ -26,6 +26,9 @@ def hard_values() -> Iterator[tuple[str, np.ndarray]]:
     outliers[:, ::32] *= 50
     yield "outliers", outliers
     yield "long tails", chance.standard_t(2, plain.shape).astype(np.float32) * np.float32(0.02)
+    yield "spikes", np.where(chance.random(plain.shape) < 0.02, plain, np.float32(1e-6))
+    yield "halfway between levels", chance.integers(-254, 255, plain.shape).astype(np.float32) / 2
+    yield "tiny", plain * np.float32(1e-8)
 
 
 def activations() -> np.ndarray:

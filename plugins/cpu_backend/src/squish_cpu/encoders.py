@@ -23,9 +23,7 @@ SEARCHED = {"none": 1 << 62, "mse": 256}
 
 WEIGHED = ("iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
 """Block types whose errors may be weighed by activations."""
-KINDS = {
-    **{name: GGML_FIRST + number for number, name in enumerate(GGML)}, "iq4_nl": PANELS + 1, "iq4_xs": PANELS + 2
-}  # fmt: skip
+KINDS = {name: GGML_FIRST + number for number, name in enumerate(GGML)} | {"iq4_nl": PANELS + 1, "iq4_xs": PANELS + 2}
 """Block types by their numbers in native/weights.h."""
 
 
@@ -33,7 +31,8 @@ class GgmlEncoder(Measuring):
     """Q4_0 Q4_1 Q8_0 IQ4_NL IQ4_XS Q2_K Q3_K Q4_K Q5_K Q6_K from float32, as `ggml_quantize_chunk` gives them.
 
     With `search=activations`, which the K and IQ4 types take, as it gives them with the squared activations for an
-    importance matrix. Equal bytes wherever ggml's own arithmetic is defined: scales that fit float16, steps below 2**22 of them.
+    importance matrix. Equal bytes wherever ggml's own arithmetic is defined: scales that fit float16, steps below
+    2**22 of them.
     """
 
     id = ""
@@ -72,9 +71,8 @@ class GgmlEncoder(Measuring):
         out = np.empty((*panel.shape[:-1], panel.shape[-1] // elements * nbytes), np.uint8)
         importance = _importance(panel, stats) if params.get("search") == "activations" else None
         weights = None if importance is None else importance.ctypes.data
-        if not library().encode(
-            KINDS[self.name], values.ctypes.data, weights, panel.shape[-1], out.ctypes.data, blocks, elements, nbytes, threads()
-        ):
+        sizes = (panel.shape[-1], out.ctypes.data, blocks, elements, nbytes, threads())
+        if not library().encode(KINDS[self.name], values.ctypes.data, weights, *sizes):
             raise CodecError(
                 "values that are not finite cannot be encoded", expected="finite values",
                 found=f"{np.count_nonzero(~np.isfinite(panel))} of {panel.size}", code=ErrorCode.RANGE,

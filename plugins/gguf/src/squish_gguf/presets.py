@@ -50,9 +50,15 @@ CONDITIONS: dict[str, Callable[[Place], bool]] = {
     "falcon, first sixteenth": lambda place: place.falcon and place.index < place.count // 16,
     "falcon, more bits": lambda place: place.falcon and more_bits(place),
     "statistics, first eighth": lambda place: place.statistics and place.index < place.count // 8,
+    "no statistics, first eighth": lambda place: not place.statistics and place.index < place.count // 8,
 }
 
-_Q5_FOR_8_EXPERTS = {"attn_output": (("falcon", ""), ("8 experts", "q5_k"))}
+_Q5_FOR_8_EXPERTS: dict[str, Choice] = {"attn_output": (("falcon", ""), ("8 experts", "q5_k"))}
+_IQ4: dict[str, Choice] = {
+    "attn_v": (("4 heads per KV head", "q5_k"),),
+    "ffn_down": (("no statistics, first eighth", "q5_k"),),
+    **_Q5_FOR_8_EXPERTS,
+}
 _Q4_K_EMBEDDINGS: dict[str, Choice] = {"token_embd": (("always", "q4_k"),)}
 
 PRESETS: dict[str, Preset] = {
@@ -102,6 +108,8 @@ PRESETS: dict[str, Preset] = {
         "ffn_down": (("more bits", "q6_k"),),
     }),
     "q6_k": Preset(18, "q6_k"),
+    "iq4_nl": Preset(25, "iq4_nl", _IQ4),
+    "iq4_xs": Preset(30, "iq4_xs", _IQ4),
     "tq1_0": Preset(36, "tq1_0", _Q4_K_EMBEDDINGS),
     "tq2_0": Preset(37, "tq2_0", _Q4_K_EMBEDDINGS),
 }  # fmt: skip
@@ -112,6 +120,7 @@ NAMED = ("q2_k_s", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "
 
 FALLBACKS = {
     "q2_k": "q4_0", "q3_k": "q4_0", "tq1_0": "q4_0", "tq2_0": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0",
+    "iq4_xs": "iq4_nl",
 }  # fmt: skip
 """Types of 32 elements for rows that blocks of 256 do not divide; where these do not fit either, f16."""
 
