@@ -196,7 +196,7 @@ def test_type_numbers_and_element_codes():
 
 
 def test_palettes_of_integers_have_fewer_than_256_entries():
-    assert [entries for entries in (0, 1, 16, 255, 256) if structures.is_quantised_palette(entries)] == [1, 16, 255]
+    assert [entries for entries in (0, 1, 16, 255, 256) if structures.is_quantized_palette(entries)] == [1, 16, 255]
 
 
 def test_a_dense_weight_of_64_kib_is_whole_and_one_more_byte_is_cut():

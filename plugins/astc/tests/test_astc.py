@@ -102,7 +102,7 @@ def test_an_error_colour_fails_only_what_touches_it() -> None:
     stored["blocks"][1, 1] = 0xFF
     assert read_region(codec, stored, spec, params, (slice(0, 4), slice(0, 8))).shape == (4, 8)
     assert read_region(codec, stored, spec, params, (slice(0, 8), slice(0, 4))).shape == (8, 4)
-    with pytest.raises(CodecError, match=r"error colour.*P5"):
+    with pytest.raises(CodecError, match=r"error color.*P5"):
         read_region(codec, stored, spec, params, full((8, 8)))
 
 

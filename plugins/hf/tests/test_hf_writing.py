@@ -132,7 +132,7 @@ def test_one_declaration_must_do_for_all_layers_but_in_compressed_tensors(tmp_pa
     with squish.open(tmp_path / "both") as file:
         assert not file.problems
         file["1.weight"].numpy()
-    with pytest.raises(SquishError, match="one quantisation"):
+    with pytest.raises(SquishError, match="one quantization"):
         squish.convert(tmp_path / "both", tmp_path / "awq", "hf:method=awq")
 
 

@@ -64,7 +64,7 @@ def changed(tmp_path: Path, **quantization: Any) -> squish.File:
         ({"mode": ["affine"]}, "mode"),
         ({LAYER: {"mode": {"affine": 4}}}, "mode"),
         ({"mode": "mxfp4", "group_size": 32}, "no biases"),
-        ({LAYER: False}, "not quantised"),
+        ({LAYER: False}, "not quantized"),
         ({LAYER: {"group_size": 32, "bits": 4}}, "scales"),
         ({"bits": 3}, "does not fit|divide"),
     ],

@@ -140,7 +140,7 @@ def test_little_memory_or_disk_stops_a_build(tmp_path: Path, monkeypatch: pytest
 def test_what_cannot_be_built_says_why(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="no such tier"):
         cache.build(tmp_path, "5bit")
-    with pytest.raises(FormatError, match="no quantised tensors"):
+    with pytest.raises(FormatError, match="no quantized tensors"):
         cache.build(make(tmp_path / "dense", {"w": {"pt": np.ones((4, 8), np.float16), "shape": (4, 8)}}), "4bit")
     with pytest.raises(FormatError, match="cannot be read"):
         cache.build(make(tmp_path / "partial", {"w": {}}), "finalized")

@@ -87,7 +87,7 @@ def tabled(sq: Any, change: Callable[[bytes, int], bytes]) -> bytes:
 
 # row -> (how the file is made, the rule, what the message says): opening fails in both modes
 ERRORS: dict[str, tuple[Make, str, str]] = {
-    "01_the_magic_alone": (lambda sq: b"SQZD", "P1", "header is cut"),
+    "01_the_magic_alone": (lambda sq: b"SQZD", "P1", "header is truncated"),
     "01_a_byte_short": (lambda sq: one(sq)[:255], "P1", "255 bytes"),
     "03_version_0": (lambda sq: changed(one(sq), 4, "<H", 0), "P1", "unsupported version 0"),
     "03_version_2": (lambda sq: changed(one(sq), 4, "<H", 2), "P1", "unsupported version 2"),

@@ -458,7 +458,7 @@ def test_parts_lie_in_shards_beside_the_file(tmp_path: Path) -> None:
     [({"shard": None}, "shard '00' cannot be used"), ({"size": len(SHARD) + 1}, "shard '00' has another size"),
      ({"shard": SHARD[:-40] + bytes(40) + SHARD[-40:]}, "shard '00' has another size"),
      ({"shard": SHARD[:-1] + b"\1"}, "shard '00' cannot be used: footer magic"),
-     ({"shard": b"\1" + SHARD[1:]}, "shard '00' is no zTensor v2 file")],
+     ({"shard": b"\1" + SHARD[1:]}, "shard '00' is not a zTensor v2 file")],
 )  # fmt: skip
 def test_a_shard_that_is_another_file_is_refused_by_name(tmp_path: Path, changes: Any, text: str) -> None:
     with pytest.raises(FormatError, match=text):

@@ -99,7 +99,7 @@ class Astc(Codec):
                 texels = _texels(blocks, (x, y), down.stop - top, across.stop - left)
                 if np.isnan(texels).any():
                     raise CodecError(
-                        "a block has the error colour [P5]", part="blocks", code="P5",
+                        "a block has the error color [P5]", part="blocks", code="P5",
                         found=f"in rows {top} to {down.stop}, columns {left} to {across.stop}",
                     )  # fmt: skip
                 panel = matrix[top - rows.start : down.stop - rows.start, left - columns.start :][:, : texels.shape[1]]
@@ -111,7 +111,7 @@ class Astc(Codec):
 
 
 def _texels(blocks: np.ndarray, footprint: tuple[int, int], rows: int, columns: int) -> np.ndarray:
-    """The red channel of some blocks, in float32; NaN where a block has the error colour."""
+    """The red channel of some blocks, in float32; NaN where a block has the error color."""
     image = astc_encoder.ASTCImage(ASTCType.F16, columns, rows)
     context = _context(footprint, "fastest")
     made = context.decompress(np.ascontiguousarray(blocks).tobytes(), image, astc_encoder.ASTCSwizzle())

@@ -11,7 +11,7 @@ def squish_codecs() -> list[CodecInfo]:
     return [
         CodecInfo(
             id="affine",
-            title="group-affine quantisation",
+            title="group-affine quantization",
             factory="squish_codecs.affine.codec:Affine",
             aliases={
                 "int8": "affine:bits=8,word=i8",

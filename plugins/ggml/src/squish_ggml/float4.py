@@ -11,7 +11,7 @@ from squish_codecs.api import float4_codes, float4_layout, float4_pairs, is_floa
 from squish_core.api import CodeLayout, Codes, dtypes
 
 from .blocks import BLOCKS
-from .repack import halved, neighbours
+from .repack import halved, neighbors
 
 Array = np.ndarray[Any, Any]
 FORMS: dict[str, Mapping[str, Any]] = {
@@ -41,7 +41,7 @@ def codes(name: str, stored: Array) -> Codes | None:
 
     def pairs() -> Array:
         runs = np.ascontiguousarray(blocks[..., count:]).reshape(*scale.shape, group // 2)
-        return neighbours(runs).reshape(*lead, width * block.elements // 2)
+        return neighbors(runs).reshape(*lead, width * block.elements // 2)
 
     return float4_codes(scale.view(dtypes.to_numpy(dtype)), group, pairs)
 

@@ -28,7 +28,7 @@ class Scratch:
         self._pool: dict[Hashable, npt.NDArray[Any]] = {}
 
     def __call__(self, name: str, *shape: int, dtype: npt.DTypeLike = np.uint8) -> npt.NDArray[Any]:
-        """Return uninitialised room of this shape, C-contiguous, shared by all uses of `name`."""
+        """Return uninitialized room of this shape, C-contiguous, shared by all uses of `name`."""
         size = math.prod(shape)
         room = self._pool.get(name)
         if room is None:

@@ -100,11 +100,11 @@ def _rows(blocks: Array) -> Array | None:
         return None
     stored = _bytes(blocks["codes"])
     if stored.shape[-1] != ELEMENTS:
-        stored = neighbours(stored)
+        stored = neighbors(stored)
     return stored.reshape(*blocks.shape[:-1], blocks.shape[-1] * stored.shape[-1])
 
 
-def neighbours(stored: Array) -> Array:
+def neighbors(stored: Array) -> Array:
     """Bytes [..., n] of the codes i and i + n, as bytes of the codes 2i and 2i + 1; n is 8 or 16."""
     pairs, word = stored.view("<u2"), f"u{stored.shape[-1] // 2}"
     first, second = pairs & 0x0F | pairs >> 4 & 0xF0, pairs >> 4 & 0x0F | pairs >> 8 & 0xF0

@@ -51,7 +51,7 @@ def encode_q1_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
 
 
 def decode_q2_0(panel: Bytes, out: Floats, scratch: Scratch) -> None:
-    """{f16 d; u8 qs[16]}: four 2-bit codes a byte, neighbours, the first lowest: d * (code - 1)."""
+    """{f16 d; u8 qs[16]}: four 2-bit codes a byte, neighbors, the first lowest: d * (code - 1)."""
     codes = scratch("codes", len(panel), 16, 4)
     np.right_shift(panel[:, 2:, None], np.array([0, 2, 4, 6], np.uint8), out=codes)
     codes &= np.uint8(3)

@@ -1,4 +1,4 @@
-"""Declares quantised Hugging Face checkpoints, a refinement of safetensors, and their codecs."""
+"""Declares quantized Hugging Face checkpoints, a refinement of safetensors, and their codecs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def squish_containers() -> list[ContainerInfo]:
     return [
         ContainerInfo(
             id="hf",
-            title="quantised Hugging Face checkpoints (GPTQ, AWQ, compressed-tensors, FP8, NVFP4, ...)",
+            title="quantized Hugging Face checkpoints (GPTQ, AWQ, compressed-tensors, FP8, NVFP4, ...)",
             factory="squish_hf.container:HuggingFace",
             refines="safetensors",
             can_write=True,

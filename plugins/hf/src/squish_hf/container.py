@@ -55,7 +55,7 @@ METHODS = {
 
 
 class HuggingFace(Checkpoint):
-    """A checkpoint that declares a quantisation: in config.json, or in a file of the method's own."""
+    """A checkpoint that declares a quantization: in config.json, or in a file of the method's own."""
 
     framework = "pt"
 
@@ -68,23 +68,23 @@ class HuggingFace(Checkpoint):
             return _unread(index, declared, problems)
         home = importlib.import_module(METHODS[declared.method])
         read: Read = home.read
-        refused = None
+        failure = None
         try:
             method = read(declared, files)
         except SquishError as error:
-            refused, method = error, Method(dialect=declared.method, suffixes=home.SUFFIXES, make=_refusing(error))
+            failure, method = error, Method(dialect=declared.method, suffixes=home.SUFFIXES, make=_refusing(error))
         layers = collect_layers(
             index.tensors, method.suffixes, bases=method.bases, beside=method.beside, packed=method.packed
         )
-        if refused and not layers:  # its layers have other names, too
-            code, said = refused.code or "config", str(refused)
-            problems.append(Problem(code=code, severity="error", where=declared.where, message=said))
-        made = refine_layers(files, self.id, method.dialect, layers, method.make, problems, bases=method.bases)
-        if layers or not refused:  # otherwise the tensors are as stored, and what is declared still describes them
-            made = evolve(made, declarations=storage_declarations(files))
+        if failure and not layers:  # its layers have other names, too
+            code, reason = failure.code or "config", str(failure)
+            problems.append(Problem(code=code, severity="error", where=declared.where, message=reason))
+        refined = refine_layers(files, self.id, method.dialect, layers, method.make, problems, bases=method.bases)
+        if layers or not failure:  # otherwise the tensors are as stored, and what is declared still describes them
+            refined = evolve(refined, declarations=storage_declarations(files))
         with contextlib.suppress(SquishError):  # a bad pattern, which the layers were refused for
-            made = evolve(made, problems=(*made.problems, *map(unmatched_override, method.idle(layers))))
-        return made
+            refined = evolve(refined, problems=(*refined.problems, *map(unmatched_override, method.idle(layers))))
+        return refined
 
     def encodings_for(self, *, method: Any = None, bits: Any = "4", **features: Any) -> tuple[Encoding | Refusal, ...]:
         return (

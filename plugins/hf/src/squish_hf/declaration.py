@@ -1,4 +1,4 @@
-"""What a checkpoint declares about its quantisation, and which layers its patterns name."""
+"""What a checkpoint declares about its quantization, and which layers its patterns name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BUDGET, LONGEST = 2.0, 1000
 
 @frozen
 class Declared:
-    """A quantisation configuration: its method, its fields, and where it stands."""
+    """A quantization configuration: its method, its fields, and where it stands."""
 
     method: str
     fields: Mapping[str, Any]
@@ -61,13 +61,11 @@ def read_declaration(files: CheckpointFiles) -> tuple[Declared | None, list[Prob
         if not fields:
             continue
         fields = fields.get("quantization", fields)
-        stated = str(fields.get(METHOD, method)) if isinstance(fields, dict) else method
+        other = str(fields.get(METHOD, method)) if isinstance(fields, dict) else method
         if declared is None and isinstance(fields, dict):
-            declared = Declared(stated, fields, name)
-        elif declared is not None and stated != declared.method:
-            message = (
-                f"states the method {stated[:40]!r}, and {declared.where} {declared.method[:40]!r}, which is taken"
-            )
+            declared = Declared(other, fields, name)
+        elif declared is not None and other != declared.method:
+            message = f"states the method {other[:40]!r}, and {declared.where} {declared.method[:40]!r}, which is taken"
             problems.append(Problem(code="contradiction", severity="warning", where=name, message=message))
         elif declared is not None:
             problems += _differences(declared, fields, name)

@@ -167,7 +167,7 @@ def _blocks(spec: TensorSpec, encoding: Encoding, method: str) -> list[tuple[str
 
 
 def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str) -> dict[str, Any]:
-    """A configuration that states how all quantised layers are stored; FormatError where the method cannot."""
+    """A configuration that states how all quantized layers are stored; FormatError where the method cannot."""
     codecs = {
         spec.name.removesuffix(WEIGHT): spec.encodings[0].codec.inner or spec.encodings[0].codec
         for spec in specs if spec.encodings[0].codec.id != "dense"
@@ -181,8 +181,8 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec], method: str)
         own = before if before.get("quant_method") == GPT_OSS else {"quant_method": GPT_OSS}
         return {**kept, "quantization_config": own}
     settings = {layer: _setting(codec) for layer, codec in codecs.items()}
-    stated = _groups(settings) if method == PACKED else _single(settings, method, before.get("desc_act") is True)
-    return {**kept, "quantization_config": stated}
+    declaration = _groups(settings) if method == PACKED else _single(settings, method, before.get("desc_act") is True)
+    return {**kept, "quantization_config": declaration}
 
 
 def with_dtype(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
@@ -212,9 +212,9 @@ def _single(settings: Mapping[str, Setting], method: str, ordered: bool) -> dict
     """GPTQ and AWQ: one for all layers."""
     several = {(each.bits, each.group or -1) for each in settings.values()}
     if len(several) > 1:
-        shown = ", ".join(f"{bits} bits in {group}" for bits, group in sorted(several))
+        choices = ", ".join(f"{bits} bits in {group}" for bits, group in sorted(several))
         raise FormatError(
-            f"{method} states one quantisation for all layers", expected="one", found=shown, code="mixed",
+            f"{method} states one quantization for all layers", expected="one", found=choices, code="mixed",
             hint="Take compressed-tensors or MLX.",
         )  # fmt: skip
     ((bits, group),) = several

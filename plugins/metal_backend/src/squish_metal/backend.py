@@ -140,7 +140,7 @@ def kernel_layout(encoding: Encoding, spec: TensorSpec) -> layouts.Layout | None
 
 
 def folded_dtype(codec: Codec, encoding: Encoding, spec: TensorSpec) -> str:
-    """Dtype of decoded values: their own where MLX has it; on a GPU, 16 bits for quantised ones."""
+    """Dtype of decoded values: their own where MLX has it; on a GPU, 16 bits for quantized ones."""
     if encoding.codec.id != "dense":
         return "f16" if device.has_gpu() else "f32"
     dtype = codec.value_dtype(spec, encoding.codec.params)

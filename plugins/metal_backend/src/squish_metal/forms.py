@@ -15,7 +15,7 @@ WIDTHS, GROUPS = (2, 3, 4, 5, 6, 8), (128, 64, 32)
 
 @frozen(kw_only=True)
 class Form:
-    """A quantised form of MLX. `exact`: whether its biases come out without rounding whatever the scales are."""
+    """A quantized form of MLX. `exact`: whether its biases come out without rounding whatever the scales are."""
 
     mode: str
     bits: int

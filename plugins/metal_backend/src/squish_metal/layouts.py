@@ -88,7 +88,7 @@ def _palette(encoding: Encoding, spec: TensorSpec) -> Layout | None:
         return None
     if scheme.order != "lsb" and not (scheme.order == "msb" and whole):
         return None
-    # An index stands for `size` neighbours in its row, or in its column: where it is, and which of them this is.
+    # An index stands for `size` neighbors in its row, or in its column: where it is, and which of them this is.
     across = tables.vector_axis == -1
     wide = columns // size if across else columns
     line, place, lane = ("row", f"(at + j) / {size}", f"(at + j) % {size}")
@@ -206,7 +206,7 @@ def _starts(mask: np.ndarray, count: int, spec: TensorSpec) -> np.ndarray:
 
 def _hqq(encoding: Encoding, spec: TensorSpec) -> Layout | None:
     """A matrix of groups, `axis` 0: columns, 1: rows, that has the tensor's order of values; a word holds codes of
-    rows that lie `stored` apart, the first in the highest bits (squish-uqff, half-quadratic quantisation)."""
+    rows that lie `stored` apart, the first in the highest bits (squish-uqff, half-quadratic quantization)."""
     params = encoding.codec.params
     bits, by_row, data = params["bits"], params["axis"] == 1, encoding.parts["data"]
     stored, wide = data.shape

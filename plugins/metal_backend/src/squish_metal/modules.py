@@ -1,4 +1,4 @@
-"""Weights of any format into MLX modules: quantised layers keep their codes, in the arrays of `nn.QuantizedLinear`."""
+"""Weights of any format into MLX modules: quantized layers keep their codes, in the arrays of `nn.QuantizedLinear`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def packed(file: File, name: str) -> Packed | None:
 def fill(model: nn.Module, file: File, dtype: mx.Dtype | None = None) -> list[str]:
     """Give every parameter of `model` the tensor of its name; the names, in order.
 
-    A `nn.Linear` or `nn.Embedding` whose tensor MLX can hold packed becomes the quantised layer; everything else gets
+    A `nn.Linear` or `nn.Embedding` whose tensor MLX can hold packed becomes the quantized layer; everything else gets
     values. `dtype` is that of values, scales and biases (None: values as stored, scales in float32). A parameter
     without a tensor, or of another shape, is a SquishError; tensors that no parameter asks for are left.
     """
@@ -52,17 +52,17 @@ def fill(model: nn.Module, file: File, dtype: mx.Dtype | None = None) -> list[st
             if held is None:
                 values.append((name, _values(file[name].numpy(), dtype)))
             else:
-                layers.append((path, _quantised(module, held, dtype)))
+                layers.append((path, _quantized(module, held, dtype)))
     model.update_modules(tree_unflatten(layers))
     model.load_weights(values, strict=False)
     return filled
 
 
-def _quantised(module: Any, held: Packed, dtype: mx.Dtype | None) -> nn.Module:
+def _quantized(module: Any, held: Packed, dtype: mx.Dtype | None) -> nn.Module:
     form = held.form
     options: dict[str, Any] = {"group_size": form.group_size, "bits": form.bits, "mode": form.mode}
     if isinstance(module, nn.Linear):
-        # One row of one group: the constructor quantises random values, which the file's replace at once.
+        # One row of one group: the constructor quantizes random values, which the file's replace at once.
         made: Any = nn.QuantizedLinear(form.group_size, 1, bias="bias" in module, **options)
     else:
         made = nn.QuantizedEmbedding(1, form.group_size, **options)

@@ -11,7 +11,7 @@ def squish_containers() -> list[ContainerInfo]:
     return [
         ContainerInfo(
             id="mlx",
-            title="MLX checkpoints (mlx-lm): quantised layers in safetensors",
+            title="MLX checkpoints (mlx-lm): quantized layers in safetensors",
             factory="squish_mlx.container:Mlx",
             refines="safetensors",
             can_write=True,

@@ -63,7 +63,7 @@ class Mlx(Checkpoint):
         def make(layer: str, parts: StoredParts) -> TensorSpec:
             override = declared.get(layer)
             if override is False:
-                raise FormatError("the configuration says it is not quantised", part=CONFIG_FILE, code="contradiction")
+                raise FormatError("the configuration says it is not quantized", part=CONFIG_FILE, code="contradiction")
             return read_layer(layer, parts, read_mode(override if isinstance(override, dict) else declared))
 
         refined = refine_layers(files, "mlx", "", layers, make, problems)

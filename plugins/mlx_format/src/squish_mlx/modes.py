@@ -1,4 +1,4 @@
-"""The quantisation modes of MLX: what a layer's configuration and its tensors stand for."""
+"""The quantization modes of MLX: what a layer's configuration and its tensors stand for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AFFINE_BITS, AFFINE_GROUPS = (1, 2, 3, 4, 5, 6, 8), (32, 64, 128)
 
 @frozen
 class Mode:
-    """How a layer is quantised."""
+    """How a layer is quantized."""
 
     name: str
     bits: int
@@ -52,7 +52,7 @@ def read_layer(layer: str, parts: StoredParts, mode: Mode) -> TensorSpec:
     if WHOLE in parts:
         raise FormatError(
             "is not read: a scale of each expert above nvfp4's", part="global_scale", code="global-scale",
-            hint="Quantise it without global scales.",
+            hint="Quantize it without global scales.",
         )  # fmt: skip
     words = require_part(parts, WEIGHT, ("u32",))
     *lead, width = words.shape or (0,)

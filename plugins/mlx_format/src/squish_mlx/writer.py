@@ -54,8 +54,8 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | 
         return refusal
     if layout.table is not None:
         params = float4_params(layout)
-        known = any(params == dict(legal) for *_, legal in FLOATS.values())
-        return _declared(spec, CodecSpec("mx", params)) if params is not None and known else None
+        legal_params = any(params == dict(legal) for *_, legal in FLOATS.values())
+        return _declared(spec, CodecSpec("mx", params)) if params is not None and legal_params else None
     group = spec.shape[-1] if layout.row_group == 0 else layout.row_group
     fitting = [size for size in AFFINE_GROUPS if group and group % size == 0]
     if layout.bits not in AFFINE_BITS or not fitting:
@@ -65,11 +65,11 @@ def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | 
 
 
 def _refusal(spec: TensorSpec) -> Refusal | None:
-    """Why a tensor is not quantised, whatever its codes are."""
+    """Why a tensor is not quantized, whatever its codes are."""
     if not spec.name.endswith(WEIGHT):
-        return Refusal(why="MLX quantises tensors called <layer>.weight only", code="name")
+        return Refusal(why="MLX quantizes tensors called <layer>.weight only", code="name")
     if not spec.elements or not spec.shape:
-        return Refusal(why=f"MLX quantises nothing of the shape {list(spec.shape)}", code="shape")
+        return Refusal(why=f"MLX quantizes nothing of the shape {list(spec.shape)}", code="shape")
     return None
 
 
@@ -97,17 +97,17 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str,
     for spec in specs:
         if spec.encodings[0].codec.id == "dense" and spec.name.endswith((SCALES, BIASES)):
             raise TensorError(
-                f"in a quantised MLX checkpoint this name is that of a layer's {spec.name.rpartition('.')[2]}",
+                f"in a quantized MLX checkpoint this name is that of a layer's {spec.name.rpartition('.')[2]}",
                 tensor=spec.name, found="a tensor of its own", code="names",
                 hint="Leave it out (only=), or write dense tensors alone (encode=f16).",
             )  # fmt: skip
     common = Counter(modes.values()).most_common(1)[0][0]
-    stated = {layer: _stated(mode) for layer, mode in modes.items() if mode != common}
-    declared = {**_stated(common), **stated}
+    declarations = {layer: _declaration(mode) for layer, mode in modes.items() if mode != common}
+    declared = {**_declaration(common), **declarations}
     return {**kept, "quantization": declared, "quantization_config": declared}
 
 
-def _stated(mode: Mode) -> dict[str, Any]:
+def _declaration(mode: Mode) -> dict[str, Any]:
     values = asdict(mode)
     return {"group_size": values["group_size"], "bits": values["bits"], "mode": values["name"]}
 

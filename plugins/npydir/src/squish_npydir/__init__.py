@@ -55,4 +55,4 @@ def squish_commands(app: Any) -> None:
     """`squish cache build`."""
     from .command import add_to
 
-    add_to(next(group.typer_instance for group in app.registered_groups if group.name == "cache"))
+    add_to(app)

@@ -13,9 +13,13 @@ from .tiers import cache
 EXAMPLES = ("squish cache build model-squished/ --tier 4bit", "squish cache build model-squished/ --tier finalized")
 
 
-def add_to(cache: typer.Typer) -> None:
-    """Add `build` to the group `squish cache`."""
-    cache.command("build", epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES))(build)
+def add_to(app: typer.Typer) -> None:
+    """Add `build` to the group `squish cache`, which an app that only looks at commands may lack."""
+    group = next((each.typer_instance for each in app.registered_groups if each.name == "cache"), None)
+    if group is None:
+        group = typer.Typer()
+        app.add_typer(group, name="cache")
+    group.command("build", epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES))(build)
 
 
 def build(
@@ -33,9 +37,9 @@ def build(
     sentinel is written last.
     """
     with Progress("building", quiet) as progress:
-        built = cache.build(model, tier, progress, delete_source=delete_source)
-    data = {"model": model, "tier": tier, "made": built.made, "kept": built.kept, "size": built.size}
-    if not built.made:
+        result = cache.build(model, tier, progress, delete_source=delete_source)
+    data = {"model": model, "tier": tier, "made": result.made, "kept": result.kept, "size": result.size}
+    if not result.made:
         return Answer(data, [f"{model}: the tier {tier} is there already"])
-    kept = f", {built.kept:,} more were there" if built.kept else ""
-    return Answer(data, [f"{model}: {tier} with {built.made:,} tensors{kept}; {built.size:,} bytes"])
+    kept = f", {result.kept:,} more were there" if result.kept else ""
+    return Answer(data, [f"{model}: {tier} with {result.made:,} tensors{kept}; {result.size:,} bytes"])

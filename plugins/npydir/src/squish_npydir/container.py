@@ -127,7 +127,7 @@ class Directory:
         return Index(
             format="npydir", version="", tensors=tensors, meta=self.meta(), assets=_assets(folder),
             files=files if best else tuple(files), children=children, problems=tuple(self.problems),
-            caches=tuple(found.tier.label for found in self.tiers),
+            caches=tuple(tier_files.tier.label for tier_files in self.tiers),
         )  # fmt: skip
 
     def sealed(self) -> tuple[seal.Sealed, seal.Files] | None:
@@ -137,7 +137,7 @@ class Directory:
             return None
         if not seal.holds(self.folder, best.tier.label, best.tier.needs):
             return None
-        folders = (found.tier.needs[:-1] for found in self.tiers if found.tier.needs.endswith("/"))
+        folders = (tier.tier.needs[:-1] for tier in self.tiers if tier.tier.needs.endswith("/"))
         files = seal.Files(self.folder, (PLACE, *folders))
         records = {name: best.records[name] for name in self.names}
         extents = [(file, offset, length, name) for name, (file, _, _, offset, length) in records.items()]
@@ -175,13 +175,13 @@ class Directory:
         return _spec(name, shape or (), encodings, extras, problem)
 
     def files(self, key: str) -> dict[str, Stored]:
-        """The arrays of a tensor by suffix, without those that are only recognised."""
-        found = {}
+        """The arrays of a tensor by suffix, without those that are only recognized."""
+        arrays = {}
         for suffix in sorted(self.suffixes.get(key, frozenset()) & dialects.SUFFIXES):
             stored = self.folder.find(f"{PLACE}/{key}__{suffix}")
             if stored is not None:
-                found[suffix] = stored
-        return found
+                arrays[suffix] = stored
+        return arrays
 
     def stored(self, name: str, files: Mapping[str, Stored]) -> tuple[list[Encoding], Shape | None, str]:
         """The encodings that the files make, the shape, and what is wrong with the others."""
@@ -202,30 +202,30 @@ class Directory:
                 problems.append(str(error).rstrip("."))
         if not encodings and not problems:
             there = self.suffixes.get(self.names[name], frozenset())
-            problems += [why for suffix, why in dialects.REFUSED.items() if suffix in there] or ["has no files"]
+            problems += [why for suffix, why in dialects.UNSUPPORTED.items() if suffix in there] or ["has no files"]
         return encodings, shape, "; ".join(problems)
 
     def cached(self, name: str, key: str, shape: Shape | None) -> tuple[list[Encoding], Shape | None]:
         """The encodings of the tiers, and the shape; one of another shape than the tensor's own files is reported and
         left out."""
         encodings = list[Encoding]()
-        for found in self.tiers:
-            label = found.tier.label
+        for files in self.tiers:
+            label = files.tier.label
             try:
-                held = found.find(name, key)
+                entry = files.find(name, key)
             except SquishError as error:
                 self.report("tier", "warning", name, f"is not read from the tier {label}: {error}")
                 continue
-            if held is None:
-                if found.tier.of_all:
+            if entry is None:
+                if files.tier.of_all:
                     self.missing[label] = self.missing.get(label, 0) + 1
-            elif shape is not None and held[1] != shape:
+            elif shape is not None and entry[1] != shape:
                 self.report(
-                    "tier", "warning", name, f"has the shape {list(held[1])} in the tier {label}, {list(shape)} here"
+                    "tier", "warning", name, f"has the shape {list(entry[1])} in the tier {label}, {list(shape)} here"
                 )
             else:
-                encodings.append(held[0])
-                shape = held[1]
+                encodings.append(entry[0])
+                shape = entry[1]
         return encodings, shape
 
     def meta(self) -> dict[str, Any]:
@@ -247,9 +247,9 @@ class Directory:
         """Whether the directory is whole, as its own bookkeeping and its tensors say."""
         lost = [name for name, spec in tensors.items() if not spec.encodings]
         if lost:
-            shown = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
+            listing = ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if len(lost) > 3 else "")
             why = "" if self.folder.has(READY) else ", and it was never finished (.manifest_ready is missing)"
-            message = f"{len(lost)} of {len(tensors)} tensors cannot be read{why}: {shown}"
+            message = f"{len(lost)} of {len(tensors)} tensors cannot be read{why}: {listing}"
             self.report("partial", "warning", "manifest.json", message)
         for label, count in self.missing.items():
             self.report("tier", "warning", label, f"the tier {label} lacks {count} of {len(tensors)} tensors")
@@ -266,13 +266,13 @@ class Directory:
 
 def _suffixes(folder: Folder) -> dict[str, frozenset[str]]:
     """Safe key -> the suffixes of its files."""
-    found: dict[str, set[str]] = {}
+    suffixes_of: dict[str, set[str]] = {}
     for name in folder.names(PLACE):
         stem = name.removesuffix(".zst").removesuffix(".br").removesuffix(".npy")
         key, mark, suffix = stem.rpartition("__")
         if mark:
-            found.setdefault(key, set()).add(suffix)
-    return {key: frozenset(suffixes) for key, suffixes in found.items()}
+            suffixes_of.setdefault(key, set()).add(suffix)
+    return {key: frozenset(suffixes) for key, suffixes in suffixes_of.items()}
 
 
 def _spec(name: str, shape: Shape, encodings: list[Encoding], extras: Mapping[str, Part], problem: str) -> TensorSpec:
@@ -293,10 +293,10 @@ def _dtype(encoding: Encoding) -> str:
 
 
 def _assets(folder: Folder) -> dict[str, Part]:
-    found = {}
+    assets = {}
     for name in MODEL_ASSETS:
         if folder.has(name):
             source = folder.open(name)
             segment = Segment(folder.number(name, source.size), 0, source.size)
-            found[name] = Part(dtype="u8", shape=(source.size,), segments=(segment,))
-    return found
+            assets[name] = Part(dtype="u8", shape=(source.size,), segments=(segment,))
+    return assets

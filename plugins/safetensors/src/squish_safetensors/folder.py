@@ -28,9 +28,9 @@ STANDARD = re.compile(r"(adapter_)?model(-\d{5}-of-\d{5})?\.safetensors(\.index\
 SHARD = re.compile(r"(.+)-\d{5}-of-(\d{5})\.safetensors")
 CONFIG_FILE = "config.json"
 DECLARING = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
-"""Assets in which a method may declare its quantisation besides config.json."""
+"""Assets in which a method may declare its quantization besides config.json."""
 MAX_JSON, LONGEST_ENTRY = 16 << 20, 4 << 20
-"""Bytes of a JSON file, and of one entry of it: a quantisation may list every layer."""
+"""Bytes of a JSON file, and of one entry of it: a quantization may list every layer."""
 MODEL_ASSETS = (
     CONFIG_FILE, "generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja",
@@ -52,19 +52,19 @@ def choose(folder: Source) -> str:
     indexes = [name for name in names if name.endswith(INDEX_SUFFIX)]
     if "model" + INDEX_SUFFIX in indexes:
         return "model" + INDEX_SUFFIX
-    found = indexes or [name for name in names if name.endswith(SUFFIX)]
-    if found in ([], [UQFF_REST]):
+    candidates = indexes or [name for name in names if name.endswith(SUFFIX)]
+    if candidates in ([], [UQFF_REST]):
         # The layers lie beside what was left of the model; which files are a set, the refinement knows.
-        found = [name for name in names if name.endswith(UQFF_SUFFIX)][:1] or found
-    if len(found) != 1:
-        shown = ", ".join(found[:8]) + (f" and {len(found) - 8} more" if len(found) > 8 else "")
+        candidates = [name for name in names if name.endswith(UQFF_SUFFIX)][:1] or candidates
+    if len(candidates) != 1:
+        listing = ", ".join(candidates[:8]) + (f" and {len(candidates) - 8} more" if len(candidates) > 8 else "")
         raise FormatError(
             "is a folder with several safetensors files and none that stands for all"
-            if found else "is a folder without a safetensors file",
-            expected=f"one file, or one {INDEX_SUFFIX}", found=shown or None, code=ErrorCode.FOLDER,
+            if candidates else "is a folder without a safetensors file",
+            expected=f"one file, or one {INDEX_SUFFIX}", found=listing or None, code=ErrorCode.FOLDER,
             hint="Name one of its files.",
         )  # fmt: skip
-    return found[0]
+    return candidates[0]
 
 
 def read_set(index: Source, limits: Limits) -> tuple[list[Shard], list[Problem]]:
@@ -186,9 +186,9 @@ def _disagree(tensor: str, shard: Shard, what: str, expected: str) -> None:
 
 def _check_total(metadata: Any, shards: list[Shard]) -> list[Problem]:
     """`total_size` counts the bytes of all tensors; nothing depends on it."""
-    stated = metadata.get("total_size") if type(metadata) is dict else None
+    size = metadata.get("total_size") if type(metadata) is dict else None
     total = sum(length for shard in shards for *_, length in shard.header.records.values())
-    if stated is None or stated == total:
+    if size is None or size == total:
         return []
-    message = f"is {str(stated)[:40]}, and the tensors have {total} bytes"
+    message = f"is {str(size)[:40]}, and the tensors have {total} bytes"
     return [Problem(code="total-size", severity="warning", where="metadata.total_size", message=message)]

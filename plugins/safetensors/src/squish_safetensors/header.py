@@ -84,13 +84,13 @@ def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
                 for field in entry.keys() - FIELDS:
                     unknown.setdefault(field, []).append(name)
         merge_members(records, piece, at, limits)
-    ordered = sorted(records.items(), key=lambda item: item[1][3:])
-    _check_tiling(ordered, 8 + len(raw), source.size)
-    stated = metadata or {}
+    by_offset = sorted(records.items(), key=lambda item: item[1][3:])
+    _check_tiling(by_offset, 8 + len(raw), source.size)
+    attributes = metadata or {}
     return Header(
-        dict(ordered),
-        {key: value for key, value in stated.items() if type(value) is str},
-        (*_unknown_fields(unknown), *_not_text(stated)),
+        dict(by_offset),
+        {key: value for key, value in attributes.items() if type(value) is str},
+        (*_unknown_fields(unknown), *_not_text(attributes)),
     )
 
 

@@ -119,11 +119,11 @@ def plan(
     groups = _filled(specs, limit)
     files = []
     for number, group in enumerate(groups, 1):
-        ordered = tuple(
+        by_alignment = tuple(
             sorted(group, key=lambda spec: _ALIGNED if in_order and _nbytes(spec) % 8 == 0 else _place(spec))
         )
-        header = dump_header([(spec.name, _dtype(spec), spec.shape) for spec in ordered], text_metadata(meta))
-        files.append(Planned(f"model-{number:05}-of-{len(groups):05}.safetensors", ordered, header))
+        header = dump_header([(spec.name, _dtype(spec), spec.shape) for spec in by_alignment], text_metadata(meta))
+        files.append(Planned(f"model-{number:05}-of-{len(groups):05}.safetensors", by_alignment, header))
     return files
 
 
@@ -136,27 +136,27 @@ def _place(spec: TensorSpec) -> tuple[int, str]:
 
 def parse_size(text: str) -> int:
     """Bytes of `5GB` (decimal), `500MiB` (binary) or a plain number."""
-    found = re.fullmatch(r"(\d{1,15})\s*([A-Za-z]*)", text)
-    unit = _UNITS.get(found[2].upper()) if found else None
-    if not found or unit is None or not int(found[1]):
+    match = re.fullmatch(r"(\d{1,15})\s*([A-Za-z]*)", text)
+    unit = _UNITS.get(match[2].upper()) if match else None
+    if not match or unit is None or not int(match[1]):
         raise FormatError(
             f"{MAX_SHARD_SIZE} cannot be read", expected="a size such as 5GB or 500MiB", found=repr(text),
             code=ErrorCode.OPTION
         )  # fmt: skip
-    return int(found[1]) * unit
+    return int(match[1]) * unit
 
 
 def _filled(specs: Sequence[TensorSpec], limit: int | None) -> list[list[TensorSpec]]:
     """Groups of at most `limit` bytes of tensors; one that is larger has a group of its own."""
     groups: list[list[TensorSpec]] = [[]]
-    held = 0
+    filled = 0
     for spec in specs:
         size = _nbytes(spec)
-        if limit is not None and groups[-1] and held + size > limit:
+        if limit is not None and groups[-1] and filled + size > limit:
             groups.append([])
-            held = 0
+            filled = 0
         groups[-1].append(spec)
-        held += size
+        filled += size
     return groups
 
 
@@ -174,9 +174,9 @@ def _index_json(files: Sequence[Planned]) -> bytes:
 
 def text_metadata(meta: Mapping[str, Any]) -> dict[str, str]:
     """The metadata that is text, in the given order."""
-    plain = {key: value.value if isinstance(value, Typed) else value for key, value in meta.items()}
+    texts = {key: value.value if isinstance(value, Typed) else value for key, value in meta.items()}
     return {
-        key: value for key, value in plain.items() if isinstance(value, str) and _encodable(value) and _encodable(key)
+        key: value for key, value in texts.items() if isinstance(value, str) and _encodable(value) and _encodable(key)
     }
 
 

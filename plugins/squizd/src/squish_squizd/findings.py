@@ -7,19 +7,19 @@ from typing import Any
 from squish_core.api import FormatError, Problem, SquishError, TruncatedError, UnsupportedVersionError
 
 _MOST = 1000
-"""A hostile file may break a rule in every entry; nobody reads more."""
+"""A hostile file may break a rule in every entry; more would not be read."""
 _KINDS = {"truncated": TruncatedError, "version": UnsupportedVersionError}
 
 
 class Findings:
-    """Problems of one file in the order they were met; `error` keeps the typed error of the first one."""
+    """Problems of one file, in order of discovery; `error` keeps the typed error of the first one."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.first: SquishError | None = None
 
     def error(self, rule: str, where: str, message: str, *, kind: str = "format", **facts: Any) -> None:
-        """The file cannot be read right: `rule` is a profile rule ("P2"), `facts` are offset, expected, found."""
+        """The file cannot be read correctly: `rule` is a profile rule ("P2"), `facts` are offset, expected, found."""
         error = _KINDS.get(kind, FormatError)(
             f"{message} [{rule}]", code=rule, part=where, hint=facts.pop("hint", None), **facts
         )

@@ -1,4 +1,4 @@
-"""Findings that only a look at the data shows: table entries, spare bits, the appendix' contents."""
+"""Findings that need the data: table entries, spare bits, the contents of the appendix."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ _CHUNK = 1 << 16
 
 def verify(source: Source, limits: Limits) -> list[Problem]:
     """Findings beyond those of opening."""
-    found = Findings()
+    findings = Findings()
     anatomy = walk.read(source, limits, Findings())
     for _, name, block in (*anatomy.named(), *anatomy.named(draft=True)):
         scales = anatomy.scales.get(block.start)
         if scales is not None and scales.problem is None:
-            _check_entries(source, name, block, scales, found)
+            _check_entries(source, name, block, scales, findings)
     if anatomy.appendix is not None:
-        check_contents(source, anatomy.appendix, found)
-    return found.problems
+        check_contents(source, anatomy.appendix, findings)
+    return findings.problems
 
 
-def _check_entries(source: Source, name: str, block: Block, scales: Scales, found: Findings) -> None:
+def _check_entries(source: Source, name: str, block: Block, scales: Scales, findings: Findings) -> None:
     first = int.from_bytes(source.read(scales.runs[0][0], 8), "little")
     for number, offset, rows in _entries(source, scales):
         if (rows["id"] != first).any():
-            found.error("P3", name, "entries of other tensors stand between its sub-blocks", offset=offset)
+            findings.error("P3", name, "entries of other tensors stand between its sub-blocks", offset=offset)
         if not np.isfinite(rows["pair"]).all():
-            found.error("P3", name, "a scale or zero is not finite", offset=offset)
+            findings.error("P3", name, "a scale or zero is not finite", offset=offset)
         scale = np.abs(rows["pair"][:, 0])
         if ((scale > 0) & (scale < np.finfo(np.float32).tiny)).any():
-            found.warn("P3", name, "a scale is denormal", offset=offset)
+            findings.warn("P3", name, "a scale is denormal", offset=offset)
         if block.kind in BITS:
-            _check_zero_scales(source, name, block, scales, number + np.flatnonzero(scale == 0), found)
+            _check_zero_scales(source, name, block, scales, number + np.flatnonzero(scale == 0), findings)
     if bool(first & SUB_BLOCK) != (scales.group_size is not None):
-        found.warn("P3", name, "its entries have the wrong top bit", offset=scales.runs[0][0])
+        findings.warn("P3", name, "its entries have the wrong top bit", offset=scales.runs[0][0])
 
 
 def _entries(source: Source, scales: Scales) -> Iterator[tuple[int, int, np.ndarray]]:
@@ -57,7 +57,7 @@ def _entries(source: Source, scales: Scales) -> Iterator[tuple[int, int, np.ndar
 
 
 def _check_zero_scales(
-    source: Source, name: str, block: Block, scales: Scales, zero: np.ndarray, found: Findings
+    source: Source, name: str, block: Block, scales: Scales, zero: np.ndarray, findings: Findings
 ) -> None:
     """A scale of 0 makes its codes meaningless, unless they are all 0."""
     length = scales.group_size or block.elements
@@ -65,7 +65,7 @@ def _check_zero_scales(
         start, stop = int(run[0]) * length, min((int(run[-1]) + 1) * length, block.elements)
         if _any_code(source, block, start, stop):
             at = block.data + start * BITS[block.kind] // 8
-            found.warn("P3", name, "a scale is 0 although its codes are not", offset=at)
+            findings.warn("P3", name, "a scale is 0 although its codes are not", offset=at)
             return
 
 

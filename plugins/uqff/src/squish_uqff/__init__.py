@@ -24,7 +24,7 @@ def squish_containers() -> list[ContainerInfo]:
     return [
         ContainerInfo(
             id="uqff",
-            title="UQFF 0.x and 1.x, the quantised models of mistral.rs",
+            title="UQFF 0.x and 1.x, the quantized models of mistral.rs",
             factory="squish_uqff.container:Uqff",
             suffixes=(".uqff",),
             refines="safetensors",
@@ -49,7 +49,7 @@ def squish_containers() -> list[ContainerInfo]:
 def squish_codecs() -> list[CodecInfo]:
     """The codecs of this plugin."""
     return [
-        CodecInfo(id="hqq", title="half-quadratic quantisation", factory="squish_uqff.codecs.hqq:Hqq"),
+        CodecInfo(id="hqq", title="half-quadratic quantization", factory="squish_uqff.codecs.hqq:Hqq"),
         CodecInfo(
             id="uqff.f8q8", title="int8 with a float8 scale for 32 values", factory="squish_uqff.codecs.f8q8:F8Q8"
         ),

@@ -127,7 +127,7 @@ HQQ_GROUPS = {"group_size": 64, "axis": 0}
 _QUANTIZATION = tuple((key,) for key in QUANTIZATION_KEYS)
 """What a config may still state of the checkpoint that a model was made from; the layers of UQFF state their own."""
 _COMPANIONS = {
-    shards.RESIDUAL: "norms, and whatever else is no quantised layer, are missing",
+    shards.RESIDUAL: "norms, and whatever else is no quantized layer, are missing",
     shards.CONFIG: "the architecture is not known",
 }
 

@@ -7,7 +7,7 @@ from squish_core.api import BLOCK_TYPES
 GGUF, UNQUANT, HQQ, FP8, AFQ, F8Q8, MXFP4 = range(7)
 ISQ_NAMES = ("gguf", "unquant", "hqq", "fp8", "afq", "f8q8", "mxfp4")
 
-# dtype code of a legacy tensor -> dtype; the codes 10 to 13 exist, and their tensors cannot be serialised
+# dtype code of a legacy tensor -> dtype; the codes 10 to 13 exist, and their tensors cannot be serialized
 DTYPES = {0: "u8", 1: "u32", 2: "i32", 3: "i64", 4: "f16", 5: "bf16", 6: "f32", 7: "f64", 8: "i16", 9: "f8_e4m3"}
 E4M3 = 9
 

@@ -1,4 +1,4 @@
-"""What both writers ask of a tensor before they take it, and how they take its bytes."""
+"""Checks that both writers make of a tensor, and how they store its bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from squish_core.api import (
 
 from . import objects, sidecar
 from .names import BLOCKS
-from .options import Wanted, zstd_codec
+from .options import WriteOptions, zstd_codec
 from .records import METADATA
 
 INDICES = ("indices", "indptr", "coords")
@@ -47,7 +47,7 @@ def name_refusal(name: str) -> Refusal | None:
 
 
 def blocks(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-    """GGML blocks of whole rows, as they are."""
+    """GGML blocks of whole rows, unchanged."""
     name = encoding.codec.id.removeprefix("ggml.")
     if spec.shape and spec.shape[-1] % BLOCKS[name][0] == 0:
         stored = {"data": Part(dtype="u8", shape=objects.row_shape(name, spec.shape))}
@@ -76,14 +76,16 @@ def bare(part: Part) -> Part:
     return Part(dtype=part.dtype, shape=part.shape)
 
 
-def filtered(encoding: Encoding, wanted: Wanted, codec: str, plain: Sequence[str]) -> Encoding:
-    """The encoding with its parts compressed where that is asked for, except those called `plain`."""
-    if wanted.encoding == "raw":
+def filtered(encoding: Encoding, options: WriteOptions, codec: str, raw_roles: Sequence[str]) -> Encoding:
+    """The encoding with its parts compressed if `options` say so, except `raw_roles`."""
+    if options.encoding == "raw":
         return encoding
     _, check_level = zstd_codec()
-    check_level(wanted.params)
-    filters = (Filter(codec, wanted.params),)
-    parts = {role: part if role in plain else evolve(part, filters=filters) for role, part in encoding.parts.items()}
+    check_level(options.params)
+    filters = (Filter(codec, options.params),)
+    parts = {
+        role: part if role in raw_roles else evolve(part, filters=filters) for role, part in encoding.parts.items()
+    }
     return evolve(encoding, parts=parts)
 
 
@@ -96,7 +98,7 @@ def dropped(specs: Sequence[TensorSpec], storable: Callable[[str, Any], bool]) -
 
 
 def counted(chunks: Iterable[Any], part: Part, digest: Digest | None = None) -> Iterator[Any]:
-    """The chunks, hashed; FormatError when they are not as many bytes as declared."""
+    """The chunks, hashed; FormatError if their size is not the declared one."""
     count = 0
     for chunk in chunks:
         count += memoryview(chunk).nbytes
@@ -104,9 +106,7 @@ def counted(chunks: Iterable[Any], part: Part, digest: Digest | None = None) -> 
             digest.update(chunk)
         yield chunk
     if count != part.nbytes:
-        raise FormatError(
-            "a part came out in another size than declared", expected=part.nbytes, found=count, code="size"
-        )
+        raise FormatError("part size mismatch", expected=part.nbytes, found=count, code="size")
 
 
 def pad(sink: Sink, offset: int) -> int:

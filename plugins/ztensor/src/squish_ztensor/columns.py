@@ -29,7 +29,7 @@ _OBJECTS = b"\x67objects"
 
 
 class _UnusualError(Exception):
-    """The general way must decide."""
+    """Not a usual manifest: the general parser decides."""
 
 
 @frozen
@@ -63,13 +63,13 @@ def _read(data: bytes, generation: int, limits: Limits, alignment: int, end: int
     if head is None or not (0xA1 <= data[0] <= 0xB7 and at > 0):
         raise _UnusualError
     pattern = _PATTERNS[generation]
-    found = pattern.findall(data, head.end())
-    rest = found.pop()[-1] if found and found[-1][-1] else b""
-    _demand(bool(found) and len(found) <= limits.tensors and _shortest(len(found)) == head[0])
+    pairs = pattern.findall(data, head.end())
+    rest = pairs.pop()[-1] if pairs and pairs[-1][-1] else b""
+    _demand(bool(pairs) and len(pairs) <= limits.tensors and _shortest(len(pairs)) == head[0])
     # Objects last in 1.x, first in v2: whole pairs before or behind them, so that they are no other key's value.
     _demand(not rest if generation == 1 else at == 1)
     others = _others(bytes([data[0] - 1]) + data[1:at] + rest, generation, limits)
-    column = dict(zip(pattern.groupindex, zip(*found)))
+    column = dict(zip(pattern.groupindex, zip(*pairs)))
     names = _names(column["head"], column["name"], generation, limits)
     elements, shapes, lengths = _sizes(column, generation, limits)
     offsets = list(map(_uint, column["offset"]))
@@ -86,9 +86,9 @@ def _read(data: bytes, generation: int, limits: Limits, alignment: int, end: int
 def _others(data: bytes, generation: int, limits: Limits) -> dict[str, Any]:
     """The root without its objects."""
     decode = cbor.decode if generation == 1 else deterministic.decode
-    found: dict[str, Any] = decode(data, 0, limits)
-    _demand(found.keys() <= ({"version", "attributes"} if generation == 1 else {"attributes"}))
-    return found
+    root: dict[str, Any] = decode(data, 0, limits)
+    _demand(root.keys() <= ({"version", "attributes"} if generation == 1 else {"attributes"}))
+    return root
 
 
 def _names(heads: tuple[bytes, ...], stored: tuple[bytes, ...], generation: int, limits: Limits) -> list[str]:
@@ -113,8 +113,8 @@ def _sizes(column: dict[str, Any], generation: int, limits: Limits) -> tuple[lis
     for kind, shape, length in set(zip(column["kind"], column["shape"], column["length"])):
         _demand(dtypes.nbytes(kinds[kind], shapes[shape]) == lengths[length])
     tables: tuple[tuple[str, dict[bytes, Any]], ...] = (("kind", kinds), ("shape", shapes), ("length", lengths))
-    elements, found, sizes = (list(map(table.__getitem__, column[key])) for key, table in tables)
-    return elements, found, sizes
+    elements, tensor_shapes, sizes = (list(map(table.__getitem__, column[key])) for key, table in tables)
+    return elements, tensor_shapes, sizes
 
 
 def _demand(holds: bool) -> None:
@@ -128,9 +128,9 @@ def _uint(item: bytes) -> int:
 
 def _array(stored: bytes) -> list[int]:
     """The numbers of an array of fewer than 24, which has as many as its head says."""
-    found = list(map(_uint, _NUMBERS.findall(stored, 1)))
-    _demand(len(found) == stored[0] - 0x80)
-    return found
+    numbers = list(map(_uint, _NUMBERS.findall(stored, 1)))
+    _demand(len(numbers) == stored[0] - 0x80)
+    return numbers
 
 
 def _digests(column: tuple[bytes, ...]) -> list[str | None]:

@@ -41,14 +41,14 @@ def element(component: Component) -> str | None:
         return None
 
 
-def known_element(component: Component, role: str) -> str:
+def element_of(component: Component, role: str) -> str:
     """Element type of a component; UnreadableError when it is not known."""
-    found = element(component)
-    if found is None:
-        dtype, logical = component.get("dtype"), component.get("type")
-        kind = f"{dtype!r} as {logical!r}" if logical else repr(dtype)
+    dtype = element(component)
+    if dtype is None:
+        stored, logical = component.get("dtype"), component.get("type")
+        kind = f"{stored!r} as {logical!r}" if logical else repr(stored)
         raise UnreadableError(f"the dtype {kind[:60]} of component {role!r} is not known")
-    return found
+    return dtype
 
 
 def decoded_length(component: Component) -> int | None:
@@ -56,13 +56,13 @@ def decoded_length(component: Component) -> int | None:
     if component.get("encoding") in (None, "raw"):
         length: int = component["length"]
         return length
-    stated = component.get("uncompressed_length")
-    return stated if type(stated) is int and stated >= 0 else None
+    size = component.get("uncompressed_length")
+    return size if type(size) is int and size >= 0 else None
 
 
 def count(component: Component, role: str) -> int:
     """Number of elements of a component that stands alone; UnreadableError when it is not whole or not stated."""
-    length, width = decoded_length(component), dtypes.bits(known_element(component, role)) // 8
+    length, width = decoded_length(component), dtypes.bits(element_of(component, role)) // 8
     if length is None:
         raise UnreadableError(f"the decoded length of component {role!r} is not stated")
     if not width or length % width:
@@ -80,9 +80,9 @@ def part(component: Component, dtype: str, shape: tuple[int, ...]) -> Part:
         raise UnreadableError("the digest is not text")
     if (byteorder := component.get("byteorder", "<")) not in ("<", ">"):
         raise UnreadableError(f"the byte order {str(byteorder)[:40]!r} is not known")
-    length, needed = decoded_length(component), dtypes.nbytes(dtype, shape)
-    if length is not None and length != needed:
-        raise UnreadableError(f"a component has {length} bytes where {needed} are needed for {dtype} {list(shape)}")
+    length, size = decoded_length(component), dtypes.nbytes(dtype, shape)
+    if length is not None and length != size:
+        raise UnreadableError(f"a component has {length} bytes where {size} are needed for {dtype} {list(shape)}")
     segment = Segment(component.get("file", 0), component["offset"], component["length"])
     return Part(
         dtype=dtype, shape=shape, segments=(segment,), filters=filters[encoding], digest=digest,
@@ -94,14 +94,16 @@ def raw_part(component: Component) -> Part:
     """A component without a layout: a flat array of its dtype, or its stored bytes where those say too little."""
     length = component["length"]
     try:
-        found = known_element(component, "")
-        if dtypes.bits(found) >= 8:
-            return part(component, found, (count(component, ""),))
-        stated = decoded_length(component)
-        return part(component, "u8", (length if stated is None else stated,))
+        dtype = element_of(component, "")
+        if dtypes.bits(dtype) >= 8:
+            return part(component, dtype, (count(component, ""),))
+        size = decoded_length(component)
+        return part(component, "u8", (length if size is None else size,))
     except UnreadableError:
         segment = Segment(component.get("file", 0), component["offset"], length)
         digest = component.get("digest")
         # A digest of decoded bytes says nothing of bytes whose encoding is not known.
-        known = type(digest) is str and (component.get("encoding") is None or component.get("digest_of") != "decoded")
-        return Part(dtype="u8", shape=(length,), segments=(segment,), digest=digest if known else None)
+        verifiable = type(digest) is str and (
+            component.get("encoding") is None or component.get("digest_of") != "decoded"
+        )
+        return Part(dtype="u8", shape=(length,), segments=(segment,), digest=digest if verifiable else None)

@@ -25,7 +25,7 @@ from squish_core.api import (
 )
 
 from . import objects, sidecar
-from .options import Wanted
+from .options import WriteOptions
 from .records import Manifest, digest_problems
 from .v1 import writer
 from .v1.manifest import read_manifest
@@ -72,14 +72,14 @@ class Ztensor(Container):
         return (objects.encoding_for(layout, kind, filters),)
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Mapping[str, str]) -> Encoding | Refusal:
-        wanted = Wanted.of(options)
-        return _WRITERS[wanted.wire].accepts(spec, encoding, wanted)
+        write_options = WriteOptions.of(options)
+        return _WRITERS[write_options.wire].accepts(spec, encoding, write_options)
 
     def accepts_codes(
         self, spec: TensorSpec, layout: CodeLayout, options: Mapping[str, str]
     ) -> Encoding | Refusal | None:
-        wanted = Wanted.of(options)
-        return _WRITERS[wanted.wire].accepts_codes(spec, layout, wanted)
+        write_options = WriteOptions.of(options)
+        return _WRITERS[write_options.wire].accepts_codes(spec, layout, write_options)
 
     def plan_file(
         self,
@@ -88,8 +88,8 @@ class Ztensor(Container):
         assets: Mapping[str, Part],
         options: Mapping[str, str],
     ) -> WritePlan:
-        wanted = Wanted.of(options)
-        return _WRITERS[wanted.wire].plan_file(specs, meta, assets, wanted)
+        write_options = WriteOptions.of(options)
+        return _WRITERS[write_options.wire].plan_file(specs, meta, assets, write_options)
 
     def write(
         self,
@@ -99,8 +99,8 @@ class Ztensor(Container):
         assets: Mapping[str, bytes],
         options: Mapping[str, str],
     ) -> None:
-        wanted = Wanted.of(options)
-        _WRITERS[wanted.wire].write(sink, tensors, meta, assets, wanted)
+        write_options = WriteOptions.of(options)
+        _WRITERS[write_options.wire].write(sink, tensors, meta, assets, write_options)
 
 
 def _dirty_gaps(manifest: Manifest, source: Source) -> Iterator[Problem]:

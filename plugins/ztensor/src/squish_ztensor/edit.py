@@ -34,7 +34,7 @@ from squish_core.api import (
 )
 
 from . import accept, sidecar
-from .options import Wanted
+from .options import WriteOptions
 from .records import Manifest
 from .v1 import cbor, writer
 from .v1.early import from_1_0
@@ -86,7 +86,7 @@ def change(
                 "zTensor 0.1 is not edited", file=source.name, expected="1.0, 1.1, 1.2 or 2", found=location.wire,
                 code="version", hint="Convert it: `squish convert OLD NEW --to ztensor:wire=2`.",
             )  # fmt: skip
-        manifest = read_manifest(source, limits)  # refuses what is not a sound file
+        manifest = read_manifest(source, limits)  # rejects a damaged file
         flavour = _flavour(manifest)
         root = _root(source, location, limits)
         more = _change(root, manifest, source, tuple(remove), attributes or {}, limits)
@@ -94,7 +94,7 @@ def change(
         for item in more:
             if item.spec.name in root["objects"]:
                 raise TensorError(
-                    "is in the file already", tensor=item.spec.name, code="name", hint="Remove it in the same edit."
+                    "is already in the file", tensor=item.spec.name, code="name", hint="Remove it in the same edit."
                 )
         if location.wire == "2":
             with appended_file(lock) as sink:
@@ -105,41 +105,41 @@ def change(
         source.close()
 
 
-def _flavour(manifest: Manifest) -> Wanted:
+def _flavour(manifest: Manifest) -> WriteOptions:
     """What is added is as the rest: in v2 compact, in 1.x in the words of its version."""
     if manifest.version == "2":
-        return Wanted(wire="2", flavour="aligned")
-    return Wanted(flavour="compatible" if manifest.version.startswith("1.2") else "literal")
+        return WriteOptions(wire="2", flavour="aligned")
+    return WriteOptions(flavour="compatible" if manifest.version.startswith("1.2") else "literal")
 
 
-def _root(source: Source, found: Located, limits: Limits) -> Root:
-    if not found.length:
+def _root(source: Source, location: Located, limits: Limits) -> Root:
+    if not location.length:
         return {"objects": {}}
-    decode = deterministic.decode if found.wire == "2" else cbor.decode
-    root: Root = decode(source.read(found.offset, found.length), found.offset, limits)
-    if found.wire == "1.0":
-        root = {**from_1_0(root, found.offset), "version": "1.1.0"}
+    decode = deterministic.decode if location.wire == "2" else cbor.decode
+    root: Root = decode(source.read(location.offset, location.length), location.offset, limits)
+    if location.wire == "1.0":
+        root = {**from_1_0(root, location.offset), "version": "1.1.0"}
         root = {key: root[key] for key in ("version", "attributes", "objects") if key in root}
     return root
 
 
-def _incoming(add: Mapping[str, np.ndarray] | File, wanted: Wanted) -> list[OutgoingTensor]:
+def _incoming(add: Mapping[str, np.ndarray] | File, options: WriteOptions) -> list[OutgoingTensor]:
     if isinstance(add, File):
-        return outgoing(add, f"ztensor:wire={wanted.wire},flavour={wanted.flavour}")
-    return [_array(name, array, wanted) for name, array in add.items()]
+        return outgoing(add, f"ztensor:wire={options.wire},flavour={options.flavour}")
+    return [_array(name, array, options) for name, array in add.items()]
 
 
-def _array(name: str, given: np.ndarray, wanted: Wanted) -> OutgoingTensor:
-    dtype = dtypes.from_numpy(given.dtype)
+def _array(name: str, array: np.ndarray, options: WriteOptions) -> OutgoingTensor:
+    dtype = dtypes.from_numpy(array.dtype)
     if dtypes.bits(dtype) < 8:
         raise TensorError("arrays of this dtype are not added", tensor=name, found=dtype, code="dtype")
-    spec = TensorSpec(name=name, shape=given.shape, dtype=dtype)
-    origin = Encoding(codec=DENSE, parts={"data": Part(dtype=dtype, shape=given.shape)})
-    held = (second_writer if wanted.wire == "2" else writer).accepts(spec, origin, wanted)
-    if isinstance(held, Refusal):
-        raise TensorError(held.why, tensor=name, code=held.code)
-    data = given.astype(dtypes.to_numpy(dtype), copy=False).tobytes()
-    return OutgoingTensor(evolve(spec, encodings=(held,)), {"data": Stream(held.parts["data"], lambda: [data])})
+    spec = TensorSpec(name=name, shape=array.shape, dtype=dtype)
+    origin = Encoding(codec=DENSE, parts={"data": Part(dtype=dtype, shape=array.shape)})
+    encoding = (second_writer if options.wire == "2" else writer).accepts(spec, origin, options)
+    if isinstance(encoding, Refusal):
+        raise TensorError(encoding.why, tensor=name, code=encoding.code)
+    data = array.astype(dtypes.to_numpy(dtype), copy=False).tobytes()
+    return OutgoingTensor(evolve(spec, encodings=(encoding,)), {"data": Stream(encoding.parts["data"], lambda: [data])})
 
 
 def _change(
@@ -150,8 +150,8 @@ def _change(
     if not second_writer.storable(attributes):
         raise FormatError("an attribute is of a kind that zTensor does not have", code="attributes")
     objects, record = root["objects"], manifest.records.get(sidecar.NAME)
-    found = sidecar.restore(manifest.as_first(record), source, limits) if record else None
-    restored = None if isinstance(found, Problem) else found
+    metadata = sidecar.restore(manifest.as_first(record), source, limits) if record else None
+    restored = None if isinstance(metadata, Problem) else metadata
     for name in remove:
         if name not in objects or (restored and name == sidecar.NAME):
             raise TensorError("is not in the file, so it cannot be removed", tensor=name, code="name")
@@ -170,8 +170,10 @@ def _change(
     return [sidecar.outgoing(typed, {name: bytes(part.data or b"") for name, part in assets.items()})]
 
 
-def _rewrite(lock: LockedFile, source: Source, root: Root, more: Sequence[OutgoingTensor], wanted: Wanted) -> None:
-    placement = writer.Placement(wanted.compatible, root["objects"])
+def _rewrite(
+    lock: LockedFile, source: Source, root: Root, more: Sequence[OutgoingTensor], options: WriteOptions
+) -> None:
+    placement = writer.Placement(options.compatible, root["objects"])
     components = [
         (part["offset"], part["length"], name, part)
         for name, record in root["objects"].items()
@@ -186,7 +188,7 @@ def _rewrite(lock: LockedFile, source: Source, root: Root, more: Sequence[Outgoi
                 for start in range(0, length, 1 << 22):
                     sink.write(source.view(offset + start, min(1 << 22, length - start)))
             part["offset"] = moved[offset, length]
-        writer.append(sink, placement, more, wanted)
+        writer.append(sink, placement, more, options)
         root["objects"] = dict(sorted(placement.objects.items()))
         writer.close(sink, root)
         lock.check()

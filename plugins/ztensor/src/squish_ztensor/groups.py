@@ -1,4 +1,4 @@
-"""Group quantisation: which parameters of the affine codec zTensor can say, and which parts they mean (wires 6.5)."""
+"""Group quantization: which parameters of the affine codec zTensor can say, and which parts they mean (wires 6.5)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def declared(shape: Shape, params: Mapping[str, Any]) -> dict[str, tuple[str, Sh
 def as_stored(spec: TensorSpec, encoding: Encoding, *, zeros: bool) -> Encoding | Refusal:
     """The encoding as it is, where zTensor has words for it. `zeros`: zero points must be stored (1.1), not implied."""
     if not spec.shape or not all(spec.shape):
-        return Refusal(why=f"group quantisation has no form for the shape {list(spec.shape)}")
+        return Refusal(why=f"group quantization has no form for the shape {list(spec.shape)}")
     params = encoding.codec.params
     if refusal := _refusal(params.get("bits", 0), params.get("scale_dtype", "f32"), WIDTHS_FIRST if zeros else WIDTHS):
         return refusal
@@ -51,7 +51,7 @@ def nearest(spec: TensorSpec, layout: CodeLayout, *, zeros: bool) -> Encoding | 
     if layout.table is not None:
         return None
     if not spec.shape or not all(spec.shape):
-        return Refusal(why=f"group quantisation has no form for the shape {list(spec.shape)}")
+        return Refusal(why=f"group quantization has no form for the shape {list(spec.shape)}")
     if refusal := _refusal(layout.bits, layout.scale_dtype, WIDTHS_FIRST if zeros else WIDTHS):
         return refusal
     axis = _axis(layout)
@@ -89,14 +89,14 @@ def attributes_first(shape: Shape, params: Mapping[str, Any]) -> dict[str, Any]:
     name, only where they are not what its writers do: 0, lsb_first, and packed where zeros have the words' dtype."""
     bits, group, axis, per_word, order = _common(shape, params)
     words = params.get("word", "u8")
-    said = {"bits": bits, "group_size": group, "packing": f"{per_word}_per_{words}"}
+    attributes = {"bits": bits, "group_size": group, "packing": f"{per_word}_per_{words}"}
     if axis:
-        said["axis"] = axis
+        attributes["axis"] = axis
     if order != "lsb_first":
-        said["order"] = order
+        attributes["order"] = order
     if params.get("offset_dtype", "u8") == words:
-        said["zero_point"] = "plain"
-    return said
+        attributes["zero_point"] = "plain"
+    return attributes
 
 
 def attributes_second(shape: Shape, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,8 +139,8 @@ def _matches(shape: Shape, params: Mapping[str, Any], stored: Mapping[str, Part]
     offset = params.get("offset_dtype", "u8")
     full = {"axis": -1, "word": "u8", "scale_dtype": "f32", "offset_dtype": offset, **params}
     full["group_size"] = params.get("group_size") or shape[full["axis"]]
-    found = {role: (part.dtype, part.shape) for role, part in stored.items()}
-    return declared(shape, full) == found
+    stored_as = {role: (part.dtype, part.shape) for role, part in stored.items()}
+    return declared(shape, full) == stored_as
 
 
 def _nearest(shape: Shape, layout: CodeLayout, axis: int, zeros: bool) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from squish_core.api import DENSE, CodecSpec, DenseRecord, Encoding, Filter, Part, Refusal, TensorSpec, dtypes
 
 from . import profiles
-from .components import Component, Components, UnreadableError, element, known_element, part, raw_part, required
+from .components import Component, Components, UnreadableError, element, element_of, part, raw_part, required
 from .names import BLOCKS
 from .profiles import Reading
 from .v1 import cbor
@@ -31,14 +31,14 @@ def build(name: str, record: dict[str, Any]) -> DenseRecord | TensorSpec:
         extras = {role: raw_part(component) for role, component in components.items()}
         dtype = _nominal_dtype(components)
         return TensorSpec(name=name, shape=shape, dtype=dtype, extras=extras, attrs=attrs, problem=str(error))
-    used = {stored.segments[0] for stored in encoding.parts.values() if stored.segments}
+    ranges = {stored.segments[0] for stored in encoding.parts.values() if stored.segments}
     extras = {
         role: raw
         for role, component in components.items()
-        if role not in encoding.parts and (raw := raw_part(component)).segments[0] not in used
+        if role not in encoding.parts and (raw := raw_part(component)).segments[0] not in ranges
     }
-    said = _words(encoding.codec)
-    attrs = {key: value for key, value in attrs.items() if key not in said}
+    words = _words(encoding.codec)
+    attrs = {key: value for key, value in attrs.items() if key not in words}
     return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(encoding,), extras=extras, attrs=attrs)
 
 
@@ -56,10 +56,10 @@ def _dense_record(record: dict[str, Any]) -> DenseRecord | None:
     return DenseRecord._make((dtype, tuple(record["shape"]), data.get("file", 0), data["offset"], digest))
 
 
-def decoded_size(layout: Any, shape: tuple[int, ...], found: str | None) -> int | None:
-    """Bytes before encoding that the shape needs of `data` with element type `found`; None where it is not known."""
+def decoded_size(layout: Any, shape: tuple[int, ...], dtype: str | None) -> int | None:
+    """Bytes before encoding that the shape needs of `data` with element type `dtype`; None if it is unknown."""
     if layout == "dense":
-        return None if found is None else dtypes.nbytes(found, shape)
+        return None if dtype is None else dtypes.nbytes(dtype, shape)
     block = block_of(layout)
     if block is None or not shape or shape[-1] % BLOCKS[block][0]:
         return None
@@ -123,10 +123,10 @@ def _reading(layout: Any) -> Reading:
 
 def _dense(shape: tuple[int, ...], components: Components, attributes: dict[str, Any]) -> tuple[str, Encoding]:
     data = required(components, "data")
-    found = known_element(data, "data")
+    dtype = element_of(data, "data")
     # Types under a byte are packed into one run of bytes.
-    declared = (found, shape) if dtypes.bits(found) >= 8 else ("u8", (dtypes.nbytes(found, shape),))
-    return found, Encoding(codec=DENSE, parts={"data": part(data, *declared)})
+    declared = (dtype, shape) if dtypes.bits(dtype) >= 8 else ("u8", (dtypes.nbytes(dtype, shape),))
+    return dtype, Encoding(codec=DENSE, parts={"data": part(data, *declared)})
 
 
 def _blocks(

@@ -17,7 +17,7 @@ _VALUES = {
 
 
 @frozen
-class Wanted:
+class WriteOptions:
     """How to write: `wire` 1.1 or 2; `encoding` raw or zstd with its `level`; `digest` none, sha256, and crc32c (1.1)
     or xxh3 (2, the default there); `flavour` of 1.1: literal (the default) or compatible (as the released 1.x packages
     read it), of 2: canonical (the default without zstd) or aligned."""
@@ -29,13 +29,13 @@ class Wanted:
     flavour: str | None = None
 
     @classmethod
-    def of(cls, options: Mapping[str, str]) -> Wanted:
+    def of(cls, options: Mapping[str, str]) -> WriteOptions:
         """From the command line's words; FormatError for a value that is none of the known ones."""
         return cls._checked(tuple(options.items()))
 
     @classmethod
     @lru_cache(16)
-    def _checked(cls, items: tuple[tuple[str, str], ...]) -> Wanted:
+    def _checked(cls, items: tuple[tuple[str, str], ...]) -> WriteOptions:
         options = dict(items)
         for key, values in _VALUES.items():
             if options.get(key, values[0]) not in values:
@@ -43,23 +43,23 @@ class Wanted:
                     f"the option {key!r} has no such value", expected=", ".join(values), found=repr(options[key]),
                     code=ErrorCode.OPTION,
                 )  # fmt: skip
-        wanted = cls(**options)
-        second = wanted.wire == "2"
+        result = cls(**options)
+        second = result.wire == "2"
         rules = [
-            (wanted.level is None or wanted.encoding == "zstd", "the option 'level' goes with encoding=zstd"),
-            (second or wanted.digest != "xxh3", "xxh3 digests go with wire=2"),
-            (not second or wanted.digest != "crc32c", "crc32c digests go with wire=1.1"),
-            (wanted.flavour not in ("canonical", "aligned") or second, f"flavour={wanted.flavour} goes with wire=2"),
-            (wanted.flavour not in ("literal", "compatible") or not second,
-             f"flavour={wanted.flavour} goes with wire=1.1"),
-            (wanted.flavour != "canonical" or wanted.encoding == "raw",
+            (result.level is None or result.encoding == "zstd", "the option 'level' goes with encoding=zstd"),
+            (second or result.digest != "xxh3", "xxh3 digests go with wire=2"),
+            (not second or result.digest != "crc32c", "crc32c digests go with wire=1.1"),
+            (result.flavour not in ("canonical", "aligned") or second, f"flavour={result.flavour} goes with wire=2"),
+            (result.flavour not in ("literal", "compatible") or not second,
+             f"flavour={result.flavour} goes with wire=1.1"),
+            (result.flavour != "canonical" or result.encoding == "raw",
              "a canonical file is raw; ask for flavour=aligned"),
-            (wanted.flavour != "canonical" or wanted.digests == "xxh3", "a canonical file has xxh3 digests"),
+            (result.flavour != "canonical" or result.digests == "xxh3", "a canonical file has xxh3 digests"),
         ]  # fmt: skip
         for holds, why in rules:
             if not holds:
                 raise FormatError(why, code=ErrorCode.OPTION)
-        return wanted
+        return result
 
     @property
     def compatible(self) -> bool:

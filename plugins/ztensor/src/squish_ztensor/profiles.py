@@ -1,4 +1,4 @@
-"""Layouts of several components: sparse matrices, group quantisation, microscaling."""
+"""Layouts of several components: sparse matrices, group quantization, microscaling."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from squish_core.api import CodecSpec, Encoding, dtypes
 
 from . import groups
-from .components import Component, Components, UnreadableError, count, known_element, part, required
+from .components import Component, Components, UnreadableError, count, element_of, part, required
 
 Shape = tuple[int, ...]
 Reading = Callable[[Shape, Components, dict[str, Any]], tuple[str, Encoding]]
@@ -23,7 +23,7 @@ def _csr(shape: Shape, components: Components, attributes: dict[str, Any], *, or
     values, indices, indptr = (required(components, role) for role in ("values", "indices", "indptr"))
     if len(shape) != 2:
         raise UnreadableError(f"sparse_csr is of rank 2, not of shape {list(shape)}")
-    dtype, entries = known_element(values, "values"), _entries(components, {"values": 1, "indices": 1})
+    dtype, entries = element_of(values, "values"), _entries(components, {"values": 1, "indices": 1})
     kinds = _index_dtypes(components, ("indices", "indptr"), ordered)
     parts = {
         "values": part(values, dtype, (entries,)),
@@ -39,7 +39,7 @@ def _coo(shape: Shape, components: Components, attributes: dict[str, Any], *, or
     values, coords = required(components, "values"), required(components, "coords")
     if not shape:
         raise UnreadableError("sparse_coo needs an axis, but the shape is []")
-    dtype, entries = known_element(values, "values"), _entries(components, {"values": 1, "coords": len(shape)})
+    dtype, entries = element_of(values, "values"), _entries(components, {"values": 1, "coords": len(shape)})
     [kind] = _index_dtypes(components, ("coords",), ordered)
     parts = {"values": part(values, dtype, (entries,)), "coords": part(coords, kind, (len(shape), entries))}
     return dtype, Encoding(codec=CodecSpec("zt.sparse_coo", {"nnz": entries, "coords": kind}), parts=parts)
@@ -61,7 +61,7 @@ def _entries(components: Components, per_entry: dict[str, int]) -> int:
 
 
 def _index_dtypes(components: Components, roles: tuple[str, ...], strict: bool) -> list[str]:
-    kinds = [known_element(components[role], role) for role in roles]
+    kinds = [element_of(components[role], role) for role in roles]
     allowed = ("u32", "u64") if strict else INTEGERS
     for role, kind in zip(roles, kinds):
         if kind not in allowed:
@@ -81,10 +81,10 @@ def _quant_group(shape: Shape, components: Components, attributes: dict[str, Any
     """v2 `zt.quant_group/1` (wires 6.5): words along the axis of the groups, scales in the shape's order."""
     packing, zero_point = _map(attributes, "packing"), _map(attributes, "zero_point")
     data = required(components, "data")
-    if packing.get("word") != known_element(data, "data").replace("i", "u"):
+    if packing.get("word") != element_of(data, "data").replace("i", "u"):
         raise UnreadableError(f"the packing's word {str(packing.get('word'))[:9]!r} is not the dtype of 'data'")
     form = attributes.get("scale_form")
-    scales = known_element(required(components, "scales"), "scales")
+    scales = element_of(required(components, "scales"), "scales")
     if type(form) is not str or scales not in _SCALES.get(form, ()):
         raise UnreadableError(f"the scale_form {str(form)[:20]!r} does not go with scales of dtype {scales}")
     forms: dict[str, dict[str, Any]] = {
@@ -112,14 +112,14 @@ def _quantized_group(shape: Shape, components: Components, attributes: dict[str,
     writers' files are, groups and words along axis 0, low code first, unless `axis`, `order`, `zero_point` say else.
     Sizes that do not fit axis 0 of a matrix, but axis 1, leave that reading."""
     data, scales, zeros = required(components, "packed_weight"), required(components, "scales"), components.get("zeros")
-    found = _PACKING.fullmatch(str(attributes.get("packing"))[:20])
-    if not found or found[2] != known_element(data, "packed_weight"):
+    packing = _PACKING.fullmatch(str(attributes.get("packing"))[:20])
+    if not packing or packing[2] != element_of(data, "packed_weight"):
         raise UnreadableError(
             f"the packing {str(attributes.get('packing'))[:20]!r} is not N_per_<dtype of packed_weight>"
         )
     packed = zeros is not None and zeros.get("dtype") == data.get("dtype") and attributes.get("zero_point") != "plain"
     read = partial(
-        _affine, shape, data, scales, zeros, per_word=int(found[1]), packed=packed, widths=groups.WIDTHS_FIRST,
+        _affine, shape, data, scales, zeros, per_word=int(packing[1]), packed=packed, widths=groups.WIDTHS_FIRST,
         order=attributes.get("order", "lsb_first"), extra={} if zeros is None else {"offset": "zero_point"},
     )  # fmt: skip
     try:
@@ -137,7 +137,7 @@ def _affine(
     per_word: Any, order: Any, packed: bool, extra: dict[str, Any], widths: tuple[int, ...] = groups.WIDTHS,
 ) -> tuple[str, Encoding]:  # fmt: skip
     """The shared affine codec over these parts, once every size is known to fit."""
-    word, bits = known_element(data, "data"), attributes.get("bits")
+    word, bits = element_of(data, "data"), attributes.get("bits")
     if type(bits) is not int or bits not in widths or word not in INTEGERS:
         raise UnreadableError(f"codes of {str(bits)[:20]} bits in words of {word} are not read")
     if type(order) is not str or order not in groups.ORDERS or (bits == 3 and order != "lsb_first"):
@@ -152,11 +152,11 @@ def _affine(
     params = {
         # The size equation of group_size 0 says one scale for each code (wires 6.5).
         "bits": bits, "group_size": group or 1, "axis": axis - len(shape), "signed": False, "word": word,
-        "order": "padded" if bits == 3 else groups.ORDERS[order], "scale_dtype": known_element(scales, "scales"),
+        "order": "padded" if bits == 3 else groups.ORDERS[order], "scale_dtype": element_of(scales, "scales"),
         **extra,
     }  # fmt: skip
     if zeros is not None:
-        params["offset_dtype"] = "packed" if packed else known_element(zeros, "zeros")
+        params["offset_dtype"] = "packed" if packed else element_of(zeros, "zeros")
     declared = groups.declared(shape, params)
     if isinstance(declared, str):
         raise UnreadableError(declared)
@@ -172,9 +172,9 @@ def _mx(shape: Shape, components: Components, attributes: dict[str, Any]) -> tup
     block = _index(attributes, "block_size", 1 << 40)
     if not block or shape[axis] % block:
         raise UnreadableError(f"block_size {block} does not divide axis {axis} of {shape[axis]}")
-    if attributes.get("scale_form") != "e8m0_exponent" or known_element(scales, "scales") != "f8_e8m0":
+    if attributes.get("scale_form") != "e8m0_exponent" or element_of(scales, "scales") != "f8_e8m0":
         raise UnreadableError("the scale_form is not e8m0_exponent with scales of f8_e8m0")
-    kind = known_element(data, "data")
+    kind = element_of(data, "data")
     if kind not in ("f4_e2m1", "f8_e4m3", "f8_e5m2", "i8"):
         raise UnreadableError(f"elements of dtype {kind} have no block scale")
     if kind == "f4_e2m1" and shape[-1] % 2:

@@ -54,8 +54,8 @@ def planned(meta: Mapping[str, Any], assets: Mapping[str, Part]) -> TensorSpec:
 def outgoing(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> OutgoingTensor:
     """The object on its way into a file."""
     packed = dump_meta(meta, assets)
-    made = _spec(len(packed))
-    return OutgoingTensor(made, {"data": Stream(made.encodings[0].parts["data"], lambda: [packed])})
+    spec = _spec(len(packed))
+    return OutgoingTensor(spec, {"data": Stream(spec.encodings[0].parts["data"], lambda: [packed])})
 
 
 def _spec(length: int) -> TensorSpec:

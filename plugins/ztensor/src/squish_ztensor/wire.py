@@ -79,7 +79,7 @@ def _other_start(source: Source, head: bytes) -> SquishError:
     other = lookalike(source.read(0, min(80, source.size)), text=True)
     if other:
         return UnknownFormatError(f"is {other[0]}", code="lookalike", hint=other[1])
-    return FormatError("has not the magic of zTensor", offset=0, expected=MAGIC, found=head, code="magic")
+    return FormatError("not a zTensor file (bad magic)", offset=0, expected=MAGIC, found=head, code="magic")
 
 
 def _before_size(source: Source, limits: Limits, wire: str, major: int) -> Located:
@@ -124,7 +124,7 @@ def _check_range(source: Source, start: int, length: int, limits: Limits, at: in
 
 
 def no_footer(source: Source, why: str = "") -> FormatError:
-    """The error for a file without the footer magic that is no v1.0 file either: cut, or with a tail."""
+    """The error for a file without the footer magic that is not a v1.0 file either: cut, or with a tail."""
     window = min(64, source.size - len(MAGIC))
     at = source.read(source.size - window, window).rfind(MAGIC)
     after = f"; {window - at - len(MAGIC)} bytes follow a footer" if at >= 0 else ""

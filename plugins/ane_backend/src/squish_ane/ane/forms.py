@@ -31,8 +31,8 @@ def _integers(layout: CodeLayout, spec: TensorSpec) -> Weights:
     block = layout.run_length(spec.shape)
     if block is None or block % row:
         return _weights(spec, "blockwise", bits=8, block=prod(layout.group_sizes(spec.shape)))
-    centred = layout.signed and layout.offset_kind == "none" and not layout.zero
-    return _weights(spec, "int8" if centred else "int8_asymmetric", bits=8)
+    centered = layout.signed and layout.offset_kind == "none" and not layout.zero
+    return _weights(spec, "int8" if centered else "int8_asymmetric", bits=8)
 
 
 def _palette(encoding: Encoding, spec: TensorSpec) -> Weights | None:

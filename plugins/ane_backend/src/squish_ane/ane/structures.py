@@ -63,7 +63,7 @@ def codebook_bytes(bits: int, vector_size: int = 1, count: int = 1) -> int:
     return (1 << bits) * vector_size * 2 * count
 
 
-def is_quantised_palette(entries: int) -> bool:
+def is_quantized_palette(entries: int) -> bool:
     """Whether a palette of integers may have so many entries: fewer than 256."""
     return 0 < entries < 256
 

@@ -1,4 +1,4 @@
-"""Group-affine quantisation: integers, and a scale (and a zero point or a bias) for each group of them."""
+"""Group-affine quantization: integers, and a scale (and a zero point or a bias) for each group of them."""
 
 from __future__ import annotations
 

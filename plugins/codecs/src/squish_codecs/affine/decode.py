@@ -131,11 +131,11 @@ def _decode_matrix(scheme: Scheme, words: Array, scale: Array, offset: Array | N
             cells = slice(low // group, high // group) if group else slice(0, 1)
         panel = target[low:high]
         codes = scheme.packing.unpack(words[lines], panel.shape[scheme.pack_axis], scheme.pack_axis)
-        _centre(scheme, codes, panel)
+        _center(scheme, codes, panel)
         _apply(scheme, panel, scale[cells], offset if offset is None else offset[cells])
 
 
-def _centre(scheme: Scheme, codes: Array, out: Array) -> None:
+def _center(scheme: Scheme, codes: Array, out: Array) -> None:
     """Codes minus the constant zero, exactly: in bytes where the result fits a byte."""
     if not scheme.zero:
         out[...] = _signed(scheme, codes)

@@ -76,7 +76,7 @@ def encode(scheme: Scheme, panel: Array, activations: Array | None = None) -> di
 def _fitted(scheme: Scheme, blocks: Array, axis: int, low: Array, high: Array) -> Fit:
     """Codes (bytes), scales and offsets for these ranges; values outside get the nearest code."""
     scale, offset = _grid(scheme)(scheme, low, high)
-    codes = _quantise(scheme, blocks, _wide(scale, axis), None if offset is None else _wide(offset, axis))
+    codes = _quantize(scheme, blocks, _wide(scale, axis), None if offset is None else _wide(offset, axis))
     scale = scale.astype(dtypes.to_numpy(scheme.scale_dtype))
     if offset is not None and scheme.offset == "bias":
         offset = offset.astype(dtypes.to_numpy(scheme.offset_dtype))
@@ -244,7 +244,7 @@ def _check_range(scheme: Scheme, scale: Array, offset: Array | None) -> None:
         )  # fmt: skip
 
 
-def _quantise(scheme: Scheme, blocks: Array, scale: Array, offset: Array | None) -> Array:
+def _quantize(scheme: Scheme, blocks: Array, scale: Array, offset: Array | None) -> Array:
     """Codes (bytes, two's complement) of values split into groups."""
     low, high, zero = scheme.low, scheme.high, np.float32(scheme.zero)
     if offset is None:

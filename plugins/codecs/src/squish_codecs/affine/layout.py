@@ -20,7 +20,7 @@ def affine_layout(scheme: Scheme, shape: Shape) -> CodeLayout:
 
 
 def flat_groups(shape: Shape, size: int) -> tuple[Shape, int]:
-    """Groups of `size` neighbours in row-major order (0: all), along each axis; and `size` where they cross rows."""
+    """Groups of `size` neighbors in row-major order (0: all), along each axis; and `size` where they cross rows."""
     if not size or not shape:
         return (0,) * len(shape), 0
     sizes, rest = [], size

@@ -42,7 +42,7 @@ class Mixed(Allocator):
     """One of int2, int3, int4 and int8 (short names of the target format) for each matrix.
 
     bits      4     the width of all; or
-    bpw             mean bits per weight of the tensors that are quantised, scales included: every tensor starts with
+    bpw             mean bits per weight of the tensors that are quantized, scales included: every tensor starts with
                     the narrowest width, and the budget goes where it takes away most error (squared, relative to the
                     tensor's energy, measured on a sample) for each bit
     outliers  20    a tensor with a value this many times its row's mean magnitude is kept; 0: never; 100: only for
@@ -120,7 +120,7 @@ def _short(short: AliasResolver, width: int) -> CodecSpec | None:
 def _reason(spec: TensorSpec) -> str:
     """Why a tensor is kept, from its name and shape."""
     if len(spec.shape) < 2 or not spec.elements:
-        return "a vector is not quantised"
+        return "a vector is not quantized"
     if not spec.dtype.startswith(("f", "bf")):
         return f"only float tensors are encoded, and it is {spec.dtype}"
     kind = kind_of(spec.name)

@@ -31,7 +31,7 @@ class Cache:
     keep
         Tokens of the prompt that stay (SnapKV); None keeps all.
     kernel
-        Neighbours over which SnapKV averages attention; odd.
+        Neighbors over which SnapKV averages attention; odd.
 
     Notes
     -----

@@ -22,7 +22,7 @@ def select_tokens(queries: Array, keys: Array, keep: int, *, kernel: int = 7) ->
     keep
         Number of tokens to keep; all of them where there are no more.
     kernel
-        Neighbours over which attention is averaged, so that tokens stay in runs; odd.
+        Neighbors over which attention is averaged, so that tokens stay in runs; odd.
 
     Returns
     -------

@@ -22,7 +22,7 @@ def to_rows(packing: Packing, words: Array, count: int, axis: int) -> Array | No
     unit = packing.unit
     if not _square(packing, lanes.shape[-1], lanes.ndim):
         return None
-    # Stored [columns, rows / unit]: the lines of a block are the words at `unit` neighbouring columns.
+    # Stored [columns, rows / unit]: the lines of a block are the words at `unit` neighboring columns.
     stored = lanes.swapaxes(-1, -2)
     turned = _turned([stored[..., place::unit, :] for place in range(unit)], packing)
     out = np.empty((*turned[0].shape, unit), lanes.dtype)

@@ -47,14 +47,14 @@ class Palette(Codec):
     table          none       nf4, nf2, or a list of up to 2**bits numbers: a constant table, and no part `codebook`
     codebook_size  0          values of one codebook, in row-major order (a row's length: one each row); 0: one for all
     codebook_dtype f32        f32 f16 bf16 i8 u8, widened to f32 first; part [codebooks,] 2**bits [, vector]
-    vector         1          values that one index stands for, neighbours along `vector_axis`
+    vector         1          values that one index stands for, neighbors along `vector_axis`
     vector_axis    -1         axis, counted from the end
     scale_dtype    none       as in affine; none: no scale
     group_size     0          values of one scale; 0: a whole row, or all of a flat order
     offset         none       none; zero_point: `(table[i] - offset) * scale`; bias: `table[i] * scale + offset`
     offset_dtype   see affine
     nested         0          scales are u8 indices i themselves, `scale_codebook[i] * scale_scale + scale_offset`, with
-                              a `scale_scale` for this many of them; flat only (bitsandbytes' double quantisation)
+                              a `scale_scale` for this many of them; flat only (bitsandbytes' double quantization)
 
     fit            kmeans     kmeans or uniform: how encoding makes codebooks, one for each `codebook_size` values
 

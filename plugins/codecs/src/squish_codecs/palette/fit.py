@@ -52,34 +52,34 @@ def nearest_vectors(table: Array, values: Array) -> Array:
 def _scalars(ranked: Array, entries: int) -> Array:
     """One dimension, sorted: a cluster is a run, and its mean a difference of two sums."""
     sums = np.concatenate([[0.0], np.cumsum(ranked, dtype=np.float64)])
-    centres = _spread(ranked, entries)
+    centers = _spread(ranked, entries)
     for _ in range(ROUNDS):
         # A bound that is rounded to the values' dtype may move a value that lies half way.
-        bounds = ((centres[1:] + centres[:-1]) / 2).astype(ranked.dtype)
+        bounds = ((centers[1:] + centers[:-1]) / 2).astype(ranked.dtype)
         edges = np.concatenate([[0], np.searchsorted(ranked, bounds, side="right"), [len(ranked)]])
         counts = np.diff(edges)
         means = np.diff(sums[edges]) / np.maximum(counts, 1)
-        moved = np.where(counts > 0, means, centres)
-        if np.array_equal(moved, centres):
+        moved = np.where(counts > 0, means, centers)
+        if np.array_equal(moved, centers):
             break
-        centres = moved
-    return centres.astype(np.float32)[:, None]
+        centers = moved
+    return centers.astype(np.float32)[:, None]
 
 
 def _vectors(values: Array, entries: int) -> Array:
     """Lloyd's rounds over vectors, from the values at even steps along their sorted norms."""
     points = values.astype(np.float64)
     order = np.argsort(np.square(points).sum(axis=1), kind="stable")
-    centres = points[order[(np.arange(entries) * len(points) + len(points) // 2) // entries]]
+    centers = points[order[(np.arange(entries) * len(points) + len(points) // 2) // entries]]
     for _ in range(ROUNDS):
-        codes = nearest_vectors(centres, values)
+        codes = nearest_vectors(centers, values)
         counts = np.bincount(codes, minlength=entries)
         sums = np.stack([np.bincount(codes, points[:, at], entries) for at in range(points.shape[1])], axis=1)
-        moved = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], centres)
-        if np.allclose(moved, centres, rtol=1e-6, atol=0):
+        moved = np.where(counts[:, None] > 0, sums / np.maximum(counts, 1)[:, None], centers)
+        if np.allclose(moved, centers, rtol=1e-6, atol=0):
             break
-        centres = moved
-    return centres.astype(np.float32)
+        centers = moved
+    return centers.astype(np.float32)
 
 
 def _spread(ranked: Array, entries: int) -> Array:

@@ -107,7 +107,7 @@ class Packed(Codec):
             raise CodecError(
                 "a scale or zero point is not finite, and a scale table holds finite numbers only [P3]",
                 code=ErrorCode.RANGE,
-                hint="The source is damaged, or was quantised from values that are not finite.",
+                hint="The source is damaged, or was quantized from values that are not finite.",
             )  # fmt: skip
         return {"codes": made[0]["data"], "table": table}, made[1]
 

@@ -1,4 +1,4 @@
-"""Activation-aware scaling: columns that see large activations are made larger before quantising.
+"""Activation-aware scaling: columns that see large activations are made larger before quantizing.
 
 A codec around another one, which keeps the factors and divides by them again; and, on arrays, what folds them into the
 layer before.

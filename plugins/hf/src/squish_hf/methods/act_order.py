@@ -96,9 +96,9 @@ class _Bound(Codec):
     ) -> tuple[Codec, Mapping[str, PartArray], np.ndarray | None]:
         """Columns of a group side by side; CodecError where groups differ in size."""
         order = self._order(parts, spec)
-        held: dict[str, PartArray] = {role: parts[role] for role in parts if role != ROLE}
+        arrays: dict[str, PartArray] = {role: parts[role] for role in parts if role != ROLE}
         if order is None:
-            return self.inner, held, None
+            return self.inner, arrays, None
         counts = np.bincount(order, minlength=spec.shape[-1] // self.scheme.group_size)
         if (counts != self.scheme.group_size).any():
             raise CodecError(
@@ -109,7 +109,7 @@ class _Bound(Codec):
             )  # fmt: skip
         columns = np.argsort(order, kind="stable")
         moved: Any = self._moved(parts["data"][...], columns, spec)
-        return self.inner, {**held, "data": moved}, columns
+        return self.inner, {**arrays, "data": moved}, columns
 
     def _moved(self, stored: np.ndarray, columns: np.ndarray, spec: TensorSpec) -> np.ndarray:
         """The codes with columns in another order, in the same words."""

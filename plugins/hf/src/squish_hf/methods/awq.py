@@ -38,7 +38,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 
     def make(layer: str, parts: StoredParts) -> TensorSpec:
         if ".weight" in parts:
-            raise FormatError("is stored quantised and as it is", part="weight", code="contradiction")
+            raise FormatError("is stored quantized and as it is", part="weight", code="contradiction")
         return MAKERS[version](layer, parts, group)
 
     return Method(dialect=f"awq {version}", suffixes=SUFFIXES, beside=CACHE, make=make)

@@ -102,18 +102,18 @@ def _four(layer: str, parts: StoredParts, files: CheckpointFiles) -> TensorSpec:
         params["nested"] = _number(state, "nested_blocksize")
         fields["scale_scale"] = ("nested_absmax", require_part(parts, ".weight.nested_absmax", ("f32",)))
         fields["scale_codebook"] = ("nested_quant_map", require_part(parts, ".weight.nested_quant_map", ("f32",)))
-        held = Part(dtype="f32", shape=(), data=np.float32(offset).tobytes())
-        fields["scale_offset"] = ("nested_offset", held)
+        offset_part = Part(dtype="f32", shape=(), data=np.float32(offset).tobytes())
+        fields["scale_offset"] = ("nested_offset", offset_part)
     extras = {STATE.rpartition(".")[2] + kind: parts[STATE + kind]}
     return build_tensor(f"{layer}.weight", shape, CodecSpec("palette", params), Palette(), fields, extras)
 
 
 def _state(parts: StoredParts, suffix: str, files: CheckpointFiles) -> dict[str, Any]:
-    """The JSON of a tensor's quantisation state, which alone has its shape."""
+    """The JSON of a tensor's quantization state, which alone has its shape."""
     part = require_part(parts, suffix, ("u8",), rank=1)
     if part.nbytes > MAX_STATE:
         raise FormatError("is too large", part="quant_state", expected=f"at most {MAX_STATE} bytes", found=part.nbytes)
-    state = load_json(files.read(part, "the quantisation state"), "quantisation state", files.limits)
+    state = load_json(files.read(part, "the quantization state"), "quantization state", files.limits)
     if state.get("quant_type") != suffix.rpartition("__")[2]:
         raise refuse("quant_type", suffix.rpartition("__")[2], state.get("quant_type"), part="quant_state")
     return state
@@ -132,7 +132,7 @@ def _eight(layer: str, parts: StoredParts, files: CheckpointFiles) -> TensorSpec
     ):
         raise FormatError(
             "is in the order of one kind of GPU", part="weight_format", expected="0 (rows)", code="weight_format",
-            hint="Load it with the bitsandbytes that wrote it, and save the weights unquantised.",
+            hint="Load it with the bitsandbytes that wrote it, and save the weights unquantized.",
         )  # fmt: skip
     codes, scale = require_part(parts, ".weight", ("i8",), rank=2), require_part(parts, ".SCB", ("f32",))
     scale = evolve(scale, shape=(dtypes.count(scale.shape),))

@@ -81,8 +81,8 @@ def packed(layer: str, parts: StoredParts, weights: Weights, files: CheckpointFi
         params.update(offset="zero_point", offset_dtype="packed")
         fields["offset"] = ("weight_zero_point", require_part(parts, ".weight_zero_point", ("i32",), rank=2))
     spec, name = CodecSpec("affine", params), f"{layer}.weight"
-    used = ("weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx")
-    extras = left(parts, *used)
+    suffixes = ("weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx")
+    extras = left(parts, *suffixes)
     if ".weight_g_idx" not in parts:
         return build_tensor(name, shape, spec, Affine(), fields, extras)
     fields["g_idx"] = ("weight_g_idx", require_part(parts, ".weight_g_idx", ("i32",), rank=1))

@@ -28,7 +28,7 @@ MIXED, PATTERN = "mixed-precision", "re:"
 
 @frozen
 class Group:
-    """A configuration group: how the weights of its layers are quantised, in which format."""
+    """A configuration group: how the weights of its layers are quantized, in which format."""
 
     weights: Mapping[str, Any] | None
     format: str | None
@@ -48,8 +48,8 @@ class Targets:
         """The groups that a layer may be of."""
         if layer in self.names:
             return (self.names[layer],)
-        found = ((group,) for pattern, group in self.patterns.items() if self.matched.matches(pattern, layer))
-        return next(found, self.by_class)
+        matches = ((group,) for pattern, group in self.patterns.items() if self.matched.matches(pattern, layer))
+        return next(matches, self.by_class)
 
     def idle(self, layers: Collection[str]) -> list[str]:
         """Names and patterns of weights that are none of the layers."""
@@ -73,17 +73,17 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 
     def make(layer: str, parts: StoredParts) -> TensorSpec:
         if layer in ignored or any(matched.matches(pattern, layer) for pattern in unwanted):
-            raise FormatError("is quantised, and `ignore` names it", part=declared.where, code="contradiction")
+            raise FormatError("is quantized, and `ignore` names it", part=declared.where, code="contradiction")
         if sparsity in (SPARSE, SPARSE_24) and any(suffix in parts for suffix in SPARSE_SUFFIXES):
             return read_sparse(layer, parts, sparsity, files)
-        refused: SquishError | None = None
+        mismatch: SquishError | None = None
         for group in targets.of(layer):
             try:
-                return _made(layer, parts, group, declared.where, files)
+                return _layer_tensor(layer, parts, group, declared.where, files)
             except SquishError as error:
-                refused = refused or error
-        raise refused or FormatError(
-            "is quantised, and no group names it", part=declared.where, code="contradiction"
+                mismatch = mismatch or error
+        raise mismatch or FormatError(
+            "is quantized, and no group names it", part=declared.where, code="contradiction"
         )  # fmt: skip
 
     return Method(
@@ -92,10 +92,10 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
     )  # fmt: skip
 
 
-def _made(layer: str, parts: StoredParts, group: Group, where: str, files: CheckpointFiles) -> TensorSpec:
+def _layer_tensor(layer: str, parts: StoredParts, group: Group, where: str, files: CheckpointFiles) -> TensorSpec:
     """The tensor of a layer of this group; SquishError where its parts do not fit."""
     if group.weights is None:
-        raise FormatError("is quantised, and its group has no weights", part=where, code="contradiction")
+        raise FormatError("is quantized, and its group has no weights", part=where, code="contradiction")
     if group.format == "marlin-24":
         raise refuse_marlin(where)
     maker = FORMATS.get(group.format or "")
@@ -120,7 +120,7 @@ FORMATS: dict[str, Maker] = {
 def _targets(declared: Declared, matched: Patterns, modules: Collection[str]) -> Targets:
     """The targets of the configuration groups, an earlier one first; a group without a format has that of the whole. A
     name without dots that is none of the outermost `modules` is a class."""
-    whole, found = declared.get("format", str), {}
+    whole, groups = declared.get("format", str), {}
     for name, group in declared.get("config_groups", dict, {}).items():
         targets = group.get("targets") if isinstance(group, dict) else None
         weights = group.get("weights") if isinstance(group, dict) else None
@@ -130,8 +130,8 @@ def _targets(declared: Declared, matched: Patterns, modules: Collection[str]) ->
         if not isinstance(form, (str, type(None))):
             raise refuse(f"format of group {name[:40]!r}", "a name", form, part=declared.where)
         own = Group(weights, form or (None if whole == MIXED else whole))
-        found.update({each: own for each in targets if isinstance(each, str) and each not in found})
-    names = {each: group for each, group in found.items() if not each.startswith(PATTERN)}
-    patterns = {each.removeprefix(PATTERN): group for each, group in found.items() if each not in names}
+        groups.update({each: own for each in targets if isinstance(each, str) and each not in groups})
+    names = {each: group for each, group in groups.items() if not each.startswith(PATTERN)}
+    patterns = {each.removeprefix(PATTERN): group for each, group in groups.items() if each not in names}
     classes = (group for each, group in names.items() if "." not in each and each not in modules)
     return Targets(names, patterns, tuple(group for group in classes if group.weights is not None), matched)

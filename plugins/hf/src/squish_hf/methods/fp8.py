@@ -13,10 +13,10 @@ from squish_hf.methods.base import CACHE, Method
 
 WEIGHT, FUSED = ".weight", ""
 SUFFIXES = (".weight_scale_inv", ".weight_scale")
-INVERSE, SCALE, PLAIN = "_scale_inv", "_scale", ".scale"
+INVERSE, SCALE, DOTTED_SCALE = "_scale_inv", "_scale", ".scale"
 """After the name of a weight; the last one (DeepSeek's own files) after that of its layer."""
 BESIDE = (
-    *CACHE, ".input_scale", ".activation_scale", ".input_scale_ub", PLAIN, INVERSE, SCALE, "_activation_scale",
+    *CACHE, ".input_scale", ".activation_scale", ".input_scale_ub", DOTTED_SCALE, INVERSE, SCALE, "_activation_scale",
     "_input_scale",
 )  # fmt: skip
 EXPONENTS, FOUR_BITS, MXFP8 = "f8_e8m0", "i8", [1, 32]
@@ -42,7 +42,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 
 def _make(layer: str, parts: StoredParts, block: list[int] | None) -> TensorSpec:
     base = FUSED if FUSED in parts else WEIGHT
-    fields = [name for name in (base + INVERSE, base + SCALE, PLAIN) if name in parts]
+    fields = [name for name in (base + INVERSE, base + SCALE, DOTTED_SCALE) if name in parts]
     if len(fields) > 1:
         raise FormatError(
             "has more than one scale", part=fields[1].lstrip("."), found=", ".join(fields), code="contradiction"
@@ -58,15 +58,15 @@ def _make(layer: str, parts: StoredParts, block: list[int] | None) -> TensorSpec
         *lead, width = weight.shape or (0,)
         codes = view_part(weight, "u8", weight.shape)
         return _microscaled(layer + base, parts, (codes, scale), (base, field), (*lead, 2 * width), "f4_e2m1")
-    found = block_of(weight.shape, scale.shape, block)
+    scale_block = block_of(weight.shape, scale.shape, block)
     if (
-        found == MXFP8
+        scale_block == MXFP8
         and scale.dtype == EXPONENTS
         and weight.dtype in FLOAT8_DTYPES[:2]
         and not weight.shape[-1] % MXFP8[1]
     ):
         return _microscaled(layer + base, parts, (weight, scale), (base, field), weight.shape, weight.dtype)
-    return float8(layer, parts, scale, found, field.lstrip("."), base)
+    return float8(layer, parts, scale, scale_block, field.lstrip("."), base)
 
 
 def block_of(shape: tuple[int, ...], grid: tuple[int, ...], declared: list[int] | None) -> list[int] | None:
@@ -88,11 +88,11 @@ def _filled(grid: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _microscaled(
-    name: str, parts: StoredParts, stored: tuple[Part, Part], used: tuple[str, str], shape: tuple[int, ...],
+    name: str, parts: StoredParts, stored: tuple[Part, Part], suffixes: tuple[str, str], shape: tuple[int, ...],
     element: str,
 ) -> TensorSpec:  # fmt: skip
     """A power of two for each 32 elements: MXFP8, and the experts of DeepSeek-V4, two float4 in a byte."""
-    fields = {role: (field.lstrip("."), part) for role, field, part in zip(("data", "scale"), used, stored)}
+    fields = {role: (field.lstrip("."), part) for role, field, part in zip(("data", "scale"), suffixes, stored)}
     params = Mx().canonical({"element": element})
     extras = left(parts, *(field for field, _ in fields.values()))
     return build_tensor(name, shape, CodecSpec("mx", params), Mx(), fields, extras)
@@ -121,6 +121,6 @@ def float8(
     )
 
 
-def left(parts: StoredParts, *used: str) -> dict[str, Part]:
+def left(parts: StoredParts, *fields: str) -> dict[str, Part]:
     """The parts that no codec reads: scales of activations and caches."""
-    return {suffix.lstrip("."): part for suffix, part in parts.items() if suffix.lstrip(".") not in used}
+    return {suffix.lstrip("."): part for suffix, part in parts.items() if suffix.lstrip(".") not in fields}

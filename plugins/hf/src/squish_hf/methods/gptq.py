@@ -53,7 +53,7 @@ class Settings:
             if self._names(key, layer):
                 if key.startswith(EXCLUDED):
                     raise FormatError(
-                        f"is quantised, and {key[:80]!r} excludes it", part=self.declared.where, code="contradiction"
+                        f"is quantized, and {key[:80]!r} excludes it", part=self.declared.where, code="contradiction"
                     )
                 if not isinstance(changes, dict):
                     raise refuse(f"dynamic {key[:80]!r}", "an object", changes, part=self.declared.where)
@@ -61,7 +61,7 @@ class Settings:
         return self.declared
 
     def idle(self, layers: Iterable[str]) -> list[str]:
-        """Patterns that match none of the layers; those that exclude need not match one that is quantised."""
+        """Patterns that match none of the layers; those that exclude need not match one that is quantized."""
         changing = (key for key in self.dynamic if not key.startswith(EXCLUDED))
         return [key for key in changing if not any(self._names(key, layer) for layer in layers)]
 
@@ -78,7 +78,7 @@ def _make(
     if word is None:
         raise refuse("pack_dtype", " or ".join(WORDS), declared.fields["pack_dtype"], part=declared.where)
     if ".weight" in parts:
-        raise FormatError("is stored quantised and as it is", part="weight", code="contradiction")
+        raise FormatError("is stored quantized and as it is", part="weight", code="contradiction")
     codes = require_part(parts, ".qweight", (word,), rank=2)
     zeros = require_part(parts, ".qzeros", (word,), rank=2)
     scales = require_part(parts, ".scales", FLOATS, rank=2)
@@ -109,13 +109,13 @@ def _make(
 
 def layout(declared: Declared, default: str, *names: str) -> str:
     """The declared layout in small letters; GPTQModel states it in several fields, which must agree."""
-    stated = {value.lower() for name in names if (value := declared.get(name, str))}
-    if len(stated) > 1:
+    layouts = {value.lower() for name in names if (value := declared.get(name, str))}
+    if len(layouts) > 1:
         raise FormatError(
             f"{' and '.join(names)} contradict each other", part=declared.where,
-            found=" and ".join(sorted(stated))[:80], code="contradiction",
+            found=" and ".join(sorted(layouts))[:80], code="contradiction",
         )  # fmt: skip
-    return stated.pop() if stated else default
+    return layouts.pop() if layouts else default
 
 
 def group_size(declared: Declared) -> int:

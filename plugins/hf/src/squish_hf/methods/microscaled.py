@@ -89,8 +89,8 @@ def accepts_layer(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
         return Encoding(codec=codec, parts=bare_parts(encoding.parts))
     if len(spec.shape) == 2 and Mx().canonical(codec.params) == NVFP4:
         params = {**codec.params, "global_scale": "divide"}
-        made = Mx().parts(spec, params)
-        parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in made.items()}
+        arrays = Mx().parts(spec, params)
+        parts = {role: Part(dtype=dtype, shape=shape) for role, (dtype, shape) in arrays.items()}
         return Encoding(codec=CodecSpec("mx", params), parts=parts)
     legal = ", ".join(form.setting.format for form in FORMS)
     return Refusal(why=f"compressed-tensors has matrices in {legal}, not {codec} of {list(spec.shape)}")

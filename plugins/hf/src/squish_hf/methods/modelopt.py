@@ -20,7 +20,7 @@ FP8_BLOCK = [128, 128]
 
 
 def read(declared: Declared, files: CheckpointFiles) -> Method:
-    """`quant_algo` for all layers, or for each (`quantized_layers`); none where only the cache is quantised."""
+    """`quant_algo` for all layers, or for each (`quantized_layers`); none where only the cache is quantized."""
     algorithm = declared.get("quant_algo", str, "").upper()
     layers: Mapping[str, Any] = declared.get("quantized_layers", dict, {})
     if algorithm and algorithm not in ALGORITHMS and not layers:
@@ -28,16 +28,16 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 
     def make(layer: str, parts: StoredParts) -> TensorSpec:
         own = layers.get(layer, {})
-        wanted = own.get("quant_algo", algorithm) if isinstance(own, dict) else None
-        if not isinstance(wanted, str) or wanted.upper() not in ALGORITHMS:
-            raise refuse("quant_algo", " or ".join(ALGORITHMS), wanted, part=declared.where)
+        algorithm_of_layer = own.get("quant_algo", algorithm) if isinstance(own, dict) else None
+        if not isinstance(algorithm_of_layer, str) or algorithm_of_layer.upper() not in ALGORITHMS:
+            raise refuse("quant_algo", " or ".join(ALGORITHMS), algorithm_of_layer, part=declared.where)
         if FUSED in parts:
-            return _experts(layer, parts, wanted)
-        return ALGORITHMS[wanted.upper()](layer, parts)
+            return _experts(layer, parts, algorithm_of_layer)
+        return ALGORITHMS[algorithm_of_layer.upper()](layer, parts)
 
     return Method(
         dialect=f"modelopt {algorithm}".strip(), suffixes=SUFFIXES, bases=(WEIGHT, FUSED), beside=BESIDE, make=make,
-        packed=FLOAT8_DTYPES, idle=lambda found: layers.keys() - found,
+        packed=FLOAT8_DTYPES, idle=lambda names: layers.keys() - names,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ def read(declared: Declared, files: CheckpointFiles) -> Method:
 
 def _make(layer: str, parts: StoredParts) -> TensorSpec:
     if "" in parts:
-        raise FormatError("is stored quantised and as it is", tensor=layer, code="contradiction")
+        raise FormatError("is stored quantized and as it is", tensor=layer, code="contradiction")
     blocks, scales = require_part(parts, "_blocks", ("u8",)), require_part(parts, "_scales", ("u8",))
     if len(blocks.shape) < 2 or blocks.shape[-1] != 16:
         raise FormatError(

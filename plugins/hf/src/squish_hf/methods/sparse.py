@@ -18,7 +18,7 @@ SPARSE_SUFFIXES = (*(f".weight.{field}" for field in FIELDS), *(f".{field}" for 
 
 
 def read_sparse(layer: str, parts: StoredParts, form: str, files: CheckpointFiles) -> TensorSpec:
-    """A weight with `shape`, `compressed` and `bitmask`; sparse-bitmask also has `row_offsets`. Quantised values have
+    """A weight with `shape`, `compressed` and `bitmask`; sparse-bitmask also has `row_offsets`. Quantized values have
     a `weight_scale` for each row."""
     prefix = ".weight." if ".weight.compressed" in parts else "."
     values, mask = (

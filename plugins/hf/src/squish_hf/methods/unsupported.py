@@ -1,11 +1,11 @@
-"""Methods that are declared by real checkpoints and not read here: what they are, and what to do."""
+"""Methods that real checkpoints declare and this plugin does not read: what they are, and the next step."""
 
 from __future__ import annotations
 
 from squish_core.api import FormatError
 from squish_hf.declaration import Declared
 
-SAVE = "Load it with Transformers and {}, save the weights unquantised, and convert those."
+SAVE = "Load it with Transformers and {}, save the weights unquantized, and convert those."
 MARLIN = "4-bit codes in an order of one CUDA kernel (Marlin)"
 REPACK = "Take the checkpoint that it was made from: Marlin's order is made again when a runtime loads that one."
 METHODS = {
@@ -21,7 +21,7 @@ METHODS = {
     "gguf": ("weights that lie in a GGUF file", "Open that file."),
     "higgs": ("rotated vectors on a grid (HIGGS)", SAVE.format("flute")),
     "hqq": (
-        "half-quadratic quantisation (HQQ): W_q, scale and zero of a layer, and its settings as tensors",
+        "half-quadratic quantization (HQQ): W_q, scale and zero of a layer, and its settings as tensors",
         SAVE.format("hqq"),
     ),
     "marlin": (MARLIN, REPACK),
@@ -41,11 +41,11 @@ def refuse_marlin(part: str) -> FormatError:
     return FormatError(f"is stored as {MARLIN}", part=part, code="marlin", hint=REPACK)
 
 
-def reason(declared: Declared, known: str) -> str:
-    """Why no layer is made of a checkpoint of this method; `known`: the methods that are read."""
+def reason(declared: Declared, methods: str) -> str:
+    """Why no layer is made of a checkpoint of this method; `methods`: those that are read."""
     name = declared.method.lower().removeprefix("intel/")
     if name not in METHODS:
-        shown = repr(declared.method[:40]) if name else "no method"
-        return f"declares {shown}, which is not known here ({known}): the tensors are those that are stored"
+        method = repr(declared.method[:40]) if name else "no method"
+        return f"declares {method}, which is not known here ({methods}): the tensors are those that are stored"
     what, step = METHODS[name]
     return f"declares {name}: {what}. It is not read here, so the tensors are those that are stored. {step}"

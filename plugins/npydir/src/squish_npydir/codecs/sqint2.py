@@ -18,19 +18,19 @@ class Sqint2(Codec):
     Parameters: `group_size`, `rank`, `nonzero`, and `left_start`, `right_start`: where the generators of the rotations'
     signs start (-1: not rotated). Part `meta` f64 [16] holds these numbers as the directory stores them. H is
     Sylvester's Hadamard matrix over sqrt(n), its columns times the signs.
-    Source: observed behaviour of Squish; docs/formats/npydir.md.
+    Source: observed behavior of Squish; docs/formats/npydir.md.
     """
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         rows, columns = _matrix(spec)
         inner = Palette().parts(spec, _palette(params))
-        made: dict[str, tuple[str, tuple[int, ...]]] = {**inner, "meta": ("f64", (META,))}
+        arrays: dict[str, tuple[str, tuple[int, ...]]] = {**inner, "meta": ("f64", (META,))}
         if params["rank"]:
-            made |= {"left": ("f16", (rows, params["rank"])), "right": ("f16", (params["rank"], columns))}
+            arrays |= {"left": ("f16", (rows, params["rank"])), "right": ("f16", (params["rank"], columns))}
         if params["nonzero"]:
             count = (params["nonzero"],)
-            made |= {"rows": ("i32", count), "columns": ("i32", count), "values": ("f16", count)}
-        return made
+            arrays |= {"rows": ("i32", count), "columns": ("i32", count), "values": ("f16", count)}
+        return arrays
 
     def grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         return (None,) * len(spec.shape)

@@ -1,4 +1,4 @@
-"""AWQ scales: one array for each layer, by which the columns of its weights are multiplied before quantising."""
+"""AWQ scales: one array for each layer, by which the columns of its weights are multiplied before quantizing."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 In the order in which Squish's loader prefers them; those it does not know stand where their kin are, and one is ours:
 codes of scaled columns get suffixes of their own, so that Squish misses them and does not take them for the matrix.
-Parameters come from the shapes of the files, never from statistics. Source: behaviour of squish-ai 9.34.15;
+Parameters come from the shapes of the files, never from statistics. Source: behavior of squish-ai 9.34.15;
 docs/formats/npydir.md.
 """
 
@@ -58,8 +58,8 @@ def encoding(dialect: Dialect, name: str, shape: Shape, files: Files, folder: Fo
             )
     flat = (codec.inner or codec).params.get("axis") == "flat"
     parts = {
-        role: files[role].flat(dtype, wanted[0]) if flat and len(wanted) == 1 else files[role].part(dtype, wanted)
-        for role, (dtype, wanted) in declared.items()
+        role: files[role].flat(dtype, expected[0]) if flat and len(expected) == 1 else files[role].part(dtype, expected)
+        for role, (dtype, expected) in declared.items()
     }
     return Encoding(codec=codec, parts=parts, label=dialect.label)
 
@@ -84,8 +84,8 @@ def shape_of(dialect: Dialect, files: Files) -> Shape:
 
 def implementation(codec: CodecSpec) -> Codec:
     """The codec of an encoding that this module makes."""
-    made: Codec = CODECS[codec.id]()
-    return made if codec.inner is None else made.wrap(implementation(codec.inner), codec.inner.params)
+    outer: Codec = CODECS[codec.id]()
+    return outer if codec.inner is None else outer.wrap(implementation(codec.inner), codec.inner.params)
 
 
 CODECS: dict[str, type[Codec]] = {
@@ -96,25 +96,25 @@ CODECS: dict[str, type[Codec]] = {
 
 def _group(shape: Shape, scale: Stored) -> int:
     """Weights of a scale, from the columns of the scales; 0 for a whole row whose scales have no axis of their own."""
-    columns, found = shape[-1] if shape else 1, scale.npy.shape
-    if len(found) < 2 or not found[-1]:
+    columns, grid = shape[-1] if shape else 1, scale.npy.shape
+    if len(grid) < 2 or not grid[-1]:
         return 0
-    if columns % found[-1]:
+    if columns % grid[-1]:
         raise TensorError(
             f"{scale.path} has groups that do not divide the rows", expected=f"a divisor of {columns}",
-            found=found[-1], code="group_size",
+            found=grid[-1], code="group_size",
         )  # fmt: skip
-    return columns // found[-1]
+    return columns // grid[-1]
 
 
 def _rows(codec: str = "affine", **params: Any) -> Callable[[Shape, Files, Folder], CodecSpec]:
     """Rows of codes, and a scale for each group of columns."""
 
-    def made(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
+    def spec_of(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
         axis = {} if shape else {"axis": "flat"}
         return CodecSpec(codec, {**params, "group_size": _group(shape, files["scale"]), **axis})
 
-    return made
+    return spec_of
 
 
 def _milo(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
@@ -143,12 +143,12 @@ def _awq(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
 
 def _panels(shape: Shape, files: Files, folder: Folder) -> CodecSpec:
     """Columns of one scale from the shape of the scales, and their dtype."""
-    found, columns = files["scale"].npy.shape, shape[-1] if shape else 0
-    groups = found[1] if len(found) == 3 else 0
+    grid, columns = files["scale"].npy.shape, shape[-1] if shape else 0
+    groups = grid[1] if len(grid) == 3 else 0
     if not groups or columns % groups:
         raise TensorError(
             f"{files['scale'].path} has no scales of groups that divide the rows",
-            expected=f"[panels, a divisor of {columns}, 16]", found=list(found), code="group_size",
+            expected=f"[panels, a divisor of {columns}, 16]", found=list(grid), code="group_size",
         )  # fmt: skip
     return CodecSpec("panels", panels_params(columns // groups, files["scale"].npy.dtype, "offset" in files))
 
@@ -195,11 +195,11 @@ PANELS = Dialect(label="squish_panels", files=_pair("codes", "scale", offset="of
 
 SUFFIXES = frozenset({"shape", *(suffix for dialect in DIALECTS for suffix in dialect.files.values())})
 
-REFUSED = {
+UNSUPPORTED = {
     "pt_df11": "is stored as a pickle, which is never loaded",
     "s4_df11": "is stored as a pickle, which is never loaded",
     "aqlm_idx": "is stored by an experiment (AQLM) whose decoder is not known",
     "quip_e8": "is stored by an experiment (QuIP#) whose decoder is not known",
-    "vq_idx": "is stored by an experiment (vector quantisation) whose decoder is not known",
+    "vq_idx": "is stored by an experiment (vector quantization) whose decoder is not known",
 }
-"""Suffixes that are recognised and not read."""
+"""Suffixes that are recognized and not read."""

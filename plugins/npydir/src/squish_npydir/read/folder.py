@@ -119,7 +119,7 @@ class Folder:
         for suffix in (".npy", ".npy.zst"):
             if self.has(path + suffix):
                 try:
-                    return self._plain(path + suffix) if suffix == ".npy" else self._compressed(path + suffix)
+                    return self._uncompressed(path + suffix) if suffix == ".npy" else self._compressed(path + suffix)
                 except SquishError as error:
                     raise error.within(file=f"{self.source.name}/{path}{suffix}") from None
         if self.has(path + ".npy.br"):
@@ -159,7 +159,7 @@ class Folder:
         """The logical shape that an array `shape` holds."""
         return check_shape(self.numbers(stored, "i64", self.limits.rank), self.limits, tensor=tensor)
 
-    def _plain(self, path: str) -> Stored:
+    def _uncompressed(self, path: str) -> Stored:
         size, first = self.source.first(path, SHAPE if path.endswith("__shape.npy") else COMMON)
         length = header_size(first[:PREFIX])
         if length > len(first):
@@ -187,9 +187,9 @@ def _head(source: Source, size: int) -> bytes:
     return decode_head(source.view(0, source.size), size)
 
 
-def _alike(stored: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+def _alike(stored: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """Whether a stored matrix is the array: leading axes are one axis, and a vector is a row or a column."""
-    return bool(_matrices(stored) & _matrices(wanted))
+    return bool(_matrices(stored) & _matrices(shape))
 
 
 def _matrices(shape: tuple[int, ...]) -> set[tuple[int, int]]:

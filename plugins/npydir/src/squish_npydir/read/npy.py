@@ -51,13 +51,13 @@ def parse(head: bytes, size: int | None, limits: Limits) -> Npy:
     FormatError on objects (pickles), structured and text types, Fortran order of matrices, duplicate or unknown keys,
     and on any other size than the header and the data need. Source: NEP 1.
     """
-    found = _parsed(head, limits)
-    begin = found.offset
-    if size is not None and size != begin + found.nbytes:
-        kind = TruncatedError if size < begin + found.nbytes else FormatError
-        what = "is cut" if size < begin + found.nbytes else "has bytes behind its array"
-        raise kind(what, offset=begin, expected=f"{begin + found.nbytes} bytes", found=f"{size} bytes", code="size")
-    return found
+    fields = _parsed(head, limits)
+    begin = fields.offset
+    if size is not None and size != begin + fields.nbytes:
+        kind = TruncatedError if size < begin + fields.nbytes else FormatError
+        what = "is cut" if size < begin + fields.nbytes else "has bytes behind its array"
+        raise kind(what, offset=begin, expected=f"{begin + fields.nbytes} bytes", found=f"{size} bytes", code="size")
+    return fields
 
 
 @lru_cache(1 << 12)

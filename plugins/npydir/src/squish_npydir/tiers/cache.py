@@ -59,13 +59,13 @@ def build(
             hint="Only int4 replaces arrays; `squish convert --delete-source` writes another directory.",
         )  # fmt: skip
     try:
-        built = _build(path, tier, progress)
+        result = _build(path, tier, progress)
         if delete_source:
             delete_eights(Path(path))
             _seal(Path(path))
     except OSError as error:
         raise FormatError(f"the tier {tier} was not built: {error}", file=str(path), code="os") from error
-    return built
+    return result
 
 
 def _build(path: str | Path, tier: str, progress: Progress | None) -> Built:
@@ -79,10 +79,10 @@ def _build(path: str | Path, tier: str, progress: Progress | None) -> Built:
         for left in folder.glob(f"{ROOM}*"):
             shutil.rmtree(left)  # by a build that was killed
         _check_room(folder, sum(spec.elements for spec in own.index.tensors.values()) * share // 8)
-        built = make(own, folder, progress)
+        result = make(own, folder, progress)
     _touch(folder / sentinel)
     _seal(folder)
-    return evolve(built, tier=tier)
+    return evolve(result, tier=tier)
 
 
 def _own(file: File) -> File:
@@ -168,14 +168,14 @@ def _weights(own: File, folder: Path, progress: Progress | None) -> Built:
 
 
 def _mlx(bits: int) -> Callable[[File, Path, Progress | None], Built]:
-    """A folder in MLX's layout: codes of this width are kept, other quantised tensors encoded anew, which the name of
+    """A folder in MLX's layout: codes of this width are kept, other quantized tensors encoded anew, which the name of
     the tier asks for."""
 
     def make(own: File, folder: Path, progress: Progress | None) -> Built:
         rules = {escape(name): rule for name, spec in own.index.tensors.items() if (rule := _mlx_rule(spec, bits))}
         if all(spec.encodings[0].codec.id == "dense" for spec in own.index.tensors.values()):
             raise FormatError(
-                "has no quantised tensors", file=own.name, code="tier",
+                "has no quantized tensors", file=own.name, code="tier",
                 hint=f"Convert it first: squish convert ... --encode int{bits}.",
             )  # fmt: skip
         place = folder / f"squish_{bits}bit"
@@ -258,13 +258,13 @@ def _folder(place: Path) -> Path:
 
 def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
     """Names in order, as many at a time as what they are made into stays below `BATCH`, one at least."""
-    batch, held = list[str](), 0
+    batch, pending = list[str](), 0
     for name, size in sizes.items():
-        if batch and held + size > BATCH:
+        if batch and pending + size > BATCH:
             yield batch
-            batch, held = [], 0
+            batch, pending = [], 0
         batch.append(name)
-        held += size
+        pending += size
     if batch:
         yield batch
 

@@ -39,12 +39,12 @@ def lay(file: File, spec: TensorSpec, room: Path) -> dict[str, Path]:
     own, rows = spec.encodings[0], dtypes.count(spec.shape[:-1])
     matrix = evolve(spec, shape=(rows, spec.shape[-1]), encodings=())
     stored = {role: file.array(evolve(part, shape=(rows, part.shape[-1]))) for role, part in own.parts.items()}
-    affine, given = implementation(own.codec), own.codec.params
+    affine, affine_params = implementation(own.codec), own.codec.params
 
     def codes(region: Region) -> Codes | None:
-        return affine.codes(stored, matrix, given, region)
+        return affine.codes(stored, matrix, affine_params, region)
 
-    tries = (panels_params(given["group_size"], dtype, "offset" in own.parts) for dtype in ("f16", "f32"))
+    tries = (panels_params(affine_params["group_size"], dtype, "offset" in own.parts) for dtype in ("f16", "f32"))
     if not any(_write(matrix, params, codes, room) for params in tries):
         raise FormatError(
             "its codes have no panels", file=file.name, tensor=spec.name, found=str(own.codec), code="tier"
@@ -63,9 +63,9 @@ def _write(spec: TensorSpec, params: Params, codes: Callable[[Region], Codes | N
             outs[role].write(header(dtype, shape))
         for region in panels(spec.shape, codec.grain(spec, params), 4, whole_rows=True):
             some = codes(region)
-            made = None if some is None else codec.from_codes(some, spec, params)
-            if made is None:
+            arrays = None if some is None else codec.from_codes(some, spec, params)
+            if arrays is None:
                 return False
-            for role, part in made[0].items():
+            for role, part in arrays[0].items():
                 outs[role].write(part.data)
     return True

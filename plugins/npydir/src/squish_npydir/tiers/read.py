@@ -92,7 +92,7 @@ def _mlx(folder: Folder, tier: Tier) -> Found:
     def find(name: str, key: str) -> Held | None:
         base = name.removesuffix(".weight")
         if name in records and f"{base}.scales" in records:
-            return _quantised(tier.label, name, base, records, settings)
+            return _quantized(tier.label, name, base, records, settings)
         return _dense(tier.label, name, records)
 
     return Found(tier=tier, find=find)
@@ -115,7 +115,7 @@ def _panels(folder: Folder, tier: Tier) -> Found:
     return Found(tier=tier, find=find)
 
 
-def _quantised(label: str, name: str, base: str, records: Mapping[str, TensorRecord], settings: Any) -> Held:
+def _quantized(label: str, name: str, base: str, records: Mapping[str, TensorRecord], settings: Any) -> Held:
     """Codes in u32 words, w = q * scale + bias; bits and group size as the configuration says."""
     own = settings.get(base, settings) if isinstance(settings, dict) else {}
     own = own if isinstance(own, dict) else settings
@@ -130,13 +130,13 @@ def _quantised(label: str, name: str, base: str, records: Mapping[str, TensorRec
         for role, stored in (("data", name), ("scale", f"{base}.scales"), ("offset", f"{base}.biases"))
     }
     params = {"bits": bits, "group_size": group, "word": "u32", "offset": "bias", "scale_dtype": parts["scale"].dtype}
-    made = Encoding(codec=CodecSpec("affine", params), parts=parts, label=label)
+    encoding = Encoding(codec=CodecSpec("affine", params), parts=parts, label=label)
     words = parts["data"].shape
     shape = (*words[:-1], words[-1] * 32 // bits) if words else ()
     declared = Affine().parts(TensorSpec(name=name, shape=shape, dtype="f32"), params)
     if declared != {role: (part.dtype, part.shape) for role, part in parts.items()}:
         raise TensorError("has codes, scales and biases that do not fit each other", tensor=name, code="shape")
-    return made, shape
+    return encoding, shape
 
 
 def _weights(folder: Folder, tier: Tier) -> Found:

@@ -94,14 +94,14 @@ class Files(Sequence[FileRef]):
 
 def seal(path: Path, label: str, file: str) -> None:
     """Write down how the files are, if opening finds no fault with them and the tier in `file` is the first."""
-    stated = _state(Folder(source=open_source(path), limits=Limits()), file)
+    state = _state(Folder(source=open_source(path), limits=Limits()), file)
     with open_model(path, "npydir") as opened:
         specs = opened.index.tensors
         first = {spec.encodings[0].label for spec in specs.values() if spec.encodings}
         if isinstance(specs, Sealed) or opened.problems or first != {label}:
             return
     with atomic_file(path / SEALS) as sink:
-        sink.write(json.dumps({label: stated}).encode())
+        sink.write(json.dumps({label: state}).encode())
 
 
 def holds(folder: Folder, label: str, file: str) -> bool:
@@ -109,8 +109,8 @@ def holds(folder: Folder, label: str, file: str) -> bool:
     if not folder.has(SEALS):
         return False
     try:
-        stated = folder.json(SEALS, "list of seals").get(label)
-        return bool(stated) and stated == _state(folder, file)
+        state = folder.json(SEALS, "list of seals").get(label)
+        return bool(state) and state == _state(folder, file)
     except SquishError:
         return False
 
@@ -125,5 +125,5 @@ def changed(spec: TensorSpec) -> FormatError:
 
 def _state(folder: Folder, file: str) -> str:
     """Sizes and times of change of what a change of the directory would change; empty where there are none."""
-    found = [folder.source.stat(path) for path in (PLACE, READY, MANIFEST, file)]
-    return "" if None in found else json.dumps(found)
+    entries = [folder.source.stat(path) for path in (PLACE, READY, MANIFEST, file)]
+    return "" if None in entries else json.dumps(entries)

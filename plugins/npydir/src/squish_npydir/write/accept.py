@@ -57,8 +57,8 @@ def _declared(spec: TensorSpec, codec: CodecSpec) -> dict[str, Part]:
 
 
 def _is_milo(codec: CodecSpec) -> bool:
-    wanted = {"bits": 3, "group_size": 64, "axis": "flat", "offset": "zero_point", "offset_dtype": "f32"}
-    return codec.id == "affine" and codec.params == wanted
+    milo = {"bits": 3, "group_size": 64, "axis": "flat", "offset": "zero_point", "offset_dtype": "f32"}
+    return codec.id == "affine" and codec.params == milo
 
 
 def _affine(spec: TensorSpec, layout: CodeLayout) -> tuple[str, CodecSpec] | Refusal:
@@ -66,13 +66,13 @@ def _affine(spec: TensorSpec, layout: CodeLayout) -> tuple[str, CodecSpec] | Ref
     group = _group(spec, layout)
     if isinstance(group, Refusal):
         return group
-    plain = layout.offset_kind == "none"
-    if layout.bits > 4 and plain:
+    symmetric = layout.offset_kind == "none"
+    if layout.bits > 4 and symmetric:
         label, each, params = "int8", 1, {"bits": 8, "word": "i8"}
         group = 0 if group == _columns(spec) else group
     elif layout.bits > 4:
         return Refusal(why=f"a npy directory has codes of {layout.bits} bits only without offsets")
-    elif plain:
+    elif symmetric:
         label, each, params = "int4 symmetric", 2, {"bits": 4, "zero": 7}
     elif layout.bits <= 2:
         label, each, params = "int2", 4, {"bits": 2, "offset": "bias"}

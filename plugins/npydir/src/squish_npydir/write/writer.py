@@ -61,18 +61,18 @@ def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]
 
 def keys(names: Iterable[str]) -> dict[str, str]:
     """Name -> safe key: dots become double underscores, and what is not plain or would be there twice gets a digest."""
-    made: dict[str, str] = {}
-    taken: set[str] = set()
+    key_of: dict[str, str] = {}
+    used: set[str] = set()
     for name in names:
         key = name.replace(".", "__")
-        if not PLAIN.fullmatch(key) or key.casefold() in taken:
+        if not PLAIN.fullmatch(key) or key.casefold() in used:
             from hashlib import sha256
 
             digest = sha256(name.encode()).hexdigest()[:16]
             key = f"{re.sub('[^A-Za-z0-9_-]', '_', key)[:150]}_{digest}"
-        taken.add(key.casefold())
-        made[name] = key
-    return made
+        used.add(key.casefold())
+        key_of[name] = key
+    return key_of
 
 
 def _header(label: str, role: str, part: Part) -> bytes:

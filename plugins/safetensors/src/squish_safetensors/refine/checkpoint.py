@@ -23,7 +23,7 @@ class Checkpoint(Refinement):
         raise NotImplementedError
 
     def declare(self, config: Mapping[str, Any], specs: Sequence[TensorSpec], options: Options) -> dict[str, Any]:
-        """The configuration with what is quantised, and how; FormatError where it cannot be stated."""
+        """The configuration with what is quantized, and how; FormatError where it cannot be stated."""
         raise NotImplementedError
 
     def writes_folder(self, options: Options) -> bool:
@@ -45,7 +45,7 @@ class Checkpoint(Refinement):
         options: Options,
     ) -> None:  # fmt: skip
         """Write the shards, the assets and the index."""
-        stored = [made for tensor in tensors for made in self.lower(tensor, options)]
+        stored = [array for tensor in tensors for array in self.lower(tensor, options)]
         specs = [tensor.spec for tensor in tensors]
         # Those of a source say nothing of what is written.
         kept = {name: data for name, data in assets.items() if name not in DECLARING}

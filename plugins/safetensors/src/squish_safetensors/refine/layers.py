@@ -80,14 +80,14 @@ def collect_layers(
     key = frozenset(suffixes)
     every = sorted({*key, *beside, *bases}, key=len, reverse=True)
     pattern = re.compile(f"(.*?)({'|'.join(map(re.escape, every))})", re.DOTALL)
-    found: dict[str, dict[str, Part]] = {}
+    layers: dict[str, dict[str, Part]] = {}
     for name, spec in tensors.items():
         split = pattern.fullmatch(name)
         if split:
-            found.setdefault(split[1], {})[split[2]] = stored_part(spec)
+            layers.setdefault(split[1], {})[split[2]] = stored_part(spec)
     return {
         layer: parts
-        for layer, parts in found.items()
+        for layer, parts in layers.items()
         if key.intersection(parts) or any(base in parts and parts[base].dtype in packed for base in bases)
     }  # fmt: skip
 
@@ -104,25 +104,25 @@ def refine_layers(
     """
     index = files.index
     owner = {layer + suffix: layer for layer, parts in layers.items() for suffix in parts}
-    found = list(problems)
+    findings = list(problems)
     tensors: dict[str, TensorSpec] = {}
     done: set[str] = set()
-    for stored, plain in index.tensors.items():
-        layer = owner.get(stored)
+    for stored_name, original in index.tensors.items():
+        layer = owner.get(stored_name)
         if layer in done:
             continue
-        spec = plain
+        spec = original
         if layer is not None:
             done.add(layer)
             base = next((each for each in bases if each in layers[layer]), bases[0])
-            spec = _made(make, layer, layers[layer], layer + base, found, files.limits)
+            spec = _layer_tensor(make, layer, layers[layer], layer + base, findings, files.limits)
         if tensors.setdefault(spec.name, spec) is not spec:
-            message = "is stored twice, quantised and as it is; the second one is left out"
-            found.append(Problem(code="duplicate", severity="error", where=spec.name, message=message))
-    return evolve(index, format=name, version=version, tensors=tensors, problems=(*index.problems, *found))
+            message = "is stored twice, quantized and as it is; the second one is left out"
+            findings.append(Problem(code="duplicate", severity="error", where=spec.name, message=message))
+    return evolve(index, format=name, version=version, tensors=tensors, problems=(*index.problems, *findings))
 
 
-def _made(
+def _layer_tensor(
     make: LayerReader, layer: str, parts: StoredParts, name: str, problems: list[Problem], limits: Limits
 ) -> TensorSpec:  # fmt: skip
     try:
@@ -146,15 +146,15 @@ def build_tensor(
     """A tensor under `spec`; `parts` maps roles to the stored field's name and the part. The codec says what each must
     be, FormatError naming the field where it is not."""
     spread = check_shape(tuple(shape), _ANY_RANK, tensor=name)
-    made = TensorSpec(name=name, shape=spread, dtype=dtype)
+    tensor = TensorSpec(name=name, shape=spread, dtype=dtype)
     try:
-        wanted = codec.parts(made, spec.params)
+        declared = codec.parts(tensor, spec.params)
     except CodecError as error:
         raise FormatError(
             f"does not fit what is declared: {error.message}", tensor=name, expected=error.expected, found=error.found,
             code=error.code,
         ) from None  # fmt: skip
-    for role, (kind, dims) in wanted.items():
+    for role, (kind, dims) in declared.items():
         field, part = parts[role]
         if (part.dtype, part.shape) != (kind, tuple(dims)):
             raise FormatError(
@@ -162,8 +162,8 @@ def build_tensor(
                 found=f"{part.dtype} {list(part.shape)}", code="shape",
                 hint="The configuration and the tensors belong to different models, or a file is damaged.",
             )  # fmt: skip
-    held = {role: parts[role][1] for role in wanted}
-    encodings = (Encoding(codec=spec, parts=held),)
+    stored = {role: parts[role][1] for role in declared}
+    encodings = (Encoding(codec=spec, parts=stored),)
     return TensorSpec(name=name, shape=spread, dtype=dtype, encodings=encodings, extras=extras or {})
 
 
@@ -189,18 +189,18 @@ def view_part(part: Part, dtype: str, shape: Iterable[int]) -> Part:
     """The same bytes as an array of another dtype and shape of the same size."""
     if (part.dtype, part.shape) == (dtype, shape):
         return part
-    seen = evolve(part, dtype=dtype, shape=tuple(shape))
-    if dtypes.bits(dtype) * dtypes.count(seen.shape) != 8 * part.nbytes:
+    view = evolve(part, dtype=dtype, shape=tuple(shape))
+    if dtypes.bits(dtype) * dtypes.count(view.shape) != 8 * part.nbytes:
         raise FormatError(
-            "has another size than declared", expected=f"{dtype} {list(seen.shape)}",
+            "has another size than declared", expected=f"{dtype} {list(view.shape)}",
             found=f"{part.dtype} {list(part.shape)}", code="size",
         )  # fmt: skip
-    return seen
+    return view
 
 
 def unmatched_override(override: str) -> Problem:
-    """The finding about settings for some layers, shown as the file states them, where no quantised layer has them."""
-    message = "has settings of its own, and names no quantised layer"
+    """The finding about settings for some layers, shown as the file states them, where no quantized layer has them."""
+    message = "has settings of its own, and names no quantized layer"
     return Problem(code="override", severity="note", where=override[:80], message=message)
 
 
@@ -219,13 +219,13 @@ def lower_layer(
     tensor: OutgoingTensor, fields: Iterable[tuple[str, str, tuple[int, ...], str | bytes]]
 ) -> list[OutgoingTensor]:
     """A layer on its way out as the tensors that are stored of it: (name, dtype, shape, role or bytes) of each."""
-    made = []
+    arrays = []
     for name, dtype, shape, data in fields:
         part = Part(dtype=dtype, shape=shape)
         spec = TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),))
         stream = tensor.parts[data] if isinstance(data, str) else Stream(part, partial(iter, (data,)))
-        made.append(OutgoingTensor(spec, {"data": stream}))
-    return made
+        arrays.append(OutgoingTensor(spec, {"data": stream}))
+    return arrays
 
 
 def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, bytes]:

@@ -59,13 +59,13 @@ class _At(NamedTuple):
     source: Source
     start: int
     end: int
-    found: Findings
+    findings: Findings
     where: str
 
     def words(self, count: int, offset: int = 4) -> tuple[int, ...] | None:
         """u32 words after the magic; None (and a finding) when the section ends before them."""
         if self.start + offset + 4 * count > self.end:
-            self.found.error(
+            self.findings.error(
                 "P2", self.where, "a block header runs past its section", kind="truncated", offset=self.start,
                 expected=f"{offset + 4 * count} bytes", found=f"{self.end - self.start} bytes",
             )  # fmt: skip
@@ -84,7 +84,7 @@ def _packed(bits: int) -> Callable[[_At], Block | None]:
         rows, columns, *rest = words
         facts = {"sub_block_len": rest[0]} if rest else {}
         if rest and rest[0] == 0:
-            at.found.error("P3", at.where, "sub_block_len is 0", offset=at.start + 12, expected="1 or more", found=0)
+            at.findings.error("P3", at.where, "sub_block_len is 0", offset=at.start + 12, expected="1 or more", found=0)
             return None
         length = -(-rows * columns * bits // 8)
         return Block(
@@ -100,7 +100,7 @@ def _npcl(at: _At) -> Block | None:
         return None
     code, rank = words
     if rank > NPCL_RANK:
-        at.found.error(
+        at.findings.error(
             "P4", at.where, "too many dimensions", offset=at.start + 8, expected=f"at most {NPCL_RANK}", found=rank
         )
         return None
@@ -130,8 +130,8 @@ def _astw(at: _At) -> Block | None:
     footprint = FOOTPRINTS.get(code)
     if footprint is None or not width or not height:
         what = "unknown footprint" if footprint is None else "a texture has no area"
-        found = f"{code:#x}" if footprint is None else f"{width}x{height}"
-        at.found.error("P5", at.where, what, offset=at.start + 4, found=found)
+        size = f"{code:#x}" if footprint is None else f"{width}x{height}"
+        at.findings.error("P5", at.where, what, offset=at.start + 4, found=size)
         return None
     length = -(-width // footprint[0]) * -(-height // footprint[1]) * 16
     return Block(
@@ -154,14 +154,14 @@ def _tcaw(at: _At) -> Block | None:
     if (word_width, dtype, planes) != (64, 2, 3):
         problem = f"word width {word_width}, dtype {dtype} and {planes} planes are not decodable (64, 2, 3 are) [P5]"
     if base > 248 or high + full != rows * columns:
-        at.found.error(
+        at.findings.error(
             "P5", at.where, "the counts of values do not fit the shape" if base <= 248 else "base_exponent is over 248",
             offset=at.start + 17 if base > 248 else at.start + 20,
             expected="at most 248" if base > 248 else rows * columns, found=base if base > 248 else high + full,
         )  # fmt: skip
         return None
     if zero:
-        at.found.warn("P5", at.where, "a reserved byte is not zero", offset=at.start + 19, expected=0, found=zero)
+        at.findings.warn("P5", at.where, "a reserved byte is not zero", offset=at.start + 19, expected=0, found=zero)
     return Block(
         kind="TCAW", start=at.start, data=planes_at, length=full_at + 2 * full - planes_at, shape=(rows, columns),
         facts={
@@ -184,7 +184,7 @@ def aligned(position: int) -> int:
 
 
 def parse_run(
-    source: Source, start: int, end: int, flags: frozenset[str], found: Findings, where: str, most: int
+    source: Source, start: int, end: int, flags: frozenset[str], findings: Findings, where: str, most: int
 ) -> tuple[list[Block], int]:
     """Blocks from `start`, with zero padding between, up to `end` or to where none follows; and that position.
 
@@ -200,41 +200,41 @@ def parse_run(
         parse = KINDS.get(magic)
         if parse is None:
             break
-        block = parse(_At(source, position, end, found, where))
+        block = parse(_At(source, position, end, findings, where))
         if block is None:
             return blocks, end
         if block.end > end:
-            found.error(
+            findings.error(
                 "P2", where, f"a {block.kind} block runs past its section", kind="truncated", offset=block.start,
                 expected=f"{block.end - block.start} bytes", found=f"{end - block.start} bytes",
             )  # fmt: skip
             return blocks, end
-        needed = FLAG_OF[block.kind]
-        if needed and needed not in flags:
-            found.error(
-                "P2", where, f"a {block.kind} block, but the flag {needed} is not set", offset=block.start,
-                expected=f"flag {needed}", found=", ".join(sorted(flags)) or "no flags",
+        flag = FLAG_OF[block.kind]
+        if flag and flag not in flags:
+            findings.error(
+                "P2", where, f"a {block.kind} block, but the flag {flag} is not set", offset=block.start,
+                expected=f"flag {flag}", found=", ".join(sorted(flags)) or "no flags",
             )  # fmt: skip
-        _check_spare(source, block, found, where)
+        _check_spare(source, block, findings, where)
         blocks.append(block)
         position = block.end
         if len(blocks) > most:
-            found.error("P2", where, "too many tensor blocks", offset=position, expected=f"at most {most}")
+            findings.error("P2", where, "too many tensor blocks", offset=position, expected=f"at most {most}")
             return blocks, end
     return blocks, position
 
 
-def _check_spare(source: Source, block: Block, found: Findings, where: str) -> None:
+def _check_spare(source: Source, block: Block, findings: Findings, where: str) -> None:
     """Bits and bytes of a block that hold nothing are zero."""
-    used = block.elements * BITS.get(block.kind, 0) % 8
-    if used and source.read(block.end - 1, 1)[0] >> used:
-        found.warn("P3", where, f"spare bits of an {block.kind} block are set", offset=block.end - 1)
+    bits = block.elements * BITS.get(block.kind, 0) % 8
+    if bits and source.read(block.end - 1, 1)[0] >> bits:
+        findings.warn("P3", where, f"spare bits of an {block.kind} block are set", offset=block.end - 1)
     if block.kind == "TCAW" and block.problem is None:
         facts = block.facts
         for start, end in ((block.start + TCAW.size, block.data), (facts["high_at"] + facts["high"], facts["full_at"])):
             at = skip_zeros(source, start, end)
             if at < end:
-                found.warn("P5", where, "padding inside a TCAW block is not zero", offset=at)
+                findings.warn("P5", where, "padding inside a TCAW block is not zero", offset=at)
 
 
 def find_section(source: Source, magic: bytes, position: int, end: int, offsets: Iterable[int] = ()) -> int:

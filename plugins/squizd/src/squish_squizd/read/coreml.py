@@ -52,17 +52,17 @@ class _View(io.RawIOBase):
         return count
 
 
-def read_appendix(source: Source, at: int, limits: Limits, found: Findings) -> Appendix | None:
+def read_appendix(source: Source, at: int, limits: Limits, findings: Findings) -> Appendix | None:
     """The appendix at `at`; None when there is none (a warning) or it is bad (an error of the appendix alone)."""
     if at + 12 > source.size or source.read(at, 4) != MAGIC:
-        found.warn(
+        findings.warn(
             "P8", "CoreML appendix", "the flag ANE_COREML is set, but there is no appendix", offset=at, expected=MAGIC
         )
         return None
     (length,) = struct.unpack("<Q", source.read(at + 4, 8))
     stop = at + 12 + length
     if not stop <= source.size <= stop + 63 or skip_zeros(source, stop, source.size) < source.size:
-        found.error(
+        findings.error(
             "P8", "CoreML appendix", "does not end with the file, but for 63 zero bytes", offset=at + 4,
             expected=source.size - at - 12, found=length,
         )  # fmt: skip
@@ -71,10 +71,10 @@ def read_appendix(source: Source, at: int, limits: Limits, found: Findings) -> A
         _check_directory(source, at + 12, length)
         with zipfile.ZipFile(open_view(source, at + 12, length)) as archive:
             entries = archive.infolist()
-            _check(entries, limits, found, at)
+            _check(entries, limits, findings, at)
             for entry in entries:
-                if found.first is None:
-                    _check_local(source, at + 12, length, entry, found)
+                if findings.first is None:
+                    _check_local(source, at + 12, length, entry, findings)
     except (
         zipfile.BadZipFile,
         ValueError,
@@ -84,14 +84,14 @@ def read_appendix(source: Source, at: int, limits: Limits, found: Findings) -> A
         OSError,
         UnicodeError,
     ) as error:
-        found.error("P8", "CoreML appendix", f"is not a sound zip archive: {error}", offset=at + 12)
-    if found.first is not None:
+        findings.error("P8", "CoreML appendix", f"is a corrupt zip archive: {error}", offset=at + 12)
+    if findings.first is not None:
         return None
     return Appendix(offset=at + 12, length=length, names=tuple(entry.filename for entry in entries))
 
 
 def _check_directory(source: Source, offset: int, length: int) -> None:
-    """ValueError where the directory alone, which zipfile takes whole into memory, is larger than any package's."""
+    """ValueError if the directory alone, which zipfile loads whole, is larger than that of any package."""
     tail = source.read(offset + length - min(length, _TAIL), min(length, _TAIL))
     at = tail.rfind(b"PK\5\6")
     size = int.from_bytes(tail[at + 12 : at + 16], "little") if at >= 0 else 0
@@ -107,7 +107,7 @@ def open_view(source: Source, offset: int, length: int) -> io.BufferedReader:
     return io.BufferedReader(_View(source, offset, length))
 
 
-def check_contents(source: Source, appendix: Appendix, found: Findings) -> None:
+def check_contents(source: Source, appendix: Appendix, findings: Findings) -> None:
     """CRC of every entry, unpacked in pieces and never to disk."""
     with zipfile.ZipFile(open_view(source, appendix.offset, appendix.length)) as archive:
         for entry in archive.infolist():
@@ -124,35 +124,37 @@ def check_contents(source: Source, appendix: Appendix, found: Findings) -> None:
                 ValueError,
                 OSError,
             ) as error:
-                found.error("P8", f"CoreML appendix/{entry.filename}", f"cannot be unpacked: {error}")
+                findings.error("P8", f"CoreML appendix/{entry.filename}", f"cannot be unpacked: {error}")
 
 
-def _check(entries: list[zipfile.ZipInfo], limits: Limits, found: Findings, at: int) -> None:
-    seen: set[str] = set()
+def _check(entries: list[zipfile.ZipInfo], limits: Limits, findings: Findings, at: int) -> None:
+    names: set[str] = set()
     where, total = "CoreML appendix", 0
     if len(entries) > MOST_ENTRIES:
-        found.error("P8", where, "too many entries", offset=at, expected=f"at most {MOST_ENTRIES}", found=len(entries))
+        findings.error(
+            "P8", where, "too many entries", offset=at, expected=f"at most {MOST_ENTRIES}", found=len(entries)
+        )
         return
     for entry in entries:
         name = entry.orig_filename
         total += entry.file_size
         kind = entry.external_attr >> 28
-        wrong = (
-            "a path that is not plain" if not _plain(name)
-            else "a duplicate name" if name.rstrip("/").casefold() in seen
+        fault = (
+            "an unsafe path" if not _is_relative(name)
+            else "a duplicate name" if name.rstrip("/").casefold() in names
             else "encryption" if entry.flag_bits & 0x41
             else "a link or device" if entry.create_system == 3 and kind not in (0, 4, 8)
             else "an unknown compression" if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
             else f"a ratio over {RATIO}" if entry.file_size > RATIO * max(entry.compress_size, 1)
-            else "two sizes though stored" if not entry.compress_type and entry.file_size != entry.compress_size
+            else "two sizes although stored" if not entry.compress_type and entry.file_size != entry.compress_size
             else None
         )  # fmt: skip
-        seen.add(name.rstrip("/").casefold())
-        if wrong:
-            found.error("P8", f"{where}/{name[:80]}", f"has {wrong}", offset=at + 12 + entry.header_offset)
+        names.add(name.rstrip("/").casefold())
+        if fault:
+            findings.error("P8", f"{where}/{name[:80]}", f"has {fault}", offset=at + 12 + entry.header_offset)
             return
     if total > min(TOTAL, limits.decoded):
-        found.error(
+        findings.error(
             "P8",
             where,
             "would unpack to too much",
@@ -162,7 +164,7 @@ def _check(entries: list[zipfile.ZipInfo], limits: Limits, found: Findings, at: 
         )
 
 
-def _plain(name: str) -> bool:
+def _is_relative(name: str) -> bool:
     parts = name.removesuffix("/").split("/")
     return (
         "\\" not in name and "\0" not in name and ":" not in name and len(name) <= 1024
@@ -170,18 +172,18 @@ def _plain(name: str) -> bool:
     )  # fmt: skip
 
 
-def _check_local(source: Source, start: int, length: int, entry: zipfile.ZipInfo, found: Findings) -> None:
+def _check_local(source: Source, start: int, length: int, entry: zipfile.ZipInfo, findings: Findings) -> None:
     """The local header says the same as the central directory, and the data lies inside."""
     where, at = f"CoreML appendix/{entry.filename}", entry.header_offset
     if at < 0 or at + _LOCAL.size > length:
-        found.error("P8", where, "its local header lies outside the archive", offset=start + max(at, 0))
+        findings.error("P8", where, "its local header lies outside the archive", offset=start + max(at, 0))
         return
     magic, _, flags, method, _, _, crc, packed, size, name_length, extra = _LOCAL.unpack(
         source.read(start + at, _LOCAL.size)
     )
     data = at + _LOCAL.size + name_length + extra
     if data + entry.compress_size > length:
-        found.error("P8", where, "its data runs past the archive", kind="truncated", offset=start + at)
+        findings.error("P8", where, "its data runs past the archive", kind="truncated", offset=start + at)
         return
     name = source.read(start + at + _LOCAL.size, name_length)
     encoding = "utf-8" if entry.flag_bits & 0x800 else "cp437"
@@ -190,4 +192,4 @@ def _check_local(source: Source, start: int, length: int, entry: zipfile.ZipInfo
     deferred = bool(flags & 8) or 0xFFFFFFFF in (packed, size)
     same = same and not (flags ^ entry.flag_bits) & 0x49
     if not same or (not deferred and (crc, packed, size) != (entry.CRC, entry.compress_size, entry.file_size)):
-        found.error("P8", where, "its local header contradicts the directory", offset=start + at)
+        findings.error("P8", where, "its local header contradicts the directory", offset=start + at)

@@ -10,14 +10,14 @@ from .header import DRAFT_KEY
 from .parsed import Anatomy
 
 
-def read_draft(anatomy: Anatomy, source: Source, end: int, limits: Limits, found: Findings) -> int | None:
+def read_draft(anatomy: Anatomy, source: Source, end: int, limits: Limits, findings: Findings) -> int | None:
     """The draft head; returns where it ends, or None when it is bad (the main tensors stay readable)."""
     if anatomy.header.eagle is None:
         return end
     own = Findings()
     flags = anatomy.header.flags | {"INT4"}  # always allowed here, the others where the file's flag is set
     anatomy.draft = _draft_blocks(anatomy.header.eagle, flags, source, end, limits, own)
-    found.section(own)
+    findings.section(own)
     if anatomy.draft is None:
         return None
     offset, length, layers, vocab = anatomy.header.eagle
@@ -26,12 +26,12 @@ def read_draft(anatomy: Anatomy, source: Source, end: int, limits: Limits, found
 
 
 def _draft_blocks(
-    meta: tuple[int, int, int, int], flags: frozenset[str], source: Source, end: int, limits: Limits, found: Findings
+    meta: tuple[int, int, int, int], flags: frozenset[str], source: Source, end: int, limits: Limits, findings: Findings
 ) -> dict[int, list[Block]] | None:
     offset, length, layers, vocab = meta
     where = "draft head"
     if offset < end or length < 8 or offset + length > source.size or not vocab:
-        found.error(
+        findings.error(
             "P7", where, "its metadata names no possible section", offset=160,
             expected=f"an offset in {end}..{source.size}, 8 bytes or more, a vocabulary",
             found=f"{offset}, {length} bytes, vocabulary {vocab}",
@@ -39,7 +39,7 @@ def _draft_blocks(
         return None
     magic, stored = source.read(offset, 4), int.from_bytes(source.read(offset + 4, 4), "little")
     if magic != b"EGDH" or stored != layers:
-        found.error(
+        findings.error(
             "P7",
             where,
             "its payload contradicts its metadata",
@@ -48,11 +48,11 @@ def _draft_blocks(
             found=f"{magic!r}, {stored} layers",
         )
         return None
-    blocks, position = parse_run(source, offset + 8, offset + length, flags, found, where, limits.tensors)
+    blocks, position = parse_run(source, offset + 8, offset + length, flags, findings, where, limits.tensors)
     if position < offset + length:
-        found.error("P7", where, "holds something that is not a tensor block", offset=position)
+        findings.error("P7", where, "holds something that is not a tensor block", offset=position)
     if len(blocks) % layers if layers else blocks:
-        found.error(
+        findings.error(
             "P7",
             where,
             "its blocks do not divide over its layers",
@@ -60,7 +60,7 @@ def _draft_blocks(
             expected=f"a multiple of {layers}",
             found=len(blocks),
         )
-    if found.first:
+    if findings.first:
         return None
     each = len(blocks) // layers if layers else 0
     if not each:

@@ -54,20 +54,25 @@ def fnv1a64(data: bytes) -> int:
     return value
 
 
-def parse_header(data: bytes, found: Findings) -> Header | None:
-    """The header of a file's first 256 bytes; None when nothing after it can be trusted."""
+def parse_header(data: bytes, findings: Findings) -> Header | None:
+    """The header of a file's first 256 bytes; None if nothing after it can be trusted."""
     if len(data) < SIZE:
-        found.error(
-            "P1", "header", "the header is cut", kind="truncated", expected=f"{SIZE} bytes", found=f"{len(data)} bytes"
+        findings.error(
+            "P1",
+            "header",
+            "the header is truncated",
+            kind="truncated",
+            expected=f"{SIZE} bytes",
+            found=f"{len(data)} bytes",
         )
         return None
     magic, version, flags, layers, arch, crc, digest = _FIXED.unpack_from(data)
     if magic != MAGIC:
-        found.error("P1", "magic", "is not a SQUIZD file", offset=0, expected=MAGIC, found=magic)
+        findings.error("P1", "magic", "is not a SQUIZD file", offset=0, expected=MAGIC, found=magic)
         return None
     if version != VERSION:
         hint = "Its bytes are swapped." if version == VERSION << 8 else None
-        found.error(
+        findings.error(
             "P1",
             "version",
             f"unsupported version {version}",
@@ -80,7 +85,7 @@ def parse_header(data: bytes, found: Findings) -> Header | None:
         return None
     if flags >> len(FLAGS):
         bits = [bit for bit in range(len(FLAGS), 32) if flags >> bit & 1]
-        found.error(
+        findings.error(
             "P1",
             "flags",
             f"reserved flag bits {bits} are set",
@@ -90,27 +95,27 @@ def parse_header(data: bytes, found: Findings) -> Header | None:
         )
         return None
     names = frozenset(name for bit, name in enumerate(FLAGS) if flags >> bit & 1)
-    legacy = _legacy(data, found)
-    _reserved(data, found, skip=bool(legacy))
+    legacy = _legacy(data, findings)
+    _reserved(data, findings, skip=bool(legacy))
     return Header(
         version=version, flags=names, layer_count=layers, arch_id=arch, legacy=legacy,
-        sparsity=_sparsity(data, crc, "SPARSE" in names, found),
-        eagle=_eagle(data, digest, "EAGLE" in names, found),
+        sparsity=_sparsity(data, crc, "SPARSE" in names, findings),
+        eagle=_eagle(data, digest, "EAGLE" in names, findings),
     )  # fmt: skip
 
 
-def _sparsity(data: bytes, crc: int, flagged: bool, found: Findings) -> tuple[int, int, float] | None:
+def _sparsity(data: bytes, crc: int, flagged: bool, findings: Findings) -> tuple[int, int, float] | None:
     block = data[128:160]
     if not flagged:
         if crc:
-            say = found.note if crc == _PRINTED_CRC else found.warn
+            say = findings.note if crc == _PRINTED_CRC else findings.warn
             say("P1", "sparsity_crc32", "is set although SPARSE is not", offset=14, expected=0, found=f"{crc:#010x}")
         if any(block):
-            found.warn("P1", "sparsity_meta", "is filled although SPARSE is not set", offset=128)
+            findings.warn("P1", "sparsity_meta", "is filled although SPARSE is not set", offset=128)
         return None
     actual = zlib.crc32(block)
     if crc != actual:
-        found.error(
+        findings.error(
             "P1",
             "sparsity_crc32",
             "the sparsity metadata is damaged",
@@ -120,7 +125,7 @@ def _sparsity(data: bytes, crc: int, flagged: bool, found: Findings) -> tuple[in
         )
     version, block_size, layers, mean = _SPARSITY.unpack(block)
     if version != 1:
-        found.error(
+        findings.error(
             "P6",
             "sparsity_version",
             f"unsupported sparsity version {version}",
@@ -130,23 +135,23 @@ def _sparsity(data: bytes, crc: int, flagged: bool, found: Findings) -> tuple[in
             found=version,
         )
     if block_size == 0:
-        found.error("P6", "block_size", "a tile has no size", offset=132, expected="1 or more", found=0)
+        findings.error("P6", "block_size", "a tile has no size", offset=132, expected="1 or more", found=0)
     return block_size, layers, mean
 
 
-def _eagle(data: bytes, digest: int, flagged: bool, found: Findings) -> tuple[int, int, int, int] | None:
+def _eagle(data: bytes, digest: int, flagged: bool, findings: Findings) -> tuple[int, int, int, int] | None:
     block = data[160:192]
     if not flagged:
         if digest:
-            found.warn(
+            findings.warn(
                 "P1", "eagle_hash", "is set although EAGLE is not", offset=18, expected=0, found=f"{digest:#018x}"
             )
         if any(block):
-            found.warn("P1", "eagle_meta", "is filled although EAGLE is not set", offset=160)
+            findings.warn("P1", "eagle_meta", "is filled although EAGLE is not set", offset=160)
         return None
     actual = fnv1a64(block)
     if digest != actual:
-        found.error(
+        findings.error(
             "P1",
             "eagle_hash",
             "the draft head metadata is damaged",
@@ -158,24 +163,24 @@ def _eagle(data: bytes, digest: int, flagged: bool, found: Findings) -> tuple[in
     return offset, length, layers, vocab
 
 
-def _legacy(data: bytes, found: Findings) -> dict[str, int | float]:
+def _legacy(data: bytes, findings: Findings) -> dict[str, int | float]:
     if not any(data[26:52]) or any(data[52:128]):
         return {}
-    found.warn("P1", "reserved", "holds fields of a pre-1.0 header, kept as attributes legacy.*", offset=26)
+    findings.warn("P1", "reserved", "holds fields of a pre-1.0 header, kept as attributes legacy.*", offset=26)
     return dict(zip(_LEGACY_NAMES, _LEGACY.unpack_from(data, 26)))
 
 
-def _reserved(data: bytes, found: Findings, *, skip: bool) -> None:
+def _reserved(data: bytes, findings: Findings, *, skip: bool) -> None:
     for start, stop in _RESERVED[1:] if skip else _RESERVED:
         for position in range(start, stop):
             if data[position]:
-                found.warn(
+                findings.warn(
                     "P1", "reserved", "a reserved byte is not zero", offset=position, expected=0, found=data[position]
                 )
                 break
 
 
-def parse_index(data: bytes, layers: int, size: int, found: Findings) -> list[Layer]:
+def parse_index(data: bytes, layers: int, size: int, findings: Findings) -> list[Layer]:
     """Entries of the layer index (`data` starts at byte 256): ascending, in bounds, disjoint."""
     entries: list[Layer] = []
     floor, previous = SIZE + ENTRY.size * layers, -1
@@ -185,7 +190,7 @@ def parse_index(data: bytes, layers: int, size: int, found: Findings) -> list[La
         entry = Layer(index, offset, length, scale, at)
         where = f"layer {index}"
         if index <= previous or index >= DRAFT_KEY:
-            found.error(
+            findings.error(
                 "P2",
                 where,
                 "layers are not in ascending order",
@@ -194,23 +199,23 @@ def parse_index(data: bytes, layers: int, size: int, found: Findings) -> list[La
                 found=index,
             )
         elif index != previous + 1:
-            found.warn("P2", where, "layers are missing before it", offset=at, expected=previous + 1, found=index)
+            findings.warn("P2", where, "layers are missing before it", offset=at, expected=previous + 1, found=index)
         if reserved:
-            found.warn(
+            findings.warn(
                 "P1", where, "the reserved word of its entry is not zero", offset=at + 28, expected=0, found=reserved
             )
         if length and (offset < floor or offset + length > size):
             what = "lies inside the header or index" if offset < floor else "runs past the end of the file"
-            found.error(
+            findings.error(
                 "P2", where, f"its weight block {what}", kind="format" if offset < floor else "truncated",
                 offset=at + 4, expected=f"{floor}..{size}", found=f"{offset}..{offset + length}",
             )  # fmt: skip
         previous = max(previous, index)
         entries.append(entry)
-    ordered = sorted((entry for entry in entries if entry.length), key=lambda entry: entry.offset)
-    for before, after in zip(ordered, ordered[1:]):
+    by_offset = sorted((entry for entry in entries if entry.length), key=lambda entry: entry.offset)
+    for before, after in zip(by_offset, by_offset[1:]):
         if before.offset + before.length > after.offset:
-            found.error(
+            findings.error(
                 "P2", f"layer {after.number}", f"its weight block overlaps that of layer {before.number}",
                 offset=after.at + 4, expected=f"{before.offset + before.length} or more", found=after.offset,
             )  # fmt: skip

@@ -10,7 +10,7 @@ from .header import Layer
 from .parsed import Anatomy, Mask
 
 
-def read_masks(anatomy: Anatomy, layer: Layer, blocks: list[Block], source: Source, found: Findings) -> None:
+def read_masks(anatomy: Anatomy, layer: Layer, blocks: list[Block], source: Source, findings: Findings) -> None:
     """The bitmaps of a layer, one per two-dimensional block."""
     where, position, end = f"layer {layer.number}", layer.scale_offset, layer.offset + layer.length
     assert anatomy.header.sparsity is not None
@@ -22,7 +22,7 @@ def read_masks(anatomy: Anatomy, layer: Layer, blocks: list[Block], source: Sour
         tiles = -(-block.shape[0] // side) * -(-block.shape[1] // side)
         length = -(-tiles // 8)
         if position + length > end:
-            found.error(
+            findings.error(
                 "P6", where, "a mask runs past the weight block", kind="truncated", offset=position,
                 expected=f"{length} bytes for {tiles} tiles", found=f"{end - position} bytes",
             )  # fmt: skip
@@ -32,15 +32,15 @@ def read_masks(anatomy: Anatomy, layer: Layer, blocks: list[Block], source: Sour
             piece = int.from_bytes(source.read(start, min(1 << 16, position + length - start)), "little")
             kept += (piece & ((1 << min(8 << 16, tiles - 8 * (start - position))) - 1)).bit_count()
         if tiles % 8 and source.read(position + length - 1, 1)[0] >> tiles % 8:
-            found.warn("P6", where, "spare bits of a mask are set", offset=position + length - 1)
+            findings.warn("P6", where, "spare bits of a mask are set", offset=position + length - 1)
         masks[block.start] = Mask(position, length, tiles, kept)
         position += length
     rest = skip_zeros(source, position, end)
     if rest < end:
-        found.error("P6", where, "something follows the masks", offset=rest, expected="zero padding")
+        findings.error("P6", where, "something follows the masks", offset=rest, expected="zero padding")
 
 
-def check_sparsity(anatomy: Anatomy, found: Findings) -> None:
+def check_sparsity(anatomy: Anatomy, findings: Findings) -> None:
     """The header's sums are those of the masks."""
     if anatomy.header.sparsity is None:
         return
@@ -49,7 +49,7 @@ def check_sparsity(anatomy: Anatomy, found: Findings) -> None:
     tiles, kept = sum(mask.tiles for mask in masks), sum(mask.kept for mask in masks)
     actual = (tiles - kept) / tiles if tiles else 0.0
     if layers != len(anatomy.masks):
-        found.warn(
+        findings.warn(
             "P6",
             "n_sparse_layers",
             "is not the number of layers with masks",
@@ -58,7 +58,7 @@ def check_sparsity(anatomy: Anatomy, found: Findings) -> None:
             found=layers,
         )
     if not abs(mean - actual) <= 1e-6:
-        found.warn(
+        findings.warn(
             "P6",
             "mean_sparsity",
             "is not the share of zeroed tiles",

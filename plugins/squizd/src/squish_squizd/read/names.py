@@ -31,20 +31,20 @@ class Names:
     @cached_property
     def by_extent(self) -> dict[tuple[int, int], list[str]]:
         """(offset, length) -> names of the globals there."""
-        found: dict[tuple[int, int], list[str]] = {}
+        extents: dict[tuple[int, int], list[str]] = {}
         for name, offset, length in self.globals:
-            found.setdefault((offset, length), []).append(name)
-        return found
+            extents.setdefault((offset, length), []).append(name)
+        return extents
 
 
-def read_names(source: Source, at: int, end: int, limits: Limits, found: Findings) -> tuple[Names | None, int]:
+def read_names(source: Source, at: int, end: int, limits: Limits, findings: Findings) -> tuple[Names | None, int]:
     """The section at `at` (None when it is not there, or bad) and where it ends."""
     if at + 8 > end or source.read(at, 4) != MAGIC:
         return None, at
     (length,) = struct.unpack("<I", source.read(at + 4, 4))
     if at + 8 + length > end:
         # Where it ends is where other sections are found, so this one cannot be passed over.
-        found.error(
+        findings.error(
             "P9",
             "SQXT",
             "runs past the end of the file",
@@ -60,7 +60,7 @@ def read_names(source: Source, at: int, end: int, limits: Limits, found: Finding
             raise ValueError(f"longer than {MOST} bytes")
         return _parse(cbor.loads(source.read(at + 8, length)), limits), stop
     except (ValueError, SquishError) as error:
-        found.warn("P9", "SQXT", f"cannot be used, names are synthesised: {error}", offset=at)
+        findings.warn("P9", "SQXT", f"cannot be used, names are synthesized: {error}", offset=at)
         return None, stop
 
 
@@ -101,10 +101,10 @@ def check_names(
     names: Names, blocks: Mapping[int, Sequence[Block]], outside: Sequence[Block], draft: Mapping[int, Sequence[Block]]
 ) -> None:
     """The section fits the file's blocks; ValueError when not."""
-    known = {**blocks, **draft}
+    layers = {**blocks, **draft}
     for key, listed in names.names.items():
-        if key not in known or len(listed) != len(known[key]):
-            raise ValueError(f"layer key {key} has {len(known.get(key, ()))} blocks, but {len(listed)} names")
+        if key not in layers or len(listed) != len(layers[key]):
+            raise ValueError(f"layer key {key} has {len(layers.get(key, ()))} blocks, but {len(listed)} names")
     extents = {(block.start, block.end - block.start) for block in outside}
     for name, offset, length in names.globals:
         if (offset, length) not in extents:
@@ -116,13 +116,13 @@ def check_names(
             raise ValueError("two tensors have the same name")
 
 
-def logical_shape(block: Block, name: str, names: Names, found: Findings) -> tuple[int, ...]:
+def logical_shape(block: Block, name: str, names: Names, findings: Findings) -> tuple[int, ...]:
     """The shape that the section gives, where it has as many elements as the block."""
     shape = names.shapes.get(name)
     if shape is None:
         return block.shape
     if math.prod(shape) != block.elements:
-        found.warn(
+        findings.warn(
             "P9", name, "its shape has another size than its block", expected=list(block.shape), found=list(shape)
         )
         return block.shape

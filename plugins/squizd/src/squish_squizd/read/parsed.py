@@ -53,10 +53,10 @@ class Anatomy:
     def named(self, *, draft: bool = False) -> Iterator[tuple[int, str, Block]]:
         """(layer key, name, block) in the order of the tables; the layers and globals, or the draft head."""
         for key, blocks in ((self.draft or {}) if draft else self.blocks).items():
-            given = self.names.names.get(key)
+            names = self.names.names.get(key)
             number = key - DRAFT_KEY if draft else key
             for place, block in enumerate(blocks):
-                yield key, given[place] if given else f"layers.{number}.w{place}", block
+                yield key, names[place] if names else f"layers.{number}.w{place}", block
         if not draft:
             for place, block in enumerate(self.globals):
                 yield GLOBAL_KEY, (self.global_names(block) or [f"globals.w{place}"])[0], block

@@ -1,4 +1,4 @@
-"""Scale and zero tables: which entries belong to which quantised block (specification 8; profile P3)."""
+"""Scale and zero tables: which entries belong to which quantized block (specification 8; profile P3)."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ def tensor_id(key: int, name: str) -> int:
     return fnv1a64(struct.pack("<I", key) + name.encode()) & ~SUB_BLOCK
 
 
-def read_tables(source: Source, start: int, end: int, found: Findings) -> list[Table]:
+def read_tables(source: Source, start: int, end: int, findings: Findings) -> list[Table]:
     """The one or two tables from `start`, where the first one begins."""
     tables: list[Table] = []
     at = start
     while len(tables) < 2 and at + 4 <= end and source.read(at, 4) == MAGIC:
         if at + 8 > end:
-            found.error("P3", "scale table", "its count is cut off", kind="truncated", offset=at)
+            findings.error("P3", "scale table", "its count is truncated", kind="truncated", offset=at)
             break
         (count,) = struct.unpack("<I", source.read(at + 4, 4))
         table = Table(at, count)
         if table.end > end:
-            found.error(
+            findings.error(
                 "P3", "scale table", "its entries run past the end", kind="truncated", offset=at + 4,
                 expected=f"at most {(end - at - 8) // ENTRY.size} entries", found=count,
             )  # fmt: skip
@@ -82,22 +82,22 @@ def read_tables(source: Source, start: int, end: int, found: Findings) -> list[T
 
 
 def match(
-    source: Source, tables: Sequence[Table], wanted: Sequence[tuple[int, str, Block]], found: Findings
+    source: Source, tables: Sequence[Table], blocks: Sequence[tuple[int, str, Block]], findings: Findings
 ) -> list[Scales]:
-    """Entries of every quantised block; `wanted` holds (id, name, block) in the order of the tables."""
+    """Entries of every quantized block; `blocks` holds (id, name, block) in the order of the tables."""
     entries = _Entries()
     for number, run in enumerate(_runs(source, tables)):
-        entries.add(*run, found)
-        if number > _SCATTERED + 4 * len(wanted):
-            found.error("P3", "scale table", "entries of the same tensor are scattered", offset=run[1])
-            return [Scales(problem="its scales cannot be told [P3]") for _ in wanted]
-    stored = _stored_ids(wanted, entries, found)
+        entries.add(*run, findings)
+        if number > _SCATTERED + 4 * len(blocks):
+            findings.error("P3", "scale table", "entries of the same tensor are scattered", offset=run[1])
+            return [Scales(problem="its scales are ambiguous [P3]") for _ in blocks]
+    stored = _stored_ids(blocks, entries, findings)
     levels = [None if own is None else entries.level[own] for own in stored]
     scales = [
         evolve(_scales(source, level, entries.sub.get(own or 0, []), block), level=level)
-        for own, level, (_, _, block) in zip(stored, levels, wanted)
+        for own, level, (_, _, block) in zip(stored, levels, blocks)
     ]
-    _check_order(entries, stored, found)
+    _check_order(entries, stored, findings)
     return scales
 
 
@@ -108,35 +108,35 @@ class _Entries:
     level: dict[int, int] = field(factory=dict)
     sub: dict[int, list[tuple[int, int]]] = field(factory=dict)
 
-    def add(self, wanted: int, offset: int, count: int, found: Findings) -> None:
+    def add(self, own: int, offset: int, count: int, findings: Findings) -> None:
         """One run of equal ids."""
-        if wanted & SUB_BLOCK:
-            self.sub.setdefault(wanted & ~SUB_BLOCK, []).append((offset, count))
+        if own & SUB_BLOCK:
+            self.sub.setdefault(own & ~SUB_BLOCK, []).append((offset, count))
             return
-        if count > 1 or wanted in self.level:
-            found.error(
-                "P3", "scale table", "two entries have the same tensor_id", offset=offset, found=f"{wanted:#018x}"
+        if count > 1 or own in self.level:
+            findings.error(
+                "P3", "scale table", "two entries have the same tensor_id", offset=offset, found=f"{own:#018x}"
             )
-        self.level[wanted] = offset
+        self.level[own] = offset
 
 
 def _runs(source: Source, tables: Sequence[Table]) -> Iterator[tuple[int, int, int]]:
-    """(id, offset, count) of neighbouring entries with the same id, found by doubling steps.
+    """(id, offset, count) of neighboring entries with the same id, found by doubling steps.
 
     A run is as long as its ends show; that all ids between are the same is checked where the entries are read.
     """
     for table in tables:
         start = 0
         while start < table.count:
-            wanted = _id(source, table, start)
+            own = _id(source, table, start)
             low, step = start, 1
-            while low + step < table.count and _id(source, table, low + step) == wanted:
+            while low + step < table.count and _id(source, table, low + step) == own:
                 low, step = low + step, 2 * step
             high = min(low + step, table.count)
             while high - low > 1:
                 middle = (low + high) // 2
-                low, high = (middle, high) if _id(source, table, middle) == wanted else (low, middle)
-            yield wanted, table.offset(start), high - start
+                low, high = (middle, high) if _id(source, table, middle) == own else (low, middle)
+            yield own, table.offset(start), high - start
             start = high
 
 
@@ -144,16 +144,16 @@ def _id(source: Source, table: Table, number: int) -> int:
     return int.from_bytes(source.read(table.offset(number), 8), "little")
 
 
-def _stored_ids(wanted: Sequence[tuple[int, str, Block]], entries: _Entries, found: Findings) -> list[int | None]:
+def _stored_ids(blocks: Sequence[tuple[int, str, Block]], entries: _Entries, findings: Findings) -> list[int | None]:
     """The id under which each block's entry is stored: its own, else the one at its place in the order."""
-    ours = {own for own, _, _ in wanted}
-    by_order = list(entries.level) if len(entries.level) == len(wanted) else []
+    ours = {own for own, _, _ in blocks}
+    by_order = list(entries.level) if len(entries.level) == len(blocks) else []
     stored: list[int | None] = []
-    for place, (own, name, _) in enumerate(wanted):
+    for place, (own, name, _) in enumerate(blocks):
         if own in entries.level:
             stored.append(own)
         elif by_order and by_order[place] not in ours:
-            found.warn(
+            findings.warn(
                 "P3",
                 name,
                 "its scale entry has another tensor_id and was matched by order",
@@ -166,17 +166,17 @@ def _stored_ids(wanted: Sequence[tuple[int, str, Block]], entries: _Entries, fou
     return stored
 
 
-def _check_order(entries: _Entries, stored: Sequence[int | None], found: Findings) -> None:
-    wanted = [own for own in stored if own is not None]
-    known = set(wanted)
+def _check_order(entries: _Entries, stored: Sequence[int | None], findings: Findings) -> None:
+    in_order = [own for own in stored if own is not None]
+    tensor_ids = set(in_order)
     for what, ids in (("scale", entries.level), ("sub-block scale", entries.sub)):
-        orphans = [own for own in ids if own not in known]
+        orphans = [own for own in ids if own not in tensor_ids]
         if orphans:
-            found.warn(
+            findings.warn(
                 "P3", "scale table", f"{len(orphans)} {what} entries belong to no tensor", found=f"{orphans[0]:#018x}"
             )  # fmt: skip
-        if [own for own in wanted if own in ids] != [own for own in ids if own in known]:
-            found.warn("P3", "scale table", f"{what} entries are not in the order of the tensors")
+        if [own for own in in_order if own in ids] != [own for own in ids if own in tensor_ids]:
+            findings.warn("P3", "scale table", f"{what} entries are not in the order of the tensors")
 
 
 def _scales(source: Source, level: int | None, runs: list[tuple[int, int]], block: Block) -> Scales:

@@ -17,86 +17,86 @@ from .names import Names, check_names, read_names
 from .parsed import Anatomy
 
 
-def read(source: Source, limits: Limits, found: Findings) -> Anatomy:
+def read(source: Source, limits: Limits, findings: Findings) -> Anatomy:
     """Take a file apart; raises the first error of what all else depends on, with every finding."""
-    header = parse_header(source.read(0, min(SIZE, source.size)), found)
+    header = parse_header(source.read(0, min(SIZE, source.size)), findings)
     if header is None:
-        found.raise_first()
+        findings.raise_first()
     assert header is not None
     index_end = SIZE + ENTRY.size * header.layer_count
     if index_end > source.size:
-        found.error(
+        findings.error(
             "P2", "layer index", "runs past the end of the file", kind="truncated", offset=SIZE,
             expected=f"{index_end} bytes for {header.layer_count} layers", found=f"{source.size} bytes",
         )  # fmt: skip
-        found.raise_first()
-    layers = parse_index(source.read(SIZE, index_end - SIZE), header.layer_count, source.size, found)
-    found.raise_first()
+        findings.raise_first()
+    layers = parse_index(source.read(SIZE, index_end - SIZE), header.layer_count, source.size, findings)
+    findings.raise_first()
     anatomy = Anatomy(header, layers)
     anatomy.add("header", 0, SIZE, ", ".join(sorted(header.flags)) or "no flags")
     if layers:
         anatomy.add("layer index", SIZE, index_end, f"{len(layers)} layers")
     for layer in layers:
-        _layer(anatomy, layer, source, limits, found)
-    found.raise_first()
+        _layer(anatomy, layer, source, limits, findings)
+    findings.raise_first()
     weights_end = max([index_end, *(layer.offset + layer.length for layer in layers if layer.length)])
-    end = _after_weights(anatomy, source, weights_end, limits, found)
-    found.raise_first()
-    check_sparsity(anatomy, found)
-    draft_end = read_draft(anatomy, source, end, limits, found)
-    _check_names(anatomy, found)
-    _match_scales(anatomy, source, found)
-    _check_scale_offsets(anatomy, found)
-    _tail(anatomy, source, end, draft_end, limits, found)
-    _check_padding(anatomy, source, found)
-    found.raise_first()
+    end = _after_weights(anatomy, source, weights_end, limits, findings)
+    findings.raise_first()
+    check_sparsity(anatomy, findings)
+    draft_end = read_draft(anatomy, source, end, limits, findings)
+    _check_names(anatomy, findings)
+    _match_scales(anatomy, source, findings)
+    _check_scale_offsets(anatomy, findings)
+    _tail(anatomy, source, end, draft_end, limits, findings)
+    _check_padding(anatomy, source, findings)
+    findings.raise_first()
     return anatomy
 
 
-def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, found: Findings) -> None:
+def _layer(anatomy: Anatomy, layer: Layer, source: Source, limits: Limits, findings: Findings) -> None:
     where, header = f"layer {layer.number}", anatomy.header
     end = layer.offset + layer.length
     masked = bool(layer.length) and "SPARSE" in header.flags and layer.offset <= layer.scale_offset < end
     stop = layer.scale_offset if masked else end
     most = limits.tensors - anatomy.count
     blocks, position = (
-        parse_run(source, layer.offset, stop, header.flags, found, where, most) if layer.length else ([], 0)
+        parse_run(source, layer.offset, stop, header.flags, findings, where, most) if layer.length else ([], 0)
     )
     anatomy.blocks[layer.number] = blocks
     anatomy.count += len(blocks)
     last = blocks[-1].end if blocks else layer.offset
     if masked and position < stop <= aligned(last):
-        found.warn("P2", where, "padding before its masks is not zero", offset=position)
+        findings.warn("P2", where, "padding before its masks is not zero", offset=position)
     elif position < stop and layer.length:
-        found.error(
+        findings.error(
             "P2", where, "its weight block holds something that is not a tensor block", offset=position,
             expected="INT4, INT2, NPCL, ASTW or TCAW", found=source.read(position, min(4, stop - position)),
         )  # fmt: skip
         return
     if masked and header.sparsity and header.sparsity[0]:
-        read_masks(anatomy, layer, blocks, source, found)
+        read_masks(anatomy, layer, blocks, source, findings)
     if layer.length:
         anatomy.add("layer", layer.offset, end, f"layer {layer.number}: {_kinds(blocks)}{', masks' if masked else ''}")
 
 
-def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits, found: Findings) -> int:
+def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits, findings: Findings) -> int:
     """Globals, tables and names; returns where they end."""
     end = source.size
     most = limits.tensors - anatomy.count
-    anatomy.globals, _ = parse_run(source, start, end, anatomy.header.flags, found, "globals", most)
-    if found.first:
+    anatomy.globals, _ = parse_run(source, start, end, anatomy.header.flags, findings, "globals", most)
+    if findings.first:
         return end
     weights_end = start
     if anatomy.globals:
         weights_end = anatomy.globals[-1].end
         anatomy.add("globals", anatomy.globals[0].start, weights_end, _kinds(anatomy.globals))
     at = find_section(source, tables.MAGIC, weights_end, end, {layer.scale_offset for layer in anatomy.layers})
-    anatomy.tables = tables.read_tables(source, at, end, found)
+    anatomy.tables = tables.read_tables(source, at, end, findings)
     for number, table in enumerate(anatomy.tables):
         anatomy.add("scale table", table.at, table.end, f"{table.count} entries{', sub-blocks' if number else ''}")
     after = anatomy.tables[-1].end if anatomy.tables else weights_end
     at = find_section(source, NAMES, after, end)
-    names, stop = read_names(source, at, end, limits, found)
+    names, stop = read_names(source, at, end, limits, findings)
     if stop > at:
         anatomy.names = names or Names()
         anatomy.add("names", at, stop, "SQXT")
@@ -104,34 +104,34 @@ def _after_weights(anatomy: Anatomy, source: Source, start: int, limits: Limits,
     return after
 
 
-def _check_padding(anatomy: Anatomy, source: Source, found: Findings) -> None:
-    """Between sections there are zeros; behind a bad draft head nobody knows."""
+def _check_padding(anatomy: Anatomy, source: Source, findings: Findings) -> None:
+    """Padding between sections is zero; what follows a bad draft head is unknown."""
     end = 0
     for section in anatomy.ordered_sections():
         if section.kind == "CoreML appendix" and anatomy.header.eagle and anatomy.draft is None:
             continue
         at = skip_zeros(source, end, section.offset)
         if at < section.offset:
-            found.warn("P2", "padding", "is not zero", offset=at)
+            findings.warn("P2", "padding", "is not zero", offset=at)
         end = max(end, section.offset + section.size)
 
 
-def _check_scale_offsets(anatomy: Anatomy, found: Findings) -> None:
-    """Each is the first table, the layer's own first entry in it, its masks, or 0 where nothing is quantised."""
+def _check_scale_offsets(anatomy: Anatomy, findings: Findings) -> None:
+    """Each offset is the first table, the layer's own first entry in it, its masks, or 0 where nothing is quantized."""
     for layer in anatomy.layers:
-        quantised = [block for block in anatomy.blocks[layer.number] if block.kind in tables.QUANTISED]
-        allowed = {table.at for table in anatomy.tables[:1]} | (set() if quantised else {0})
-        if quantised and (level := anatomy.scales[quantised[0].start].level) is not None:
+        quantized = [block for block in anatomy.blocks[layer.number] if block.kind in tables.QUANTISED]
+        allowed = {table.at for table in anatomy.tables[:1]} | (set() if quantized else {0})
+        if quantized and (level := anatomy.scales[quantized[0].start].level) is not None:
             allowed.add(level)
         if layer.scale_offset not in allowed and layer.number not in anatomy.masks:
-            found.error(
+            findings.error(
                 "P3", f"layer {layer.number}", "its scale_offset points neither at the scale table nor at masks",
                 offset=layer.at + 20, expected=" or ".join(map(str, sorted(allowed))) or "a scale table in the file",
                 found=layer.scale_offset,
             )  # fmt: skip
 
 
-def _check_names(anatomy: Anatomy, found: Findings) -> None:
+def _check_names(anatomy: Anatomy, findings: Findings) -> None:
     names = anatomy.names
     try:
         # When the draft head is bad, its names cannot be judged.
@@ -140,21 +140,23 @@ def _check_names(anatomy: Anatomy, found: Findings) -> None:
         check_names(names, anatomy.blocks, anatomy.globals, anatomy.draft or {})
         anatomy.names = names
     except ValueError as error:
-        found.warn("P9", "SQXT", f"cannot be used, names are synthesised: {error}")
+        findings.warn("P9", "SQXT", f"cannot be used, names are synthesized: {error}")
         anatomy.names = Names()
 
 
-def _match_scales(anatomy: Anatomy, source: Source, found: Findings) -> None:
-    wanted = [
+def _match_scales(anatomy: Anatomy, source: Source, findings: Findings) -> None:
+    blocks = [
         (tables.tensor_id(key, name), name, block)
         for key, name, block in (*anatomy.named(), *anatomy.named(draft=True))
         if block.kind in tables.QUANTISED
     ]
-    scales = tables.match(source, anatomy.tables, wanted, found)
-    anatomy.scales = {block.start: scale for (_, _, block), scale in zip(wanted, scales)}
+    scales = tables.match(source, anatomy.tables, blocks, findings)
+    anatomy.scales = {block.start: scale for (_, _, block), scale in zip(blocks, scales)}
 
 
-def _tail(anatomy: Anatomy, source: Source, end: int, draft_end: int | None, limits: Limits, found: Findings) -> None:
+def _tail(
+    anatomy: Anatomy, source: Source, end: int, draft_end: int | None, limits: Limits, findings: Findings
+) -> None:
     """The CoreML appendix, or the end of the file."""
     last = draft_end
     if last is None and anatomy.header.eagle is not None:
@@ -167,14 +169,14 @@ def _tail(anatomy: Anatomy, source: Source, end: int, draft_end: int | None, lim
         if anatomy.appendix is not None:
             stop = anatomy.appendix.offset + anatomy.appendix.length
             anatomy.add("CoreML appendix", at, stop, f"{len(anatomy.appendix.names)} files")
-        found.section(own)
+        findings.section(own)
         if anatomy.appendix is not None or own.first is not None:
             return
-    if draft_end is None or last is None:  # where a bad draft head ends, nobody knows
+    if draft_end is None or last is None:  # the end of a bad draft head is unknown
         return
     rest = skip_zeros(source, last, min(source.size, last + 64))
     if rest < source.size or source.size - last > 63:
-        found.error(
+        findings.error(
             "P2", "end of file", "something follows the last section", offset=last, expected="at most 63 zero bytes",
             found=f"{source.size - last} bytes", hint="Two files joined, or an unknown section?",
         )  # fmt: skip

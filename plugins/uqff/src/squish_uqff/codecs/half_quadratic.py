@@ -1,4 +1,4 @@
-"""The half-quadratic optimiser: zero points under which rounding errs least in a norm that forgives outliers.
+"""The half-quadratic optimizer: zero points under which rounding errs least in a norm that forgives outliers.
 
 Source: Badri and Shaji, Half-Quadratic Quantization of Large Machine Learning Models (2023).
 """
@@ -14,7 +14,7 @@ PANEL = 1 << 16
 """Values worked on at a time: with the temporaries they stay in the cache."""
 
 
-def quantise(groups: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def quantize(groups: np.ndarray, bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Codes (u8 [size, groups]), scales and zero points (f32 [groups]) of a matrix whose columns are groups."""
     size, count = groups.shape
     codes = np.empty((size, count), np.uint8)

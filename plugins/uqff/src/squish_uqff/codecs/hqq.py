@@ -10,7 +10,7 @@ import numpy as np
 
 from squish_core.api import Codec, CodecError, ErrorCode, Params, Parts, Region, TensorSpec, dtypes
 
-from .half_quadratic import quantise
+from .half_quadratic import quantize
 
 MAX_GROUP = 1 << 20
 
@@ -105,7 +105,7 @@ class Hqq(Codec):
     ) -> dict[str, np.ndarray]:
         rows, columns = _matrix(TensorSpec(name="", shape=panel.shape, dtype="f32"), params)
         matrix, by_row = panel.reshape(rows, columns), params["axis"] == 1
-        codes, scale, zero = quantise(matrix.T if by_row else matrix, params["bits"])
+        codes, scale, zero = quantize(matrix.T if by_row else matrix, params["bits"])
         grid = (rows, 1) if by_row else (1, columns)
         packed = _packed(codes.T if by_row else codes, PACKINGS[params["bits"]])
         return {"data": packed, "scale": scale.reshape(grid), "zero": zero.reshape(grid)}

@@ -100,7 +100,7 @@ def _size_refusal(spec: TensorSpec) -> Refusal | None:
 def _layer(spec: TensorSpec, encoding: Encoding, legacy: bool) -> Encoding | Refusal:
     """The encoding with bare parts, where the version and the tensor's name allow a layer."""
     if not spec.name.endswith(".weight"):
-        return Refusal(why="UQFF quantises tensors called <layer>.weight only", code="name")
+        return Refusal(why="UQFF quantizes tensors called <layer>.weight only", code="name")
     parts = {role: Part(dtype=part.dtype, shape=part.shape) for role, part in encoding.parts.items()}
     if legacy and (why := _not_legacy(spec, encoding.codec, parts)):
         return Refusal(why=f"UQFF 0.1.3 {why}", code="version")
@@ -128,7 +128,7 @@ def _scale_dtype(layout: CodeLayout) -> str:
 
 
 def _not_legacy(spec: TensorSpec, codec: CodecSpec, parts: Mapping[str, Part]) -> str:
-    """Why a blob of 0.1.3 cannot hold a quantised tensor."""
+    """Why a blob of 0.1.3 cannot hold a quantized tensor."""
     if tables.SINCE.get(CODECS.get(codec.id, tables.GGUF), (0,)) > tables.WRITTEN_LEGACY:
         return f"has no type for {codec.id}"
     if len(spec.shape) != 2:

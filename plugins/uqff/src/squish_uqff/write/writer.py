@@ -199,7 +199,7 @@ def _config(raw: bytes) -> dict[str, Any]:
 
 
 def _own_config(raw: bytes) -> bytes:
-    """A config without what it says of the source's quantisation, as it is where it says nothing."""
+    """A config without what it says of the source's quantization, as it is where it says nothing."""
     config = _config(raw)
     kept = without_declarations(config)
     return raw if kept == config else json.dumps(kept, ensure_ascii=False, indent=2).encode()

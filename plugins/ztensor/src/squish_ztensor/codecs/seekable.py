@@ -94,11 +94,11 @@ def _damaged(what: str, expected: str, found: Any) -> CodecError:
 
 def cut(chunks: Iterable[Any], size: int) -> Iterator[bytes]:
     """The same bytes in pieces of `size`, the last one shorter."""
-    held = bytearray()
+    buffer = bytearray()
     for chunk in chunks:
-        held += memoryview(chunk).cast("B") if memoryview(chunk).nbytes else b""
-        while len(held) >= size:
-            yield bytes(held[:size])
-            del held[:size]
-    if held:
-        yield bytes(held)
+        buffer += memoryview(chunk).cast("B") if memoryview(chunk).nbytes else b""
+        while len(buffer) >= size:
+            yield bytes(buffer[:size])
+            del buffer[:size]
+    if buffer:
+        yield bytes(buffer)

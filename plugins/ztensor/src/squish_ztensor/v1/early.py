@@ -20,7 +20,7 @@ def from_0_1(root: Any, offset: int) -> dict[str, Any]:
             raise FormatError("an entry of the manifest is not a map with a name", offset=offset, code="schema")
         name = entry["name"]
         if name in objects:
-            raise FormatError("a name stands twice in the manifest", tensor=name, offset=offset, code="duplicate")
+            raise FormatError("a name occurs twice in the manifest", tensor=name, offset=offset, code="duplicate")
         data = {
             "dtype": _short(entry.get("dtype")), "offset": entry.get("offset"), "length": entry.get("size"),
             "encoding": entry.get("encoding"), "digest": entry.get("checksum"),
@@ -39,7 +39,7 @@ def from_1_0(root: Any, offset: int) -> dict[str, Any]:
     """`tensors` with a dtype for the whole tensor; indices are u64."""
     tensors = root.get("tensors")
     if type(tensors) is not dict:
-        raise FormatError("the manifest's 'tensors' is missing or no map", offset=offset, code="schema")
+        raise FormatError("the manifest's 'tensors' is missing or not a map", offset=offset, code="schema")
     return {**root, "objects": {name: _object(tensor) for name, tensor in tensors.items()}}
 
 

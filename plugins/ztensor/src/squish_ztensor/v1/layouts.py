@@ -51,7 +51,7 @@ def types_of(dtype: str, *, compatible: bool) -> dict[str, str]:
 
 
 def attributes(spec: TensorSpec, encoding: Encoding) -> dict[str, Any]:
-    """What the layout needs to be told."""
+    """Attributes that the layout needs."""
     if encoding.codec.id == "affine":
         return groups.attributes_first(spec.shape, encoding.codec.params)
     return {}

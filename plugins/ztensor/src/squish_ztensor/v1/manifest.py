@@ -37,18 +37,20 @@ _EARLY = {"0.1": early.from_0_1, "1.0": early.from_1_0}
 
 def read_manifest(source: Source, limits: Limits) -> Manifest:
     """Find, decode and check the manifest; FormatError for whatever the specification forbids."""
-    found = locate(source, limits)
-    if found.wire == "2":
-        return manifest.read(source, found, limits)
-    start = found.offset
-    data = source.read(start, found.length, "the manifest")
-    table = columns.read(data, found.wire, limits, alignment=ALIGNMENT, end=start) if found.wire == "1.1" else None
-    root = table.others if table else _root(source, data, found, limits)
+    location = locate(source, limits)
+    if location.wire == "2":
+        return manifest.read(source, location, limits)
+    start = location.offset
+    data = source.read(start, location.length, "the manifest")
+    table = (
+        columns.read(data, location.wire, limits, alignment=ALIGNMENT, end=start) if location.wire == "1.1" else None
+    )
+    root = table.others if table else _root(source, data, location, limits)
     _check_keys(root, start)
     version = _field(root, "version", str, start)
     attributes = attributes_of(root, None, start)
     problems = []
-    if version.split(".")[0] != "1" and found.wire != "0.1":
+    if version.split(".")[0] != "1" and location.wire != "0.1":
         problems.append(warning("version", "version", f"the manifest's version is {version[:40]!r}, not 1.x"))
     common = partial(
         Manifest, offset=start, version=version, attributes=attributes, problems=problems,
@@ -89,15 +91,15 @@ def _check_objects(root: Record, limits: Limits, start: int, problems: list[Prob
     return extents
 
 
-def _root(source: Source, data: bytes, found: Located, limits: Limits) -> Record:
+def _root(source: Source, data: bytes, location: Located, limits: Limits) -> Record:
     """The manifest's map as 1.1 has it."""
     try:
-        root = cbor.decode(data, found.offset, limits)
-        translated: Record = _EARLY[found.wire](root, found.offset) if found.wire in _EARLY else root
+        root = cbor.decode(data, location.offset, limits)
+        translated: Record = _EARLY[location.wire](root, location.offset) if location.wire in _EARLY else root
         return translated
     except FormatError as error:
         # A cut 1.1 file looks like a 1.0 file whose manifest makes no sense.
-        raise no_footer(source, f" ({error.message})") if found.wire == "1.0" else error from None
+        raise no_footer(source, f" ({error.message})") if location.wire == "1.0" else error from None
 
 
 def _check_object(
@@ -124,28 +126,28 @@ def _check_object(
         extents.append((0, offset, length, name))
     if "data" in components:
         layout, data = record.get("format"), components["data"]
-        needed = layouts.decoded_size(layout, shape, element(data))
-        if needed is not None and (needed != data["length"] or "encoding" in data):
-            _check_size(name, shape, data, needed)
+        size = layouts.decoded_size(layout, shape, element(data))
+        if size is not None and (size != data["length"] or "encoding" in data):
+            _check_size(name, shape, data, size)
         if len(components) > 1 and layout == "dense":
             extra = ", ".join(sorted(role for role in components if role != "data"))
             problems.append(warning("extra", name, f"a dense tensor has further components: {extra}"))
 
 
-def _check_size(name: str, shape: tuple[int, ...], data: Record, needed: int) -> None:
+def _check_size(name: str, shape: tuple[int, ...], data: Record, size: int) -> None:
     """The data has the bytes that shape and dtype need; for zstd, could have them."""
     length, encoding = data["length"], data.get("encoding")
-    stated = data.get("uncompressed_length")
+    decoded = data.get("uncompressed_length")
     if encoding in (None, "raw"):
-        found, fits = length, length == needed
-    elif stated is not None:
-        found, fits = stated, type(stated) is int and stated == needed and needed <= length * ZSTD_RATIO
+        found, fits = length, length == size
+    elif decoded is not None:
+        found, fits = decoded, type(decoded) is int and decoded == size and size <= length * ZSTD_RATIO
     else:
-        found, fits = f"{length} of zstd", encoding != "zstd" or needed <= length * ZSTD_RATIO
+        found, fits = f"{length} of zstd", encoding != "zstd" or size <= length * ZSTD_RATIO
     if not fits:
         raise FormatError(
             "the data does not have the size that its shape needs", tensor=name, part="data", offset=data["offset"],
-            expected=f"{needed} bytes for {data['dtype']} {list(shape)}", found=f"{found} bytes", code="size",
+            expected=f"{size} bytes for {data['dtype']} {list(shape)}", found=f"{found} bytes", code="size",
         )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ from squish_core.api import (
 )
 
 from .. import accept, groups, sidecar
-from ..options import Wanted, zstd_codec
+from ..options import WriteOptions, zstd_codec
 from ..wire import FOOTER, MAGIC
 from . import layouts
 from .manifest import ALIGNMENT
@@ -85,42 +85,42 @@ class Placement:
         return {"version": version, **optional, "objects": objects}
 
 
-def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | Refusal:
-    """Dense arrays of the 1.1 dtypes, sparse tensors, group quantisation and GGML blocks, raw or zstd as asked."""
-    return _filtered(spec, layouts.held(spec, encoding, compatible=wanted.compatible), wanted)
+def accepts(spec: TensorSpec, encoding: Encoding, options: WriteOptions) -> Encoding | Refusal:
+    """Dense arrays of the 1.1 dtypes, sparse tensors, group quantization and GGML blocks, raw or zstd as asked."""
+    return _filtered(spec, layouts.held(spec, encoding, compatible=options.compatible), options)
 
 
-def accepts_codes(spec: TensorSpec, layout: CodeLayout, wanted: Wanted) -> Encoding | Refusal | None:
+def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: WriteOptions) -> Encoding | Refusal | None:
     """Codes of other formats in groups."""
-    held = groups.nearest(spec, layout, zeros=True)
-    return held and _filtered(spec, held, wanted)
+    encoding = groups.nearest(spec, layout, zeros=True)
+    return encoding and _filtered(spec, encoding, options)
 
 
-def _filtered(spec: TensorSpec, held: Encoding | Refusal, wanted: Wanted) -> Encoding | Refusal:
+def _filtered(spec: TensorSpec, encoding: Encoding | Refusal, options: WriteOptions) -> Encoding | Refusal:
     if refusal := accept.name_refusal(spec.name):
         return refusal
-    if isinstance(held, Refusal):
-        return held
+    if isinstance(encoding, Refusal):
+        return encoding
     # Of a sparse tensor, readers find the number of values in the components' lengths.
-    plain = tuple(held.parts) if held.codec.id in accept.SPARSE else ()
-    return accept.filtered(held, wanted, "zstd", plain)
+    raw_roles = tuple(encoding.parts) if encoding.codec.id in accept.SPARSE else ()
+    return accept.filtered(encoding, options, "zstd", raw_roles)
 
 
 def plan_file(
-    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: WriteOptions
 ) -> WritePlan:
     """Exact size of a raw file, from a manifest with digests of the right length."""
     dropped = accept.dropped(specs, lambda key, value: _has_cbor(value))
-    if wanted.encoding == "zstd":
+    if options.encoding == "zstd":
         return WritePlan(size=None, dropped=dropped)
     text = sidecar.is_text(meta, assets)
     specs = [*specs] if text else [*specs, sidecar.planned(meta, assets)]
-    placement, position = Placement(wanted.compatible), len(MAGIC)
+    placement, position = Placement(options.compatible), len(MAGIC)
     for spec in specs:
         placed = {}
         for role, part in spec.encodings[0].parts.items():
             offset = placement.start(position, spec.name, part.nbytes)
-            placed[role] = (offset, part.nbytes, _NO_DIGEST[wanted.digests])
+            placed[role] = (offset, part.nbytes, _NO_DIGEST[options.digests])
             position = offset + part.nbytes
         placement.add(spec, placed)
     size = position + len(cbor2.dumps(placement.root(meta if text else {}))) + FOOTER
@@ -128,29 +128,33 @@ def plan_file(
 
 
 def write(
-    sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
+    sink: Sink,
+    tensors: Sequence[OutgoingTensor],
+    meta: Mapping[str, Any],
+    assets: Mapping[str, bytes],
+    options: WriteOptions,
 ) -> None:
     """Header, blobs, manifest, footer. Metadata that is not all text, and assets, go into `squish.meta`."""
-    placement = Placement(wanted.compatible)
+    placement = Placement(options.compatible)
     sink.write(MAGIC)
-    append(sink, placement, tensors, wanted)
+    append(sink, placement, tensors, options)
     text = sidecar.is_text(meta, assets)
     if not text:
-        append(sink, placement, [sidecar.outgoing(meta, assets)], wanted)
+        append(sink, placement, [sidecar.outgoing(meta, assets)], options)
     close(sink, placement.root(meta if text else {}))
 
 
-def append(sink: Sink, placement: Placement, tensors: Sequence[OutgoingTensor], wanted: Wanted) -> None:
+def append(sink: Sink, placement: Placement, tensors: Sequence[OutgoingTensor], options: WriteOptions) -> None:
     """Append the tensors' blobs, and enter them; zstd works some tensors ahead, on all cores."""
-    if wanted.encoding != "zstd":
-        _append(sink, placement, zip(tensors, repeat({})), wanted)
+    if options.encoding != "zstd":
+        _append(sink, placement, zip(tensors, repeat({})), options)
         return
     with ExitStack() as temporaries, closing(map_in_order(partial(_compressed, temporaries), tensors)) as compressed:
-        _append(sink, placement, zip(tensors, compressed), wanted)
+        _append(sink, placement, zip(tensors, compressed), options)
 
 
 def _append(
-    sink: Sink, placement: Placement, tensors: Iterable[tuple[OutgoingTensor, Mapping[str, Any]]], wanted: Wanted
+    sink: Sink, placement: Placement, tensors: Iterable[tuple[OutgoingTensor, Mapping[str, Any]]], options: WriteOptions
 ) -> None:
     """Append the tensors' blobs, from their streams or from spools of compressed parts."""
     for outgoing, spools in tensors:
@@ -160,9 +164,9 @@ def _append(
             offset = accept.pad(sink, placement.start(sink.tell(), spec.name, 1 if part.filters else part.nbytes))
             if role in spools:
                 with spools[role] as spool:
-                    digest = _copy(sink, iter(partial(spool.read, 1 << 22), b""), wanted)
-            elif wanted.digests != "none":
-                digest = _copy(sink, accept.counted(stream.chunks(), part), wanted)
+                    digest = _copy(sink, iter(partial(spool.read, 1 << 22), b""), options)
+            elif options.digests != "none":
+                digest = _copy(sink, accept.counted(stream.chunks(), part), options)
             else:
                 stream.write_to(sink)
             placed[role] = (offset, sink.tell() - offset, digest)
@@ -190,9 +194,9 @@ def _compressed(temporaries: ExitStack, outgoing: OutgoingTensor) -> dict[str, A
     return spools
 
 
-def _copy(sink: Sink, chunks: Iterable[Any], wanted: Wanted) -> str | None:
+def _copy(sink: Sink, chunks: Iterable[Any], options: WriteOptions) -> str | None:
     """Append stored bytes; their digest."""
-    digest = None if wanted.digests == "none" else Digest(wanted.digests)
+    digest = None if options.digests == "none" else Digest(options.digests)
     for chunk in chunks:
         sink.write(chunk)
         if digest:

@@ -18,14 +18,18 @@ def content_digest(source: Source, limits: Limits | None = None, *, algorithm: s
     Raises FormatError for another wire and where a part has no digest.
     """
     limits = limits or Limits()
-    found = locate(source, limits)
-    if found.wire != "2":
+    location = locate(source, limits)
+    if location.wire != "2":
         raise FormatError(
             "only zTensor v2 has a content digest", file=source.name, code="version",
             hint="Convert it: `squish convert OLD NEW --to ztensor:wire=2`.",
         )  # fmt: skip
-    read_manifest(source, limits)  # refuses what is not a sound file
-    root = deterministic.decode(source.read(found.offset, found.length), found.offset, limits) if found.length else {}
+    read_manifest(source, limits)  # rejects a damaged file
+    root = (
+        deterministic.decode(source.read(location.offset, location.length), location.offset, limits)
+        if location.length
+        else {}
+    )
     objects = {name: _object(name, record, source) for name, record in root.get("objects", {}).items()}
     digest = Digest(algorithm)
     digest.update(deterministic.encode(["zt.content/1", objects]))

@@ -80,7 +80,7 @@ def element_of(spec: TensorSpec, role: str, part: Part) -> str:
 
 
 def attributes(spec: TensorSpec, encoding: Encoding) -> dict[str, Any]:
-    """What the layout needs to be told."""
+    """Attributes that the layout needs."""
     params, kind = encoding.codec.params, encoding.codec.id
     if kind.startswith("ggml."):
         elements, nbytes = BLOCKS[kind.removeprefix("ggml.")]

@@ -28,35 +28,35 @@ from .shards import open_shards
 
 _DIGEST = re.compile(r"(?!xxh3:|sha256:).*|xxh3:[0-9a-f]{16}|sha256:[0-9a-f]{64}", re.DOTALL)
 _ELEMENTS = ELEMENTS[2]
-_PLAIN = (int, str, bytes, bool, float, type(None))
+_SCALARS = (int, str, bytes, bool, float, type(None))
 
 
-def read(source: Source, found: Located, limits: Limits) -> Manifest:
+def read(source: Source, location: Located, limits: Limits) -> Manifest:
     """Decode and check; FormatError for what the draft forbids of a file, the rest is a matter of each object."""
     own = FileRef(source.filename, source.size)
-    if not found.length:
+    if not location.length:
         note = warning("data-shard", "file", "is a data shard: blobs without a manifest, to be read from another file")
         return Manifest(
             offset=0, version="2", attributes={}, records={}, extents=[], files=(own,),
             problems=[note],
         )  # fmt: skip
-    start = found.offset
-    data = source.read(start, found.length, "the manifest")
+    start = location.offset
+    data = source.read(start, location.length, "the manifest")
     footer.check_hash(source, data)
     table = columns.read(data, "2", limits, alignment=footer.ALIGNMENT, end=source.size - footer.SIZE)
     if table:
         _check_attributes(table.others, None, limits, start)
         return Manifest(
             offset=start, version="2", attributes=attributes_of(table.others, None, start), records=table.records,
-            extents=[*table.extents, (0, start, found.length, "the manifest")], files=(own,),
+            extents=[*table.extents, (0, start, location.length, "the manifest")], files=(own,),
             as_first=columns.record,
         )  # fmt: skip
-    return _read(source, data, found, limits)
+    return _read(source, data, location, limits)
 
 
-def _read(source: Source, data: bytes, found: Located, limits: Limits) -> Manifest:
+def _read(source: Source, data: bytes, location: Located, limits: Limits) -> Manifest:
     """Object by object."""
-    start = found.offset
+    start = location.offset
     root = deterministic.decode(data, start, limits)
     objects = root.get("objects")
     if type(objects) is not dict:
@@ -80,7 +80,7 @@ def _read(source: Source, data: bytes, found: Located, limits: Limits) -> Manife
         _check_object(name, record, limits, ends, numbers, extents)
     extents.sort()
     records = {**dict.fromkeys(extent[3] for extent in extents), **objects}
-    extents.append((0, start, found.length, "the manifest"))
+    extents.append((0, start, location.length, "the manifest"))
     return Manifest(
         offset=start, version="2", attributes=attributes_of(root, None, start), records=records, extents=extents,
         files=(FileRef(source.filename, source.size), *shards.values()), build=partial(build, numbers=numbers),
@@ -165,12 +165,12 @@ def _check_data(name: str, layout: str, shape: tuple[int, ...], parts: dict[str,
     if len(parts) > 1:
         raise _schema(f"a tensor of layout {layout} has further parts", name, found=", ".join(sorted(parts)))
     data = parts["data"]
-    needed = layouts.decoded_size(layout, shape, _ELEMENTS.get((data["dtype"], data.get("type"))))
-    found = data.get("decoded_length", data["blob"][1])
-    if needed is not None and needed != found:
+    size = layouts.decoded_size(layout, shape, _ELEMENTS.get((data["dtype"], data.get("type"))))
+    length = data.get("decoded_length", data["blob"][1])
+    if size is not None and size != length:
         raise FormatError(
             "the data does not have the size that its shape needs", tensor=name, part="data", offset=data["blob"][0],
-            expected=f"{needed} bytes for {data.get('type', data['dtype'])} {list(shape)}", found=f"{found} bytes",
+            expected=f"{size} bytes for {data.get('type', data['dtype'])} {list(shape)}", found=f"{length} bytes",
             code="size",
         )  # fmt: skip
 
@@ -189,7 +189,7 @@ def _check_attributes(owner: Record, name: str | None, limits: Limits, offset: i
             pending += [*value, *value.values()]
         elif isinstance(value, (list, tuple)):
             pending += value
-        elif type(value) not in _PLAIN:
+        elif type(value) not in _SCALARS:
             raise _schema("an attribute is of a kind that v2 does not have", name, found=repr(value)[:40])
 
 

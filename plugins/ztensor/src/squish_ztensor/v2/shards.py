@@ -46,23 +46,23 @@ def _used(objects: dict[str, Any]) -> dict[Any, None]:
 
 def _open(source: Source, name: str, entry: dict[str, Any]) -> FileRef:
     path = PurePath(source.filename)
-    wanted = f"{path.stem}-{name}{path.suffix or '.zt'}"
+    file_name = f"{path.stem}-{name}{path.suffix or '.zt'}"
     try:
-        shard = source.member(wanted)
+        shard = source.member(file_name)
         footer.read(shard)
     except SquishError as error:
         raise FormatError(
-            f"the shard {name!r} cannot be used: {error.message}", found=wanted, code=ErrorCode.SHARD,
+            f"the shard {name!r} cannot be used: {error.message}", found=file_name, code=ErrorCode.SHARD,
             hint="Fetch all files of the model into one folder.",
         ) from None  # fmt: skip
     if shard.size != entry["size"]:
         raise FormatError(
-            f"the shard {name!r} has another size", expected=entry["size"], found=f"{shard.size} bytes in {wanted}",
+            f"the shard {name!r} has another size", expected=entry["size"], found=f"{shard.size} bytes in {file_name}",
             code=ErrorCode.SHARD, hint="Fetch the shard again.",
         )  # fmt: skip
     if shard.read(0, len(footer.MAGIC)) != footer.MAGIC:
-        raise FormatError(f"the shard {name!r} is no zTensor v2 file", found=wanted, code=ErrorCode.SHARD)
-    return FileRef(wanted, shard.size, entry["digest"])
+        raise FormatError(f"the shard {name!r} is not a zTensor v2 file", found=file_name, code=ErrorCode.SHARD)
+    return FileRef(file_name, shard.size, entry["digest"])
 
 
 def _unknown(name: str, offset: int) -> FileRef:

@@ -15,7 +15,7 @@ from squish_core.api import CodeLayout, Digest, Encoding, OutgoingTensor, Part, 
 from .. import accept, sidecar
 from ..codecs.seekable import ZstdSeekable
 from ..names import TYPES
-from ..options import Wanted
+from ..options import WriteOptions
 from . import deterministic, footer, layouts
 
 _DIGITS = {"xxh3": "xxh3:" + 16 * "0", "sha256": "sha256:" + 64 * "0", "none": None}
@@ -49,66 +49,70 @@ class Manifest:
         return deterministic.encode({"objects": self.objects, **attributes})
 
 
-def accepts(spec: TensorSpec, encoding: Encoding, wanted: Wanted) -> Encoding | Refusal:
+def accepts(spec: TensorSpec, encoding: Encoding, options: WriteOptions) -> Encoding | Refusal:
     """Whatever v2 has a layout for; equal codes stay as they are."""
-    return _filtered(spec, layouts.held(spec, encoding), wanted)
+    return _filtered(spec, layouts.held(spec, encoding), options)
 
 
-def accepts_codes(spec: TensorSpec, layout: CodeLayout, wanted: Wanted) -> Encoding | Refusal | None:
+def accepts_codes(spec: TensorSpec, layout: CodeLayout, options: WriteOptions) -> Encoding | Refusal | None:
     """Codes of other formats, in the layouts of v2."""
-    held = layouts.held_codes(spec, layout)
-    return held and _filtered(spec, held, wanted)
+    encoding = layouts.held_codes(spec, layout)
+    return encoding and _filtered(spec, encoding, options)
 
 
-def _filtered(spec: TensorSpec, held: Encoding | Refusal, wanted: Wanted) -> Encoding | Refusal:
+def _filtered(spec: TensorSpec, encoding: Encoding | Refusal, options: WriteOptions) -> Encoding | Refusal:
     if refusal := accept.name_refusal(spec.name):
         return refusal
-    if wanted.canonical and not unicodedata.is_normalized("NFC", spec.name):
+    if options.canonical and not unicodedata.is_normalized("NFC", spec.name):
         return Refusal(why="a canonical file has names in NFC only; ask for flavour=aligned", code="name")
-    if isinstance(held, Refusal):
-        return held
+    if isinstance(encoding, Refusal):
+        return encoding
     # Indices are read one by one, so they stay plain.
-    return accept.filtered(held, wanted, "zt.zstd-seekable", accept.INDICES)
+    return accept.filtered(encoding, options, "zt.zstd-seekable", accept.INDICES)
 
 
 def plan_file(
-    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], wanted: Wanted
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: WriteOptions
 ) -> WritePlan:
     """Exact size, unless parts are compressed or of one size and may turn out to be equal."""
     dropped = accept.dropped(specs, lambda key, value: storable({key: value}))
-    plain = not assets and storable(meta)
-    specs = [*specs] if plain else [*specs, sidecar.planned(meta, assets)]
+    as_attributes = not assets and storable(meta)
+    specs = [*specs] if as_attributes else [*specs, sidecar.planned(meta, assets)]
     sizes = Counter(part.nbytes for spec in specs for part in spec.encodings[0].parts.values() if part.nbytes)
-    if wanted.encoding != "raw" or any(count > 1 for count in sizes.values()):
+    if options.encoding != "raw" or any(count > 1 for count in sizes.values()):
         return WritePlan(size=None, dropped=dropped)
-    manifest, position = Manifest(wanted.alignment), len(footer.MAGIC)
-    for spec in _ordered(specs, wanted):
+    manifest, position = Manifest(options.alignment), len(footer.MAGIC)
+    for spec in _sorted_specs(specs, options):
         parts = {}
         for role, part in _sorted_parts(spec):
             offset = manifest.place(position)
             position = offset + part.nbytes
-            parts[_stored_role(spec, role)] = _entry(spec, role, part, [offset, part.nbytes], _DIGITS[wanted.digests])
+            parts[_stored_role(spec, role)] = _entry(spec, role, part, [offset, part.nbytes], _DIGITS[options.digests])
         manifest.add(spec, parts)
-    size = manifest.place(position) + len(manifest.pack(meta if plain else {})) + footer.SIZE
+    size = manifest.place(position) + len(manifest.pack(meta if as_attributes else {})) + footer.SIZE
     return WritePlan(size=size, dropped=dropped)
 
 
 def write(
-    sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any], assets: Mapping[str, bytes], wanted: Wanted
+    sink: Sink,
+    tensors: Sequence[OutgoingTensor],
+    meta: Mapping[str, Any],
+    assets: Mapping[str, bytes],
+    options: WriteOptions,
 ) -> None:
     """Magic, blobs, manifest, footer. Metadata that plain CBOR cannot hold, and assets, go into `squish.meta`."""
-    plain = not assets and storable(meta)
+    as_attributes = not assets and storable(meta)
     sink.write(footer.MAGIC)
-    tensors = [*tensors] if plain else [*tensors, sidecar.outgoing(meta, assets)]
-    append(sink, {"objects": {}, **({"attributes": dict(meta)} if plain and meta else {})}, tensors, wanted)
+    tensors = [*tensors] if as_attributes else [*tensors, sidecar.outgoing(meta, assets)]
+    append(sink, {"objects": {}, **({"attributes": dict(meta)} if as_attributes and meta else {})}, tensors, options)
 
 
-def append(sink: Sink, root: dict[str, Any], tensors: Sequence[OutgoingTensor], wanted: Wanted) -> None:
+def append(sink: Sink, root: dict[str, Any], tensors: Sequence[OutgoingTensor], options: WriteOptions) -> None:
     """Append the tensors' blobs, enter them into the manifest `root`, append it and the footer."""
-    manifest = Manifest(wanted.alignment, root["objects"])
-    blobs = _Blobs(sink, manifest, wanted, [item.spec for item in tensors])
+    manifest = Manifest(options.alignment, root["objects"])
+    blobs = _Blobs(sink, manifest, options, [item.spec for item in tensors])
     streams = {item.spec.name: item.parts for item in tensors}
-    for spec in _ordered([item.spec for item in tensors], wanted):
+    for spec in _sorted_specs([item.spec for item in tensors], options):
         layouts.check(spec, streams[spec.name])
         blobs.add(spec, streams[spec.name])
     packed = deterministic.encode(root)
@@ -138,8 +142,8 @@ def storable(values: Mapping[str, Any]) -> bool:
 class _Blobs:
     """Parts on their way into the file; one equal to an earlier one is taken back, and gets that one's blob."""
 
-    def __init__(self, sink: Sink, manifest: Manifest, wanted: Wanted, specs: Sequence[TensorSpec]) -> None:
-        self.manifest, self._sink, self._wanted = manifest, sink, wanted
+    def __init__(self, sink: Sink, manifest: Manifest, options: WriteOptions, specs: Sequence[TensorSpec]) -> None:
+        self.manifest, self._sink, self._options = manifest, sink, options
         self._sizes = Counter(part.nbytes for spec in specs for part in spec.encodings[0].parts.values())
         self._written: dict[tuple[int, str], list[int]] = defaultdict(list)
 
@@ -155,7 +159,7 @@ class _Blobs:
         self.manifest.add(spec, parts)
 
     def _append(self, stream: Any, part: Part) -> str | None:
-        kind = self._wanted.digests
+        kind = self._options.digests
         if kind == "none" and not part.filters:
             stream.write_to(self._sink)
             return None
@@ -197,8 +201,8 @@ def _entry(spec: TensorSpec, role: str, part: Part, blob: list[int], digest: str
     return entry
 
 
-def _ordered(specs: Sequence[TensorSpec], wanted: Wanted) -> list[TensorSpec]:
-    return sorted(specs, key=lambda spec: spec.name.encode()) if wanted.canonical else list(specs)
+def _sorted_specs(specs: Sequence[TensorSpec], options: WriteOptions) -> list[TensorSpec]:
+    return sorted(specs, key=lambda spec: spec.name.encode()) if options.canonical else list(specs)
 
 
 def _sorted_parts(spec: TensorSpec) -> list[tuple[str, Part]]:
