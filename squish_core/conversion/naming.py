@@ -16,6 +16,7 @@ from squish_core.families.base import GGUF, HF
 from squish_core.file import File
 from squish_core.formats.base import Container, Options
 from squish_core.mapping.mapped import MappedFile, ModelMap, Naming, lacking, naming_of
+from squish_core.mapping.names import has_engine_names
 from squish_core.model import Part, TensorSpec
 from squish_core.plugins.hookspecs import FamilyInfo
 from squish_core.plugins.registry import Registry
@@ -39,10 +40,12 @@ def choose_map(
             found=repr(rename), code="names",
         )  # fmt: skip
     layout = container.naming(options) if request in ("", KEEP) else request
-    if layout is None or (file.index.format == container.id and not request):
+    if layout is None or (layout != HF and file.index.format == container.id and not request):
         return None, ()
     naming = _with_family(naming_of(file), family, file)
-    if (layout == GGUF) == (naming.layout == GGUF) and layout in (GGUF, HF):
+    if (layout == GGUF) == (naming.layout == GGUF) and (
+        layout == GGUF or (layout == HF and _has_hf_names(file, naming))
+    ):
         return None, ()
     if request == KEEP:
         return None, (_unmapped_note(layout, "rename='keep'"),) if (layout == GGUF) != (naming.layout == GGUF) else ()
@@ -53,6 +56,14 @@ def choose_map(
     if not request and (absent := lacking(file, naming)):
         return None, (_unmapped_note(layout, f"the model is incomplete: {absent[0]} is missing"),)
     return ModelMap(naming, layout), ()
+
+
+def _has_hf_names(file: File, naming: Naming) -> bool:
+    """Whether no tensor has a name of MLX or UQFF that Hugging Face does not have (stacked experts)."""
+    if naming.family is None:
+        return True
+    family = file.registry.family(naming.family)
+    return not has_engine_names(family, file)
 
 
 def _unmapped_note(layout: str, reason: str) -> str:

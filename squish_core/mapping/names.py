@@ -85,3 +85,11 @@ def read_rules(family: Family, gguf: bool) -> Templates[Rule]:
     rules = [rule for layout in ("hf", "mlx", "uqff") for rule in family.names.get(layout, ())]
     own = [Rule(tensor.name, tensor.name) for tensor in family.tensors]
     return Templates.of((rule.name, rule) for rule in (*own, *rules))
+
+
+def has_engine_names(family: Family, names: Iterable[str]) -> bool:
+    """Whether a tensor has a name that MLX or UQFF gives it and that Hugging Face does not have."""
+    templates = [tensor.name for tensor in family.tensors] + [rule.name for rule in family.names.get("hf", ())]
+    own = Templates.of((template, None) for template in templates)
+    engines = Templates.of((rule.name, None) for layout in ("mlx", "uqff") for rule in family.names.get(layout, ()))
+    return any(own.find(name) is None and engines.find(name) is not None for name in names)

@@ -105,6 +105,18 @@ def test_experts_go_from_gguf_to_other_engines_and_back(
     assert {item.state for item in difference.tensors} == {"bytes"}, str(difference)
 
 
+@pytest.mark.parametrize("family", ["qwen3moe", "mixtral"])
+@pytest.mark.parametrize("through", ["mlx", "uqff"])
+def test_experts_come_back_from_other_engines_under_the_names_of_hugging_face(
+    family: str, through: str, tmp_path: Path
+) -> None:
+    folder = write_model(tmp_path / "m", squish.registry().family(family), FAMILIES[family], dtype="f16")
+    squish.convert(folder, tmp_path / through, through)
+    squish.convert(tmp_path / through, tmp_path / "back", "safetensors:max_shard_size=1GB")
+    difference = squish.diff(folder, tmp_path / "back", rename="keep")
+    assert {item.state for item in difference.tensors} == {"bytes"}, str(difference)
+
+
 def test_the_text_part_of_a_multimodal_model_is_written_and_the_rest_is_listed(tmp_path: Path) -> None:
     arrays = {name.replace("model.", "model.language_model.", 1): values for name, values in weights("gemma3").items()}
     vision = {"model.vision_tower.patch.weight": np.ones((8, 8), np.float32)}
