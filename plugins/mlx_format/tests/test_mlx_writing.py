@@ -87,7 +87,7 @@ def write_plain(path: Path, tensors: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize(("name", "config", "reason"), [
-    ("model.layers.0.mlp.up_proj.weight", True, "without model.embed_tokens.weight"),
+    ("model.layers.0.mlp.up_proj.weight", True, "model.embed_tokens.weight is missing"),
     ("model.layers.0.mlp.up_proj.weight", False, "no model_type in a config.json"),
     ("blk.0.ffn_up.weight", True, "no general.architecture"),
     ("blk.0.ffn_up.weight", False, "no general.architecture"),

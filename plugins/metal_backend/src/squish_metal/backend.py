@@ -16,6 +16,7 @@ from squish_core.api import (
     Codec,
     Cost,
     Encoding,
+    ErrorCode,
     Offer,
     Refusal,
     Region,
@@ -49,12 +50,11 @@ class Metal(Backend):
         return device.probe()
 
     def offer(self, request: Request) -> Offer | Refusal:
-        encoding, spec = request.encoding, request.spec
-        assert spec is not None
+        encoding, spec, codec = request.encoding, request.spec, request.codec
+        if spec is None or codec is None:
+            return Refusal(backend=self.id, encoding=encoding, code=ErrorCode.WHOLE, why="MLX runs single tensors")
         if spec.dtype.startswith("complex"):
             return Refusal(backend=self.id, encoding=encoding, code="dtype", why="MLX has no complex weights")
-        codec = request.codec
-        assert codec is not None
         layout = kernel_layout(encoding, spec)
         if layout is not None:
             return self._offer(encoding, "stream", "the stored bytes, by a Metal kernel of ours", layout.nbytes)
