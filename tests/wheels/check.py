@@ -48,7 +48,6 @@ BRINGS = {
                 "float8",
                 "lowrank",
                 "masked",
-                "mixed",
                 "mx",
                 "palette",
                 "panels",
