@@ -87,7 +87,7 @@ def write_plain(path: Path, tensors: dict[str, np.ndarray]) -> None:
 
 
 @pytest.mark.parametrize(("name", "config", "reason"), [
-    ("model.layers.0.mlp.up_proj.weight", True, "model.embed_tokens.weight is missing"),
+    ("model.layers.0.mlp.up_proj.weight", True, "the family 'strange' is unknown"),
     ("model.layers.0.mlp.up_proj.weight", False, "no model_type in a config.json"),
     ("blk.0.ffn_up.weight", True, "no general.architecture"),
     ("blk.0.ffn_up.weight", False, "no general.architecture"),
@@ -100,7 +100,7 @@ def test_the_report_says_what_mlx_lm_cannot_load(
     array = np.ones((8, 64), np.float32)
     (tmp_path / "m" / "model.safetensors").write_bytes(dump_header([(name, "f32", array.shape)], {}) + array.tobytes())
     if config:
-        (tmp_path / "m" / "config.json").write_text('{"model_type": "llama"}')
+        (tmp_path / "m" / "config.json").write_text('{"model_type": "strange"}')
     report = squish.convert(tmp_path / "m", tmp_path / "out", "mlx", "q4", dry_run=dry_run)
     (note,) = report.notes
     assert "mlx-lm will not load this" in note
