@@ -70,8 +70,8 @@ def carry_to_folder(
         files[CONFIG] = respelled(family, files[CONFIG], settings)
     missing = () if {"tokenizer.json", "tokenizer.model"} & files.keys() else ("a tokenizer (tokenizer.json)",)
     kept = tuple(name for name, data in files.items() if model.assets.get(name) == data)
-    made = {name: data for name, data in files.items() if name not in kept}
-    return Carried(meta=meta, assets=made, kept=kept, vectors=vectors, missing=missing)
+    rebuilt = {name: data for name, data in files.items() if name not in kept}
+    return Carried(meta=meta, assets=rebuilt, kept=kept, vectors=vectors, missing=missing)
 
 
 def config_keys(family: TextModel, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -122,7 +122,7 @@ def dump_json(config: Mapping[str, Any]) -> bytes:
 
 
 def _files(family: TextModel, model: Model, settings: Mapping[str, Any]) -> tuple[dict[str, bytes], str | None]:
-    """The files of a GGUF: kept ones that still say what the keys say, the others made; and the kept config's dtype."""
+    """The files of a GGUF: kept ones that still say what the keys say, the others rebuilt; and the config's dtype."""
     kept, names = restored_files(model.meta)
     lent = {name: data for name, data in model.assets.items() if name not in REPORTS}
     if CONFIG in lent and not _config_agrees(family, model, lent[CONFIG]):
@@ -142,10 +142,10 @@ def _files(family: TextModel, model: Model, settings: Mapping[str, Any]) -> tupl
         return files, vectors
     if not _tokenizer_agrees(model, files):
         files = {name: data for name, data in files.items() if name not in FILES or name == CONFIG}
-    made = huggingface_files(tokenizer, gemma=family.gemma_tokenizer)
+    from_keys = huggingface_files(tokenizer, gemma=family.gemma_tokenizer)
     if not names and "tokenizer.json" in files:
         return files, vectors
-    return {**{name: data for name, data in made.items() if not names or name in names}, **files}, vectors
+    return {**{name: data for name, data in from_keys.items() if not names or name in names}, **files}, vectors
 
 
 def _rebuilt(

@@ -25,45 +25,45 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def old_spelling(config: Mapping[str, Any], experts: str | None) -> dict[str, Any]:
     """The same settings with the keys that older engines know; `experts` is what they call the number of experts."""
-    made = {key: value for key, value in config.items() if key not in (*RENAMED, "rope_parameters")}
+    spelled = {key: value for key, value in config.items() if key not in (*RENAMED, "rope_parameters")}
     for new, old in RENAMED.items():
         if config.get(new) is not None:
-            made.setdefault(old, config[new])
+            spelled.setdefault(old, config[new])
     for other in ("num_local_experts", "num_experts"):
-        if experts is not None and other != experts and other in made:
-            made.setdefault(experts, made.pop(other))
-    _spell_rope(made, config.get("rope_parameters"))
-    _spell_layers(made, config.get("layer_types"))
-    return made
+        if experts is not None and other != experts and other in spelled:
+            spelled.setdefault(experts, spelled.pop(other))
+    _spell_rope(spelled, config.get("rope_parameters"))
+    _spell_layers(spelled, config.get("layer_types"))
+    return spelled
 
 
-def _spell_rope(made: dict[str, Any], parameters: Any) -> None:
+def _spell_rope(spelled: dict[str, Any], parameters: Any) -> None:
     """`rope_parameters` as `rope_theta` and `rope_scaling`; of two kinds of layers, the local one apart."""
     if not isinstance(parameters, dict):
         return
     if isinstance(parameters.get(FULL), dict):
         local = parameters.get(SLIDING)
         if isinstance(local, dict) and "rope_theta" in local:
-            made.setdefault("rope_local_base_freq", local["rope_theta"])
+            spelled.setdefault("rope_local_base_freq", local["rope_theta"])
         parameters = parameters[FULL]
     if "rope_theta" in parameters:
-        made.setdefault("rope_theta", parameters["rope_theta"])
+        spelled.setdefault("rope_theta", parameters["rope_theta"])
     if "partial_rotary_factor" in parameters:
-        made.setdefault("partial_rotary_factor", parameters["partial_rotary_factor"])
+        spelled.setdefault("partial_rotary_factor", parameters["partial_rotary_factor"])
     scaling = {key: value for key, value in parameters.items() if key not in ("rope_theta", "partial_rotary_factor")}
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind in (None, "default"):
-        made.setdefault("rope_scaling", None)
-    elif made.get("rope_scaling") is None:
-        made["rope_scaling"] = scaling
+        spelled.setdefault("rope_scaling", None)
+    elif spelled.get("rope_scaling") is None:
+        spelled["rope_scaling"] = scaling
 
 
-def _spell_layers(made: dict[str, Any], kinds: Any) -> None:
+def _spell_layers(spelled: dict[str, Any], kinds: Any) -> None:
     """`layer_types` as `sliding_window_pattern`, where they repeat so; FormatError for another order."""
-    if not isinstance(kinds, list) or SLIDING not in kinds or "sliding_window_pattern" in made:
+    if not isinstance(kinds, list) or SLIDING not in kinds or "sliding_window_pattern" in spelled:
         return
     if FULL not in kinds:
-        made["sliding_window_pattern"] = len(kinds) + 1
+        spelled["sliding_window_pattern"] = len(kinds) + 1
         return
     pattern = kinds.index(FULL) + 1
     expected = [FULL if number % pattern == pattern - 1 else SLIDING for number in range(len(kinds))]
@@ -72,4 +72,4 @@ def _spell_layers(made: dict[str, Any], kinds: Any) -> None:
             "has layer_types that no sliding_window_pattern gives", part="config.json", code="config",
             expected=f"every layer number {pattern} with full attention",
         )  # fmt: skip
-    made["sliding_window_pattern"] = pattern
+    spelled["sliding_window_pattern"] = pattern
