@@ -10,7 +10,7 @@ from squish_core.api import (
     CodecSpec,
     CodeLayout,
     Container,
-    DenseRecord,
+    DenseFields,
     Encoding,
     FileRef,
     Index,
@@ -109,12 +109,12 @@ class Gguf(Container):
         writer.write(sink, tensors, meta)
 
 
-def build(name: str, placed: tuple[int, Record]) -> DenseRecord | TensorSpec:
+def build(name: str, placed: tuple[int, Record]) -> DenseFields | TensorSpec:
     """One tensor: dense, or rows of blocks."""
     file, (code, shape, offset, nbytes, big) = placed
     kind = TYPES.get(code)
     if kind is not None and kind.dtype and not big:
-        return DenseRecord._make((kind.dtype, shape, file, offset, None))
+        return kind.dtype, shape, file, offset, None
     segments = (Segment(file, offset, nbytes),)
     if kind is None:
         return TensorSpec(
