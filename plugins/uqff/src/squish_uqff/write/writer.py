@@ -169,7 +169,7 @@ def number_layers(layers: Sequence[Layer], rest: Sequence[TensorSpec], raw_confi
         raise FormatError(
             "has no layer, and a file of 0.1.3 states its version in its layers only", code="layers",
             expected="matrices with the names of Hugging Face, such as model.layers.0.self_attn.q_proj.weight",
-            hint="Rename the tensors (names=hf:ARCH), encode some, or write 1.2.0.",
+            hint="Rename the tensors (rename='hf:ARCH'), encode some, or write 1.2.0.",
         )  # fmt: skip
     numbered = {int(numbers[layer.key] or 0): layer for layer in layers}
     if len(numbered) < len(layers):
