@@ -142,9 +142,8 @@ class EventLoop:
         self._stop = weakref.finalize(self, _stop_loop, self._loop, self._process)
 
     def submit(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Begin a coroutine; `cancel` of its future cancels it. CancelledError after `close`, FileAccessError in a
-        forked process."""
-        from concurrent.futures import CancelledError
+        """Begin a coroutine; `cancel` of its future cancels it, as `close` does. FileAccessError in a forked process."""
+        from concurrent.futures import Future
 
         if os.getpid() != self._process:
             coroutine.close()
@@ -155,7 +154,9 @@ class EventLoop:
         with self._lock:
             if not self._stop.alive:
                 coroutine.close()
-                raise CancelledError
+                ended = Future[Result]()
+                ended.cancel()
+                return ended
             future = self._asyncio.run_coroutine_threadsafe(coroutine, self._loop)
             self._futures.add(future)
         return future
