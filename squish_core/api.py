@@ -24,7 +24,7 @@ _NAMES = {
     "squish_core.families.model": ("Model",),
     "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
-    "squish_core.io.source": ("Source", "check_plain_name"),
+    "squish_core.io.source": ("Source", "check_file_name"),
     "squish_core.io.local": ("open_source",),
     "squish_core.formats.base": (
         "Container", "Dropped", "Options", "Refinement", "WritePlan", "dropped_assets", "dropped_metadata",
@@ -82,7 +82,7 @@ _NAMES = {
 _RENAMED = {
     "Layout": "WritePlan", "Outgoing": "OutgoingTensor", "Policy": "Allocator", "Refused": "Refusal",
     "Short": "AliasResolver", "UNCOVERED": "ErrorCode.UNCOVERED", "Values": "PanelReader",
-    "delivered": "cast_output", "indices": "check_ids",
+    "check_plain_name": "check_file_name", "delivered": "cast_output", "indices": "check_ids",
     "matrix_of": "require_rank", "only": "single_value", "operand": "check_input", "routed": "check_expert_args",
 }  # fmt: skip
 """Old name -> new name; the old one works in this version, with a DeprecationWarning."""
@@ -210,7 +210,7 @@ if TYPE_CHECKING:
     from squish_core.io.local import open_source as open_source
     from squish_core.io.sink import Sink as Sink
     from squish_core.io.source import Source as Source
-    from squish_core.io.source import check_plain_name as check_plain_name
+    from squish_core.io.source import check_file_name as check_file_name
     from squish_core.limits import Limits as Limits
     from squish_core.model import DENSE as DENSE
     from squish_core.model import SAME_BYTES as SAME_BYTES
