@@ -14,7 +14,8 @@ DEFAULT_WIDTH = 100
 """Columns if neither a terminal nor COLUMNS says how many there are."""
 GAP = "  "
 _INDENT = "  "
-_BREAK = re.compile(r"(?<=[./,:])(?!$)")
+_BREAK = re.compile(r"(?:(?<=[./,:])|(?<=__)(?!_))(?!$)")
+"""Where a long word may be broken; `__` stands for a dot in names of files."""
 _LABEL = re.compile(r" *(?:\S+(?: \S+)*? {2,})?")
 
 
@@ -29,7 +30,7 @@ def terminal_width(stream: TextIO | None = None) -> int:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Split text into lines at spaces, and a word longer than a line after `.`, `/`, `,` or `:`.
+    """Split text into lines at spaces, and a word longer than a line after `.`, `/`, `,`, `:` or `__`.
 
     A line without any of these stays as long as it is.
     """
