@@ -292,7 +292,7 @@ def test_a_named_rule_must_hold(run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "quantised"),
+    ("rules", "quantized"),
     [
         (["*.weight=toy.rows"], {"a.weight", "b.weight"}),
         (["*.weight=toy.rows", "b.*=keep"], {"a.weight"}),
@@ -303,9 +303,9 @@ def test_a_named_rule_must_hold(run: Any) -> None:
         ("keep", set()),
     ],
 )
-def test_patterns_choose_and_the_last_match_wins(run: Any, rules: Any, quantised: set[str]) -> None:
+def test_patterns_choose_and_the_last_match_wins(run: Any, rules: Any, quantized: set[str]) -> None:
     _, file = run({name: MIXED[name] for name in ("a.weight", "b.weight", "norm")}, rules)
-    assert {name for name in file if file[name].codec == "toy.rows"} == quantised
+    assert {name for name in file if file[name].codec == "toy.rows"} == quantized
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_dense_encodings_say_how_exact_they_are(run: Any, dtype: str, exactness:
     np.testing.assert_allclose(file["w"].numpy().astype("f8"), VALUES, rtol=2**-7)
 
 
-def test_quantised_tensors_become_dense_values_when_asked(run: Any) -> None:
+def test_quantized_tensors_become_dense_values_when_asked(run: Any) -> None:
     report, file = run({"q": toys.rows(VALUES)}, "f32")
     assert actions(report)["q"][0] == "encode"
     source = squish.open(toys.box({"q": toys.rows(VALUES)}), registry=toys.registry())
@@ -430,7 +430,7 @@ def test_the_format_comes_from_the_suffix_or_is_asked_for(run: Any, tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "kind", "said"),
     [
-        ({"to": "toy.box:colour=red"}, UsageError, r"no such option \(expected note, found colour\)"),
+        ({"to": "toy.box:color=red"}, UsageError, r"no such option \(expected note, found color\)"),
         ({"to": "gguf"}, MissingPluginError, "pip install squish-gguf"),
         ({"to": "toy.readonly"}, UsageError, r"cannot be written.*toy\.box"),
         ({"encode": "int3"}, SquishError, "no such encoding.*`squish codecs` lists all"),
