@@ -10,8 +10,8 @@ _NAMES = {
         "Signature", "SourceInfo", "hookimpl",
     ),
     "squish_core.model": (
-        "DENSE", "SAME_BYTES", "CodecSpec", "DenseRecord", "Encoding", "Exactness", "FileRef", "Filter", "Index",
-        "LazyTensors", "Part", "Refusal", "Section", "Segment", "TensorSpec", "Typed",
+        "DENSE", "SAME_BYTES", "CodecSpec", "DenseFields", "DenseRecord", "Encoding", "Exactness", "FileRef", "Filter",
+        "Index", "LazyTensors", "Part", "Refusal", "Section", "Segment", "TensorSpec", "Typed",
     ),
     "squish_core.errors": (
         "redact", "AmbiguousFormatError", "ClosedError", "CodecError", "ConflictError", "FormatError", "LimitError",
@@ -222,6 +222,7 @@ if TYPE_CHECKING:
     from squish_core.model import DENSE as DENSE
     from squish_core.model import SAME_BYTES as SAME_BYTES
     from squish_core.model import CodecSpec as CodecSpec
+    from squish_core.model import DenseFields as DenseFields
     from squish_core.model import DenseRecord as DenseRecord
     from squish_core.model import Encoding as Encoding
     from squish_core.model import Exactness as Exactness
