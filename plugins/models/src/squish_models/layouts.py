@@ -80,6 +80,11 @@ def carry_to_folder(
 def config_keys(family: TextModel, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """GGUF's keys and tensors that stand for settings."""
     scaling, constants = gguf_rope(settings, family.architecture)
+    if lost := [name for name in constants if name not in family.constants]:
+        raise FormatError(
+            "has a rope_scaling that llama.cpp does not apply to this family", part=CONFIG, code="rope",
+            expected=f"none that needs {lost[0]}", found=str(settings["rope_scaling"])[:60],
+        )  # fmt: skip
     keys = {
         "general.architecture": Typed("str", family.architecture), "general.type": Typed("str", "model"),
         **gguf_keys(family.keys, family.architecture, settings), **scaling,

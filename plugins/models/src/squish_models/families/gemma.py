@@ -9,8 +9,10 @@ from ..config.keys import COMMON, VOCABULARY, Key
 from ..family import TextModel
 from ..tables import Row, attention, embeddings, fused_attention, gated_mlp, head_norms, norm
 
-WINDOW = Key("sliding_window", "attention.sliding_window", required=False)
-CAP = Key("final_logit_softcapping", "final_logit_softcapping", "f32", required=False)
+CAPS = (
+    Key("attn_logit_softcapping", "attn_logit_softcapping", "f32"),
+    Key("final_logit_softcapping", "final_logit_softcapping", "f32"),
+)
 
 
 def sandwich_norm_model(*more: Row) -> tuple[Row, ...]:
@@ -41,12 +43,7 @@ class Gemma2(TextModel):
     model_type, architecture, class_name = "gemma2", "gemma2", "Gemma2ForCausalLM"
     rows = sandwich_norm_model()
     more: ClassVar = {"gguf": fused_attention(permute=False)}
-    keys: ClassVar[Sequence[Key]] = (
-        *COMMON,
-        WINDOW,
-        CAP,
-        Key("attn_logit_softcapping", "attn_logit_softcapping", "f32", required=False),
-    )
+    keys: ClassVar[Sequence[Key]] = (*COMMON, Key("sliding_window", "attention.sliding_window"), *CAPS)
     fixed: ClassVar = {"hidden_activation": "gelu_pytorch_tanh"}
     unstated: ClassVar = {"query_pre_attn_scalar": 256}
     tied_by_default = True
@@ -73,8 +70,12 @@ class Gemma3(Gemma2):
     model_type, architecture, class_name = "gemma3_text", "gemma3", "Gemma3ForCausalLM"
     rows = sandwich_norm_model(*head_norms(add=1.0))
     keys = (
-        *COMMON, WINDOW, Key("rope_local_base_freq", "rope.freq_base_swa", "f32", required=False), CAP, VOCABULARY,
-    )  # fmt: skip
+        *COMMON,
+        Key("sliding_window", "attention.sliding_window", required=False),
+        Key("rope_local_base_freq", "rope.freq_base_swa", "f32", required=False),
+        Key("final_logit_softcapping", "final_logit_softcapping", "f32", required=False),
+        VOCABULARY,
+    )
     fixed: ClassVar = {**Gemma2.fixed, "rope_local_base_freq": 10000.0}
     windowless = ()
     pattern = 6
