@@ -80,15 +80,6 @@ class Registry(Plugins, Renamed):
                 return self.codec(wanted)
         return self.codec(wanted)
 
-    def encoder_missing(self, wanted: CodecSpec) -> str | None:
-        """Why an encoder that a plugin declares cannot be used here; None when it can, or none is declared."""
-        try:
-            if wanted.inner is None and wanted.id in self._tables["encoder"]:
-                self._implementation("encoder", wanted.id)
-        except MissingPluginError as error:
-            return error.message
-        return None
-
     @property
     def encoders(self) -> Mapping[str, Entry]:
         """Installed encoders by the id of their codec."""

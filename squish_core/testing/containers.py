@@ -25,6 +25,7 @@ from squish_core.limits import DEFAULT
 from squish_core.model import Index, Part
 from squish_core.opening import read_index
 from squish_core.tensor import Tensor
+from squish_core.testing.code_layouts import AcceptsCodes
 from squish_core.testing.hostile import HostileInput
 from squish_core.testing.mutations import mutants
 from squish_core.testing.sources import CountingSource, as_bytes, source_of, touched_part
@@ -33,7 +34,7 @@ from squish_core.testing.truth import GroundTruth, Sample, assert_values
 from squish_core.testing.writeback import check_conversion
 
 
-class ContainerSuite(HostileInput, GroundTruth):
+class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes):
     """Checks of a file format. Set `container`, give `samples`: well-formed files that between them have
     everything the format knows; `values` and `damaged` state the ground truth.
 
