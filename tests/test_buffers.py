@@ -141,6 +141,6 @@ def test_other_devices_and_packed_types_are_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["i4", "u4", "i2", "u2", "u1", "f4_e2m1", "f6_e2m3"])
-def test_a_packed_type_has_no_array_of_its_own(dtype: str) -> None:
+def test_a_packed_type_has_no_array(dtype: str) -> None:
     with pytest.raises(SquishError, match="packed"):
         buffer(dtype, (4,), bytes(3)).numpy()

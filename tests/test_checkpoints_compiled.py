@@ -25,7 +25,7 @@ LAYER = "model.layers.0.self_attn.k_proj.weight"
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda folder: folder.name)
-def test_what_the_loops_take_has_the_values_of_the_codec(sample: Path) -> None:
+def test_compiled_loops_agree_with_the_codec(sample: Path) -> None:
     with squish.open(sample) as file:
         for tensor in file.values():
             if len(tensor.shape) != 2 or min(tensor.shape) < 100 or tensor.plan().chosen.backend != "cpu":
@@ -101,7 +101,7 @@ print(json.dumps([told(call) for call in calls]))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="takes the C library for the kernels")
-def test_a_library_of_another_version_is_told_by_plans_and_by_the_encoders_it_was_to_bring(tmp_path: Path) -> None:
+def test_a_library_of_another_version_is_reported_by_plans_and_encoders(tmp_path: Path) -> None:
     values = np.zeros((4, 256), np.float32).tobytes()
     head = json.dumps({"w.weight": {"dtype": "F32", "shape": [4, 256], "data_offsets": [0, len(values)]}}).encode()
     (tmp_path / "m.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + values)

@@ -61,7 +61,7 @@ def test_without_a_rule_codes_are_kept(run: Any) -> None:
     assert bytes(file.assets["t"].raw) == b"asset"
 
 
-def test_reports_say_what_happened_in_a_line(run: Any) -> None:
+def test_the_repr_of_a_report_is_one_line(run: Any) -> None:
     report, file = run(MIXED)
     source = squish.open(toys.box({**MIXED, "norm": VALUES[1], "more": VALUES}), registry=toys.registry())
     told = f"<Conversion '<bytes>' -> {report.target!r} format=toy.box copy=5 repack=1 size={report.size}>"
@@ -74,7 +74,7 @@ def test_reports_say_what_happened_in_a_line(run: Any) -> None:
     assert repr(damaged).endswith("ok=False deep=False tensors=0 digests=0 unverified=0 problems=(1 error)>")
 
 
-def test_the_same_codec_with_other_parameters_is_no_copy() -> None:
+def test_the_same_codec_with_other_parameters_is_not_a_copy() -> None:
     from squish_core.conversion.compatible import can_widen
 
     def stored(index: str, **params: Any) -> api.Encoding:
@@ -87,7 +87,7 @@ def test_the_same_codec_with_other_parameters_is_no_copy() -> None:
     assert not can_widen(stored("u32", offset="zero_point"), stored("u16", offset="bias"))
 
 
-def test_a_rule_for_everything_leaves_what_it_cannot_take_and_says_why(run: Any) -> None:
+def test_a_catch_all_rule_keeps_other_tensors_and_says_why(run: Any) -> None:
     report, file = run({"w": VALUES, "norm": VALUES[0], "ids": np.arange(4, dtype="<i4")}, "toy.rows")
     assert {name: action for name, (action, _) in actions(report).items()} == {
         "w": "encode", "norm": "copy", "ids": "copy",
@@ -98,7 +98,7 @@ def test_a_rule_for_everything_leaves_what_it_cannot_take_and_says_why(run: Any)
     assert np.abs(file["w"].numpy() - VALUES).max() <= np.abs(VALUES).max() / 127
 
 
-def test_a_format_says_what_a_rule_for_everything_means_to_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_format_decides_what_a_catch_all_rule_means(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def choose(self: Any, specs: Any, codec: Any, options: Any) -> Any:
         half = api.CodecSpec("dense", {"dtype": "f16"})
         return {spec.name: codec if spec.name == "w" else half for spec in specs if spec.name != "router"}
@@ -128,9 +128,7 @@ SEARCHING = ("mlx", "uqff", "squizd", "npydir", "ztensor", "mlpackage", "hf:meth
 
 
 @pytest.mark.parametrize("to", SEARCHING)
-def test_what_is_asked_for_encoding_alone_reaches_the_encoder_whatever_the_target_states(
-    tmp_path: Path, to: str
-) -> None:
+def test_encoder_only_parameters_reach_the_encoder_in_any_target(tmp_path: Path, to: str) -> None:
     pytest.importorskip("squish_codecs")
     known = installed()
     if to.partition(":")[0] not in known.containers:
@@ -146,7 +144,7 @@ def test_what_is_asked_for_encoding_alone_reaches_the_encoder_whatever_the_targe
     assert searched.size == plain.size
 
 
-def test_what_another_codec_cannot_be_told_is_refused(tmp_path: Path) -> None:
+def test_parameters_that_another_codec_lacks_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("squish_codecs")
     known = installed()
     if not {"gguf", "mlx"} <= set(known.containers):
@@ -161,7 +159,7 @@ def installed() -> Registry:
     return Registry(extra=[toys])
 
 
-def test_an_encoding_with_loss_tells_what_a_reader_will_see(run: Any) -> None:
+def test_a_lossy_encoding_reports_the_error_a_reader_sees(run: Any) -> None:
     report, file = run({"w": VALUES, "norm": VALUES[0]}, "toy.rows")
     step, kept = report.steps
     assert kept.quality is None
@@ -183,7 +181,7 @@ def test_clipped_values_count_as_errors(run: Any) -> None:
     assert note in conversion_report.conversion_lines(report)
 
 
-def test_errors_of_all_tensors_are_told_together(run: Any) -> None:
+def test_errors_of_all_tensors_are_reported_together(run: Any) -> None:
     weights = {"a": VALUES, "b": 3 * VALUES[:3], "norm": VALUES[0]}
     report, file = run(weights, "toy.rows")
     before, after = (np.concatenate([side[name].ravel() for name in "ab"]).astype("f8")
@@ -196,7 +194,7 @@ def test_errors_of_all_tensors_are_told_together(run: Any) -> None:
     assert {key: quality[key] for key in expected} == pytest.approx(expected)
 
 
-def test_the_report_lists_the_worst_first_and_merges_what_is_measured_by_tensor(run: Any) -> None:
+def test_the_report_lists_the_worst_tensors_first_and_merges_codecs(run: Any) -> None:
     scales = {f"w{i:02}": (VALUES * 2.0**-i).astype(np.float32) for i in range(20)}
     report, _ = run({**scales, "constant": np.ones((4, 6), np.float32)}, "f16")
     lines = list(conversion_report.conversion_lines(report))
@@ -248,7 +246,7 @@ def test_a_keep_pattern_may_be_about_tensors_that_are_not_written(tmp_path: Path
 
 
 @pytest.mark.parametrize("encode", [5, ["toy.rows", 4], {"*": 4}, {4: "toy.rows"}, [None], b"toy.rows"])
-def test_what_is_no_text_is_no_rule(tmp_path: Path, encode: Any) -> None:
+def test_a_rule_must_be_text(tmp_path: Path, encode: Any) -> None:
     with pytest.raises(SquishError, match=r"encode= cannot be read \(expected 'SPEC', .* found (int|NoneType) "):
         squish.convert(toys.box(MIXED), tmp_path / "o.box", None, encode, registry=toys.registry())
 
@@ -318,7 +316,7 @@ def test_dense_encodings_say_how_exact_they_are(run: Any, dtype: str, exactness:
     np.testing.assert_allclose(file["w"].numpy().astype("f8"), VALUES, rtol=2**-7)
 
 
-def test_quantized_tensors_become_dense_values_when_asked(run: Any) -> None:
+def test_quantized_tensors_become_dense_values_on_request(run: Any) -> None:
     report, file = run({"q": toys.rows(VALUES)}, "f32")
     assert actions(report)["q"][0] == "encode"
     source = squish.open(toys.box({"q": toys.rows(VALUES)}), registry=toys.registry())
@@ -366,7 +364,7 @@ def test_tensors_of_several_ranks_are_encoded_in_order(run: Any) -> None:
     np.testing.assert_array_equal(file["w"].numpy(), values.astype(np.float16))
 
 
-def test_what_the_target_cannot_hold_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_a_tensor_the_target_cannot_hold_is_refused_with_a_hint(tmp_path: Path) -> None:
     tensors = {name: ("ggml.q4_0", (4,), {"blocks": np.zeros(4, "u1")}) for name in ("a", "b", "c", "d", "e", "f")}
     with pytest.raises(TensorError, match=r"a: .* cannot hold it.*c, d and 2 more cannot be converted.*encode="):
         squish.convert(toys.box(tensors), tmp_path / "o.box", registry=toys.registry())
@@ -391,7 +389,7 @@ def test_only_selects_tensors(run: Any) -> None:
         run(MIXED, only=["nothing"])
 
 
-def test_what_is_not_carried_is_listed(tmp_path: Path) -> None:
+def test_dropped_items_are_listed(tmp_path: Path) -> None:
     from attrs import evolve
 
     from squish_core import api
@@ -414,12 +412,12 @@ def test_what_is_not_carried_is_listed(tmp_path: Path) -> None:
     assert "  w: part input_scale" in conversion_report.conversion_lines(report)
 
 
-def test_a_format_that_describes_what_it_drops_in_text_alone_is_a_plugin_bug() -> None:
+def test_a_format_that_reports_drops_as_text_is_a_plugin_bug() -> None:
     with pytest.raises(TypeError):
         api.WritePlan(size=None, dropped=("metadata k",))  # type: ignore[arg-type]
 
 
-def test_the_format_comes_from_the_suffix_or_is_asked_for(run: Any, tmp_path: Path) -> None:
+def test_the_format_follows_from_the_suffix_or_is_required(run: Any, tmp_path: Path) -> None:
     assert run({"w": VALUES}, to=None)[0].format == "toy.box"
     with pytest.raises(FormatError, match=r"not clear from the name.*toy\.box"):
         squish.convert(toys.box({}), tmp_path / "out.xyz", registry=toys.registry())
@@ -440,16 +438,14 @@ def test_the_format_comes_from_the_suffix_or_is_asked_for(run: Any, tmp_path: Pa
         ({"encode": "toy.xor"}, SquishError, "not a tensor codec"),
     ],
 )
-def test_a_request_that_cannot_be_met_is_explained(tmp_path: Path, options: Any, kind: Any, said: str) -> None:
+def test_an_impossible_request_is_explained(tmp_path: Path, options: Any, kind: Any, said: str) -> None:
     readonly = toys.plugin(squish_containers=[toys.container_info("toy.readonly")])
     with pytest.raises(kind, match=said):
         squish.convert(toys.box({"w": VALUES}), tmp_path / "o.box", registry=toys.registry(readonly), **options)
 
 
 @pytest.mark.parametrize("rule", ["toy.rows", "b.*=toy.rows"])
-def test_what_is_wrong_with_a_rule_is_told_once_and_of_no_tensor(
-    run: Any, rule: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_faulty_rule_is_reported_once_without_a_tensor(run: Any, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(toys.Rows, "encode")
     with pytest.raises(SquishError, match=r"^toy\.rows is decoded only\. `squish codecs`") as error:
         run({"a.weight": VALUES, "b.weight": VALUES, "norm": VALUES[0]}, rule)
@@ -469,7 +465,7 @@ def test_what_is_wrong_with_a_rule_is_told_once_and_of_no_tensor(
         ("keep(toy.rows)", "keep cannot be combined with another encoding"),
     ],
 )
-def test_what_a_rule_says_in_vain_is_refused(tmp_path: Path, rule: str, said: str) -> None:
+def test_a_rule_without_effect_is_refused(tmp_path: Path, rule: str, said: str) -> None:
     some = toys.plugin(squish_allocators=[api.AllocatorInfo(id="some", title="some", factory="toys:Rows")])
     with pytest.raises(SquishError, match=said) as error:
         squish.convert(

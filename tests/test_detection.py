@@ -78,7 +78,7 @@ def test_a_tie_is_settled_by_the_suffix() -> None:
     assert detect(BytesSource(EMPTY, "a.BOX"), formats(other=[Signature(b"TOYB")])) == "toy.box"
 
 
-def test_a_given_format_is_obeyed_or_fails() -> None:
+def test_an_explicit_format_is_used_or_fails() -> None:
     known = formats(other=[Signature(b"OTHR")])
     assert squish.open(EMPTY, "toy.box", registry=known).format == "toy.box"
     with pytest.raises(FormatError, match="is not a box"):
@@ -119,7 +119,7 @@ def test_the_suffix_says_whose_error_to_show() -> None:
         squish.open(BytesSource(b"damaged", "a.box"), registry=toys.registry())
 
 
-def test_an_empty_file_is_called_empty_even_with_a_known_suffix(tmp_path: Path) -> None:
+def test_an_empty_file_is_called_empty_whatever_its_suffix(tmp_path: Path) -> None:
     (tmp_path / "a.box").touch()
     with pytest.raises(SquishError, match="is empty"):
         squish.open(tmp_path / "a.box", registry=toys.registry())
@@ -171,7 +171,7 @@ def test_a_url_without_a_plugin_names_the_package_that_reads_it(
     assert "key=1" not in str(caught.value)
 
 
-def test_bytes_may_lie_in_any_buffer_and_what_is_none_is_named(tmp_path: Path) -> None:
+def test_any_buffer_opens_and_another_type_is_named(tmp_path: Path) -> None:
     for data in (bytearray(EMPTY), memoryview(EMPTY), array.array("B", EMPTY), np.frombuffer(EMPTY, np.uint8)):
         assert squish.open(data, registry=toys.registry()).format == "toy.box"
     (tmp_path / "a.box").write_bytes(EMPTY)
@@ -220,7 +220,7 @@ def test_a_device_is_refused() -> None:
 
 
 @pytest.mark.parametrize("target", [None, 7, object()])
-def test_what_is_neither_path_nor_bytes_is_a_typed_error_or_a_type_error(target: Any) -> None:
+def test_an_argument_other_than_path_or_bytes_is_an_error(target: Any) -> None:
     with pytest.raises((TypeError, SquishError)):
         squish.open(target, registry=toys.registry())
 
@@ -248,7 +248,7 @@ def test_a_json_file_is_called_by_its_name() -> None:
         (None, "[" * 100_000),
     ],
 )
-def test_a_checkpoint_whose_plugin_is_missing_says_that_it_is_given_as_stored(
+def test_a_checkpoint_without_its_plugin_opens_as_stored_with_a_warning(
     tmp_path: Path, absent: str | None, config: Any
 ) -> None:
     (tmp_path / "model.safetensors").write_bytes(SAMPLES.joinpath("sample.safetensors").read_bytes())
@@ -289,7 +289,7 @@ def sniffing(**factories: str) -> Any:
 
 
 @pytest.mark.parametrize(("member", "expected"), [("box.json", "boxes"), ("other.json", "others")])
-def test_formats_that_share_a_signature_are_told_apart_by_sniffing(member: str, expected: str) -> None:
+def test_sniffing_separates_formats_with_one_signature(member: str, expected: str) -> None:
     assert detect(BytesSource(zipped(member)), sniffing(boxes="Sniffing", others="SniffingOther")) == expected
 
 
@@ -319,7 +319,7 @@ def test_a_longer_signature_goes_before_sniffing() -> None:
     assert detect(BytesSource(zipped("box.json")), known) == "longer"
 
 
-def test_sniffing_may_read_64_kib_and_no_more() -> None:
+def test_sniffing_reads_at_most_64_kib() -> None:
     large = zipped("box.json", 1 << 20)
     assert detect(BytesSource(large), sniffing(boxes="Thrifty")) == "boxes"
     with pytest.raises(FormatError) as caught:

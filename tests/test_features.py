@@ -34,7 +34,7 @@ def questions(container: str) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("container", FORMATS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_no_question_ends_in_a_failed_offer(
+def test_no_combination_of_features_makes_an_offer_fail(
     container: str, backend: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SQUISH_METAL", "cpu")
@@ -128,7 +128,7 @@ def test_a_gpu_goes_before_the_cpu_and_a_stand_in_for_one_is_chosen_only_by_name
     assert known(emulated=True).resolve(**ask, backend="toy.gpu").chosen.backend == "toy.gpu"
 
 
-def test_a_stand_in_is_not_chosen_where_nothing_else_has_the_operation() -> None:
+def test_an_emulated_device_is_never_chosen_by_default() -> None:
     known = toys.registry(toys.plugin(squish_backends=[toys.backend("toy.gpu", emulated=True)]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(known.backend("numpy")), "offer", lambda self, request: api.Refusal(why="not this one"))
@@ -136,7 +136,7 @@ def test_a_stand_in_is_not_chosen_where_nothing_else_has_the_operation() -> None
             known.resolve(container="toy.box", packing="rows")
 
 
-def test_mlx_on_a_cpu_ranks_last_and_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlx_on_a_cpu_ranks_last_and_does_not_count_as_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlx.core")
     monkeypatch.setenv("SQUISH_METAL", "cpu")
     if squish.registry().backend("metal").probe().device != "CPU":
@@ -162,9 +162,7 @@ def test_the_command_line_takes_a_word_of_flags(capsys: pytest.CaptureFixture[st
     assert "INT4=0x4" in capsys.readouterr().out
 
 
-def test_a_deep_verification_counts_no_digest_that_it_could_not_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deep_verification_counts_only_checked_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.zt"
     squish.save(tmp_path / "model.safetensors", {"w": np.ones((64, 64), np.float32)})
     squish.convert(tmp_path / "model.safetensors", path, "ztensor:wire=2,encoding=zstd,digest=xxh3")

@@ -46,7 +46,7 @@ def test_blocks_in_a_file_are_those_of_the_encoder(tmp_path: Path, name: str, su
     assert squish.diff(out, tmp_path / "again.gguf").same
 
 
-def test_statistics_that_are_missing_are_asked_for(tmp_path: Path) -> None:
+def test_missing_statistics_are_requested(tmp_path: Path) -> None:
     model = source(tmp_path / "m.safetensors", "up.weight", WEIGHT)
     with pytest.raises(TensorError, match="activations=FILE"):
         squish.convert(model, tmp_path / "out.gguf", encode="q4_k:search=activations")

@@ -116,7 +116,7 @@ def hard(value: float, place: tuple[int, int]) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("spec", "compiled"), list(specs()))
-def test_an_encoder_keeps_what_is_finite_finite_or_refuses(convert: Any, spec: str, compiled: bool) -> None:
+def test_an_encoder_keeps_finite_values_finite_or_refuses(convert: Any, spec: str, compiled: bool) -> None:
     for value in HARD:
         for place in PLACES:
             values = hard(value, place)

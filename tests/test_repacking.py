@@ -110,7 +110,7 @@ def cell(source: Path, target: Path, to: str) -> str:
     return {"copy": "bytes", "repack": "values"}[step.action]
 
 
-def test_the_matrix_of_docs_is_what_happens(sources: dict[str, Path], tmp_path: Path) -> None:
+def test_the_matrix_of_the_docs_holds(sources: dict[str, Path], tmp_path: Path) -> None:
     rows = [["from / to", *TARGETS], ["---"] * (1 + len(TARGETS))]
     for number, (name, source) in enumerate(sources.items()):
         cells = [cell(source, tmp_path / f"{number}-{column}", to) for column, to in enumerate(TARGETS.values())]

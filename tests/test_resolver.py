@@ -160,7 +160,7 @@ def test_a_named_backend_is_the_only_one_asked() -> None:
         chosen(known, backend="metal")
 
 
-def test_nothing_possible_says_what_to_install() -> None:
+def test_without_any_offer_the_error_names_the_package_to_install() -> None:
     unknown = api.Encoding(codec=api.CodecSpec("ggml.q4_k"))
     with pytest.raises(MissingPluginError, match=r"ggml\.q4_k.*pip install squish-ggml"):
         chosen(toys.registry(), unknown)
@@ -235,14 +235,14 @@ def test_packages_that_are_not_installed_are_listed() -> None:
     assert {item.backend: item.install for item in chain.refused}["cpu"] == "pip install squish-cpu"
 
 
-def test_explain_reads_as_text() -> None:
+def test_explain_is_readable_text() -> None:
     known = backends(toys.backend("toy.a", mode="fold", moved=1_500_000))
     chain = squish.open(toys.box({"w": FLOATS}), registry=known)["w"].plan()
     assert chain.explain() == str(chain) == EXPLAINED
     assert repr(chain) == "<Chain 'w' toy.box -> dense -> numpy mode=fold others=1 refused=3>"
 
 
-def test_long_parameters_are_told_once() -> None:
+def test_long_parameters_are_listed_once() -> None:
     long = api.CodecSpec("dense", {"word": "u8", "layout": "as it has always been"})
     rows = api.CodecSpec("dense", {"word": "u8", "layout": "as it has never been seen"})
     inner = api.CodecSpec("wrapping", {}, long)

@@ -59,7 +59,7 @@ def test_types_that_numpy_does_not_have(dtype: str) -> None:
         assert counted(values) == Statistics(**defined(values.astype(np.float64).tolist()))
 
 
-def test_what_lies_between_panels_and_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_do_not_depend_on_panels_and_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).standard_normal((9, 50), np.float32)
     values[3, 7:11] = np.nan, -np.inf, 0, -0.0
     whole = counted(values)
