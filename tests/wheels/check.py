@@ -77,6 +77,7 @@ BRINGS = {
         families=frozenset({"llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3"}),
     ),
     "squish-mlx": Brings(containers=frozenset({"mlx"})),
+    "squish-torch": Brings(),
     "squish-cpu": Brings(backends=frozenset({"cpu"})),
     "squish-squizd": Brings(containers=frozenset({"squizd"}), sample="sample.squizd"),
     "squish-npydir": Brings(
@@ -155,7 +156,7 @@ def environment(folder: Path, names: list[str], wheels: dict[str, Path]) -> Path
     ours = folder / "ours.txt"
     ours.write_text("".join(f"{name} @ {wheel.as_uri()}\n" for name, wheel in wheels.items()))
     pins = ("-c", ours, "-c", ROOT / "constraints.txt")
-    uv("pip", "install", "--quiet", "--python", python, *pins, *names)
+    uv("pip", "install", "--quiet", "--python", python, *pins, "--overrides", ROOT / "without-torch.txt", *names)
     return python
 
 
