@@ -14,7 +14,7 @@ from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
 from squish_core.dtypes import to_numpy
 from squish_core.errors import Problem, SquishError, TensorError
-from squish_core.formats.metadata import plain
+from squish_core.formats.metadata import untyped
 from squish_core.guard import gc_paused
 from squish_core.io.buffer import Buffer
 from squish_core.io.local import READERS
@@ -55,7 +55,7 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
     @property
     def metadata(self) -> dict[str, Any]:
         """Metadata as plain values (`index.meta` keeps the stored types)."""
-        return {key: plain(value) for key, value in self.index.meta.items()}
+        return {key: untyped(value) for key, value in self.index.meta.items()}
 
     meta = metadata
 

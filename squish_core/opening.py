@@ -16,7 +16,7 @@ from squish_core.file import File
 from squish_core.formats.base import Options
 from squish_core.formats.validate import check_index, lookalike_names
 from squish_core.guard import gc_paused, guarded
-from squish_core.io.local import open_folder, open_source
+from squish_core.io.local import open_folder
 from squish_core.io.source import BytesSource, Source
 from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, Part, Segment
@@ -24,6 +24,7 @@ from squish_core.plugins.catalog import DECLARED
 from squish_core.plugins.hookspecs import ContainerInfo
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
+from squish_core.plugins.sources import open_target
 from squish_core.specs import parse_format
 from squish_core.tensor import Tensor
 
@@ -40,13 +41,14 @@ def open(  # noqa: A001
     mmap: bool = True,
     limits: Limits | None = None,
     registry: Registry | None = None,
+    source_options: Mapping[str, Any] | None = None,
 ) -> File:
     """Open a file, a folder or bytes; reads the header only.
 
     Parameters
     ----------
     target
-        A path, bytes, or a `Source`.
+        A path, bytes, a `Source`, or a URL that an installed source reads (`https://...`, with squish-remote).
     format
         Skip detection and read this container, `ID[:key=value,...]`; fails if the file is of another format.
     assets
@@ -60,6 +62,8 @@ def open(  # noqa: A001
         Most bytes, tensors and so on that a file may declare; `SQUISH_LIMITS` by default.
     registry
         The plugins to read with; those installed by default.
+    source_options
+        Options of the source that reads a URL, by name; those of `SQUISH_SOURCE` by default.
 
     Returns
     -------
@@ -87,13 +91,14 @@ def open(  # noqa: A001
     limits = limits or default()
     if not isinstance(limits, Limits):
         raise UsageError("limits must be a Limits", expected="Limits(...)", found=repr(limits), code=ErrorCode.USAGE)
-    source = open_source(target) if mmap else open_source(target).unmapped()
+    source = open_target(target, registry, source_options)
+    source = source if mmap else source.unmapped()
     try:
         source = decompress(source, registry, limits)
-        lent = source.lend(open_folder(assets)) if assets is not None else ()
+        overlay = source.overlay_assets(open_folder(assets)) if assets is not None else ()
         own = read_index(source, registry, limits, format)
-        index = with_assets(own, source, lent)
-        index = evolve(index, declarations={**foreign_declarations(own, lent), **index.declarations})
+        index = with_assets(own, source, overlay)
+        index = evolve(index, declarations={**foreign_declarations(own, overlay), **index.declarations})
         if problems := source.problems():
             index = evolve(index, problems=(*index.problems, *problems))
         file = File(source, index, registry, limits)
@@ -256,11 +261,11 @@ def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
     return evolve(index, files=tuple(files), assets=assets)
 
 
-def foreign_declarations(index: Index, lent: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """`Index.declarations` of lent assets: what they state of tensors in a format that is not the file's own."""
+def foreign_declarations(index: Index, overlay: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """`Index.declarations` of overlaid assets that describe tensors in a format other than the file's own."""
     places = [
         (place, keys[:1]) for base, place, keys in DECLARED.values()
-        if base != index.format and place in lent and place not in index.assets
+        if base != index.format and place in overlay and place not in index.assets
     ]  # fmt: skip
     return {place: tuple(keys for other, keys in places if other == place) for place, _ in places}
 

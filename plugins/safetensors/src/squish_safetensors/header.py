@@ -229,7 +229,7 @@ def _check_tiling(records: list[tuple[str, TensorRecord]], start: int, size: int
             raise FormatError(
                 f"the data {what}", tensor=name, offset=offset, expected=f"an offset of {position}", found=offset,
                 code="overlap" if offset < position else "hole",
-                hint="The file is damaged or was made to mislead; do not trust its tensors.",
+                hint="The file is damaged or malicious; do not trust its tensors.",
             )  # fmt: skip
         position, before = offset + length, name
     if position != size:
