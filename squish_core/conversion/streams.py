@@ -127,7 +127,7 @@ def code_panels(
     file: File, spec: TensorSpec, origin: Encoding, target: Encoding
 ) -> Iterator[tuple[Codes | None, TensorSpec]]:
     """The source's codes (None: it has none) and the spec of each panel, in the target's storage order."""
-    bound, sink = file.bind(spec, origin), file.registry.codec(target.codec)
+    bound, sink = file.bind(spec, origin).held(), file.registry.codec(target.codec)
     grain = _common_grain(bound.grain, sink.encode_grain(spec, target.codec.params))
     for region in stored_panels(spec.shape, grain, 4):
         yield bound.codes(region), evolve(spec, shape=sizes(region))

@@ -1,30 +1,26 @@
-"""Files and folders as sources: positioned reads, lazy mappings, and what is wrong with a path."""
+"""Files and folders as sources: positioned reads and lazy mappings."""
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from functools import partial, reduce
-from operator import and_
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool, workers
-from squish_core.errors import FileAccessError, FormatError, MissingFileError, TruncatedError
+from squish_core.errors import FormatError, TruncatedError
 from squish_core.io.journal import committed_size
 from squish_core.io.mmap import MappedFile, mapped, mapped_privately, shrunk
+from squish_core.io.paths import NOWHERE, kind_of, missing, regular_files
 from squish_core.io.source import Backing, BytesSource, Source, check_plain_name, closed
 
 Identity = tuple[int, int, int, int]
 """Device, inode, size and time of change of a file."""
 PIECE = 4 << 20
 """Bytes of one read; larger ones are split over threads."""
-NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""Errors of paths that lead to no file, such as a link to itself."""
 READERS = 4
 """Threads that read one file, at most."""
 
@@ -200,6 +196,11 @@ class FolderSource(Source):
         self.path = path
         self._first: dict[str, Identity] = {}
 
+    @property
+    def cheap_views(self) -> bool:  # type: ignore[override]
+        """Whether views of its files are of mappings."""
+        return self._maps
+
     def _names(self, folder: str = "") -> tuple[str, ...]:
         assert self.path is not None
         return regular_files(self.path / folder)
@@ -280,68 +281,3 @@ def open_folder(path: Any) -> Source:
             "is not a folder", file=source.name, code=ErrorCode.FILE_KIND, hint="Name the folder it lies in."
         )
     return source
-
-
-def regular_files(folder: Path) -> tuple[str, ...]:
-    """Names of the regular files (or links to such) of a folder; none of one that is not there."""
-    try:
-        with os.scandir(folder) as entries:
-            return tuple(entry.name for entry in entries if _may_be_file(entry))
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
-    except OSError as error:
-        raise missing(folder, error) from None
-
-
-def common_mode(paths: Iterable[Path]) -> int | None:
-    """The permissions to read and write that all files and folders in `paths` grant; None if there are none."""
-    modes = []
-    for path in paths:
-        with suppress(OSError):
-            modes.append(path.stat().st_mode)
-    return reduce(and_, modes, 0o666) if modes else None
-
-
-def _may_be_file(entry: os.DirEntry[str]) -> bool:
-    """A link to itself leads to no file, as one to nothing does not. What else cannot be looked at is listed: whoever
-    needs it gets the error, by its name."""
-    try:
-        return entry.is_file()
-    except OSError as error:
-        return error.errno not in NOWHERE
-
-
-def missing(path: Path, error: Exception) -> FileAccessError:
-    """The error for a path that cannot be opened."""
-    if isinstance(error, FileNotFoundError):
-        nearest = next((parent for parent in path.parents if parent.exists()), Path())
-        hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."
-        hint = home_hint(path) or hint
-        return MissingFileError("no such file or folder", file=str(path), code=ErrorCode.MISSING, hint=hint)
-    why = getattr(error, "strerror", None) or error
-    number = getattr(error, "errno", None)
-    next_step = {
-        errno.EACCES: "You need the permission to read it.", errno.EMFILE: "Allow more open files: ulimit -n.",
-    }.get(number or 0)  # fmt: skip
-    return FileAccessError(f"cannot be opened: {why}", file=str(path), code=ErrorCode.UNREADABLE, hint=next_step)
-
-
-def home_hint(path: Path) -> str | None:
-    """The next step for a path that begins with `~`, which is taken as it is, as everywhere in Python."""
-    if not str(path).startswith("~"):
-        return None
-    return "A shell makes `~` your home folder, unless it is quoted; Python's pathlib does with .expanduser()."
-
-
-def kind_of(mode: int) -> str:
-    """What a file-system entry is, in words."""
-    for test, word in (
-        (stat.S_ISDIR, "a folder"),
-        (stat.S_ISFIFO, "a pipe"),
-        (stat.S_ISCHR, "a device"),
-        (stat.S_ISBLK, "a device"),
-        (stat.S_ISSOCK, "a socket"),
-    ):
-        if test(mode):
-            return word
-    return "something else"

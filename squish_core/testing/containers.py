@@ -27,7 +27,7 @@ from squish_core.opening import read_index
 from squish_core.tensor import Tensor
 from squish_core.testing.hostile import HostileInput
 from squish_core.testing.mutations import mutants
-from squish_core.testing.sources import CountingSource, as_bytes, source_of, touched_part
+from squish_core.testing.sources import CountingSource, as_bytes, fetched_part, source_of, touched_part
 from squish_core.testing.suite import assert_regions_equal, parametrize, typed_errors_only
 from squish_core.testing.truth import GroundTruth, Sample, assert_values
 from squish_core.testing.writeback import check_conversion
@@ -200,6 +200,16 @@ class ContainerSuite(HostileInput, GroundTruth):
                 most = part.nbytes * wide // rows if divisible else part.stored
                 read = touched_part(source.log, tensor.file.index, part)
                 assert read <= most, f"{sample}: {tensor.name}/{role}: one row reads {read} bytes, at most {most}"
+
+    def test_a_tensor_is_decoded_from_bytes_that_are_read_once(self, sample: str) -> None:
+        """`t.numpy()` reads no stored byte twice."""
+        source = CountingSource(source_of(self.sample(sample)))
+        for tensor in _readable(self.open(source)):
+            source.log.clear()
+            tensor.numpy()
+            for role, part in tensor.bound.encoding.parts.items():
+                read = fetched_part(source.log, tensor.file.index, part)
+                assert read <= part.stored, f"{sample}: {tensor.name}/{role}: {read} bytes read of {part.stored}"
 
     # Values
 

@@ -105,6 +105,15 @@ def touched(log: Iterable[Range], file: str, segment: Segment) -> int:
     return total
 
 
+def fetched_part(log: Iterable[Range], index: Index, part: Part) -> int:
+    """How many stored bytes of a part were read, repeats counted as often as they were read."""
+    places = [(index.files[item.file].name, item.offset, item.offset + item.length) for item in part.segments]
+    return sum(
+        max(0, min(offset + length, stop) - max(offset, start))
+        for name, offset, length in log for file, start, stop in places if file == name
+    )  # fmt: skip
+
+
 def touched_part(log: Iterable[Range], index: Index, part: Part) -> int:
     """How many stored bytes of a part were read."""
     log = list(log)

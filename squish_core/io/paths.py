@@ -1,0 +1,83 @@
+"""Paths: the files of a folder, their permissions, and what is wrong with a path."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from contextlib import suppress
+from functools import reduce
+from operator import and_
+from pathlib import Path
+
+from squish_core.codes import ErrorCode
+from squish_core.errors import FileAccessError, MissingFileError
+
+NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""Errors of paths that lead to no file, such as a link to itself."""
+
+
+def regular_files(folder: Path) -> tuple[str, ...]:
+    """Names of the regular files (or links to such) of a folder; none of one that is not there."""
+    try:
+        with os.scandir(folder) as entries:
+            return tuple(entry.name for entry in entries if _may_be_file(entry))
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    except OSError as error:
+        raise missing(folder, error) from None
+
+
+def common_mode(paths: Iterable[Path]) -> int | None:
+    """The permissions to read and write that all files and folders in `paths` grant; None if there are none."""
+    modes = []
+    for path in paths:
+        with suppress(OSError):
+            modes.append(path.stat().st_mode)
+    return reduce(and_, modes, 0o666) if modes else None
+
+
+def _may_be_file(entry: os.DirEntry[str]) -> bool:
+    """A link to itself leads to no file, as one to nothing does not. What else cannot be looked at is listed: whoever
+    needs it gets the error, by its name."""
+    try:
+        return entry.is_file()
+    except OSError as error:
+        return error.errno not in NOWHERE
+
+
+def missing(path: Path, error: Exception) -> FileAccessError:
+    """The error for a path that cannot be opened."""
+    if isinstance(error, FileNotFoundError):
+        nearest = next((parent for parent in path.parents if parent.exists()), Path())
+        hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."
+        hint = home_hint(path) or hint
+        return MissingFileError("no such file or folder", file=str(path), code=ErrorCode.MISSING, hint=hint)
+    why = getattr(error, "strerror", None) or error
+    number = getattr(error, "errno", None)
+    next_step = {
+        errno.EACCES: "You need the permission to read it.", errno.EMFILE: "Allow more open files: ulimit -n.",
+    }.get(number or 0)  # fmt: skip
+    return FileAccessError(f"cannot be opened: {why}", file=str(path), code=ErrorCode.UNREADABLE, hint=next_step)
+
+
+def home_hint(path: Path) -> str | None:
+    """The next step for a path that begins with `~`, which is taken as it is, as everywhere in Python."""
+    if not str(path).startswith("~"):
+        return None
+    return "A shell makes `~` your home folder, unless it is quoted; Python's pathlib does with .expanduser()."
+
+
+def kind_of(mode: int) -> str:
+    """What a file-system entry is, in words."""
+    for test, word in (
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+        (stat.S_ISSOCK, "a socket"),
+    ):
+        if test(mode):
+            return word
+    return "something else"
