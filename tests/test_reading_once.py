@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import squish_core as squish
+from squish_core.api import Typed
 from squish_core.errors import FormatError
 from squish_core.io.local import open_source
 from squish_core.testing.sources import CountingSource, fetched_part
@@ -97,3 +98,24 @@ def test_all_tensors_are_read_by_their_ranges_and_once(folder: Path) -> None:
         arrays = file.numpy()
         assert source.log == [("f16.safetensors", source.size - 2 * np.prod(SHAPE), 2 * np.prod(SHAPE))]
         np.testing.assert_array_equal(arrays["w"], squish.open(folder / "f16.safetensors")["w"].numpy())
+
+
+def test_the_head_of_a_gguf_is_read_in_few_requests(tmp_path: Path) -> None:
+    """Vocabulary, types and merges of 16 MB: at most five requests beyond what detection reads, 1.3 times the head."""
+    random = np.random.default_rng(0)
+    words = [f"token-{number}-{'x' * int(length)}" for number, length in enumerate(random.integers(0, 40, 200_000))]
+    merges = [f"{first} {second}" for first, second in zip(words[::2], words[1::2])]
+    metadata = {
+        "tokenizer.ggml.tokens": Typed("array:str", words),
+        "tokenizer.ggml.token_type": Typed("array:i32", [1] * 200_000),
+        "tokenizer.ggml.merges": Typed("array:str", merges + merges),
+    }  # fmt: skip
+    tensors = {f"blk.{number}.ffn_norm.weight": np.zeros(1024, "f4") for number in range(300)}
+    squish.save(tmp_path / "model.gguf", tensors, metadata=metadata)
+    source = CountingSource(open_source(tmp_path / "model.gguf"))
+    with squish.open(source) as file:
+        data = min(spec.encodings[0].parts["data"].segments[0].offset for spec in file.index.tensors.values())
+    assert data > 12 << 20
+    assert sum(length for _, _, length in source.log) <= 1.3 * data
+    beyond = [(offset, length) for _, offset, length in source.log if offset + length > 64 << 10]
+    assert len(beyond) <= 5, beyond

@@ -281,7 +281,7 @@ class Check:
         import numpy as np
 
         with tensor.guard("decoding"):
-            bound = tensor.bound
+            bound = tensor.bound.held() if self.file.source.is_remote else tensor.bound
             bound.check_limits()
             for role, part in bound.encoding.parts.items():
                 check_empty(self.file, tensor.name, role, part)

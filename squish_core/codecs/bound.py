@@ -118,6 +118,8 @@ class BoundEncoding:
 
         What is read panel by panel is read once then: a codec looks at a table for each of them.
         """
+        if all(array.is_cheap for array in self.arrays.values()):
+            return self
         parts, left = dict(self.parts), HELD
         for role, array in sorted(self.arrays.items(), key=lambda item: item[1].part.stored):
             left -= array.part.stored

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from attrs import define
 
@@ -27,6 +27,7 @@ class HeardSource(Source):
         super().__init__(inner.name, inner.size)
         self.filename, self.is_dir, self.path, self.pin = inner.filename, inner.is_dir, inner.path, inner.pin
         self.packed, self.findings, self.lists_members = inner.packed, inner.findings, inner.lists_members
+        self.is_remote = inner.is_remote
         self._inner, self._listener = inner, listener
 
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
@@ -43,6 +44,9 @@ class HeardSource(Source):
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         return self._inner.members(folder)
+
+    def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
+        return self._inner.members(folder, names)
 
     def _open_member(self, name: str) -> Source:
         folder, _, plain = name.rpartition("/")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,10 +27,14 @@ class CountingSource(Source):
         super().__init__(inner.name, inner.size)
         self.filename = inner.filename
         self.inner, self.is_dir, self.path = inner, inner.is_dir, inner.path
+        self.lists_members, self.is_remote, self.pin = inner.lists_members, inner.is_remote, inner.pin
         self.log: list[Range] = [] if log is None else log
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         return self.inner.members(folder)
+
+    def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
+        return self.inner.members(folder, names)
 
     def unmapped(self) -> Source:
         twin: CountingSource = super().unmapped()  # type: ignore[assignment]
