@@ -14,7 +14,7 @@ from squish_core.codecs.views import READ_FROM, Views, dense_records
 from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
 from squish_core.errors import Problem, SquishError, TensorError
-from squish_core.formats.metadata import plain
+from squish_core.formats.metadata import untyped
 from squish_core.guard import gc_paused
 from squish_core.io.buffer import Buffer
 from squish_core.io.local import READERS
@@ -54,7 +54,7 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
     @property
     def metadata(self) -> dict[str, Any]:
         """Metadata as plain values (`index.meta` keeps the stored types)."""
-        return {key: plain(value) for key, value in self.index.meta.items()}
+        return {key: untyped(value) for key, value in self.index.meta.items()}
 
     meta = metadata
 
@@ -253,7 +253,7 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
             for name, record in dense_records(tensors):
                 if not copy:
                     arrays[name] = view(record)
-                elif prod(record.shape) <= READ_FROM and (array := view(record)) is not None:
+                elif prod(record[1]) <= READ_FROM and (array := view(record)) is not None:
                     arrays[name] = array.copy()
         alone = [name for name, array in arrays.items() if array is None]
         if alone:

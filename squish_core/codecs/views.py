@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from squish_core.dtypes import to_numpy
 from squish_core.io.source import Source
-from squish_core.model import VIEWABLE, DenseRecord, LazyTensors, TensorSpec
+from squish_core.model import VIEWABLE, DenseFields, LazyTensors, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,7 +16,7 @@ READ_FROM = 1 << 16
 """Elements from which a copy is read rather than copied from the mapping: faults cost more than calls there."""
 
 
-def dense_records(tensors: Mapping[str, TensorSpec]) -> Iterable[tuple[str, DenseRecord]]:
+def dense_records(tensors: Mapping[str, TensorSpec]) -> Iterable[tuple[str, DenseFields]]:
     """Name and record of each tensor whose values lie in one range of a file."""
     if isinstance(tensors, LazyTensors):
         return tensors.dense_records()
@@ -33,7 +33,7 @@ class Views:
         self._mapped: dict[int, memoryview] = {}
         self._dtypes: dict[str, np.dtype] = {}
 
-    def view(self, record: DenseRecord) -> np.ndarray | None:
+    def view(self, record: DenseFields) -> np.ndarray | None:
         """Read-only array of a tensor; None if its values must be decoded, or fetched."""
         name, shape, file, offset, _ = record
         dtype = self._dtypes.get(name)

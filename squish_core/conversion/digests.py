@@ -11,7 +11,7 @@ from squish_core.analysis.verify import check_empty, check_part, digest_error
 from squish_core.conversion.naming import stored_parts
 from squish_core.conversion.step import Step
 from squish_core.file import File
-from squish_core.io.digest import Digest, compared, is_known
+from squish_core.io.digest import Digest, compared, is_supported
 from squish_core.io.source import Source
 from squish_core.mapping.mapped import MappedFile
 from squish_core.model import Part
@@ -145,4 +145,4 @@ class Digests:
 def _passes_whole(part: Part) -> bool:
     """Whether a part has a digest of bytes that all pass in one stretch."""
     plain = part.digest_of == "stored" or not part.filters
-    return part.digest is not None and is_known(part.digest) and plain and len(part.segments) == 1
+    return part.digest is not None and is_supported(part.digest) and plain and len(part.segments) == 1

@@ -29,7 +29,7 @@ from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.paths import common_mode
 from squish_core.io.sink import Sink
 from squish_core.io.space import check_space, space_notes
-from squish_core.mapping.mapped import MappedFile, mapped
+from squish_core.mapping.mapped import MappedFile, apply_map
 from squish_core.reader import file_problems
 
 
@@ -81,7 +81,7 @@ def execute(
     space = space_notes(target, plan.size, plan.estimate)
     measurements = _Measurements(observer or ConversionObserver())
     digests = Digests(source.without_caches(), on_the_way=True)
-    source = mapped(digests.file, plan.model_map, plan.options)
+    source = apply_map(digests.file, plan.model_map, plan.options)
     original = source.original if isinstance(source, MappedFile) else source
     companions = outgoing_companions(original, plan.children, plan.whole)
     assets = asset_bytes(source, carried_assets(source, plan.format)[0])
@@ -111,16 +111,16 @@ def outgoing_tensors(
     The source is checked for damage that a copy would pass on. Digests are checked while reading, so that corruption
     is never signed again.
     """
-    file = mapped(source.without_caches(), plan.model_map, plan.options)
+    file = apply_map(source.without_caches(), plan.model_map, plan.options)
     return _outgoing(plan, file, Digests(file, on_the_way=False), observer or ConversionObserver(), activations)
 
 
 def _outgoing(
     plan: ConversionPlan, file: File, digests: Digests, observer: ConversionObserver, activations: File | None
 ) -> list[OutgoingTensor]:
-    _check_source(plan, file)
-    _check_copies(plan, file)
-    _check_files(plan, file)
+    check_source(plan, file)
+    for step in plan.steps:
+        check_copy(file, step)
     statistics = None if activations is None else Activations(activations)
     digests.expect(file, plan.steps)
     tensors = []
@@ -160,8 +160,8 @@ def _begin(file: File, step: Step, digests: Digests, observer: ConversionObserve
     digests.check(file, step)
 
 
-def _check_source(plan: ConversionPlan, file: File) -> None:
-    """FormatError unless the source has every encoding that the plan reads, at the same place."""
+def check_source(plan: ConversionPlan, file: File) -> None:
+    """FormatError unless the source has every encoding that the plan reads, at the same place, in undamaged files."""
     for step in plan.steps:
         spec = file.index.tensors.get(step.name)
         if spec is None or step.origin not in spec.encodings:
@@ -170,24 +170,20 @@ def _check_source(plan: ConversionPlan, file: File) -> None:
                 expected=step.source, found=str(spec.encodings[0].codec) if spec and spec.encodings else "nothing",
                 hint="Plan the conversion again.",
             )  # fmt: skip
-
-
-def _check_copies(plan: ConversionPlan, file: File) -> None:
-    """Raise an error if parts to copy do not decode: a copy would pass the damage on."""
-    for step in plan.steps:
-        if step.action in ("copy", "widen") and file.registry.missing(step.origin) is None:
-            with computing(TensorError, "checking parts", file=file.name, tensor=step.name):
-                bound = file.bind(file.index.tensors[step.name], step.origin)
-                bound.codec.check_parts(bound.parts, bound.spec, bound.params)
-
-
-def _check_files(plan: ConversionPlan, file: File) -> None:
     if all(ref.digest is None for ref in file.index.files):
         return
     parts = [part for step in plan.steps for _, _, part in stored_parts(file, step)]
     for problem in file_problems(file, sorted({segment.file for part in parts for segment in part.segments})):
         if problem.severity == "error":
             raise FormatError(f"{problem.where}: {problem.message}", file=file.name, code=problem.code)
+
+
+def check_copy(file: File, step: Step) -> None:
+    """Raise an error if parts to copy do not decode: a copy would pass the damage on."""
+    if step.action in ("copy", "widen") and file.registry.missing(step.origin) is None:
+        with computing(TensorError, "checking parts", file=file.name, tensor=step.name):
+            bound = file.bind(file.index.tensors[step.name], step.origin)
+            bound.codec.check_parts(bound.parts, bound.spec, bound.params)
 
 
 def _atomic(

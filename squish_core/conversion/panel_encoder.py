@@ -21,14 +21,17 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def reader_of(file: File, name: str, origin: Encoding, dtype: str) -> Callable[[Region], np.ndarray]:
+def reader_of(
+    file: File, name: str, origin: Encoding, dtype: str, *, all_panels: bool = True
+) -> Callable[[Region], np.ndarray]:
     """A function that reads a region's values: as f32 if a compiled decoder is available, else in their own dtype.
 
     Values that already have `dtype` are never converted: f32 would lose NaN payloads.
     """
     import numpy as np
 
-    bound, fill = file.bind(file.index.tensors[name], origin).held(), None
+    bound, fill = file.bind(file.index.tensors[name], origin), None
+    bound = bound.held() if all_panels else bound
     arrays = bound.arrays
     in_place = all(array.part.in_place and array.is_cheap for array in arrays.values())
     if bound.dtype != dtype and origin.codec.inner is None and in_place:

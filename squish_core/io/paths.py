@@ -15,11 +15,11 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import FileAccessError, MissingFileError
 
 NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""Errors of paths that lead to no file, such as a link to itself."""
+"""Errors for paths that lead nowhere, such as a link to itself."""
 
 
 def regular_files(folder: Path) -> tuple[str, ...]:
-    """Names of the regular files (or links to such) of a folder; none of one that is not there."""
+    """Names of the regular files (or links to them) in a folder; empty if the folder does not exist."""
     try:
         with os.scandir(folder) as entries:
             return tuple(entry.name for entry in entries if _may_be_file(entry))
@@ -39,8 +39,7 @@ def common_mode(paths: Iterable[Path]) -> int | None:
 
 
 def _may_be_file(entry: os.DirEntry[str]) -> bool:
-    """A link to itself leads to no file, as one to nothing does not. What else cannot be looked at is listed: whoever
-    needs it gets the error, by its name."""
+    """Whether to list an entry: dangling links are left out, unreadable entries stay and fail when opened."""
     try:
         return entry.is_file()
     except OSError as error:
@@ -48,7 +47,7 @@ def _may_be_file(entry: os.DirEntry[str]) -> bool:
 
 
 def missing(path: Path, error: Exception) -> FileAccessError:
-    """The error for a path that cannot be opened."""
+    """Error for a path that cannot be opened."""
     if isinstance(error, FileNotFoundError):
         nearest = next((parent for parent in path.parents if parent.exists()), Path())
         hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."
@@ -57,20 +56,20 @@ def missing(path: Path, error: Exception) -> FileAccessError:
     why = getattr(error, "strerror", None) or error
     number = getattr(error, "errno", None)
     next_step = {
-        errno.EACCES: "You need the permission to read it.", errno.EMFILE: "Allow more open files: ulimit -n.",
+        errno.EACCES: "You need read permission.", errno.EMFILE: "Raise the limit of open files: ulimit -n.",
     }.get(number or 0)  # fmt: skip
     return FileAccessError(f"cannot be opened: {why}", file=str(path), code=ErrorCode.UNREADABLE, hint=next_step)
 
 
 def home_hint(path: Path) -> str | None:
-    """The next step for a path that begins with `~`, which is taken as it is, as everywhere in Python."""
+    """Hint for a path that begins with `~`, which Python does not expand."""
     if not str(path).startswith("~"):
         return None
-    return "A shell makes `~` your home folder, unless it is quoted; Python's pathlib does with .expanduser()."
+    return "A shell expands `~` unless it is quoted; in Python, use pathlib.Path(...).expanduser()."
 
 
-def kind_of(mode: int) -> str:
-    """What a file-system entry is, in words."""
+def file_type(mode: int) -> str:
+    """Type of a file-system entry, in words."""
     for test, word in (
         (stat.S_ISDIR, "a folder"),
         (stat.S_ISFIFO, "a pipe"),

@@ -291,7 +291,7 @@ class Registry(Plugins, Renamed):
         entry = self._tables[kind].get(name)
         if entry is None:
             refusal = self._absent(kind, name)
-            installed = f"Here are {', '.join(sorted(self._tables[kind])) or 'none'}."
+            installed = f"Installed: {', '.join(sorted(self._tables[kind])) or 'none'}."
             hint = f"Run `{refusal.install}`." if refusal.install else installed
             raise MissingPluginError(refusal.why, code=ErrorCode.NOT_INSTALLED, hint=hint)
         return self.instance(kind, entry)

@@ -16,6 +16,8 @@ from squish_core.plugins.registry import Registry
 if TYPE_CHECKING:
     import numpy as np
 
+    from squish_core.tensor import Tensor
+
 Range = tuple[str, int, int]
 """(file name, offset, length)"""
 
@@ -116,6 +118,16 @@ def fetched_part(log: Iterable[Range], index: Index, part: Part) -> int:
         max(0, min(offset + length, stop) - max(offset, start))
         for name, offset, length in log for file, start, stop in places if file == name
     )  # fmt: skip
+
+
+def assert_read_once(tensors: Iterable[Tensor], source: CountingSource) -> None:
+    """Each tensor is decoded from bytes that are read once."""
+    for tensor in tensors:
+        source.log.clear()
+        tensor.numpy()
+        for role, part in tensor.bound.encoding.parts.items():
+            read = fetched_part(source.log, tensor.file.index, part)
+            assert read <= part.stored, f"{tensor.name}/{role}: {read} bytes read of {part.stored}"
 
 
 def touched_part(log: Iterable[Range], index: Index, part: Part) -> int:
