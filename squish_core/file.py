@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core.backends.plan import FilePlan, plan_tensors
-from squish_core.codecs.views import Views, dense_records
+from squish_core.codecs.views import READ_FROM, Views, dense_records
 from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
 from squish_core.errors import Problem, SquishError, TensorError
@@ -289,8 +289,10 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
                     arrays[name] = array.copy()
         alone = [name for name, array in arrays.items() if array is None]
         if alone:
+            encodings = (encoding for name in alone for encoding in tensors[name].encodings[:1])
+            parts = (part for encoding in encodings for part in encoding.parts.values())
             # Several tensors at once: while one waits for the disk, another is read or decoded.
-            with Pool(workers(READERS)) as readers:
+            with self.reading_ahead(parts), Pool(workers(READERS)) as readers:
                 arrays.update(zip(alone, readers.map(lambda name: self[name].numpy(copy=copy), alone)))
         return arrays
 
@@ -338,7 +340,3 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
 
     def _repr_html_(self) -> str:
         return page(file_lines(self))
-
-
-READ_FROM = 1 << 16
-"""Elements from which a copy is read rather than copied from the mapping: faults cost more than calls there."""

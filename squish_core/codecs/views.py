@@ -1,4 +1,4 @@
-"""Arrays over the mappings of a file, for many small tensors."""
+"""Arrays over the mappings of files, for tensors whose values lie there as they are."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from squish_core.model import VIEWABLE, DenseFields, LazyTensors, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
+
+READ_FROM = 1 << 16
+"""Elements from which a copy is read rather than copied from the mapping: faults cost more than calls there."""
 
 
 def dense_records(tensors: Mapping[str, TensorSpec]) -> Iterable[tuple[str, DenseFields]]:
@@ -31,7 +34,7 @@ class Views:
         self._dtypes: dict[str, np.dtype] = {}
 
     def view(self, record: DenseFields) -> np.ndarray | None:
-        """Read-only array of a tensor; None if its values must be decoded."""
+        """Read-only array of a tensor; None if its values must be decoded, or fetched."""
         name, shape, file, offset, _ = record
         dtype = self._dtypes.get(name)
         if dtype is None:
@@ -43,5 +46,7 @@ class Views:
         memory = self._mapped.get(file)
         if memory is None:
             source = self._source_for(file)
+            if not source.cheap_views:
+                return None
             memory = self._mapped[file] = source.view(0, source.size)
         return self._array(shape, dtype, memory, offset)

@@ -68,6 +68,9 @@ MEMBERS = {
     ".squish_ready": "npydir", ".squish_4bit_ready": "npydir",
 }  # fmt: skip
 
+# files by which a folder is recognized where nothing lists it
+STANDING = ("model.safetensors.index.json", "model.safetensors", "manifest.json", "Manifest.json", "config.json")
+
 # suffix -> format id, for formats whose plugin may be absent
 SUFFIXES = {".gguf": "gguf", ".safetensors": "safetensors", ".zt": "ztensor", ".squizd": "squizd", ".uqff": "uqff"}
 
