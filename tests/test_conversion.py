@@ -113,9 +113,7 @@ def test_a_format_says_what_a_rule_for_everything_means_to_it(run: Any, monkeypa
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("spec", "said"), [("affine:colour=1", "no parameter 'colour'"), ("ggml.q8_k", "decoded only")]
-)
+@pytest.mark.parametrize(("spec", "said"), [("affine:colour=1", "no parameter 'colour'"), ("ggml.q8_k", "decode-only")])
 def test_a_wrong_rule_for_everything_is_an_error_not_a_note(tmp_path: Path, spec: str, said: str) -> None:
     pytest.importorskip("squish_codecs")
     pytest.importorskip("squish_ggml")
@@ -447,7 +445,7 @@ def test_what_is_wrong_with_a_rule_is_told_once_and_of_no_tensor(
     run: Any, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(toys.Rows, "encode")
-    with pytest.raises(SquishError, match=r"^toy\.rows is decoded only\. `squish codecs`") as error:
+    with pytest.raises(SquishError, match=r"^toy\.rows is decode-only\. `squish codecs`") as error:
         run({"a.weight": VALUES, "b.weight": VALUES, "norm": VALUES[0]}, rule)
     assert error.value.tensor is None
 

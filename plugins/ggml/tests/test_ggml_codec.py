@@ -65,5 +65,5 @@ def test_big_endian_blocks_have_the_values_of_the_others(name: str, shape: tuple
 
 
 def test_what_is_not_encoded_says_so_with_those_that_are() -> None:
-    with pytest.raises(CodecError, match=r"ggml\.q4_k is decoded only.*q8_0"):
+    with pytest.raises(CodecError, match=r"ggml\.q4_k is decode-only.*q8_0"):
         codec_of("q4_k").encode(np.zeros((1, 256), np.float32), {})

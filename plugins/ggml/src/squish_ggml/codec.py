@@ -125,4 +125,4 @@ class GgmlBlocks(Codec):
 
     def _cannot_encode(self) -> CodecError:
         can = ", ".join(name for name, block in BLOCKS.items() if block.encode)
-        return CodecError(f"{self.id} is decoded only", code=ErrorCode.ENCODE, hint=f"Encoders here: {can}.")
+        return CodecError(f"{self.id} is decode-only", code=ErrorCode.ENCODE, hint=f"Encoders here: {can}.")
