@@ -208,7 +208,9 @@ class Registry(Plugins, Renamed):
         """Why the codecs and filters of an encoding cannot be had here, or that nothing decodes it; else None."""
         entry = self.codecs.get(encoding.codec.id)
         if entry is not None and getattr(entry.info, "kind", "") == "whole":
-            return Refusal(why=f"{encoding.codec.id} is a whole model, for its own runtime alone", code=ErrorCode.WHOLE)
+            return Refusal(
+                why=f"{encoding.codec.id} is a whole model, which only its own runtime can run", code=ErrorCode.WHOLE
+            )
         refusals = {codec: refusal for codec in self._codecs(encoding) if (refusal := self._unusable(codec))}
         if not refusals:
             return None
