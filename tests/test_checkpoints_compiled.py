@@ -115,4 +115,4 @@ def test_a_library_of_another_version_is_told_by_plans_and_by_the_encoders_it_wa
     assert f"not      cpu: {why}" in plan
     assert "dense on numpy" in loaded
     assert why in asked
-    assert f"ggml.q4_k is decode-only; 'ggml.q4_k' cannot be imported: SquishError: {why}" in encoding
+    assert f"ggml.q4_k has no encoder; 'ggml.q4_k' cannot be imported: SquishError: {why}" in encoding

@@ -45,8 +45,8 @@ def resolve_features(
         encodings = implementation.encodings_for(**arguments)
         if not encodings and legal:
             raise UsageError(
-                "does not determine an encoding", tensor=target, code="feature",
-                hint=f"Give a feature ({', '.join(legal)}); `squish formats {container}` lists the values.",
+                f"{target}: no file stores a tensor like this", code="feature",
+                hint=f"Features are {', '.join(legal)}; `squish formats {container}` lists their values.",
             )  # fmt: skip
         chain = resolve(registry, target, container, encodings, policy=policy, op=op, backend=backend)
     # The costs of the example tensor only serve to order the offers.
@@ -85,6 +85,6 @@ def _word(value: Any) -> int | None:
 
 def _value_error(container: str, name: str, expected: Any, actual: str) -> UsageError:
     return UsageError(
-        f"format {container!r} has no such value of {name!r}", expected=", ".join(expected), found=actual,
+        f"format {container!r} has no such value of {name!r}", expected=", ".join(expected), found=repr(actual),
         code="feature",
     )  # fmt: skip

@@ -225,7 +225,7 @@ class Codec(Renamed):
 
     def _decoded_only(self) -> CodecError:
         hint = "`squish codecs` lists all codecs; choose one that encodes, such as int4 or f16."
-        return CodecError(f"{self.id} is decode-only", code=ErrorCode.ENCODE, hint=hint)
+        return CodecError(f"{self.id} has no encoder", code=ErrorCode.ENCODE, hint=hint)
 
 
 PanelReader = Callable[[TensorSpec], Iterator["np.ndarray"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,6 +13,7 @@ from squish_core.errors import ClosedError, FormatError, TruncatedError
 from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
+    from squish_core.io.pin import Pin
     from squish_core.model import Problem
 
 HEAD, TAIL = 4096, 64
@@ -39,9 +40,15 @@ class Source(Renamed):
 
     renamed = {"lend": "overlay_assets"}  # noqa: RUF012
     is_dir = False
+    cheap_views = False
+    """Whether a view costs nothing until it is used: of a mapping or of memory. Elsewhere each view reads its bytes."""
+    lists_members = True
+    """Whether `members` knows every file of a folder; else only `has` tells whether a file is there."""
     path: Path | None = None
     packed: tuple[str, int] | None = None
     """Byte codec and size of the compressed file, if this is the content of one."""
+    pin: Pin | None = None
+    """What identifies the content of a remote file; None for a local one, and for a folder."""
     findings: tuple[Problem, ...] = ()
     """Problems of the file itself, whatever its format, such as an interrupted append."""
 
@@ -78,6 +85,16 @@ class Source(Renamed):
         """Fill `out` with the bytes from `offset` on."""
         self._check(offset, len(out), what)
         out[:] = self._view(offset, len(out)) if len(out) else b""
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]], what: str = "data") -> list[memoryview]:
+        """Views of several byte ranges (offset, length), read at once where that is faster."""
+        return [self.view(offset, length, what) for offset, length in ranges]
+
+    def read_ahead(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Announce the byte ranges (offset, length) that will be read, in about this order, each once."""
+
+    def check_size(self) -> None:
+        """TruncatedError once the file ends before its views do."""
 
     def descriptor(self) -> int | None:
         """File descriptor for copies in the kernel; None if the source is not a plain file."""
@@ -120,9 +137,19 @@ class Source(Renamed):
     def __reduce__(self) -> Any:
         raise TypeError("cannot pickle an open file; pass its name to the other process and open it there")
 
-    def members(self, folder: str = "") -> tuple[str, ...]:
-        """Sorted names of the regular files beside this one, overlaid assets included, or in the subfolder `folder`."""
-        return tuple(sorted({*self._names(folder), *(() if folder else self._overlay)}))
+    def members(self, folder: str = "", likely: Iterable[str] = ()) -> tuple[str, ...]:
+        """Sorted names of the regular files beside this one, overlaid assets included, or in the subfolder `folder`.
+
+        If nothing lists the folder: the `likely` names that exist.
+        """
+        names = self._names(folder) if self.lists_members else self._present(folder, tuple(likely))
+        return tuple(sorted({*names, *(() if folder else self._overlay)}))
+
+    def has(self, name: str, folder: str = "") -> bool:
+        """Whether a file of the folder, or of a folder in it, is there; also where nothing lists the folder."""
+        if not self.lists_members and not (name in self._overlay and not folder):
+            return name in self._present(folder, (name,))
+        return name in self.members(folder)
 
     def problems(self) -> tuple[Problem, ...]:
         """Findings of this file and of the members opened so far."""
@@ -180,6 +207,10 @@ class Source(Renamed):
         """Names of the regular files in the folder, or in its subfolder `folder`."""
         return ()
 
+    def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of the names that are files of the folder; for sources that list no members."""
+        raise NotImplementedError
+
     def _open_member(self, name: str) -> Source:
         raise FormatError(f"refers to the file {name!r}, but bytes in memory have no folder", file=self.name)
 
@@ -193,12 +224,59 @@ class Source(Renamed):
 class BytesSource(Source):
     """A buffer in memory."""
 
+    cheap_views = True
+
     def __init__(self, data: Any, name: str = "<bytes>") -> None:
         self._data = memoryview(data).cast("B").toreadonly()
         super().__init__(name, len(self._data))
 
     def _view(self, offset: int, length: int) -> memoryview:
         return self._data[offset : offset + length]
+
+
+class SourceOpener:
+    """Opens the URLs of some schemes, as its `SourceInfo` declares it.
+
+    Examples
+    --------
+    >>> from squish_core.api import BytesSource, SourceOpener
+    >>> class Zeros(SourceOpener):
+    ...     def open(self, url, options):
+    ...         return BytesSource(bytes(int(options.get("size", 8))), url)
+    >>> Zeros().open("zeros://any", {"size": "4"}).read(0, 4)
+    b'\\x00\\x00\\x00\\x00'
+    """
+
+    id = ""
+
+    def open(self, url: str, options: Mapping[str, Any]) -> Source:
+        """The source of a URL.
+
+        Parameters
+        ----------
+        url
+            As the user gave it; errors and `Source.name` show it without user, password and query.
+        options
+            Of those declared, the ones that were given: text from the environment, any value from Python.
+
+        Returns
+        -------
+        Source
+            Open; a folder has `is_dir`.
+
+        Raises
+        ------
+        FormatError
+            There is no such file, or it cannot be read.
+
+        Examples
+        --------
+        >>> SourceOpener().open("zeros://any", {})
+        Traceback (most recent call last):
+            ...
+        NotImplementedError
+        """
+        raise NotImplementedError
 
 
 def check_file_name(name: str, file: str) -> None:
