@@ -1,4 +1,4 @@
-"""Quantised checkpoints: opening a large sharded one, and repacking codes beside copying as many bytes."""
+"""Quantized checkpoints: opening a large sharded one, and repacking codes beside copying as many bytes."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def opening() -> str:
         f"GPTQ of 4 bits in {SHARDS} sparse shards, {total / 1e9:.1f} GB, {listed} layers of four tensors, which "
         f"become one each. Opening reads {read:,} bytes, headers and JSON; safetensors lists the stored tensors."
     )
-    return markdown("A large quantised checkpoint", note, [row])
+    return markdown("A large quantized checkpoint", note, [row])
 
 
 def sparse(folder: Path) -> int:

@@ -426,7 +426,7 @@ def test_a_rule_that_nothing_can_take_is_an_error(squish: Any, write: Any, tmp_p
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--to", "toy:colour=red"], ["--to", "squizd"], ["--encode", "int9"], ["--only", "z*"],
+    "wrong", [["--to", "toy:color=red"], ["--to", "squizd"], ["--encode", "int9"], ["--only", "z*"],
               ["--encode", "a.*=f16"]]
 )  # fmt: skip
 def test_a_conversion_that_cannot_be_leaves_the_old_file(squish: Any, write: Any, wrong: list[str]) -> None:
@@ -700,7 +700,7 @@ def test_a_plugin_whose_commands_fail_is_told_by_doctor_and_stops_nobody(squish:
 # errors and exit codes
 
 
-@pytest.mark.parametrize("wrong", [["nonsense"], ["ls"], ["ls", "x", "--colour"], ["convert", "a"]])
+@pytest.mark.parametrize("wrong", [["nonsense"], ["ls"], ["ls", "x", "--color"], ["convert", "a"]])
 def test_a_wrong_command_line_gives_2_and_one_line(squish: Any, wrong: list[str]) -> None:
     ran = squish(*wrong)
     assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
@@ -721,7 +721,7 @@ def test_errors_are_json_documents_too(squish: Any, tmp_path: Path) -> None:
     assert ran.code == 2
     assert ran.json["error"]["code"] == "missing"
     assert ran.json["error"]["file"] == str(tmp_path / "missing.toy")
-    assert squish("ls", "--colour", "--json").json["error"]["code"] == "usage"
+    assert squish("ls", "--color", "--json").json["error"]["code"] == "usage"
 
 
 def test_an_interrupt_gives_130(squish: Any, write: Any, monkeypatch: pytest.MonkeyPatch) -> None:

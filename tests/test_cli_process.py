@@ -113,7 +113,7 @@ def test_quiet_shows_no_progress(clock: Any, capsys: Any) -> None:
 
 
 @pytest.mark.parametrize(("variable", "painted"), [("FORCE_COLOR", True), ("NO_COLOR", False)])
-def test_a_terminal_gets_a_bar_without_colour_where_no_color_asks_for_that(
+def test_a_terminal_gets_a_bar_without_color_where_no_color_asks_for_that(
     monkeypatch: pytest.MonkeyPatch, capsys: Any, variable: str, painted: bool
 ) -> None:
     pytest.importorskip("rich")

@@ -116,7 +116,7 @@ def test_a_link_is_named_as_one(squish: Any, path: Path) -> None:
         ("plan", "FILE", "--op", "sing"),
         ("plan", "FILE", "--backend", "nowhere"),
         ("ls", "FILE", "--format", "nowhere"),
-        ("convert", "FILE", "OUT", "--to", "toy.box:colour=red"),
+        ("convert", "FILE", "OUT", "--to", "toy.box:color=red"),
         ("convert", "FILE", "OUT", "--encode", "f16:x=1"),
         ("convert", "FILE", "OUT", "--encode", "(("),
         ("convert", "FILE", "OUT", "--names", "mlx"),

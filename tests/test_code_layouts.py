@@ -1,4 +1,4 @@
-"""A quantised codec that no package knows repacks into every format by what it declares of its codes."""
+"""A quantized codec that no package knows repacks into every format by what it declares of its codes."""
 
 from __future__ import annotations
 

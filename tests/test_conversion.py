@@ -113,15 +113,14 @@ def test_a_format_says_what_a_rule_for_everything_means_to_it(run: Any, monkeypa
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("spec", "said"), [("affine:colour=1", "no parameter 'colour'"), ("ggml.q8_k", "has no encoder")]
-)
-def test_a_wrong_rule_for_everything_is_an_error_not_a_note(tmp_path: Path, spec: str, said: str) -> None:
+@pytest.mark.parametrize(("spec", "code"), [("affine:color=1", "params"), ("ggml.q8_k", "encode")])
+def test_a_wrong_catch_all_rule_is_an_error_and_not_a_note(tmp_path: Path, spec: str, code: str) -> None:
     pytest.importorskip("squish_codecs")
     pytest.importorskip("squish_ggml")
     with squish.open(toys.box({"w": np.zeros((4, 256), np.float32)}), registry=installed()) as file:
-        with pytest.raises(SquishError, match=said):
+        with pytest.raises(SquishError) as caught:
             squish.convert(file, tmp_path / "o.box", "toy.box", spec)
+        assert caught.value.code == code
         assert not (tmp_path / "o.box").exists()
 
 
@@ -293,7 +292,7 @@ def test_a_named_rule_must_hold(run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rules", "quantised"),
+    ("rules", "quantized"),
     [
         (["*.weight=toy.rows"], {"a.weight", "b.weight"}),
         (["*.weight=toy.rows", "b.*=keep"], {"a.weight"}),
@@ -304,9 +303,9 @@ def test_a_named_rule_must_hold(run: Any) -> None:
         ("keep", set()),
     ],
 )
-def test_patterns_choose_and_the_last_match_wins(run: Any, rules: Any, quantised: set[str]) -> None:
+def test_patterns_choose_and_the_last_match_wins(run: Any, rules: Any, quantized: set[str]) -> None:
     _, file = run({name: MIXED[name] for name in ("a.weight", "b.weight", "norm")}, rules)
-    assert {name for name in file if file[name].codec == "toy.rows"} == quantised
+    assert {name for name in file if file[name].codec == "toy.rows"} == quantized
 
 
 @pytest.mark.parametrize(
@@ -319,7 +318,7 @@ def test_dense_encodings_say_how_exact_they_are(run: Any, dtype: str, exactness:
     np.testing.assert_allclose(file["w"].numpy().astype("f8"), VALUES, rtol=2**-7)
 
 
-def test_quantised_tensors_become_dense_values_when_asked(run: Any) -> None:
+def test_quantized_tensors_become_dense_values_when_asked(run: Any) -> None:
     report, file = run({"q": toys.rows(VALUES)}, "f32")
     assert actions(report)["q"][0] == "encode"
     source = squish.open(toys.box({"q": toys.rows(VALUES)}), registry=toys.registry())
@@ -431,7 +430,7 @@ def test_the_format_comes_from_the_suffix_or_is_asked_for(run: Any, tmp_path: Pa
 @pytest.mark.parametrize(
     ("options", "kind", "said"),
     [
-        ({"to": "toy.box:colour=red"}, UsageError, r"no such option \(expected note, found colour\)"),
+        ({"to": "toy.box:color=red"}, UsageError, r"no such option \(expected note, found color\)"),
         ({"to": "gguf"}, MissingPluginError, "pip install squish-gguf"),
         ({"to": "toy.readonly"}, UsageError, r"cannot be written.*toy\.box"),
         ({"encode": "int3"}, SquishError, "no such encoding.*`squish codecs` lists all"),

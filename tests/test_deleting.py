@@ -67,7 +67,7 @@ OPTIONS = {
     "hf": ("method=awq", "method=gptq", "method=gptq_v2", "method=compressed-tensors"),
 }  # fmt: skip
 ENCODED = {"hf": "*_proj.weight=int4", "mlx": "*_proj.weight=int4"}
-"""Formats that declare what is quantised, and what is asked for."""
+"""Formats that declare what is quantized, and what is asked for."""
 
 
 @pytest.fixture

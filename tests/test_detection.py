@@ -125,7 +125,7 @@ def test_an_empty_file_is_called_empty_even_with_a_known_suffix(tmp_path: Path) 
         squish.open(tmp_path / "a.box", registry=toys.registry())
 
 
-def test_a_folder_is_recognised_by_its_members(tmp_path: Path) -> None:
+def test_a_folder_is_recognized_by_its_members(tmp_path: Path) -> None:
     known = formats(folder=[Signature(b"weights.idx", where="member")])
     with pytest.raises(UnknownFormatError, match="folder that no installed format"):
         squish.open(tmp_path, registry=known)

@@ -55,7 +55,7 @@ PARAMETERS: dict[str, tuple[dict[str, Any], ...]] = {
 }  # fmt: skip
 """Parameters under which codecs that have no defaults store the matrix."""
 PATTERNS = {
-    "NaN": b"\xff", "NaN of f16": b"\x7f", "large": b"\x7b", "signalling": b"\0\0\xa0\x7f", "infinity": b"\0\0\x80\x7f",
+    "NaN": b"\xff", "NaN of f16": b"\x7f", "large": b"\x7b", "signaling": b"\0\0\xa0\x7f", "infinity": b"\0\0\x80\x7f",
     "infinity of f16": b"\0\x7c\0\xfc", "random": np.random.default_rng(5).bytes(1 << 16),
 }  # fmt: skip
 

@@ -38,7 +38,7 @@ def test_a_refinement_gets_limits_and_options(known: Registry) -> None:
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ("toy.named:colour=red", r"no such option \(expected arch, found colour\)"),
+        ("toy.named:color=red", r"no such option \(expected arch, found color\)"),
         ("toy.box:arch=llama", r"no such option \(expected no options, found arch\)"),
     ],
 )  # fmt: skip

@@ -163,7 +163,7 @@ def test_a_cast_clips_to_the_largest_finite_value(convert: Any, dtype: str, larg
     assert (decoded[2, 5], decoded[31, 255], decoded[3, 3], report.clipped) == (largest, -largest, largest, 2)
 
 
-def test_values_beyond_f32_are_refused_before_they_are_quantised(convert: Any) -> None:
+def test_values_beyond_f32_are_refused_before_they_are_quantized(convert: Any) -> None:
     values = VALUES.astype(np.float64)
     values[9, 9] = 1e300
     error, _ = convert(values, "q8_0")

@@ -277,7 +277,7 @@ def test_resolving_without_a_file() -> None:
     ("features", "said"),
     [
         ({"packing": "tight"}, r"no such value of 'packing' \(expected rows, shifted, found .tight.\)"),
-        ({"colour": "red"}, r"no such feature \(expected packing, speed, found 'colour'\)"),
+        ({"color": "red"}, r"no such feature \(expected packing, speed, found 'color'\)"),
         ({"packing": {"rows", "shifted"}}, "one of them, not both"),
         ({"packing": 4}, "no such value"),
         ({"op": "sing"}, "no such operation"),

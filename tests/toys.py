@@ -191,7 +191,7 @@ def box(
 
 
 def rows(values: np.ndarray, codec: str = "toy.rows") -> tuple[str, tuple[int, ...], dict[str, np.ndarray]]:
-    """A matrix quantised by one of the toy codecs, as `box` takes it."""
+    """A matrix quantized by one of the toy codecs, as `box` takes it."""
     return codec, values.shape, {"toy.rows": Rows, "toy.shifted": Shifted}[codec]().encode(values, {})
 
 

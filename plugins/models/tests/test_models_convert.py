@@ -159,3 +159,26 @@ def test_an_edited_gguf_does_not_get_its_old_config_back(llama: Path, tmp_path: 
     squish.convert(tmp_path / "edited.gguf", tmp_path / "back", FOLDER)
     config = json.loads((tmp_path / "back" / "config.json").read_text())
     assert config["max_position_embeddings"] == 4096
+
+
+@pytest.mark.parametrize(("family", "layout", "engine"), [("gemma2", "mlx", "mlx-lm"), ("phi3", "gguf", "llama.cpp")])
+def test_an_engine_that_ignores_the_sliding_window_is_named(
+    family: str, layout: str, engine: str, tmp_path: Path
+) -> None:
+    config = {**LLAMA, "model_type": family, "sliding_window": 32, "head_dim": 8, "query_pre_attn_scalar": 8}
+    config |= {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+    source = write_model(tmp_path / "model", squish.registry().family(family), {**config, "tie_word_embeddings": True})
+    for target in ("mlx", "gguf"):
+        report = squish.convert(source, tmp_path / target, target, dry_run=True)
+        named = any(f"{engine} ignores the sliding window of 32" in note for note in report.notes)
+        assert named == (target == layout)
+
+
+def test_a_scaling_that_llama_cpp_does_not_apply_to_the_family_is_refused(tmp_path: Path) -> None:
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 64}  # fmt: skip
+    config = {**LLAMA, "model_type": "qwen2", "rope_scaling": scaling}
+    source = write_model(tmp_path / "model", squish.registry().family("qwen2"), config)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(source, tmp_path / "m.gguf")
+    assert (caught.value.code, caught.value.part) == ("rope", "config.json")

@@ -18,6 +18,8 @@ CONFIG = "config.json"
 HEAD = "lm_head.weight"
 IGNORED = ("use_sliding_window",)
 """Settings that llama.cpp leaves out of account, as the report says."""
+ENGINES = {"gguf": "llama.cpp", "mlx": "mlx-lm"}
+"""Engines that ignore the windows of some families."""
 
 
 class TextModel(Family):
@@ -41,6 +43,10 @@ class TextModel(Family):
         Settings that are the number of layers where nothing else is known.
     tied_by_default
         Whether embeddings are tied where config.json does not say.
+    rotated_by_default
+        The share of a head that is rotated where config.json does not say.
+    windowless
+        Layouts whose engines see beyond the sliding window.
     gemma_tokenizer
         Whether the tokenizer merges by id and has runs of spaces as tokens.
     """
@@ -55,6 +61,8 @@ class TextModel(Family):
     unstated: ClassVar[Mapping[str, Any]] = {}
     layer_counts: ClassVar[Sequence[str]] = ()
     tied_by_default: ClassVar[bool] = False
+    rotated_by_default: ClassVar[float] = 1.0
+    windowless: ClassVar[Sequence[str]] = ("gguf",)
     gemma_tokenizer: ClassVar[bool] = False
     leftovers = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")
 
@@ -125,16 +133,12 @@ class TextModel(Family):
                     hint="Nothing that is written would say what this model says.",
                 )  # fmt: skip
 
-    def ignored(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """What llama.cpp leaves out of account."""
+    def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
+        """What the engine of a layout leaves out of account."""
         window = settings.get("sliding_window")
-        if window is None or settings.get("use_sliding_window") is False or "sliding_window" in self._gguf_settings:
+        if window is None or settings.get("use_sliding_window") is False or layout not in self.windowless:
             return ()
-        return (f"llama.cpp ignores the sliding window of {window}: beyond as many tokens it sees more",)
-
-    @property
-    def _gguf_settings(self) -> set[str]:
-        return {key.hf for key in self.keys}
+        return (f"{ENGINES[layout]} ignores the sliding window of {window}: beyond as many tokens it sees more",)
 
     @property
     def experts(self) -> str | None:
@@ -161,7 +165,7 @@ class TextModel(Family):
     def _rotary(self, settings: Mapping[str, Any]) -> int:
         heads = settings["num_attention_heads"] or 1
         size = settings.get("head_dim") or settings["hidden_size"] // heads
-        return int(size * (settings.get("partial_rotary_factor") or 1.0))
+        return int(size * (settings.get("partial_rotary_factor") or self.rotated_by_default))
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         read = settings_of(self.keys, self.architecture, model.meta)
