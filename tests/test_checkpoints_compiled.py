@@ -36,8 +36,8 @@ def test_compiled_loops_agree_with_the_codec(sample: Path) -> None:
             np.testing.assert_array_equal(weight.dense(region=(slice(3, 9), slice(40, 99))), values[3:9, 40:99])
             np.testing.assert_array_equal(weight.embed(ids), values[ids].astype(np.float32))
             x = np.random.default_rng(0).normal(size=(3, tensor.shape[1])).astype(np.float32)
-            wanted = x @ values.astype(np.float32).T
-            np.testing.assert_allclose(weight.linear(x), wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
+            expected = x @ values.astype(np.float32).T
+            np.testing.assert_allclose(weight.linear(x), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("sample", ["gptq-v1_w4_g128_sym", "gptq-v2_w4_g64_asym_actorder"])
@@ -78,12 +78,12 @@ def test_groups_of_several_sizes_are_left_to_numpy(tmp_path: Path) -> None:
     "sample", [folder for folder in SAMPLES if "mlx" in folder.parts[-4]], ids=lambda path: path.name
 )
 def test_conversions_give_the_same_bytes_without_the_loops(sample: Path, dtype: str, tmp_path: Path) -> None:
-    made = []
+    layouts = []
     for plugins in ("", "-squish-cpu"):
         target = tmp_path / f"made{plugins}.safetensors"
         squish.convert(sample, target, "safetensors", dtype, registry=squish.Registry(plugins))
-        made.append(target.read_bytes())
-    assert made[0] == made[1]
+        layouts.append(target.read_bytes())
+    assert layouts[0] == layouts[1]
 
 
 STALE = """

@@ -142,8 +142,8 @@ def test_info_of_a_compressed_file_tells_both_sizes(capsys: pytest.CaptureFixtur
     assert main(["convert", str(DATA / "sample.gguf"), str(target)]) == 0
     capsys.readouterr()
     assert main(["info", str(target)]) == 0
-    told = f"1.056 kB unpacked, {target.stat().st_size} B compressed with zstd, in 1 file"
-    assert f"size        {told}" in capsys.readouterr().out.splitlines()
+    size_text = f"1.056 kB unpacked, {target.stat().st_size} B compressed with zstd, in 1 file"
+    assert f"size        {size_text}" in capsys.readouterr().out.splitlines()
     assert main(["info", str(target), "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["size"], data["packed"]) == (1056, {"codec": "zstd", "size": target.stat().st_size})

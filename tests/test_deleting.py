@@ -135,7 +135,7 @@ def test_a_wrongly_written_target_keeps_the_source(
         "a tensor lost": lambda: (target / "manifest.json").write_text('{"norm": "norm"}'),
     }[damage]
     delete = delete_source.delete
-    monkeypatch.setattr("squish_core.conversion.convert.delete", lambda *told: (harm(), delete(*told)))
+    monkeypatch.setattr("squish_core.conversion.convert.delete", lambda *arguments: (harm(), delete(*arguments)))
     with pytest.raises(SquishError, match="was not deleted"):
         squish.convert(model, target, "npydir", encode, delete_source=True)
     assert kept(model)
@@ -178,9 +178,9 @@ def test_a_source_replaced_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.M
     source = shard(tmp_path / "m.safetensors")
     agrees = delete_source._agrees
 
-    def replacing(*told: object) -> bool:
+    def replacing(*arguments: object) -> bool:
         shard(tmp_path / "new").replace(source)
-        return agrees(*told)
+        return agrees(*arguments)
 
     monkeypatch.setattr(delete_source, "_agrees", replacing)
     with pytest.raises(SquishError, match="replaced"):

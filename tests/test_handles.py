@@ -261,10 +261,10 @@ def test_products_with_weights_without_elements(shape: tuple[int, int]) -> None:
 
 def test_a_loaded_tensor_decodes_a_region_into_out(file: Any) -> None:
     weight, region = file["q"].load("numpy"), (slice(0, 1), slice(1, 3))
-    wanted = file["q"][region].astype(np.float16)
-    out = np.zeros(wanted.shape, np.float16)
+    expected = file["q"][region].astype(np.float16)
+    out = np.zeros(expected.shape, np.float16)
     assert weight.dense(region=region, dtype="f16", out=out) is out
-    np.testing.assert_array_equal(out, wanted)
+    np.testing.assert_array_equal(out, expected)
     with pytest.raises(SquishError, match="`out` does not fit"):
         weight.dense(region=region, out=out)
 
@@ -292,8 +292,8 @@ def test_experts_pick_a_matrix_for_each_row() -> None:
     experts = np.random.default_rng(0).standard_normal((4, 5, 6)).astype(np.float32)
     weight = squish.open(toys.box({"e": experts}), registry=toys.registry())["e"].load(op="experts")
     operand, ids = np.random.default_rng(1).standard_normal((3, 6)).astype(np.float32), np.array([2, 0, 2])
-    wanted = np.stack([row @ experts[expert].T for row, expert in zip(operand, ids)])
-    np.testing.assert_allclose(weight.experts(operand, ids), wanted, rtol=1e-5)
+    expected = np.stack([row @ experts[expert].T for row, expert in zip(operand, ids)])
+    np.testing.assert_allclose(weight.experts(operand, ids), expected, rtol=1e-5)
     for rows, few in ((operand, [0, 1]), (operand[0], [0]), (operand, [[0], [1], [2]])):
         with pytest.raises(SquishError, match="one row of x per id"):
             weight.experts(rows, few)
@@ -343,9 +343,9 @@ def test_a_format_that_fails_to_import_is_an_error_with_the_file() -> None:
             signatures = (api.Signature(b"GONE"),)
             return [api.ContainerInfo(id="toy.gone", title="gone", factory="toy_gone:Gone", signatures=signatures)]
 
-    known = api.Registry("", extra=[Plugin()], entry_points=list)
+    registry = api.Registry("", extra=[Plugin()], entry_points=list)
     with pytest.raises(MissingPluginError, match=r"<bytes>: 'toy\.gone' cannot be imported"):
-        squish.open(b"GONE", registry=known)
+        squish.open(b"GONE", registry=registry)
 
 
 def test_names_that_differ_only_in_unicode_composition_are_kept_and_reported() -> None:

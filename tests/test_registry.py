@@ -30,8 +30,8 @@ def point(name: str, load: Any, dist: str | None = None) -> Any:
     )
 
 
-def good(wanted: str = "acme.good") -> Any:
-    return toys.plugin(squish_containers=[toys.container_info(wanted)])
+def good(format_id: str = "acme.good") -> Any:
+    return toys.plugin(squish_containers=[toys.container_info(format_id)])
 
 
 def failing() -> Any:
@@ -158,12 +158,12 @@ def test_find_filters_by_declared_fields() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "installed", "install"),
+    ("format_id", "installed", "install"),
     [("toy.box", True, None), ("gguf", False, "pip install squish-gguf"), ("nobody", False, None)],
 )
-def test_needs_says_what_to_install(wanted: str, installed: bool, install: str | None) -> None:
-    (need,) = toys.registry().needs(wanted)
-    assert (need.id, need.installed, need.install) == (wanted, installed, install)
+def test_needs_says_what_to_install(format_id: str, installed: bool, install: str | None) -> None:
+    (need,) = toys.registry().needs(format_id)
+    assert (need.id, need.installed, need.install) == (format_id, installed, install)
     json.dumps(need.to_dict())
 
 

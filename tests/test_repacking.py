@@ -130,8 +130,8 @@ def test_repacking_never_touches_values(
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("values were touched")
 
-    known = squish.registry()
-    carrying = {name: known.codec(name) for name, entry in known.codecs.items() if entry.info.kind == "tensor"}
+    registry = squish.registry()
+    carrying = {name: registry.codec(name) for name, entry in registry.codecs.items() if entry.info.kind == "tensor"}
     carrying = {name: codec for name, codec in carrying.items() if type(codec).from_codes is not Codec.from_codes}
     for codec in {type(codec) for codec in carrying.values()}:
         for method in ("decode", "encode"):

@@ -163,8 +163,9 @@ class ContainerSuite(HostileInput, GroundTruth):
         log = list(source.log)
         over = {}
         for name, spec in index.tensors.items():
-            size = sum(touched_part(log, index, part) for part in _parts(index, name))
-            if size > (64 if spec.elements <= 1 else 0):
+            if (size := sum(touched_part(log, index, part) for part in _parts(index, name))) > 64 * (
+                spec.elements <= 1
+            ):
                 over[name] = size
         total, allowed = sum(over.values()), self.read_ahead
         assert total <= allowed, f"{sample}: opening reads {total} tensor bytes, {allowed} are allowed: {over}"
