@@ -22,6 +22,7 @@ _NAMES = {
         "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Stack",
     ),
     "squish_core.families.model": ("Model",),
+    "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
     "squish_core.io.source": ("Source", "check_plain_name"),
@@ -212,6 +213,8 @@ if TYPE_CHECKING:
     from squish_core.io.source import Source as Source
     from squish_core.io.source import check_plain_name as check_plain_name
     from squish_core.limits import Limits as Limits
+    from squish_core.mapping.inventory import Inventory as Inventory
+    from squish_core.mapping.inventory import take_inventory as take_inventory
     from squish_core.model import DENSE as DENSE
     from squish_core.model import SAME_BYTES as SAME_BYTES
     from squish_core.model import CodecSpec as CodecSpec

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from attrs import frozen
 
 from squish_core.errors import TensorError
 from squish_core.families.base import Expression, Family, Join, Rule, Stack
-from squish_core.mapping.names import fill, members, read_rules
+from squish_core.mapping.names import Templates, fill, members, read_rules
 from squish_core.model import TensorSpec
 from squish_core.text import close_matches
 
@@ -44,36 +44,78 @@ def cover(
     family: Family, tensors: Mapping[str, TensorSpec], gguf: bool, sizes: Sizes, tied: Collection[str] = ()
 ) -> Coverage:
     """Match every tensor of a source; TensorError for one that is unknown, doubled, missing or of another shape."""
-    table, shapes = read_rules(family, gguf), {tensor.name: tensor.shape for tensor in family.tensors}
-    origins: dict[str, Origin] = {}
-    sources: dict[str, Origin] = {}
-    left_out: list[str] = []
-    unused: list[str] = []
-    for name in tensors:
-        short = bare(family, name)
-        match = table.find(short)
+    matching = Matching(family, tensors, read_rules(family, gguf), sizes, tied)
+    if error := next(matching.errors(), None):
+        raise error
+    return matching.coverage()
+
+
+class Matching:
+    """Tensors of a source against a family; `errors` goes through them once, and `coverage` is complete after it.
+
+    Parameters
+    ----------
+    family, tensors
+        The family, and the source's tensors by name.
+    rules
+        Template of a name -> the rule that covers it.
+    sizes
+        The sizes of the model (`Family.sizes`).
+    tied
+        Tensors that others take the place of.
+    """
+
+    def __init__(
+        self, family: Family, tensors: Mapping[str, TensorSpec], rules: Templates[Rule], sizes: Sizes,
+        tied: Collection[str],
+    ) -> None:  # fmt: skip
+        self.family, self.tensors, self.rules, self.sizes, self.tied = family, tensors, rules, sizes, tied
+        self.shapes = {tensor.name: tensor.shape for tensor in family.tensors}
+        self.origins: dict[str, Origin] = {}
+        self.sources: dict[str, Origin] = {}
+        self.left_out: list[str] = []
+        self.unused: list[str] = []
+
+    def coverage(self) -> Coverage:
+        """Where the tensors of the family lie."""
+        return Coverage(
+            origins=self.origins, sources=self.sources, left_out=tuple(self.left_out), unused=tuple(self.unused)
+        )
+
+    def errors(self) -> Iterator[TensorError]:
+        """All that contradicts the family, found as it is asked for: unknown, doubled, of another shape, missing."""
+        for name in self.tensors:
+            error = self._match(name)
+            if error is not None:
+                yield error
+        yield from _missing(self.family, self.origins, self.sizes, self.tied)
+
+    def _match(self, name: str) -> TensorError | None:
+        """Note what a tensor stands for, or say why it stands for nothing."""
+        family, tensors = self.family, self.tensors
+        match = self.rules.find(bare(family, name))
         if match is None:
             if not _matches(name, (*family.constants, *family.leftovers, *family.beside)):
-                raise _unknown(family, name, [rule.name for _, rule in table.values()])
-            (left_out if _matches(name, family.beside) else unused).append(name)
-            continue
+                return _unknown(family, name, [rule.name for _, rule in self.rules.values()])
+            (self.left_out if _matches(name, family.beside) else self.unused).append(name)
+            return None
         origin = Origin(name, *match)
-        _check_numbers(origin, sizes)
-        _check_shape(origin, tensors[name].shape, shape_of(origin.rule.of, shapes, sizes))
-        pairs = members(origin.rule.of, origin.numbers, sizes["experts"])
-        held = {member: Origin(name, origin.rule, numbers) for member, numbers in pairs if member not in tied}
-        if doubled := next((member for member in held if member in origins), None):
-            raise TensorError(
+        if error := _wrong_number(origin, self.sizes):
+            return error
+        error = _wrong_shape(origin, tensors[name].shape, shape_of(origin.rule.of, self.shapes, self.sizes))
+        pairs = members(origin.rule.of, origin.numbers, self.sizes["experts"])
+        leaves = {member: Origin(name, origin.rule, numbers) for member, numbers in pairs if member not in self.tied}
+        if error is None and (doubled := next((member for member in leaves if member in self.origins), None)):
+            return TensorError(
                 "stands for a tensor that another one holds, too", tensor=name, code="doubled",
-                expected="each tensor of the family once", found=f"{doubled} also in {origins[doubled].source}",
+                expected="each tensor of the family once", found=f"{doubled} also in {self.origins[doubled].source}",
             )  # fmt: skip
-        origins.update(held)
-        if held:
-            sources[name] = origin
+        self.origins.update(leaves)
+        if leaves:
+            self.sources[name] = origin
         else:
-            unused.append(name)
-    _check_complete(family, origins, sizes, tied)
-    return Coverage(origins=origins, sources=sources, left_out=tuple(left_out), unused=tuple(unused))
+            self.unused.append(name)
+        return error
 
 
 def bare(family: Family, name: str) -> str:
@@ -108,24 +150,26 @@ def _unknown(family: Family, name: str, templates: Iterable[str]) -> TensorError
     )  # fmt: skip
 
 
-def _check_numbers(origin: Origin, sizes: Sizes) -> None:
+def _wrong_number(origin: Origin, sizes: Sizes) -> TensorError | None:
     for hole, size in (("n", "layers"), ("e", "experts")):
         if origin.numbers.get(hole, -1) >= sizes[size]:
-            raise TensorError(
+            return TensorError(
                 "has a number that the settings do not allow", tensor=origin.source, code="contradiction",
                 expected=f"{size} 0 to {sizes[size] - 1}", found=origin.numbers[hole], hint=CONTRADICTION,
             )  # fmt: skip
+    return None
 
 
-def _check_shape(origin: Origin, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    if shape != expected:
-        raise TensorError(
-            "has a shape that contradicts the settings", tensor=origin.source, code="contradiction",
-            expected=list(expected), found=list(shape), hint=CONTRADICTION,
-        )  # fmt: skip
+def _wrong_shape(origin: Origin, shape: tuple[int, ...], expected: tuple[int, ...]) -> TensorError | None:
+    if shape == expected:
+        return None
+    return TensorError(
+        "has a shape that contradicts the settings", tensor=origin.source, code="contradiction",
+        expected=list(expected), found=list(shape), hint=CONTRADICTION,
+    )  # fmt: skip
 
 
-def _check_complete(family: Family, origins: Collection[str], sizes: Sizes, tied: Collection[str]) -> None:
+def _missing(family: Family, origins: Collection[str], sizes: Sizes, tied: Collection[str]) -> Iterator[TensorError]:
     for tensor in family.tensors:
         if not tensor.required:
             continue
@@ -133,7 +177,7 @@ def _check_complete(family: Family, origins: Collection[str], sizes: Sizes, tied
             for expert in range(sizes["experts"] if "{e}" in tensor.name else 1):
                 name = fill(tensor.name, {"n": layer, "e": expert})
                 if name not in origins and name not in tied:
-                    raise TensorError(
+                    yield TensorError(
                         f"is missing, and every model of the family {family.id} has it", tensor=name,
                         code="unmapped", found=f"{len(origins)} others", hint=HINT,
                     )  # fmt: skip

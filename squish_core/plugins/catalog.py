@@ -40,7 +40,7 @@ DISTRIBUTIONS = frozenset({"squish-core", *(package for table in PACKAGES.values
 """The distributions of this repository."""
 
 # command -> package of this repository that brings it
-COMMANDS = {"cache build": "squish-npydir", "edit": "squish-ztensor"}
+COMMANDS = {"cache build": "squish-npydir", "check-model": "squish-models", "edit": "squish-ztensor"}
 
 # short name of `--encode` -> codec id, for codecs whose plugin may be absent
 SHORT_NAMES = {

@@ -1,4 +1,5 @@
-"""What other plugins may import of squish-models: the rows and settings of which a family is a table."""
+"""What other plugins may import of squish-models: the rows and settings of which a family is a table, and the check of
+a model against what an engine needs."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from squish_core.api import lazy_exports
 
 _NAMES = {
     "squish_models.config.keys": ("COMMON", "GEMMA", "MIXTURE", "Key"),
+    "squish_models.engines.check": ("ModelCheck", "check_model"),
     "squish_models.family": ("TextModel",),
     "squish_models.tables": (
         "Row", "attention", "embeddings", "experts", "fused_attention", "fused_experts", "fused_gguf_experts",
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from .config.keys import GEMMA as GEMMA
     from .config.keys import MIXTURE as MIXTURE
     from .config.keys import Key as Key
+    from .engines.check import ModelCheck as ModelCheck
+    from .engines.check import check_model as check_model
     from .family import TextModel as TextModel
     from .tables import Row as Row
     from .tables import attention as attention
