@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 _NAMES = {
     "squish_core.plugins.hookspecs": (
         "SQUISH_API", "AllocatorInfo", "BackendInfo", "CodecInfo", "ContainerInfo", "EncoderInfo", "FamilyInfo",
-        "Signature", "hookimpl",
+        "Signature", "SourceInfo", "hookimpl",
     ),
     "squish_core.model": (
         "DENSE", "SAME_BYTES", "CodecSpec", "DenseRecord", "Encoding", "Exactness", "FileRef", "Filter", "Index",
         "LazyTensors", "Part", "Refusal", "Section", "Segment", "TensorSpec", "Typed",
     ),
     "squish_core.errors": (
-        "AmbiguousFormatError", "ClosedError", "CodecError", "ConflictError", "FormatError", "LimitError",
+        "redact", "AmbiguousFormatError", "ClosedError", "CodecError", "ConflictError", "FormatError", "LimitError",
         "FileAccessError", "MissingFileError", "MissingPluginError", "Problem", "SquishError", "TensorError",
         "TruncatedError", "UnknownFormatError", "UnsupportedVersionError", "UsageError", "WriteError",
     ),
@@ -25,8 +25,9 @@ _NAMES = {
     "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
-    "squish_core.io.source": ("Source", "check_plain_name"),
+    "squish_core.io.source": ("BytesSource", "Source", "SourceOpener", "check_plain_name", "closed"),
     "squish_core.io.local": ("open_source",),
+    "squish_core.io.pin": ("Pin",),
     "squish_core.formats.base": (
         "Container", "Dropped", "Options", "Refinement", "WritePlan", "dropped_assets", "dropped_metadata",
         "single_value",
@@ -46,7 +47,7 @@ _NAMES = {
     "squish_core.backends.base": ("Backend",),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request", "Use"),
     "squish_core.codes": ("BUGS", "CANNOT_RUN", "USAGE_CODES", "ErrorCode"),
-    "squish_core.concurrency": ("Pool", "map_in_order", "workers"),
+    "squish_core.concurrency": ("EventLoop", "Pool", "map_in_order", "workers"),
     "squish_core.codecs.bound": ("BoundEncoding",),
     "squish_core.backends.checks": (
         "cast_output", "check_expert_args", "check_ids", "check_input", "require_rank",
@@ -132,6 +133,7 @@ if TYPE_CHECKING:
     from squish_core.codes import CANNOT_RUN as CANNOT_RUN
     from squish_core.codes import USAGE_CODES as USAGE_CODES
     from squish_core.codes import ErrorCode as ErrorCode
+    from squish_core.concurrency import EventLoop as EventLoop
     from squish_core.concurrency import Pool as Pool
     from squish_core.concurrency import map_in_order as map_in_order
     from squish_core.concurrency import workers as workers
@@ -160,6 +162,7 @@ if TYPE_CHECKING:
     from squish_core.errors import UnsupportedVersionError as UnsupportedVersionError
     from squish_core.errors import UsageError as UsageError
     from squish_core.errors import WriteError as WriteError
+    from squish_core.errors import redact as redact
     from squish_core.families.base import Add as Add
     from squish_core.families.base import Carried as Carried
     from squish_core.families.base import Expression as Expression
@@ -209,9 +212,13 @@ if TYPE_CHECKING:
     from squish_core.io.digest import Digest as Digest
     from squish_core.io.digest import check_digest as check_digest
     from squish_core.io.local import open_source as open_source
+    from squish_core.io.pin import Pin as Pin
     from squish_core.io.sink import Sink as Sink
+    from squish_core.io.source import BytesSource as BytesSource
     from squish_core.io.source import Source as Source
+    from squish_core.io.source import SourceOpener as SourceOpener
     from squish_core.io.source import check_plain_name as check_plain_name
+    from squish_core.io.source import closed as closed
     from squish_core.limits import Limits as Limits
     from squish_core.mapping.inventory import Inventory as Inventory
     from squish_core.mapping.inventory import take_inventory as take_inventory
@@ -242,6 +249,7 @@ if TYPE_CHECKING:
     from squish_core.plugins.hookspecs import EncoderInfo as EncoderInfo
     from squish_core.plugins.hookspecs import FamilyInfo as FamilyInfo
     from squish_core.plugins.hookspecs import Signature as Signature
+    from squish_core.plugins.hookspecs import SourceInfo as SourceInfo
     from squish_core.plugins.hookspecs import hookimpl as hookimpl
     from squish_core.plugins.lazy import lazy_exports as lazy_exports
     from squish_core.plugins.registry import Registry as Registry

@@ -57,7 +57,7 @@ def detect(source: Source, registry: Registry) -> str:
         if len(by_suffix) != 1:
             raise AmbiguousFormatError(
                 "several formats match", file=source.name, found=", ".join(sorted(winners)), code=ErrorCode.AMBIGUOUS,
-                hint="Name one with format=... (or --format).",
+                hint="Name one with format=...",
             )  # fmt: skip
         return by_suffix.pop()
     if best[0]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,7 +15,7 @@ from squish_core.file import File
 from squish_core.formats.base import Options
 from squish_core.formats.validate import check_index, lookalike_names
 from squish_core.guard import gc_paused, guarded
-from squish_core.io.local import open_folder, open_source
+from squish_core.io.local import open_folder
 from squish_core.io.source import Source
 from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, Part, Segment
@@ -23,6 +23,7 @@ from squish_core.plugins.catalog import DECLARED
 from squish_core.plugins.hookspecs import ContainerInfo
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
+from squish_core.plugins.sources import open_target
 from squish_core.specs import parse_format
 
 if TYPE_CHECKING:
@@ -38,13 +39,14 @@ def open(  # noqa: A001
     mmap: bool = True,
     limits: Limits | None = None,
     registry: Registry | None = None,
+    source_options: Mapping[str, Any] | None = None,
 ) -> File:
     """Open a file, a folder or bytes; reads the header only.
 
     Parameters
     ----------
     target
-        A path, bytes, or a `Source`.
+        A path, bytes, a `Source`, or a URL that an installed source reads (`https://...`, with squish-remote).
     format
         Skip detection and read this container, `ID[:key=value,...]`; fails if the file is of another format.
     assets
@@ -58,6 +60,8 @@ def open(  # noqa: A001
         Most bytes, tensors and so on that a file may declare; `SQUISH_LIMITS` by default.
     registry
         The plugins to read with; those installed by default.
+    source_options
+        Options of the source that reads a URL, by name; those of `SQUISH_SOURCE` by default.
 
     Returns
     -------
@@ -85,7 +89,8 @@ def open(  # noqa: A001
     limits = limits or default()
     if not isinstance(limits, Limits):
         raise UsageError("limits must be a Limits", expected="Limits(...)", found=repr(limits), code=ErrorCode.USAGE)
-    source = open_source(target) if mmap else open_source(target).unmapped()
+    source = open_target(target, registry, source_options)
+    source = source if mmap else source.unmapped()
     try:
         source = decompress(source, registry, limits)
         lent = source.lend(open_folder(assets)) if assets is not None else ()

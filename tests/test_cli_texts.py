@@ -72,7 +72,7 @@ def test_ls_sorts(squish: Any, path: Path, key: str, names: list[str]) -> None:
 def test_an_unknown_order_is_a_usage_error(squish: Any, path: Path) -> None:
     ran = squish("ls", path, "--sort", "age")
     assert ran.code == 2
-    assert ran.err == "error: no such order (expected file, name, size, bits, found 'age')\n"
+    assert ran.err == "error: no such --sort KEY (expected file, name, size, bits, found 'age')\n"
 
 
 def test_ls_long_lists_where_each_part_lies(squish: Any, path: Path) -> None:
@@ -126,10 +126,10 @@ def test_a_usage_error_blames_no_file_and_no_tensor(squish: Any, path: Path, wor
     assert (ran.code, error["file"], error["tensor"]) == (2, None, None)
 
 
-def test_an_operation_of_another_rank_is_said_of_the_tensor(squish: Any, path: Path) -> None:
+def test_an_operation_that_does_not_fit_is_reported_per_tensor(squish: Any, path: Path) -> None:
     ran = squish("plan", path, "--op", "linear")
     assert ran.code == 0
-    assert "large\n  none     it has another rank" in ran.out
+    assert "large\n  none     its rank does not fit the operation" in ran.out
 
 
 def test_arguments_are_written_as_the_command_line_has_them(squish: Any, path: Path) -> None:

@@ -21,12 +21,14 @@ from squish_core.api import (
     FileAccessError,
     FormatError,
     MissingFileError,
+    MissingPluginError,
     Signature,
     SquishError,
     UnknownFormatError,
 )
 from squish_core.detect import detect
 from squish_core.io.source import BytesSource
+from squish_core.plugins import catalog
 from squish_core.plugins.catalog import lookalike
 
 EMPTY = toys.box({})
@@ -154,9 +156,19 @@ def test_a_missing_path_names_what_exists(tmp_path: Path) -> None:
         squish.open(tmp_path / "a.box", registry=toys.registry())
 
 
-def test_a_url_is_told_to_be_downloaded() -> None:
-    with pytest.raises(FormatError, match=r"^https://example.org/model.box: is not a local path. Download it first"):
-        squish.open("https://example.org/model.box", registry=toys.registry())
+@pytest.mark.parametrize(("scheme", "package"), [("https", "squish-remote"), ("sftp", "squish-remote[fsspec]")])
+def test_a_url_without_a_plugin_names_the_package_that_reads_it(
+    scheme: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "plugin_folders", dict)
+    with pytest.raises(MissingPluginError) as caught:
+        squish.open(f"{scheme}://user:secret@example.org/model.box?key=1", registry=toys.registry())
+    assert (caught.value.code, caught.value.hint) == (
+        "not-installed",
+        f"Run `pip install '{package}'`." if "[" in package else f"Run `pip install {package}`.",
+    )
+    assert "secret" not in str(caught.value)
+    assert "key=1" not in str(caught.value)
 
 
 def test_bytes_may_lie_in_any_buffer_and_what_is_none_is_named(tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ def test_resolving_without_a_file() -> None:
 @pytest.mark.parametrize(
     ("features", "said"),
     [
-        ({"packing": "tight"}, r"no such value of 'packing' \(expected rows, shifted, found tight\)"),
+        ({"packing": "tight"}, r"no such value of 'packing' \(expected rows, shifted, found .tight.\)"),
         ({"colour": "red"}, r"no such feature \(expected packing, speed, found 'colour'\)"),
         ({"packing": {"rows", "shifted"}}, "one of them, not both"),
         ({"packing": 4}, "no such value"),

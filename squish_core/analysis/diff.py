@@ -29,7 +29,8 @@ Progress = Callable[[str, int, int | None], None]
 KEEP = "keep"
 WORST = 10
 """Number of differing tensors that are printed by default."""
-STATES = {"bytes": "equal bytes", "values": "equal values", "differs": "other values", "shape": "another shape"}
+STATES = {"bytes": "identical", "values": "equal in value", "differs": "differ in value", "shape": "differ in shape"}
+"""State of a tensor -> the words of the verdict."""
 CHUNK = 16 << 20
 """Bytes compared at a time: several compressed frames, which decode in parallel."""
 PIECE = 1 << 18
@@ -103,8 +104,8 @@ def difference_lines(difference: Difference, most: int | None = WORST) -> Iterat
     counts = Counter(item.state for item in difference.tensors)
     tensors = ", ".join(f"{count:,} {STATES.get(state, state)}" for state, count in counts.most_common()) or "none"
     sections = (("metadata", difference.meta), ("assets", difference.assets))
-    verdict = ", ".join(f"{title} {'differ' if changes else 'equal'}" for title, changes in sections)
-    yield f"{'same' if difference.same else 'differs'}: tensors: {tensors}; {verdict}"
+    rest = "; ".join(f"{title} {'differ' if changes else 'equal'}" for title, changes in sections)
+    yield f"{'same' if difference.same else 'differs'}: tensors: {tensors}; {rest}"
     by_error = sorted(
         (item for item in difference.tensors if item.state not in ("bytes", "values")),
         key=lambda item: -inf if item.nmse is None or isnan(item.nmse) else -item.nmse,
@@ -125,11 +126,11 @@ def _row(item: TensorDifference) -> tuple[str, ...]:
 
 
 def _stored_as(a: str, b: str) -> str:
-    """How both sides store a tensor; the shape once if it is the same."""
-    codecs, shapes = zip(*(side.partition(" ")[::2] for side in (a, b) if side))
-    if len(set(shapes)) == 1:
-        return f"{' -> '.join(dict.fromkeys(codecs))} {shapes[0]}"
-    return f"{a} -> {b}"
+    """How both sides store a tensor; the shapes only if they differ or one side lacks the tensor."""
+    if not a or not b:
+        return a or b
+    codecs, shapes = zip(*(side.partition(" ")[::2] for side in (a, b)))
+    return " -> ".join(dict.fromkeys(codecs)) if shapes[0] == shapes[1] else f"{a} -> {b}"
 
 
 def diff(

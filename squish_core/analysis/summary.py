@@ -129,7 +129,8 @@ class Summary:
         ]
         yield from _section("children", children)
         problems = [
-            f"  {problem.severity}: {shorten(problem.where, MAX_PLACE)}: {shorten(problem.message, MAX_MESSAGE)}"
+            f"  {': '.join(filter(None, (problem.severity, shorten(problem.where, MAX_PLACE))))}: "
+            f"{shorten(problem.message, MAX_MESSAGE)}"
             for problem in self.problems
         ]
         yield from _section("problems", problems)

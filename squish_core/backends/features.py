@@ -35,7 +35,7 @@ def resolve_features(
         name: _values(container, name, value, declared[name], info.bits.get(name)) for name, value in features.items()
     }
     shown = ", ".join(f"{name}={'+'.join(sorted(chosen)) or 'none'}" for name, chosen in values.items())
-    target = f"{container} with {shown or 'nothing given'}"
+    target = f"{container} with {shown or 'no features'}"
     # A feature that is one value stays that value: containers tell one from several.
     arguments = {
         name: values[name] if info.bits.get(name) or _several(value) else next(iter(values[name]))
@@ -45,8 +45,8 @@ def resolve_features(
         recipes = implementation.encodings_for(**arguments)
         if not recipes and declared:
             raise UsageError(
-                "names no way to store a tensor", tensor=target, code="feature",
-                hint=f"Give a feature ({', '.join(declared)}); `squish formats {container}` lists the values.",
+                f"{target}: no file stores a tensor like this", code="feature",
+                hint=f"Features are {', '.join(declared)}; `squish formats {container}` lists their values.",
             )  # fmt: skip
         chain = resolve(registry, target, container, recipes, policy=policy, op=op, backend=backend)
     # The costs of the example tensor ordered the offers; they hold for no tensor of the user's.
@@ -87,6 +87,6 @@ def _word(value: Any) -> int | None:
 
 def _no_value(container: str, name: str, expected: Any, found: str) -> UsageError:
     return UsageError(
-        f"format {container!r} has no such value of {name!r}", expected=", ".join(expected), found=found,
+        f"format {container!r} has no such value of {name!r}", expected=", ".join(expected), found=repr(found),
         code="feature",
     )  # fmt: skip

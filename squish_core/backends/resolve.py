@@ -88,9 +88,11 @@ class Resolver:
         ops = OPS if spec is None else OPS_OF_RANK.get(len(spec.shape), ("dense",))
         op = op or ops[0]
         if op not in OPS:
-            raise UsageError("no such operation", expected=", ".join(ops), found=repr(op), code=ErrorCode.OP)
+            raise UsageError("no such operation", expected=", ".join(OPS), found=repr(op), code=ErrorCode.OP)
         if op not in ops:
-            raise UsageError("it has another rank", expected=", ".join(ops), found=repr(op), code="rank")
+            raise UsageError(
+                "its rank does not fit the operation", expected=", ".join(ops), found=repr(op), code="rank"
+            )
         if self._candidates is None:
             self._table = self.registry.answers  # before the rest of the registry: a registration starts a new table
             self._candidates = _candidates(self.registry, wanted)

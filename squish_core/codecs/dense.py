@@ -79,7 +79,7 @@ class Dense(Codec):
         return {"dtype": dtype}
 
     def error_bound(self, params: Params) -> Exactness:
-        return Exactness("values", "f32") if params["dtype"] in ("f32", "f64") else Exactness("bounded")
+        return Exactness("values", "f32") if params.get("dtype") in ("f32", "f64") else Exactness("bounded")
 
 
 def unpack(data: np.ndarray, dtype: str, count: int) -> np.ndarray:

@@ -110,11 +110,11 @@ def outgoing_tensors(
     is never signed again.
     """
     file = mapped(source.without_caches(), plan.model_map, plan.options)
-    _check_source(plan, file)
-    _check_copies(plan, file)
-    _check_files(plan, file)
+    check_source(plan, file)
+    for step in plan.steps:
+        check_copy(file, step)
     statistics = None if activations is None else Activations(activations)
-    digests, tensors = _Digests(file), []
+    digests, tensors = Digests(file), []
     observer = observer or ConversionObserver()
     with gc_paused():
         for step in plan.steps:
@@ -147,7 +147,7 @@ class _Measurements(ConversionObserver):
         return evolve(step, quality=quality, clipped=clipped)
 
 
-class _Digests:
+class Digests:
     """The digests of a source's parts, each tensor's checked once."""
 
     def __init__(self, file: File) -> None:
@@ -163,13 +163,13 @@ class _Digests:
                 check_empty(original, name, role, part)
 
 
-def _begin(step: Step, digests: _Digests, observer: ConversionObserver) -> None:
+def _begin(step: Step, digests: Digests, observer: ConversionObserver) -> None:
     observer.tensor_started(step.name)
     digests.check(step)
 
 
-def _check_source(plan: ConversionPlan, file: File) -> None:
-    """FormatError unless the source has every encoding that the plan reads, at the same place."""
+def check_source(plan: ConversionPlan, file: File) -> None:
+    """FormatError unless the source has every encoding that the plan reads, at the same place, in undamaged files."""
     for step in plan.steps:
         spec = file.index.tensors.get(step.name)
         if spec is None or step.origin not in spec.encodings:
@@ -178,24 +178,20 @@ def _check_source(plan: ConversionPlan, file: File) -> None:
                 expected=step.source, found=str(spec.encodings[0].codec) if spec and spec.encodings else "nothing",
                 hint="Plan the conversion again.",
             )  # fmt: skip
-
-
-def _check_copies(plan: ConversionPlan, file: File) -> None:
-    """Raise an error if parts to copy do not decode: a copy would pass the damage on."""
-    for step in plan.steps:
-        if step.action in ("copy", "widen") and file.registry.missing(step.origin) is None:
-            with computing(TensorError, "checking parts", file=file.name, tensor=step.name):
-                bound = file.bind(file.index.tensors[step.name], step.origin)
-                bound.codec.check_parts(bound.parts, bound.spec, bound.params)
-
-
-def _check_files(plan: ConversionPlan, file: File) -> None:
     if all(ref.digest is None for ref in file.index.files):
         return
     parts = [part for step in plan.steps for _, _, part in stored_parts(file, step)]
     for problem in file_problems(file, sorted({segment.file for part in parts for segment in part.segments})):
         if problem.severity == "error":
             raise FormatError(f"{problem.where}: {problem.message}", file=file.name, code=problem.code)
+
+
+def check_copy(file: File, step: Step) -> None:
+    """Raise an error if parts to copy do not decode: a copy would pass the damage on."""
+    if step.action in ("copy", "widen") and file.registry.missing(step.origin) is None:
+        with computing(TensorError, "checking parts", file=file.name, tensor=step.name):
+            bound = file.bind(file.index.tensors[step.name], step.origin)
+            bound.codec.check_parts(bound.parts, bound.spec, bound.params)
 
 
 def _atomic(

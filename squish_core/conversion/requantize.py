@@ -13,10 +13,12 @@ from squish_core.plugins.registry import Registry
 
 def is_lossy(codec: CodecSpec, registry: Registry) -> bool:
     """Whether a codec, or the one it wraps, loses values when it encodes."""
-    lossless = getattr(registry.codecs[codec.id].info, "lossless", False) or (
-        codec.inner is not None and registry.codec(codec).lossless_params(codec.params) == codec.params
-    )
-    return not lossless or (codec.inner is not None and is_lossy(codec.inner, registry))
+    lossless = getattr(registry.codecs[codec.id].info, "lossless", False)
+    instance = registry.codec(codec)
+    if codec.inner is None:
+        return not lossless or instance.error_bound(codec.params).error is not None
+    lossless = lossless or instance.lossless_params(codec.params) == codec.params
+    return not lossless or is_lossy(codec.inner, registry)
 
 
 def requantizes(step: Step, registry: Registry) -> bool:

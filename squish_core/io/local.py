@@ -68,6 +68,16 @@ class FileSource(Source):
         assert self.path is not None
         return regular_files(self.path.parent / folder)
 
+    @property
+    def cheap_views(self) -> bool:  # type: ignore[override]
+        """Whether views are of the mapping."""
+        return self._maps
+
+    def check_size(self) -> None:
+        handle = self._open()
+        if os.fstat(handle.fd).st_size < self.size:
+            raise self._shrunk(handle)
+
     def descriptor(self) -> int | None:
         handle = self._handle
         return None if handle is None else handle.fd
@@ -132,11 +142,9 @@ class FileSource(Source):
             out = np.empty(length, np.uint8).data  # not bytearray, which writes zeros first
             self.read_into(offset, out)
             return out.toreadonly()
-        handle, mapping = self._open(), self._map
+        mapping = self._map
         try:
-            # Access beyond the end of a file that has shrunk kills the process, so look before each view.
-            if os.fstat(handle.fd).st_size < self.size:
-                raise self._shrunk(handle)
+            self.check_size()  # access beyond the end of a file that has shrunk kills the process
             if mapping is None:
                 mapping = self._mapped()
         except OSError as error:
@@ -253,7 +261,10 @@ def open_source(target: Any) -> Source:
         raise FormatError("the path is empty", file=repr(name), code=ErrorCode.MISSING, hint="Name a file.")
     path = Path(name)
     if "://" in name and not path.exists():
-        raise FormatError("is not a local path", file=name, code=ErrorCode.MISSING, hint="Download it first.")
+        raise FormatError(
+            "is not a local path", file=name, code=ErrorCode.MISSING,
+            hint="Name a local path here; `squish.open` reads URLs where squish-remote is installed.",
+        )  # fmt: skip
     try:
         info = path.stat()
     except (OSError, ValueError) as error:

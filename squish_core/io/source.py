@@ -1,10 +1,10 @@
-"""Sources: random access to bytes, with every bound checked here; those of files and folders are in `files`."""
+"""Sources: random access to bytes, with every bound checked here; those of files and folders are in `local`."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from squish_core.errors import ClosedError, FormatError, TruncatedError
 
 if TYPE_CHECKING:
+    from squish_core.io.pin import Pin
     from squish_core.model import Problem
 
 HEAD, TAIL = 4096, 64
@@ -37,9 +38,15 @@ class Source:
     """
 
     is_dir = False
+    cheap_views = False
+    """Whether a view costs nothing until it is used: of a mapping or of memory. Elsewhere each view reads its bytes."""
+    lists_members = True
+    """Whether `members` knows every file of a folder; else only `has` tells whether a file is there."""
     path: Path | None = None
     packed: tuple[str, int] | None = None
     """Codec and size of the compressed file that this is the content of, where it is one."""
+    pin: Pin | None = None
+    """What identifies the content of a remote file; None for a local one, and for a folder."""
     findings: tuple[Problem, ...] = ()
     """What is wrong with the file itself, whatever its format: an interrupted append."""
 
@@ -75,6 +82,16 @@ class Source:
         """Fill `out` (bytes) from `offset`."""
         self._check(offset, len(out), what)
         out[:] = self._view(offset, len(out)) if len(out) else b""
+
+    def read_ranges(self, ranges: Sequence[tuple[int, int]], what: str = "data") -> list[memoryview]:
+        """Views of several byte ranges (offset, length), read at once where that is faster."""
+        return [self.view(offset, length, what) for offset, length in ranges]
+
+    def read_ahead(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Announce the byte ranges (offset, length) that will be read, in about this order, each once."""
+
+    def check_size(self) -> None:
+        """TruncatedError once the file ends before its views do."""
 
     def descriptor(self) -> int | None:
         """File descriptor for copies by the kernel; None if it is not a plain file."""
@@ -113,10 +130,17 @@ class Source:
     def __reduce__(self) -> Any:
         raise TypeError("an open file does not pickle; give the other process its name, and open it there")
 
-    def members(self, folder: str = "") -> tuple[str, ...]:
+    def members(self, folder: str = "", likely: Iterable[str] = ()) -> tuple[str, ...]:
         """Sorted names of the regular files in the folder (for a file: the folder it lies in) and of those lent, or
-        in a folder in it."""
-        return tuple(sorted({*self._names(folder), *(() if folder else self._lent)}))
+        in a folder in it. Where nothing lists a folder, those of the `likely` names that are there."""
+        names = self._names(folder) if self.lists_members else self._present(folder, tuple(likely))
+        return tuple(sorted({*names, *(() if folder else self._lent)}))
+
+    def has(self, name: str, folder: str = "") -> bool:
+        """Whether a file of the folder, or of a folder in it, is there; also where nothing lists the folder."""
+        if not self.lists_members and not (name in self._lent and not folder):
+            return name in self._present(folder, (name,))
+        return name in self.members(folder)
 
     def problems(self) -> tuple[Problem, ...]:
         """Findings of this file and of those opened beside it so far."""
@@ -170,6 +194,10 @@ class Source:
         """Names of the regular files in the folder, or in one in it."""
         return ()
 
+    def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of the names that are files of the folder; for sources that list no members."""
+        raise NotImplementedError
+
     def _open_member(self, name: str) -> Source:
         raise FormatError(f"needs the file {name!r}, but bytes in memory have no folder", file=self.name)
 
@@ -183,12 +211,59 @@ class Source:
 class BytesSource(Source):
     """A buffer in memory."""
 
+    cheap_views = True
+
     def __init__(self, data: Any, name: str = "<bytes>") -> None:
         self._data = memoryview(data).cast("B").toreadonly()
         super().__init__(name, len(self._data))
 
     def _view(self, offset: int, length: int) -> memoryview:
         return self._data[offset : offset + length]
+
+
+class SourceOpener:
+    """Opens the URLs of some schemes, as its `SourceInfo` declares it.
+
+    Examples
+    --------
+    >>> from squish_core.api import BytesSource, SourceOpener
+    >>> class Zeros(SourceOpener):
+    ...     def open(self, url, options):
+    ...         return BytesSource(bytes(int(options.get("size", 8))), url)
+    >>> Zeros().open("zeros://any", {"size": "4"}).read(0, 4)
+    b'\\x00\\x00\\x00\\x00'
+    """
+
+    id = ""
+
+    def open(self, url: str, options: Mapping[str, Any]) -> Source:
+        """The source of a URL.
+
+        Parameters
+        ----------
+        url
+            As the user gave it; errors and `Source.name` show it without user, password and query.
+        options
+            Of those declared, the ones that were given: text from the environment, any value from Python.
+
+        Returns
+        -------
+        Source
+            Open; a folder has `is_dir`.
+
+        Raises
+        ------
+        FormatError
+            There is no such file, or it cannot be read.
+
+        Examples
+        --------
+        >>> SourceOpener().open("zeros://any", {})
+        Traceback (most recent call last):
+            ...
+        NotImplementedError
+        """
+        raise NotImplementedError
 
 
 def check_plain_name(name: str, file: str) -> None:

@@ -33,6 +33,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         ),
     },
     "backend": {"cpu": "squish-cpu", "metal": "squish-metal", "ane": "squish-ane"},
+    "source": dict.fromkeys(("http", "https", "s3", "gs", "az", "hf"), "squish-remote"),
     "family": dict.fromkeys(("llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3"), "squish-models"),
 }  # fmt: skip
 
@@ -100,8 +101,9 @@ def package_for(kind: str, wanted: str) -> str | None:
     return table.get(wanted) or table.get(wanted.split(".")[0])
 
 
-def install_command(*packages: str) -> str:
-    """The command that installs packages of this repository, from the checkout that squish-core came from if any.
+def install_command(*packages: str, extra: str = "") -> str:
+    """The command that installs packages of this repository, from the checkout that squish-core came from if any;
+    the last one with an extra (`[fsspec]`).
 
     pip does not look into a checkout for what a plugin needs, so those plugins are named too.
     """
@@ -110,6 +112,7 @@ def install_command(*packages: str) -> str:
     folders = plugin_folders()
     names = [name for package in packages for name in (*(_lacking(package) if package in folders else ()), package)]
     targets = [_path(folders[name]) if name in folders else name for name in dict.fromkeys(names)]
+    targets[-1] += extra
     return f"pip install {' '.join(map(shlex.quote, targets))}"
 
 

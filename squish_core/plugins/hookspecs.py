@@ -119,10 +119,25 @@ class FamilyInfo:
     experts: bool = False
 
 
-Info = ContainerInfo | CodecInfo | BackendInfo | EncoderInfo | AllocatorInfo | FamilyInfo
+@frozen(kw_only=True)
+class SourceInfo:
+    """Where files that are no local ones are read from.
+
+    `factory` is "module:Class" of a `SourceOpener`. `schemes` are the URL schemes, in lower case ("s3"); "*" stands for
+    those that no other source declares. `options` are those of `open(source_options=...)`, each with what it does.
+    """
+
+    id: str
+    title: str
+    factory: str
+    schemes: tuple[str, ...]
+    options: Mapping[str, str] = field(factory=dict)
+
+
+Info = ContainerInfo | CodecInfo | BackendInfo | EncoderInfo | AllocatorInfo | FamilyInfo | SourceInfo
 INFOS: dict[str, type[Any]] = {
     "container": ContainerInfo, "codec": CodecInfo, "backend": BackendInfo, "encoder": EncoderInfo,
-    "allocator": AllocatorInfo, "family": FamilyInfo,
+    "allocator": AllocatorInfo, "family": FamilyInfo, "source": SourceInfo,
 }  # fmt: skip
 """Kinds of plugin and how each is declared, by the hook `squish_<kind>s` (`PLURALS`: or its irregular plural)."""
 PLURALS = {"family": "families"}
@@ -202,6 +217,16 @@ class Hooks:
         Returns
         -------
         iterable of FamilyInfo
+            Declarations; no implementation is imported for them.
+        """
+
+    @hookspec
+    def squish_sources(self) -> Iterable[SourceInfo]:  # type: ignore[empty-body]
+        """Sources that the plugin brings: where URLs of some schemes are read from.
+
+        Returns
+        -------
+        iterable of SourceInfo
             Declarations; no implementation is imported for them.
         """
 

@@ -108,6 +108,11 @@ class Registry(Plugins, Renamed):
         return self._implementation("codec", wanted)
 
     @property
+    def sources(self) -> Mapping[str, Entry]:
+        """Installed sources of URLs by id."""
+        return self._tables["source"]
+
+    @property
     def allocators(self) -> Mapping[str, Entry]:
         """Installed allocators by id."""
         return self._tables["allocator"]
@@ -148,7 +153,7 @@ class Registry(Plugins, Renamed):
         Parameters
         ----------
         kind
-            "containers", "codecs", "backends", "encoders", "allocators" or "families".
+            "containers", "codecs", "backends", "encoders", "allocators", "families" or "sources".
         **facts
             Field of the declaration -> its value.
 
@@ -286,7 +291,7 @@ class Registry(Plugins, Renamed):
         entry = self._tables[kind].get(name)
         if entry is None:
             refusal = self._absent(kind, name)
-            installed = f"Here are {', '.join(sorted(self._tables[kind])) or 'none'}."
+            installed = f"Installed: {', '.join(sorted(self._tables[kind])) or 'none'}."
             hint = f"Run `{refusal.install}`." if refusal.install else installed
             raise MissingPluginError(refusal.why, code=ErrorCode.NOT_INSTALLED, hint=hint)
         return self.instance(kind, entry)

@@ -27,6 +27,7 @@ class Brings(NamedTuple):
     codecs: frozenset[str] = frozenset()
     backends: frozenset[str] = frozenset()
     families: frozenset[str] = frozenset()
+    sources: frozenset[str] = frozenset()
     sample: str = ""
     refines: bool = False  # without the plugin its sample is a plain file of another format
 
@@ -76,6 +77,7 @@ BRINGS = {
     "squish-models": Brings(
         families=frozenset({"llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3"}),
     ),
+    "squish-remote": Brings(sources=frozenset({"http", "s3", "gs", "az"})),
     "squish-mlx": Brings(containers=frozenset({"mlx"})),
     "squish-cpu": Brings(backends=frozenset({"cpu"})),
     "squish-squizd": Brings(containers=frozenset({"squizd"}), sample="sample.squizd"),
@@ -94,6 +96,7 @@ import json, squish_core as squish
 reg = squish.registry()
 found = {
     "containers": reg.containers, "codecs": reg.codecs, "backends": reg.backends, "families": reg.families,
+    "sources": reg.sources,
 }
 print(json.dumps({kind: sorted(ids) for kind, ids in found.items()}))
 """

@@ -1,4 +1,4 @@
-"""What the GGML block codecs promise: the reference's values and bytes, from any memory, in little memory."""
+"""GGML block codecs match the reference's values and bytes, from any memory layout, in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from squish_ggml.blocks import BLOCKS, LONG_TAIL, Block
 from squish_core.api import MissingPluginError
 
 NAMES = sorted(BLOCKS)
-BEYOND_GGUF_PY = ("nvfp4", "q1_0")  # encoded by ggml alone
-UNRELEASED = {"q2_0"}  # in llama.cpp since June 2026, in no package yet
+BEYOND_GGUF_PY = ("nvfp4", "q1_0")  # encoders only in ggml
+UNRELEASED = {"q2_0"}  # in llama.cpp since June 2026, not yet released in gguf-py
 GOLDEN_NAMES = sorted(set(NAMES) - {"q8_1", "q8_k"} - UNRELEASED)
 ENCODED_NAMES = sorted(name for name in NAMES if BLOCKS[name].encode)
 DATA = Path(__file__).parent / "data"
@@ -27,14 +27,14 @@ GOLDEN = {**np.load(DATA / "golden.npz"), **np.load(DATA / "golden_ggml.npz")}
 
 
 def decode(block: Block, blocks: np.ndarray) -> np.ndarray:
-    """Decode into memory that holds something else before."""
+    """Decode into memory with other contents."""
     out = np.full((blocks.shape[0], blocks.shape[1] * block.elements), 12345.0, np.float32)
     block.decode(blocks, out)
     return out
 
 
 def encode(block: Block, values: np.ndarray) -> np.ndarray:
-    """Encode into memory that holds something else before."""
+    """Encode into memory with other contents."""
     assert block.encode is not None
     out = np.full((len(values), values.shape[1] // block.elements, block.nbytes), 0xA5, np.uint8)
     block.encode(values, out)
@@ -42,34 +42,34 @@ def encode(block: Block, values: np.ndarray) -> np.ndarray:
 
 
 def random_blocks(block: Block, rows: int, count: int) -> np.ndarray:
-    """Any bytes are valid blocks; among these are NaN, infinite and subnormal scales."""
+    """Random bytes as blocks, including NaN, infinite and subnormal scales."""
     return np.random.default_rng(5).integers(0, 256, (rows, count, block.nbytes), dtype=np.uint8)
 
 
 def assert_same_bits(ours: np.ndarray, expected: np.ndarray) -> None:
-    """Equal to the last bit, with -0 apart from 0; the payload of a NaN is the processor's choice."""
+    """Assert bit equality, -0 and 0 included; NaN payloads depend on the processor."""
     nan = np.isnan(expected)
     np.testing.assert_array_equal(np.isnan(ours), nan)
     np.testing.assert_array_equal(ours.view(np.uint32)[~nan], expected.view(np.uint32)[~nan])
 
 
-# A second decoder, one weight at a time, straight from the block layouts.
+# An independent decoder, one weight at a time, from the block layouts.
 
 
 def single(value: float) -> float:
-    """Round to float32; sums and products of two float32 are safe to round from float64."""
+    """Round to float32; double rounding of a sum or product of two float32 is safe."""
     return ctypes.c_float(value).value
 
 
 def nibble(packed: bytes, index: int, width: int) -> int:
-    """Element `index` where each `width` bytes hold `width` low nibbles, then `width` high ones."""
+    """Element `index` if each `width` bytes hold `width` low nibbles, then `width` high ones."""
     group, within = divmod(index, 2 * width)
     high, place = divmod(within, width)
     return packed[group * width + place] >> (4 * high) & 15
 
 
 def pair(packed: bytes, index: int) -> int:
-    """Element `index` where each 32 bytes hold four times 32 elements of two bits."""
+    """Element `index` if each 32 bytes hold four runs of 32 two-bit elements."""
     group, within = divmod(index, 128)
     return packed[group * 32 + within % 32] >> (2 * (within // 32)) & 3
 
@@ -112,7 +112,7 @@ def scalar_q3_k(raw: bytes) -> Iterator[float]:
 
 
 def six_bits(factors: bytes, group: int) -> tuple[int, int]:
-    """Scale and minimum of one group of 32 in Q4_K and Q5_K."""
+    """Scale and minimum of one Q4_K or Q5_K group of 32."""
     if group < 4:
         return factors[group] & 63, factors[group + 4] & 63
     shared = factors[group + 4]
@@ -227,26 +227,26 @@ SCALAR: dict[str, Callable[[bytes], Iterator[float]]] = {
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_any_bytes_decode_as_the_layout_says(name: str, data: st.DataObject) -> None:
+def test_arbitrary_bytes_decode_by_the_layout(name: str, data: st.DataObject) -> None:
     raw = data.draw(st.binary(min_size=BLOCKS[name].nbytes, max_size=BLOCKS[name].nbytes))
     ours = decode(BLOCKS[name], np.frombuffer(raw, np.uint8).reshape(1, 1, -1))
     assert_same_bits(ours, np.array([list(SCALAR[name](raw))], np.float32))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_random_blocks_decode_as_the_layout_says(name: str) -> None:
+def test_random_blocks_decode_by_the_layout(name: str) -> None:
     blocks = random_blocks(BLOCKS[name], 2, 5)
     expected = [[value for raw in row for value in SCALAR[name](raw.tobytes())] for row in blocks]
     assert_same_bits(decode(BLOCKS[name], blocks), np.array(expected, np.float32))
 
 
 @pytest.mark.parametrize("name", GOLDEN_NAMES)
-def test_golden_values(name: str) -> None:
+def test_golden_blocks_decode_to_golden_values(name: str) -> None:
     assert_same_bits(decode(BLOCKS[name], GOLDEN[f"{name}_blocks"]), GOLDEN[f"{name}_values"])
 
 
 @pytest.mark.parametrize("name", ENCODED_NAMES)
-def test_golden_encodings(name: str) -> None:
+def test_golden_inputs_encode_to_golden_blocks(name: str) -> None:
     elements, inputs = BLOCKS[name].elements, GOLDEN["inputs"]
     rows = inputs.reshape(-1)[: inputs.size // 256 * 256].reshape(-1, 256) if elements == 256 else inputs
     rows = inputs.reshape(-1, 128) if name in BEYOND_GGUF_PY else rows
@@ -255,7 +255,7 @@ def test_golden_encodings(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_and_panels_do_not_change_the_values(name: str) -> None:
+def test_values_do_not_depend_on_rows_and_panels(name: str) -> None:
     block = BLOCKS[name]
     count = 3 * (1 << 16) // block.elements + 7
     blocks = random_blocks(block, 1, count)
@@ -267,7 +267,7 @@ def test_rows_and_panels_do_not_change_the_values(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_unaligned_and_read_only_input(name: str) -> None:
+def test_unaligned_read_only_input_decodes(name: str) -> None:
     block = BLOCKS[name]
     blocks = random_blocks(block, 3, 5)
     view = np.frombuffer(b"x" + blocks.tobytes(), np.uint8, offset=1).reshape(blocks.shape)
@@ -277,7 +277,7 @@ def test_unaligned_and_read_only_input(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("count", [4, 3000])
-def test_a_slice_of_columns(name: str, count: int) -> None:
+def test_a_slice_of_columns_decodes(name: str, count: int) -> None:
     block = BLOCKS[name]
     blocks = random_blocks(block, 40, count + 2)
     sliced = blocks[::3, 1:-1]
@@ -286,7 +286,7 @@ def test_a_slice_of_columns(name: str, count: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", [(0, 4), (4, 0), (0, 0)])
-def test_nothing_decodes_to_nothing(name: str, shape: tuple[int, int]) -> None:
+def test_empty_input_decodes_to_empty_output(name: str, shape: tuple[int, int]) -> None:
     block = BLOCKS[name]
     assert decode(block, np.empty((*shape, block.nbytes), np.uint8)).size == 0
 
@@ -304,7 +304,7 @@ def test_work_memory_does_not_grow_with_the_tensor(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_wrong_arrays_are_refused(name: str) -> None:
+def test_invalid_arrays_are_refused(name: str) -> None:
     block = BLOCKS[name]
     blocks = random_blocks(block, 2, 3)
     out = np.empty((2, 3 * block.elements), np.float32)
@@ -319,13 +319,13 @@ def test_wrong_arrays_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ENCODED_NAMES)
-def test_encoding_is_within_half_a_step_of_the_values(name: str) -> None:
+def test_the_encoding_error_is_at_most_half_a_step(name: str) -> None:
     values = np.random.default_rng(6).standard_normal((3, 1 << 16)).astype(np.float32)
     elements = BLOCKS[name].elements
     error = np.abs(decode(BLOCKS[name], encode(BLOCKS[name], values)) - values).reshape(-1, elements).max(axis=1)
     magnitude = np.abs(values).reshape(-1, elements).max(axis=1)
-    # Q4_0 has 7 levels on one side of zero and 8 on the other, so the far end may miss by a whole step.
-    # MXFP4's largest value, 6, may have to stand for nearly 8.
+    # Q4_0 has 7 levels on one side of zero and 8 on the other: an extreme value may be off by a full step.
+    # MXFP4 clips values up to nearly 8 to 6.
     steps = {
         "q4_0": 1 / 8,
         "q4_1": 2 / 15 / 2,
@@ -333,7 +333,7 @@ def test_encoding_is_within_half_a_step_of_the_values(name: str) -> None:
         "q5_1": 2 / 31 / 2,
         "q8_0": 1 / 127 / 2,
         "mxfp4": 1 / 4,
-        "nvfp4": 1 / 6 + 1 / 16,  # half the last step, and what e4m3 rounds off the scale
+        "nvfp4": 1 / 6 + 1 / 16,  # half the last step plus the e4m3 rounding of the scale
         "q1_0": 1,
         "tq1_0": 1 / 2,
         "tq2_0": 1 / 2,
@@ -350,7 +350,7 @@ def test_encoding_refuses_scattered_output(name: str) -> None:
 
 
 def hard_values() -> Iterator[np.ndarray]:
-    """Random, zero, constant, tied, huge, tiny, non-finite and arbitrary float32, rows of 1280."""
+    """Rows of 1280 float32: random, zero, constant, tied, huge, tiny, non-finite and arbitrary."""
     random = np.random.default_rng(7)
     normal = random.standard_normal((50, 1280)).astype(np.float32)
     ties = (random.integers(-254, 255, (50, 1280)) / 2).astype(np.float32)
@@ -392,7 +392,7 @@ def test_decoders_agree_with_gguf_py(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LONG_TAIL)
-def test_what_gguf_py_is_needed_for_says_so(name: str) -> None:
+def test_iq_blocks_without_gguf_py_raise_missing_plugin(name: str) -> None:
     if importlib.util.find_spec("gguf"):
         assert decode(LONG_TAIL[name], random_blocks(LONG_TAIL[name], 1, 2)).shape == (1, 512)
     else:
@@ -401,31 +401,31 @@ def test_what_gguf_py_is_needed_for_says_so(name: str) -> None:
 
 
 def table() -> dict[str, object]:
-    """Runs in the peer: elements, bytes, whether it decodes and encodes, of every type it knows."""
+    """Return elements, bytes, can decode and can encode for every type of gguf-py; runs in the peer."""
     import gguf
     from gguf import quants
 
-    def made(kind: gguf.GGMLQuantizationType, what: str) -> bool:
+    def defines(kind: gguf.GGMLQuantizationType, what: str) -> bool:
         traits = quants._type_traits.get(kind)
         return bool(traits) and what in vars(traits)
 
     return {
-        kind.name: [*gguf.GGML_QUANT_SIZES[kind], made(kind, "dequantize_blocks"), made(kind, "quantize_blocks")]
+        kind.name: [*gguf.GGML_QUANT_SIZES[kind], defines(kind, "dequantize_blocks"), defines(kind, "quantize_blocks")]
         for kind in gguf.GGMLQuantizationType
     }
 
 
 @pytest.mark.oracle
-def test_every_block_type_of_gguf_py_is_here() -> None:
-    """So a type that a later gguf-py adds, or learns to encode, fails here instead of being left out."""
+def test_every_block_type_of_gguf_py_is_supported() -> None:
+    """Fails when a later gguf-py adds a type or an encoder."""
     import oracles
 
-    known = {**BLOCKS, **LONG_TAIL}
+    blocks = {**BLOCKS, **LONG_TAIL}
     theirs = {name.lower(): row for name, row in oracles.peer("gguf").run(table).items() if row[0] > 1}
-    assert set(theirs) == set(known) - UNRELEASED
+    assert set(theirs) == set(blocks) - UNRELEASED
     # 36 bytes in ggml; gguf-py counts 40.
     sizes = {name: (elements, nbytes) for name, (elements, nbytes, *_) in theirs.items() if name != "q8_1"}
-    assert sizes == {name: (known[name].elements, known[name].nbytes) for name in sizes}
+    assert sizes == {name: (blocks[name].elements, blocks[name].nbytes) for name in sizes}
     assert {name for name, row in theirs.items() if row[3]} == set(ENCODED_NAMES) - set(BEYOND_GGUF_PY)
     assert {name for name, row in theirs.items() if not row[2]} == {"q8_1", "q8_k", "q1_0"}
 
@@ -441,30 +441,30 @@ def test_encoders_agree_with_gguf_py(name: str) -> None:
 
 
 def by_ggml(given: np.ndarray, made: np.ndarray, call: str) -> np.ndarray:
-    """Runs in the peer: what a function of libggml makes of an array, in memory like `made`."""
+    """Apply a libggml function to an array; the result is like `template`; runs in the peer."""
     import ctypes
     from pathlib import Path
 
     import ggml
 
     library = ctypes.CDLL(str(Path(ggml.__file__).parent / "lib" / "libggml-base.so"))
-    given, made = np.ascontiguousarray(given), np.array(made)
-    elements = ctypes.c_int64(next(each.size for each in (given, made) if each.dtype == np.float32))
-    getattr(library, call)(ctypes.c_void_p(given.ctypes.data), ctypes.c_void_p(made.ctypes.data), elements)
-    return made
+    array, template = np.ascontiguousarray(array), np.array(template)
+    elements = ctypes.c_int64(next(each.size for each in (array, template) if each.dtype == np.float32))
+    getattr(library, call)(ctypes.c_void_p(array.ctypes.data), ctypes.c_void_p(template.ctypes.data), elements)
+    return template
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", BEYOND_GGUF_PY)
-def test_agreement_with_ggml_where_gguf_py_has_nothing(name: str) -> None:
+def test_types_missing_in_gguf_py_agree_with_ggml(name: str) -> None:
     import oracles
 
     block, peer = BLOCKS[name], oracles.peer("ggml")
     blocks = random_blocks(block, 37, 100)
     ours = decode(block, blocks)
-    assert_same_bits(ours, peer.run(by_ggml, given=blocks, made=ours, call=f"dequantize_row_{name}"))
+    assert_same_bits(ours, peer.run(by_ggml, array=blocks, template=ours, call=f"dequantize_row_{name}"))
     for values in hard_values():
-        if not np.isnan(values).any():  # what becomes of NaN is the compiler's choice
+        if not np.isnan(values).any():  # results for NaN depend on the compiler
             stored = encode(block, values)
-            theirs = peer.run(by_ggml, given=values, made=stored, call=f"quantize_row_{name}_ref")
+            theirs = peer.run(by_ggml, array=values, template=stored, call=f"quantize_row_{name}_ref")
             np.testing.assert_array_equal(stored, theirs)

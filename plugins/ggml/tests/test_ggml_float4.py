@@ -1,4 +1,4 @@
-"""MXFP4 and NVFP4 blocks and the microscaled tensors of other families are the same codes under the same scales."""
+"""MXFP4 and NVFP4 blocks share codes and scales with the microscaled tensors of other formats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def blocks_of(name: str) -> GgmlBlocks:
 @pytest.mark.parametrize("name", FORMS)
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_blocks_become_microscaled_tensors_and_blocks_again(name: str, data: st.DataObject) -> None:
+def test_blocks_round_trip_through_mx(name: str, data: st.DataObject) -> None:
     codec, params = blocks_of(name), FORMS[name]
     shape = codec.parts(SPEC, {})["data"][1]
     stored = data.draw(arrays.arrays(np.uint8, shape))
@@ -59,8 +59,8 @@ def test_blocks_become_microscaled_tensors_and_blocks_again(name: str, data: st.
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_scale_that_means_something_else_there_is_no_code(name: str) -> None:
-    """ggml has no NaN: it takes 255 for a power of two, 127 for zero, and leaves the sign of others out."""
+def test_a_scale_with_another_meaning_is_not_repacked(name: str) -> None:
+    """ggml has no NaN: 255 is a power of two, 127 is zero, and other signs are ignored."""
     codec = blocks_of(name)
     parts = {"data": np.zeros(codec.parts(SPEC, {})["data"][1], np.uint8)}
     legal = codec.codes(parts, SPEC, {}, REGION)
@@ -78,7 +78,7 @@ def test_a_scale_that_means_something_else_there_is_no_code(name: str) -> None:
         assert codec.from_codes(codes, SPEC, {}) is None
 
 
-def test_blocks_of_one_kind_do_not_hold_those_of_the_other() -> None:
+def test_mxfp4_and_nvfp4_do_not_repack_into_each_other() -> None:
     one, other = (blocks_of(name) for name in FORMS)
     parts = {"data": np.zeros(one.parts(SPEC, {})["data"][1], np.uint8)}
     codes = one.codes(parts, SPEC, {}, REGION)

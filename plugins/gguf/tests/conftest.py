@@ -1,4 +1,4 @@
-"""GGUF by hand: a builder that shares nothing with the plugin, so that tests compare with the specification."""
+"""A GGUF builder independent of the plugin, so that tests compare with the specification."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ STRING, ARRAY = 8, 9
 
 
 def string(value: str | bytes) -> bytes:
-    """Length and bytes."""
+    """Pack a string: length and bytes."""
     data = value.encode() if isinstance(value, str) else value
     return struct.pack("<Q", len(data)) + data
 
 
 def pair(key: str | bytes, code: int, payload: bytes) -> bytes:
-    """A key with the type code and bytes of its value."""
+    """Pack a key with the type code and bytes of its value."""
     return string(key) + struct.pack("<I", code) + payload
 
 
 def scalar(key: str, kind: str, value: object) -> bytes:
-    """A key with a value of a fixed size."""
+    """Pack a key with a fixed-size value."""
     code, form = CODES[kind]
     return pair(key, code, struct.pack(f"<{form}", value))
 
 
 def text(key: str, value: str | bytes) -> bytes:
-    """A key with a string."""
+    """Pack a key with a string."""
     return pair(key, STRING, string(value))
 
 
 def elements(code: int, count: int, payload: bytes) -> bytes:
-    """An array's element type, count and elements."""
+    """Pack an array's element type, count and elements."""
     return struct.pack("<IQ", code, count) + payload
 
 
 def array(key: str, code: int, count: int, payload: bytes) -> bytes:
-    """A key with an array."""
+    """Pack a key with an array."""
     return pair(key, ARRAY, elements(code, count, payload))
 
 
 def tensor(name: str | bytes, dims: tuple[int, ...], code: int = 0, offset: int = 0, rank: int | None = None) -> bytes:
-    """A line of the tensor table; `dims` with the fastest first, as stored."""
+    """Pack a tensor table entry; `dims` are fastest first, as stored."""
     rank = len(dims) if rank is None else rank
     return string(name) + struct.pack(f"<I{len(dims)}QIQ", rank, *dims, code, offset)
 
@@ -62,7 +62,7 @@ def file(
     counts: tuple[int, int] | None = None,
     alignment: int = 32,
 ) -> bytes:
-    """A whole file; the head is padded to the alignment when there is a tensor."""
+    """Build a file; the head is padded to the alignment if there are tensors."""
     head = b"GGUF" + struct.pack(f"{order}I", version)
     head += struct.pack(f"{order}QQ", *(counts or (len(tensors), len(pairs)))) + b"".join((*pairs, *tensors))
     return head + bytes(-len(head) % alignment if tensors else 0) + data

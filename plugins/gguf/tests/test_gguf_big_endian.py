@@ -58,14 +58,14 @@ def test_a_big_endian_file_has_the_metadata_and_values_of_its_twin() -> None:
         np.testing.assert_array_equal(big.numpy()["dense"], little.numpy()["dense"])
 
 
-def test_dense_values_and_plain_blocks_are_written_little_endian(tmp_path: Path) -> None:
+def test_dense_values_and_simple_blocks_are_written_little_endian(tmp_path: Path) -> None:
     for name, order in (("little", "<"), ("big", ">")):
         squish.convert(twin(order), tmp_path / name, "gguf", only=["dense", "blocks"])
     assert (tmp_path / "big").read_bytes() == (tmp_path / "little").read_bytes()
 
 
 @pytest.mark.parametrize(("dims", "shape"), [((0,), (0,)), ((32, 0), (0, 32)), ((0, 3), (3, 0))])
-def test_blocks_without_a_row_or_a_column(dims: tuple[int, ...], shape: tuple[int, ...]) -> None:
+def test_blocks_without_rows_or_columns_decode(dims: tuple[int, ...], shape: tuple[int, ...]) -> None:
     entry = string("w", ">") + struct.pack(f">I{len(dims)}QIQ", len(dims), *dims, 2, 0)
     head = b"GGUF" + struct.pack(">IQQ", 3, 1, 0) + entry
     with squish.open(head + bytes(-len(head) % 32)) as file:
@@ -73,7 +73,7 @@ def test_blocks_without_a_row_or_a_column(dims: tuple[int, ...], shape: tuple[in
 
 
 def write_big(path: str) -> None:
-    """Runs in the peer."""
+    """Write a big-endian file with gguf-py; runs in the peer."""
     import gguf
 
     writer = gguf.GGUFWriter(path, "llama", endianess=gguf.GGUFEndian.BIG)
@@ -87,7 +87,7 @@ def write_big(path: str) -> None:
 
 
 @pytest.mark.oracle
-def test_what_gguf_py_writes_big_endian_is_read(tmp_path: Path) -> None:
+def test_big_endian_files_of_gguf_py_are_read(tmp_path: Path) -> None:
     oracles.peer("gguf").run(write_big, path=str(tmp_path / "big.gguf"))
     with squish.open(tmp_path / "big.gguf") as file:
         assert (file.meta["llama.block_count"], list(file.meta["words"])) == (7, ["a", "bc"])

@@ -1,4 +1,4 @@
-"""`general.file_type` is about the tensors that the file has, not about those of the file it was made from."""
+"""`general.file_type` describes the tensors in the file, not those of its source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from squish_core.testing.sources import memory_file
 
 
 def model(path: Path, stated: int | None) -> Path:
-    """A GGUF of two matrices and five vectors that states a file type."""
+    """A GGUF with two matrices, five vectors and a file type."""
     arrays: dict[str, Any] = {f"blk.{n}.ffn_up.weight": np.ones((4, 64), np.float16) for n in range(2)}
     arrays |= {f"blk.{n}.attn_norm.weight": np.ones(64, np.float32) for n in range(5)}
     tensors = {}
@@ -33,7 +33,7 @@ def model(path: Path, stated: int | None) -> Path:
 @pytest.mark.parametrize(
     ("encode", "number"), [("q8_0", 7), ("q4_0", 2), ("f32", 0), ("bf16", 32), ("mxfp4", 38), (None, 1)]
 )
-def test_the_type_of_most_matrices_is_written(encode: str | None, number: int, tmp_path: Path) -> None:
+def test_the_most_common_matrix_type_is_written(encode: str | None, number: int, tmp_path: Path) -> None:
     source = model(tmp_path / "m.gguf", 1)
     done = squish.convert(source, tmp_path / "o.gguf", encode=None if encode is None else {"*ffn*": encode})
     assert not done.dropped
@@ -48,7 +48,7 @@ def test_a_file_without_the_key_gets_none(tmp_path: Path) -> None:
         assert KEY not in file.meta
 
 
-def test_a_type_without_a_number_drops_the_key_and_says_so(tmp_path: Path) -> None:
+def test_a_type_without_a_number_drops_and_reports_the_key(tmp_path: Path) -> None:
     done = squish.convert(model(tmp_path / "m.gguf", 1), tmp_path / "o.gguf", encode={"*ffn*": "f64"})
     assert [(item.kind, item.name) for item in done.dropped] == [("metadata", KEY)]
     with squish.open(tmp_path / "o.gguf") as file:
@@ -64,7 +64,7 @@ def blocks(name: str, shape: tuple[int, ...] = (2, 256)) -> TensorSpec:
 @pytest.mark.parametrize(
     ("stated", "types", "number"),
     [
-        (14, ["q4_k", "q4_k", "q6_k"], 14),  # Q4_K_S is as true as Q4_K_M
+        (14, ["q4_k", "q4_k", "q6_k"], 14),  # Q4_K_S is as correct as Q4_K_M
         (15, ["q4_k", "q4_k", "q6_k"], 15),
         (13, ["q5_k", "q5_k", "q3_k"], 13),
         (7, ["q4_k", "q4_k", "q6_k"], 15),
@@ -74,21 +74,21 @@ def blocks(name: str, shape: tuple[int, ...] = (2, 256)) -> TensorSpec:
         ("Q8_0", ["q8_0"], 7),
     ],
 )
-def test_a_stated_mix_stays_while_it_is_true(stated: Any, types: list[str], number: int) -> None:
+def test_a_correct_mix_is_not_changed(stated: Any, types: list[str], number: int) -> None:
     meta = with_file_type({KEY: stated}, [blocks(name) for name in types])
     assert getattr(meta[KEY], "value", meta[KEY]) == number
 
 
-def test_vectors_count_where_there_is_nothing_else() -> None:
+def test_vectors_count_without_matrices() -> None:
     assert most_common_type([blocks("f32", (3,))]) == "F32"
     assert most_common_type([blocks("f32", (3,)), blocks("f32", (4,)), blocks("q8_0")]) == "Q8_0"
 
 
-def test_a_vocabulary_without_tensors_keeps_what_it_states() -> None:
+def test_a_vocabulary_without_tensors_keeps_its_file_type() -> None:
     assert with_file_type({KEY: 1}, []) == {KEY: 1}
 
 
-def test_the_alpha_of_an_adapter_is_carried_or_reported(tmp_path: Path) -> None:
+def test_adapter_alpha_is_kept_or_reported(tmp_path: Path) -> None:
     alpha = "adapter.lora.alpha"
     spec = TensorSpec(name="blk.0.ffn_up.weight.lora_a", shape=(4, 8), dtype="f32")
     file, _ = memory_file(squish.registry(), {spec.name: (spec, DENSE, {"data": np.ones((4, 8), np.float32)})})

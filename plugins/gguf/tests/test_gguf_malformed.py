@@ -1,4 +1,4 @@
-"""Malformed files: refused with a typed error that names the field, or listed with a problem; at little cost."""
+"""Malformed files raise a typed error naming the field, or list a problem, at little cost."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def nested(raw: SimpleNamespace, depth: int) -> bytes:
 
 
 def one(raw: SimpleNamespace, *args: object, data: bytes = bytes(64), **kwargs: object) -> bytes:
-    """A file of one tensor."""
+    """A file with one tensor."""
     return raw.file((), (raw.tensor("w", *args, **kwargs),), data)
 
 
 def aligned_by(raw: SimpleNamespace, kind: str, value: int) -> bytes:
-    """A file that states its alignment."""
+    """A file with `general.alignment`."""
     return raw.file((raw.scalar("general.alignment", kind, value),), (raw.tensor("w", (8,)),), bytes(64))
 
 
@@ -82,7 +82,7 @@ CASES: list[Case] = [
     ("55 bool 2 in an array", lambda raw: raw.file((raw.array("k", 7, 3, b"\0\1\2"),)), FormatError, "'k' is a bool"),
     # 56: duplicates
     ("56 key twice", lambda raw: raw.file((raw.scalar("k", "u8", 1), raw.scalar("k", "u8", 1))), FormatError,
-     "'k' is there twice"),
+     "'k' appears twice"),
     ("56 tensor twice", lambda raw: raw.file((), (raw.tensor("w", (8,)), raw.tensor("w", (8,), 0, 32)), bytes(64)),
      FormatError, "w: two tensors have this name"),
     # 57: alignment
@@ -129,9 +129,9 @@ CASES: list[Case] = [
 @pytest.mark.parametrize(
     ("make", "kind", "words"), [case[1:] for case in CASES], ids=[f"row-{case[0]}" for case in CASES]
 )
-def test_is_refused_with_the_field_at_little_cost(raw, make, kind, words):
+def test_a_malformed_field_is_refused_at_little_cost(raw, make, kind, words):
     data = make(raw)
-    squish.open(raw.file()).close()  # the plugin's modules are no cost of the file
+    squish.open(raw.file()).close()  # importing the plugin is not part of the cost
     tracemalloc.start()
     try:
         with pytest.raises(kind) as caught:
@@ -165,14 +165,14 @@ def test_too_many_tensors_are_refused_by_the_limit(raw):
     ],
     ids=["pointer", "page", "zip", "pickle"],
 )
-def test_something_else_under_the_name_is_called_what_it_is(tmp_path, data, words):
+def test_a_lookalike_is_named(tmp_path, data, words):
     path = tmp_path / "model.gguf"
     path.write_bytes(data)
     with pytest.raises(SquishError, match=words):
         squish.open(path)
 
 
-def test_an_empty_file_is_called_empty(tmp_path):
+def test_an_empty_file_is_reported_as_empty(tmp_path):
     path = tmp_path / "model.gguf"
     path.touch()
     with pytest.raises(FormatError, match="empty"):
@@ -184,11 +184,11 @@ def test_an_empty_file_is_called_empty(tmp_path):
     [
         (b"GGML" + bytes(60), "an old GGML file"),
         (b"{'error':'denied'}\n" * 2, "is text, not weights"),
-        (b"\1\2\3\4" * 9, "magic of GGUF"),
+        (b"\1\2\3\4" * 9, "not a GGUF file"),
         (bytes(99), "nothing but zeros"),
     ],
 )
-def test_another_magic_is_refused_when_the_format_is_forced(data, words):
+def test_a_bad_magic_is_refused_when_the_format_is_forced(data, words):
     with pytest.raises(SquishError, match=words):
         squish.open(data, "gguf")
 
@@ -208,13 +208,13 @@ def test_a_tensor_of_unknown_type_is_listed_and_refused_alone(raw, code):
 
 
 @pytest.mark.parametrize("code", [97, 133, 153, 157, 158, 202, 230, 352, 353, 397, 399])
-def test_a_type_of_ik_llama_names_the_program_that_reads_it(raw, code):
+def test_an_ik_llama_type_is_named_with_its_fork(raw, code):
     with squish.open(raw.file((), (raw.tensor("w", (256,), code),), bytes(512))) as file:
         assert "of ik_llama.cpp" in file["w"].spec.problem
 
 
-def test_groups_of_128_under_the_code_of_q2_0_are_the_fork_s(raw):
-    """As early files of PrismML have them; a file that is cut is not taken for one."""
+def test_q2_0_with_34_byte_blocks_reads_as_pq2_0(raw):
+    """Early PrismML files have them; a truncated file must not look like one."""
     tensors = raw.tensor("a", (1024,), 42), raw.tensor("b", (8,), 0, 288), raw.tensor("c", (1024,), 42, 320)
     wide = raw.tensor("a", (1024,), 42), raw.tensor("b", (8,), 0, 272), raw.tensor("c", (1024,), 42, 304)
     alignment = raw.scalar("general.alignment", "u32", 16)
@@ -231,7 +231,7 @@ def test_groups_of_128_under_the_code_of_q2_0_are_the_fork_s(raw):
 
 
 def problems(data: bytes) -> list[tuple[str, str]]:
-    """Code and message of what opening finds."""
+    """Code and message of each problem found on opening."""
     with squish.open(data) as file:
         return [(problem.code, problem.message) for problem in file.problems]
 
@@ -244,31 +244,31 @@ def test_identical_ranges_are_a_problem(raw):
 def test_a_hole_is_a_problem(raw):
     data = raw.file((), (raw.tensor("a", (8,)), raw.tensor("b", (8,), 0, 96)), bytes(128))
     assert [code for code, _ in problems(data)] == ["hole"]
-    assert "64 bytes" in problems(data)[0][1]
+    assert "64 unused bytes" in problems(data)[0][1]
 
 
 def test_trailing_data_is_a_problem(raw):
     data = one(raw, (8,), data=bytes(32)) + b"PK\3\4"
     assert [code for code, _ in problems(data)] == ["trailing"]
-    assert "4 bytes" in problems(data)[0][1]
+    assert "4 unused bytes" in problems(data)[0][1]
 
 
 def test_a_last_tensor_without_padding_is_fine(raw):
     assert problems(one(raw, (7,), data=bytes(28))) == []
 
 
-def test_verify_finds_padding_that_is_not_zero(raw):
+def test_verify_reports_nonzero_padding(raw):
     data = raw.file((), (raw.tensor("a", (7,)), raw.tensor("b", (8,), 0, 32)), bytes(31) + b"\1" + bytes(32))
     assert [problem.code for problem in squish.verify(data).problems] == ["padding"]
 
 
-def test_verify_finds_padding_of_the_head_that_is_not_zero(raw):
+def test_verify_reports_nonzero_padding_of_the_head(raw):
     data = bytearray(one(raw, (16,)))
     data[-65] = 1
     assert [problem.code for problem in squish.verify(bytes(data)).problems] == ["padding"]
 
 
-def test_a_value_that_is_not_utf8_is_a_problem_and_stays_bytes(raw):
+def test_an_invalid_utf8_value_is_a_problem_and_stays_bytes(raw):
     data = raw.file((raw.text("k", b"\xff"), raw.array("a", 8, 2, raw.string("x") + raw.string(b"\xfe"))))
     with squish.open(data) as file:
         assert file.meta["k"] == b"\xff"
@@ -278,7 +278,7 @@ def test_a_value_that_is_not_utf8_is_a_problem_and_stays_bytes(raw):
             squish.open(data, strict=True)
 
 
-def test_a_string_cut_in_a_character_is_not_joined_with_the_next_length(raw):
+def test_utf8_is_checked_per_string_not_across_lengths(raw):
     # 0xc3 and the length 0xa9 together would be "é".
     strings = raw.string(b"\xc3") + raw.string("x" * 0xA9)
     with squish.open(raw.file((raw.array("a", 8, 2, strings),))) as file:
@@ -295,6 +295,6 @@ def test_control_characters_in_a_name_are_kept_and_not_printed(raw):
     assert not {"\x1b", "\u202e"} & set(str(caught.value))
 
 
-def test_names_that_differ_only_in_composition_are_a_problem(raw):
+def test_names_equal_after_normalization_are_a_problem(raw):
     tensors = raw.tensor("caf\u00e9", (8,)), raw.tensor("cafe\u0301", (8,), 0, 32)
     assert [code for code, _ in problems(raw.file((), tensors, bytes(64)))] == ["name"]

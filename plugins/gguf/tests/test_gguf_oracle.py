@@ -1,4 +1,4 @@
-"""gguf-py as an independent judge, in both directions."""
+"""gguf-py as the reference, in both directions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def fields(path: str) -> Any:
-    """Runs in the peer: key, types and value of every field (as text, since JSON has no NaN)."""
+    """Return key, types and value of every field (as text, since JSON has no NaN); runs in the peer."""
     import gguf
 
     reader = gguf.GGUFReader(path)
@@ -28,7 +28,7 @@ def fields(path: str) -> Any:
 
 
 def tensors(path: str) -> Any:
-    """Runs in the peer: name, row-major shape, type and bytes of every tensor."""
+    """Return name, row-major shape, type and bytes of every tensor; runs in the peer."""
     import gguf
 
     found = []
@@ -39,7 +39,7 @@ def tensors(path: str) -> Any:
 
 
 def write_types(path: str) -> Any:
-    """Runs in the peer: a tensor of each type whose block size gguf-py has right; the names of the types."""
+    """Write a tensor of each type for which gguf-py has the right block size; returns their names; runs in the peer."""
     import gguf
 
     writer = gguf.GGUFWriter(path, "llama")
@@ -65,7 +65,7 @@ NAMES = {
 
 
 def as_theirs(meta: dict[str, Typed]) -> list[list[Any]]:
-    """Our metadata as `fields` tells it."""
+    """Our metadata in the form of `fields`."""
     told = []
     for key, value in meta.items():
         kinds = [NAMES[value.type.removeprefix("array:")]]
@@ -77,12 +77,12 @@ def as_theirs(meta: dict[str, Typed]) -> list[list[Any]]:
 
 
 def type_of(tensor: squish.Tensor) -> str:
-    """What GGML calls the tensor's type."""
+    """GGML's name of the tensor's type."""
     return (str(tensor.dtype) if tensor.codec == "dense" else tensor.codec.removeprefix("ggml.")).upper()
 
 
 @pytest.mark.parametrize("name", ["types.gguf", "blocks.gguf", "split-00001-of-00002.gguf"])
-def test_golden_files_read_as_gguf_py_reads_them(name):
+def test_golden_files_read_like_in_gguf_py(name):
     whole = DATA / name
     with squish.open(whole) as file:
         theirs = oracles.peer("gguf").run(fields, path=str(whole))
@@ -107,7 +107,7 @@ def test_every_tensor_type_that_gguf_py_writes_reads_back(tmp_path):
             assert stored == np.arange(len(stored), dtype=np.uint8).tobytes()
 
 
-def test_a_rewritten_file_is_byte_for_byte_that_of_gguf_py(tmp_path):
+def test_a_rewritten_file_equals_gguf_pys(tmp_path):
     path = tmp_path / "theirs.gguf"
     oracles.peer("gguf").run(write_types, path=str(path))
     squish.convert(path, tmp_path / "ours.gguf")
@@ -122,7 +122,7 @@ SCALARS = {
     "i64": st.integers(-(1 << 63), (1 << 63) - 1), "f32": st.floats(width=32), "f64": st.floats(),
     "bool": st.booleans(), "str": st.text(st.characters(exclude_categories=["Cs"]), max_size=200),
 }  # fmt: skip
-# gguf-py tells neither nested nor empty arrays right.
+# gguf-py misreports nested and empty arrays.
 TYPED = st.one_of(
     [st.builds(Typed, st.just(kind), values) for kind, values in SCALARS.items()]
     + [

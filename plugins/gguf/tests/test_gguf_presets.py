@@ -1,4 +1,4 @@
-"""Presets: the types that llama.cpp's own quantizer gave the same models (`data/make_presets.py`)."""
+"""Presets give the same types as llama.cpp's own quantizer (`data/make_presets.py`)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def type_of(chosen: CodecSpec | str) -> str:
 @pytest.mark.parametrize(
     ("model", "request_"), CASES, ids=lambda value: value if isinstance(value, str) else title(value)
 )
-def test_types_are_those_of_llama_cpp(model: str, request_: preset_models.Request) -> None:
+def test_types_match_llama_cpp(model: str, request_: preset_models.Request) -> None:
     expected = EXPECTED[model][title(request_)]
     if expected is None:
         with pytest.raises(CodecError) as caught:
@@ -58,7 +58,7 @@ def test_types_are_those_of_llama_cpp(model: str, request_: preset_models.Reques
     assert in_runs([type_of(chosen[name]) for name in matrices(MODELS[model][-1])]) == expected
 
 
-def test_the_table_holds_nothing_else() -> None:
+def test_every_preset_is_tested() -> None:
     assert {(model, each) for model, rows in EXPECTED.items() for each in rows} == {(m, title(r)) for m, r in CASES}
 
 
@@ -69,7 +69,7 @@ def test_the_table_holds_nothing_else() -> None:
         {"type": "q4_k_m", "attn_v": "int4"}, {"type": "q4_k_m", "attn_(v": "q8_0"},
     ],
 )  # fmt: skip
-def test_parameters_that_cannot_be_are_errors(params: dict[str, Any]) -> None:
+def test_invalid_parameters_are_errors(params: dict[str, Any]) -> None:
     allocator = LlamaQuantize()
     allocator.id = "llama-quantize"
     with pytest.raises(CodecError) as caught:
@@ -77,7 +77,7 @@ def test_parameters_that_cannot_be_are_errors(params: dict[str, Any]) -> None:
     assert caught.value.code == "params"
 
 
-def test_names_that_are_not_ggufs_are_refused() -> None:
+def test_names_outside_gguf_are_refused() -> None:
     allocator = LlamaQuantize()
     allocator.id = "q4_k_m"
     with pytest.raises(CodecError) as caught:
@@ -89,7 +89,7 @@ def test_names_that_are_not_ggufs_are_refused() -> None:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """A file of f16 with the settings of a llama of 8 layers."""
+    """An f16 file with the settings of an 8-layer llama."""
     model, path = "llama, 8 layers", tmp_path / "f16.gguf"
     rng = np.random.default_rng(0)
     tensors = {
@@ -106,7 +106,7 @@ def source(tmp_path: Path) -> Path:
 
 @needs_encoders
 @pytest.mark.parametrize("preset", [name for name in PRESETS if name != "q2_k_s"])
-def test_a_file_is_written_with_its_types_and_its_number(preset: str, source: Path, tmp_path: Path) -> None:
+def test_convert_writes_the_types_and_the_file_type(preset: str, source: Path, tmp_path: Path) -> None:
     encode = preset if preset in NAMED else f"llama-quantize:type={preset}"
     squish.convert(source, tmp_path / "out.gguf", encode=encode)
     with squish.open(tmp_path / "out.gguf") as file:
@@ -121,7 +121,7 @@ def test_a_file_is_written_with_its_types_and_its_number(preset: str, source: Pa
 
 
 @needs_encoders
-def test_another_rule_beside_a_preset_wins(source: Path, tmp_path: Path) -> None:
+def test_an_explicit_rule_overrides_a_preset(source: Path, tmp_path: Path) -> None:
     squish.convert(source, tmp_path / "out.gguf", encode=["q4_k_m", "*.attn_q.weight=q8_0", "output.weight=keep"])
     with squish.open(tmp_path / "out.gguf") as file:
         assert file["blk.0.attn_q.weight"].codec == "ggml.q8_0"
@@ -129,14 +129,14 @@ def test_another_rule_beside_a_preset_wins(source: Path, tmp_path: Path) -> None
         assert file["blk.0.attn_v.weight"].codec == "ggml.q6_k"
 
 
-def test_a_mix_of_no_preset_has_no_number() -> None:
+def test_a_mix_outside_the_presets_has_no_number() -> None:
     shapes = MODELS["llama, 8 layers"][-1]
     types = dict.fromkeys(matrices(shapes), "q4_k")
     assert matching_preset(shapes, types, metadata("llama, 8 layers")) == -1
     assert set(types.values()) <= ELEMENTS.keys()
 
 
-def test_the_documented_table_is_the_one_in_use() -> None:
+def test_the_documented_table_matches_the_code() -> None:
     rows = (Path(__file__).parents[3] / "docs" / "formats" / "gguf.md").read_text().splitlines()
     for name, preset in PRESETS.items():
         cells = [f"`{name}`", str(preset.number), preset.type]

@@ -1,4 +1,4 @@
-"""Reading: hand-made bytes give exactly these values, shapes and parts."""
+"""Reading: hand-built bytes give exact values, shapes and parts."""
 
 from __future__ import annotations
 
@@ -115,13 +115,13 @@ def test_a_zero_dimension_has_zero_length(raw):
     [(0, "f32", 4), (1, "f16", 2), (24, "i8", 1), (25, "i16", 2), (26, "i32", 4), (27, "i64", 8), (28, "f64", 8),
      (30, "bf16", 2)],
 )  # fmt: skip
-def test_a_plain_type_is_dense(raw, code, dtype, size):
+def test_an_unquantized_type_is_dense(raw, code, dtype, size):
     with squish.open(raw.file((), (raw.tensor("w", (3,), code),), bytes(3 * size))) as file:
         assert (file["w"].codec, file["w"].dtype, file["w"].nbytes) == ("dense", dtype, 3 * size)
         assert file["w"].numpy().tolist() == [0, 0, 0]
 
 
-# code, name, elements and bytes of a block, as ggml's headers have them
+# code, name, elements and bytes per block, from ggml's headers
 BLOCKS = [
     (2, "Q4_0", 32, 18), (3, "Q4_1", 32, 20), (6, "Q5_0", 32, 22), (7, "Q5_1", 32, 24), (8, "Q8_0", 32, 34),
     (9, "Q8_1", 32, 36), (10, "Q2_K", 256, 84), (11, "Q3_K", 256, 110), (12, "Q4_K", 256, 144), (13, "Q5_K", 256, 176),
@@ -145,7 +145,7 @@ def test_blocks_are_rows_of_bytes(raw, code, name, elements, nbytes):
         assert tensor.parts()["data"].raw == stored
 
 
-def test_the_alignment_that_the_file_states_holds(raw):
+def test_general_alignment_is_obeyed(raw):
     pairs = (raw.scalar("general.alignment", "u32", 8),)
     tensors = raw.tensor("a", (1,)), raw.tensor("b", (1,), 0, 8)
     data = raw.file(pairs, tensors, struct.pack("<f4xf", 1, 2), alignment=8)
@@ -154,7 +154,7 @@ def test_the_alignment_that_the_file_states_holds(raw):
         assert not file.problems
 
 
-def test_general_type_says_what_kind_of_file_it_is(raw):
+def test_general_type_is_the_kind_of_file(raw):
     with squish.open(raw.file((raw.text("general.type", "adapter"),))) as file:
         assert file.index.kind == "adapter"
 

@@ -1,4 +1,4 @@
-"""Split sets: any part opens the whole model; what does not belong together is refused by the part's name."""
+"""Split sets: any part opens the whole model; errors name the part that does not belong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from squish_core.errors import FormatError, MissingFileError, TruncatedError
 
 @pytest.fixture
 def make_set(raw, tmp_path):
-    """Writes three parts with one tensor each; `change(number, fields)` may alter a part's fields."""
+    """Write three parts with one tensor each; `change(number, fields)` may alter a part's fields."""
 
     def write(change=lambda number, fields: None):
         for number in range(3):
@@ -48,7 +48,7 @@ def test_any_part_opens_the_whole_set(make_set, opened):
         assert not file.problems
 
 
-def test_the_metadata_is_that_of_the_model_without_the_split_keys(make_set):
+def test_split_keys_are_not_model_metadata(make_set):
     with squish.open(make_set() / part(1)) as file:
         assert file.meta == {"general.name": "m", "only.first": "x"}
 
@@ -61,7 +61,7 @@ def test_a_set_is_written_as_one_file(make_set, tmp_path):
         assert [float(file[name].numpy()[0]) for name in file] == [0, 1, 2]
 
 
-def test_verify_looks_at_every_part(make_set):
+def test_verify_checks_every_part(make_set):
     folder = make_set()
     data = bytearray((folder / part(2)).read_bytes())
     data[-1] = 1
@@ -110,7 +110,7 @@ def test_a_part_that_contradicts_the_others_is_named(make_set, key, value, words
 
 
 @pytest.mark.parametrize("name", ["model.gguf", "m-00001-of-00004.gguf", "m-00004-of-00003.gguf", "m-1-of-3.gguf"])
-def test_a_part_whose_name_does_not_say_its_place_is_refused(make_set, name):
+def test_a_renamed_part_is_refused(make_set, name):
     folder = make_set()
     (folder / part(0)).rename(folder / name)
     with pytest.raises(FormatError, match="its name does not say which"):
@@ -122,7 +122,7 @@ def test_a_part_in_memory_is_refused(make_set):
         squish.open((make_set() / part(0)).read_bytes())
 
 
-def test_a_set_of_one_is_a_plain_file(raw):
+def test_a_set_with_one_part_is_a_single_file(raw):
     data = raw.file((raw.scalar("split.no", "u16", 0), raw.scalar("split.count", "u16", 1)))
     with squish.open(data) as file:
         assert list(file.meta) == ["split.no", "split.count"]

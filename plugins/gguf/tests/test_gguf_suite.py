@@ -20,7 +20,7 @@ LARGE = np.arange(2048, dtype=np.float32).reshape(32, 64)
 
 
 def gguf(tensors, numbers=()):
-    """A GGUF file of f32 matrices and of (key, u16) as metadata."""
+    """A GGUF file with f32 matrices and (key, u16) metadata."""
     out, offset = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(numbers)), 0
     for key, number in numbers:
         out += struct.pack("<Q", len(key)) + key.encode() + struct.pack("<IH", 2, number)
@@ -33,7 +33,7 @@ def gguf(tensors, numbers=()):
 
 @cache
 def large_set():
-    """A set of two parts, each larger than what is read ahead."""
+    """A set of two parts, each larger than the read-ahead."""
     folder = Path(tempfile.mkdtemp())
     for number, tensors in enumerate(({"one": LARGE}, {"two": -LARGE})):
         keys = (("split.no", number), ("split.count", 2), ("split.tensors.count", 2))
@@ -43,18 +43,18 @@ def large_set():
 
 class TestGguf(ContainerSuite):
     container = "gguf"
-    # The head's length is stated nowhere; it is read in windows of at least 4 KiB.
+    # GGUF does not state the length of its head; it is read in windows of at least 4 KiB.
     read_ahead = 4096
     mutations = 1500
 
     def samples(self):
-        # Without the block codecs a deep verification rightly says that it cannot decode.
+        # Without the block codecs, a deep verify reports that it cannot decode.
         names = ["types", *(["blocks"] if "ggml.q4_k" in squish.registry().codecs else [])]
         large = gguf({"w": LARGE})  # more bytes than are read ahead
         return {**{name: (DATA / f"{name}.gguf").read_bytes() for name in names}, "large": large}
 
     def values(self):
-        """As make_golden.py drew them for gguf-py."""
+        """The values make_golden.py drew for gguf-py."""
         rng = np.random.default_rng(0)
         kinds = {"f32": "float32", "f16": "float16", "f64": "float64", "i8": "int8", "i32": "int32"}
         types = {f"dense.{name}": rng.integers(-9, 9, (2, 3)).astype(kind) for name, kind in kinds.items()}
@@ -65,8 +65,8 @@ class TestGguf(ContainerSuite):
         return {
             "cut in the values": whole[:-40],
             "another version": whole[:4] + b"\x63" + whole[5:],
-            "a type that does not exist": whole.replace(b"dense.i8\2\0\0\0", b"dense.i8\x09\0\0\0"),
-            "more tensors than there are": whole[:8] + (6).to_bytes(8, "little") + whole[16:],
+            "an unknown type": whole.replace(b"dense.i8\2\0\0\0", b"dense.i8\x09\0\0\0"),
+            "too many tensors": whole[:8] + (6).to_bytes(8, "little") + whole[16:],
         }
 
 
@@ -86,6 +86,6 @@ class TestSplitSet(ContainerSuite):
 
 
 @pytest.mark.parametrize("name", ["types", "blocks"])
-def test_golden_files_are_rewritten_as_they_are(name, tmp_path):
+def test_golden_files_round_trip_byte_for_byte(name, tmp_path):
     squish.convert(DATA / f"{name}.gguf", tmp_path / "ours.gguf")
     assert (tmp_path / "ours.gguf").read_bytes() == (DATA / f"{name}.gguf").read_bytes()

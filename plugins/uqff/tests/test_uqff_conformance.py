@@ -17,12 +17,12 @@ EXPECTED = json.loads((DATA / "expected.json").read_text())
 
 
 class Written(RefinementSuite):
-    """UQFF is written as a folder with a report of its own: what Squish wrote is what comes back the same."""
+    """UQFF is written as a folder with its own report; a folder written by Squish round-trips."""
 
     container = "uqff"
 
     def values(self) -> dict[str, dict[str, Fingerprint]]:
-        """What mistral.rs computes with."""
+        """The values mistral.rs computes with."""
         values = {}
         for sample, path in self.samples().items():
             with self.open(path) as file:
@@ -40,7 +40,7 @@ class Written(RefinementSuite):
         return {"the norms": DATA / "0.1.3-hqq4" / "residual.safetensors"}
 
     def test_converting_to_itself_keeps_everything(self, sample: str, tmp_path: Path) -> None:
-        """All files of the folder, byte for byte; the dry run predicted the size."""
+        """All files are byte-identical, and the dry run predicts the size."""
         first, second = tmp_path / "first", tmp_path / "second"
         squish.convert(self.sample(sample), first, "uqff")
         planned = squish.convert(first, second, "uqff", dry_run=True)
@@ -59,7 +59,7 @@ class TestUqff(Written):
 
 
 class TestHqqFiles(Written):
-    """HQQ: a group is a column of 64 pieces of the tensor, so a row needs the scales of many groups."""
+    """HQQ: a group is a column across 64 slices of the tensor, so a row needs the scales of many groups."""
 
     lost = tuple(f"model.layers.0.self_attn.{name}_proj.weight.shape" for name in "kv")  # became the shapes
 
@@ -67,7 +67,7 @@ class TestHqqFiles(Written):
         return {name: DATA / name for name in ("1.2.0-hqq3-gs40/hqq3-gs40-0.uqff",)}
 
     def test_a_row_reads_only_its_bytes(self, sample: str) -> None:
-        """The words that hold the row's codes, and all scales."""
+        """A row reads its own words and all scales."""
         source = CountingSource(open_source(self.sample(sample)))
         for tensor in self.open(source).values():
             if tensor.codec != "hqq":

@@ -1,4 +1,4 @@
-"""What Squish writes from a model folder, loaded by the released mistralrs 0.9.5: log-probabilities of all tokens."""
+"""mistralrs 0.9.5 loads folders written by Squish; log-probabilities of all tokens are compared."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ TYPES = (
     "afq2", "afq3", "afq4", "afq6", "afq8", "hqq1", "hqq2", "hqq4", "hqq8", "fp8", "f8q8", "mxfp4", "q4_0", "q4_1",
     "q8_0", "unquant",
 )  # fmt: skip
-BLOCKS = 0.08  # it multiplies GGML blocks with activations of eight bits
+BLOCKS = 0.08  # mistral.rs multiplies GGML blocks by int8 activations
 EXACT = 1.5e-3
 
 
 def tokenizer() -> tuple[dict[str, Any], dict[str, Any]]:
-    """A tokenizer of single bytes, and its config."""
+    """A single-byte tokenizer and its config."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
     letters = [*map(chr, shown), *(chr(256 + place) for place in range(len(hidden)))]
@@ -59,7 +59,7 @@ def tokenizer() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def shapes(model: str, config: dict[str, Any]) -> dict[str, list[int]]:
-    """The tensors of a model."""
+    """Names and shapes of a model's tensors."""
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     head = config.get("head_dim", hidden // heads)
     found = {name: [config["vocab_size"], hidden] for name in ("model.embed_tokens.weight", "lm_head.weight")}
@@ -86,7 +86,7 @@ def shapes(model: str, config: dict[str, Any]) -> dict[str, list[int]]:
 
 @pytest.fixture
 def make_model(uqff: SimpleNamespace, tmp_path: Path) -> Callable[[str], Path]:
-    """A function that makes a small model's folder."""
+    """A function that writes the folder of a small model."""
 
     def make(model: str) -> Path:
         folder = tmp_path / model
@@ -128,7 +128,7 @@ def peer_probabilities(folder, file, arch, write, quant):  # type: ignore[no-unt
 
 
 def ask(folder: Path, file: str = "", *, arch: str, write: str = "", quant: str = "") -> np.ndarray:
-    """Log-probabilities [2, 258]; now and then its threads hang, and it is asked again."""
+    """Log-probabilities [2, 258]; retries, since its threads sometimes hang."""
     for patience in (20.0, 20.0, 60.0):
         try:
             return np.array(
@@ -143,7 +143,7 @@ def ask(folder: Path, file: str = "", *, arch: str, write: str = "", quant: str 
 
 
 def decoded(folder: Path, target: Path) -> Path:
-    """The same weights as plain float32, a folder that mistral.rs loads without any UQFF."""
+    """The same weights in float32, a folder mistral.rs loads without UQFF."""
     target.mkdir()
     squish.convert(folder, target / "model.safetensors", "safetensors", "f32")
     for asset in folder.glob("*.json"):
@@ -165,7 +165,7 @@ def test_a_written_folder_gives_the_probabilities_of_its_weights(
 @pytest.mark.parametrize(
     ("model", "quant"), [("qwen2", "q8_0"), ("llama", "q8_0"), ("llama", "mxfp4"), ("qwen3_moe", "q8_0")]
 )
-def test_types_with_the_same_codes_give_what_its_own_file_gives(
+def test_equal_codes_give_the_probabilities_of_mistralrs_own_file(
     model: str, quant: str, make_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
     source = make_model(model)
@@ -182,7 +182,7 @@ def test_types_with_the_same_codes_give_what_its_own_file_gives(
 
 
 @pytest.mark.parametrize("quant", ["afq4", "hqq4", "fp8"])
-def test_its_own_file_written_again_and_carried_from_0_1_3_gives_the_same(
+def test_rewritten_and_upgraded_files_give_the_same_probabilities(
     quant: str, make_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
     source = make_model("llama")
@@ -198,7 +198,7 @@ def test_its_own_file_written_again_and_carried_from_0_1_3_gives_the_same(
 
 
 @pytest.mark.parametrize("quant", ["afq2", "afq4", "afq6", "afq8", "hqq4", "fp8", "f8q8", "mxfp4", "q8_0"])
-def test_layers_get_the_types_that_it_gives_them(quant: str, make_model: Callable[[str], Path], tmp_path: Path) -> None:
+def test_layers_get_the_types_of_mistralrs(quant: str, make_model: Callable[[str], Path], tmp_path: Path) -> None:
     source = make_model("qwen2")
     (tmp_path / "own").mkdir()
     ask(source, arch="qwen2", write=str(tmp_path / "own" / f"{quant}.uqff"), quant=quant)
@@ -212,7 +212,7 @@ def test_layers_get_the_types_that_it_gives_them(quant: str, make_model: Callabl
     first, second = (sorted([each[k] for k in kinds] for each in report["layer_details"]) for report in (ours, own))
     assert first == second
     if quant.startswith("afq"):
-        return  # its codes are to be those of MLX
+        return  # its codes must equal MLX's
     with squish.open(source) as plain, squish.open(tmp_path / "own") as own_file, squish.open(tmp_path / "out") as file:
         for module in (layer["module"] for layer in ours["layer_details"]):
             error, theirs = (
@@ -223,7 +223,7 @@ def test_layers_get_the_types_that_it_gives_them(quant: str, make_model: Callabl
 
 
 @pytest.mark.parametrize("quant", ["q8_0", "q4_1"])
-def test_blocks_that_went_through_gguf_give_the_same(
+def test_blocks_converted_through_gguf_give_the_same_probabilities(
     quant: str, make_model: Callable[[str], Path], tmp_path: Path
 ) -> None:
     source = make_model("qwen2")

@@ -1,4 +1,4 @@
-"""HQQ beside the `hqq` package: codes that err no more on the same weights."""
+"""HQQ compared with the `hqq` package: the error on the same weights is no larger."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def quantize(weights, bits, axis):  # type: ignore[no-untyped-def] # runs in the
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
-def test_hqq_errs_no_more_than_the_package(bits: int, axis: int) -> None:
+def test_the_hqq_error_is_at_most_the_packages(bits: int, axis: int) -> None:
     weights = (np.random.default_rng(bits).standard_t(4, size=(256, 512)) / 20).astype(np.float32)
     spec = TensorSpec(name="w", shape=weights.shape, dtype="f32")
     params = {"bits": bits, "group_size": 64, "axis": axis}
@@ -32,8 +32,6 @@ def test_hqq_errs_no_more_than_the_package(bits: int, axis: int) -> None:
     parts = Hqq().encode(weights, params)
     Hqq().decode(parts, spec, params, region=(slice(0, 256), slice(0, 512)), out=ours)
     theirs = oracles.peer("hqq").run(quantize, weights=weights, bits=bits, axis=axis)
-    # 1e-5 is what summing in float32 moves.
+    # 1e-5 allows for float32 summation.
     for error in (np.abs, np.square):
-        assert error(weights - ours).mean() <= error(weights - theirs).mean() * (
-            1 + 1e-5
-        )  # what summing in float32 moves
+        assert error(weights - ours).mean() <= error(weights - theirs).mean() * (1 + 1e-5)  # float32 summation

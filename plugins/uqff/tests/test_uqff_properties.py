@@ -1,4 +1,4 @@
-"""Whatever is written comes back: types, shapes, biases and shards of every size."""
+"""Round trips for all types, shapes, biases and shard sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = ("unquant", "q8_0", "hqq4", "hqq3", "hqq1", "afq3", "afq8", "fp8", "f8q8
     st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 6), st.integers(1, 3), st.booleans()), min_size=1),
     st.integers(1, 40_000),
 )  # fmt: skip
-def test_a_model_comes_back_from_its_shards(layers: Any, shard: int) -> None:
+def test_a_sharded_model_round_trips(layers: Any, shard: int) -> None:
     rng = np.random.default_rng(0)
     header, data, rules = [], b"", []
     for number, (kind, rows, columns, bias) in enumerate(layers):
@@ -55,7 +55,7 @@ def test_a_model_comes_back_from_its_shards(layers: Any, shard: int) -> None:
     st.sampled_from(sorted(PACKINGS)), st.sampled_from([0, 1]), st.integers(1, 5), st.integers(1, 4),
     st.sampled_from([1e-6, 1.0, 1e4]), st.sampled_from([0.0, 100.0]),
 )  # fmt: skip
-def test_hqq_stays_within_the_range_of_its_groups(
+def test_hqq_values_stay_in_the_range_of_their_group(
     bits: int, axis: int, rows: int, columns: int, spread: float, centre: float
 ) -> None:
     values = (np.random.default_rng(rows).normal(size=(16 * rows, 8 * columns)) * spread + centre * spread).astype(
@@ -64,7 +64,7 @@ def test_hqq_stays_within_the_range_of_its_groups(
     params = {"bits": bits, "group_size": 16, "axis": axis}
     spec = TensorSpec(name="w", shape=values.shape, dtype="f32")
     if axis == 1 and values.size // 16 % (1 if bits == 3 else 8 // bits):
-        return  # the rows of codes do not fill their bytes
+        return  # the rows of codes do not fill whole bytes
     out = np.empty_like(values)
     parts = Hqq().encode(values, params)
     Hqq().decode(parts, spec, params, region=tuple(slice(0, size) for size in values.shape), out=out)

@@ -1,4 +1,4 @@
-"""What a UQFF model is: its shards, its names, and what lies beside it."""
+"""Reading a UQFF model: its shards, names and companion files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHARDS = [f"afq4-3shards-{number}.uqff" for number in range(3)]
 
 @pytest.fixture
 def plain(uqff: SimpleNamespace) -> Any:
-    """A function that makes unquantised blobs of given shapes."""
+    """A function that builds unquantized blobs by shape."""
 
     def make(*shapes: tuple[int, int], version: int = 0x000103) -> list[bytes]:
         blobs = (uqff.tensor(6, list(shape), bytes(4 * shape[0] * shape[1])) for shape in shapes)
@@ -51,7 +51,7 @@ def test_a_gap_between_shards_names_the_missing_one(data: Path, tmp_path: Path) 
             squish.open(target)
 
 
-def test_the_report_decides_which_shards_there_are(data: Path, tmp_path: Path) -> None:
+def test_the_report_lists_the_shards(data: Path, tmp_path: Path) -> None:
     for name in SHARDS:
         shutil.copy(data / "1.2.0-afq4-3shards" / name, tmp_path)
     listed = [*SHARDS, "afq4-3shards-3.uqff"]
@@ -60,7 +60,9 @@ def test_the_report_decides_which_shards_there_are(data: Path, tmp_path: Path) -
         squish.open(tmp_path / SHARDS[0])
 
 
-def test_before_0_1_3_a_number_in_the_name_is_no_shard(uqff: SimpleNamespace, plain: Any, tmp_path: Path) -> None:
+def test_before_0_1_3_a_number_in_the_name_is_not_a_shard_number(
+    uqff: SimpleNamespace, plain: Any, tmp_path: Path
+) -> None:
     target = tmp_path / "llama-7.uqff"
     target.write_bytes(uqff.legacy(*plain((1, 2), version=0x000102)))
     assert list(squish.open(target)) == ["0.weight"]
@@ -69,7 +71,7 @@ def test_before_0_1_3_a_number_in_the_name_is_no_shard(uqff: SimpleNamespace, pl
         squish.open(target)
 
 
-def test_a_folder_with_two_models_asks_for_one(data: Path, tmp_path: Path) -> None:
+def test_a_folder_with_two_models_is_refused(data: Path, tmp_path: Path) -> None:
     for name in ("1.0.0-q4k/q4k-0.uqff", "1.0.0-mxfp4/mxfp4-0.uqff"):
         shutil.copy(data / name, tmp_path)
     with pytest.raises(squish.FormatError, match=r"several UQFF models.*mxfp4-0\.uqff, q4k-0\.uqff"):
@@ -85,7 +87,7 @@ def test_residual_and_assets_are_part_of_the_model(data: Path) -> None:
         assert file["model.layers.0.mlp.experts.up_proj.weight"].shape == (4, 64, 128)
 
 
-def test_layers_of_0_x_have_names_where_the_config_fits(data: Path, uqff: SimpleNamespace) -> None:
+def test_a_matching_config_names_the_layers_of_0_x(data: Path, uqff: SimpleNamespace) -> None:
     with squish.open(data / "0.1.3-hqq4") as file:
         names = [name for name in file if "self_attn" in name]
         assert names == [f"model.layers.0.self_attn.{each}_proj.{part}" for each in "kv" for part in ("weight", "bias")]
@@ -93,9 +95,7 @@ def test_layers_of_0_x_have_names_where_the_config_fits(data: Path, uqff: Simple
         assert uqff.codes(file) == ["absent"]
 
 
-def test_without_a_config_layers_of_0_x_have_numbers_and_a_hint(
-    data: Path, tmp_path: Path, uqff: SimpleNamespace
-) -> None:
+def test_without_a_config_0_x_layers_have_numbers_and_a_hint(data: Path, tmp_path: Path, uqff: SimpleNamespace) -> None:
     shutil.copy(data / "0.1.3-hqq4" / "hqq4-0.uqff", tmp_path)
     with squish.open(tmp_path) as file:
         assert list(file) == ["2.weight", "2.bias", "3.weight", "3.bias"]
@@ -103,13 +103,13 @@ def test_without_a_config_layers_of_0_x_have_numbers_and_a_hint(
         assert "config.json" in next(problem.message for problem in file.problems if problem.code == "names")
 
 
-def test_a_config_that_does_not_fit_names_nothing(data: Path, tmp_path: Path) -> None:
+def test_a_config_that_does_not_match_names_no_layers(data: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(data / "0.1.3-hqq4", tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "num_key_value_heads": 4}))
     with squish.open(folder) as file:
         assert "2.weight" in file
-        assert "layer 2 would be model.layers.0.self_attn.k_proj" in next(
+        assert "layer 2 should be model.layers.0.self_attn.k_proj" in next(
             problem.message for problem in file.problems if problem.code == "names"
         )
 
@@ -123,7 +123,7 @@ DENSE = [(10, 4), *ATTENTION, (8, 4), (8, 4), (4, 8)]
 
 
 @pytest.mark.parametrize("model", ["llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3_text"])
-def test_the_order_of_dense_models(model: str, uqff: SimpleNamespace, plain: Any, tmp_path: Path) -> None:
+def test_the_layer_order_of_dense_models(model: str, uqff: SimpleNamespace, plain: Any, tmp_path: Path) -> None:
     (tmp_path / "q-0.uqff").write_bytes(uqff.legacy(*plain(*DENSE)))
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "model_type": model}))
     with squish.open(tmp_path) as file:
@@ -133,16 +133,14 @@ def test_the_order_of_dense_models(model: str, uqff: SimpleNamespace, plain: Any
 
 
 @pytest.mark.parametrize("model", [["llama"], {"llama": 1}, None, 3])
-def test_a_model_type_that_is_not_text_names_no_layers(
-    model: Any, uqff: SimpleNamespace, plain: Any, tmp_path: Path
-) -> None:
+def test_an_invalid_model_type_names_no_layers(model: Any, uqff: SimpleNamespace, plain: Any, tmp_path: Path) -> None:
     (tmp_path / "q-0.uqff").write_bytes(uqff.legacy(*plain(*DENSE)))
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "model_type": model}))
     with squish.open(tmp_path) as file:
         assert uqff.codes(file) == ["names"]
 
 
-def test_the_order_of_qwen3_moe_goes_by_expert(uqff: SimpleNamespace, plain: Any, tmp_path: Path) -> None:
+def test_the_layer_order_of_qwen3_moe_is_by_expert(uqff: SimpleNamespace, plain: Any, tmp_path: Path) -> None:
     experts = [(2, 4), (2, 4), (4, 2)] * 2
     (tmp_path / "q-0.uqff").write_bytes(uqff.legacy(*plain((10, 4), *ATTENTION, *experts)))
     config = {**CONFIG, "model_type": "qwen3_moe", "num_experts": 2, "moe_intermediate_size": 2}
@@ -152,20 +150,20 @@ def test_the_order_of_qwen3_moe_goes_by_expert(uqff: SimpleNamespace, plain: Any
         assert tails == [f"{expert}.{name}_proj.weight" for expert in "01" for name in ("gate", "up", "down")]
 
 
-def test_blobs_in_memory_are_recognised_by_what_they_declare(uqff: SimpleNamespace, plain: Any) -> None:
+def test_blobs_in_memory_are_recognized_by_their_version(uqff: SimpleNamespace, plain: Any) -> None:
     assert squish.open(uqff.legacy(*plain((1, 2)))).format == "uqff"
     other = uqff.safetensors({"0": ("U8", [4], b"abcd"), "1": ("U8", [4], b"abcd")})
     assert squish.open(other).format == "safetensors"
 
 
-def test_mixed_types_in_one_file_are_normal(uqff: SimpleNamespace, plain: Any) -> None:
+def test_one_file_may_mix_types(uqff: SimpleNamespace, plain: Any) -> None:
     eight = np.zeros(16, np.float32).tobytes()
     gguf = uqff.head(0) + np.array([64], "<u4").tobytes() + b"\0" + np.array([0, 2, 2, 8], "<u4").tobytes() + eight
     with squish.open(uqff.legacy(*plain((1, 2)), gguf)) as file:
         assert [file[name].spec.attrs["uqff.type"] for name in file] == ["unquant", "gguf"]
 
 
-def test_the_version_may_be_repeated_if_it_agrees(uqff: SimpleNamespace, tmp_path: Path) -> None:
+def test_equal_versions_may_repeat(uqff: SimpleNamespace, tmp_path: Path) -> None:
     def version(minor: int) -> dict[str, Any]:
         numbers = {"major": 1, "minor": minor, "patch": 0}
         return {f"uqff.version.{key}": ("U32", [], number.to_bytes(4, "little")) for key, number in numbers.items()}
@@ -180,11 +178,11 @@ def test_the_version_may_be_repeated_if_it_agrees(uqff: SimpleNamespace, tmp_pat
     with pytest.raises(squish.FormatError, match="different versions"):
         squish.open(tmp_path)
     (tmp_path / "q-1.uqff").write_bytes(uqff.safetensors(layer("a")))
-    with pytest.raises(squish.FormatError, match="lies in two shards"):
+    with pytest.raises(squish.FormatError, match="appears in two shards"):
         squish.open(tmp_path)
 
 
-def test_info_tells_types_sizes_bits_versions_and_fallbacks(data: Path, tmp_path: Path) -> None:
+def test_info_shows_types_sizes_bits_versions_and_fallbacks(data: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(data / "1.2.0-moe-afq4", tmp_path / "model")
     layers = [{"resolved_target": "q4k", "stored": "q4_1"}, {"resolved_target": "q6k", "stored": "q5_1"}] * 2
     layers += [{"resolved_target": "afq4", "stored": "afq4"}, {"stored": 3}, "?"]
@@ -196,6 +194,4 @@ def test_info_tells_types_sizes_bits_versions_and_fallbacks(data: Path, tmp_path
         kinds = {kind.stored_as: (kind.tensors, kind.bits_per_weight) for kind in summary.codecs}
         # two floats for 64 codes
         assert (kinds["affine:bits=4"], kinds["affine:bits=6"]) == ((7, 5.0), (2, 7.0))
-        assert "says that layers could not be stored as they were to be: 2 q4k -> q4_1, 2 q6k -> q5_1" in "".join(
-            summary.lines()
-        )
+        assert "reports layers with a fallback type: 2 q4k -> q4_1, 2 q6k -> q5_1" in "".join(summary.lines())

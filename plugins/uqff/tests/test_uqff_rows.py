@@ -1,4 +1,4 @@
-"""Malformed UQFF files, each with the outcome that a reader must give."""
+"""Malformed UQFF files and their required outcome."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHARDS = [f"afq4-3shards-{number}.uqff" for number in range(3)]
 
 @pytest.fixture
 def refused(tmp_path: Path) -> Callable[..., squish.SquishError]:
-    """Open bytes as a `.uqff` file, which must fail quickly and cheaply; the error."""
+    """Open bytes as a `.uqff` file and return the error, which must come quickly and cheaply."""
 
     def check(raw: bytes, name: str = "m-0.uqff", **options: Any) -> squish.SquishError:
         (tmp_path / name).write_bytes(raw)
@@ -52,7 +52,7 @@ def entry(begin: int, end: int, shape: str = "[4]", dtype: str = "U8", more: str
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 8, 20])
-def test_a_file_that_ends_in_its_header(size: int, data: Path, refused: Any) -> None:
+def test_a_truncated_header_is_refused(size: int, data: Path, refused: Any) -> None:
     error = refused((data / Q4K).read_bytes()[:size])
     assert isinstance(error, squish.FormatError)
     assert str(size) in str(error)
@@ -66,7 +66,7 @@ def test_a_file_that_ends_in_its_header(size: int, data: Path, refused: Any) -> 
         (b"PK\3\4" + bytes(60), "zip"),
     ],
 )  # fmt: skip
-def test_another_kind_of_file(raw: bytes, what: str, refused: Any) -> None:
+def test_a_lookalike_is_named(raw: bytes, what: str, refused: Any) -> None:
     assert what in str(refused(raw))
 
 
@@ -76,17 +76,17 @@ def named_version(uqff: SimpleNamespace, major: int, minor: int) -> bytes:
 
 
 @pytest.mark.parametrize(("major", "minor"), [(0, 0), (2, 0), (1, 3), (1, 2**32 - 1)])
-def test_versions_outside_the_range(major: int, minor: int, uqff: SimpleNamespace, refused: Any) -> None:
+def test_unsupported_versions_are_refused(major: int, minor: int, uqff: SimpleNamespace, refused: Any) -> None:
     assert f"expected 1.0 to 1.2, found {major}.{minor}.0" in str(refused(named_version(uqff, major, minor)))
 
 
-def test_swapped_versions_are_told(uqff: SimpleNamespace, refused: Any) -> None:
+def test_byte_swapped_versions_are_reported(uqff: SimpleNamespace, refused: Any) -> None:
     assert "swapped" in str(refused(named_version(uqff, 1 << 24, 0)))
     assert "swapped" in str(refused(uqff.legacy(uqff.head(1, version=0x02010000 << 0 | 0) + b"\0")))
 
 
 @pytest.mark.parametrize("version", [0, 0x010000, 0x000300, 0xFFFFFF])
-def test_versions_of_blobs(version: int, uqff: SimpleNamespace, refused: Any) -> None:
+def test_unsupported_blob_versions_are_refused(version: int, uqff: SimpleNamespace, refused: Any) -> None:
     error = refused(uqff.legacy(uqff.head(1, version=version) + b"\0" + uqff.tensor(6, [1], bytes(4))))
     assert "expected 0.1 or 0.2" in str(error)
     assert error.offset is not None
@@ -101,15 +101,15 @@ def test_versions_of_blobs(version: int, uqff: SimpleNamespace, refused: Any) ->
         b'{"0":' + entry(0, 4, "[5]") + b"}",
     ],
 )  # fmt: skip
-def test_rows_9_10_11_15_ranges_that_are_past_the_end_overlap_or_leave_holes(text: bytes, refused: Any) -> None:
+def test_rows_9_10_11_15_ranges_out_of_bounds_overlapping_or_with_holes(text: bytes, refused: Any) -> None:
     assert refused(header(text, bytes(4))).tensor in ("0", "1")
 
 
-def test_bytes_after_the_last_tensor(data: Path, refused: Any) -> None:
+def test_trailing_bytes_are_refused(data: Path, refused: Any) -> None:
     assert "4 bytes follow" in str(refused((data / Q4K).read_bytes() + b"PK\3\4"))
 
 
-def test_spare_bits_are_found_and_ignored(uqff: SimpleNamespace, tmp_path: Path) -> None:
+def test_nonzero_unused_bits_are_reported_and_ignored(uqff: SimpleNamespace, tmp_path: Path) -> None:
     words = bytearray(40 * 4)
     parts = uqff.tensor(6, [1, 20], bytes(80)) * 2 + struct.pack("<3IB", 2, 20, 20, 3)
     tail = parts + struct.pack("<IBIBB", 20, 0, 0, 1, 0)
@@ -127,13 +127,13 @@ def test_spare_bits_are_found_and_ignored(uqff: SimpleNamespace, tmp_path: Path)
         assert not squish.open(make(dirty))["0.weight"].numpy().any()
 
 
-def test_three_bit_rows_that_only_fill_words_are_spare(data: Path) -> None:
+def test_padding_rows_of_three_bit_words_are_unused_bits(data: Path) -> None:
     report = squish.verify(data / "1.2.0-hqq3-gs40")
     assert "spare-bits" not in {problem.code for problem in report.problems}
 
 
 @pytest.mark.parametrize("group", [0, 7, 2**32 - 1])
-def test_group_sizes_that_do_not_divide(group: int, uqff: SimpleNamespace) -> None:
+def test_group_sizes_that_do_not_divide_are_refused(group: int, uqff: SimpleNamespace) -> None:
     cfg = struct.pack("<3IBIBIBB", 2, 2, 64, 8, group, 0, 0, 1, 0)
     blob = uqff.head(2) + b"\0" + uqff.tensor(0, [64, 2], bytes(128)) + uqff.tensor(6, [1, 2], bytes(8)) * 2 + cfg
     with squish.open(uqff.legacy(blob)) as file, pytest.raises(squish.TensorError, match="group"):
@@ -141,13 +141,13 @@ def test_group_sizes_that_do_not_divide(group: int, uqff: SimpleNamespace) -> No
 
 
 @pytest.mark.parametrize("rank", [65, 2**31, 2**32 - 1])
-def test_rows_24_40_ranks_above_the_limit(rank: int, uqff: SimpleNamespace) -> None:
+def test_rows_24_40_ranks_above_the_limit_are_refused(rank: int, uqff: SimpleNamespace) -> None:
     blob = uqff.head(1) + b"\0" + struct.pack("<III", 4, 6, rank) + bytes(64)
     with squish.open(uqff.legacy(blob)) as file:
         assert "too many dimensions" in (file["0.weight"].spec.problem or "")
 
 
-def test_limits_of_the_caller_hold(uqff: SimpleNamespace) -> None:
+def test_the_callers_limits_are_obeyed(uqff: SimpleNamespace) -> None:
     blob = uqff.head(1) + b"\0" + uqff.tensor(6, [1, 1, 1], bytes(4))
     with squish.open(uqff.legacy(blob), limits=Limits(rank=2)) as file:
         assert "at most 2" in (file["0.weight"].spec.problem or "")
@@ -170,35 +170,35 @@ def test_scalars_and_empty_arrays_are_legal(uqff: SimpleNamespace) -> None:
         b'{"0":' + entry(0, 4, "[true,4]") + b"}", b"\xff\xfe{}",
     ],
 )  # fmt: skip
-def test_headers_that_break_the_container(text: bytes, refused: Any) -> None:
+def test_malformed_safetensors_headers_are_refused(text: bytes, refused: Any) -> None:
     refused(header(text, bytes(4)))
 
 
-def test_a_header_longer_than_the_file_or_the_limit(refused: Any) -> None:
+def test_a_header_longer_than_the_file_or_the_limit_is_refused(refused: Any) -> None:
     for length in (2**63, 100_000_001, 1000):
         refused(length.to_bytes(8, "little") + b"{}")
 
 
-def test_an_unknown_dtype_is_listed_and_other_fields_are_a_finding(uqff: SimpleNamespace) -> None:
+def test_an_unknown_dtype_is_listed_and_unknown_fields_are_reported(uqff: SimpleNamespace) -> None:
     blob = uqff.head(1) + b"\0" + uqff.tensor(6, [1], bytes(4))
     fields = entry(0, len(blob), f"[{len(blob)}]", more=',"odd":1'), entry(len(blob), len(blob) + 4, "[1]", "X99")
     with squish.open(header(b'{"0":' + fields[0] + b',"1":' + fields[1] + b"}", blob + bytes(4))) as file:
         assert file["0.weight"].numpy().shape == (1,)
-        assert "is no blob" in (file["1.weight"].spec.problem or "")
+        assert "not a blob" in (file["1.weight"].spec.problem or "")
         assert "field" in uqff.codes(file)
 
 
-def test_a_newer_minor_opens_when_told_so(uqff: SimpleNamespace, refused: Any) -> None:
+def test_a_newer_minor_version_opens_on_request(uqff: SimpleNamespace, refused: Any) -> None:
     raw = named_version(uqff, 1, 3)
     assert "allow_newer_minor=true" in str(refused(raw))
     assert squish.open(raw, "safetensors")
     with squish.open(raw, "uqff:allow_newer_minor=true") as file:
         assert (file.index.version, uqff.codes(file)) == ("1.3.0", ["version"])
-    with pytest.raises(squish.FormatError, match="not supported"):
+    with pytest.raises(squish.FormatError, match="unsupported UQFF version"):
         squish.open(named_version(uqff, 2, 0), "uqff:allow_newer_minor=true")
 
 
-def test_blobs_that_state_different_versions_are_a_finding(uqff: SimpleNamespace) -> None:
+def test_blobs_with_different_versions_are_reported(uqff: SimpleNamespace) -> None:
     blobs = [uqff.head(1, version) + b"\0" + uqff.tensor(6, [1], bytes(4)) for version in (0x103, 0x103, 0x200)]
     with squish.open(uqff.legacy(*blobs)) as file:
         assert uqff.codes(file) == ["version", "names"]
@@ -226,7 +226,7 @@ def test_rows_40_50_a_shard_listed_twice_is_refused(data: Path, tmp_path: Path) 
         squish.open(tmp_path)
 
 
-def test_what_is_not_there_is_listed(data: Path, tmp_path: Path) -> None:
+def test_missing_companion_files_are_reported(data: Path, tmp_path: Path) -> None:
     shutil.copy(data / Q4K, tmp_path / "q4k-0.uqff")
     with squish.open(tmp_path) as file:
         assert [problem.where for problem in file.problems if problem.code == "companion"] == [
@@ -251,7 +251,7 @@ def test_names_cannot_fake_output(uqff: SimpleNamespace) -> None:
             squish.open(uqff.safetensors({name: ("F32", [1], bytes(4)), **version}))
 
 
-def test_reads_grow_with_the_number_of_blobs_only(uqff: SimpleNamespace, tmp_path: Path) -> None:
+def test_the_bytes_read_depend_only_on_the_number_of_blobs(uqff: SimpleNamespace, tmp_path: Path) -> None:
     blob = uqff.head(1) + b"\0" + uqff.tensor(6, [1], bytes(4))
     reads = []
     for count in (200, 400):
@@ -262,7 +262,7 @@ def test_reads_grow_with_the_number_of_blobs_only(uqff: SimpleNamespace, tmp_pat
     assert reads[1] <= 2 * reads[0]
 
 
-def test_a_file_that_shrinks_while_open_is_told(data: Path, tmp_path: Path) -> None:
+def test_a_file_shrinking_while_open_is_reported(data: Path, tmp_path: Path) -> None:
     target = tmp_path / "q4k-0.uqff"
     shutil.copy(data / Q4K, target)
     with squish.open(target) as file:

@@ -1,4 +1,4 @@
-"""Experts that UQFF 1.2 stacks: reports name what is in the file, and comparisons find the rows."""
+"""Stacked experts of UQFF 1.2: reports name the tensors in the file, diff compares experts with rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RULES = [None, "q8_0", "q4_0", "afq4", "mxfp4"]
 
 @pytest.fixture
 def model(tmp_path: Path, uqff: SimpleNamespace) -> Callable[..., Path]:
-    """A file of so many experts, each a tensor of its own, and a norm."""
+    """A file with `n` separate expert tensors and a norm."""
 
     def write(count: int = 3, name: str = "m.safetensors", rows: int = 32) -> Path:
         rng = np.random.default_rng(0)
@@ -35,7 +35,7 @@ def model(tmp_path: Path, uqff: SimpleNamespace) -> Callable[..., Path]:
 
 @pytest.mark.parametrize("dry_run", [True, False])
 @pytest.mark.parametrize("rule", RULES)
-def test_the_report_names_what_is_in_the_file(
+def test_the_report_names_the_tensors_in_the_file(
     model: Callable[..., Path], tmp_path: Path, rule: str | None, dry_run: bool
 ) -> None:
     source = model()
@@ -84,7 +84,7 @@ def test_diff_sees_which_row_differs(model: Callable[..., Path], tmp_path: Path)
     assert [found[EXPERT.format(expert)] for expert in range(3)] == ["bytes", "differs", "bytes"]
 
 
-def test_rows_without_a_partner_leave_the_stack_in_the_comparison(model: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_stack_with_unmatched_rows_is_compared_too(model: Callable[..., Path], tmp_path: Path) -> None:
     squish.convert(model(), tmp_path / "out", "uqff")
     fewer, more = model(2, "fewer.safetensors"), model(4, "more.safetensors")
     states = {item.name: item.state for item in squish.diff(fewer, tmp_path / "out").tensors}
@@ -111,16 +111,14 @@ def test_a_stack_is_compared_with_a_stack(model: Callable[..., Path], tmp_path: 
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_source_is_deleted_when_the_rows_hold_its_experts(
-    model: Callable[..., Path], tmp_path: Path, rule: str | None
-) -> None:
+def test_delete_source_accepts_experts_in_rows(model: Callable[..., Path], tmp_path: Path, rule: str | None) -> None:
     source = model()
     report = squish.convert(source, tmp_path / "out", "uqff", rule, delete_source=True)
     assert report.deleted
     assert not source.exists()
 
 
-def test_a_source_stays_when_one_row_is_damaged(
+def test_delete_source_keeps_the_source_if_a_row_is_damaged(
     model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from squish_core.conversion import convert as conversion

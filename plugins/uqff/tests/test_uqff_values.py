@@ -1,4 +1,4 @@
-"""Decoded values are those that mistral.rs computes with."""
+"""Decoded values equal those mistral.rs computes with."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_layer_has_the_values_of_the_reference(name: str, expected: Any) -
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_what_is_encoded_is_said_in_the_encoding(name: str) -> None:
+def test_encodings_have_the_layers_parameters(name: str) -> None:
     kinds = {"q": "ggml.", "hqq": "hqq", "afq": "affine", "fp8": "float8", "f8q8": "uqff.f8q8", "mxfp4": "mx"}
     quant = name.split("-")[2 if "-moe-" in name else 1]
     with squish.open(DATA / name) as file:
@@ -43,7 +43,7 @@ def test_what_is_encoded_is_said_in_the_encoding(name: str) -> None:
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_hqq_of_every_width_is_packed_as_the_format_says(bits: int, axis: int, uqff: SimpleNamespace) -> None:
+def test_hqq_of_every_width_matches_the_specification(bits: int, axis: int, uqff: SimpleNamespace) -> None:
     rng = np.random.default_rng(bits)
     group, groups = 40, 16
     rows, columns = (group, groups) if axis == 0 else (groups, group)
@@ -71,7 +71,7 @@ def test_hqq_of_every_width_is_packed_as_the_format_says(bits: int, axis: int, u
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("group", [32, 64, 128])
 @pytest.mark.parametrize("bits", [2, 3, 4, 6, 8])
-def test_afq_of_every_width_group_and_scale(bits: int, group: int, dtype: str, uqff: SimpleNamespace) -> None:
+def test_afq_of_every_width_group_and_scale_decodes(bits: int, group: int, dtype: str, uqff: SimpleNamespace) -> None:
     rng = np.random.default_rng(bits)
     kind = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), "bf16": np.dtype(ml_dtypes.bfloat16)}[dtype]
     codes = rng.integers(0, 1 << bits, (4, 256))
@@ -88,7 +88,7 @@ def test_afq_of_every_width_group_and_scale(bits: int, group: int, dtype: str, u
 
 
 @pytest.mark.parametrize(("code", "nbytes"), [(9, 36), (15, 292)])
-def test_q8_1_and_q8_k_blocks_have_the_sizes_of_ggml(code: int, nbytes: int, uqff: SimpleNamespace) -> None:
+def test_q8_1_and_q8_k_blocks_have_ggmls_sizes(code: int, nbytes: int, uqff: SimpleNamespace) -> None:
     elements = 32 if code == 9 else 256
     blob = (
         uqff.head(0) + np.array([nbytes], "<u4").tobytes() + b"\0" + np.array([code, 2, 1, elements], "<u4").tobytes()
@@ -100,7 +100,7 @@ def test_q8_1_and_q8_k_blocks_have_the_sizes_of_ggml(code: int, nbytes: int, uqf
         np.testing.assert_array_equal(file["0.weight"].numpy()[0], codes * np.float32(0.5))
 
 
-def test_an_unquantised_layer_keeps_its_dtype_and_bias(uqff: SimpleNamespace) -> None:
+def test_an_unquantized_layer_keeps_its_dtype_and_bias(uqff: SimpleNamespace) -> None:
     values = np.arange(6, dtype="<f2").reshape(2, 3)
     blob = uqff.head(1) + b"\1" + uqff.tensor(4, [2, 3], values.tobytes()) + uqff.tensor(9, [2], b"\x38\x40")
     with squish.open(uqff.legacy(blob)) as file:
@@ -129,7 +129,7 @@ def test_f8q8_blocks_run_across_rows_and_the_last_one_is_padded(uqff: SimpleName
         np.testing.assert_array_equal(file["0.weight"][1:], wanted[1:])
 
 
-def test_mxfp4_takes_the_low_nibble_first_and_a_power_of_two(uqff: SimpleNamespace) -> None:
+def test_mxfp4_has_the_low_nibble_first_and_power_of_two_scales(uqff: SimpleNamespace) -> None:
     blob = uqff.head(6) + b"\0" + uqff.tensor(0, [1, 16], bytes([0x21, 0xF8] * 8)) + uqff.tensor(0, [1, 1], b"\x80")
     with squish.open(uqff.legacy(blob)) as file:
         np.testing.assert_array_equal(file["0.weight"].numpy()[0], np.tile(np.float32([1, 2, -0.0, -12]), 8))

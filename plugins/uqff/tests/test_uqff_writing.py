@@ -1,4 +1,4 @@
-"""What is written is UQFF 1.2: the tensors that mistral.rs writes, with the same bytes."""
+"""Writing UQFF 1.2: the same tensors and bytes as mistral.rs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEWEST = [name for name in SETS if name.startswith("1.2.0") and name not in BY_H
 
 
 def stored(path: Path) -> tuple[dict[str, Any], bytes]:
-    """Header, without the metadata, and data of a safetensors file."""
+    """Header, without metadata, and data of a safetensors file."""
     raw = path.read_bytes()
     end = 8 + int.from_bytes(raw[:8], "little")
     header = json.loads(raw[8:end])
@@ -31,14 +31,14 @@ def stored(path: Path) -> tuple[dict[str, Any], bytes]:
 
 
 @pytest.mark.parametrize("name", NEWEST)
-def test_a_1_2_file_written_again_has_the_tensors_that_mistral_rs_wrote(name: str, tmp_path: Path) -> None:
+def test_a_rewritten_1_2_file_has_the_tensors_of_mistral_rs(name: str, tmp_path: Path) -> None:
     (source,) = (DATA / name).glob("*.uqff")
     squish.convert(source, tmp_path / "out", "uqff")
     assert stored(tmp_path / "out" / "model-0.uqff") == stored(source)
 
 
 @pytest.mark.parametrize("name", [name for name in SETS if name.startswith("0.1.3")])
-def test_a_0_1_3_file_written_again_has_the_blobs_that_mistral_rs_wrote(name: str, tmp_path: Path) -> None:
+def test_a_rewritten_0_1_3_file_has_the_blobs_of_mistral_rs(name: str, tmp_path: Path) -> None:
     (source,) = (DATA / name).glob("*.uqff")
     squish.convert(source, tmp_path / "out", "uqff:version=0.1.3")
     assert stored(tmp_path / "out" / "model-0.uqff") == stored(source)
@@ -46,7 +46,7 @@ def test_a_0_1_3_file_written_again_has_the_blobs_that_mistral_rs_wrote(name: st
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_every_generation_is_carried_to_1_2_without_touching_codes(name: str, expected: Any, tmp_path: Path) -> None:
+def test_every_generation_converts_to_1_2_with_the_same_codes(name: str, expected: Any, tmp_path: Path) -> None:
     planned = squish.convert(DATA / name, tmp_path / "out", "uqff", dry_run=True)
     made = squish.convert(DATA / name, tmp_path / "out", "uqff")
     assert (made.size, {step.action for step in made.steps}) == (planned.size, {"copy"})
@@ -71,7 +71,7 @@ def test_shards_are_cut_by_size_and_listed_in_the_report(tmp_path: Path) -> None
         np.testing.assert_array_equal(file["lm_head.weight"].numpy(), old["lm_head.weight"].numpy())
 
 
-def test_what_is_no_layer_goes_into_the_residual_with_the_assets_beside_it(tmp_path: Path) -> None:
+def test_other_tensors_go_to_the_residual_and_assets_are_copied(tmp_path: Path) -> None:
     squish.convert(DATA / "1.2.0-moe-afq4", tmp_path / "out", "uqff")
     assert stored(tmp_path / "out" / "residual.safetensors") == stored(DATA / "1.2.0-moe-afq4" / "residual.safetensors")
     config = (DATA / "1.2.0-moe-afq4" / "config.json").read_bytes()
@@ -97,7 +97,7 @@ def test_dense_weights_are_encoded_on_request(encoding: str, counts: str, tmp_pa
         assert np.abs(file["a.q_proj.weight"].numpy() - values).mean() < 0.2
 
 
-def test_an_unquantised_linear_layer_is_a_layer(tmp_path: Path, uqff: Any) -> None:
+def test_an_unquantized_linear_layer_is_a_layer(tmp_path: Path, uqff: Any) -> None:
     raw = {name: ("F32", [2, 2], bytes(16)) for name in ("a.q_proj.weight", "model.embed_tokens.weight")}
     (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(raw))
     squish.convert(tmp_path / "m.safetensors", tmp_path / "out", "uqff")
@@ -105,7 +105,7 @@ def test_an_unquantised_linear_layer_is_a_layer(tmp_path: Path, uqff: Any) -> No
     assert list(stored(tmp_path / "out" / "residual.safetensors")[0]) == ["model.embed_tokens.weight"]
 
 
-def test_codecs_that_uqff_has_not_are_refused(tmp_path: Path, uqff: Any) -> None:
+def test_codecs_without_a_uqff_type_are_refused(tmp_path: Path, uqff: Any) -> None:
     source = tmp_path / "m.safetensors"
     source.write_bytes(uqff.safetensors({"a.q_proj.weight": ("F32", [16, 128], bytes(8192))}))
     with pytest.raises(squish.SquishError, match=r"AFQ has .* not 5 in 32"):
@@ -127,8 +127,8 @@ def test_a_vector_of_codes_is_refused() -> None:
         ("mlx", "1.2.0-afq4"), ("mlx", "0.1.3-afq3"), ("mlx", "1.2.0-afq6"), ("mlx", "1.2.0-mxfp4"),
     ],
 )  # fmt: skip
-def test_codes_keep_their_bytes_in_other_formats_and_back(target: str, name: str, tmp_path: Path) -> None:
-    assets = tmp_path / "assets"  # MLX states in the config how layers are stored
+def test_codes_round_trip_through_other_formats(target: str, name: str, tmp_path: Path) -> None:
+    assets = tmp_path / "assets"  # MLX puts the quantization in the config
     assets.mkdir()
     (assets / "config.json").write_text('{"model_type": "other"}')
     there = squish.convert(DATA / name, tmp_path / "there", target, assets=assets)
@@ -141,7 +141,7 @@ def test_codes_keep_their_bytes_in_other_formats_and_back(target: str, name: str
                 assert part.numpy().tobytes() == new[tensor].parts()[role].numpy().tobytes()
 
 
-def test_zero_points_become_biases_exactly_where_their_scales_are_narrow(tmp_path: Path, uqff: Any) -> None:
+def test_zero_points_under_narrow_scales_become_exact_biases(tmp_path: Path, uqff: Any) -> None:
     values = np.random.default_rng(0).standard_normal((16, 128)).astype("<f4")
     raw = {"a.q_proj.weight": ("F32", [16, 128], values.tobytes())}
     encode = "affine:bits=4,group_size=32,word=u32,offset=zero_point,scale_dtype=f16,offset_dtype=f16"
@@ -158,7 +158,7 @@ def dense(*shapes: tuple[str, list[int]], dtype: str = "F32") -> dict[str, Any]:
 
 
 def written(out: Path) -> dict[str, str]:
-    """Module -> the type it is stored as."""
+    """Module -> stored type."""
     (output,) = json.loads((out / "uqff_report.json").read_text())["outputs"]
     return {each["module"]: each["stored"] for each in output["layer_details"]}
 
@@ -172,7 +172,7 @@ MODEL = (
 @pytest.mark.parametrize(
     ("quant", "wanted"),
     [
-        # what mistral.rs 0.9.5 does; 96 is no multiple of AFQ's 64, and 128 none of the K types' 256
+        # mistral.rs 0.9.5; 96 is not a multiple of AFQ's 64, nor 128 of the K types' 256
         ("afq4", {"lm_head": "afq6", "model.embed_tokens": "afq6", "a.q_proj": "afq4", "a.k_proj": "unquant"}),
         ("afq8", {"lm_head": "afq8", "model.embed_tokens": "afq8", "a.q_proj": "afq8", "a.k_proj": "unquant"}),
         ("q4_0", {"lm_head": "q5_1", "model.embed_tokens": "q5_1", "a.q_proj": "q4_0", "a.k_proj": "q4_0"}),
@@ -182,7 +182,7 @@ MODEL = (
         ("mxfp4", dict.fromkeys(("lm_head", "model.embed_tokens", "a.q_proj", "a.k_proj"), "mxfp4")),
     ],
 )  # fmt: skip
-def test_a_rule_for_all_follows_the_rules_of_the_format(quant: str, wanted: Any, tmp_path: Path, uqff: Any) -> None:
+def test_a_catch_all_rule_follows_the_formats_rules(quant: str, wanted: Any, tmp_path: Path, uqff: Any) -> None:
     (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(dense(*MODEL, dtype="BF16")))
     squish.convert(tmp_path / "m.safetensors", tmp_path / "out", "uqff", quant)
     assert written(tmp_path / "out") == wanted
@@ -194,7 +194,7 @@ def test_a_rule_for_all_follows_the_rules_of_the_format(quant: str, wanted: Any,
 
 
 @pytest.mark.parametrize(("asked", "head"), [("q4_k", "q6_k"), ("q5_k", "q8_0"), ("q4_0", "q8_0")])
-def test_the_head_is_promoted_to_what_encodes_where_the_asked_type_does(asked: str, head: str) -> None:
+def test_the_head_is_promoted_to_a_type_with_an_encoder(asked: str, head: str) -> None:
     names = ("lm_head.weight", "model.layers.0.mlp.up_proj.weight")
     specs = [TensorSpec(name=name, shape=(256, 256), dtype="f32", encodings=()) for name in names]
     wanted = CodecSpec(f"ggml.{asked}", {"search": "activations"} if asked == "q4_k" else {})
@@ -210,14 +210,14 @@ def test_heads_and_embeddings_are_promoted_in_every_naming(name: str) -> None:
     assert [chosen[spec.name].id for spec in specs] == ["ggml.q8_0", "ggml.q4_0"]
 
 
-def test_matrices_are_layers_where_no_name_is_known(tmp_path: Path, uqff: Any) -> None:
+def test_matrices_under_unknown_names_are_layers(tmp_path: Path, uqff: Any) -> None:
     tensors = dense(("blk.0.attn_q.weight", [32, 128]), ("blk.0.attn_norm.weight", [128]), ("x", [32, 128]))
     (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(tensors))
     squish.convert(tmp_path / "m.safetensors", tmp_path / "out", "uqff", "q8_0")
     assert written(tmp_path / "out") == {"blk.0.attn_q": "q8_0"}
 
 
-def test_the_report_lists_what_took_the_place_of_another_type(tmp_path: Path, uqff: Any) -> None:
+def test_the_report_lists_fallback_types(tmp_path: Path, uqff: Any) -> None:
     (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(dense(*MODEL)))
     squish.convert(
         tmp_path / "m.safetensors", tmp_path / "out", "uqff", ["afq4", "a.gate.weight=afq4", "lm_head*=afq4"]
@@ -229,7 +229,7 @@ def test_the_report_lists_what_took_the_place_of_another_type(tmp_path: Path, uq
     }  # fmt: skip
 
 
-def test_experts_are_stacked_in_1_2_and_apart_in_0_1_3(tmp_path: Path, uqff: Any) -> None:
+def test_experts_are_stacked_in_1_2_and_separate_in_0_1_3(tmp_path: Path, uqff: Any) -> None:
     rng = np.random.default_rng(0)
     values = {f"model.layers.0.mlp.experts.{e}.{p}_proj.weight": rng.normal(size=(32, 64)).astype("<f4")
               for e in range(3) for p in ("gate", "up")}  # fmt: skip
@@ -254,11 +254,13 @@ def test_experts_are_stacked_in_1_2_and_apart_in_0_1_3(tmp_path: Path, uqff: Any
     [
         (dense(("a.q_proj.weight", [32, 64])), "mxfp4", "no type for mx"),
         (dense(("a.q_proj.weight", [32, 64])), "*=f8q8", "no type for uqff.f8q8"),
-        (dense(("a.q_proj.weight", [32, 64])), "hqq4", "has no number in the layer order"),
-        (dense(("model.embed_tokens.weight", [32, 64])), "*=hqq4", "keeps embeddings as plain values"),
+        (dense(("a.q_proj.weight", [32, 64])), "hqq4", "not in the layer order"),
+        (dense(("model.embed_tokens.weight", [32, 64])), "*=hqq4", "stores embeddings only as dense values"),
     ],
 )  # fmt: skip
-def test_what_0_1_3_cannot_hold_is_refused(tensors: Any, encode: str, said: str, tmp_path: Path, uqff: Any) -> None:
+def test_tensors_0_1_3_cannot_store_are_refused(
+    tensors: Any, encode: str, said: str, tmp_path: Path, uqff: Any
+) -> None:
     (tmp_path / "m.safetensors").write_bytes(uqff.safetensors(tensors))
     with pytest.raises(squish.SquishError, match=said):
         squish.convert(tmp_path / "m.safetensors", tmp_path / "out", "uqff:version=0.1.3", encode)
@@ -283,7 +285,7 @@ LLAMA_TENSORS = dense(
         json.dumps(LLAMA)[:-1], "[]", "",
     ],
 )  # fmt: skip
-def test_a_config_that_does_not_give_0_1_3_its_names_is_refused_before_anything_is_written(
+def test_a_config_with_other_names_is_refused_before_writing_0_1_3(
     config: str, dry_run: bool, tmp_path: Path, uqff: Any
 ) -> None:
     assets = tmp_path / "assets"
@@ -300,7 +302,7 @@ def test_a_config_that_does_not_give_0_1_3_its_names_is_refused_before_anything_
 
 
 def test_names_from_an_option_are_not_written_without_a_config(tmp_path: Path, uqff: Any) -> None:
-    """`arch=` names the layers of a file of 0.x; a file written without a config could not be read with these names."""
+    """A 0.x file opened with `arch=` has layer names that could not be read back without a config."""
     assets, old = tmp_path / "assets", tmp_path / "old"
     assets.mkdir()
     (assets / "config.json").write_text(json.dumps(LLAMA))
@@ -315,7 +317,7 @@ def test_names_from_an_option_are_not_written_without_a_config(tmp_path: Path, u
         assert "7.weight" in file
 
 
-def test_a_folder_of_assets_gives_0_1_3_its_numbers_and_names(tmp_path: Path, uqff: Any) -> None:
+def test_assets_give_0_1_3_its_numbers_and_names(tmp_path: Path, uqff: Any) -> None:
     assets = tmp_path / "assets"
     assets.mkdir()
     (assets / "config.json").write_text(json.dumps(LLAMA))
@@ -332,7 +334,7 @@ def test_a_folder_of_assets_gives_0_1_3_its_numbers_and_names(tmp_path: Path, uq
     with squish.open(tmp_path / "m.safetensors", assets=assets) as file:
         assert check_conversion(file, tmp_path / "checked/out", to, "q8_0").report is not None
     header, _ = stored(tmp_path / "out" / "model-0.uqff")
-    assert sorted(map(int, header)) == list(range(8))  # tied embeddings are blob 0, too
+    assert sorted(map(int, header)) == list(range(8))  # tied embeddings are also blob 0
     with squish.open(tmp_path / "out") as file:
         assert set(file) == {"lm_head.weight", *tensors}
     (tmp_path / "out" / "config.json").unlink()
@@ -341,7 +343,7 @@ def test_a_folder_of_assets_gives_0_1_3_its_numbers_and_names(tmp_path: Path, uq
             assert f"{layer}.self_attn.q_proj.weight" in file
     with squish.open(tmp_path / "out") as file:
         assert "arch=" in next(problem.message for problem in file.problems if problem.code == "names")
-    with pytest.raises(squish.FormatError, match="layer order is not known"):
+    with pytest.raises(squish.FormatError, match="unknown layer order"):
         squish.open(tmp_path / "out", "uqff:arch=bert")
 
 
@@ -355,7 +357,7 @@ def test_a_0_1_3_file_without_layers_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("shape", "legacy", "fits"), [((1 << 32, 0), False, False), ((1 << 32,), True, False),
                                                         ((1 << 32,), False, True)])  # fmt: skip
-def test_a_dimension_that_takes_more_than_32_bits_is_refused(shape: tuple[int, ...], legacy: bool, fits: bool) -> None:
+def test_a_dimension_of_more_than_32_bits_is_refused(shape: tuple[int, ...], legacy: bool, fits: bool) -> None:
     part = Part(dtype="f32", shape=shape)
     answer = accepts(
         TensorSpec(name="w.weight", shape=shape, dtype="f32"), Encoding(codec=DENSE, parts={"data": part}), legacy

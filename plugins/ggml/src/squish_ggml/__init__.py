@@ -5,12 +5,12 @@ from __future__ import annotations
 from squish_core.api import BLOCK_TYPES, CodecInfo, hookimpl
 
 SHORT = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q1_0", "tq1_0", "tq2_0")
-"""Those that are encoded, and whose names are not also those of other codecs (`mxfp4`)."""
+"""Block types with an encoder whose short name no other codec has (unlike `mxfp4`)."""
 
 
 @hookimpl
 def squish_codecs() -> list[CodecInfo]:
-    """One codec per block type; GGUF knows all of them by their short names."""
+    """One codec per block type; in GGUF every block type has its short name."""
     blocks = [
         CodecInfo(
             id=f"ggml.{name}",
@@ -20,7 +20,7 @@ def squish_codecs() -> list[CodecInfo]:
         )
         for name in BLOCK_TYPES
     ]
-    turned = CodecInfo(
+    big_endian = CodecInfo(
         id="ggml.big_endian", title="GGML blocks of big-endian files", factory="squish_ggml.endian:BigEndian"
     )
-    return [*blocks, turned]
+    return [*blocks, big_endian]

@@ -1,4 +1,4 @@
-"""The GGML block types this plugin reads and writes, by name."""
+"""The GGML block types of this plugin, by name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from .panels import Decode, Encode, Kernel, decoder, encoder
 
 
 class Block(NamedTuple):
-    """One GGML block type: `elements` weights in `nbytes` bytes, its decoder and, if any, its encoder.
+    """One GGML block type: `elements` weights in `nbytes` bytes, its decoder and optional encoder.
 
-    `decode(blocks, out)` fills float32 (rows, blocks*elements), C-contiguous, from uint8
-    (rows, blocks, nbytes), which may be read-only, unaligned or a slice of columns.
-    `encode(values, out)` is its counterpart from values to C-contiguous blocks.
+    `decode(blocks, out)` fills C-contiguous float32 (rows, blocks*elements) from uint8 (rows, blocks, nbytes),
+    which may be read-only, unaligned or a slice of columns. `encode(values, out)` is the inverse.
     """
 
     name: str
@@ -58,9 +57,19 @@ BLOCKS: dict[str, Block] = {
     )
 }
 LONG_TAIL: dict[str, Block] = {name: _block(name, kernel) for name, kernel in tail.KERNELS.items()}
-"""Block types that are decoded where gguf-py is installed."""
+"""Block types decoded by gguf-py, if installed."""
 
 
 def has_encoder(name: str) -> bool:
-    """Whether this package encodes a block type."""
+    """Whether this package has an encoder for a block type.
+
+    Parameters
+    ----------
+    name : str
+        The short name of the type, such as ``"q4_0"``.
+
+    Returns
+    -------
+    bool
+    """
     return name in BLOCKS and BLOCKS[name].encode is not None

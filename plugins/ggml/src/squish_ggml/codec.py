@@ -1,4 +1,4 @@
-"""GGML blocks as a codec: one part `data`, each row a run of blocks."""
+"""The codec of GGML blocks: one part `data`, each row a sequence of blocks."""
 
 from __future__ import annotations
 
@@ -24,21 +24,32 @@ from squish_core.api import (
 from . import float4, nested, repack
 from .blocks import BLOCKS, LONG_TAIL, Block
 
-_HOLDERS = {**dict.fromkeys(repack.FORMS, repack), **dict.fromkeys(float4.FORMS, float4)}
-"""Block types that hold codes of other formats, and the module that moves them."""
-_CODES = {**_HOLDERS, **dict.fromkeys(nested.FORMS, nested)}
-"""Block types whose codes other formats have."""
-_PLAIN = {
+_REPACKERS = {**dict.fromkeys(repack.FORMS, repack), **dict.fromkeys(float4.FORMS, float4)}
+"""Block type -> the module that repacks codes of other formats into it."""
+_CODES = {**_REPACKERS, **dict.fromkeys(nested.FORMS, nested)}
+"""Block type -> the module that extracts its codes for other formats."""
+_AFFINE = {
     (4, False): "ggml.q4_0", (4, True): "ggml.q4_1", (5, False): "ggml.q5_0", (5, True): "ggml.q5_1",
-    (8, False): "ggml.q8_0", (8, True): "ggml.q8_0",  # MLX's form of 8 bits: codes that came from Q8_0 go back
+    (8, False): "ggml.q8_0", (8, True): "ggml.q8_0",  # MLX stores codes from Q8_0 with a bias; they repack to Q8_0
 }  # fmt: skip
-"""(bits, whether there is a bias) of integer codes -> the blocks that may hold them."""
+"""(bits, has bias) of integer codes -> the block codec that may hold them."""
 
 
 def blocks_for(layout: CodeLayout) -> str | None:
-    """Id of the block codec that may hold codes of this layout, which the data decide; None where there is none."""
+    """Return the block codec that may hold codes of this layout (the data decide), or None.
+
+    Parameters
+    ----------
+    layout : CodeLayout
+        The layout of the codes to repack.
+
+    Returns
+    -------
+    str or None
+        A codec id such as ``"ggml.q4_0"``.
+    """
     if layout.table is None:
-        return _PLAIN.get((layout.bits, layout.offset_kind == "bias"))
+        return _AFFINE.get((layout.bits, layout.offset_kind == "bias"))
     params = float4_params(layout)
     return next((name for name, form in float4.FORMS.items() if form == params), None)
 
@@ -49,11 +60,11 @@ class GgmlBlocks(Codec):
     Values are f32. Source: the block layouts of ggml (ggml-common.h), bit for bit as gguf-py decodes them.
     """
 
-    encoder_only_params = ("search",)  # which encoders of other plugins take
+    encoder_only_params = ("search",)  # an option of other plugins' encoders
 
     @property
     def block(self) -> Block:
-        """The block type that this codec's id names."""
+        """The block type named by the codec id."""
         name = self.id.removeprefix("ggml.")
         return BLOCKS.get(name) or LONG_TAIL[name]
 
@@ -63,7 +74,7 @@ class GgmlBlocks(Codec):
             raise CodecError(
                 f"rows do not divide into {block.name.upper()} blocks", tensor=spec.name, code="shape",
                 expected=f"a last dimension that is a multiple of {block.elements}", found=f"shape {list(spec.shape)}",
-                hint="Take a type with smaller blocks (q8_0, q4_0), or keep the tensor.",
+                hint="Use a type with smaller blocks (q8_0, q4_0), or keep the tensor.",
             )  # fmt: skip
         return {"data": ("u8", (*spec.shape[:-1], spec.shape[-1] // block.elements * block.nbytes))}
 
@@ -73,9 +84,9 @@ class GgmlBlocks(Codec):
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
         block, columns, width = self.block, region[-1], out.shape[-1]
         first, last = columns.start // block.elements, columns.stop // block.elements
-        stored = parts["data"][(*region[:-1], slice(first * block.nbytes, last * block.nbytes))]
+        data = parts["data"][(*region[:-1], slice(first * block.nbytes, last * block.nbytes))]
         rows = out.size // max(width, 1)
-        block.decode(stored.reshape(rows, last - first, block.nbytes), out.reshape(rows, width))
+        block.decode(data.reshape(rows, last - first, block.nbytes), out.reshape(rows, width))
 
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
@@ -101,28 +112,28 @@ class GgmlBlocks(Codec):
         return params.get("search") == "activations"
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
-        home = _CODES.get(self.id)
-        return home.layout(self.id, spec.shape) if home else None
+        repacker = _CODES.get(self.id)
+        return repacker.layout(self.id, spec.shape) if repacker else None
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        home = _CODES.get(self.id)
-        if home is None:
+        repacker = _CODES.get(self.id)
+        if repacker is None:
             return None
         size, nbytes = self.block.elements, self.block.nbytes
         blocks = slice(region[-1].start // size * nbytes, region[-1].stop // size * nbytes)
-        return home.codes(self.id, parts["data"][(*region[:-1], blocks)])
+        return repacker.codes(self.id, parts["data"][(*region[:-1], blocks)])
 
     def from_codes(
         self, codes: Codes, spec: TensorSpec, params: Params
     ) -> tuple[dict[str, np.ndarray], Exactness] | None:
-        home = _HOLDERS.get(self.id)
-        made = home.blocks(self.id, codes) if home else None
-        return None if made is None else ({"data": made}, Exactness("values", "f32"))
+        repacker = _REPACKERS.get(self.id)
+        data = repacker.blocks(self.id, codes) if repacker else None
+        return None if data is None else ({"data": data}, Exactness("values", "f32"))
 
     def holds(self, codes: Codes, spec: TensorSpec, params: Params) -> Exactness | None:
-        home = _HOLDERS.get(self.id)
-        return Exactness("values", "f32") if home and home.holds(self.id, codes) else None
+        repacker = _REPACKERS.get(self.id)
+        return Exactness("values", "f32") if repacker and repacker.holds(self.id, codes) else None
 
     def _cannot_encode(self) -> CodecError:
         can = ", ".join(name for name, block in BLOCKS.items() if block.encode)
-        return CodecError(f"{self.id} is decoded only", code=ErrorCode.ENCODE, hint=f"Encoders here: {can}.")
+        return CodecError(f"{self.id} has no encoder", code=ErrorCode.ENCODE, hint=f"Types with an encoder: {can}.")

@@ -1,4 +1,4 @@
-"""Encoders of the simple GGML block types: nearest steps, the same bytes as ggml's reference."""
+"""Encoders of the simple GGML block types: round to nearest, bit-identical to ggml's reference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .panels import Bytes, Floats, Scratch
 
 
 def _inverse(step: Floats) -> Floats:
-    """1 / step, and 0 for a block of zeros."""
+    """Return 1 / step, or 0 for an all-zero block."""
     return np.where(step == 0, np.float32(0), np.float32(1) / step)
 
 
@@ -17,7 +17,7 @@ def store_half(panel: Bytes, at: int, values: Floats) -> None:
 
 
 def _store_nibbles(panel: Bytes, start: int, levels: Floats, scratch: Scratch) -> None:
-    """Cut levels to 0..15 and pack elements 0..15 low, 16..31 high."""
+    """Clamp levels to 0..15; pack elements 0..15 in the low nibbles, 16..31 in the high ones."""
     quants = scratch("quants", *levels.shape)
     np.copyto(quants, levels, casting="unsafe")
     np.minimum(quants, np.uint8(15), out=quants)
@@ -27,7 +27,7 @@ def _store_nibbles(panel: Bytes, start: int, levels: Floats, scratch: Scratch) -
 
 
 def _store_fives(panel: Bytes, start: int, levels: Floats, scratch: Scratch) -> None:
-    """Cut levels to 0..31: the fifth bits in 4 bytes, then nibbles as above."""
+    """Clamp levels to 0..31; pack the fifth bits in 4 bytes, then the nibbles like `_store_nibbles`."""
     quants = scratch("quants", *levels.shape)
     np.copyto(quants, levels, casting="unsafe")
     np.minimum(quants, np.uint8(31), out=quants)
@@ -35,18 +35,18 @@ def _store_fives(panel: Bytes, start: int, levels: Floats, scratch: Scratch) -> 
     panel[:, start + 4 : start + 20] = (quants[:, :16] & np.uint8(15)) | quants[:, 16:] << np.uint8(4)
 
 
-def rounded(levels: Floats, scratch: Scratch) -> None:
+def round_half_away(levels: Floats, scratch: Scratch) -> None:
     """Round in place to the nearest integer, ties away from zero."""
-    # trunc(x) + trunc(2 * fraction) is exact where trunc(x + 0.5) would round 0.49999997 up.
-    whole = np.trunc(levels, out=scratch("whole", *levels.shape, dtype=np.float32))
-    levels -= whole
+    # trunc(x) + trunc(2 * fraction) is exact; trunc(x + 0.5) would round 0.49999997 up.
+    integers = np.trunc(levels, out=scratch("integers", *levels.shape, dtype=np.float32))
+    levels -= integers
     levels += levels
     np.trunc(levels, out=levels)
-    levels += whole
+    levels += integers
 
 
 def _around_zero(values: Floats, steps: int, scratch: Scratch) -> tuple[Floats, Floats]:
-    """Levels before they are cut, and the step: the value of largest magnitude (the first of equals) is -steps."""
+    """Return unclamped levels and the step; the value of largest magnitude (the first on ties) maps to -steps."""
     levels = np.abs(values, out=scratch("levels", *values.shape, dtype=np.float32))
     largest = np.take_along_axis(values, levels.argmax(axis=1)[:, None], axis=1)
     step = largest / np.float32(-steps)
@@ -56,7 +56,7 @@ def _around_zero(values: Floats, steps: int, scratch: Scratch) -> tuple[Floats, 
 
 
 def _above_lowest(values: Floats, steps: int, scratch: Scratch) -> tuple[Floats, Floats, Floats]:
-    """Levels before they are cut, the step, and the lowest value: it is level 0, and the highest one is `steps`."""
+    """Return unclamped levels, the step and the minimum; the minimum maps to 0, the maximum to `steps`."""
     lowest = values.min(axis=1, keepdims=True)
     step = (values.max(axis=1, keepdims=True) - lowest) / np.float32(steps)
     levels = np.subtract(values, lowest, out=scratch("levels", *values.shape, dtype=np.float32))
@@ -96,10 +96,10 @@ def encode_q5_1(panel: Bytes, values: Floats, scratch: Scratch) -> None:
 
 
 def encode_q8_0(panel: Bytes, values: Floats, scratch: Scratch) -> None:
-    """The largest magnitude becomes 127 steps; ties are rounded away from zero."""
+    """{f16 d; i8 qs[32]}: the largest magnitude maps to 127; ties round away from zero."""
     levels = np.abs(values, out=scratch("levels", *values.shape, dtype=np.float32))
     step = levels.max(axis=1, keepdims=True) / np.float32(127)
     np.multiply(values, _inverse(step), out=levels)
-    rounded(levels, scratch)
+    round_half_away(levels, scratch)
     store_half(panel, 0, step)
     np.copyto(panel[:, 2:].view(np.int8), levels, casting="unsafe")

@@ -1,4 +1,4 @@
-"""Blocks of big-endian files: the fields of two bytes, turned round."""
+"""Blocks of big-endian files: two-byte fields are byte-swapped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from squish_core.api import Codec, CodecError, CodeLayout, Codes, Params, PartAr
 from .blocks import Block
 from .codec import GgmlBlocks
 
-# type -> where its fields of two bytes begin; all others are single bytes
+# type -> offsets of its two-byte fields; all other fields are single bytes
 PAIRS: dict[str, tuple[int, ...]] = {
     "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "q8_0": (0,), "q8_1": (0, 2), "q2_k": (80, 82),
     "q3_k": (108,), "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,), "q1_0": (0,), "q2_0": (0,), "tq1_0": (52,),
@@ -22,16 +22,16 @@ PAIRS: dict[str, tuple[int, ...]] = {
 
 
 class BigEndian(Wrapper):
-    """Bound to a block codec by `wrap`: the same blocks, their fields of two bytes turned round."""
+    """Wraps a block codec: the same blocks with byte-swapped two-byte fields."""
 
     def wrap(self, inner: Codec, params: Params) -> Codec:
         if not isinstance(inner, GgmlBlocks) or inner.block.name not in PAIRS:
-            raise CodecError(f"{inner.id} is not read from big-endian files", code="byteorder")
+            raise CodecError(f"{inner.id} is not supported in big-endian files", code="byteorder")
         return _Bound(inner)
 
 
 class _Bound(Codec):
-    """`BigEndian` around one block codec; it takes no parameters, nor do blocks."""
+    """`BigEndian` around one block codec; neither has parameters."""
 
     id = "ggml.big_endian"
 
@@ -45,40 +45,40 @@ class _Bound(Codec):
         return self.inner.grain(spec, params)
 
     def decode(self, parts: Parts, spec: TensorSpec, params: Params, *, region: Region, out: np.ndarray) -> None:
-        self.inner.decode(self._turned(parts), spec, params, region=region, out=out)
+        self.inner.decode(self._swapped(parts), spec, params, region=region, out=out)
 
     def code_layout(self, spec: TensorSpec, params: Params) -> CodeLayout | None:
         return self.inner.code_layout(spec, params)
 
     def codes(self, parts: Parts, spec: TensorSpec, params: Params, region: Region) -> Codes | None:
-        return self.inner.codes(self._turned(parts), spec, params, region)
+        return self.inner.codes(self._swapped(parts), spec, params, region)
 
-    def _turned(self, parts: Parts) -> Parts:
-        return {"data": _Turned(parts["data"], self.inner.block)}
+    def _swapped(self, parts: Parts) -> Parts:
+        return {"data": _SwappedPart(parts["data"], self.inner.block)}
 
 
 @frozen
-class _Turned:
-    """Rows of blocks that are turned where they are indexed, by whole blocks."""
+class _SwappedPart:
+    """Rows of blocks, byte-swapped on access; indexed by whole blocks."""
 
-    stored: PartArray
+    part: PartArray
     block: Block
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.stored.shape
+        return self.part.shape
 
     @property
     def dtype(self) -> np.dtype:
-        return self.stored.dtype
+        return self.part.dtype
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        found = np.array(self.stored[key])
-        blocks = found.reshape(*found.shape[:-1], found.shape[-1] // self.block.nbytes, self.block.nbytes)
+        data = np.array(self.part[key])
+        blocks = data.reshape(*data.shape[:-1], data.shape[-1] // self.block.nbytes, self.block.nbytes)
         for at in PAIRS[self.block.name]:
             pair = blocks[..., at : at + 2]
             pair[...] = pair[..., ::-1]
-        return found
+        return data
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self[...].astype(dtype or self.dtype)

@@ -1,4 +1,4 @@
-"""The 256-element GGML block types: float16 parameters over packed scales of 16 or 32 elements."""
+"""The 256-element GGML block types: float16 super-scales over packed scales of 16 or 32 elements."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import numpy as np
 
 from .panels import Bytes, Floats, Lanes, Scratch, half, spread
 
-# The same byte in each of the four bytes of a uint32 lane.
+# One byte, repeated in the four bytes of a uint32 lane.
 LOW_4, LOW_6, BITS_4_5 = np.uint32(0x0F0F0F0F), np.uint32(0x3F3F3F3F), np.uint32(0x30303030)
 NIBBLES = np.array([[0], [4]], np.uint32)
 
 
 def _scale_lanes(panel: Bytes, start: int) -> np.ndarray:
-    """Read 12 bytes of packed scales as uint32 (3, panel), to use each of the bytes by itself."""
+    """Read 12 bytes of packed scales as uint32 (3, panel)."""
     return np.ascontiguousarray(panel[:, start : start + 12].view(np.uint32).T)
 
 
 def scales_and_minima(panel: Bytes, scratch: Scratch) -> tuple[Floats, Floats]:
-    """Unpack the 8 + 8 six-bit factors at byte 4, multiplied with d and dmin, each (panel, 8, 1)."""
+    """Unpack the 8 + 8 six-bit factors at byte 4, multiplied by d and dmin, each (panel, 8, 1)."""
     lanes = _scale_lanes(panel, 4)
     packed = scratch("factors", 2, len(panel), 2, dtype=np.uint32)
     np.bitwise_and(lanes[:2], LOW_6, out=packed[..., 0])
@@ -42,7 +42,7 @@ def _signed_scales(panel: Bytes, start: int, scratch: Scratch) -> Floats:
 
 
 def _affine(out: Floats, quants: np.ndarray, scales: Floats, minima: Floats | None = None) -> None:
-    """Write scale * quant - minimum, the parameters (panel, groups, 1)."""
+    """Write scale * quant - minimum; scales and minima are (panel, groups, 1)."""
     out[:] = quants.reshape(out.shape)
     groups = out.reshape(len(out), scales.shape[1], -1)
     groups *= scales
@@ -78,7 +78,7 @@ def decode_q4_k(panel: Bytes, out: Floats, scratch: Scratch) -> None:
 
 
 def q4_k_quants(panel: Bytes, scratch: Scratch) -> Lanes:
-    """The codes of Q4_K in order, a byte each."""
+    """Unpack the codes of Q4_K in order, one byte each."""
     return spread(panel[:, 16:144], 32, (0, 4), 0x0F, scratch)
 
 
@@ -88,7 +88,7 @@ def decode_q5_k(panel: Bytes, out: Floats, scratch: Scratch) -> None:
 
 
 def q5_k_quants(panel: Bytes, scratch: Scratch) -> Lanes:
-    """The codes of Q5_K in order, a byte each."""
+    """Unpack the codes of Q5_K in order, one byte each."""
     quants = spread(panel[:, 16:48], 32, (0, 1, 2, 3, 4, 5, 6, 7), 0x01, scratch)
     quants <<= np.uint64(4)
     quants |= spread(panel[:, 48:176], 32, (0, 4), 0x0F, scratch)
@@ -108,6 +108,6 @@ def decode_q6_k(panel: Bytes, out: Floats, scratch: Scratch) -> None:
 
 
 def decode_q8_k(panel: Bytes, out: Floats, scratch: Scratch) -> None:
-    """{f32 d; i8 qs[256]; i16 bsums[16]}: d * q; the sums serve dot products only."""
+    """{f32 d; i8 qs[256]; i16 bsums[16]}: d * q; the sums are for dot products only."""
     out[:] = panel[:, 4:260].view(np.int8)
     out *= panel[:, :4].view("<f4")

@@ -6,21 +6,21 @@ import numpy as np
 
 from .panels import Bytes, Floats, Scratch, half, spread
 
-# Four fifth bits are spread at once: entry b holds, for each bit of b from the lowest up, one byte
-# that completes a nibble to q (bit at 16) or to q - 16 (minus 16 where the bit is clear).
+# Entry b expands the eight bits of b, lowest first, to one byte each, which completes a nibble to q (bit 4)
+# or, in the signed table, to q - 16 (-16 if the bit is clear).
 _BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
 FIFTH_BIT = (_BITS << 4).view(np.uint64).ravel()
 FIFTH_BIT_SIGNED = ((1 - _BITS) * np.uint8(0xF0)).view(np.uint64).ravel()
 
 
 def nibbles(panel: Bytes, start: int, scratch: Scratch) -> Bytes:
-    """Read 16 bytes as 32 nibbles: all the low ones, then all the high ones."""
+    """Read 16 bytes as 32 nibbles, low nibbles first."""
     lanes = spread(panel[:, start : start + 16], 16, (0, 4), 0x0F, scratch)
     return lanes.view(np.uint8).reshape(-1, 32)
 
 
 def _five_bits(panel: Bytes, start: int, table: np.ndarray, scratch: Scratch) -> Bytes:
-    """Read 4 bytes of fifth bits and the 16 bytes of nibbles after them."""
+    """Read 4 bytes of fifth bits, then 16 bytes of nibbles."""
     quants = nibbles(panel, start + 4, scratch)
     index = scratch("index", len(panel), 4, dtype=np.intp)
     index[:] = panel[:, start : start + 4]

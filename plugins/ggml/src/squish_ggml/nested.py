@@ -1,4 +1,4 @@
-"""Codes of Q4_K and Q5_K: their two levels of scales multiplied out, which float32 holds exactly."""
+"""Codes of Q4_K and Q5_K; the products of their two scale levels are exact in float32."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ FORMS: dict[str, Mapping[str, Any]] = {
     "ggml.q4_k": {"bits": 4, "group_size": 32, "offset": "bias"},
     "ggml.q5_k": {"bits": 5, "group_size": 32, "offset": "bias"},
 }
-"""Parameters of `affine` with the same codes; d * scale and -(dmin * minimum) are products of 11 and 6 bits."""
+"""Parameters of `affine` with the same codes; d * scale and -(dmin * minimum) multiply 11 bits by 6."""
 _QUANTS = {"ggml.q4_k": q4_k_quants, "ggml.q5_k": q5_k_quants}
 
 
 def layout(name: str, shape: tuple[int, ...]) -> CodeLayout:
-    """What the codes of a tensor of this shape look like."""
+    """Return the code layout of a tensor."""
     return affine_layout(Scheme.of(FORMS[name]), shape)
 
 
-def codes(name: str, stored: Array) -> Codes:
-    """The codes of blocks u8 [..., blocks * nbytes]; scales and biases f32, eight for each block."""
+def codes(name: str, data: Array) -> Codes:
+    """Return the codes of blocks u8 [..., blocks * nbytes]; scales and biases are f32, eight per block."""
     block = BLOCKS[name.removeprefix("ggml.")]
-    lead, width = stored.shape[:-1], stored.shape[-1] // block.nbytes
-    shape, blocks = (*lead, width * block.elements), np.ascontiguousarray(stored).reshape(-1, block.nbytes)
+    lead, width = data.shape[:-1], data.shape[-1] // block.nbytes
+    shape, blocks = (*lead, width * block.elements), np.ascontiguousarray(data).reshape(-1, block.nbytes)
     with np.errstate(all="ignore"):
         scales, minima = scales_and_minima(blocks, Scratch())
     grid = (*lead, width * scales.shape[1])

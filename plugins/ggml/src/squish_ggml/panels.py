@@ -1,4 +1,4 @@
-"""Walk tensors of GGML blocks in panels that stay in the cache, and the bit moves every block type shares."""
+"""Iterate over GGML blocks in cache-sized panels; bit manipulation shared by the block types."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ HALF, FLOAT, BYTE = np.dtype("<f2"), np.dtype(np.float32), np.dtype(np.uint8)
 
 
 class Scratch:
-    """Named work arrays of one call; the first panel is the largest, so each is allocated once."""
+    """Named work arrays for one call; the first panel is the largest, so each is allocated once."""
 
     def __init__(self) -> None:
         self._pool: dict[Hashable, npt.NDArray[Any]] = {}
 
     def __call__(self, name: str, *shape: int, dtype: npt.DTypeLike = np.uint8) -> npt.NDArray[Any]:
-        """Return uninitialized room of this shape, C-contiguous, shared by all uses of `name`."""
+        """Return an uninitialized C-contiguous array, shared by all uses of `name`."""
         size = math.prod(shape)
         room = self._pool.get(name)
         if room is None:
@@ -36,7 +36,7 @@ class Scratch:
         return room[:size].reshape(shape)
 
     def constant(self, key: Hashable, make: Callable[[], Lanes]) -> Lanes:
-        """Return what `make` made for the first, largest panel of this call."""
+        """Return the cached result of `make`, sized for the first and largest panel."""
         if key not in self._pool:
             self._pool[key] = make()
         return self._pool[key]
@@ -48,7 +48,7 @@ def decoder(kernel: Kernel, elements: int, nbytes: int) -> Decode:
     def decode(blocks: Bytes, out: Floats) -> None:
         _check(blocks, out, elements, nbytes)
         scratch = Scratch()
-        # Scales of NaN and infinity are legal block contents, not an error of the decoder.
+        # NaN and infinite scales are legal block contents.
         with np.errstate(all="ignore"):
             for panel, values in _panels(blocks, out, elements):
                 kernel(panel, values, scratch)
@@ -64,7 +64,7 @@ def encoder(kernel: Kernel, elements: int, nbytes: int) -> Encode:
         if not out.flags.c_contiguous:
             raise ValueError("encoded blocks need a C-contiguous array")
         scratch = Scratch()
-        # A scale may overflow float16 and its inverse float32; the format then stores what they became.
+        # A scale may overflow float16, and its inverse float32; ggml stores the resulting values too.
         with np.errstate(all="ignore"):
             for panel, part in _panels(out, values, elements):
                 kernel(panel, part, scratch)
@@ -83,7 +83,7 @@ def _check(blocks: Bytes, values: Floats, elements: int, nbytes: int) -> None:
 
 
 def _panels(blocks: Bytes, values: Floats, elements: int) -> Iterator[tuple[Bytes, Floats]]:
-    """Yield (panel, nbytes) and (panel, elements) views, whatever the lengths of the rows."""
+    """Yield (panel, nbytes) and (panel, elements) views, across short rows and within long ones."""
     rows, count, nbytes = blocks.shape
     if not rows * count:
         return
@@ -94,7 +94,7 @@ def _panels(blocks: Bytes, values: Floats, elements: int) -> Iterator[tuple[Byte
     adjacent = rows == 1 or blocks.strides[0] == count * blocks.strides[1]
     at_once = rows if adjacent else max(1, step // count)
     for row in range(0, rows, at_once):
-        # Only rows that lie apart (a slice of columns) are copied by this reshape, a panel at a time.
+        # The reshape copies only non-adjacent rows (a slice of columns), one panel at a time.
         part = blocks[row : row + at_once].reshape(-1, nbytes)
         target = values[row : row + at_once].reshape(-1, elements)
         for start in range(0, len(part), step):
@@ -109,9 +109,9 @@ def half(panel: Bytes, at: int) -> Floats:
 def spread(span: Bytes, width: int, shifts: tuple[int, ...], mask: int, scratch: Scratch) -> Lanes:
     """Split bytes (panel, count) into bit fields: bytes (panel, count/width, shift, width), as flat uint64.
 
-    Eight bytes are shifted at a time: the mask drops whatever crossed from one byte into the next.
+    Eight bytes are shifted at a time; the mask drops bits that cross into the next byte.
     """
-    # Opaque items: NumPy repeats them whole, instead of starting a loop over a few bytes for each.
+    # NumPy copies opaque items as units instead of looping over a few bytes each.
     lanes = np.repeat(span.view(f"V{width}"), len(shifts)).view(np.uint64)
     lanes >>= scratch.constant((width, shifts), lambda: _repeat(shifts, width // 8, lanes.size))[: lanes.size]
     lanes &= np.uint64(mask * EVERY_BYTE)

@@ -1,4 +1,4 @@
-"""Exact repacking of the plain blocks: their codes out of the bytes and back, never through values."""
+"""Exact repacking of the simple block types: codes are extracted and stored without decoding to values."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def _block(codes: int, *before: tuple[str, str]) -> np.dtype[np.void]:
 
 
 BIAS, FIFTH = ("bias", "<f2"), ("fifth", "V4")
-PLAIN = {
+BLOCK_DTYPES = {
     "ggml.q4_0": _block(16),
     "ggml.q4_1": _block(16, BIAS),
     "ggml.q5_0": _block(16, FIFTH),
     "ggml.q5_1": _block(16, BIAS, FIFTH),
     "ggml.q8_0": _block(32),
 }
-"""Blocks with one scale; as opaque fields NumPy moves their bytes whole."""
+"""Block types with one scale; NumPy copies opaque (V) fields as units."""
 
 
 FORMS: dict[str, Mapping[str, Any]] = {
@@ -40,81 +40,81 @@ FORMS: dict[str, Mapping[str, Any]] = {
 
 
 def layout(name: str, shape: tuple[int, ...]) -> CodeLayout:
-    """What the codes of a tensor of this shape look like."""
+    """Return the code layout of a tensor."""
     return affine_layout(Scheme.of(FORMS[name]), shape)
 
 
-def codes(name: str, stored: Array) -> Codes:
-    """The codes of blocks u8 [..., blocks * nbytes]; scales and biases f16 [..., blocks]."""
-    blocks = np.ascontiguousarray(stored).view(PLAIN[name])
-    shape = (*stored.shape[:-1], blocks.shape[-1] * ELEMENTS)
-    declared = layout(name, shape)
+def codes(name: str, data: Array) -> Codes:
+    """Return the codes of blocks u8 [..., blocks * nbytes]; scales and biases are f16 [..., blocks]."""
+    blocks = np.ascontiguousarray(data).view(BLOCK_DTYPES[name])
+    shape = (*data.shape[:-1], blocks.shape[-1] * ELEMENTS)
+    code_layout = layout(name, shape)
     return Codes(
-        layout=declared, shape=shape, scale=np.ascontiguousarray(blocks["scale"]),
-        offset=np.ascontiguousarray(blocks["bias"]) if declared.offset_kind == "bias" else None,
+        layout=code_layout, shape=shape, scale=np.ascontiguousarray(blocks["scale"]),
+        offset=np.ascontiguousarray(blocks["bias"]) if code_layout.offset_kind == "bias" else None,
         unpack=lambda: _values(blocks).reshape(shape), pack=lambda: _rows(blocks),
     )  # fmt: skip
 
 
 def holds(name: str, codes: Codes) -> bool:
-    """Whether `blocks` would give any."""
+    """Whether `blocks` can store these codes."""
     return affine_holds(Scheme.of(FORMS[name]), codes)
 
 
 def blocks(name: str, codes: Codes) -> Array | None:
-    """Blocks u8 [..., blocks * nbytes] that hold exactly these codes, or None."""
+    """Return blocks u8 [..., blocks * nbytes] with exactly these codes, or None."""
     scheme = Scheme.of(FORMS[name])
-    made = affine_parts(scheme, codes)
-    if made is None:
+    parts = affine_parts(scheme, codes)
+    if parts is None:
         return None
     *lead, columns = codes.shape
-    out = np.empty((*lead, columns // ELEMENTS), PLAIN[name])
-    out["scale"] = made["scale"]
-    if "offset" in made:
-        out["bias"] = made["offset"]
-    stored = row_major(made["data"]).reshape(*out.shape, ELEMENTS * scheme.bits // 8)
+    out = np.empty((*lead, columns // ELEMENTS), BLOCK_DTYPES[name])
+    out["scale"] = parts["scale"]
+    if "offset" in parts:
+        out["bias"] = parts["offset"]
+    packed = row_major(parts["data"]).reshape(*out.shape, ELEMENTS * scheme.bits // 8)
     if scheme.bits == 4:
-        stored = halved(stored)
+        packed = split_halves(packed)
     elif scheme.bits == 5:
-        values = scheme.packing.unpack(stored, ELEMENTS)
-        stored = (values[..., :16] & 15) | values[..., 16:] << 4
-        out["fifth"] = _whole(np.packbits(values >> 4, axis=-1, bitorder="little"))
-    out["codes"] = _whole(stored)
+        values = scheme.packing.unpack(packed, ELEMENTS)
+        packed = (values[..., :16] & 15) | values[..., 16:] << 4
+        out["fifth"] = _opaque(np.packbits(values >> 4, axis=-1, bitorder="little"))
+    out["codes"] = _opaque(packed)
     return out.view(np.uint8)
 
 
 def _values(blocks: Array) -> Array:
-    """One byte a code; signed where the block has whole bytes."""
-    stored = _bytes(blocks["codes"])
-    if stored.shape[-1] == ELEMENTS:
-        return stored.view(np.int8)
-    values = np.concatenate([stored & 15, stored >> 4], axis=-1)
+    """Unpack to one byte per code, signed for 8-bit codes."""
+    packed = _bytes(blocks["codes"])
+    if packed.shape[-1] == ELEMENTS:
+        return packed.view(np.int8)
+    values = np.concatenate([packed & 15, packed >> 4], axis=-1)
     if FIFTH[0] in (blocks.dtype.names or ()):
         values |= np.unpackbits(_bytes(blocks["fifth"]), axis=-1, bitorder="little") << 4
     return values
 
 
 def _rows(blocks: Array) -> Array | None:
-    """Rows of packed codes, where those of a block are whole bytes or halves of bytes."""
+    """Return rows of packed 4- or 8-bit codes, else None."""
     if FIFTH[0] in (blocks.dtype.names or ()):
         return None
-    stored = _bytes(blocks["codes"])
-    if stored.shape[-1] != ELEMENTS:
-        stored = neighbors(stored)
-    return stored.reshape(*blocks.shape[:-1], blocks.shape[-1] * stored.shape[-1])
+    packed = _bytes(blocks["codes"])
+    if packed.shape[-1] != ELEMENTS:
+        packed = interleave(packed)
+    return packed.reshape(*blocks.shape[:-1], blocks.shape[-1] * packed.shape[-1])
 
 
-def neighbors(stored: Array) -> Array:
-    """Bytes [..., n] of the codes i and i + n, as bytes of the codes 2i and 2i + 1; n is 8 or 16."""
-    pairs, word = stored.view("<u2"), f"u{stored.shape[-1] // 2}"
+def interleave(packed: Array) -> Array:
+    """Repack bytes [..., n] from code pairs (i, i + n) to pairs (2i, 2i + 1); n is 8 or 16."""
+    pairs, word = packed.view("<u2"), f"u{packed.shape[-1] // 2}"
     first, second = pairs & 0x0F | pairs >> 4 & 0xF0, pairs >> 4 & 0x0F | pairs >> 8 & 0xF0
     halves = [half.astype(np.uint8).view(word) for half in (first, second)]
     return np.concatenate(halves, axis=-1).view(np.uint8)
 
 
-def halved(stored: Array) -> Array:
-    """The inverse."""
-    words = np.ascontiguousarray(stored).view(f"u{stored.shape[-1] // 2}")
+def split_halves(packed: Array) -> Array:
+    """Inverse of `interleave`."""
+    words = np.ascontiguousarray(packed).view(f"u{packed.shape[-1] // 2}")
     first, second = (np.ascontiguousarray(words[..., half : half + 1]).view(np.uint8).astype("<u2") for half in (0, 1))
     pairs = first & 0x0F | (first & 0xF0) << 4 | (second & 0x0F) << 4 | (second & 0xF0) << 8
     return pairs.view(np.uint8)
@@ -124,5 +124,5 @@ def _bytes(opaque: Array) -> Array:
     return np.ascontiguousarray(opaque)[..., None].view(np.uint8)
 
 
-def _whole(stored: Array) -> Array:
-    return np.ascontiguousarray(stored).view(f"V{stored.shape[-1]}")[..., 0]
+def _opaque(items: Array) -> Array:
+    return np.ascontiguousarray(items).view(f"V{items.shape[-1]}")[..., 0]

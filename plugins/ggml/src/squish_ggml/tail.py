@@ -1,4 +1,4 @@
-"""Block types whose tables of code points only gguf-py has here: IQ1, IQ2 and IQ3."""
+"""IQ1, IQ2 and IQ3: gguf-py decodes them, since it has their codebooks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _decode(name: str, panel: Bytes, out: Floats, scratch: Scratch) -> None:
         import gguf
     except ImportError:
         raise MissingPluginError(
-            f"{name.upper()} blocks are decoded by gguf-py, which is not installed", code=ErrorCode.NOT_INSTALLED,
+            f"{name.upper()} blocks need gguf-py, which is not installed", code=ErrorCode.NOT_INSTALLED,
             hint="Run `pip install gguf`.",
         ) from None  # fmt: skip
     out[:] = gguf.dequantize(panel, gguf.GGMLQuantizationType[name.upper()])

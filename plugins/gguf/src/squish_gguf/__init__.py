@@ -21,7 +21,7 @@ def squish_containers() -> list[ContainerInfo]:
             suffixes=(".gguf",),
             signatures=(Signature(b"GGUF"),),
             can_write=True,
-            options={"keep": "no leaves out the files of a checkpoint that GGUF has no keys for (squish.hf.*)"},
+            options={"keep": "no drops checkpoint files without a GGUF key (squish.hf.*)"},
             features={"dtype": (*dense, *blocks)},
             aliases={**{name: dense[name] for name in ("f32", "f16", "bf16")}, **blocks},
             codecs=("dense", *BLOCK_CODES),
@@ -31,7 +31,7 @@ def squish_containers() -> list[ContainerInfo]:
 
 @hookimpl
 def squish_allocators() -> list[AllocatorInfo]:
-    """llama.cpp's presets: those whose names are no codec's, and one that takes the name of any."""
+    """llama.cpp's presets: those that share no name with a codec, and one that takes any preset by name."""
     titles = {name: f"llama.cpp's preset {name.upper()}" for name in NAMED}
     titles["llama-quantize"] = "any preset of llama.cpp's quantizer, type=q6_k"
     return [

@@ -1,4 +1,4 @@
-"""The GGUF container: an Index from a file or a split set, and a file from tensors."""
+"""The GGUF container: reads a file or a split set into an Index, and writes tensors to a file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _KINDS = ("adapter", "imatrix", "mmproj", "vocab")
 
 
 class Gguf(Container):
-    """GGUF v2 and v3 in both byte orders, single files and split sets; written as little-endian v3 in one file."""
+    """GGUF v2 and v3 in both byte orders, single files and split sets; writes one little-endian v3 file."""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
         heads = read_set(source, limits)
@@ -55,9 +55,9 @@ class Gguf(Container):
         for head in heads:
             meta.update({key: value for key, value in head.meta.items() if key not in meta})
         if len(heads) > 1:
-            # They describe the files, not the model: `files` says it, and a copy of the model is one file.
+            # Split keys describe the files, not the model: a converted model is one file.
             meta = {key: value for key, value in meta.items() if key not in KEYS}
-        kind = heads[0].plain("general.type")
+        kind = heads[0].value("general.type")
         return Index(
             format="gguf",
             version=str(heads[0].version),
@@ -69,7 +69,7 @@ class Gguf(Container):
         )
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
-        """Padding that is not zero."""
+        """Report nonzero padding."""
         return [problem for head in read_set(source, limits) for problem in _dirty_padding(head, source)]
 
     def encodings_for(self, *, dtype: Any = None, **features: Any) -> tuple[Encoding, ...]:
@@ -109,9 +109,9 @@ class Gguf(Container):
         writer.write(sink, tensors, meta)
 
 
-def build(name: str, placed: tuple[int, Record]) -> DenseRecord | TensorSpec:
-    """One tensor: dense, or rows of blocks."""
-    file, (code, shape, offset, nbytes, big) = placed
+def build(name: str, entry: tuple[int, Record]) -> DenseRecord | TensorSpec:
+    """Return a tensor's spec: dense, or rows of blocks."""
+    file, (code, shape, offset, nbytes, big) = entry
     kind = TYPES.get(code)
     if kind is not None and kind.dtype and not big:
         return DenseRecord._make((kind.dtype, shape, file, offset, None))
@@ -121,18 +121,18 @@ def build(name: str, placed: tuple[int, Record]) -> DenseRecord | TensorSpec:
             name=name, shape=shape, dtype="f32", problem=unknown_type(code),
             extras={"data": Part(dtype="u8", shape=(nbytes,), segments=segments)},
         )  # fmt: skip
-    dtype, codec, stored = kind.dtype or "u8", DENSE, shape
+    dtype, codec, part_shape = kind.dtype or "u8", DENSE, shape
     if not kind.dtype:
-        stored = (*shape[:-1], shape[-1] // kind.elements * kind.nbytes)
+        part_shape = (*shape[:-1], shape[-1] // kind.elements * kind.nbytes)
         codec = CodecSpec(f"ggml.{kind.name.lower()}")
         codec = CodecSpec("ggml.big_endian", {}, codec) if big else codec
-    part = Part(dtype=dtype, shape=stored, segments=segments, byteorder=">" if big and kind.dtype else "<")
+    part = Part(dtype=dtype, shape=part_shape, segments=segments, byteorder=">" if big and kind.dtype else "<")
     encoding = Encoding(codec=codec, parts={"data": part})
     return TensorSpec(name=name, shape=shape, dtype=kind.dtype or "f32", encodings=(encoding,))
 
 
 def _holes(head: Head) -> Iterator[Problem]:
-    """Ranges between and after the tensors that are larger than padding."""
+    """Yield unused ranges between and after the tensors, beyond padding."""
     end, holes = head.data, []
     ranges = sorted((record.offset, record.nbytes) for record in head.records.values())
     for offset, nbytes in (*ranges, (head.size, 0)):
@@ -143,22 +143,19 @@ def _holes(head: Head) -> Iterator[Problem]:
         start, stop = holes.pop()
         yield Problem(
             code="trailing", severity="warning", where=f"byte {start}",
-            message=f"{stop - start} bytes after the last tensor belong to nothing",
+            message=f"{stop - start} unused bytes after the last tensor",
         )  # fmt: skip
     if holes:
         yield Problem(
             code="hole", severity="warning", where=f"byte {holes[0][0]}",
-            message=f"{sum(stop - start for start, stop in holes)} bytes in {len(holes)} places between the tensors "
-            "belong to nothing",
+            message=f"{sum(stop - start for start, stop in holes)} unused bytes between tensors (gaps: {len(holes)})",
         )  # fmt: skip
 
 
 def _dirty_padding(head: Head, source: Source) -> Iterator[Problem]:
-    opened = source if head.name == source.filename else source.member(head.name)
+    member = source if head.name == source.filename else source.member(head.name)
     ranges = [(record.offset, record.offset + record.nbytes) for record in head.records.values()]
-    ordered = sorted([(0, head.end), *ranges, (head.size, head.size)])
-    for (_, end), (start, _) in zip(ordered, ordered[1:]):
-        if 0 < start - end < head.alignment and any(opened.read(end, start - end)):
-            yield Problem(
-                code="padding", severity="warning", where=f"byte {end}", message="the padding there is not zero"
-            )
+    spans = sorted([(0, head.end), *ranges, (head.size, head.size)])
+    for (_, end), (start, _) in zip(spans, spans[1:]):
+        if 0 < start - end < head.alignment and any(member.read(end, start - end)):
+            yield Problem(code="padding", severity="warning", where=f"byte {end}", message="nonzero padding")

@@ -1,4 +1,4 @@
-"""A cursor over the head of a file whose length nobody states: read in growing windows, every step bounded."""
+"""A bounds-checked cursor over the head of a file; GGUF does not state its length, so windows grow as needed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ _U32, _U64 = SCALARS["u32"], SCALARS["u64"]
 
 
 class Cursor:
-    """Reads forward from byte 0. `what` names the field being read, for errors; `problems` collects findings.
-    `big`: the file is big-endian; values come out all the same, arrays turned into little-endian bytes."""
+    """Read forward from byte 0.
+
+    `what` names the current field in errors; `problems` collects findings. With `big` the file is big-endian:
+    values read the same, and arrays are swapped to little-endian bytes.
+    """
 
     def __init__(self, source: Source, limits: Limits) -> None:
         self.source, self.limits = source, limits
@@ -26,7 +29,7 @@ class Cursor:
         self.big = False
 
     def need(self, end: int) -> None:
-        """Have the file's bytes up to `end` in the window."""
+        """Grow the window to cover the file up to `end`."""
         have = len(self.data)
         if end <= have:
             return
@@ -38,17 +41,17 @@ class Cursor:
                 expected=f"at most {self.limits.header} bytes", found=f"at least {end}", code="header",
                 limit="header",
             )  # fmt: skip
-        wanted = min(max(end, 2 * have, _WINDOW), self.source.size, self.limits.header)
-        # A view, not a copy: a damaged length may reach over gigabytes of tensor data.
-        self.data = self.source.view(0, wanted, self.what)
+        length = min(max(end, 2 * have, _WINDOW), self.source.size, self.limits.header)
+        # A view, not a copy: a corrupt length may span gigabytes of tensor data.
+        self.data = self.source.view(0, length, self.what)
 
     def room_for(self, count: int, smallest: int) -> None:
-        """Refuse a count that the rest of the file cannot hold, before anything is done `count` times."""
+        """Raise before a loop if the rest of the file cannot hold `count` entries."""
         if count * smallest > self.source.size - self.at:
             raise self.truncated(self.at + count * smallest, f"{count} entries of at least {smallest} bytes")
 
     def at_most(self, most: int, count: int, things: str, *, limit: str | None = None) -> None:
-        """Refuse more of what is walked one by one than any real file has."""
+        """Raise if a count exceeds what real files contain: each entry is parsed individually."""
         if count > most:
             raise LimitError(
                 f"{self.what} has too many {things}", offset=self.at, expected=f"at most {most}", found=count,
@@ -56,7 +59,7 @@ class Cursor:
             )  # fmt: skip
 
     def truncated(self, end: int, why: str | None = None) -> TruncatedError:
-        """The error for a file that ends before `end`."""
+        """Return the error for a file shorter than `end`."""
         return TruncatedError(
             f"truncated in {self.what}: the file has {self.source.size} of {end} bytes", offset=self.at,
             expected=why, code="truncated",
@@ -64,7 +67,7 @@ class Cursor:
         )  # fmt: skip
 
     def wrong(self, message: str, at: int, *, expected: Any = None, found: Any = None, code: str) -> FormatError:
-        """The error for a field that breaks the format."""
+        """Return the error for an invalid field."""
         return FormatError(f"{self.what} {message}", offset=at, expected=expected, found=found, code=code)
 
     def take(self, form: Struct) -> tuple[Any, ...]:
@@ -77,14 +80,14 @@ class Cursor:
         return form.unpack_from(self.data, start)
 
     def skip(self, length: int) -> int:
-        """Step over bytes, which are then in the window; returns where they start."""
+        """Step over bytes, loading them into the window; returns their start."""
         start = self.at
         self.need(start + length)
         self.at = start + length
         return start
 
     def string(self, longest: int | None = None) -> bytes:
-        """A length and that many bytes."""
+        """Read a length-prefixed string."""
         at = self.at
         (length,) = self.take(_U64)
         if longest is not None and length > longest:
@@ -92,23 +95,23 @@ class Cursor:
         return self.copy(self.skip(length), self.at)
 
     def copy(self, start: int, end: int) -> bytes:
-        """Bytes of the window."""
+        """Copy bytes out of the window."""
         return bytes(self.data[start:end])
 
     def kind(self) -> str:
-        """A metadata type code as its name."""
+        """Read a metadata type code and return its name."""
         at = self.at
         (code,) = self.take(_U32)
         return self.type_name(code, at)
 
     def type_name(self, code: int, at: int) -> str:
-        """The name of a metadata type code."""
+        """Return the name of a metadata type code."""
         if code >= len(VALUES):
             raise self.wrong("has an unknown type", at, expected=f"0 to {len(VALUES) - 1}", found=code, code="type")
         return VALUES[code]
 
     def value(self, kind: str) -> tuple[str, Any]:
-        """A metadata value: its full type ("array:..." for arrays) and what `Typed` holds."""
+        """Read a metadata value: its full type ("array:..." for arrays) and the value for `Typed`."""
         if kind == "str":
             value = text(self.string())
             if isinstance(value, bytes):
@@ -118,13 +121,13 @@ class Cursor:
             start = self.skip(SCALARS[kind].size)
             if kind == "bool":
                 self._check_bools(start)
-            stored = self.data[start : self.at]
-            return kind, unpack(kind, bytes(stored)[::-1] if self.big else stored, 0)
+            raw = self.data[start : self.at]
+            return kind, unpack(kind, bytes(raw)[::-1] if self.big else raw, 0)
         array = self._array()
         return f"array:{array.kind}", array
 
     def note(self, message: str) -> None:
-        """Record a finding about the current field."""
+        """Record a warning about the current field."""
         self.problems.append(Problem(code="utf-8", severity="warning", where=self.what, message=message))
 
     def _array(self) -> GgufArray:
@@ -134,7 +137,7 @@ class Cursor:
         return GgufArray(kind, count, little_endian(kind, count, raw) if self.big else raw)
 
     def _walk(self, depth: int) -> tuple[str, int]:
-        """Step over an array; nothing is allocated by its count. Returns element type and count."""
+        """Step over an array without allocating by its count; returns element type and count."""
         at = self.at
         code, count = self.take(ARRAY_HEAD)
         kind = self.type_name(code, at)
@@ -168,7 +171,7 @@ class Cursor:
         return f"array:{inner or 'u32'}"
 
     def _walk_strings(self, count: int) -> None:
-        """A loop of a few operations a string: vocabularies have hundreds of thousands."""
+        """Step over strings. The loop is kept tight: vocabularies have hundreds of thousands."""
         self.room_for(count, _U64.size)
         data, start = self.data, self.at
         length_at = (big_endian(_U64) if self.big else _U64).unpack_from
@@ -186,7 +189,7 @@ class Cursor:
             at += 8 + length
         self.need(at)
         self.at = at
-        # Lengths below 128 are ASCII bytes between the strings: stretches without a longer one are checked at once.
+        # Length fields below 128 are valid ASCII, so a run of short strings is checked as one text.
         cuts = [start - 8, *long, at]
         if all(isinstance(text(self.copy(here + 8, there)), str) for here, there in zip(cuts, cuts[1:])):
             return
@@ -195,4 +198,4 @@ class Cursor:
     def _check_bools(self, start: int) -> None:
         other = self.copy(start, self.at).translate(None, b"\0\1")
         if other:
-            raise self.wrong("is a bool of another value than 0 or 1", start, found=other[0], code="bool")
+            raise self.wrong("is a bool other than 0 or 1", start, found=other[0], code="bool")

@@ -1,4 +1,4 @@
-"""`general.file_type`: llama.cpp's number for the type that most tensors have. Source: llama.h, llama_ftype."""
+"""`general.file_type`: llama.cpp's number for the most common tensor type. Source: llama.h, llama_ftype."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .types import BLOCK_CODES, DENSE_CODES, TYPES
 
 KEY = "general.file_type"
 
-# number -> the types that most tensors of such a file may have; mixes (M, L, XS) have one among others
+# number -> possible most common types; mixes (M, L, XS) use several types
 _NUMBERS: dict[int, tuple[str, ...]] = {
     0: ("F32",), 1: ("F16",), 2: ("Q4_0",), 3: ("Q4_1",), 7: ("Q8_0",), 8: ("Q5_0",), 9: ("Q5_1",),
     10: ("Q2_K", "Q3_K"), 11: ("Q3_K",), 12: ("Q3_K",), 13: ("Q3_K", "Q5_K"), 14: ("Q4_K",), 15: ("Q4_K",),
@@ -26,14 +26,14 @@ _USUAL: Mapping[str, int] = {
     **{types[0]: number for number, types in reversed(_NUMBERS.items())},
     "Q3_K": 12, "Q4_K": 15, "Q5_K": 17, "IQ2_S": 28, "IQ3_XXS": 23, "IQ3_S": 26, "IQ2_XS": 20,
 }  # fmt: skip
-"""The number that llama.cpp itself infers from the most common type: of K-quants, the M mix."""
+"""The number llama.cpp infers from the most common type; for K-quants, the M mix."""
 
 
 def with_file_type(meta: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str, Any]:
-    """The metadata with the file type of these tensors, where a file type is stated and no longer true.
+    """Return the metadata with `general.file_type` corrected for these tensors.
 
-    It is the number of the preset of llama.cpp that gives exactly these types, else that of the most common type.
-    Without the key nothing is added: llama.cpp infers it. A type that has no number loses the key.
+    The number is that of the llama.cpp preset with exactly these types, else of the most common type. Without the key
+    nothing is added, since llama.cpp infers it. The key is removed if the type has no number.
     """
     if KEY not in meta or not specs:
         return dict(meta)
@@ -46,8 +46,8 @@ def with_file_type(meta: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict
     if number >= 0:
         return {**meta, KEY: Typed("u32", number)}
     common = most_common_type(specs)
-    stated = getattr(meta[KEY], "value", meta[KEY])
-    if isinstance(stated, int) and common in _NUMBERS.get(stated, ()):
+    number_before = getattr(meta[KEY], "value", meta[KEY])
+    if isinstance(number_before, int) and common in _NUMBERS.get(number_before, ()):
         return dict(meta)
     if common not in _USUAL:
         return {key: value for key, value in meta.items() if key != KEY}
@@ -55,12 +55,12 @@ def with_file_type(meta: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict
 
 
 def most_common_type(specs: Sequence[TensorSpec]) -> str:
-    """The type of most matrices (of all tensors, where there are none): norms and biases are F32 in every file."""
+    """Return the most common type of the matrices, or of all tensors if there are none: norms and biases are F32."""
     matrices = [spec for spec in specs if len(spec.shape) > 1] or specs
     return Counter(TYPES[type_code(spec)].name for spec in matrices).most_common(1)[0][0]
 
 
 def type_code(spec: TensorSpec) -> int:
-    """GGML's code of a tensor that is to be written."""
+    """Return the GGML type code of an outgoing tensor."""
     encoding = spec.encodings[0]
     return DENSE_CODES[encoding.parts["data"].dtype] if encoding.codec.id == "dense" else BLOCK_CODES[encoding.codec.id]

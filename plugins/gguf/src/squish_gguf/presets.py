@@ -1,4 +1,4 @@
-"""llama.cpp's quantization presets as tables: which type each kind of tensor gets. Source: llama-quant.cpp, v0.5.0."""
+"""llama.cpp's quantization presets as tables: the type for each kind of tensor. Source: llama-quant.cpp, v0.5.0."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from attrs import field, frozen
 
 Choice = tuple[tuple[str, str], ...]
-"""(condition, type) in order: the first condition that holds gives the type; none: the preset's own type."""
+"""(condition, type) pairs; the first true condition gives the type. The preset's own type is the default."""
 
 
 @frozen
 class Preset:
-    """A preset: its number in `general.file_type`, its own type, and the kinds of tensors that get other types."""
+    """A preset: its `general.file_type` number, its default type, and the kinds of tensors with other types."""
 
     number: int
     type: str
@@ -21,7 +21,7 @@ class Preset:
 
 @frozen
 class Place:
-    """Where a tensor stands: number `index` of `count` alike ones, in a model with these heads and experts."""
+    """The position of a tensor: `index` of `count` tensors of its kind, in a model with these heads and experts."""
 
     index: int
     count: int
@@ -32,7 +32,7 @@ class Place:
 
 
 def more_bits(place: Place) -> bool:
-    """Whether a layer is among the first or last eighth, or every third between."""
+    """Whether a layer is in the first or last eighth, or every third in between."""
     eighth = place.count // 8
     return place.index < eighth or place.index >= 7 * place.count // 8 or (place.index - eighth) % 3 == 2
 
@@ -113,16 +113,16 @@ PRESETS: dict[str, Preset] = {
     "tq1_0": Preset(36, "tq1_0", _Q4_K_EMBEDDINGS),
     "tq2_0": Preset(37, "tq2_0", _Q4_K_EMBEDDINGS),
 }  # fmt: skip
-"""Kinds not listed get the preset's own type; `output`, models of 70B and of 8 experts have rules in `quantize`."""
+"""Other kinds get the preset's default type; `quantize` has the rules for `output`, 70B models and 8 experts."""
 
 NAMED = ("q2_k_s", "q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m")
-"""Presets whose names are no codec's: `--encode` takes them as they are, the others as `llama-quantize:type=q6_k`."""
+"""Presets that share no name with a codec: `--encode q4_k_m`. The others need `llama-quantize:type=q6_k`."""
 
 FALLBACKS = {
     "q2_k": "q4_0", "q3_k": "q4_0", "tq1_0": "q4_0", "tq2_0": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0",
     "iq4_xs": "iq4_nl",
 }  # fmt: skip
-"""Types of 32 elements for rows that blocks of 256 do not divide; where these do not fit either, f16."""
+"""Types with 32-element blocks, for rows that 256-element blocks do not divide; f16 if these do not fit either."""
 
 UNTOUCHED = (
     "_norm.weight", "ffn_gate_inp.weight", "ffn_gate_tid2eid.weight", "altup", "laurel", "per_layer_model_proj",
@@ -134,7 +134,7 @@ UNTOUCHED = (
     ".patch_merger", "a.rvq.codebook", "mm.a.code_embd",
 )  # fmt: skip
 UNTOUCHED_NAMES = ("position_embd.weight", "token_types.weight")
-"""Tensors that no preset quantizes: those with one of the texts in their name, and these."""
+"""Tensors that no preset quantizes: `UNTOUCHED` matches substrings of the name, `UNTOUCHED_NAMES` whole names."""
 
 KINDS = (
     ("attn_qkv.weight", "attn_v"),
@@ -146,11 +146,11 @@ KINDS = (
 )
 EMBEDDINGS = ("token_embd.weight", "per_layer_token_embd.weight")
 SEVENTY_B = {"llama": 80, "qwen2": 80, "deci": 80, "olmo": 80, "jais2": 68}
-"""Architecture -> layers of its 70B model, whose `attn_v` gets q5_k where another would get q3_k or q4_k."""
+"""Architecture -> layer count of its 70B model, whose `attn_v` gets q5_k instead of q3_k or q4_k."""
 
 
 def kind_of(name: str) -> str:
-    """What a tensor is for the presets, by its GGUF name."""
+    """Return a tensor's kind in the preset tables, by its GGUF name."""
     if name == "output.weight":
         return "output"
     return "token_embd" if name in EMBEDDINGS else next((kind for text, kind in KINDS if text in name), "other")

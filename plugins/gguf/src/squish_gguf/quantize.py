@@ -1,4 +1,4 @@
-"""llama.cpp's presets as an allocator: the type that its quantizer gives each tensor, fallbacks included."""
+"""llama.cpp's presets as an allocator: the same type for each tensor as its quantizer, fallbacks included."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ from .types import TYPES
 
 ELEMENTS = {kind.name.lower(): kind.elements for kind in TYPES.values()}
 DENSE = ("f32", "f16", "bf16")
-WEIGHED = ("iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
-"""Types whose encoders weigh errors by activations."""
+WITH_ACTIVATIONS = ("iq4_nl", "iq4_xs", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")
+"""Types whose encoders weight errors by activations."""
 LAYER = re.compile(r"blk\.(\d+)\.")
 GENERIC = "llama-quantize"
 
 
 class LlamaQuantize(Allocator):
-    """The types of a preset of llama.cpp's quantizer for the matrices of a GGUF model.
+    """The tensor types of a llama.cpp preset for a GGUF model.
 
-    type       the preset, where the id does not name it
-    output     the type of output.weight, or of the embeddings where they are tied to it
+    type       the preset, if the id does not name it
+    output     the type of output.weight, or of the embeddings if they are tied to it
     embedding  the type of the token embeddings
-    pure       yes: the preset's own type for all
-    PATTERN    any other name is a regular expression: tensors whose names it matches anywhere get that type; characters
-               that parameters are made of are written as in URLs, %2C for a comma
+    pure       yes: the preset's default type for every tensor
+    PATTERN    any other name is a regular expression, searched in tensor names; matching tensors get that type.
+               Characters reserved in parameters are percent-encoded, %2C for a comma
 
     Source: `llama_tensor_get_type` and `tensor_type_fallback` in llama-quant.cpp.
     """
@@ -63,23 +63,23 @@ class LlamaQuantize(Allocator):
         request = Request.of(self.id, params)
         if not any(kind_of(name) != "other" for name in model.names):
             raise CodecError(
-                f"{self.id} chooses by GGUF's names of tensors, and this model has none of them", code=ErrorCode.PARAMS,
-                found=", ".join(model.names[:3]), hint="Write a GGUF, or give the names with --names gguf.",
+                f"{self.id} needs GGUF tensor names, and this model has none", code=ErrorCode.PARAMS,
+                found=", ".join(model.names[:3]), hint="Write a GGUF, or rename the tensors with --names gguf.",
             )  # fmt: skip
         types = preset_types(request, {spec.name: spec.shape for spec in specs}, model)
         request.check_statistics(types, model)
-        chosen: dict[str, CodecSpec | str] = {}
+        choices: dict[str, CodecSpec | str] = {}
         for spec in specs:
             if spec.name not in types:
-                chosen[spec.name] = "llama.cpp does not quantize it"
+                choices[spec.name] = "llama.cpp does not quantize this tensor"
             else:
-                chosen[spec.name] = _encoding(types[spec.name], spec.name, short, model)
-        return chosen
+                choices[spec.name] = _encoding(types[spec.name], spec.name, short, model)
+        return choices
 
 
 @frozen
 class Request:
-    """A preset and what overrides it."""
+    """A preset and its overrides."""
 
     name: str
     preset: Preset
@@ -90,20 +90,20 @@ class Request:
 
     @classmethod
     def of(cls, allocator: str, params: Params) -> Request:
-        """What an allocator's id and parameters ask for; CodecError where they cannot be."""
+        """Parse an allocator's id and parameters; CodecError if they are invalid."""
         texts = {key: str(value).lower() for key, value in params.items()}
         name = texts.pop("type", "") if allocator == GENERIC else allocator
         if name not in PRESETS:
             raise CodecError(
-                "no such preset of llama.cpp", found=f"type={name}", expected=", ".join(PRESETS), code=ErrorCode.PARAMS
+                "unknown llama.cpp preset", found=f"type={name}", expected=", ".join(PRESETS), code=ErrorCode.PARAMS
             )
         pure = texts.pop("pure", "no")
         if pure not in ("yes", "no"):
-            raise CodecError("pure is yes or no", found=repr(pure), code=ErrorCode.PARAMS)
+            raise CodecError("pure must be yes or no", found=repr(pure), code=ErrorCode.PARAMS)
         output, embedding = texts.pop("output", ""), texts.pop("embedding", "")
         for kind in (output, embedding, *texts.values()):
             if kind and kind not in ELEMENTS:
-                raise CodecError("no such type", found=repr(kind), expected=", ".join(ELEMENTS), code=ErrorCode.PARAMS)
+                raise CodecError("unknown type", found=repr(kind), expected=", ".join(ELEMENTS), code=ErrorCode.PARAMS)
         try:
             patterns = tuple((re.compile(unquote(pattern).lower()), kind) for pattern, kind in texts.items())
         except re.error as error:
@@ -113,20 +113,20 @@ class Request:
         return cls(name, PRESETS[name], output, embedding, pure == "yes", patterns)
 
     def check_statistics(self, types: Mapping[str, str], model: ModelFacts) -> None:
-        """CodecError where llama.cpp refuses the preset without an importance matrix."""
-        needy = [
+        """Raise CodecError if llama.cpp refuses the preset without an importance matrix."""
+        q2_k = [
             name for name, kind in types.items() if kind == "q2_k" and kind_of(name) not in ("output", "token_embd")
         ]
-        lacking = [name for name in needy if name not in (model.statistics or ())]
-        if self.name == "q2_k_s" and lacking:
+        missing = [name for name in q2_k if name not in (model.statistics or ())]
+        if self.name == "q2_k_s" and missing:
             raise CodecError(
-                "q2_k_s needs activation statistics, as in llama.cpp", code=ErrorCode.PARAMS, tensor=lacking[0],
-                hint="Give a file of them with --imatrix FILE, or take llama-quantize:type=q2_k.",
+                "q2_k_s needs activation statistics, as in llama.cpp", code=ErrorCode.PARAMS, tensor=missing[0],
+                hint="Pass them with --imatrix FILE, or use llama-quantize:type=q2_k.",
             )  # fmt: skip
 
 
 def preset_types(request: Request, shapes: Mapping[str, tuple[int, ...]], model: ModelFacts) -> dict[str, str]:
-    """Tensor -> type, for tensors that llama.cpp quantizes. `shapes` are those to choose for, `model` has all names."""
+    """Return tensor -> type for the tensors llama.cpp quantizes, out of `shapes`; `model` has every name."""
     names = sorted(shapes, key=lambda name: (_layer(name), name))
     state = _State(request, model)
     types = {}
@@ -137,7 +137,7 @@ def preset_types(request: Request, shapes: Mapping[str, tuple[int, ...]], model:
 
 
 class _State:
-    """How many tensors of a kind have had their type, in the order of llama.cpp's quantizer."""
+    """Counts the tensors of each kind so far, in the order of llama.cpp's quantizer."""
 
     def __init__(self, request: Request, model: ModelFacts) -> None:
         facts = _Facts.of(model)
@@ -145,10 +145,10 @@ class _State:
         kinds = [kind_of(name) for name in model.names]
         self.tied = "output" not in kinds
         self.counts = {"attn_v": kinds.count("attn_v"), "ffn_down": facts.layers}
-        self.seen = {"attn_v": 0, "ffn_down": 0}
+        self.n_typed = {"attn_v": 0, "ffn_down": 0}
 
     def type_of(self, name: str, columns: int) -> str:
-        """The type of the next tensor."""
+        """Return the type of the next tensor."""
         request, kind = self.request, kind_of(name)
         if request.embedding and kind == "token_embd" and not (name == EMBEDDINGS[1] and self._pattern(name)):
             return request.embedding
@@ -156,31 +156,31 @@ class _State:
             return request.output
         if request.preset.type in DENSE:
             return request.preset.type
-        chosen = self._pattern(name)
-        if not chosen:
-            chosen = request.preset.type if request.pure else self._mixed(name, kind, columns)
-        return _fitting(chosen, columns)
+        type_name = self._pattern(name)
+        if not type_name:
+            type_name = request.preset.type if request.pure else self._preset_type(name, kind, columns)
+        return _with_fallback(type_name, columns)
 
     def _pattern(self, name: str) -> str:
         return next((kind for pattern, kind in self.request.patterns if pattern.search(name)), "")
 
-    def _mixed(self, name: str, kind: str, columns: int) -> str:
+    def _preset_type(self, name: str, kind: str, columns: int) -> str:
         preset, facts = self.request.preset, self.facts
         if kind == "output" or (self.tied and kind == "token_embd"):
             return self.request.output or self._head(columns)
-        index = self.seen.get(kind, 0)
-        if kind in self.seen:
-            self.seen[kind] += 1
+        index = self.n_typed.get(kind, 0)
+        if kind in self.n_typed:
+            self.n_typed[kind] += 1
         if kind == "ffn_down" and facts.experts > 1:
             index = _layer(name)
         place = Place(
             index, self.counts.get(kind, 0), facts.heads_per_kv, facts.experts, facts.falcon, facts.statistics
         )
         choice = preset.choices.get(kind, ())
-        chosen = next((kind for condition, kind in choice if CONDITIONS[condition](place)), "") or preset.type
-        if kind == "attn_v" and facts.seventy_b and chosen in ("q3_k", "q4_k"):
-            chosen = "q5_k"
-        return "q8_0" if kind in ("attn_v", "attn_k") and facts.experts == 8 else chosen
+        type_name = next((kind for condition, kind in choice if CONDITIONS[condition](place)), "") or preset.type
+        if kind == "attn_v" and facts.seventy_b and type_name in ("q3_k", "q4_k"):
+            type_name = "q5_k"
+        return "q8_0" if kind in ("attn_v", "attn_k") and facts.experts == 8 else type_name
 
     def _head(self, columns: int) -> str:
         kind = self.request.preset.type
@@ -189,7 +189,7 @@ class _State:
 
 @frozen
 class _Facts:
-    """What presets depend on, from GGUF's metadata."""
+    """The model settings that presets depend on, from GGUF metadata."""
 
     layers: int
     experts: int
@@ -203,9 +203,9 @@ class _Facts:
         architecture = model.metadata.get("general.architecture")
 
         def value(key: str, default: int) -> int:
-            found = model.metadata.get(f"{architecture}.{key}", default)
-            found = found[0] if isinstance(found, Sequence) and found else found
-            return found if isinstance(found, int) else default
+            setting = model.metadata.get(f"{architecture}.{key}", default)
+            setting = setting[0] if isinstance(setting, Sequence) and setting else setting
+            return setting if isinstance(setting, int) else default
 
         heads = value("attention.head_count", 0)
         per_head = value("attention.head_count_kv", heads)
@@ -217,8 +217,8 @@ class _Facts:
         )  # fmt: skip
 
 
-def _fitting(kind: str, columns: int) -> str:
-    """The type, or what llama.cpp takes where its blocks do not divide the rows."""
+def _with_fallback(kind: str, columns: int) -> str:
+    """Return the type, or llama.cpp's fallback if its blocks do not divide the rows."""
     if columns % ELEMENTS[kind] == 0:
         return kind
     fallback = FALLBACKS.get(kind, kind)
@@ -226,8 +226,8 @@ def _fitting(kind: str, columns: int) -> str:
 
 
 def _layer(name: str) -> int:
-    found = LAYER.match(name)
-    return int(found[1]) if found else -1
+    match = LAYER.match(name)
+    return int(match[1]) if match else -1
 
 
 def _encoding(kind: str, name: str, short: AliasResolver, model: ModelFacts) -> CodecSpec:
@@ -235,10 +235,10 @@ def _encoding(kind: str, name: str, short: AliasResolver, model: ModelFacts) -> 
         spec = short(kind)
     except SquishError as error:
         raise CodecError(
-            f"{kind} has no encoder here", tensor=name, code=ErrorCode.PARAMS, found=error.message,
-            hint="`squish codecs` lists the types that are encoded; --tensor-type gives the tensor another one.",
+            f"{kind} has no encoder installed", tensor=name, code=ErrorCode.PARAMS, found=error.message,
+            hint="`squish codecs` lists the types with an encoder; --tensor-type sets another type for the tensor.",
         ) from None  # fmt: skip
-    if kind in WEIGHED and name in (model.statistics or ()):
+    if kind in WITH_ACTIVATIONS and name in (model.statistics or ()):
         return CodecSpec(spec.id, {**spec.params, "search": "activations"})
     return spec
 
@@ -246,7 +246,7 @@ def _encoding(kind: str, name: str, short: AliasResolver, model: ModelFacts) -> 
 def matching_preset(
     shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, str], metadata: Mapping[str, Any]
 ) -> int:
-    """The file type of the preset that gives exactly these types; -1 where none does."""
+    """Return the file type of the preset with exactly these types, else -1."""
     for statistics in (None, frozenset[str]()):
         model = ModelFacts(tuple(shapes), metadata, statistics)
         for name in dict.fromkeys((*NAMED, *PRESETS)):

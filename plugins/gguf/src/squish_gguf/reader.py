@@ -40,7 +40,7 @@ MAGIC = b"GGUF"
 _START, _COUNTS = Struct("<4sI"), Struct("<QQ")
 _ENTRY = [Struct(f"<{rank}QIQ") for rank in range(5)]
 _RANK = Struct("<I")
-_MAX_ELEMENTS = 1 << 60  # eight bytes each, and zero dimensions counted as one: what an array can have
+_MAX_ELEMENTS = 1 << 60  # NumPy's limit at eight bytes each, with zero dimensions counted as one
 _LONGEST_NAME = 63  # GGML_MAX_NAME with its NUL
 
 
@@ -56,7 +56,7 @@ class Record(NamedTuple):
 
 @frozen(kw_only=True)
 class Head:
-    """What one file declares: the head ends at `end`, tensor data starts at `data`."""
+    """The contents of one file's head, which ends at `end`; tensor data starts at `data`."""
 
     name: str
     size: int
@@ -68,13 +68,13 @@ class Head:
     alignment: int
     problems: list[Problem]
 
-    def plain(self, key: str, default: Any = None) -> Any:
-        """A metadata value without its type."""
+    def value(self, key: str, default: Any = None) -> Any:
+        """Return a metadata value without its type."""
         return self.meta[key].value if key in self.meta else default
 
 
 def read_head(source: Source, limits: Limits) -> Head:
-    """Read and check everything before the tensor data; FormatError names field and offset."""
+    """Read and check everything before the tensor data; FormatError names the field and offset."""
     cursor = Cursor(source, limits)
     version = _version(cursor)
     tensor_count, pair_count = cursor.take(_COUNTS)
@@ -90,7 +90,7 @@ def read_head(source: Source, limits: Limits) -> Head:
     data = aligned(cursor.at, alignment)
     return Head(
         name=source.filename, size=source.size, version=version, meta=meta, alignment=alignment, end=cursor.at,
-        data=data, records=_placed(records, data, alignment, source.size), problems=cursor.problems,
+        data=data, records=_absolute(records, data, alignment, source.size), problems=cursor.problems,
     )  # fmt: skip
 
 
@@ -101,8 +101,8 @@ def _version(cursor: Cursor) -> int:
         if other:
             raise UnknownFormatError(f"is {other[0]}", code="lookalike", hint=other[1])
         raise FormatError(
-            "does not begin with the magic of GGUF", offset=0, expected=MAGIC, found=magic, code="magic",
-            hint="It is another kind of file, or damaged; fetch it again.",
+            "not a GGUF file (bad magic)", offset=0, expected=MAGIC, found=magic, code="magic",
+            hint="This is another kind of file, or a damaged one; download it again.",
         )  # fmt: skip
     if version in (2, 3):
         return int(version)
@@ -112,8 +112,8 @@ def _version(cursor: Cursor) -> int:
         if swapped > 1:
             return swapped
     raise UnsupportedVersionError(
-        f"is GGUF version {version}", offset=4, expected="version 2 or 3", found=version, code="version",
-        hint="Write it again with a current llama.cpp." if version < 2 else "A newer squish-gguf may read it.",
+        f"unsupported GGUF version {version}", offset=4, expected="version 2 or 3", found=version, code="version",
+        hint="Rewrite it with a current llama.cpp." if version < 2 else "A newer squish-gguf may read it.",
     )  # fmt: skip
 
 
@@ -130,20 +130,20 @@ def _pairs(cursor: Cursor, count: int) -> dict[str, Typed]:
             raise cursor.wrong("contains NUL" if key else "is empty", at, code="name")
         cursor.what = f"metadata {key[:100]!r}"
         if key in meta:
-            raise cursor.wrong("is there twice", at, code="duplicate")
+            raise cursor.wrong("appears twice", at, code="duplicate")
         meta[key] = Typed(*cursor.value(cursor.kind()))
     return meta
 
 
-def check_alignment(stored: Typed | None) -> int:
-    """The value of `general.alignment`: a u32, a power of two, at most 1 MiB; 32 when it is not there."""
-    if stored is None:
+def check_alignment(setting: Typed | None) -> int:
+    """Return `general.alignment`, a u32 power of two up to 1 MiB; 32 if absent."""
+    if setting is None:
         return DEFAULT_ALIGNMENT
-    value = stored.value
-    if stored.type != "u32" or not 0 < value <= MAX_ALIGNMENT or value & (value - 1):
+    value = setting.value
+    if setting.type != "u32" or not 0 < value <= MAX_ALIGNMENT or value & (value - 1):
         raise FormatError(
-            "general.alignment is not usable", expected=f"a u32, a power of two up to {MAX_ALIGNMENT}",
-            found=f"{stored.type} {value!r:.40}", code="alignment",
+            "invalid general.alignment", expected=f"a u32, a power of two up to {MAX_ALIGNMENT}",
+            found=f"{setting.type} {value!r:.40}", code="alignment",
         )  # fmt: skip
     return int(value)
 
@@ -172,14 +172,14 @@ def _table(cursor: Cursor, count: int, limits: Limits) -> dict[str, Record]:
         cursor.problems.append(
             Problem(
                 code="name", severity="note", where="tensor names",
-                message=f"{long} names have more than {_LONGEST_NAME} bytes; llama.cpp refuses such files",
+                message=f"{long} names are longer than {_LONGEST_NAME} bytes; llama.cpp rejects this file",
             )
         )  # fmt: skip
     return records
 
 
 def _nbytes(name: str, dims: list[int], code: int, at: int) -> int:
-    """Bytes of a tensor; 0 when its type is unknown."""
+    """Return the size of a tensor in bytes; 0 if its type is unknown."""
     elements = extent = 1
     for size in dims:
         elements *= size
@@ -198,13 +198,13 @@ def _nbytes(name: str, dims: list[int], code: int, at: int) -> int:
     return elements // kind.elements * kind.nbytes
 
 
-def _placed(records: dict[str, Record], data: int, alignment: int, size: int) -> dict[str, Record]:
-    """The records with absolute offsets, each aligned and inside the file.
+def _absolute(records: dict[str, Record], data: int, alignment: int, size: int) -> dict[str, Record]:
+    """Return the records with absolute offsets, checked for alignment and bounds.
 
-    What has an unknown type is given the bytes up to the next tensor, so that they stay readable.
+    A tensor of unknown type extends to the next tensor, so its bytes stay readable.
     """
     starts = sorted(record.offset for record in records.values())
-    placed = {}
+    absolute = {}
     for name, record in records.items():
         if record.offset % alignment:
             raise FormatError(
@@ -218,26 +218,26 @@ def _placed(records: dict[str, Record], data: int, alignment: int, size: int) ->
             code = PQ2_0 if code == Q2_0 and _is_wide(nbytes, room, alignment) else code
             nbytes = nbytes if code in TYPES else room
         if offset + nbytes > size:
-            whole = max(data + record.offset + record.nbytes for record in records.values())
+            full_size = max(data + record.offset + record.nbytes for record in records.values())
             raise TruncatedError(
-                f"truncated in the tensor data: the file has {size} of {whole} bytes", tensor=name,
+                f"truncated in the tensor data: the file has {size} of {full_size} bytes", tensor=name,
                 offset=offset, code="bounds",
                 hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
             )  # fmt: skip
-        placed[name] = Record(code, record.shape, offset, nbytes, record.big)
-    return placed
+        absolute[name] = Record(code, record.shape, offset, nbytes, record.big)
+    return absolute
 
 
 def _is_wide(nbytes: int, room: int, alignment: int) -> bool:
-    """Whether what is stated as Q2_0 leaves room for the larger blocks of PQ2_0 only."""
-    whole, rest = divmod(nbytes, WIDE_Q2_0[0])
-    return not rest and room < nbytes and 0 <= room - whole * WIDE_Q2_0[1] < alignment
+    """Whether a tensor declared as Q2_0 only has room for the smaller PQ2_0 blocks."""
+    blocks, rest = divmod(nbytes, WIDE_Q2_0[0])
+    return not rest and room < nbytes and 0 <= room - blocks * WIDE_Q2_0[1] < alignment
 
 
 def unknown_type(code: int) -> str:
-    """Why a tensor of this type cannot be read."""
+    """Return why a tensor of this type cannot be read."""
     if code in REMOVED:
-        return f"GGML type {code} ({REMOVED[code]}) was removed from GGML; its layout is not defined any more"
+        return f"GGML type {code} ({REMOVED[code]}) was removed from GGML; its layout is no longer defined"
     if code in FORKS:
-        return f"GGML type {code} ({FORKS[code]}) is not read here; that program reads it"
-    return f"GGML type {code} is unknown: it is newer than this squish-gguf, or of a fork of llama.cpp"
+        return f"GGML type {code} ({FORKS[code]}) is not supported; only that fork reads it"
+    return f"GGML type {code} is unknown: newer than this squish-gguf, or from a llama.cpp fork"

@@ -1,4 +1,4 @@
-"""Split sets: `name-00001-of-00003.gguf` and its siblings are one model."""
+"""Split sets: one model in several files, `name-00001-of-00003.gguf` and so on."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ KEYS = ("split.no", "split.count", "split.tensors.count")
 
 
 def read_set(source: Source, limits: Limits) -> list[Head]:
-    """The heads of all parts in order; of one file, when it is no part of a set."""
-    opened = read_head(source, limits)
-    count = _number(opened, "split.count", 1)
+    """Return the heads of all parts in order; a file outside a set has one."""
+    first = read_head(source, limits)
+    count = _number(first, "split.count", 1)
     if count <= 1:
-        return [opened]
+        return [first]
     match = _NAME.fullmatch(source.filename)
     if match is None or int(match["count"]) != count or not 1 <= int(match["number"]) <= count:
         raise FormatError(
-            f"is one of {count} parts, but its name does not say which", file=source.name,
+            f"one of {count} parts, but its name does not say which", file=source.name,
             expected=f"a name like model-00001-of-{count:05}.gguf", found=source.filename, code="split",
-            hint="Give the parts their original names, in one folder.",
+            hint="Restore the parts' original names, in one folder.",
         )  # fmt: skip
     heads = []
     for number in range(1, count + 1):
         name = f"{match['stem']}-{number:05}-of-{count:05}{match['suffix']}"
-        head = opened if name == source.filename else _read_part(source, name, limits)
+        head = first if name == source.filename else _part_head(source, name, limits)
         _check_part(head, number - 1, count)
         heads.append(head)
     _check_set(heads)
     return heads
 
 
-def _read_part(source: Source, name: str, limits: Limits) -> Head:
+def _part_head(source: Source, name: str, limits: Limits) -> Head:
     try:
         return read_head(source.member(name), limits)
     except SquishError as error:
         error.message = f"part {name}: {error.message}"
-        raise error.within(file=name, hint="All parts of a split set must lie in one folder.") from None
+        raise error.within(file=name, hint="All parts of a split set must be in one folder.") from None
 
 
 def _check_part(head: Head, number: int, count: int) -> None:
-    for key, wanted in (("split.count", count), ("split.no", number)):
-        found = _number(head, key, 0)
-        if found != wanted:
+    for key, expected in (("split.count", count), ("split.no", number)):
+        value = _number(head, key, 0)
+        if value != expected:
             raise FormatError(
-                f"{key} does not fit the place of this part in its set", file=head.name,
-                expected=wanted, found=found, code="split", hint="A part was renamed, or belongs to another model.",
+                f"{key} does not match this part's position in the set", file=head.name,
+                expected=expected, found=value, code="split", hint="The part was renamed, or belongs to another model.",
             )  # fmt: skip
 
 
@@ -59,26 +59,26 @@ def _check_set(heads: list[Head]) -> None:
     first: dict[str, tuple[Any, str]] = {}
     names: dict[str, str] = {}
     for head in heads:
-        declared = _number(head, "split.tensors.count", tensors)
-        if declared != tensors:
+        total = _number(head, "split.tensors.count", tensors)
+        if total != tensors:
             raise FormatError(
-                "split.tensors.count is not what the parts hold together", file=head.name,
-                expected=declared, found=tensors, code="split", hint="A part belongs to another model.",
+                "split.tensors.count is not the total of the parts", file=head.name,
+                expected=total, found=tensors, code="split", hint="A part belongs to another model.",
             )  # fmt: skip
         for key, value in head.meta.items():
             other, where = first.setdefault(key, (value, head.name))
             if key.startswith("general.") and other != value:
                 raise FormatError(
-                    f"{key} contradicts {where}: the parts are of two models", file=head.name,
+                    f"{key} contradicts {where}: the parts belong to different models", file=head.name,
                     expected=f"{other.value!r:.80}", found=f"{value.value!r:.80}", code="split",
                 )  # fmt: skip
         for name in head.records:
             if names.setdefault(name, head.name) != head.name:
-                raise FormatError(f"is in {names[name]} too", file=head.name, tensor=name, code="duplicate")
+                raise FormatError(f"also in {names[name]}", file=head.name, tensor=name, code="duplicate")
 
 
 def _number(head: Head, key: str, default: int) -> int:
-    value = head.plain(key, default)
+    value = head.value(key, default)
     if type(value) is not int or value < 0:
         raise FormatError(f"{key} is not a count", file=head.name, found=f"{value!r:.40}", code="split")
     return value

@@ -9,7 +9,7 @@ from squish_core.api import BLOCK_TYPES
 
 
 class GgmlType(NamedTuple):
-    """A tensor type: `elements` weights take `nbytes` bytes; `dtype` is the dtype name of a plain one."""
+    """A tensor type: blocks of `elements` weights in `nbytes` bytes. A dense type has a `dtype`."""
 
     name: str
     elements: int
@@ -50,10 +50,10 @@ FORKS = {
     **{code: f"{name} of ik_llama.cpp" for code, name in _IK_LLAMA.items()},
     142: "PQ2_0 of PrismML's llama.cpp", 143: "PTQ1_0 of PrismML's llama.cpp",
 }  # fmt: skip
-"""Types that only a fork of llama.cpp has."""
+"""Types that exist only in a llama.cpp fork."""
 Q2_0, PQ2_0 = 42, 142
 WIDE_Q2_0 = 36, 34
-"""PQ2_0 was called Q2_0 in early files, under the same code: 34 bytes for 128 elements, where Q2_0 has 36."""
+"""Bytes per 128 elements of Q2_0 and of PQ2_0, which early files store under the code of Q2_0."""
 
 DENSE_CODES: dict[str, int] = {kind.dtype: code for code, kind in TYPES.items() if kind.dtype}
 BLOCK_CODES = {f"ggml.{kind.name.lower()}": code for code, kind in TYPES.items() if not kind.dtype}
@@ -65,16 +65,16 @@ SCALARS: dict[str, Struct] = {
     "i32": Struct("<i"), "f32": Struct("<f"), "bool": Struct("<?"), "u64": Struct("<Q"), "i64": Struct("<q"),
     "f64": Struct("<d"),
 }  # fmt: skip
-"""How metadata types of a fixed size are stored."""
+"""Storage of fixed-size metadata types."""
 
 ARRAY_HEAD = Struct("<IQ")
 MAX_DEPTH = 8
 MAX_PAIRS = MAX_INNER = 1 << 16
-"""Metadata keys, and arrays in arrays: real files have hundreds of the first and none of the second."""
+"""Limits on metadata keys and on nested arrays: real files have hundreds of keys and no nested arrays."""
 MAX_KEY = 65535
 DEFAULT_ALIGNMENT, MAX_ALIGNMENT = 32, 1 << 20
 
 
 def aligned(offset: int, alignment: int) -> int:
-    """The next multiple of `alignment`."""
+    """Round up to a multiple of `alignment`."""
     return offset + -offset % alignment

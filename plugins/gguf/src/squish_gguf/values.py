@@ -1,4 +1,4 @@
-"""Metadata values: lazy arrays, the mapping of plain Python values to stored types, and packing."""
+"""Metadata values: lazy arrays, stored types for Python values, and packing."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _CODES = {name: code for code, name in enumerate(VALUES)}
 
 
 class GgufArray(Sequence[Any]):
-    """A metadata array over its stored bytes; items are decoded when they are indexed.
+    """A metadata array over its stored bytes; items are decoded on access.
 
-    `kind` is the element type ("f32", "str", "array:i32"). Strings that are not UTF-8 come as bytes.
+    `kind` is the element type ("f32", "str", "array:i32"). Strings that are not UTF-8 decode to bytes.
     """
 
-    # Lets `ndarray == array` reach our `__eq__`, which answers with one bool.
+    # `ndarray == array` must reach `__eq__`, which returns one bool.
     __array_ufunc__ = None
     __hash__ = None  # type: ignore[assignment]
 
@@ -89,12 +89,12 @@ class GgufArray(Sequence[Any]):
 
 
 def _inner(kind: str) -> str:
-    """Element type of the arrays in an array of kind `array:...`."""
+    """Return the inner element type of kind `array:...`."""
     return kind.removeprefix("array:")
 
 
 def _end(raw: bytes, at: int, kind: str, *, big: bool = False) -> int:
-    """Where the element at `at` ends."""
+    """Return the end of the element at `at`."""
     length, head = (big_endian(_U64), big_endian(ARRAY_HEAD)) if big else (_U64, ARRAY_HEAD)
     if kind in SCALARS:
         return at + SCALARS[kind].size
@@ -110,18 +110,18 @@ def _end(raw: bytes, at: int, kind: str, *, big: bool = False) -> int:
 
 @cache
 def big_endian(form: struct.Struct) -> struct.Struct:
-    """The same fields in the other byte order."""
+    """Return the big-endian form of a little-endian struct."""
     return struct.Struct(">" + form.format[1:])
 
 
 def little_endian(kind: str, count: int, raw: bytes) -> bytes:
-    """The stored bytes of a big-endian array as a little-endian file has them."""
+    """Convert the stored bytes of a big-endian array to little-endian."""
     if kind in SCALARS:
         size = SCALARS[kind].size
-        turned = bytearray(len(raw))
+        swapped = bytearray(len(raw))
         for place in range(size):
-            turned[place::size] = raw[size - 1 - place :: size]
-        return bytes(turned)
+            swapped[place::size] = raw[size - 1 - place :: size]
+        return bytes(swapped)
     at, pieces = 0, []
     for _ in range(count):
         if kind == "str":
@@ -137,7 +137,7 @@ def little_endian(kind: str, count: int, raw: bytes) -> bytes:
 
 
 def text(raw: bytes) -> str | bytes:
-    """The string, or its bytes where they are not UTF-8."""
+    """Decode UTF-8; return invalid bytes unchanged."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -145,7 +145,7 @@ def text(raw: bytes) -> str | bytes:
 
 
 def unpack(kind: str, data: bytes | memoryview, at: int) -> Any:
-    """A value of a fixed size. An f32 NaN is widened by its bits: a conversion would quieten a signalling one."""
+    """Unpack a fixed-size value. An f32 NaN is widened bit by bit: a conversion would quiet a signaling NaN."""
     value = SCALARS[kind].unpack_from(data, at)[0]
     if kind == "f32" and value != value:
         bits = _U32.unpack_from(data, at)[0]
@@ -155,7 +155,7 @@ def unpack(kind: str, data: bytes | memoryview, at: int) -> Any:
 
 
 def pack_scalar(kind: str, value: Any) -> bytes:
-    """The counterpart of `unpack`; struct.error when the value does not fit."""
+    """Inverse of `unpack`; struct.error if the value does not fit."""
     if kind == "f32" and value != value:
         wide = _U64.unpack(SCALARS["f64"].pack(value))[0]
         return _U32.pack((wide >> 63) << 31 | 0x7F800000 | (wide >> 29) & 0x7FFFFF)
@@ -165,30 +165,30 @@ def pack_scalar(kind: str, value: Any) -> bytes:
 
 
 def pack_string(value: Any) -> bytes:
-    """Length and UTF-8 bytes."""
+    """Pack a string: length and UTF-8 bytes."""
     raw = value if isinstance(value, bytes) else value.encode()
     return _U64.pack(len(raw)) + raw
 
 
 def pack_pair(key: str, value: Any) -> bytes | None:
-    """A key with its value as stored; None when GGUF has no type for it. FormatError when it does not fit its type."""
-    held = typed(value)
-    if held is None or not _supported(held.type):
+    """Pack a key and its value; None if GGUF has no type for it, FormatError if the value does not fit its type."""
+    entry = typed(value)
+    if entry is None or not _supported(entry.type):
         return None
     try:
-        stored = pack_string(key)
-        if not 0 < len(stored) - 8 <= MAX_KEY or "\0" in key:
+        raw_key = pack_string(key)
+        if not 0 < len(raw_key) - 8 <= MAX_KEY or "\0" in key:
             raise ValueError(f"a key has 1 to {MAX_KEY} bytes without NUL")
-        return stored + _value(held.type, held.value)
+        return raw_key + _value(entry.type, entry.value)
     except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
         raise FormatError(
-            f"the value of {key!r} cannot be written as {held.type}: {error}", code="meta",
-            hint="Change or remove the key in the source.",
+            f"the value of {key!r} cannot be written as {entry.type}: {error}", code="meta",
+            hint="Change or remove this key in the source.",
         ) from None  # fmt: skip
 
 
 def typed(value: Any) -> Typed | None:
-    """A value with its stored type; docs/formats/gguf.md states the rule for plain Python values."""
+    """Return a value with its stored type; docs/formats/gguf.md has the rule for Python values."""
     if isinstance(value, Typed):
         return value
     if isinstance(value, (list, tuple)):
@@ -202,7 +202,7 @@ _INTEGERS = (("u32", 0, 1 << 32), ("i32", -(1 << 31), 1 << 31), ("i64", -(1 << 6
 
 
 def _common(values: Sequence[Any]) -> str | None:
-    """The one stored type that holds all values, if there is one."""
+    """Return the stored type that holds all values, if any."""
     if not values:
         return "u32"
     types = {type(value) for value in values}
@@ -216,7 +216,7 @@ def _common(values: Sequence[Any]) -> str | None:
     if types <= {float, int} and all(abs(value) < 1 << 53 for value in values if type(value) is int):
         return "f32" if all(_is_f32(float(value)) for value in values) else "f64"
     if types <= {list, tuple}:
-        # One type for all: the elements of all inner lists decide it together.
+        # All inner lists share one element type.
         deeper = [item for value in values for item in value]
         kind = _common(deeper)
         return f"array:{kind}" if kind else None
@@ -237,14 +237,14 @@ def _supported(kind: str) -> bool:
 
 
 def _value(kind: str, value: Any) -> bytes:
-    """Type code and value."""
+    """Pack a type code and a value."""
     if kind.startswith("array:"):
         return _U32.pack(_CODES["array"]) + _array(_inner(kind), value)
     return _U32.pack(_CODES[kind]) + (pack_string(value) if kind == "str" else pack_scalar(kind, value))
 
 
 def _array(kind: str, values: Any) -> bytes:
-    """Element type, count and elements."""
+    """Pack element type, count and elements."""
     code = _CODES["array" if kind.startswith("array:") else kind]
     return ARRAY_HEAD.pack(code, len(values)) + _elements(kind, values)
 

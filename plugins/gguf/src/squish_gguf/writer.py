@@ -1,4 +1,4 @@
-"""Writing GGUF v3: the head in one piece, then the tensors one after another, each padded."""
+"""Writes GGUF v3: the head, then each tensor, padded to the alignment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VERSION = 3
 
 @frozen(kw_only=True)
 class FileLayout:
-    """A file before it is written: the head padded to the alignment, the bytes of each tensor, what was dropped."""
+    """The layout of a file: the head padded to the alignment, the size of each tensor, and the dropped metadata."""
 
     head: bytes
     sizes: tuple[int, ...]
@@ -43,40 +43,40 @@ class FileLayout:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
         return len(self.head) + sum(aligned(size, self.alignment) for size in self.sizes)
 
 
 def accepts(spec: TensorSpec, encoding: Encoding) -> Encoding | Refusal:
-    """The encoding with the part as GGUF stores it, or why not."""
+    """Return the encoding as GGUF stores it, or a refusal."""
     codec, part = encoding.codec.id, encoding.parts.get("data")
     if refusal := _rank_refusal(spec):
         return refusal
     if encoding.codec.inner and encoding.codec.inner.id in BLOCK_CODES:  # of a big-endian file
         return _blocks(spec, encoding.codec.inner.id)
     if part is None or len(encoding.parts) > 1 or encoding.codec.inner:
-        ask = "; ask for blocks with --encode mxfp4 or nvfp4" if codec == "mx" else ""
-        return Refusal(why=f"GGUF stores a tensor as one block of bytes, {codec} needs more{ask}", code="codec")
+        hint = "; use --encode mxfp4 or nvfp4" if codec == "mx" else ""
+        return Refusal(why=f"GGUF stores one array per tensor, {codec} has several{hint}", code="codec")
     if codec == "dense":
         if part.dtype not in DENSE_CODES:
             return Refusal(why=f"GGUF has no {part.dtype} tensors, only {', '.join(DENSE_CODES)}", code="dtype")
-        wanted = (part.dtype, spec.shape)
+        expected = (part.dtype, spec.shape)
     elif codec in BLOCK_CODES:
         layout = _blocks(spec, codec)
         if isinstance(layout, Refusal):
             return layout
-        wanted = ("u8", layout.parts["data"].shape)
+        expected = ("u8", layout.parts["data"].shape)
     else:
         return Refusal(why=f"GGUF has no type for {codec}", code="codec")
-    if (part.dtype, part.shape) != wanted:
+    if (part.dtype, part.shape) != expected:
         return Refusal(
-            why=f"its part is {part.dtype} {list(part.shape)}, not {wanted[0]} {list(wanted[1])}", code="shape"
+            why=f"its part is {part.dtype} {list(part.shape)}, not {expected[0]} {list(expected[1])}", code="shape"
         )
-    return Encoding(codec=encoding.codec, parts={"data": Part(dtype=wanted[0], shape=wanted[1])})
+    return Encoding(codec=encoding.codec, parts={"data": Part(dtype=expected[0], shape=expected[1])})
 
 
 def accepts_codes(spec: TensorSpec, layout: CodeLayout) -> Encoding | Refusal | None:
-    """The blocks that may hold codes of other formats."""
+    """Return the block encoding that can hold codes from another format."""
     if refusal := _rank_refusal(spec):
         return refusal
     blocks = blocks_for(layout)
@@ -90,7 +90,7 @@ def _rank_refusal(spec: TensorSpec) -> Refusal | None:
 
 
 def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
-    """A tensor as rows of blocks."""
+    """Return the encoding of a tensor as rows of blocks."""
     kind = TYPES[BLOCK_CODES[codec]]
     if not spec.shape or spec.shape[-1] % kind.elements:
         return Refusal(why=f"rows of {kind.name} must be a multiple of {kind.elements}", code="shape")
@@ -99,7 +99,7 @@ def _blocks(spec: TensorSpec, codec: str) -> Encoding | Refusal:
 
 
 def plan_file(specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Any]) -> WritePlan:
-    """Exact size, and what has no place."""
+    """Predict the exact size and the dropped metadata and assets."""
     layout = file_layout(specs, meta)
     return WritePlan(size=layout.size, dropped=(*layout.dropped, *dropped_assets(assets)))
 
@@ -114,18 +114,18 @@ def write(sink: Sink, tensors: Sequence[OutgoingTensor], meta: Mapping[str, Any]
 
 
 def file_layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> FileLayout:
-    """Lay out a file; FormatError when a metadata value does not fit its stored type."""
+    """Lay out a file; FormatError if a metadata value does not fit its stored type."""
     described = with_file_type(meta, specs)
     pairs = {key: pack_pair(key, described[key]) if key in described else None for key in meta}
     alignment = check_alignment(typed(meta.get("general.alignment")))
-    kept = [pair for pair in pairs.values() if pair is not None]
+    packed = [pair for pair in pairs.values() if pair is not None]
     sizes, table, offset = [], [], 0
     for spec in specs:
         table.append(_entry(spec, offset))
         sizes.append(spec.encodings[0].parts["data"].nbytes)
         offset += aligned(sizes[-1], alignment)
-    counts = len(specs).to_bytes(8, "little") + len(kept).to_bytes(8, "little")
-    head = b"".join([MAGIC, VERSION.to_bytes(4, "little"), counts, *kept, *table])
+    counts = len(specs).to_bytes(8, "little") + len(packed).to_bytes(8, "little")
+    head = b"".join([MAGIC, VERSION.to_bytes(4, "little"), counts, *packed, *table])
     return FileLayout(
         head=head.ljust(aligned(len(head), alignment), b"\0"), sizes=tuple(sizes), alignment=alignment,
         dropped=dropped_metadata(key for key, pair in pairs.items() if pair is None),
@@ -133,7 +133,7 @@ def file_layout(specs: Sequence[TensorSpec], meta: Mapping[str, Any]) -> FileLay
 
 
 def _entry(spec: TensorSpec, offset: int) -> bytes:
-    """A line of the tensor table: name, dimensions with the fastest first, type, offset."""
+    """Pack one tensor table entry: name, dimensions (fastest first), type, offset."""
     code = type_code(spec)
     numbers = [len(spec.shape).to_bytes(4, "little"), *(size.to_bytes(8, "little") for size in reversed(spec.shape))]
     try:

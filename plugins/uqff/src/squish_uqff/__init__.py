@@ -14,7 +14,7 @@ ALIASES = {
     "f8q8": "uqff.f8q8",
     "mxfp4": "mx:scaling=saturating",
 }
-"""What mistral.rs calls the types, as encodings."""
+"""mistral.rs type names -> encodings."""
 BLOCKS = sorted({codec for codec in ALIASES.values() if codec.startswith("ggml.")} | {"ggml.q8_k"})
 
 
@@ -32,10 +32,10 @@ def squish_containers() -> list[ContainerInfo]:
             options={
                 "name": "stem of the shards: name-0.uqff, name-1.uqff, ...",
                 "version": "1.2.0, or 0.1.3 for the blobs of mistral.rs 0.6 (1.2.0)",
-                "max_shard_size": "most bytes of tensors in a shard (10GiB)",
+                "max_shard_size": "maximum tensor bytes per shard (10GiB)",
             },
             reading={
-                "arch": "layer order that names the layers of 0.x, instead of the config's model_type",
+                "arch": "architecture that names the layers of 0.x, instead of the config's model_type",
                 "allow_newer_minor": "true reads a minor version after 1.2 as 1.2",
             },
             features={"isq": tuple(ALIASES)},
@@ -51,6 +51,6 @@ def squish_codecs() -> list[CodecInfo]:
     return [
         CodecInfo(id="hqq", title="half-quadratic quantization", factory="squish_uqff.codecs.hqq:Hqq"),
         CodecInfo(
-            id="uqff.f8q8", title="int8 with a float8 scale for 32 values", factory="squish_uqff.codecs.f8q8:F8Q8"
+            id="uqff.f8q8", title="int8 with a float8 scale per 32 values", factory="squish_uqff.codecs.f8q8:F8Q8"
         ),
     ]

@@ -1,4 +1,4 @@
-"""The refinement: from the tensors of safetensors files to the layers of a UQFF model."""
+"""The UQFF refinement: turns the tensors of safetensors files into the layers of a model."""
 
 from __future__ import annotations
 
@@ -36,30 +36,32 @@ from . import ALIASES, tables
 from .codecs import spare
 from .read import names, shards, v0, v1
 from .read.report import findings
-from .read.shards import Shard, Stored
+from .read.shards import Shard, ShardSet
 from .write import accept, writer
 
 
 class Uqff(Refinement):
-    """UQFF in both generations. It is declared by `uqff.version.major`, or by the file's suffix; legacy blobs under
-    another suffix must all be numbered and begin with a version of 0.x."""
+    """Both generations of UQFF, recognized by `uqff.version.major` or the file suffix.
+
+    Under another suffix, every tensor must be numbered and one must start with a 0.x version.
+    """
 
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
-        if not _declared(index, source, limits):
+        if not _is_uqff(index, source, limits):
             return None
         members = source.members()
-        name = shards.the_set(source, members) if source.is_dir else index.files[0].name
+        name = shards.single_set(source, members) if source.is_dir else index.files[0].name
         main = Shard(source.member(name) if source.is_dir else source, index.tensors)
         report, problems = shards.read_json(source, shards.REPORT, members, limits)
-        found = _open_set(main, name, members, report, limits)
-        stored = shards.merged(found, limits, v1.VERSION_KEYS)
-        version, tensors, more = _layers(stored, source, members, options)
+        shard_set = _open_set(main, name, members, report, limits)
+        files = shards.merge(shard_set, limits, v1.VERSION_KEYS)
+        version, tensors, more = _layers(files, source, members, options)
         problems += [*more, *findings(shards.output_of(name, report))]
         if shards.RESIDUAL in members and name != shards.RESIDUAL:
-            residual = shards.open_shard(source, shards.RESIDUAL, len(stored.sources), limits)
-            stored.sources.append(residual.source)
+            residual = shards.open_shard(source, shards.RESIDUAL, len(files.sources), limits)
+            files.sources.append(residual.source)
             problems += _add(tensors, residual.tensors.values())
-        if source.path:  # bytes in memory have nothing beside them
+        if source.path:  # bytes in memory have no neighboring files
             problems += [_absent(what, why) for what, why in _COMPANIONS.items() if what not in members]
         reported = {(problem.code, problem.where) for problem in index.problems}
         problems = [problem for problem in problems if (problem.code, problem.where) not in reported]
@@ -67,20 +69,20 @@ class Uqff(Refinement):
         return Index(
             format="uqff",
             version=".".join(map(str, version)),
-            files=tuple(FileRef(file.filename, file.size) for file in (*stored.sources, *beside)),
+            files=tuple(FileRef(file.filename, file.size) for file in (*files.sources, *beside)),
             tensors=tensors,
             meta=index.meta,
             assets={
                 file.filename: Part(dtype="u8", shape=(file.size,), segments=(Segment(number, 0, file.size),))
-                for number, file in enumerate(beside, len(stored.sources))
+                for number, file in enumerate(beside, len(files.sources))
             },
             problems=(*index.problems, *problems),
             declarations=dict.fromkeys((shards.CONFIG,) if shards.CONFIG in members else (), _QUANTIZATION),
-            attrs={"uqff.shards": len(found)},
+            attrs={"uqff.shards": len(shard_set)},
         )  # fmt: skip
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Problem]:
-        """Bits that no code uses, and that are not zero."""
+        """Report nonzero unused bits."""
         return list(spare.findings(index, source, limits))
 
     def encodings_for(self, *, isq: Any = None, **features: Any) -> tuple[Encoding, ...]:
@@ -100,8 +102,8 @@ class Uqff(Refinement):
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         return accept.accepts_codes(spec, layout, writer.is_legacy(options))
 
-    def choose(self, specs: Sequence[TensorSpec], wanted: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
-        return accept.choose(specs, wanted)
+    def choose(self, specs: Sequence[TensorSpec], target: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
+        return accept.choose(specs, target)
 
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
@@ -123,23 +125,23 @@ class Uqff(Refinement):
 
 
 HQQ_GROUPS = {"group_size": 64, "axis": 0}
-"""As mistral.rs quantises."""
+"""The groups of mistral.rs's quantizer."""
 _QUANTIZATION = tuple((key,) for key in QUANTIZATION_KEYS)
-"""What a config may still state of the checkpoint that a model was made from; the layers of UQFF state their own."""
+"""Config keys that may still describe the source checkpoint; UQFF layers carry their own parameters."""
 _COMPANIONS = {
-    shards.RESIDUAL: "norms, and whatever else is no quantized layer, are missing",
-    shards.CONFIG: "the architecture is not known",
+    shards.RESIDUAL: "norms and other unquantized tensors are missing",
+    shards.CONFIG: "the architecture is unknown",
 }
 
 
-def _declared(index: Index, source: Source, limits: Limits) -> bool:
+def _is_uqff(index: Index, source: Source, limits: Limits) -> bool:
     if v1.VERSION_KEYS[0] in index.tensors or any(file.name.endswith(shards.SUFFIX) for file in index.files[:1]):
         return True
     return not source.is_dir and v0.declares_itself(v0.numbered(index.tensors), source, limits)
 
 
 def _open_set(main: Shard, name: str, members: Sequence[str], report: Mapping[str, Any], limits: Limits) -> list[Shard]:
-    """The main file, then the other shards of its set. Before 0.1.3 a number in the name meant nothing."""
+    """Open the main file, then the other shards of its set; before 0.1.3, numbers in names are not shard numbers."""
     blobs = v0.numbered(main.tensors)
     if blobs and not report and v0.first_version(blobs, [main.source], limits) < tables.FIRST_SHARDED:
         return [main]
@@ -148,25 +150,25 @@ def _open_set(main: Shard, name: str, members: Sequence[str], report: Mapping[st
 
 
 def _layers(
-    stored: Stored, source: Source, members: Sequence[str], options: Options
+    files: ShardSet, source: Source, members: Sequence[str], options: Options
 ) -> tuple[v1.Version, dict[str, TensorSpec], list[Problem]]:
-    """Version, tensors and findings of either generation."""
-    v0.check_one_generation(stored)
-    blobs = v0.numbered(stored.tensors)
+    """Return version, tensors and problems for either generation."""
+    v0.check_one_generation(files)
+    blobs = v0.numbered(files.tensors)
     tensors: dict[str, TensorSpec] = {}
     if blobs:
         arch = options.get("arch")
-        if arch is not None and arch not in names.KNOWN:
-            known = ", ".join(sorted(names.KNOWN))
-            raise FormatError("its layer order is not known", expected=known, found=arch, code=ErrorCode.OPTION)
-        version = v0.first_version(blobs, stored.sources, stored.limits)
-        config, problems = shards.read_json(source, shards.CONFIG, members, stored.limits)
-        layers, more = v0.read_layers(blobs, stored, config, arch)
+        if arch is not None and arch not in names.MODELS:
+            architectures = ", ".join(sorted(names.MODELS))
+            raise FormatError("unknown layer order", expected=architectures, found=arch, code=ErrorCode.OPTION)
+        version = v0.first_version(blobs, files.sources, files.limits)
+        config, problems = shards.read_json(source, shards.CONFIG, members, files.limits)
+        layers, more = v0.read_layers(blobs, files, config, arch)
         rest: list[TensorSpec] = []
     else:
-        version, problems = v1.read_version(stored, options.get("allow_newer_minor") in ("true", "1"))
-        layers, rest = v1.read_layers(stored)
-        message = "belongs to no layer: there is no .weight.format for it"
+        version, problems = v1.read_version(files, options.get("allow_newer_minor") in ("true", "1"))
+        layers, rest = v1.read_layers(files)
+        message = "not part of a layer: its .weight.format is missing"
         more = [Problem(code="key", severity="warning", where=spec.name, message=message) for spec in rest]
     for layer in layers:
         more += [*layer.problems, *_add(tensors, layer.tensors)]
@@ -174,15 +176,15 @@ def _layers(
 
 
 def _add(tensors: dict[str, TensorSpec], more: Iterable[TensorSpec]) -> list[Problem]:
-    """Add tensors under names that are free; the others are a finding each."""
+    """Add tensors under unused names; report the others."""
     problems = []
     for spec in more:
         if tensors.setdefault(spec.name, spec) is not spec:
-            message = "a second tensor of this name is left out"
+            message = "duplicate tensor name; only the first is read"
             problems.append(Problem(code="duplicate", severity="warning", where=spec.name, message=message))
     return problems
 
 
 def _absent(name: str, why: str) -> Problem:
-    message = f"is not beside the file: {why}"
+    message = f"not found next to the file: {why}"
     return Problem(code="companion", severity="warning", where=name, message=message)

@@ -1,4 +1,4 @@
-"""One weight of each ISQ type: from its stored parts and numbers to a checked tensor. Both generations end here."""
+"""Checks and builds the weight of each ISQ type from its parts and numbers, for both generations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Parts = Mapping[str, Part]
 
 @frozen
 class Layer:
-    """What one layer gives: its weight, its bias if it has one, and what is odd about it."""
+    """A layer: its weight, optional bias, and problems."""
 
     weight: TensorSpec
     bias: TensorSpec | None = None
@@ -43,20 +43,20 @@ class Layer:
 
 
 def make_weight(name: str, isq: int, parts: Parts, numbers: Numbers, limits: Limits) -> TensorSpec:
-    """The weight that `parts` and `numbers`, named as in UQFF 1.x, stand for; FormatError naming the field."""
+    """Build a weight from parts and numbers under their UQFF 1.x names; FormatError names the field."""
     spec = _MAKERS[isq](name, parts, numbers)
     check_shape(spec.shape, limits, tensor=name)
-    stored = {key: value for key, value in numbers.items() if key not in ("shape", "num_blocks")}
-    return evolve(spec, attrs={"uqff.type": tables.ISQ_NAMES[isq], **{f"uqff.{key}": stored[key] for key in stored}})
+    attrs = {key: value for key, value in numbers.items() if key not in ("shape", "num_blocks")}
+    return evolve(spec, attrs={"uqff.type": tables.ISQ_NAMES[isq], **{f"uqff.{key}": attrs[key] for key in attrs}})
 
 
 def make_bias(name: str, part: Part) -> TensorSpec:
-    """A bias: plain values of any dtype (float8 biases are unscaled)."""
+    """Build a bias: dense, of any dtype (float8 biases have no scale)."""
     return _spec(name, part.shape, DENSE, {"data": part}, dtype=part.dtype)
 
 
 def make_broken(name: str, error: Exception, extras: Parts) -> Layer:
-    """A layer that cannot be understood; its bytes stay readable as parts."""
+    """Build an unreadable layer; its bytes stay accessible as parts."""
     part = next(iter(extras.values()), None)
     spec = TensorSpec(
         name=name, shape=part.shape if part else (0,), dtype="unknown", extras=extras, problem=str(error).rstrip("."),
@@ -66,8 +66,8 @@ def make_broken(name: str, error: Exception, extras: Parts) -> Layer:
 
 
 def refuse(field: str, expected: Any, found: Any, code: str = "value", **more: Any) -> FormatError:
-    """The error for a field that breaks the format."""
-    return FormatError("is not legal here", part=field, expected=expected, found=found, code=code, **more)
+    """Return the error for an invalid field."""
+    return FormatError("has an illegal value", part=field, expected=expected, found=found, code=code, **more)
 
 
 def _gguf(name: str, parts: Parts, numbers: Numbers) -> TensorSpec:
@@ -101,10 +101,10 @@ def _hqq(name: str, parts: Parts, numbers: Numbers) -> TensorSpec:
     roles = {"data": ("weight", parts["weight"]), "scale": ("weight.scales", parts["scales"]),
              "zero": ("weight.zeros", parts["zeros"])}  # fmt: skip
     spec = _spec(name, shape, CodecSpec("hqq", params), {role: part for role, (_, part) in roles.items()})
-    for role, wanted in Hqq().parts(spec, params).items():
+    for role, expected in Hqq().parts(spec, params).items():
         field, part = roles[role]
-        if (part.dtype, part.shape) != wanted:
-            raise refuse(field, _named(*wanted), _named(part.dtype, part.shape), "shape")
+        if (part.dtype, part.shape) != expected:
+            raise refuse(field, _named(*expected), _named(part.dtype, part.shape), "shape")
     return spec
 
 

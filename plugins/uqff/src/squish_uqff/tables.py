@@ -1,4 +1,4 @@
-"""The numbers of UQFF as tables. Source: uqff-formats, sections 2 and 3."""
+"""The constants of UQFF. Source: uqff-formats, sections 2 and 3."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from squish_core.api import BLOCK_TYPES
 GGUF, UNQUANT, HQQ, FP8, AFQ, F8Q8, MXFP4 = range(7)
 ISQ_NAMES = ("gguf", "unquant", "hqq", "fp8", "afq", "f8q8", "mxfp4")
 
-# dtype code of a legacy tensor -> dtype; the codes 10 to 13 exist, and their tensors cannot be serialized
+# dtype code of a legacy tensor -> dtype; tensors with codes 10 to 13 cannot be serialized
 DTYPES = {0: "u8", 1: "u32", 2: "i32", 3: "i64", 4: "f16", 5: "bf16", 6: "f32", 7: "f64", 8: "i16", 9: "f8_e4m3"}
 E4M3 = 9
 
@@ -23,12 +23,12 @@ AFQ_BITS, AFQ_GROUPS, AFQ_SCALES = (2, 3, 4, 6, 8), (32, 64, 128), ("f32", "f16"
 
 OLDEST_LEGACY, NEWEST_LEGACY, NEWEST = (0, 1), (0, 2), (1, 2)
 FIRST_SHARDED = (0, 1, 3)
-WRITTEN_LEGACY = (0, 1, 3)
-CHECKED_LENGTHS = (0, 2, 0)  # before, lengths of 4 GiB and more were stored modulo 2**32
-# ISQ type -> the legacy version that brought it; later ones are a finding in an older blob
+WRITER_LEGACY = (0, 1, 3)
+CHECKED_LENGTHS = (0, 2, 0)  # earlier versions store lengths modulo 2**32
+# ISQ type -> legacy version that introduced it; an older blob with this type gets a warning
 SINCE = {AFQ: (0, 1, 3), F8Q8: (0, 2, 0), MXFP4: (0, 2, 0)}
 
-# format -> what is stored under `<key>.weight.`, besides `format`
+# format -> fields under `<key>.weight.`, besides `format`
 SUFFIXES: dict[int, tuple[str, ...]] = {
     GGUF: ("dtype", "shape"),
     UNQUANT: (),
@@ -41,8 +41,8 @@ SUFFIXES: dict[int, tuple[str, ...]] = {
     MXFP4: ("scales",),
 }  # fmt: skip
 
-# What mistral.rs makes of lm_head and the embeddings, and of rows that do not divide; its dtype of biases by codec
-# (what is not named keeps the model's).
+# mistral.rs's promotions for lm_head and embeddings, its fallbacks for rows that do not divide, and its bias dtype
+# by codec (default: the model's dtype).
 AFQ_PROMOTED = {2: 6, 3: 6, 4: 6, 6: 8, 8: 8}
 GGML_PROMOTED = {
     **dict.fromkeys(("q2_k", "q3_k", "q4_k", "q4_0", "q4_1"), "q6_k"),

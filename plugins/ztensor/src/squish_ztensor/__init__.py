@@ -62,9 +62,11 @@ def squish_codecs() -> list[CodecInfo]:
         ),
         CodecInfo(
             id="zt.sparse_csr", title="sparse rows", lossless=True, factory="squish_ztensor.codecs.sparse:Csr",
+            aliases={"sparse_csr": "zt.sparse_csr"},
         ),
         CodecInfo(
             id="zt.sparse_coo", title="sparse coordinates", lossless=True, factory="squish_ztensor.codecs.sparse:Coo",
+            aliases={"sparse_coo": "zt.sparse_coo"},
         ),
         CodecInfo(id="zt.mx", title="blocks with a power of two", factory="squish_ztensor.codecs.mx:Mx"),
     ]  # fmt: skip

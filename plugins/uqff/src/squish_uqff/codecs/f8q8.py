@@ -11,13 +11,13 @@ from squish_codecs.api import float8_table
 from squish_core.api import Codec, CodecError, ErrorCode, Params, Parts, Region, TensorSpec, dtypes
 
 BLOCK, BLOCK_BYTES = 32, 33
-SCALE = 416  # what the writer takes for the largest e4m3 value
+SCALE = 416  # the writer's maximum e4m3 value (e4m3 goes to 448)
 
 
 class F8Q8(Codec):
-    """`q * (e4m3(d) / 416)` in float32. Part `data`: u8 [blocks, 33], a block is d, then 32 of int8.
+    """`q * (e4m3(d) / 416)` in float32. Part `data`: u8 [blocks, 33]; a block is d, then 32 int8 values.
 
-    Blocks run on over the row-major order; the last one is padded. Source: uqff-formats, section 4.
+    Blocks cover the flattened row-major tensor; the last one is padded. Source: uqff-formats, section 4.
     """
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -42,19 +42,19 @@ class F8Q8(Codec):
     def encode(
         self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
     ) -> dict[str, np.ndarray]:
-        """The scale is rounded to e4m3 first, then the codes to it."""
+        """Round the scale to e4m3 first, then the codes with the rounded scale."""
         values = np.ascontiguousarray(panel, np.float32).reshape(-1)
         blocks = np.zeros((-(-values.size // BLOCK), BLOCK), np.float32)
         blocks.reshape(-1)[: values.size] = values
         largest = np.abs(blocks).max(axis=-1, initial=0)
         if not np.isfinite(largest).all():
-            raise CodecError("infinities and NaN have no F8Q8 form", code=ErrorCode.RANGE)
-        stored = np.minimum(largest / np.float32(127) * np.float32(SCALE), np.float32(SCALE))
-        stored = stored.astype(dtypes.to_numpy("f8_e4m3"))
-        scale = stored.astype(np.float32) / np.float32(SCALE)
+            raise CodecError("F8Q8 cannot encode infinity and NaN", code=ErrorCode.RANGE)
+        rounded_scale = np.minimum(largest / np.float32(127) * np.float32(SCALE), np.float32(SCALE))
+        rounded_scale = rounded_scale.astype(dtypes.to_numpy("f8_e4m3"))
+        scale = rounded_scale.astype(np.float32) / np.float32(SCALE)
         codes = np.rint(blocks / np.where(scale > 0, scale, 1)[:, None])
         data = np.empty((len(blocks), BLOCK_BYTES), np.uint8)
-        data[:, 0] = stored.view(np.uint8)
+        data[:, 0] = rounded_scale.view(np.uint8)
         data[:, 1:] = np.clip(codes, -127, 127).astype(np.int8).view(np.uint8)
         return {"data": data}
 

@@ -1,4 +1,4 @@
-"""HQQ: codes of 1, 2, 3, 4 or 8 bits in groups that cross the rows of the tensor."""
+"""HQQ: codes of 1, 2, 3, 4 or 8 bits in groups that may span rows of the tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_GROUP = 1 << 20
 
 
 class Packing(NamedTuple):
-    """How codes share a word: dtype, shift of the first code, how much the next ones are lower, codes in a word."""
+    """The packing of codes in a word: dtype, shift of the first code, shift decrement, codes per word."""
 
     word: str
     first: int
@@ -31,10 +31,10 @@ PACKINGS = {
 
 
 class Hqq(Codec):
-    """`(q - zero) * scale` in float32, codes as a matrix of groups: `axis` 0, a column is a group; 1, a row is one.
+    """`(q - zero) * scale` in float32, over a matrix of groups: each column with `axis` 0, each row with 1.
 
-    Parameters: `bits`, `group_size`, `axis`. Parts: `data`, the matrix packed along its rows: a word of row i holds
-    rows i, i + s, i + 2s, ... of s stored ones, the first in the highest bits; `scale` and `zero`, f32, one a group.
+    Parameters: `bits`, `group_size`, `axis`. Parts: `data`, the matrix packed along its rows: with s rows of words,
+    a word in row i holds rows i, i + s, i + 2s, ..., the first in the highest bits; f32 `scale` and `zero` per group.
     Source: uqff-formats, section 4.
     """
 
@@ -44,7 +44,7 @@ class Hqq(Codec):
         grid = (1, columns) if params["axis"] == 0 else (rows, 1)
         if packing.word == "u8" and rows % packing.codes:
             raise CodecError(
-                "the rows of codes do not fill their bytes", code="shape",
+                "the rows of codes do not fill whole bytes", code="shape",
                 expected=f"a multiple of {packing.codes}", found=rows,
             )  # fmt: skip
         return {
@@ -69,30 +69,30 @@ class Hqq(Codec):
             (0, rows) if not region else (region[0].start * inner // columns, region[0].stop * inner // columns)
         )
         matrix = out.reshape(last - first, columns)
-        stored = parts["data"].shape[0]
+        word_rows = parts["data"].shape[0]
         scale, zero = parts["scale"][...], parts["zero"][...]
         for place in range(packing.codes):
-            low, high = max(first, place * stored), min(last, (place + 1) * stored, rows)
+            low, high = max(first, place * word_rows), min(last, (place + 1) * word_rows, rows)
             if low >= high:
                 continue
-            words = parts["data"][low - place * stored : high - place * stored]
+            words = parts["data"][low - place * word_rows : high - place * word_rows]
             codes = words if packing.codes == 1 else (words >> (packing.first - place * packing.step)) & mask
             groups = slice(low, high) if by_row else slice(None)
             values = matrix[low - first : high - first]
-            # Scales and zeros of NaN or infinity are what the file says, not an error here.
+            # NaN and infinite scales or zeros are legal contents of a file.
             with np.errstate(all="ignore"):
                 np.subtract(codes, zero[groups], out=values, dtype=np.float32, casting="unsafe")
                 values *= scale[groups]
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
-        return (None,) * len(spec.shape)  # a group holds values from all over the tensor
+        return (None,) * len(spec.shape)  # a group spans the whole tensor
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
         complete = {"group_size": 64, "axis": 0, **params}
         unknown = sorted(set(complete) - {"bits", "group_size", "axis"})
         if unknown:
             raise CodecError(
-                "HQQ has no such parameter",
+                "unknown HQQ parameter",
                 expected="bits, group_size, axis",
                 found=", ".join(unknown),
                 code=ErrorCode.PARAMS,
@@ -107,22 +107,22 @@ class Hqq(Codec):
         matrix, by_row = panel.reshape(rows, columns), params["axis"] == 1
         codes, scale, zero = quantize(matrix.T if by_row else matrix, params["bits"])
         grid = (rows, 1) if by_row else (1, columns)
-        packed = _packed(codes.T if by_row else codes, PACKINGS[params["bits"]])
-        return {"data": packed, "scale": scale.reshape(grid), "zero": zero.reshape(grid)}
+        words = _pack(codes.T if by_row else codes, PACKINGS[params["bits"]])
+        return {"data": words, "scale": scale.reshape(grid), "zero": zero.reshape(grid)}
 
 
-def _packed(codes: np.ndarray, packing: Packing) -> np.ndarray:
+def _pack(codes: np.ndarray, packing: Packing) -> np.ndarray:
     rows, columns = codes.shape
-    stored = -(-rows // packing.codes)
-    words = np.zeros((stored, columns), dtypes.to_numpy(packing.word))
+    word_rows = -(-rows // packing.codes)
+    words = np.zeros((word_rows, columns), dtypes.to_numpy(packing.word))
     for place in range(packing.codes):
-        row = codes[place * stored : (place + 1) * stored].astype(words.dtype)
+        row = codes[place * word_rows : (place + 1) * word_rows].astype(words.dtype)
         words[: len(row)] |= row << (packing.first - place * packing.step)
     return words
 
 
 def _matrix(spec: TensorSpec, params: Params) -> tuple[int, int]:
-    """Shape of the matrix of codes; CodecError when the parameters are outside the format or do not divide it."""
+    """Return the shape of the code matrix; CodecError if the parameters are invalid or do not divide the tensor."""
     bits, size, axis = params.get("bits"), params.get("group_size", 0), params.get("axis")
     for name, value, legal, expected in (
         ("bits", bits, bits in PACKINGS, "1, 2, 3, 4 or 8"),
@@ -131,7 +131,7 @@ def _matrix(spec: TensorSpec, params: Params) -> tuple[int, int]:
     ):
         if not legal:
             raise CodecError(
-                f"HQQ has no such {name}", expected=expected, found=repr(value), code=ErrorCode.PARAMS,
+                f"invalid HQQ {name}", expected=expected, found=repr(value), code=ErrorCode.PARAMS,
                 hint="For example hqq:bits=4,group_size=64,axis=0.",
             )  # fmt: skip
     elements = spec.elements

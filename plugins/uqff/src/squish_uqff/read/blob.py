@@ -1,4 +1,4 @@
-"""UQFF 0.x: a layer is one blob of bytes. Only its heads are read; its arrays are ranges of the file."""
+"""UQFF 0.x: a layer is one blob. Only its fields are read; its arrays stay ranges of the file."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Version = tuple[int, int, int]
 
 
 class Blob:
-    """A bounded range of a file, read in order; every error names the field and its offset in the file.
+    """A bounded range of a file, read in order; every error names the field and its file offset.
 
-    Fields are called as in UQFF 1.x where they exist there; `places` says where each begins.
+    Fields have their UQFF 1.x names if there is one; `places` maps each field to its offset.
     """
 
     def __init__(self, source: Source, segment: Segment, limits: Limits) -> None:
@@ -39,7 +39,7 @@ class Blob:
         self.version = self._version()
 
     def skip(self, length: int, field: str) -> Segment:
-        """Pass over bytes of the blob."""
+        """Skip bytes of the blob."""
         if length > self.end - self.at:
             raise TruncatedError(
                 "runs past the end of the blob", part=field, offset=self.at, expected=f"{length} bytes",
@@ -50,19 +50,19 @@ class Blob:
         return Segment(self.file, self.at - length, length)
 
     def number(self, kind: str, field: str) -> int:
-        """A little-endian number: "B" or "I"."""
+        """Read a little-endian number: "B" or "I"."""
         segment = self.skip(struct.calcsize(f"<{kind}"), field)
         return int(struct.unpack(f"<{kind}", self.source.read(segment.offset, segment.length, field))[0])
 
     def flag(self, field: str) -> bool:
-        """A byte that is 0 or 1."""
-        found = self.number("B", field)
-        if found > 1:
-            raise refuse(field, "0 or 1", found, "flag", offset=self.at - 1)
-        return found == 1
+        """Read a byte that must be 0 or 1."""
+        value = self.number("B", field)
+        if value > 1:
+            raise refuse(field, "0 or 1", value, "flag", offset=self.at - 1)
+        return value == 1
 
     def dims(self, field: str) -> tuple[int, ...]:
-        """A rank and as many u32."""
+        """Read a rank, then one u32 per dimension."""
         rank = self.number("I", f"{field} rank")
         if rank > self.limits.rank:
             raise LimitError(
@@ -73,11 +73,11 @@ class Blob:
         return struct.unpack(f"<{rank}I", self.source.read(segment.offset, segment.length, field))
 
     def scalar(self, field: str) -> Part:
-        """An f32 that stays in the file."""
+        """Return an f32 scalar without reading it."""
         return Part(dtype="f32", shape=(), segments=(self.skip(4, field),))
 
     def array(self, field: str) -> Part:
-        """A TENSOR: length, dtype code, dimensions, data."""
+        """Read a TENSOR: length, dtype code, dimensions, data."""
         start = self.at
         length, code = self.number("I", f"{field} length"), self.number("I", f"{field} dtype")
         if code not in tables.DTYPES:
@@ -90,30 +90,30 @@ class Blob:
         return Part(dtype=dtype, shape=shape, segments=(self.skip(size, field),))
 
     def check_length(self, length: int, size: int, what: str, field: str, offset: int) -> None:
-        """A stored u32 length fits the shape; before 0.2.0 those of 4 GiB and more were stored modulo 2**32."""
+        """Check a u32 length against the shape; before 0.2.0 it is modulo 2**32."""
         if length != (size % WRAP if self.version < tables.CHECKED_LENGTHS else size):
             raise refuse(f"{field} length", f"{size} bytes for {what}", f"{length} bytes", "length", offset=offset)
 
     def _version(self) -> Version:
-        """The version at the head; the top byte is unspecified."""
+        """Read the version; its top byte is unspecified."""
         word = self.number("I", "version")
         version = (word >> 16 & 0xFF, word >> 8 & 0xFF, word & 0xFF)
         if not tables.OLDEST_LEGACY <= version[:2] <= tables.NEWEST_LEGACY:
             swapped = tables.OLDEST_LEGACY <= (word >> 8 & 0xFF, word >> 16 & 0xFF) <= tables.NEWEST_LEGACY
             raise refuse(
                 "version", "0.1 or 0.2", ".".join(map(str, version)), "version", offset=self.at - 4,
-                hint="Its bytes are swapped: a big-endian file?" if swapped else "Look for a newer squish-uqff.",
+                hint="Byte order is swapped: a big-endian file?" if swapped else "Look for a newer squish-uqff.",
             )  # fmt: skip
         return version
 
 
 def begins(source: Source, segment: Segment, limits: Limits) -> bool:
-    """Whether the bytes begin with a version and a type; a version that is not supported raises."""
+    """Whether the bytes start with a version and a type; an unsupported version raises."""
     return Blob(source, segment, limits).number("B", "ISQ type") < len(tables.ISQ_NAMES)
 
 
 def read_blob(name: str, source: Source, segment: Segment, limits: Limits) -> tuple[Version, Layer]:
-    """Version and layer that a blob holds, under the name `<name>.weight`; FormatError naming field and offset."""
+    """Read the version and the layer `<name>.weight` of a blob; FormatError names the field and offset."""
     blob = Blob(source, segment, limits)
     isq = blob.number("B", "ISQ type")
     if isq >= len(_READERS):
@@ -131,15 +131,15 @@ def read_blob(name: str, source: Source, segment: Segment, limits: Limits) -> tu
         )  # fmt: skip
     problems = []
     if blob.version < tables.SINCE.get(isq, blob.version):
-        message = f"is of type {tables.ISQ_NAMES[isq]}, which UQFF {'.'.join(map(str, blob.version))} does not have"
+        message = f"type {tables.ISQ_NAMES[isq]} does not exist in UQFF {'.'.join(map(str, blob.version))}"
         problems.append(Problem(code="isq-type", severity="warning", where=weight.name, message=message))
     return blob.version, Layer(weight, bias, tuple(problems))
 
 
-Read = tuple[dict[str, Part], dict[str, Any], bool]
+Fields = tuple[dict[str, Part], dict[str, Any], bool]
 
 
-def _gguf(blob: Blob) -> Read:
+def _gguf(blob: Blob) -> Fields:
     start = blob.at
     length, has_bias = blob.number("I", "weight length"), blob.flag("has_bias")
     code, shape = blob.number("I", "dtype"), blob.dims("shape")
@@ -152,7 +152,7 @@ def _gguf(blob: Blob) -> Read:
 
 
 def _ggml_size(code: int, shape: tuple[int, ...]) -> int | None:
-    """Bytes of a GGML array; None where type or shape are not legal, which the weight will say."""
+    """Return the size of a GGML array in bytes; None if type or shape are illegal (`make_weight` raises)."""
     if code in tables.GGML_DENSE:
         return dtypes.nbytes(tables.GGML_DENSE[code], shape)
     block = BLOCK_TYPES.get(tables.GGML_BLOCKS.get(code, ""))
@@ -161,12 +161,12 @@ def _ggml_size(code: int, shape: tuple[int, ...]) -> int | None:
     return dtypes.count(shape) // block.elements * block.nbytes
 
 
-def _unquant(blob: Blob) -> Read:
+def _unquant(blob: Blob) -> Fields:
     has_bias = blob.flag("has_bias")
     return {"weight": blob.array("weight")}, {}, has_bias
 
 
-def _hqq(blob: Blob) -> Read:
+def _hqq(blob: Blob) -> Fields:
     has_bias = blob.flag("has_bias")
     parts = {role: blob.array(role) for role in ("weight", "scales", "zeros")}
     fields = (
@@ -176,27 +176,27 @@ def _hqq(blob: Blob) -> Read:
     return parts, {"shape": blob.dims("shape"), **{field: blob.number(kind, field) for field, kind in fields}}, has_bias
 
 
-def _fp8(blob: Blob) -> Read:
+def _fp8(blob: Blob) -> Fields:
     has_bias = blob.flag("has_bias")
     parts = {"weight": blob.array("weight")}
     parts |= {role: blob.scalar(role) for role in ("dequant_w_scale", "dequant_x_scale", "quant_scale")}
     return parts, {"dtype": blob.number("I", "dtype")}, has_bias
 
 
-def _afq(blob: Blob) -> Read:
+def _afq(blob: Blob) -> Fields:
     has_bias = blob.flag("has_bias")
     parts = {role: blob.array(role) for role in ("weight", "scales", "biases")}
     return parts, {field: blob.number("B", field) for field in ("bits", "group_size")}, has_bias
 
 
-def _f8q8(blob: Blob) -> Read:
+def _f8q8(blob: Blob) -> Fields:
     has_bias = blob.flag("has_bias")
     blocks, shape = blob.number("I", "num_blocks"), blob.dims("shape")
     data = Part(dtype="u8", shape=(33 * blocks,), segments=(blob.skip(33 * blocks, "weight"),))
     return {"weight": data}, {"num_blocks": blocks, "shape": shape}, has_bias
 
 
-def _mxfp4(blob: Blob) -> Read:
+def _mxfp4(blob: Blob) -> Fields:
     has_bias = blob.flag("has_bias")
     return {role: blob.array(role) for role in ("weight", "scales")}, {}, has_bias
 

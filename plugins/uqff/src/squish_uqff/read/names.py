@@ -1,4 +1,4 @@
-"""Layer names of 0.x files, which hold only positions: the order in which each architecture lists its layers."""
+"""Layer names for 0.x files, which store only positions: the layer order of each architecture."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any
 
 from attrs import frozen
 
-# The order is lm_head, then each layer's attention and MLP, in all of these.
+# All of these order lm_head first, then attention and MLP of each layer.
 DENSE = frozenset(("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text"))
 MOE = frozenset(("qwen3_moe",))
-KNOWN = DENSE | MOE
+MODELS = DENSE | MOE
 EXPERT = re.compile(r"(.*\.mlp\.experts)\.(\d+)\.(\w+_proj)")
-"""Layers that 1.2 stacks: all experts of a kind are one layer without the number."""
+"""Expert layers; 1.2 stacks all experts of a kind in one layer without the number."""
 STACK = re.compile(r"(.*\.mlp\.experts\.)(\w+_proj)")
 MAX_LAYERS, MAX_EXPERTS = 10_000, 10_000
 
 
 @frozen
 class Expected:
-    """A layer's name and the shape that the config gives it."""
+    """A layer's name and its shape by the config."""
 
     name: str
     shape: tuple[int, int]
 
 
 def row_names(key: str, rank: int) -> tuple[str, str] | None:
-    """What stands before and after the number in the names of the experts' weights; None for a layer of no stack."""
+    """Return the prefix and suffix of the expert number in weight names; None unless the layer is a stack."""
     stack = STACK.fullmatch(key)
     return (stack[1], f".{stack[2]}.weight") if stack and rank > 2 else None
 
@@ -35,52 +35,52 @@ def row_names(key: str, rank: int) -> tuple[str, str] | None:
 def name_layers(
     shapes: Mapping[int, tuple[int, ...] | None], config: Mapping[str, Any], arch: str | None
 ) -> tuple[list[Expected], str]:
-    """The layers in the order of their numbers, or none and why.
+    """Return the layers in numeric order, or none and the reason.
 
-    `shapes` are those of the numbered weights (None: not readable); all must be what `config` says. `arch` stands for
-    the config's `model_type`; without a config, the first layer's shapes say what the others must be.
+    `shapes` are the shapes of the numbered weights (None: unreadable) and must match `config`. `arch` replaces the
+    config's `model_type`; without a config, sizes come from the shapes of the first layer.
     """
     if not config and not arch:
-        hint = "put the model's config.json into the folder or name its folder (assets=DIR), or open it with"
-        return [], f"0.x files hold no layer names; {hint} format='uqff:arch=...' ({', '.join(sorted(KNOWN))})"
+        hint = "add the model's config.json to the folder, pass its folder (assets=DIR), or open with"
+        return [], f"0.x files store no layer names; {hint} format='uqff:arch=...' ({', '.join(sorted(MODELS))})"
     model = arch or model_type(config)
-    if model not in KNOWN:
-        return [], f"the layer order of the architecture {model[:40]!r} is not known"
+    if model not in MODELS:
+        return [], f"the layer order of the architecture {model[:40]!r} is unknown"
     last = max(shapes)
     try:
-        # One more than there is, to see whether the files end too early.
-        order = [layer for _, layer in zip(range(last + 2), _order(model, config or _measured(model, shapes)))]
+        # One layer more, to detect missing layers at the end.
+        order = [layer for _, layer in zip(range(last + 2), _order(model, config or _infer_config(model, shapes)))]
     except (KeyError, TypeError, IndexError, ZeroDivisionError):
-        return [], "config.json does not give the sizes of the layers" if config else "the layers' shapes are irregular"
+        return [], "config.json lacks layer sizes" if config else "the layer shapes are irregular"
     source = "config.json" if config else f"the order of {model}"
     if len(order) <= last:
-        return [], f"{source} does not fit: it describes {len(order)} layers, and the file has number {last}"
+        return [], f"{source} does not match: it has {len(order)} layers, the file has layer {last}"
     for number, shape in shapes.items():
         if shape is not None and shape != order[number].shape:
             return [], (
-                f"{source} does not fit: layer {number} would be {order[number].name} of shape "
-                f"{list(order[number].shape)}, and has {list(shape)}"
+                f"{source} does not match: layer {number} should be {order[number].name} of shape "
+                f"{list(order[number].shape)}, not {list(shape)}"
             )  # fmt: skip
     return order, ""
 
 
 def numbers_of(config: Mapping[str, Any]) -> dict[str, int]:
-    """The number of each layer of a model, by its name; {} when the config does not give them."""
+    """Return layer name -> number for a model; {} if the config does not determine them."""
     model = model_type(config)
     try:
-        return {layer.name: number for number, layer in enumerate(_order(model, config))} if model in KNOWN else {}
+        return {layer.name: number for number, layer in enumerate(_order(model, config))} if model in MODELS else {}
     except (KeyError, TypeError, ZeroDivisionError):
         return {}
 
 
 def model_type(config: Mapping[str, Any]) -> str:
-    """The architecture that a config names; "" where that is missing or not text."""
+    """Return a config's architecture; "" if missing or not text."""
     name = config.get("model_type")
     return name if isinstance(name, str) else ""
 
 
-def _measured(model: str, shapes: Mapping[int, Any]) -> dict[str, int]:
-    """The numbers of a config, from the shapes of `lm_head` and the first layer."""
+def _infer_config(model: str, shapes: Mapping[int, Any]) -> dict[str, int]:
+    """Infer config sizes from the shapes of `lm_head` and the first layer."""
     (vocabulary, hidden), inner = shapes[0], shapes[5][0]
     experts = 0
     if model in MOE:
@@ -120,7 +120,7 @@ def _mlp(prefix: str, hidden: int, inner: int) -> Iterator[Expected]:
 
 
 def _is_moe(model: str, config: Mapping[str, Any], layer: int) -> bool:
-    """Whether a layer has experts, as the configuration of Qwen3-MoE says it."""
+    """Whether a layer has experts, by the keys of Qwen3-MoE's config."""
     if model not in MOE or layer in (config.get("mlp_only_layers") or ()):
         return False
     return (layer + 1) % _number(config, "decoder_sparse_step", 1) == 0 and _number(config, "num_experts") > 0

@@ -1,4 +1,4 @@
-"""`uqff_report.json`: what each layer was to be, and is."""
+"""`uqff_report.json`: the requested and actual type of each layer."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .shards import REPORT
 
 
 def make_report(layers: Sequence[Layer], shards: Sequence[str], version: str) -> bytes:
-    """The report as mistral.rs writes it, by Squish. The type of most layers counts as the one that was asked for."""
-    stored = {layer.key: type_name(layer.spec) for layer in layers}
-    counts = Counter(stored.values())
+    """Return a report like mistral.rs's, with the most common type as the requested one."""
+    types = {layer.key: type_name(layer.spec) for layer in layers}
+    counts = Counter(types.values())
     default = counts.most_common(1)[0][0] if counts else "unquant"
     details: list[dict[str, Any]] = []
     for layer in layers:
         resolved = _promoted(default) if is_promoted(layer.key) else default
         details.append({
-            "module": layer.key, "default_target": default, "resolved_target": resolved, "stored": stored[layer.key],
+            "module": layer.key, "default_target": default, "resolved_target": resolved, "stored": types[layer.key],
             "shape": list(layer.spec.shape),
         })  # fmt: skip
     fallbacks = [
@@ -40,25 +40,25 @@ def make_report(layers: Sequence[Layer], shards: Sequence[str], version: str) ->
 
 
 def findings(output: Mapping[str, Any]) -> list[Problem]:
-    """A note of the layers that a report says are stored as another type than they were to be.
+    """Report layers stored with a fallback type.
 
-    The layers are compared one by one: the count that mistral.rs 0.9.5 states is 0 whatever there is.
+    Layers are compared one by one, since mistral.rs 0.9.5 always reports a count of 0.
     """
     details = output.get("layer_details")
-    found: Counter[str] = Counter()
+    changes: Counter[str] = Counter()
     for each in details if isinstance(details, list) else ():
-        wanted, stored = (each.get(key) if isinstance(each, dict) else None for key in ("resolved_target", "stored"))
-        if isinstance(wanted, str) and isinstance(stored, str) and wanted != stored:
-            found[f"{wanted[:20]} -> {stored[:20]}"] += 1
-    if not found:
+        target, actual = (each.get(key) if isinstance(each, dict) else None for key in ("resolved_target", "stored"))
+        if isinstance(target, str) and isinstance(actual, str) and target != actual:
+            changes[f"{target[:20]} -> {actual[:20]}"] += 1
+    if not changes:
         return []
-    told = ", ".join(f"{count} {change}" for change, count in found.most_common(8))
-    message = f"says that layers could not be stored as they were to be: {told}"
+    summary = ", ".join(f"{count} {change}" for change, count in changes.most_common(8))
+    message = f"reports layers with a fallback type: {summary}"
     return [Problem(code="fallback", severity="note", where=REPORT, message=message)]
 
 
 def type_name(spec: TensorSpec) -> str:
-    """What mistral.rs calls the type of a layer."""
+    """Return mistral.rs's name for a layer's type."""
     codec = spec.encodings[0].codec
     if codec.id in ("affine", "hqq"):
         return f"{'afq' if codec.id == 'affine' else 'hqq'}{codec.params['bits']}"
@@ -71,7 +71,7 @@ def _short(name: str) -> str:
 
 
 def _promoted(name: str) -> str:
-    """The type that lm_head and embeddings get."""
+    """Return the promoted type for lm_head and embeddings."""
     table = {f"afq{bits}": f"afq{finer}" for bits, finer in tables.AFQ_PROMOTED.items()}
     table |= {_short(kind): _short(finer) for kind, finer in tables.GGML_PROMOTED.items()}
     return table.get(name, name)

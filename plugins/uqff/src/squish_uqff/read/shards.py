@@ -1,4 +1,4 @@
-"""What belongs to a UQFF file: its other shards, `residual.safetensors`, config, tokenizer and report."""
+"""The files of a UQFF model: shards, `residual.safetensors`, config, tokenizer and report."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ MAX_JSON = 16 << 20
 
 @frozen
 class Shard:
-    """One file of the set and the tensors that its header lists; segments count `file` into the Index's files."""
+    """One file of the set and the tensors in its header; segments refer to the file's position in the Index."""
 
     source: Source
     tensors: Mapping[str, TensorSpec]
 
 
 @frozen
-class Stored:
-    """The files that are open, the tensors of all shards, and the limits of opening."""
+class ShardSet:
+    """The open files, the tensors of all shards, and the limits."""
 
     sources: list[Source]
     tensors: Mapping[str, TensorSpec]
     limits: Limits
 
     def read(self, part: Part, what: str) -> bytes:
-        """The bytes of a small part; `what` names it in errors."""
+        """Read the bytes of a small part; `what` names it in errors."""
         (segment,) = part.segments
         return self.sources[segment.file].read(segment.offset, segment.length, what)
 
 
 def open_shard(main: Source, name: str, file: int, limits: Limits) -> Shard:
-    """A safetensors file beside the main one."""
+    """Open a safetensors file in the same folder."""
     source = main.member(name)
     try:
         records = read_header(source, limits, file).records
@@ -64,46 +64,46 @@ def open_shard(main: Source, name: str, file: int, limits: Limits) -> Shard:
     return Shard(source, {tensor: spec_of_record(tensor, record) for tensor, record in records.items()})
 
 
-def merged(shards: Sequence[Shard], limits: Limits, repeatable: Iterable[str]) -> Stored:
-    """The tensors of all shards; only `repeatable` ones may be in several, and must then hold the same."""
+def merge(shards: Sequence[Shard], limits: Limits, repeatable: Iterable[str]) -> ShardSet:
+    """Merge the tensors of all shards; only `repeatable` ones may repeat, with equal contents."""
     tensors: dict[str, TensorSpec] = {}
     holder: dict[str, Shard] = {}
-    stored = Stored([shard.source for shard in shards], tensors, limits)
+    files = ShardSet([shard.source for shard in shards], tensors, limits)
     for shard in shards:
         for name, spec in shard.tensors.items():
             if name not in tensors:
                 tensors[name], holder[name] = spec, shard
             elif name not in repeatable:
                 raise FormatError(
-                    "lies in two shards", file=shard.source.name, tensor=name, expected=holder[name].source.filename,
+                    "appears in two shards", file=shard.source.name, tensor=name, expected=holder[name].source.filename,
                     found=shard.source.filename, code="duplicate", hint="The shards belong to different models.",
                 )  # fmt: skip
-            elif stored.read(stored_part(spec), name) != stored.read(stored_part(tensors[name]), name):
+            elif files.read(stored_part(spec), name) != files.read(stored_part(tensors[name]), name):
                 raise FormatError(
-                    "the shards state different versions", file=shard.source.name, tensor=name, code="version",
+                    "the shards have different versions", file=shard.source.name, tensor=name, code="version",
                     hint="The shards belong to different models.",
                 )  # fmt: skip
-    return stored
+    return files
 
 
 def shard_names(name: str, members: Sequence[str], report: Mapping[str, Any]) -> list[str]:
-    """All files of the set that `name` belongs to, in order; FormatError naming those that are missing."""
-    listed = _reported(name, report)
-    if listed:
-        _demand(listed, members)
-        return listed
-    numbered = NUMBERED.fullmatch(name)
-    if not numbered:
+    """Return all files of the set with `name`, in order; FormatError names missing ones."""
+    reported = _reported(name, report)
+    if reported:
+        _require(reported, members)
+        return reported
+    match = NUMBERED.fullmatch(name)
+    if not match:
         return [name]
-    found = [NUMBERED.fullmatch(member) for member in members]
-    last = max(int(each[2]) for each in found if each and each[1] == numbered[1])
-    wanted = [f"{numbered[1]}-{number}{SUFFIX}" for number in range(min(last, len(members)) + 1)]
-    _demand(wanted, members)
-    return wanted
+    matches = [NUMBERED.fullmatch(member) for member in members]
+    last = max(int(each[2]) for each in matches if each and each[1] == match[1])
+    names = [f"{match[1]}-{number}{SUFFIX}" for number in range(min(last, len(members)) + 1)]
+    _require(names, members)
+    return names
 
 
-def the_set(folder: Source, members: Sequence[str]) -> str:
-    """The file that stands for the one set of a folder; FormatError when there are several."""
+def single_set(folder: Source, members: Sequence[str]) -> str:
+    """Return one file of a folder's only set; FormatError if there are several sets."""
     sets: dict[str, str] = {}
     for member in members:
         if member.endswith(SUFFIX):
@@ -111,27 +111,27 @@ def the_set(folder: Source, members: Sequence[str]) -> str:
             sets.setdefault(numbered[1] if numbered else member.removesuffix(SUFFIX), member)
     if len(sets) != 1:
         raise FormatError(
-            "is a folder with several UQFF models", file=folder.name, expected="one set of shards",
-            found=", ".join(list(sets.values())[:8]), code=ErrorCode.FOLDER, hint="Name one of the files.",
+            "folder with several UQFF models", file=folder.name, expected="one set of shards",
+            found=", ".join(list(sets.values())[:8]), code=ErrorCode.FOLDER, hint="Open one of the files.",
         )  # fmt: skip
     return next(iter(sets.values()))
 
 
 def read_json(main: Source, name: str, members: Sequence[str], limits: Limits) -> tuple[dict[str, Any], list[Problem]]:
-    """The object that a file beside the main one holds; {} and a problem when it cannot be read."""
+    """Read a JSON object from a neighboring file; {} and a problem if it is unreadable."""
     if name not in members:
         return {}, []
     try:
         source = main.member(name)
         if source.size > MAX_JSON:
-            raise FormatError("is too large", expected=f"at most {MAX_JSON} bytes", found=source.size, code="json")
+            raise FormatError("too large", expected=f"at most {MAX_JSON} bytes", found=source.size, code="json")
         return load_json(source.read(0, source.size), name, limits), []
     except SquishError as error:
-        return {}, [Problem(code="json", severity="warning", where=name, message=f"is not used: {error}")]
+        return {}, [Problem(code="json", severity="warning", where=name, message=f"ignored: {error}")]
 
 
 def output_of(name: str, report: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a report says of the set that `name` is a shard of; {} when nothing."""
+    """Return the report's entry for the set with the shard `name`, or {}."""
     outputs = report.get("outputs")
     for output in outputs if isinstance(outputs, list) else ():
         shards = output.get("shards") if isinstance(output, dict) else None
@@ -141,7 +141,7 @@ def output_of(name: str, report: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _reported(name: str, report: Mapping[str, Any]) -> list[str]:
-    """The shards that a report lists, every one a plain file name and none twice."""
+    """Return the shards in a report, checked to be unique file names without a path."""
     shards: list[str] = output_of(name, report).get("shards", [])
     for shard in shards:
         check_plain_name(shard, REPORT)
@@ -150,12 +150,12 @@ def _reported(name: str, report: Mapping[str, Any]) -> list[str]:
     return shards
 
 
-def _demand(names: Sequence[str], members: Sequence[str]) -> None:
-    there = frozenset(members)
-    missing = [name for name in names if name not in there]
+def _require(names: Sequence[str], members: Sequence[str]) -> None:
+    present = frozenset(members)
+    missing = [name for name in names if name not in present]
     if missing:
         what = f"the shard {missing[0]!r} is missing" + (f", and {len(missing) - 1} more" if missing[1:] else "")
         raise FormatError(
             what, code="shard-missing", expected=f"{len(names)} shards", found=f"{len(names) - len(missing)} of these",
-            hint=f"Fetch {', '.join(missing[:8])} into the same folder.",
+            hint=f"Download {', '.join(missing[:8])} to the same folder.",
         )  # fmt: skip

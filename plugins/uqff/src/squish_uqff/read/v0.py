@@ -1,4 +1,4 @@
-"""UQFF 0.x as a set: numbered blobs, and the names that the architecture's layer order gives them."""
+"""UQFF 0.x sets: numbered blobs, named by the layer order of the architecture."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from squish_core.api import FormatError, Limits, Problem, Segment, Source, Squis
 from ..layers import Layer, make_broken
 from .blob import Blob, Version, begins, read_blob
 from .names import name_layers
-from .shards import Stored
+from .shards import ShardSet
 
 Blobs = Mapping[int, TensorSpec]
 
 
 def numbered(tensors: Mapping[str, TensorSpec]) -> dict[int, TensorSpec]:
-    """The tensors of a legacy file by number, in order; {} when it is none."""
+    """Return the tensors of a legacy file by number, in order; {} for other files."""
     if not tensors or not all(map(_is_number, tensors)):
         return {}
     return {number: tensors[str(number)] for number in sorted(map(int, tensors))}
 
 
-def check_one_generation(stored: Stored) -> None:
-    """FormatError if layers of UQFF 0.x lie among tensors of 1.x: shards of two models in one folder."""
-    if numbered(stored.tensors):
+def check_one_generation(files: ShardSet) -> None:
+    """Raise FormatError if 0.x layers are mixed with 1.x tensors: the shards belong to two models."""
+    if numbered(files.tensors):
         return
-    for name, spec in stored.tensors.items():
-        source = stored.sources[stored_part(spec).segments[0].file]
-        if _is_number(name) and _begins(spec, source, stored.limits):
+    for name, spec in files.tensors.items():
+        source = files.sources[stored_part(spec).segments[0].file]
+        if _is_number(name) and _begins(spec, source, files.limits):
             raise FormatError(
-                "is a layer of UQFF 0.x among tensors of 1.x", file=source.name, tensor=name,
+                "a UQFF 0.x layer among 1.x tensors", file=source.name, tensor=name,
                 offset=_segment(spec).offset, expected="shards of one version", code="generation",
-                hint="Move the shards of each version to a folder of their own; format='safetensors' opens a shard.",
+                hint="Move the shards of each version to a separate folder; format='safetensors' opens one shard.",
             )  # fmt: skip
 
 
 def declares_itself(blobs: Blobs, source: Source, limits: Limits) -> bool:
-    """Whether a blob begins with a version of 0.x and a type."""
+    """Whether a blob starts with a 0.x version and a type."""
     return any(_begins(spec, source, limits) for spec in blobs.values())
 
 
 def first_version(blobs: Blobs, sources: Sequence[Source], limits: Limits) -> Version:
-    """The version of the first blob that states one; the first refusal when none does."""
+    """Return the version of the first valid blob, or raise the error of the first blob."""
     refusal = None
     for spec in blobs.values():
         try:
@@ -53,20 +53,20 @@ def first_version(blobs: Blobs, sources: Sequence[Source], limits: Limits) -> Ve
             return Blob(sources[segment.file], segment, limits).version
         except SquishError as error:
             refusal = refusal or error.within(tensor=spec.name)
-    raise refusal or FormatError("holds no blob", code="empty")
+    raise refusal or FormatError("contains no blobs", code="empty")
 
 
 def read_layers(
-    blobs: Blobs, stored: Stored, config: Mapping[str, Any], arch: str | None
+    blobs: Blobs, files: ShardSet, config: Mapping[str, Any], arch: str | None
 ) -> tuple[list[Layer], list[Problem]]:
-    """The layers, under their names where these are known and the shapes agree, and what is odd about the set."""
+    """Return the layers, named if the architecture is known and the shapes match, and the problems of the set."""
     versions: dict[int, Version] = {}
     layers: dict[int, Layer] = {}
     for number, spec in blobs.items():
         try:
             segment = _segment(spec)
-            source = stored.sources[segment.file]
-            versions[number], layers[number] = read_blob(str(number), source, segment, stored.limits)
+            source = files.sources[segment.file]
+            versions[number], layers[number] = read_blob(str(number), source, segment, files.limits)
         except SquishError as error:
             layers[number] = make_broken(f"{number}.weight", error, {"blob": stored_part(spec)})
     shapes = {number: None if layer.weight.problem else layer.weight.shape for number, layer in layers.items()}
@@ -76,23 +76,23 @@ def read_layers(
         problems.append(Problem(code="names", severity="note", where="", message=reason))
     absent = [layer.name for number, layer in enumerate(order) if number not in layers]
     if absent:
-        message = f"is not in the files, nor may be layers after it ({len(absent)} absent); is a shard missing?"
+        message = f"missing, possibly with later layers ({len(absent)} absent); is a shard missing?"
         problems.append(Problem(code="absent", severity="warning", where=absent[0], message=message))
     names = {number: order[number].name if order else str(number) for number in layers}
-    return [_renamed(layer, number, names[number]) for number, layer in layers.items()], problems
+    return [_rename(layer, number, names[number]) for number, layer in layers.items()], problems
 
 
 def _other_versions(versions: Mapping[int, Version]) -> list[Problem]:
-    """One finding when blobs state another version than the first one."""
+    """Report blobs with a different version than the first one."""
     first = next(iter(versions.values()), None)
     others = [number for number, version in versions.items() if version != first]
     if not others:
         return []
-    message = f"states another version than the blobs before it ({len(others)} blobs in all); are the files mixed?"
+    message = f"version differs from the first blob ({len(others)} such blobs); are the files mixed?"
     return [Problem(code="version", severity="warning", where=f"{others[0]}.weight", message=message)]
 
 
-def _renamed(layer: Layer, number: int, name: str) -> Layer:
+def _rename(layer: Layer, number: int, name: str) -> Layer:
     def new(old: str) -> str:
         return name + old.removeprefix(str(number))
 
@@ -111,10 +111,10 @@ def _begins(spec: TensorSpec, source: Source, limits: Limits) -> bool:
 
 
 def _segment(spec: TensorSpec) -> Segment:
-    """Where the bytes of a blob lie; FormatError when the tensor is none."""
+    """Return the byte range of a blob; FormatError if the tensor is not a blob."""
     if spec.dtype != "u8" or len(spec.shape) != 1:
         found = f"{spec.dtype} {list(spec.shape)}"
-        raise FormatError("is no blob", tensor=spec.name, expected="u8 of rank 1", found=found, code="blob")
+        raise FormatError("not a blob", tensor=spec.name, expected="u8 of rank 1", found=found, code="blob")
     return stored_part(spec).segments[0]
 
 

@@ -1,4 +1,4 @@
-"""UQFF 1.x: a layer is `<key>.weight` and what lies under that name, each a tensor of the file."""
+"""UQFF 1.x: a layer is `<key>.weight` and the tensors `<key>.weight.*`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from squish_core.api import ErrorCode, FormatError, Part, Problem, SquishError, 
 from .. import tables
 from ..layers import Layer, make_bias, make_broken, make_weight, refuse
 from .names import row_names
-from .shards import Stored
+from .shards import ShardSet
 
 MARK = ".weight.format"
 VERSION_KEYS = tuple(f"uqff.version.{level}" for level in ("major", "minor", "patch"))
@@ -24,53 +24,53 @@ _U8 = frozenset(("bits", "axis", "round_zeros", "channel_wise"))
 _U32 = frozenset(("dtype", "group_size", "optimization_steps", "num_blocks"))
 
 
-def read_version(stored: Stored, newer: bool) -> tuple[Version, list[Problem]]:
-    """The version that the three scalars state, and a finding when it is a newer minor that `newer` allows."""
-    found = []
+def read_version(files: ShardSet, newer: bool) -> tuple[Version, list[Problem]]:
+    """Read the version scalars; `newer` accepts a newer minor version, with a warning."""
+    levels = []
     for key in VERSION_KEYS:
-        if key not in stored.tensors:
+        if key not in files.tensors:
             raise FormatError(
-                "the version is not stated", tensor=key, code="version", hint="Is shard 0 of the set missing?"
+                "the version is missing", tensor=key, code="version", hint="Is shard 0 of the set missing?"
             )
-        part = stored_part(stored.tensors[key])
+        part = stored_part(files.tensors[key])
         if (part.dtype, part.shape) != ("u32", ()):
             raise FormatError(
-                "the version is no scalar u32", tensor=key, expected="u32 []",
+                "the version is not a u32 scalar", tensor=key, expected="u32 []",
                 found=f"{part.dtype} {list(part.shape)}", code="version",
             )  # fmt: skip
-        found.append(int.from_bytes(stored.read(part, key), "little"))
-    major, minor, patch = found
-    shown, newest = f"{major}.{minor}.{patch}", ".".join(map(str, tables.NEWEST))
+        levels.append(int.from_bytes(files.read(part, key), "little"))
+    major, minor, patch = levels
+    version, newest = f"{major}.{minor}.{patch}", ".".join(map(str, tables.NEWEST))
     if major != tables.NEWEST[0] or (minor > tables.NEWEST[1] and not newer):
-        override = "or open it with format='uqff:allow_newer_minor=true'; " if major == tables.NEWEST[0] else ""
+        override = "open it with format='uqff:allow_newer_minor=true', " if major == tables.NEWEST[0] else ""
         swapped = major == tables.NEWEST[0] << 24
         raise UnsupportedVersionError(
-            "this version of UQFF is not supported", tensor=VERSION_KEYS[0], expected=f"1.0 to {newest}", found=shown,
+            "unsupported UQFF version", tensor=VERSION_KEYS[0], expected=f"1.0 to {newest}", found=version,
             code="version",
-            hint="Its bytes are swapped: a big-endian file?" if swapped else
-            f"Look for a newer squish-uqff, {override}format='safetensors' shows the stored tensors.",
+            hint="Byte order is swapped: a big-endian file?" if swapped else
+            f"Upgrade squish-uqff, {override}or list the raw tensors with format='safetensors'.",
         )  # fmt: skip
     if minor <= tables.NEWEST[1]:
         return (major, minor, patch), []
-    message = f"is {shown}, newer than {newest}; its layers are read as if they were of {newest}"
+    message = f"{version} is newer than {newest}; layers are read as {newest}"
     return (major, minor, patch), [Problem(code="version", severity="warning", where=VERSION_KEYS[1], message=message)]
 
 
-def read_layers(stored: Stored) -> tuple[list[Layer], list[TensorSpec]]:
-    """The layers of 1.x in the order of their weights, and the tensors that belong to none."""
-    groups: dict[str, dict[str, Part]] = {name.removesuffix(MARK): {} for name in stored.tensors if name.endswith(MARK)}
+def read_layers(files: ShardSet) -> tuple[list[Layer], list[TensorSpec]]:
+    """Return the 1.x layers, in weight order, and the remaining tensors."""
+    groups: dict[str, dict[str, Part]] = {name.removesuffix(MARK): {} for name in files.tensors if name.endswith(MARK)}
     rest = []
-    for name, spec in stored.tensors.items():
+    for name, spec in files.tensors.items():
         key, field = _split(name)
         if field and key in groups:
             groups[key][field] = stored_part(spec)
         elif name not in VERSION_KEYS:
             rest.append(spec)
-    return [_layer(key, group, stored) for key, group in groups.items()], rest
+    return [_layer(key, group, files) for key, group in groups.items()], rest
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Layer key and field of a stored name."""
+    """Split a tensor name into layer key and field."""
     key, dot, last = name.rpartition(".weight.")
     if dot:
         return key, f"weight.{last}"
@@ -78,19 +78,19 @@ def _split(name: str) -> tuple[str, str]:
     return (key, last) if last in ("weight", "bias") else (name, "")
 
 
-def _layer(key: str, parts: Mapping[str, Part], stored: Stored) -> Layer:
-    """One layer from its tensors (`weight`, `bias`, `weight.format`, ...), or a broken one."""
+def _layer(key: str, parts: Mapping[str, Part], files: ShardSet) -> Layer:
+    """Build a layer from its tensors (`weight`, `bias`, `weight.format`, ...); unreadable ones become broken layers."""
     name = f"{key}.weight"
     try:
-        isq = _number(parts, "weight.format", "u8", stored)
+        isq = _number(parts, "weight.format", "u8", files)
         if isq >= len(tables.ISQ_NAMES):
             raise refuse("weight.format", f"0..{len(tables.ISQ_NAMES) - 1}", isq, "isq-type")
-        weight = make_weight(name, isq, *_fields(isq, parts, stored), stored.limits)
+        weight = make_weight(name, isq, *_fields(isq, parts, files), files.limits)
     except SquishError as error:
         return make_broken(name, error, parts)
     more = set(parts) - {"weight", "bias", "weight.format", *(f"weight.{each}" for each in tables.SUFFIXES[isq])}
     problems = tuple(
-        Problem(code="field", severity="warning", where=name, message=f"{field[:80]!r} is no field of this type")
+        Problem(code="field", severity="warning", where=name, message=f"unknown field {field[:80]!r} for this type")
         for field in sorted(more)
     )
     extras = {**weight.extras, **{field: parts[field] for field in sorted(more)}}
@@ -98,33 +98,33 @@ def _layer(key: str, parts: Mapping[str, Part], stored: Stored) -> Layer:
     return Layer(weight, make_bias(f"{key}.bias", parts["bias"]) if "bias" in parts else None, problems)
 
 
-def _fields(isq: int, given: Mapping[str, Part], stored: Stored) -> tuple[dict[str, Part], dict[str, Any]]:
-    """The parts and the numbers of a type, all of them there."""
+def _fields(isq: int, fields: Mapping[str, Part], files: ShardSet) -> tuple[dict[str, Part], dict[str, Any]]:
+    """Return the parts and numbers of a type; FormatError if one is missing."""
     for field in ("weight", *(f"weight.{suffix}" for suffix in tables.SUFFIXES[isq])):
-        if field not in given:
+        if field not in fields:
             raise FormatError(
-                f"is missing in a layer of type {tables.ISQ_NAMES[isq]}", part=field, code=ErrorCode.MISSING,
-                hint="It may be in a shard that is missing.",
+                f"missing in a layer of type {tables.ISQ_NAMES[isq]}", part=field, code=ErrorCode.MISSING,
+                hint="It may be in a missing shard.",
             )  # fmt: skip
-    parts: dict[str, Part] = {"weight": given["weight"]}
+    parts: dict[str, Part] = {"weight": fields["weight"]}
     numbers: dict[str, Any] = {}
     for suffix in tables.SUFFIXES[isq]:
         field = f"weight.{suffix}"
         if suffix == "shape":
-            numbers[suffix] = _dims(given[field], stored)
+            numbers[suffix] = _dims(fields[field], files)
         elif suffix in _U8 or suffix in _U32:
             narrow = suffix in _U8 or (isq == tables.AFQ and suffix == "group_size")
-            numbers[suffix] = _number(given, field, "u8" if narrow else "u32", stored)
+            numbers[suffix] = _number(fields, field, "u8" if narrow else "u32", files)
         else:
             if suffix.endswith("_scale"):
-                _expect(given[field], field, "f32")
-            parts[suffix] = given[field]
+                _expect(fields[field], field, "f32")
+            parts[suffix] = fields[field]
     return parts, numbers
 
 
-def _number(parts: Mapping[str, Part], field: str, dtype: str, stored: Stored) -> int:
+def _number(parts: Mapping[str, Part], field: str, dtype: str, files: ShardSet) -> int:
     _expect(parts[field], field, dtype)
-    return int.from_bytes(stored.read(parts[field], field), "little")
+    return int.from_bytes(files.read(parts[field], field), "little")
 
 
 def _expect(part: Part, field: str, dtype: str) -> None:
@@ -132,12 +132,12 @@ def _expect(part: Part, field: str, dtype: str) -> None:
         raise refuse(field, f"{dtype} []", f"{part.dtype} {list(part.shape)}", "dtype", offset=_offset(part))
 
 
-def _dims(part: Part, stored: Stored) -> tuple[int, ...]:
-    if part.dtype != "u32" or len(part.shape) != 1 or part.shape[0] > stored.limits.rank:
-        expected = f"u32 of rank 1, at most {stored.limits.rank}"
+def _dims(part: Part, files: ShardSet) -> tuple[int, ...]:
+    if part.dtype != "u32" or len(part.shape) != 1 or part.shape[0] > files.limits.rank:
+        expected = f"u32 of rank 1, at most {files.limits.rank}"
         found = f"{part.dtype} {list(part.shape)}"
         raise refuse("weight.shape", expected, found, "shape", offset=_offset(part))
-    return struct.unpack(f"<{part.shape[0]}I", stored.read(part, "weight.shape"))
+    return struct.unpack(f"<{part.shape[0]}I", files.read(part, "weight.shape"))
 
 
 def _offset(part: Part) -> int:

@@ -1,4 +1,4 @@
-"""What is written of a layer: the tensors of UQFF 1.2, or the one blob of 0.1.3."""
+"""Outgoing layers: the tensors of UQFF 1.2, or one blob of 0.1.3."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CODE_OF = {dtype: code for code, dtype in tables.DTYPES.items()}
 
 
 class Piece(NamedTuple):
-    """So many bytes: these, or the part of a tensor with this role, or what is made of a tensor's parts."""
+    """A run of bytes: literal bytes, a part of the owner by role, or the result of a function of its parts."""
 
     nbytes: int
     data: bytes | str | Callable[[Streams], bytes]
@@ -29,7 +29,7 @@ class Piece(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A tensor of a file, and the pieces that together are its bytes."""
+    """A tensor of a file and the pieces of its data."""
 
     name: str
     dtype: str
@@ -38,13 +38,13 @@ class Entry(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the tensor."""
+        """Size of the tensor in bytes."""
         return dtypes.nbytes(self.dtype, self.shape)
 
 
 @frozen
 class Layer:
-    """A layer: its weight, the tensors it is made of (several where experts are stacked), and its bias."""
+    """A layer: its weight, the source tensors (several if experts are stacked), and its bias."""
 
     key: str
     isq: int
@@ -58,7 +58,7 @@ class Layer:
         return self.spec.encodings[0].parts
 
     def number(self, name: str) -> int:
-        """A number that the source stated, or what it has to be, or mistral.rs's own."""
+        """Return a numeric field: from the codec, the source, or mistral.rs's default."""
         codec = self.spec.encodings[0].codec
         if name == "dtype":
             return GGML_CODES.get(codec.id, CODE_OF["f8_e4m3"])
@@ -71,27 +71,27 @@ _DEFAULTS = {"axis": 0, "optimization_steps": 0, "round_zeros": 0, "channel_wise
 
 
 def layers_of(specs: Sequence[TensorSpec], stack: bool) -> tuple[list[Layer], list[TensorSpec]]:
-    """The layers in the order of their weights, and all other tensors; with `stack` the experts of an MLP are one."""
+    """Split tensors into layers, in weight order, and the rest; `stack` merges the experts of an MLP."""
     biases = {spec.name: spec for spec in specs if spec.name.endswith(".bias")}
     layers: list[Layer] = []
     for spec in specs:
         isq, key = isq_of(spec), key_of(spec.name)
         if isq is not None and key is not None:
             layers.append(Layer(key, isq, spec, (spec.name,), biases.get(f"{key}.bias")))
-    taken = {name for layer in layers for name in (*layer.owners, layer.bias.name if layer.bias else "")}
-    return _stacked(layers) if stack else layers, [spec for spec in specs if spec.name not in taken]
+    names = {name for layer in layers for name in (*layer.owners, layer.bias.name if layer.bias else "")}
+    return _stack_experts(layers) if stack else layers, [spec for spec in specs if spec.name not in names]
 
 
-def _stacked(layers: Iterable[Layer]) -> list[Layer]:
-    """Experts 0, 1, 2, ... of one type and shape as one layer in the place of the first; others as they are."""
+def _stack_experts(layers: Iterable[Layer]) -> list[Layer]:
+    """Merge experts 0, 1, 2, ... of equal type and shape into one layer, at the position of the first."""
     groups: dict[str, list[Layer]] = {}
     for layer in layers:
         expert = EXPERT.fullmatch(layer.key)
         groups.setdefault(f"{expert[1]}.{expert[3]}" if expert else layer.key, []).append(layer)
-    made = []
+    stacks = []
     for key, group in groups.items():
-        made += [_stack(key, group)] if group[0].key != key and _alike(group) else group
-    return made
+        stacks += [_stack(key, group)] if group[0].key != key and _alike(group) else group
+    return stacks
 
 
 def _alike(group: Sequence[Layer]) -> bool:
@@ -116,26 +116,26 @@ def _stack(key: str, group: Sequence[Layer]) -> Layer:
     return Layer(key, first.isq, spec, tuple(layer.spec.name for layer in group))
 
 
-def plain(spec: TensorSpec) -> Entry:
-    """A tensor that is stored as it is."""
+def dense_entry(spec: TensorSpec) -> Entry:
+    """Return the entry of a dense tensor."""
     return Entry(spec.name, spec.dtype, spec.shape, (Piece(dtypes.nbytes(spec.dtype, spec.shape), "data", spec.name),))
 
 
 def tensors_of(layer: Layer) -> list[Entry]:
-    """The tensors of a layer in 1.2, in the order in which they may be divided over shards."""
+    """Return the tensors of a 1.2 layer, in sharding order."""
     name, parts = f"{layer.key}.weight", layer.parts
-    whole = ("u8", (parts["data"].nbytes,), _from(layer, "data"))
+    flat = ("u8", (parts["data"].nbytes,), _from(layer, "data"))
 
     def part(role: str) -> tuple[str, tuple[int, ...], tuple[Piece, ...]]:
         return parts[role].dtype, parts[role].shape, _from(layer, role)
 
     def number(suffix: str, dtype: str = "u8", value: int | None = None) -> Entry:
-        found = layer.number(suffix) if value is None else value
-        return Entry(f"{name}.{suffix}", dtype, (), (raw(found.to_bytes(dtypes.bits(dtype) // 8, "little")),))
+        content = layer.number(suffix) if value is None else value
+        return Entry(f"{name}.{suffix}", dtype, (), (raw(content.to_bytes(dtypes.bits(dtype) // 8, "little")),))
 
     shape = Entry(f"{name}.shape", "u32", (len(layer.spec.shape),), (raw(_u32(*layer.spec.shape)),))
     makers: dict[int, Callable[[], list[Entry]]] = {
-        tables.GGUF: lambda: [Entry(name, *whole), number("dtype", "u32"), shape],
+        tables.GGUF: lambda: [Entry(name, *flat), number("dtype", "u32"), shape],
         tables.UNQUANT: lambda: [Entry(name, *part("data"))],
         tables.HQQ: lambda: [
             Entry(name, *part("data")), Entry(f"{name}.scales", *part("scale")), Entry(f"{name}.zeros", *part("zero")),
@@ -154,17 +154,17 @@ def tensors_of(layer: Layer) -> list[Entry]:
             Entry(name, *part("data")), Entry(f"{name}.scales", *part("scale")),
             Entry(f"{name}.biases", *part("offset")), number("bits"), number("group_size"),
         ],
-        tables.F8Q8: lambda: [Entry(name, *whole), number("num_blocks", "u32", whole[1][0] // 33), shape],
+        tables.F8Q8: lambda: [Entry(name, *flat), number("num_blocks", "u32", flat[1][0] // 33), shape],
         tables.MXFP4: lambda: [
             Entry(name, *part("data")), Entry(f"{name}.scales", "u8", parts["scale"].shape, _from(layer, "scale")),
         ],
     }  # fmt: skip
-    made = [*makers[layer.isq](), number("format", value=layer.isq)]
-    return [*made, plain(layer.bias)] if layer.bias else made
+    entries = [*makers[layer.isq](), number("format", value=layer.isq)]
+    return [*entries, dense_entry(layer.bias)] if layer.bias else entries
 
 
 def blob_of(layer: Layer, number: int) -> Entry:
-    """The blob of a layer in 0.1.3, under its number."""
+    """Return the 0.1.3 blob of a layer, named by its number."""
     parts, bias = layer.parts, layer.bias
     dims = _u32(len(layer.spec.shape), *layer.spec.shape)
     has_bias = bytes([bias is not None])
@@ -189,15 +189,15 @@ def blob_of(layer: Layer, number: int) -> Entry:
             raw(bytes([layer.number("bits"), layer.number("group_size")])),
         ),
     }  # fmt: skip
-    major, minor, patch = tables.WRITTEN_LEGACY
+    major, minor, patch = tables.WRITER_LEGACY
     pieces = (raw(bytes([patch, minor, major, 0, layer.isq])), *makers[layer.isq]())
     if bias:
-        pieces += (raw(_tensor_head(bias.encodings[0].parts["data"])), *plain(bias).pieces)
+        pieces += (raw(_tensor_head(bias.encodings[0].parts["data"])), *dense_entry(bias).pieces)
     return Entry(str(number), "u8", (sum(piece.nbytes for piece in pieces),), pieces)
 
 
 def raw(data: bytes) -> Piece:
-    """These bytes."""
+    """Return a piece of literal bytes."""
     return Piece(len(data), data)
 
 
@@ -214,23 +214,23 @@ def _u32(*numbers: int) -> bytes:
 
 
 class Scale:
-    """The scale of a float8 layer, asked of the encoder once: it is stored twice, and inverted."""
+    """The scale of a float8 layer, read once from the encoder: it is stored twice, and inverted."""
 
     def __init__(self, layer: Layer) -> None:
         self.owner, self._bytes = layer.owners[0], b""
 
-    def stored(self, streams: Streams) -> bytes:
-        """As it is."""
+    def raw(self, streams: Streams) -> bytes:
+        """Return the bytes of the scale."""
         self._bytes = self._bytes or b"".join(bytes(chunk) for chunk in streams["scale"].chunks())
         return self._bytes
 
     def inverse(self, streams: Streams) -> bytes:
-        """1 / scale in float32; exactly 416 for the scale that mistral.rs gives weights below 1."""
-        scale, most = np.frombuffer(self.stored(streams), "<f4"), np.float32(416)
+        """Return 1 / scale in float32; exactly 416 for the scale mistral.rs stores for weights below 1."""
+        scale, most = np.frombuffer(self.raw(streams), "<f4"), np.float32(416)
         with np.errstate(divide="ignore"):
             return np.where(scale == 1 / most, most, np.float32(1) / scale).tobytes()
 
     @property
     def pieces(self) -> tuple[Piece, Piece, Piece]:
         """`dequant_w_scale`, `dequant_x_scale` (a copy in real files), `quant_scale`."""
-        return Piece(4, self.stored, self.owner), Piece(4, self.stored, self.owner), Piece(4, self.inverse, self.owner)
+        return Piece(4, self.raw, self.owner), Piece(4, self.raw, self.owner), Piece(4, self.inverse, self.owner)

@@ -1,4 +1,4 @@
-"""Writing UQFF: numbered shards of layers, `residual.safetensors`, the model's other files and a report."""
+"""Writes UQFF: numbered shards of layers, `residual.safetensors`, the model's other files and a report."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ from .. import tables
 from ..read.names import name_layers, numbers_of
 from ..read.report import make_report
 from ..read.shards import ASSETS, CONFIG, REPORT, RESIDUAL
-from .layers import Entry, Layer, Streams, blob_of, layers_of, plain, raw, tensors_of
+from .layers import Entry, Layer, Streams, blob_of, dense_entry, layers_of, raw, tensors_of
 
 NAME, MAX_SHARD_SIZE, VERSION = "name", "max_shard_size", "version"
 NEWEST = ".".join(map(str, (*tables.NEWEST, 0)))
-LEGACY = ".".join(map(str, tables.WRITTEN_LEGACY))
+LEGACY = ".".join(map(str, tables.WRITER_LEGACY))
 _HEAD = "lm_head.weight"
-_TIED = f"the embeddings are tied, and stored as {_HEAD}, too: 0.1.3 has it as its first layer"
-_NUMBERED = "layers are named by their numbers, because no config.json names them; add one with --assets DIR"
+_TIED = f"the tied embeddings are also stored as {_HEAD}, the first layer of 0.1.3"
+_NUMBERED = "layers are named by number because there is no config.json; add one with --assets DIR"
 
 
 @frozen
-class Planned:
-    """A file to write: its name, its tensors in the order of their data, its header."""
+class PlannedFile:
+    """An outgoing file: its name, its tensors in data order, and its header."""
 
     name: str
     entries: tuple[Entry, ...]
@@ -58,16 +58,16 @@ class Planned:
 
     @property
     def size(self) -> int:
-        """Bytes of the file."""
+        """Size of the file in bytes."""
         return len(self.header) + sum(entry.nbytes for entry in self.entries)
 
 
 def is_legacy(options: Options) -> bool:
-    """Whether 0.1.3 is asked for; FormatError for a version that is not written."""
+    """Whether the options request 0.1.3; FormatError for an unsupported version."""
     version = options.get(VERSION, NEWEST)
     if version not in (NEWEST, LEGACY):
         raise FormatError(
-            "this version of UQFF is not written",
+            "cannot write this UQFF version",
             expected=f"{NEWEST} or {LEGACY}",
             found=version,
             code=ErrorCode.OPTION,
@@ -78,7 +78,7 @@ def is_legacy(options: Options) -> bool:
 def plan_file(
     specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options
 ) -> WritePlan:
-    """Bytes of all files, and what would be left behind."""
+    """Predict the size of all files and the dropped metadata and assets."""
     legacy = is_legacy(options)
     layers, rest = layers_of(specs, stack=not legacy)
     config = assets[CONFIG].data if CONFIG in assets else None
@@ -87,7 +87,7 @@ def plan_file(
         *dropped_assets(name for name in assets if name not in ASSETS),
         *(dropped_declarations(_config(config)) if config is not None else ()),
     )
-    sizes = {name: assets[name].nbytes for name in _kept(assets)}
+    sizes = {name: assets[name].nbytes for name in _assets_to_write(assets)}
     if config is not None:
         sizes[CONFIG] = len(_own_config(config))
     if legacy:
@@ -110,7 +110,7 @@ def write(
     assets: Mapping[str, bytes],
     options: Options,
 ) -> None:
-    """Write all files of the folder, the report last."""
+    """Write all files of the folder, with the report last."""
     legacy = is_legacy(options)
     streams = {tensor.spec.name: tensor.parts for tensor in tensors}
     layers, rest = layers_of([tensor.spec for tensor in tensors], stack=not legacy)
@@ -123,7 +123,7 @@ def write(
             member.write(file.header)
             for entry in file.entries:
                 _write_entry(member, entry, streams)
-    for name in _kept(assets):
+    for name in _assets_to_write(assets):
         with sink.member(name) as member:
             member.write(_own_config(assets[name]) if name == CONFIG else assets[name])
     if not legacy:
@@ -133,8 +133,8 @@ def write(
 
 def plan(
     layers: Sequence[Layer], rest: Sequence[TensorSpec], meta: Mapping[str, Any], options: Options
-) -> list[Planned]:
-    """The files of 1.2: shards of at most `max_shard_size` bytes of tensors, then what is no layer."""
+) -> list[PlannedFile]:
+    """Plan the files of 1.2: shards of at most `max_shard_size` tensor bytes, then the residual."""
     version = [
         Entry(f"uqff.version.{level}", "u32", (), (raw(struct.pack("<I", number)),))
         for level, number in zip(("major", "minor", "patch"), (*tables.NEWEST, 0))
@@ -143,13 +143,13 @@ def plan(
     return _files(version, entries, rest, _texts(meta), options)
 
 
-def plan_legacy(layers: Mapping[int, Layer], rest: Sequence[TensorSpec], options: Options) -> list[Planned]:
-    """The files of 0.1.3: blobs under their numbers, then what is no layer."""
+def plan_legacy(layers: Mapping[int, Layer], rest: Sequence[TensorSpec], options: Options) -> list[PlannedFile]:
+    """Plan the files of 0.1.3: numbered blobs, then the residual."""
     return _files([], [blob_of(layer, number) for number, layer in layers.items()], rest, {}, options)
 
 
 def number_layers(layers: Sequence[Layer], rest: Sequence[TensorSpec], raw_config: bytes | None) -> dict[int, Layer]:
-    """The layers of 0.1.3 by the numbers that the source or the architecture gives them."""
+    """Return the layers by their 0.1.3 number, from the source or the architecture."""
     config = _config(raw_config or b"{}")
     numbers = {layer.key: layer.spec.attrs.get("uqff.index") for layer in layers}
     if None in numbers.values():
@@ -157,35 +157,35 @@ def number_layers(layers: Sequence[Layer], rest: Sequence[TensorSpec], raw_confi
     unknown = [layer.key for layer in layers if layer.key not in numbers]
     if unknown:
         raise FormatError(
-            "has no number in the layer order of its architecture", tensor=unknown[0], code="names",
+            "not in the layer order of its architecture", tensor=unknown[0], code="names",
             found=f"{len(unknown)} such layers",
-            hint="0.1.3 needs a config.json of a known architecture (--assets DIR), or a source of 0.x.",
+            hint="0.1.3 needs a config.json of a known architecture (--assets DIR), or a 0.x source.",
         )  # fmt: skip
     embeddings = next((spec for spec in rest if spec.name == "model.embed_tokens.weight"), None)
     if "lm_head" in numbers and embeddings and all(layer.key != "lm_head" for layer in layers):
-        # Where the two are tied, blob 0 holds the embeddings.
+        # With tied embeddings, blob 0 holds them.
         layers = [Layer("lm_head", tables.UNQUANT, embeddings, (embeddings.name,)), *layers]
     if not layers:
         raise FormatError(
-            "has no layer, and a file of 0.1.3 states its version in its layers only", code="layers",
-            expected="matrices with the names of Hugging Face, such as model.layers.0.self_attn.q_proj.weight",
-            hint="Rename the tensors (names=hf:ARCH), encode some, or write 1.2.0.",
+            "no layers: 0.1.3 stores its version only in layers", code="layers",
+            expected="matrices under Hugging Face names, such as model.layers.0.self_attn.q_proj.weight",
+            hint="Rename the tensors (rename='hf:ARCH'), encode some, or write 1.2.0.",
         )  # fmt: skip
     numbered = {int(numbers[layer.key] or 0): layer for layer in layers}
     if len(numbered) < len(layers):
-        raise FormatError("has two layers of one number", code="names", hint="Write 1.2.0, which stores names.")
+        raise FormatError("two layers have the same number", code="names", hint="Write 1.2.0, which stores names.")
     _check_names(numbered, config)
     return numbered
 
 
 def _check_names(layers: Mapping[int, Layer], config: Mapping[str, Any]) -> None:
-    """FormatError where a reader of the numbers and the config gives a layer another name."""
+    """Raise FormatError if a reader would derive another layer name from the number and the config."""
     order, reason = name_layers({number: layer.spec.shape for number, layer in layers.items()}, config, None)
     for number, layer in layers.items():
         name = order[number].name if order else str(number)
         if name != layer.key:
             raise FormatError(
-                f"would be read under another name: {reason}" if reason else "would be read under another name",
+                f"would be read under a different name: {reason}" if reason else "would be read under a different name",
                 tensor=layer.spec.name, expected=layer.key, found=name, code="names",
                 hint="0.1.3 stores no names: add the config.json of this model (--assets DIR), or write 1.2.0.",
             )  # fmt: skip
@@ -199,32 +199,32 @@ def _config(raw: bytes) -> dict[str, Any]:
 
 
 def _own_config(raw: bytes) -> bytes:
-    """A config without what it says of the source's quantization, as it is where it says nothing."""
+    """Return a config without the source's quantization keys; unchanged if there are none."""
     config = _config(raw)
-    kept = without_declarations(config)
-    return raw if kept == config else json.dumps(kept, ensure_ascii=False, indent=2).encode()
+    clean = without_declarations(config)
+    return raw if clean == config else json.dumps(clean, ensure_ascii=False, indent=2).encode()
 
 
 def _files(
     first: list[Entry], entries: Iterable[Entry], rest: Iterable[TensorSpec], texts: Mapping[str, str], options: Options
-) -> list[Planned]:
+) -> list[PlannedFile]:
     limit = parse_size(options.get(MAX_SHARD_SIZE, "10GiB"))
-    groups, held = [first], 0
+    groups, nbytes = [first], 0
     for entry in entries:
-        if held and held + entry.nbytes > limit:
+        if nbytes and nbytes + entry.nbytes > limit:
             groups.append([])
-            held = 0
+            nbytes = 0
         groups[-1].append(entry)
-        held += entry.nbytes
+        nbytes += entry.nbytes
     stem = options.get(NAME, "model")
-    named = [(f"{stem}-{number}.uqff", group, texts if not number else {}) for number, group in enumerate(groups)]
-    residual = [plain(spec) for spec in rest]
-    return [_planned(*each) for each in [*named, *([(RESIDUAL, residual, {})] if residual else [])]]
+    shards = [(f"{stem}-{number}.uqff", group, texts if not number else {}) for number, group in enumerate(groups)]
+    residual = [dense_entry(spec) for spec in rest]
+    return [_plan_one(*each) for each in [*shards, *([(RESIDUAL, residual, {})] if residual else [])]]
 
 
-def _planned(name: str, entries: list[Entry], texts: Mapping[str, str]) -> Planned:
-    ordered = tuple(sorted(entries, key=lambda entry: (-DTYPE_ORDER[entry.dtype], entry.name)))
-    return Planned(name, ordered, dump_header([entry[:3] for entry in ordered], texts))
+def _plan_one(name: str, entries: list[Entry], texts: Mapping[str, str]) -> PlannedFile:
+    by_alignment = tuple(sorted(entries, key=lambda entry: (-DTYPE_ORDER[entry.dtype], entry.name)))
+    return PlannedFile(name, by_alignment, dump_header([entry[:3] for entry in by_alignment], texts))
 
 
 def _write_entry(sink: Sink, entry: Entry, streams: Mapping[str, Streams]) -> None:
@@ -237,16 +237,16 @@ def _write_entry(sink: Sink, entry: Entry, streams: Mapping[str, Streams]) -> No
             sink.write(piece.data(streams[piece.owner]))
 
 
-def _report(layers: Sequence[Layer], files: Sequence[Planned]) -> bytes:
+def _report(layers: Sequence[Layer], files: Sequence[PlannedFile]) -> bytes:
     return make_report(layers, [file.name for file in files if file.name != RESIDUAL], NEWEST)
 
 
-def _kept(assets: Iterable[str]) -> list[str]:
-    """The assets that have a place; the report is made anew."""
+def _assets_to_write(assets: Iterable[str]) -> list[str]:
+    """Return the assets to write, without the source's report."""
     return [name for name in assets if name in ASSETS and name != REPORT]
 
 
 def _texts(meta: Mapping[str, Any]) -> dict[str, str]:
-    """The metadata that is text; a version that the source stated is now the one that is written."""
-    found = text_metadata(meta)
-    return {**found, "uqff.version": NEWEST} if "uqff.version" in found else found
+    """Return the text metadata, with the version of the outgoing file."""
+    texts = text_metadata(meta)
+    return {**texts, "uqff.version": NEWEST} if "uqff.version" in texts else texts

@@ -1,9 +1,9 @@
-"""Sparse tensors: codecs that validate indices and densify region by region, and SciPy matrices of them."""
+"""Sparse tensors: codecs that validate indices, densify region by region and encode, and SciPy matrices."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from squish_core.api import (
     Codec,
     CodecError,
     ErrorCode,
+    Exactness,
     MissingPluginError,
     Params,
     Part,
@@ -27,17 +28,39 @@ Array = np.ndarray
 
 
 class _Sparse(Codec):
-    """Stored values at stored places, zero elsewhere. Parameters: `nnz` and the dtypes of the indices."""
+    """Values with their positions; everything else is zero. Parameters:
+
+    nnz                        number of stored values
+    indices, indptr, coords    dtypes of the index parts
+
+    When encoding, `indices` (u64; or u32) sets the dtype of all index parts, and `threshold` (0) drops values whose
+    magnitude is not above it. Without a threshold only +0 is dropped, so every bit is kept.
+    """
+
+    encoder_only_params = ("threshold",)
+    index_roles: tuple[str, ...] = ()
 
     def params_for(self, spec: TensorSpec, params: Params) -> Params:
-        raise CodecError(
-            "values are not made sparse here", tensor=spec.name, code=ErrorCode.ENCODE,
-            hint="`bitmask:sparsity=0.5` stores a mask and the values it keeps, in formats that have one.",
-        )  # fmt: skip
+        threshold, indices = params.get("threshold", 0), params.get("indices", "u64")
+        number = type(threshold) in (int, float) and 0 <= threshold < np.inf
+        if not number or indices not in ("u32", "u64") or not params.keys() <= {"threshold", "indices"}:
+            raise CodecError(
+                f"{self.id} cannot take these parameters", expected="threshold=, 0 or more, and indices=u64 or u32",
+                found=repr(dict(params))[:120], code=ErrorCode.PARAMS, hint="For example sparse_csr:threshold=0.01.",
+            )  # fmt: skip
+        return {**dict.fromkeys(self.index_roles, indices), "threshold": threshold}
 
     def fit_params(self, panels: Callable[[], Iterator[np.ndarray]], spec: TensorSpec, params: Params) -> Params:
-        """How many values are not zero."""
-        return {**params, "nnz": sum(int(np.count_nonzero(panel)) for panel in panels())}
+        """Count the values to store."""
+        return {**params, "nnz": sum(int(np.count_nonzero(_is_stored(panel, params))) for panel in panels())}
+
+    def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
+        """The whole tensor: its index parts count from its first value."""
+        return (None,) * len(spec.shape)
+
+    def error_bound(self, params: Params) -> Exactness:
+        threshold = params.get("threshold", 0)
+        return Exactness("bounded", error=threshold) if threshold else Exactness("values")
 
     def value_dtype(self, spec: TensorSpec, params: Params) -> str:
         return spec.dtype
@@ -55,6 +78,16 @@ class Csr(_Sparse):
     Source: zTensor 1.1, III.2; v2 `zt.sparse_csr/1` (`ordered`: the columns of a row must rise).
     """
 
+    index_roles = ("indices", "indptr")
+
+    def params_for(self, spec: TensorSpec, params: Params) -> Params:
+        if len(spec.shape) != 2:
+            raise CodecError(
+                "sparse rows need a matrix", tensor=spec.name, found=f"shape {list(spec.shape)}", code="shape",
+                hint="sparse_coo takes tensors of any rank.",
+            )  # fmt: skip
+        return {**super().params_for(spec, params), "ordered": True}
+
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         entries = params["nnz"]
         return {
@@ -68,6 +101,17 @@ class Csr(_Sparse):
         lines = np.repeat(np.arange(rows.stop - rows.start), np.diff(starts))
         _fill(out, values, (lines, places), region=(slice(0, rows.stop - rows.start), columns))
 
+    def encode(
+        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        stored = _is_stored(panel, params)
+        columns = np.nonzero(stored)[1]
+        starts = np.concatenate([[0], np.cumsum(stored.sum(axis=1))])
+        return {
+            "values": panel[stored], "indices": columns.astype(dtypes.to_numpy(params["indices"])),
+            "indptr": starts.astype(dtypes.to_numpy(params["indptr"])),
+        }  # fmt: skip
+
 
 class Coo(_Sparse):
     """Coordinates: `values` [nnz], `coords` [rank, nnz], in any order: a region reads all of `coords` to find its own.
@@ -76,6 +120,7 @@ class Coo(_Sparse):
     """
 
     unsliced_parts = ("coords",)
+    index_roles = ("coords",)
 
     def parts(self, spec: TensorSpec, params: Params) -> dict[str, tuple[str, tuple[int, ...]]]:
         entries = params["nnz"]
@@ -86,6 +131,12 @@ class Coo(_Sparse):
         inside = np.flatnonzero(_inside(places, region))
         low, high = (int(inside[0]), int(inside[-1]) + 1) if inside.size else (0, 0)
         _fill(out, _values(parts["values"][low:high]), tuple(line[low:high] for line in places), region=region)
+
+    def encode(
+        self, panel: np.ndarray, params: Params, *, stats: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, np.ndarray]:
+        stored = _is_stored(panel, params)
+        return {"values": panel[stored], "coords": np.argwhere(stored).T.astype(dtypes.to_numpy(params["coords"]))}
 
 
 def csr_rows(parts: Parts, shape: tuple[int, ...], params: Params, rows: slice) -> tuple[Array, Array, Array]:
@@ -156,6 +207,13 @@ def to_scipy(tensor: Any) -> Any:
 def array(data: bytes, part: Part) -> Array:
     """A part's bytes as an array."""
     return np.frombuffer(data, dtypes.to_numpy(part.dtype)).reshape(part.shape)
+
+
+def _is_stored(panel: Array, params: Params) -> Array:
+    """Mask of the values to store. NaN is never dropped, -0.0 only by a threshold."""
+    if threshold := params.get("threshold", 0):
+        return ~(np.abs(panel) <= threshold)
+    return (panel != 0) | np.signbit(panel)
 
 
 def _fill(out: Array, values: Array, places: tuple[Array, ...], *, region: Region) -> None:
