@@ -118,7 +118,8 @@ def naming_of(file: File) -> Naming:
     stated, experts = facts
     infos = [cast(FamilyInfo, entry.info) for entry in file.registry.families.values()]
     if gguf:
-        fitting = [info for info in infos if (info.architecture, info.experts) == (stated, experts)]
+        alike = [info for info in infos if info.architecture == stated]
+        fitting = alike if len(alike) == 1 else [info for info in alike if info.experts == experts]
     else:
         fitting = [info for info in infos if stated in info.model_types]
     if not fitting:

@@ -159,3 +159,15 @@ def test_an_edited_gguf_does_not_get_its_old_config_back(llama: Path, tmp_path: 
     squish.convert(tmp_path / "edited.gguf", tmp_path / "back", FOLDER)
     config = json.loads((tmp_path / "back" / "config.json").read_text())
     assert config["max_position_embeddings"] == 4096
+
+
+def test_a_gguf_without_embeddings_or_vocab_size_is_refused(llama: Path, tmp_path: Path) -> None:
+    squish.convert(llama, tmp_path / "m.gguf")
+    with squish.open(tmp_path / "m.gguf") as file:
+        arrays = {name: file[name].numpy() for name in file if name != "token_embd.weight"}
+        meta = {key: value for key, value in file.index.meta.items() if key != "llama.vocab_size"}
+        squish.save(tmp_path / "none.gguf", arrays, metadata=meta)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(tmp_path / "none.gguf", tmp_path / "back", FOLDER, rename="hf")
+    assert (caught.value.code, caught.value.part) == ("unmapped", "token_embd.weight")
+    assert not (tmp_path / "back").exists()

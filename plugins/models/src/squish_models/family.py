@@ -172,6 +172,11 @@ class TextModel(Family):
         }  # fmt: skip
         if embeddings is not None and len(embeddings.shape) == 2:
             settings["vocab_size"] = embeddings.shape[0]
+        elif "vocab_size" not in settings:
+            raise FormatError(
+                "is missing, or no matrix, and nothing else says how many tokens there are", code="unmapped",
+                part="token_embd.weight", expected=f"a matrix, or the key {self.architecture}.vocab_size",
+            )  # fmt: skip
         settings.setdefault("rope_theta", 10000.0)
         for name in self.layer_counts:
             settings.setdefault(name, settings["num_hidden_layers"])
