@@ -19,7 +19,7 @@ _NAMES = {
         "TruncatedError", "UnknownFormatError", "UnsupportedVersionError", "UsageError", "WriteError",
     ),
     "squish_core.families.base": (
-        "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Stack",
+        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Stack",
     ),
     "squish_core.families.model": ("Model",),
     "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
@@ -163,6 +163,7 @@ if TYPE_CHECKING:
     from squish_core.errors import UsageError as UsageError
     from squish_core.errors import WriteError as WriteError
     from squish_core.errors import redact as redact
+    from squish_core.families.base import ANY as ANY
     from squish_core.families.base import Add as Add
     from squish_core.families.base import Carried as Carried
     from squish_core.families.base import Expression as Expression

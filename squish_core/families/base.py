@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 HF, GGUF, MLX, UQFF = LAYOUTS = ("hf", "gguf", "mlx", "uqff")
 """Layouts of whole models: those of Hugging Face, llama.cpp, mlx-lm and mistral.rs."""
 
+ANY = "*"
+"""In the shape of a tensor, stands for any size."""
+
 
 @frozen
 class FamilyTensor:
     """A tensor of a family under its Hugging Face name; `{n}` stands for the layer, `{e}` for the expert.
 
-    `shape` names sizes of the model (`Family.sizes`). A tensor that is not `required` may be absent, and so may one
-    that is `tied_to` another, where the settings say so (`Family.is_tied`).
+    `shape` names sizes of the model (`Family.sizes`), or ANY. A tensor that is not `required` may be absent, and so may
+    one that is `tied_to` another, where the settings say so (`Family.is_tied`).
     """
 
     name: str
@@ -170,6 +173,16 @@ class Family:
             The sizes that shapes and rules name; `layers` and `experts` are the numbers of `{n}` and `{e}`.
         """
         raise NotImplementedError
+
+    def adapter(self) -> Family | None:
+        """Give the family of the adapters (LoRA) of these models.
+
+        Returns
+        -------
+        Family or None
+            Tensors and rules of adapters; None, the default, where they are not mapped.
+        """
+        return None
 
     def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
         """Whether the settings say that another tensor takes the place of this one.

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from attrs import frozen
 
 from squish_core.errors import TensorError
-from squish_core.families.base import Expression, Family, Join, Rule, Stack
+from squish_core.families.base import ANY, Expression, Family, Join, Rule, Stack
 from squish_core.mapping.names import Templates, fill, members, read_rules
 from squish_core.model import TensorSpec
 from squish_core.text import close_matches
@@ -127,9 +127,9 @@ def bare(family: Family, name: str) -> str:
 
 
 def shape_of(expression: Expression, shapes: Mapping[str, tuple[str, ...]], sizes: Sizes) -> tuple[int, ...]:
-    """The shape of what an expression gives, by the sizes of the model."""
+    """The shape of what an expression gives, by the sizes of the model; -1 for any size."""
     if isinstance(expression, str):
-        return tuple(sizes[size] for size in shapes[expression])
+        return tuple(-1 if size == ANY else sizes[size] for size in shapes[expression])
     if isinstance(expression, Stack):
         return (sizes["experts"], *shape_of(expression.of, shapes, sizes))
     if isinstance(expression, Join):
@@ -161,7 +161,7 @@ def _wrong_number(origin: Origin, sizes: Sizes) -> TensorError | None:
 
 
 def _wrong_shape(origin: Origin, shape: tuple[int, ...], expected: tuple[int, ...]) -> TensorError | None:
-    if shape == expected:
+    if len(shape) == len(expected) and all(each in (-1, size) for size, each in zip(shape, expected)):
         return None
     return TensorError(
         "has a shape that contradicts the settings", tensor=origin.source, code="contradiction",

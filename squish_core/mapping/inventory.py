@@ -14,7 +14,7 @@ from squish_core.families.model import Model
 from squish_core.file import File
 from squish_core.guard import guarded
 from squish_core.mapping.coverage import Coverage, Matching
-from squish_core.mapping.mapped import Naming, model_of, naming_of
+from squish_core.mapping.mapped import Naming, family_of, model_of, naming_of
 from squish_core.mapping.names import engine_rules
 
 MOST = 64
@@ -60,7 +60,7 @@ def take_inventory(file: File, layout: str) -> Inventory:
     naming = naming_of(file)
     if naming.family is None:
         return Inventory(naming=naming)
-    family = file.registry.family(naming.family)
+    family = family_of(file, naming)
     try:
         with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
             model = model_of(file, family, naming.layout)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from squish_core.api import Carried, Family, FamilyTensor, FormatError, Model, Options, Rule
 
+from .adapters import Adapter
 from .config.keys import Key, check_settings, settings_of
 from .config.rope import rope_settings
 from .config.spelling import old_spelling, text_config
@@ -102,6 +103,9 @@ class TextModel(Family):
             "q_rows": q_rows, "kv_rows": kv_rows, "qkv_rows": q_rows + 2 * kv_rows,
             "gate_up_rows": 2 * settings["intermediate_size"],
         }  # fmt: skip
+
+    def adapter(self) -> Family:
+        return Adapter(self)
 
     def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
         return tensor.tied_to is not None and bool(settings["tie_word_embeddings"])
