@@ -10,8 +10,8 @@ _NAMES = {
         "Signature", "SourceInfo", "hookimpl",
     ),
     "squish_core.model": (
-        "DENSE", "SAME_BYTES", "CodecSpec", "DenseRecord", "Encoding", "Exactness", "FileRef", "Filter", "Index",
-        "LazyTensors", "Part", "Refusal", "Section", "Segment", "TensorSpec", "Typed",
+        "DENSE", "SAME_BYTES", "CodecSpec", "DenseFields", "DenseRecord", "Encoding", "Exactness", "FileRef", "Filter",
+        "Index", "LazyTensors", "Part", "Refusal", "Section", "Segment", "TensorSpec", "Typed",
     ),
     "squish_core.errors": (
         "redact", "AmbiguousFormatError", "ClosedError", "CodecError", "ConflictError", "FormatError", "LimitError",
@@ -25,7 +25,7 @@ _NAMES = {
     "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
-    "squish_core.io.source": ("BytesSource", "Source", "SourceOpener", "check_plain_name", "closed"),
+    "squish_core.io.source": ("BytesSource", "Source", "SourceOpener", "check_file_name", "closed"),
     "squish_core.io.local": ("open_source",),
     "squish_core.io.pin": ("Pin",),
     "squish_core.formats.base": (
@@ -84,7 +84,7 @@ _NAMES = {
 _RENAMED = {
     "Layout": "WritePlan", "Outgoing": "OutgoingTensor", "Policy": "Allocator", "Refused": "Refusal",
     "Short": "AliasResolver", "UNCOVERED": "ErrorCode.UNCOVERED", "Values": "PanelReader",
-    "delivered": "cast_output", "indices": "check_ids",
+    "check_plain_name": "check_file_name", "delivered": "cast_output", "indices": "check_ids",
     "matrix_of": "require_rank", "only": "single_value", "operand": "check_input", "routed": "check_expert_args",
 }  # fmt: skip
 """Old name -> new name; the old one works in this version, with a DeprecationWarning."""
@@ -218,7 +218,7 @@ if TYPE_CHECKING:
     from squish_core.io.source import BytesSource as BytesSource
     from squish_core.io.source import Source as Source
     from squish_core.io.source import SourceOpener as SourceOpener
-    from squish_core.io.source import check_plain_name as check_plain_name
+    from squish_core.io.source import check_file_name as check_file_name
     from squish_core.io.source import closed as closed
     from squish_core.limits import Limits as Limits
     from squish_core.mapping.inventory import Inventory as Inventory
@@ -226,6 +226,7 @@ if TYPE_CHECKING:
     from squish_core.model import DENSE as DENSE
     from squish_core.model import SAME_BYTES as SAME_BYTES
     from squish_core.model import CodecSpec as CodecSpec
+    from squish_core.model import DenseFields as DenseFields
     from squish_core.model import DenseRecord as DenseRecord
     from squish_core.model import Encoding as Encoding
     from squish_core.model import Exactness as Exactness

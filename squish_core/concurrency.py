@@ -142,7 +142,7 @@ class EventLoop:
         self._stop = weakref.finalize(self, _stop_loop, self._loop, self._process)
 
     def submit(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
-        """Begin a coroutine; `cancel` of its future cancels it, as `close` does. FileAccessError in a forked process."""
+        """Begin a coroutine; its future, or `close`, cancels it. FileAccessError in a forked process."""
         from concurrent.futures import Future
 
         if os.getpid() != self._process:

@@ -14,11 +14,11 @@ from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
 from squish_core.dtypes import to_numpy
 from squish_core.errors import Problem, SquishError, TensorError
-from squish_core.formats.metadata import plain
+from squish_core.formats.metadata import untyped
 from squish_core.guard import gc_paused
 from squish_core.io.buffer import Buffer
 from squish_core.io.local import READERS
-from squish_core.model import VIEWABLE, DenseRecord, LazyTensors, TensorSpec
+from squish_core.model import VIEWABLE, DenseFields, LazyTensors, TensorSpec
 from squish_core.reader import Assets, Reader
 from squish_core.renamed import Renamed
 from squish_core.tensor import Tensor
@@ -55,7 +55,7 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
     @property
     def metadata(self) -> dict[str, Any]:
         """Metadata as plain values (`index.meta` keeps the stored types)."""
-        return {key: plain(value) for key, value in self.index.meta.items()}
+        return {key: untyped(value) for key, value in self.index.meta.items()}
 
     meta = metadata
 
@@ -254,7 +254,7 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
             for name, record in dense_records(tensors):
                 if not copy:
                     arrays[name] = view(record)
-                elif prod(record.shape) <= READ_FROM and (array := view(record)) is not None:
+                elif prod(record[1]) <= READ_FROM and (array := view(record)) is not None:
                     arrays[name] = array.copy()
         alone = [name for name, array in arrays.items() if array is None]
         if alone:
@@ -313,7 +313,7 @@ READ_FROM = 1 << 16
 """Elements from which a copy is read rather than copied from the mapping: faults cost more than calls there."""
 
 
-def dense_records(tensors: Mapping[str, TensorSpec]) -> Iterable[tuple[str, DenseRecord]]:
+def dense_records(tensors: Mapping[str, TensorSpec]) -> Iterable[tuple[str, DenseFields]]:
     """Name and record of each tensor whose values lie in one range of a file."""
     if isinstance(tensors, LazyTensors):
         return tensors.dense_records()
@@ -330,7 +330,7 @@ class Views:
         self._mapped: dict[int, memoryview] = {}
         self._dtypes: dict[str, np.dtype] = {}
 
-    def view(self, record: DenseRecord) -> np.ndarray | None:
+    def view(self, record: DenseFields) -> np.ndarray | None:
         """Read-only array of a tensor; None if its values must be decoded."""
         name, shape, file, offset, _ = record
         dtype = self._dtypes.get(name)

@@ -93,10 +93,10 @@ def open(  # noqa: A001
     source = source if mmap else source.unmapped()
     try:
         source = decompress(source, registry, limits)
-        lent = source.lend(open_folder(assets)) if assets is not None else ()
+        overlay = source.overlay_assets(open_folder(assets)) if assets is not None else ()
         own = read_index(source, registry, limits, format)
-        index = with_assets(own, source, lent)
-        index = evolve(index, declarations={**foreign_declarations(own, lent), **index.declarations})
+        index = with_assets(own, source, overlay)
+        index = evolve(index, declarations={**foreign_declarations(own, overlay), **index.declarations})
         if problems := source.problems():
             index = evolve(index, problems=(*index.problems, *problems))
         file = File(source, index, registry, limits)
@@ -205,11 +205,11 @@ def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
     return evolve(index, files=tuple(files), assets=assets)
 
 
-def foreign_declarations(index: Index, lent: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """`Index.declarations` of lent assets: what they state of tensors in a format that is not the file's own."""
+def foreign_declarations(index: Index, overlay: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """`Index.declarations` of overlaid assets that describe tensors in a format other than the file's own."""
     places = [
         (place, keys[:1]) for base, place, keys in DECLARED.values()
-        if base != index.format and place in lent and place not in index.assets
+        if base != index.format and place in overlay and place not in index.assets
     ]  # fmt: skip
     return {place: tuple(keys for other, keys in places if other == place) for place, _ in places}
 

@@ -99,9 +99,9 @@ def test_a_rule_for_everything_leaves_what_it_cannot_take_and_says_why(run: Any)
 
 
 def test_a_format_says_what_a_rule_for_everything_means_to_it(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def choose(self: Any, specs: Any, wanted: Any, options: Any) -> Any:
+    def choose(self: Any, specs: Any, codec: Any, options: Any) -> Any:
         half = api.CodecSpec("dense", {"dtype": "f16"})
-        return {spec.name: wanted if spec.name == "w" else half for spec in specs if spec.name != "router"}
+        return {spec.name: codec if spec.name == "w" else half for spec in specs if spec.name != "router"}
 
     monkeypatch.setattr(toys.Box, "choose", choose)
     tensors = dict.fromkeys(("w", "router", "embed", "named"), VALUES)

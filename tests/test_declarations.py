@@ -125,7 +125,7 @@ def test_raw_tensors_whose_declaration_is_not_written_are_reported(tmp_path: Pat
     assert declared(report.dropped) == {("config.json", "quantization_config")}
 
 
-def test_a_lent_config_declares_nothing_of_another_format(tmp_path: Path) -> None:
+def test_an_overlaid_config_declares_nothing_about_a_gguf_file(tmp_path: Path) -> None:
     squish.save(tmp_path / "source.gguf", {"w": np.ones((2, 32), np.float32)})
     with squish.open(tmp_path / "source.gguf", assets=SOURCES["gptq"][0]) as file:
         assert "quantization_config" in json.loads(bytes(file.assets["config.json"].raw))

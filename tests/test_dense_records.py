@@ -59,6 +59,27 @@ def test_a_builder_may_give_records_and_specs(tmp_path: Path) -> None:
     assert tensors["w"].dense_record() == records["w"]
 
 
+def test_the_fields_of_a_record_do_for_a_record(tmp_path: Path) -> None:
+    fields = ("f32", (2, 3), 0, 0, None)
+    tensors = LazyTensors({"w": fields})
+    assert tensors["w"] == DenseRecord(*fields).spec("w")
+    with file_of(tmp_path, VALUES.tobytes(), tensors) as file:
+        np.testing.assert_array_equal(file.numpy()["w"], VALUES)
+        np.testing.assert_array_equal(file.numpy(copy=True)["w"], VALUES)
+
+
+def test_a_spec_is_built_once(tmp_path: Path) -> None:
+    specs = []
+
+    def build(name: str, record: DenseRecord) -> TensorSpec:
+        specs.append(record.spec(name))
+        return specs[-1]
+
+    tensors = LazyTensors({"w": DenseRecord("f32", (2, 3), 0, 0)}, build)
+    assert len(dict(tensors.dense_records())) == 1
+    assert [tensors["w"]] == specs
+
+
 def describe(name: str, record: DenseRecord | str) -> DenseRecord | TensorSpec:
     """A tensor, or why it cannot be read."""
     return TensorSpec(name=name, shape=(), dtype="f32", problem=record) if isinstance(record, str) else record

@@ -144,7 +144,7 @@ def test_a_tilde_is_a_name_like_any_other_and_the_error_says_whose_it_is(
     known = toys.registry()
     with pytest.raises(MissingFileError, match=r"^~/m\.box: no such file.*\.expanduser"):
         squish.open(Path("~/m.box"), registry=known)
-    with pytest.raises(MissingFileError, match=r"^~: the folder does not exist.* \.expanduser"):
+    with pytest.raises(MissingFileError, match=r"^~: the folder does not exist.*expanduser"):
         squish.convert(tmp_path / "m.box", "~/o.box", registry=known)
     assert [path.name for path in tmp_path.iterdir()] == ["m.box"]
 
@@ -186,8 +186,9 @@ def test_a_folder_that_may_not_be_listed_is_a_typed_error(tmp_path: Path, monkey
         raise PermissionError(13, "Permission denied", str(folder))
 
     monkeypatch.setattr(os, "scandir", denied)
-    with pytest.raises(FileAccessError, match=r"cannot be opened: Permission denied\. You need the permission"):
+    with pytest.raises(FileAccessError, match="Permission denied") as caught:
         squish.open(tmp_path, registry=toys.registry())
+    assert caught.value.code == "unreadable"
 
 
 def test_a_file_that_may_not_be_read_is_a_typed_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,7 @@ def test_an_unknown_option_is_refused(wanted: str, said: str, known: Registry) -
         squish.open(toys.box({"w": VALUES}), wanted, registry=known)
 
 
-def test_a_folder_lends_the_files_that_are_not_there(tmp_path: Path) -> None:
+def test_missing_assets_come_from_the_assets_folder(tmp_path: Path) -> None:
     own, other = tmp_path / "own", tmp_path / "other"
     for folder in (own, other):
         folder.mkdir()
@@ -65,7 +65,7 @@ def test_a_folder_lends_the_files_that_are_not_there(tmp_path: Path) -> None:
         assert list(file.assets) == ["tokenizer.json"]
 
 
-def test_bytes_in_memory_borrow_too_and_a_file_lends_nothing(tmp_path: Path) -> None:
+def test_bytes_in_memory_take_assets_from_a_folder_but_not_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b"{}")
     box = toys.box({"w": VALUES})
     with squish.open(box, assets=tmp_path, registry=toys.registry()) as file:

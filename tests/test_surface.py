@@ -203,8 +203,12 @@ def test_errors_are_the_builtin_ones_too(error: type[squish.SquishError], builti
     assert issubclass(error, squish.SquishError)
 
 
-@pytest.mark.parametrize("instance", [api.Sink(None, None, None), squish.Registry(entry_points=tuple)])
-def test_an_old_name_of_what_the_core_hands_out_works_with_a_warning(instance: api.Sink | api.Registry) -> None:
+@pytest.mark.parametrize(
+    "instance", [api.Sink(None, None, None), api.open_source(b""), squish.Registry(entry_points=tuple)]
+)
+def test_an_old_name_of_what_the_core_hands_out_works_with_a_warning(
+    instance: api.Sink | api.Source | api.Registry,
+) -> None:
     for old, new in instance.renamed.items():
         with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
             assert getattr(instance, old) == getattr(instance, new)

@@ -251,7 +251,7 @@ class Check:
         if self.unverified:
             yield f"{counted(self.unverified, 'digest')} that cannot be checked here"
         if not digests and all(ref.digest is None for ref in index.files):
-            yield "whether values are the original ones: the file has no digests"
+            yield "whether the values are the original ones (the file has no digests)"
 
     def _digest(self, tensor: Tensor, role: str, part: Part) -> None:
         if part.digest is None:

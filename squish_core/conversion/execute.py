@@ -29,7 +29,7 @@ from squish_core.io.atomic import atomic_file, atomic_folder
 from squish_core.io.local import common_mode
 from squish_core.io.sink import Sink
 from squish_core.io.space import check_space, space_notes
-from squish_core.mapping.mapped import MappedFile, mapped
+from squish_core.mapping.mapped import MappedFile, apply_map
 from squish_core.reader import file_problems
 
 
@@ -80,7 +80,7 @@ def execute(
     check_space(target, plan.size)
     space = space_notes(target, plan.size, plan.estimate)
     measurements = _Measurements(observer or ConversionObserver())
-    source = mapped(source.without_caches(), plan.model_map, plan.options)
+    source = apply_map(source.without_caches(), plan.model_map, plan.options)
     original = source.original if isinstance(source, MappedFile) else source
     companions = outgoing_companions(original, plan.children, plan.whole)
     assets = asset_bytes(source, carried_assets(source, plan.format)[0])
@@ -109,7 +109,7 @@ def outgoing_tensors(
     The source is checked for damage that a copy would pass on. Digests are checked while reading, so that corruption
     is never signed again.
     """
-    file = mapped(source.without_caches(), plan.model_map, plan.options)
+    file = apply_map(source.without_caches(), plan.model_map, plan.options)
     check_source(plan, file)
     for step in plan.steps:
         check_copy(file, step)

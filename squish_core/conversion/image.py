@@ -21,8 +21,8 @@ from squish_core.formats.composite import CompositeContainer
 from squish_core.formats.outgoing import OutgoingTensor, Stream
 from squish_core.guard import computing
 from squish_core.io.sink import Sink
-from squish_core.io.source import check_plain_name
-from squish_core.mapping.mapped import mapped
+from squish_core.io.source import check_file_name
+from squish_core.mapping.mapped import apply_map
 from squish_core.model import Part
 
 
@@ -121,7 +121,7 @@ def output_image(plan: ConversionPlan, source: File) -> OutputImage:
     >>> image.files[0].extents[1]
     PartExtent(tensor='w', role='data', nbytes=136)
     """
-    source = mapped(source.without_caches(), plan.model_map, plan.options)
+    source = apply_map(source.without_caches(), plan.model_map, plan.options)
     container = source.registry.container(plan.format)
     if plan.packing or isinstance(container, CompositeContainer):
         what = f"a file compressed whole ({plan.packing})" if plan.packing else plan.format
@@ -195,7 +195,7 @@ class ImageSink(Sink):
     def member(self, name: str, folder: str = "") -> Any:
         """As in `Sink`."""
         for piece in (*folder.split("/"), name) if folder else (name,):
-            check_plain_name(piece, self._format)
+            check_file_name(piece, self._format)
         return self._member(f"{folder}/{name}")
 
     def files(self, is_folder: bool) -> Iterator[OutputFile]:

@@ -15,7 +15,7 @@ from squish_core.errors import FormatError, UsageError
 from squish_core.families.base import GGUF, HF
 from squish_core.file import File
 from squish_core.formats.base import Container, Options
-from squish_core.mapping.mapped import MappedFile, ModelMap, Naming, family_of, lacking, naming_of
+from squish_core.mapping.mapped import MappedFile, ModelMap, Naming, family_of, missing_tensors, naming_of
 from squish_core.mapping.names import has_engine_names
 from squish_core.model import Part, TensorSpec
 from squish_core.plugins.hookspecs import FamilyInfo
@@ -55,7 +55,7 @@ def choose_map(
         if request:
             raise FormatError(f"cannot be renamed: {naming.reason}", file=file.name, code="names")
         return None, (_unmapped_note(layout, naming.reason),)
-    if not request and not naming.adapter and (absent := lacking(file, naming)):
+    if not request and not naming.adapter and (absent := missing_tensors(file, naming)):
         return None, (_unmapped_note(layout, f"the model is incomplete: {absent[0]} is missing"),)
     return ModelMap(naming, layout), ()
 
@@ -69,7 +69,7 @@ def _has_hf_names(file: File, naming: Naming) -> bool:
 
 def _check_adapter(naming: Naming, layout: str, file: File) -> None:
     """FormatError for an adapter whose base model is not known, and for a layout that adapters are not written in."""
-    if naming.family is None and naming.stated is None:
+    if naming.family is None and naming.model_type is None:
         raise FormatError(
             f"is an adapter, and nothing says what its base model is: {naming.reason}", file=file.name, code="adapter",
             expected="config.json of the base model", hint="Name the folder of the base model: assets=FOLDER.",
@@ -91,10 +91,10 @@ def _with_family(naming: Naming, family: str, file: File) -> Naming:
         return naming
     info = cast(FamilyInfo, family_info(file.registry, family))
     legal = (info.architecture,) if naming.layout == GGUF else info.model_types
-    if naming.stated is not None and naming.stated not in legal:
+    if naming.model_type is not None and naming.model_type not in legal:
         raise FormatError(
             "the file states another family", file=file.name, code="names", expected=family,
-            found=repr(naming.stated),
+            found=repr(naming.model_type),
         )  # fmt: skip
     return evolve(naming, family=family)
 

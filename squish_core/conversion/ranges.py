@@ -23,7 +23,7 @@ from squish_core.conversion.streams import widened
 from squish_core.errors import CodecError, UsageError
 from squish_core.file import File
 from squish_core.guard import computing
-from squish_core.mapping.mapped import mapped
+from squish_core.mapping.mapped import apply_map
 
 if TYPE_CHECKING:
     import numpy as np
@@ -50,7 +50,7 @@ class ImageReader:
         cached: int = CACHED,
     ) -> None:
         self.image = image
-        self._file = mapped(source.without_caches(), plan.model_map, plan.options)
+        self._file = apply_map(source.without_caches(), plan.model_map, plan.options)
         check_source(plan, self._file)
         self._steps = {step.spec.name: step for step in plan.steps}
         self._activations = None if activations is None else Activations(activations)

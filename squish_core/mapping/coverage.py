@@ -1,4 +1,4 @@
-"""Which tensors of a family a model's tensors stand for: each once, all that are required, in their shapes."""
+"""Match the tensors of a model with those of its family: each once, all required ones, with the right shapes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from attrs import frozen
 
 from squish_core.errors import TensorError
 from squish_core.families.base import ANY, Expression, Family, Join, Rule, Stack
-from squish_core.mapping.names import Templates, fill, members, read_rules
+from squish_core.mapping.names import Templates, fill, members, source_rules
 from squish_core.model import TensorSpec
 from squish_core.text import close_matches
 
 Sizes = Mapping[str, int]
-HINT = "Keep the names as they are with rename='keep'; the target's engine will then not load it."
-CONTRADICTION = "The settings belong to another model, or one of both is damaged."
+HINT = "Keep the names with rename='keep'; the target's engine will then not load the file."
+CONTRADICTION = "The settings belong to another model, or one of the two files is damaged."
 
 
 @frozen
 class Origin:
-    """The tensor of a source that holds tensors of the family: its name, the rule that covers it, the numbers."""
+    """A source tensor that contains tensors of the family: its name, the rule that covers it, and its numbers."""
 
     source: str
     rule: Rule
@@ -29,22 +29,23 @@ class Origin:
 
 @frozen(kw_only=True)
 class Coverage:
-    """Where each tensor of the family lies (`origins`), and what each source tensor stands for (`sources`).
+    """Origin of each family tensor (`origins`) and of each source tensor (`sources`), by name.
 
-    `left_out` are tensors of other modalities, `unused` those that engines make anew or take another tensor for.
+    `other_modalities` and `unused` are source tensors without a place: `unused` ones are computed by engines or tied
+    to other tensors.
     """
 
     origins: Mapping[str, Origin]
     sources: Mapping[str, Origin]
-    left_out: tuple[str, ...]
+    other_modalities: tuple[str, ...]
     unused: tuple[str, ...]
 
 
 def cover(
     family: Family, tensors: Mapping[str, TensorSpec], gguf: bool, sizes: Sizes, tied: Collection[str] = ()
 ) -> Coverage:
-    """Match every tensor of a source; TensorError for one that is unknown, doubled, missing or of another shape."""
-    matching = Matching(family, tensors, read_rules(family, gguf), sizes, tied)
+    """Match every tensor of a source; TensorError if one is unknown, duplicated, missing or has the wrong shape."""
+    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied)
     if error := next(matching.errors(), None):
         raise error
     return matching.coverage()
@@ -73,13 +74,16 @@ class Matching:
         self.shapes = {tensor.name: tensor.shape for tensor in family.tensors}
         self.origins: dict[str, Origin] = {}
         self.sources: dict[str, Origin] = {}
-        self.left_out: list[str] = []
+        self.other_modalities: list[str] = []
         self.unused: list[str] = []
 
     def coverage(self) -> Coverage:
         """Where the tensors of the family lie."""
         return Coverage(
-            origins=self.origins, sources=self.sources, left_out=tuple(self.left_out), unused=tuple(self.unused)
+            origins=self.origins,
+            sources=self.sources,
+            other_modalities=tuple(self.other_modalities),
+            unused=tuple(self.unused),
         )
 
     def errors(self) -> Iterator[TensorError]:
@@ -93,33 +97,34 @@ class Matching:
     def _match(self, name: str) -> TensorError | None:
         """Note what a tensor stands for, or say why it stands for nothing."""
         family, tensors = self.family, self.tensors
-        match = self.rules.find(bare(family, name))
+        match = self.rules.find(without_prefix(family, name))
         if match is None:
             if not _matches(name, (*family.constants, *family.leftovers, *family.beside)):
                 return _unknown(family, name, [rule.name for _, rule in self.rules.values()])
-            (self.left_out if _matches(name, family.beside) else self.unused).append(name)
+            (self.other_modalities if _matches(name, family.beside) else self.unused).append(name)
             return None
         origin = Origin(name, *match)
         if error := _wrong_number(origin, self.sizes):
             return error
         error = _wrong_shape(origin, tensors[name].shape, shape_of(origin.rule.of, self.shapes, self.sizes))
         pairs = members(origin.rule.of, origin.numbers, self.sizes["experts"])
-        leaves = {member: Origin(name, origin.rule, numbers) for member, numbers in pairs if member not in self.tied}
-        if error is None and (doubled := next((member for member in leaves if member in self.origins), None)):
+        contents = {member: Origin(name, origin.rule, numbers) for member, numbers in pairs if member not in self.tied}
+        if error is None and (duplicate := next((member for member in contents if member in self.origins), None)):
             return TensorError(
-                "stands for a tensor that another one holds, too", tensor=name, code="doubled",
-                expected="each tensor of the family once", found=f"{doubled} also in {self.origins[doubled].source}",
+                "contains a tensor that another one contains, too", tensor=name, code="doubled",
+                expected="each tensor of the family once",
+                found=f"{duplicate} also in {self.origins[duplicate].source}",
             )  # fmt: skip
-        self.origins.update(leaves)
-        if leaves:
+        self.origins.update(contents)
+        if contents:
             self.sources[name] = origin
         else:
             self.unused.append(name)
         return error
 
 
-def bare(family: Family, name: str) -> str:
-    """A name without the prefix that it has in a model of several modalities."""
+def without_prefix(family: Family, name: str) -> str:
+    """A name without the prefix of a multimodal model."""
     for prefix, replacement in family.prefixes.items():
         if name.startswith(prefix):
             return replacement + name.removeprefix(prefix)
@@ -127,7 +132,7 @@ def bare(family: Family, name: str) -> str:
 
 
 def shape_of(expression: Expression, shapes: Mapping[str, tuple[str, ...]], sizes: Sizes) -> tuple[int, ...]:
-    """The shape of what an expression gives, by the sizes of the model; -1 for any size."""
+    """Shape of an expression, from the sizes of the model; -1 for any size."""
     if isinstance(expression, str):
         return tuple(-1 if size == ANY else sizes[size] for size in shapes[expression])
     if isinstance(expression, Stack):
@@ -145,8 +150,8 @@ def _matches(name: str, patterns: Iterable[str]) -> bool:
 def _unknown(family: Family, name: str, templates: Iterable[str]) -> TensorError:
     near = ", ".join(close_matches(name, templates))
     return TensorError(
-        f"is no tensor of the family {family.id}", tensor=name, code="unmapped",
-        expected=f"such as {near}" if near else None, hint=HINT,
+        f"is not a tensor of the family {family.id}", tensor=name, code="unmapped",
+        expected=f"a name such as {near}" if near else None, hint=HINT,
     )  # fmt: skip
 
 
@@ -154,7 +159,7 @@ def _wrong_number(origin: Origin, sizes: Sizes) -> TensorError | None:
     for hole, size in (("n", "layers"), ("e", "experts")):
         if origin.numbers.get(hole, -1) >= sizes[size]:
             return TensorError(
-                "has a number that the settings do not allow", tensor=origin.source, code="contradiction",
+                "has a number outside the range in the settings", tensor=origin.source, code="contradiction",
                 expected=f"{size} 0 to {sizes[size] - 1}", found=origin.numbers[hole], hint=CONTRADICTION,
             )  # fmt: skip
     return None
@@ -178,6 +183,6 @@ def _missing(family: Family, origins: Collection[str], sizes: Sizes, tied: Colle
                 name = fill(tensor.name, {"n": layer, "e": expert})
                 if name not in origins and name not in tied:
                     yield TensorError(
-                        f"is missing, and every model of the family {family.id} has it", tensor=name,
-                        code="unmapped", found=f"{len(origins)} others", hint=HINT,
+                        f"is missing; every model of the family {family.id} has it", tensor=name,
+                        code="unmapped", found=f"{len(origins)} other tensors", hint=HINT,
                     )  # fmt: skip

@@ -16,7 +16,7 @@ from squish_core.api import (
     Problem,
     Source,
     SquishError,
-    check_plain_name,
+    check_file_name,
     load_json,
 )
 
@@ -127,7 +127,7 @@ def _shard_names(places: dict[str, Any], index: Source) -> list[str]:
     folded: dict[str, str] = {}
     for name, tensor in first.items():
         try:
-            check_plain_name(name, index.name)
+            check_file_name(name, index.name)
         except SquishError as error:
             raise error.within(tensor=tensor) from None
         if folded.setdefault(name.casefold(), name) != name:

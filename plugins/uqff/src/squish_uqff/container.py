@@ -102,8 +102,8 @@ class Uqff(Refinement):
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
         return accept.accepts_codes(spec, layout, writer.is_legacy(options))
 
-    def choose(self, specs: Sequence[TensorSpec], target: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
-        return accept.choose(specs, target)
+    def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
+        return accept.choose(specs, codec)
 
     def plan_file(
         self, specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, Part], options: Options

@@ -96,7 +96,7 @@ def check_model(model: str | Path | File, engine: str) -> ModelCheck:
         problems: tuple[Problem, ...] = (_wrong_format(model, requirements),)
         return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
     inventory = take_inventory(model, reading.layout)
-    if inventory.naming.stated is None:
+    if inventory.naming.model_type is None:
         problems = (
             Problem(
                 code="names", severity="error", where=model.name, message=f"states no family: {inventory.naming.reason}"
@@ -123,10 +123,10 @@ def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory
         )
         return
     yield from _family_problems(inventory, engine)
-    assert naming.stated is not None
+    assert naming.model_type is not None
     if reading.layout == "gguf":
         meta = file.metadata
-        yield from _absent(engine, engine.keys, naming.stated, meta)
+        yield from _absent(engine, engine.keys, naming.model_type, meta)
         yield from _head_problems(engine, inventory, meta)
         rows = next((spec.shape[0] for spec in _embeddings(file, "token_embd.weight")), None)
     else:
@@ -160,7 +160,7 @@ def _head_problems(engine: Engine, inventory: Inventory, meta: Mapping[str, Any]
     if settings is None or settings["head_dim"] == settings["hidden_size"] // settings["num_attention_heads"]:
         return
     for name in HEAD_SIZES:
-        key = f"{inventory.naming.stated}.{name}"
+        key = f"{inventory.naming.model_type}.{name}"
         if key not in meta:
             yield Problem(
                 code="engine-key", severity="error", where=key,
@@ -194,9 +194,9 @@ def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterat
             where=f"{CONFIG_FILE} quant_method",
             message=f"is {method}, which {engine.title} does not run",
         )
-    if inventory.model is None or inventory.naming.stated is None:
+    if inventory.model is None or inventory.naming.model_type is None:
         return
-    model_type = inventory.naming.stated
+    model_type = inventory.naming.model_type
     config = text_config(inventory.model.config())
     yield from _absent(engine, engine.fields, model_type, config, f"{CONFIG_FILE} ")
     for name, default in engine.defaults.get(model_type, engine.defaults.get(ANY, {})).items():

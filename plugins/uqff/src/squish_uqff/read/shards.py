@@ -18,7 +18,7 @@ from squish_core.api import (
     Source,
     SquishError,
     TensorSpec,
-    check_plain_name,
+    check_file_name,
     load_json,
 )
 
@@ -144,7 +144,7 @@ def _reported(name: str, report: Mapping[str, Any]) -> list[str]:
     """Return the shards in a report, checked to be unique file names without a path."""
     shards: list[str] = output_of(name, report).get("shards", [])
     for shard in shards:
-        check_plain_name(shard, REPORT)
+        check_file_name(shard, REPORT)
     if len(set(map(str.casefold, shards))) != len(shards):
         raise FormatError("lists a shard twice", file=REPORT, found=", ".join(shards)[:200], code="shard-repeated")
     return shards
