@@ -161,12 +161,10 @@ class ContainerSuite(HostileInput, GroundTruth):
         source = CountingSource(source_of(self.sample(sample)))
         index = self.index(source)
         log = list(source.log)
-        over = {}
+        over: dict[str, int] = {}
         for name, spec in index.tensors.items():
-            if (size := sum(touched_part(log, index, part) for part in _parts(index, name))) > 64 * (
-                spec.elements <= 1
-            ):
-                over[name] = size
+            size = sum(touched_part(log, index, part) for part in _parts(index, name))
+            over |= {name: size} if size > 64 * (spec.elements <= 1) else {}
         total, allowed = sum(over.values()), self.read_ahead
         assert total <= allowed, f"{sample}: opening reads {total} tensor bytes, {allowed} are allowed: {over}"
 
