@@ -284,3 +284,22 @@ def test_threads_that_resolve_see_each_registration() -> None:
         for thread in threads:
             thread.join()
     assert not failures
+
+
+def test_tensors_of_any_file_share_one_resolver_until_something_is_registered() -> None:
+    registry = registry_of(Counting)
+    opened(registry)["tensor a"].plan()
+    resolver = registry.resolvers["spec"]
+    opened(registry)["tensor b"].plan()
+    assert registry.resolvers == {"spec": resolver}
+    registry.register(toys.plugin("later", squish_backends=[toys.backend("toy.later", 9)]))
+    assert not registry.resolvers
+
+
+def test_a_wrong_policy_or_a_named_backend_is_not_kept() -> None:
+    registry = registry_of(Counting)
+    file = opened(registry)
+    with pytest.raises(api.UsageError):
+        file["tensor a"].plan(policy="best")
+    file["tensor a"].plan("numpy")
+    assert not registry.resolvers

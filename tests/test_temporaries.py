@@ -18,7 +18,7 @@ import pytest
 
 from squish_core.io import locks
 from squish_core.io.atomic import atomic_file, atomic_folder
-from squish_core.io.local import common_mode
+from squish_core.io.paths import common_mode
 from squish_core.io.temporaries import temporaries, torn_appends
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks, no SIGKILL")

@@ -24,18 +24,20 @@ class Answers:
 
     offers: Sequence[Offer]
     because: str
-    refused: Sequence[Refusal]
+    refused: tuple[Refusal, ...]
     ranks: tuple[Sequence[int], Sequence[int | None]]
 
-    def about(self, encodings: Sequence[Encoding]) -> tuple[Sequence[Offer], Sequence[Refusal]]:
+    def about(self, encodings: Sequence[Encoding]) -> tuple[Sequence[Offer], tuple[Refusal, ...]]:
         """The same offers and refusals for the encodings of another tensor of this kind."""
         ranks, refusal_ranks = self.ranks
         offers = [offer.about(encodings[rank]) for offer, rank in zip(self.offers, ranks)]
+        if refusal_ranks.count(None) == len(refusal_ranks):
+            return offers, self.refused
         refusals = [
             refusal if rank is None else evolve(refusal, encoding=encodings[rank])
             for refusal, rank in zip(self.refused, refusal_ranks)
         ]
-        return offers, refusals
+        return offers, tuple(refusals)
 
     def hold_for_others(self, spec: TensorSpec) -> bool:
         """Whether they apply to every tensor of this kind: none failed, names this one, or has a foreign encoding."""

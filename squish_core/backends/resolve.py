@@ -15,6 +15,7 @@ from squish_core.backends.offers import OPS, OPS_OF_RANK, Availability, Offer, R
 from squish_core.backends.reasons import because
 from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
+from squish_core.guard import quietly
 from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.specs import parse_spec
 
@@ -38,6 +39,8 @@ class Lookup(Protocol):
     def is_outside(self, backend: str) -> bool: ...
     @property
     def answers(self) -> AnswerTable: ...
+    @property
+    def resolvers(self) -> dict[str, Resolver]: ...
 
 
 @frozen(kw_only=True)
@@ -50,13 +53,22 @@ class Candidate:
     emulated: bool = False
 
 
+@frozen
+class Candidates:
+    """The candidates as their probes answered (None: a backend that cannot be imported), and their refusals."""
+
+    probed: Sequence[Availability | None]
+    candidates: Sequence[Candidate]
+    refusals: tuple[tuple[str, str] | None, ...]
+
+
 class Resolver:
-    """Resolves tensors by one policy and, if named, for one backend; backends are probed once, for the first tensor.
+    """Resolves tensors by one policy and, if named, for one backend.
 
     Parameters
     ----------
     registry
-        What is installed.
+        What is installed; a registration needs a new resolver.
     backend
         Backend id, with options for some ("ane:device=M1"); any by default.
     policy
@@ -65,9 +77,27 @@ class Resolver:
     """
 
     def __init__(self, registry: Lookup, backend: str | None = None, policy: str | OfferOrder = "spec") -> None:
+        self._table = registry.answers  # before the rest of the registry: a registration starts a new table
         self.registry, self.backend, self.policy = registry, backend, policy
-        self._table: AnswerTable = {}
-        self._candidates: list[Candidate] | None = None
+        self._order = _offer_order(policy)
+        self._named = None if backend is None else parse_spec(backend)
+        self._backends: Sequence[Candidate] | None = None
+        self._candidates: Candidates | None = None
+
+    def probe(self) -> Candidates:
+        """Ask the backends whether they can run here now; `resolve` does so for the first tensor alone."""
+        backends = self._backends
+        if backends is None:
+            backends = _backends(self.registry, self._named)
+            if all(candidate.backend for candidate in backends):  # an import that failed is tried again
+                self._backends = backends
+        probed = [_probe(candidate.backend) if candidate.backend else None for candidate in backends]
+        here = self._candidates
+        if here is None or self._backends is None or here.probed != probed:
+            candidates = [_candidate(backend, available) for backend, available in zip(backends, probed)]
+            refusals = tuple([candidate.refusal for candidate in candidates])
+            here = self._candidates = Candidates(probed, candidates, refusals)
+        return here
 
     def resolve(
         self,
@@ -82,9 +112,6 @@ class Resolver:
 
         `op` is what the tensor is for (without one: what weights of this rank are usually for).
         """
-        policy, backend = self.policy, self.backend
-        name, key = _offer_order(policy)
-        wanted = None if backend is None else parse_spec(backend)
         ops = OPS if spec is None else OPS_OF_RANK.get(len(spec.shape), ("dense",))
         op = op or ops[0]
         if op not in OPS:
@@ -93,27 +120,25 @@ class Resolver:
             raise UsageError(
                 "its rank does not fit the operation", expected=", ".join(ops), found=repr(op), code="rank"
             )
-        if self._candidates is None:
-            self._table = self.registry.answers  # before the rest of the registry: a registration starts a new table
-            self._candidates = _candidates(self.registry, wanted)
-        candidates, table = self._candidates, self._table
-        question = policy, op, backend, *[candidate.refusal for candidate in candidates]
-        alike = spec if spec is not None and recipes is spec.encodings and isinstance(policy, str) else None
-        answers = None if alike is None else answers_for(table, question, alike)
+        here = self._candidates or self.probe()
+        question = self.policy, op, self.backend, here.refusals
+        alike = spec if spec is not None and recipes is spec.encodings and isinstance(self.policy, str) else None
+        answers = None if alike is None else answers_for(self._table, question, alike)
         if answers is None:
-            answers = _answers(self.registry, candidates, recipes, spec, op, name, key, alone=wanted is not None)
+            alone = self._named is not None
+            answers = quietly(_answers, self.registry, here.candidates, recipes, spec, op, *self._order, alone)
             if not answers.offers:
                 raise _nothing(target, recipes, answers.refused, spec)
             offers, refused = answers.offers, answers.refused
             if alike is not None:
-                keep(table, question, alike, answers)
+                keep(self._table, question, alike, answers)
         else:
             assert spec is not None
             offers, refused = answers.about(spec.encodings)
-        chosen, *others = offers
+        options = {} if self._named is None else self._named.params
         return Chain(
-            target=target, container=container, chosen=chosen, because=answers.because, others=tuple(others),
-            refused=tuple(refused), policy=name, spec=spec, options={} if wanted is None else wanted.params,
+            target=target, container=container, chosen=offers[0], because=answers.because, others=tuple(offers[1:]),
+            refused=refused, policy=self._order[0], spec=spec, options=options,
         )  # fmt: skip
 
 
@@ -128,8 +153,16 @@ def resolve(
     policy: str | OfferOrder = "spec",
     op: str | None = None,
 ) -> Chain:
-    """The chain of one tensor, as `Resolver` has it."""
-    return Resolver(registry, backend, policy).resolve(target, container, recipes, spec=spec, op=op)
+    """The chain of one tensor, as `Resolver` has it, with backends as they are now."""
+    resolvers = registry.resolvers
+    resolver = resolvers.get(policy) if backend is None and isinstance(policy, str) else None
+    if resolver is not None:
+        resolver.probe()
+    else:
+        resolver = Resolver(registry, backend, policy)
+        if backend is None and isinstance(policy, str):
+            resolvers[policy] = resolver
+    return resolver.resolve(target, container, recipes, spec=spec, op=op)
 
 
 def _answers(
@@ -140,7 +173,6 @@ def _answers(
     op: str,
     policy: str,
     key: OfferOrder,
-    *,
     alone: bool,
 ) -> Answers:
     """What the candidates answer about each encoding, in order; `alone`: the caller names one backend."""
@@ -176,7 +208,7 @@ def _answers(
     return Answers(
         [ranked.offer for ranked in offers],
         because(offers, policy, key, alone=alone, use=use) if offers else "",
-        [refusal for refusal, _ in refused],
+        tuple([refusal for refusal, _ in refused]),
         ([ranked.rank for ranked in offers], [rank for _, rank in refused]),
     )
 
@@ -189,30 +221,35 @@ def _offer_order(policy: str | OfferOrder) -> tuple[str, OfferOrder]:
     return policy, OFFER_ORDERS[policy][0]
 
 
-def _candidates(registry: Lookup, wanted: CodecSpec | None) -> list[Candidate]:
-    """All backends, or the wanted one with its options."""
-    if wanted is not None and wanted.id not in registry.backends:
+def _backends(registry: Lookup, named: CodecSpec | None) -> list[Candidate]:
+    """All backends, or the named one with its options."""
+    if named is not None and named.id not in registry.backends:
         try:
-            registry.backend(wanted.id)  # which says what to install
+            registry.backend(named.id)  # which says what to install
         except SquishError as error:
             raise error.about_argument() from None
-    candidates: list[Candidate] = []
-    for name in sorted(registry.backends) if wanted is None else [wanted.id]:
+    backends: list[Candidate] = []
+    for name in sorted(registry.backends) if named is None else [named.id]:
         try:
             backend = registry.backend(name)
         except SquishError as error:  # it cannot be imported, or is in conflict; the others still answer
-            if wanted is not None:
+            if named is not None:
                 raise
-            candidates.append(Candidate(id=name, refusal=(error.code or ErrorCode.IMPORT, error.message)))
+            backends.append(Candidate(id=name, refusal=(error.code or ErrorCode.IMPORT, error.message)))
             continue
-        if wanted is not None and wanted.params:
-            backend = backend.configured(wanted.params)
-        available = _probe(backend)
-        if available.ok:
-            candidates.append(Candidate(id=name, backend=backend, emulated=available.emulated))
-        else:
-            candidates.append(Candidate(id=name, refusal=("unavailable", available.reason)))
-    return candidates
+        if named is not None and named.params:
+            backend = backend.configured(named.params)
+        backends.append(Candidate(id=name, backend=backend))
+    return backends
+
+
+def _candidate(backend: Candidate, available: Availability | None) -> Candidate:
+    """The backend, if its probe says that it can run here."""
+    if available is None:
+        return backend
+    if available.ok:
+        return evolve(backend, emulated=available.emulated)
+    return Candidate(id=backend.id, refusal=("unavailable", available.reason))
 
 
 def _probe(backend: Backend) -> Availability:
