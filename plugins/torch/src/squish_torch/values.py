@@ -37,7 +37,7 @@ def values_of(tensor: StoredTensor, dtype: torch.dtype | None = None) -> torch.T
     Types of less than a byte come as they are packed, in uint8. Writing to the result never changes the file.
     """
     if is_dense(tensor):
-        if dtypes.bits(tensor.dtype) < 8:
+        if dtypes.bits(tensor.spec.dtype) < 8:
             (buffer,) = tensor.parts(tensor.bound.encoding).values()
             return bytes_of(buffer, (buffer.nbytes,))
         values = torch.from_dlpack(tensor)
