@@ -214,8 +214,7 @@ def _is_stored(panel: Array, params: Params) -> Array:
     if threshold := params.get("threshold", 0):
         return ~(np.abs(panel) <= threshold)
     elements = np.ascontiguousarray(panel)[..., None].view(np.uint8)
-    stored: Array = elements.any(axis=-1)
-    return stored
+    return np.asarray(elements.any(axis=-1))
 
 
 def _fill(out: Array, values: Array, places: tuple[Array, ...], *, region: Region) -> None:
