@@ -283,8 +283,6 @@ class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes):
         sizes = {name: len(data) for name, data in contents.items()}
         assert contents == ({"target": b"old"} if target.exists() else {}), f"{sample}: the failed write left {sizes}"
 
-    # Features
-
     def test_every_declared_feature_resolves(self) -> None:
         """Every declared value and every pair of values resolves to a chain or is refused with a reason."""
         features = self.entry().info.features  # type: ignore[union-attr]
