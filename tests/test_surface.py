@@ -152,6 +152,22 @@ def test_a_sink_copies_a_stored_array_with_a_warning(saved: squish.File, tmp_pat
     assert target.read_bytes() == np.arange(64, dtype="f4").tobytes()
 
 
+def test_a_request_by_its_old_arguments_works_with_warnings(saved: squish.File) -> None:
+    spec = saved["w"].spec
+    encoding = spec.encodings[0]
+    with pytest.warns(DeprecationWarning, match=r"Request\(op="), pytest.warns(DeprecationWarning, match="codec="):
+        request = api.Request(spec=spec, encoding=encoding, use=api.Use(op="embed"), registry=saved.registry)
+    assert request == api.Request(spec=spec, encoding=encoding, codec=saved.registry.codec("dense"), op="embed")
+
+
+def test_a_file_by_its_old_argument_works_with_a_warning(saved: squish.File) -> None:
+    with pytest.warns(DeprecationWarning, match=r"File\(registry=\)"):
+        file = squish.File(saved.source, saved.index, known=saved.registry, limits=saved.limits)
+    np.testing.assert_array_equal(file["w"].numpy(), saved["w"].numpy())
+    with pytest.raises(TypeError, match="registry="):
+        squish.File(saved.source, saved.index)
+
+
 def test_the_old_record_of_an_operation_still_works() -> None:
     assert api.Use(op="embed").op == "embed"
 
