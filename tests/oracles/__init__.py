@@ -212,9 +212,9 @@ class Timed:
 @functools.cache
 def peer(name: str) -> Peer:
     """The peer of that name (a key of ENVIRONMENTS), its environment made if it is not there yet."""
-    wanted = ENVIRONMENTS[name]
-    home = next(other for other, each in ENVIRONMENTS.items() if each is wanted)
-    made = Peer(name, _python_with(wanted, ROOT / ".oracles" / home))
+    environment = ENVIRONMENTS[name]
+    home = next(other for other, each in ENVIRONMENTS.items() if each is environment)
+    made = Peer(name, _python_with(environment, ROOT / ".oracles" / home))
     atexit.register(made.close)
     return made
 
@@ -243,32 +243,32 @@ def _source(code: Callable[..., Any] | str) -> dict[str, str]:
     return {"source": textwrap.dedent(inspect.getsource(code)), "name": code.__name__}
 
 
-def _python_with(wanted: Environment, folder: Path) -> Path:
+def _python_with(environment: Environment, folder: Path) -> Path:
     """The Python of the environment in `folder`, made anew unless complete for these requirements."""
     python, stamp = folder / "bin" / "python", folder / "complete"
     folder.parent.mkdir(exist_ok=True)
     with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if python.exists() and stamp.exists() and stamp.read_text() == wanted.stamp:
+        if python.exists() and stamp.exists() and stamp.read_text() == environment.stamp:
             return python
         shutil.rmtree(folder, ignore_errors=True)
-        base = find_python(wanted.version)
-        if wanted.installer == "pip":
+        base = find_python(environment.version)
+        if environment.installer == "pip":
             _install(base, "-m", "venv", folder)
             pip = (python, "-m", "pip", "install", "--quiet", "--no-compile")  # most of torch is never imported
-            _install(*pip, *wanted.requirements.split())
-            if wanted.bare:
-                _install(*pip, "--no-deps", "--no-build-isolation", *wanted.bare.split())
-            if wanted.checkout and wanted.version == "{}.{}".format(*sys.version_info):
+            _install(*pip, *environment.requirements.split())
+            if environment.bare:
+                _install(*pip, "--no-deps", "--no-build-isolation", *environment.bare.split())
+            if environment.checkout and environment.version == "{}.{}".format(*sys.version_info):
                 (packages,) = folder.glob("lib/python*/site-packages")
                 own = sysconfig.get_path("purelib")  # after the environment's own: its NumPy is the one that torch has
                 (packages / "checkout.pth").write_text(f"import site; site.addsitedir({own!r})\n")
-            elif wanted.checkout:
+            elif environment.checkout:
                 _install(_uv(), "pip", "install", "--quiet", "--no-sources", "--python", python, *_checkout())
         else:
             _install(_uv(), "venv", "--quiet", "--python", base, folder)
-            _install(_uv(), "pip", "install", "--quiet", "--python", python, *wanted.requirements.split())
-        stamp.write_text(wanted.stamp)
+            _install(_uv(), "pip", "install", "--quiet", "--python", python, *environment.requirements.split())
+        stamp.write_text(environment.stamp)
     return python
 
 
