@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from squish_core.conversion.compatible import encoder_problem
 from squish_core.conversion.image import output_image
 from squish_core.conversion.plan import ConversionPlan
 from squish_core.conversion.step import Step
@@ -199,7 +200,7 @@ def _lock(plan: ConversionPlan, source: File) -> dict[str, Any]:
 
 
 def _encodes(registry: Registry, codec: CodecSpec) -> bool:
-    return codec.inner is None and registry.encoder_missing(codec) is None
+    return codec.inner is None and encoder_problem(registry, codec) is None
 
 
 def _chain(codec: CodecSpec) -> Iterator[CodecSpec]:

@@ -16,6 +16,7 @@ def affine_layout(scheme: Scheme, shape: Shape) -> CodeLayout:
     return CodeLayout(
         bits=scheme.bits, signed=scheme.signed, group=group, run=run, scale_dtype=scheme.scale_dtype,
         offset_kind=scheme.offset, offset_dtype=None if scheme.offset == "none" else offset, zero=scheme.zero,
+        word=scheme.word,
     )  # fmt: skip
 
 
