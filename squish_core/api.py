@@ -19,9 +19,10 @@ _NAMES = {
         "TruncatedError", "UnknownFormatError", "UnsupportedVersionError", "UsageError", "WriteError",
     ),
     "squish_core.families.base": (
-        "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Stack",
+        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Stack",
     ),
     "squish_core.families.model": ("Model",),
+    "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
     "squish_core.io.source": ("BytesSource", "Source", "SourceOpener", "check_file_name", "closed"),
@@ -170,6 +171,7 @@ if TYPE_CHECKING:
     from squish_core.errors import UsageError as UsageError
     from squish_core.errors import WriteError as WriteError
     from squish_core.errors import redact as redact
+    from squish_core.families.base import ANY as ANY
     from squish_core.families.base import Add as Add
     from squish_core.families.base import Carried as Carried
     from squish_core.families.base import Expression as Expression
@@ -227,6 +229,8 @@ if TYPE_CHECKING:
     from squish_core.io.source import check_file_name as check_file_name
     from squish_core.io.source import closed as closed
     from squish_core.limits import Limits as Limits
+    from squish_core.mapping.inventory import Inventory as Inventory
+    from squish_core.mapping.inventory import take_inventory as take_inventory
     from squish_core.model import DENSE as DENSE
     from squish_core.model import SAME_BYTES as SAME_BYTES
     from squish_core.model import CodecSpec as CodecSpec

@@ -20,7 +20,7 @@ from squish_core.io.local import open_folder
 from squish_core.io.source import BytesSource, Source
 from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, Part, Segment
-from squish_core.plugins.catalog import DECLARED
+from squish_core.plugins.catalog import DECLARATIONS
 from squish_core.plugins.hookspecs import ContainerInfo
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
@@ -264,7 +264,7 @@ def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
 def foreign_declarations(index: Index, overlay: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
     """`Index.declarations` of overlaid assets that describe tensors in a format other than the file's own."""
     places = [
-        (place, keys[:1]) for base, place, keys in DECLARED.values()
+        (place, keys[:1]) for base, place, keys in DECLARATIONS.values()
         if base != index.format and place in overlay and place not in index.assets
     ]  # fmt: skip
     return {place: tuple(keys for other, keys in places if other == place) for place, _ in places}

@@ -115,4 +115,4 @@ def test_a_library_of_another_version_is_reported_by_plans_and_encoders(tmp_path
     assert f"not      cpu: {why}" in plan
     assert "dense on numpy" in loaded
     assert why in asked
-    assert f"ggml.q4_k is decoded only; 'ggml.q4_k' cannot be imported: SquishError: {why}" in encoding
+    assert f"ggml.q4_k has no encoder; 'ggml.q4_k' cannot be imported: SquishError: {why}" in encoding

@@ -521,7 +521,10 @@ class BadCommands:
         raise RuntimeError("no commands today")
 
 
-@pytest.mark.parametrize(("command", "package"), [("cache build", "squish-npydir"), ("edit", "squish-ztensor")])
+@pytest.mark.parametrize(
+    ("command", "package"),
+    [("cache build", "squish-npydir"), ("check-model", "squish-models"), ("edit", "squish-ztensor")],
+)
 def test_a_command_of_an_absent_package_says_what_to_install(
     squish: Any, install: Any, command: str, package: str
 ) -> None:

@@ -49,7 +49,7 @@ def test_a_program_that_calls_the_command_keeps_its_own_signals_and_warnings() -
 def test_a_warning_is_a_line_on_stderr() -> None:
     ran = run("-m", "squish_core", "plugins", SQUISH_PLUGINS="-squish-gguff")
     assert ran.returncode == 0
-    assert ran.stderr.startswith("warning: SQUISH_PLUGINS: no plugin is called squish-gguff; here are ")
+    assert ran.stderr.startswith("warning: SQUISH_PLUGINS: no plugin is called squish-gguff; installed: ")
     assert ran.stderr.count("\n") == 1
 
 

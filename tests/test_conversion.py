@@ -447,7 +447,7 @@ def test_an_impossible_request_is_explained(tmp_path: Path, options: Any, kind: 
 @pytest.mark.parametrize("rule", ["toy.rows", "b.*=toy.rows"])
 def test_a_faulty_rule_is_reported_once_without_a_tensor(run: Any, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(toys.Rows, "encode")
-    with pytest.raises(SquishError, match=r"^toy\.rows is decoded only\. `squish codecs`") as error:
+    with pytest.raises(SquishError, match=r"^toy\.rows has no encoder\. `squish codecs`") as error:
         run({"a.weight": VALUES, "b.weight": VALUES, "norm": VALUES[0]}, rule)
     assert error.value.tensor is None
 

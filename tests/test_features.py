@@ -132,7 +132,7 @@ def test_an_emulated_device_is_never_chosen_by_default() -> None:
     registry = toys.registry(toys.plugin(squish_backends=[toys.backend("toy.gpu", emulated=True)]))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(registry.backend("numpy")), "offer", lambda self, request: api.Refusal(why="not this one"))
-        with pytest.raises(SquishError, match="stands in for a device"):
+        with pytest.raises(SquishError, match="emulates a device"):
             registry.resolve(container="toy.box", packing="rows")
 
 

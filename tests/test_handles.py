@@ -295,7 +295,7 @@ def test_experts_pick_a_matrix_for_each_row() -> None:
     expected = np.stack([row @ experts[expert].T for row, expert in zip(operand, ids)])
     np.testing.assert_allclose(weight.experts(operand, ids), expected, rtol=1e-5)
     for rows, few in ((operand, [0, 1]), (operand[0], [0]), (operand, [[0], [1], [2]])):
-        with pytest.raises(SquishError, match="one row of x for each id"):
+        with pytest.raises(SquishError, match="one row of x per id"):
             weight.experts(rows, few)
 
 

@@ -54,8 +54,8 @@ class FilePlan:
         if not self.chains:
             raise TensorError("nothing here runs the model", file=self.target, code=ErrorCode.NO_CHAIN)
         by_backend = {chain.chosen.backend: chain for chain in reversed(self.chains.values())}
-        most = by_backend[next(iter(self.backends))]
-        return evolve(most, target=self.target, refused=(*self._refused_whole(), *most.refused))
+        chain = by_backend[next(iter(self.backends))]
+        return evolve(chain, target=self.target, refused=(*self._whole_model_refusals(), *chain.refused))
 
     @property
     def chosen(self) -> Offer:
@@ -67,7 +67,7 @@ class FilePlan:
         """The refusals of `chain`, those of the whole model first."""
         return self.chain.refused
 
-    def _refused_whole(self) -> tuple[Refusal, ...]:
+    def _whole_model_refusals(self) -> tuple[Refusal, ...]:
         if not isinstance(self.whole, SquishError):
             return ()
         return (Refusal(why=self.whole.message, code=self.whole.code or ErrorCode.NO_CHAIN),)
@@ -89,12 +89,12 @@ class FilePlan:
         return dict(Counter(chain.chosen.backend for chain in self.chains.values()).most_common())
 
     def explain(self) -> str:
-        """The plan for people, a line for each statement; tensors that run alike share one explanation.
+        """Explain the plan, one statement per line; tensors that run alike share an explanation.
 
         Returns
         -------
         str
-            Lines that are not wrapped; `print(plan)` wraps them to the terminal.
+            The lines, not wrapped; `print(plan)` wraps them to the terminal.
 
         Examples
         --------
@@ -175,7 +175,7 @@ def plan_tensors(
     registry: Lookup, name: str, index: Index, specs: Iterable[TensorSpec], *,
     backend: str | None = None, policy: str | OfferOrder = "spec", op: str | None = None,
 ) -> FilePlan:  # fmt: skip
-    """The plan of some tensors of a file, and of its encodings of the whole model."""
+    """Plan the given tensors of a file, and its encodings of the whole model."""
     whole: Chain | SquishError | None = None
     if index.whole:
         with boundary(SquishError, "resolving", file=name):

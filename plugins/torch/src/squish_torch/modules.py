@@ -144,7 +144,7 @@ class CompressedLinear(Compressed):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """`x @ W.T + bias`, in the dtype of x; under autocast in autocast's."""
         kind = x.device.type
-        if torch.is_autocast_enabled(kind):
+        if kind != "meta" and torch.is_autocast_enabled(kind):
             x = x.to(torch.get_autocast_dtype(kind))
         y = torch.ops.squish.linear(x, self.parts, self.description, self.backend)
         return y if self.bias is None else y + self.bias.to(y.dtype)
