@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from squish_core.analysis.summary import Summary
     from squish_core.backends.chain import OfferOrder
     from squish_core.backends.whole import WholeModel
+    from squish_core.io.source import Source
 
 
 class File(Reader, Mapping[str, "Tensor"], Renamed):
@@ -207,6 +208,37 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
             return self
         tensors = {name: spec.without(self.index.caches) for name, spec in self.index.tensors.items()}
         return File(self.source, evolve(self.index, tensors=tensors, caches=()), self.registry, self.limits)
+
+    def as_format(self, format: str, encode: Any = None, **options: Any) -> Source:  # noqa: A002
+        """Present the file in another format without writing it.
+
+        Parameters
+        ----------
+        format, encode
+            `to` and `encode` of `squish.convert`.
+        **options
+            `only`, `rename` and `requantize` of `squish.convert`; `activations`, an open file.
+
+        Returns
+        -------
+        Source
+            What `open` and `convert` take. Its bytes are those that `convert` would write, made as they are read; this
+            file must stay open.
+
+        Raises
+        ------
+        UsageError
+            The format's layout depends on the data (code `image`).
+
+        Examples
+        --------
+        >>> with squish.open("model.safetensors") as file, squish.open(file.as_format("gguf")) as virtual:
+        ...     print(virtual.format, virtual.source.size == squish.convert(file, "copy.gguf").size)
+        gguf True
+        """
+        from squish_core.conversion.virtual import as_format
+
+        return as_format(self, format, encode, **options)
 
     def __getitem__(self, name: str) -> Tensor:
         try:

@@ -62,7 +62,24 @@ class Reader:
 
     @contextmanager
     def reading_ahead(self, parts: Iterable[Part]) -> Iterator[None]:
-        """Announce that parts will be read in about this order, each once; a remote source fetches them ahead."""
+        """Announce that parts will be read in about this order, each once; a remote source fetches them ahead.
+
+        Parameters
+        ----------
+        parts
+            What will be read in the `with` block.
+
+        Returns
+        -------
+        context manager
+            At its end nothing more is fetched.
+
+        Examples
+        --------
+        >>> file = squish.open("model.gguf")
+        >>> with file.reading_ahead(file["blk.0.ffn_up.weight"].bound.encoding.parts.values()):
+        ...     values = file["blk.0.ffn_up.weight"].numpy()
+        """
         sources: dict[int, Source] = {}
         if not self.source.cheap_views:
             segments = dict.fromkeys(segment for part in parts for segment in part.segments if segment.length)
