@@ -440,7 +440,7 @@ def test_encoders_agree_with_gguf_py(name: str) -> None:
         np.testing.assert_array_equal(encode(BLOCKS[name], values).reshape(expected.shape), expected)
 
 
-def by_ggml(given: np.ndarray, made: np.ndarray, call: str) -> np.ndarray:
+def by_ggml(array: np.ndarray, template: np.ndarray, call: str) -> np.ndarray:
     """Apply a libggml function to an array; the result is like `template`; runs in the peer."""
     import ctypes
     from pathlib import Path
