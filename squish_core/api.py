@@ -7,25 +7,27 @@ from typing import TYPE_CHECKING
 _NAMES = {
     "squish_core.plugins.hookspecs": (
         "SQUISH_API", "AllocatorInfo", "BackendInfo", "CodecInfo", "ContainerInfo", "EncoderInfo", "FamilyInfo",
-        "Signature", "hookimpl",
+        "Signature", "SourceInfo", "hookimpl",
     ),
     "squish_core.model": (
-        "DENSE", "SAME_BYTES", "CodecSpec", "DenseRecord", "Encoding", "Exactness", "FileRef", "Filter", "Index",
-        "LazyTensors", "Part", "Refusal", "Section", "Segment", "TensorSpec", "Typed",
+        "DENSE", "SAME_BYTES", "CodecSpec", "DenseFields", "DenseRecord", "Encoding", "Exactness", "FileRef", "Filter",
+        "Index", "LazyTensors", "Part", "Refusal", "Section", "Segment", "TensorSpec", "Typed",
     ),
     "squish_core.errors": (
-        "AmbiguousFormatError", "ClosedError", "CodecError", "ConflictError", "FormatError", "LimitError",
+        "redact", "AmbiguousFormatError", "ClosedError", "CodecError", "ConflictError", "FormatError", "LimitError",
         "FileAccessError", "MissingFileError", "MissingPluginError", "Problem", "SquishError", "TensorError",
         "TruncatedError", "UnknownFormatError", "UnsupportedVersionError", "UsageError", "WriteError",
     ),
     "squish_core.families.base": (
-        "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Stack",
+        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Stack",
     ),
     "squish_core.families.model": ("Model",),
+    "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
-    "squish_core.io.source": ("Source", "check_plain_name"),
+    "squish_core.io.source": ("BytesSource", "Source", "SourceOpener", "check_file_name", "closed"),
     "squish_core.io.local": ("open_source",),
+    "squish_core.io.pin": ("Pin",),
     "squish_core.formats.base": (
         "Container", "Dropped", "Options", "Refinement", "WritePlan", "dropped_assets", "dropped_metadata",
         "single_value",
@@ -45,7 +47,7 @@ _NAMES = {
     "squish_core.backends.base": ("Backend",),
     "squish_core.backends.offers": ("OPS", "Availability", "Cost", "Offer", "Request", "Use"),
     "squish_core.codes": ("BUGS", "CANNOT_RUN", "USAGE_CODES", "ErrorCode"),
-    "squish_core.concurrency": ("Pool", "map_in_order", "workers"),
+    "squish_core.concurrency": ("EventLoop", "Pool", "map_in_order", "workers"),
     "squish_core.codecs.bound": ("BoundEncoding",),
     "squish_core.backends.checks": (
         "cast_output", "check_expert_args", "check_ids", "check_input", "require_rank",
@@ -68,7 +70,11 @@ _NAMES = {
     "squish_core.cli.output": ("Answer",),
     "squish_core.cli.progress": ("Progress",),
     "squish_core.file": ("File",),
-    "squish_core.opening": ("open",),
+    "squish_core.opening": ("open", "tensor_from_parts"),
+    "squish_core.codecs.description": ("describe", "read_description"),
+    "squish_core.conversion.naming": ("with_names",),
+    "squish_core.tensor": ("Tensor",),
+    "squish_core.backends.weight": ("Weight",),
     "squish_core.formats.json": (
         "JSON_PIECE", "JsonMembers", "duplicate_key_error", "load_json", "merge_members", "without_keys",
     ),
@@ -82,7 +88,7 @@ _NAMES = {
 _RENAMED = {
     "Layout": "WritePlan", "Outgoing": "OutgoingTensor", "Policy": "Allocator", "Refused": "Refusal",
     "Short": "AliasResolver", "UNCOVERED": "ErrorCode.UNCOVERED", "Values": "PanelReader",
-    "delivered": "cast_output", "indices": "check_ids",
+    "check_plain_name": "check_file_name", "delivered": "cast_output", "indices": "check_ids",
     "matrix_of": "require_rank", "only": "single_value", "operand": "check_input", "routed": "check_expert_args",
 }  # fmt: skip
 """Old name -> new name; the old one works in this version, with a DeprecationWarning."""
@@ -102,6 +108,7 @@ if TYPE_CHECKING:
     from squish_core.backends.offers import Offer as Offer
     from squish_core.backends.offers import Request as Request
     from squish_core.backends.offers import Use as Use
+    from squish_core.backends.weight import Weight as Weight
     from squish_core.backends.whole import WholeHandle as WholeHandle
     from squish_core.cli.output import Answer as Answer
     from squish_core.cli.progress import Progress as Progress
@@ -122,6 +129,8 @@ if TYPE_CHECKING:
     from squish_core.codecs.code_layout import CodeLayout as CodeLayout
     from squish_core.codecs.code_layout import Codes as Codes
     from squish_core.codecs.dense import Dense as Dense
+    from squish_core.codecs.description import describe as describe
+    from squish_core.codecs.description import read_description as read_description
     from squish_core.codecs.ggml_blocks import BLOCK_TYPES as BLOCK_TYPES
     from squish_core.codecs.ggml_blocks import BlockType as BlockType
     from squish_core.codecs.regions import decode_all as decode_all
@@ -131,6 +140,7 @@ if TYPE_CHECKING:
     from squish_core.codes import CANNOT_RUN as CANNOT_RUN
     from squish_core.codes import USAGE_CODES as USAGE_CODES
     from squish_core.codes import ErrorCode as ErrorCode
+    from squish_core.concurrency import EventLoop as EventLoop
     from squish_core.concurrency import Pool as Pool
     from squish_core.concurrency import map_in_order as map_in_order
     from squish_core.concurrency import workers as workers
@@ -138,6 +148,7 @@ if TYPE_CHECKING:
     from squish_core.conversion.convert import convert as convert
     from squish_core.conversion.convert import outgoing as outgoing
     from squish_core.conversion.execute import execute as execute
+    from squish_core.conversion.naming import with_names as with_names
     from squish_core.conversion.observer import ConversionObserver as ConversionObserver
     from squish_core.conversion.plan import ConversionPlan as ConversionPlan
     from squish_core.conversion.plan import plan_conversion as plan_conversion
@@ -159,6 +170,8 @@ if TYPE_CHECKING:
     from squish_core.errors import UnsupportedVersionError as UnsupportedVersionError
     from squish_core.errors import UsageError as UsageError
     from squish_core.errors import WriteError as WriteError
+    from squish_core.errors import redact as redact
+    from squish_core.families.base import ANY as ANY
     from squish_core.families.base import Add as Add
     from squish_core.families.base import Carried as Carried
     from squish_core.families.base import Expression as Expression
@@ -208,13 +221,20 @@ if TYPE_CHECKING:
     from squish_core.io.digest import Digest as Digest
     from squish_core.io.digest import check_digest as check_digest
     from squish_core.io.local import open_source as open_source
+    from squish_core.io.pin import Pin as Pin
     from squish_core.io.sink import Sink as Sink
+    from squish_core.io.source import BytesSource as BytesSource
     from squish_core.io.source import Source as Source
-    from squish_core.io.source import check_plain_name as check_plain_name
+    from squish_core.io.source import SourceOpener as SourceOpener
+    from squish_core.io.source import check_file_name as check_file_name
+    from squish_core.io.source import closed as closed
     from squish_core.limits import Limits as Limits
+    from squish_core.mapping.inventory import Inventory as Inventory
+    from squish_core.mapping.inventory import take_inventory as take_inventory
     from squish_core.model import DENSE as DENSE
     from squish_core.model import SAME_BYTES as SAME_BYTES
     from squish_core.model import CodecSpec as CodecSpec
+    from squish_core.model import DenseFields as DenseFields
     from squish_core.model import DenseRecord as DenseRecord
     from squish_core.model import Encoding as Encoding
     from squish_core.model import Exactness as Exactness
@@ -229,6 +249,7 @@ if TYPE_CHECKING:
     from squish_core.model import TensorSpec as TensorSpec
     from squish_core.model import Typed as Typed
     from squish_core.opening import open as open  # noqa: A004
+    from squish_core.opening import tensor_from_parts as tensor_from_parts
     from squish_core.plugins.catalog import install_command as install_command
     from squish_core.plugins.catalog import lookalike as lookalike
     from squish_core.plugins.hookspecs import SQUISH_API as SQUISH_API
@@ -239,11 +260,13 @@ if TYPE_CHECKING:
     from squish_core.plugins.hookspecs import EncoderInfo as EncoderInfo
     from squish_core.plugins.hookspecs import FamilyInfo as FamilyInfo
     from squish_core.plugins.hookspecs import Signature as Signature
+    from squish_core.plugins.hookspecs import SourceInfo as SourceInfo
     from squish_core.plugins.hookspecs import hookimpl as hookimpl
     from squish_core.plugins.lazy import lazy_exports as lazy_exports
     from squish_core.plugins.registry import Registry as Registry
     from squish_core.specs import parse_spec as parse_spec
     from squish_core.statistics import Statistics as Statistics
+    from squish_core.tensor import Tensor as Tensor
 
 else:
     from squish_core.plugins.lazy import lazy_exports

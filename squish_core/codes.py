@@ -22,10 +22,14 @@ class ErrorCode:
     """A `backend=` that makes no sense."""
     BROKEN = "broken"
     """A plugin could not be loaded."""
+    BYTE_RANGE = "byte-range"
+    """A server answers a byte range with other bytes than those of the range."""
     CHANGED = "changed"
     """A file is not what it was when it was opened, planned or locked."""
     CONFLICT = "conflict"
     """Several distributions bring one id."""
+    DENIED = "denied"
+    """A server wants credentials, or better ones."""
     DIGEST = "digest"
     """Bytes are not those of their digest."""
     EDIT_RUNNING = "edit-running"
@@ -34,6 +38,8 @@ class ErrorCode:
     """A rule of `encode=` that makes no sense for any tensor."""
     FILE_KIND = "file-kind"
     """A folder, a link, a pipe where a file is expected, or a file where a folder is."""
+    FORK = "fork"
+    """An open remote file is used in a forked process."""
     FOLDER = "folder"
     """A folder without the files of a format."""
     IMPORT = "import"
@@ -68,6 +74,8 @@ class ErrorCode:
     """A backend has no way to hold these data: the next one in the chain is tried."""
     UNKNOWN = "unknown"
     """No format is recognized."""
+    UNREACHABLE = "unreachable"
+    """A server cannot be reached, or does not answer in time."""
     UNREADABLE = "unreadable"
     """The system does not let a file be read, or no value of a tensor can be had."""
     USAGE = "usage"
@@ -80,7 +88,8 @@ BUGS = (ErrorCode.PLUGIN_BUG, ErrorCode.MEMORY)
 """Codes of errors that no input may cause."""
 CANNOT_RUN = (
     ErrorCode.MISSING, ErrorCode.UNREADABLE, ErrorCode.FILE_KIND, ErrorCode.NOT_INSTALLED, ErrorCode.BROKEN,
-    ErrorCode.IMPORT, ErrorCode.UNKNOWN, ErrorCode.AMBIGUOUS, ErrorCode.FOLDER,
+    ErrorCode.IMPORT, ErrorCode.UNKNOWN, ErrorCode.AMBIGUOUS, ErrorCode.FOLDER, ErrorCode.DENIED,
+    ErrorCode.UNREACHABLE,
 )  # fmt: skip
 """Codes of errors on opening that say nothing against the file's content."""
 USAGE_CODES = frozenset(

@@ -1,4 +1,5 @@
-"""Threads: how many there may be (SQUISH_THREADS), results in order from several of them, and reading ahead."""
+"""Threads: how many there may be (SQUISH_THREADS), results in order from several of them, reading ahead, and one that
+waits for the network."""
 
 from __future__ import annotations
 
@@ -9,10 +10,11 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from squish_core.codes import ErrorCode
-from squish_core.errors import UsageError
+from squish_core.errors import FileAccessError, UsageError
 from squish_core.guard import quietly
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
     from concurrent.futures import Future
 
 Item = TypeVar("Item")
@@ -111,6 +113,82 @@ class Pool:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+class EventLoop:
+    """A thread that runs coroutines: many requests wait in it at once. It computes nothing, so SQUISH_THREADS does not
+    count it. `close` cancels what runs; so does the garbage collector, for a loop that nobody uses any more.
+
+    Examples
+    --------
+    >>> import asyncio
+    >>> loop = EventLoop()
+    >>> loop.submit(asyncio.sleep(0, "done")).result()
+    'done'
+    >>> loop.close()
+    """
+
+    def __init__(self) -> None:
+        import asyncio
+        import threading
+        import weakref
+
+        self._process, self._asyncio = os.getpid(), asyncio
+        self._futures = weakref.WeakSet[Any]()
+        self._lock = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=_run_loop, args=(self._loop,), name="squish-io", daemon=True)
+        self._thread.start()
+        self._stop = weakref.finalize(self, _stop_loop, self._loop, self._process)
+
+    def submit(self, coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
+        """Begin a coroutine; its future, or `close`, cancels it. FileAccessError in a forked process."""
+        from concurrent.futures import Future
+
+        if os.getpid() != self._process:
+            coroutine.close()
+            raise FileAccessError(
+                "was opened before this process was forked", code=ErrorCode.FORK,
+                hint="Open it in the process that reads it, or start processes by spawning.",
+            )  # fmt: skip
+        with self._lock:
+            if not self._stop.alive:
+                coroutine.close()
+                ended = Future[Result]()
+                ended.cancel()
+                return ended
+            future = self._asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            self._futures.add(future)
+        return future
+
+    def close(self) -> None:
+        """Cancel what runs, and wait for the thread."""
+        if os.getpid() != self._process:
+            return
+        with self._lock:
+            self._stop()
+        self._thread.join()
+        for future in list(self._futures):
+            future.cancel()
+
+
+def _run_loop(loop: Any) -> None:
+    import asyncio
+
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+    finally:
+        loop.close()
+
+
+def _stop_loop(loop: Any, process: int) -> None:
+    if os.getpid() == process and not loop.is_closed():
+        loop.call_soon_threadsafe(loop.stop)
 
 
 def map_in_order(

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 from attrs import evolve
 
+from squish_core.codecs.description import read_description
 from squish_core.codes import ErrorCode
 from squish_core.detect import compressed_by, detect, missing_refinements
-from squish_core.errors import FormatError, UsageError
+from squish_core.errors import FormatError, TensorError, UsageError
 from squish_core.file import File
 from squish_core.formats.base import Options
 from squish_core.formats.validate import check_index, lookalike_names
 from squish_core.guard import gc_paused, guarded
-from squish_core.io.local import open_folder, open_source
-from squish_core.io.source import Source
+from squish_core.io.local import open_folder
+from squish_core.io.source import BytesSource, Source
 from squish_core.limits import Limits, default
 from squish_core.model import FileRef, Index, Part, Segment
-from squish_core.plugins.catalog import DECLARED
+from squish_core.plugins.catalog import DECLARATIONS
 from squish_core.plugins.hookspecs import ContainerInfo
 from squish_core.plugins.registry import Registry
 from squish_core.plugins.registry import registry as installed
+from squish_core.plugins.sources import open_target
 from squish_core.specs import parse_format
+from squish_core.tensor import Tensor
 
 if TYPE_CHECKING:
     from squish_core.formats.base import Refinement
@@ -38,13 +41,14 @@ def open(  # noqa: A001
     mmap: bool = True,
     limits: Limits | None = None,
     registry: Registry | None = None,
+    source_options: Mapping[str, Any] | None = None,
 ) -> File:
     """Open a file, a folder or bytes; reads the header only.
 
     Parameters
     ----------
     target
-        A path, bytes, or a `Source`.
+        A path, bytes, a `Source`, or a URL that an installed source reads (`https://...`, with squish-remote).
     format
         Skip detection and read this container, `ID[:key=value,...]`; fails if the file is of another format.
     assets
@@ -58,6 +62,8 @@ def open(  # noqa: A001
         Most bytes, tensors and so on that a file may declare; `SQUISH_LIMITS` by default.
     registry
         The plugins to read with; those installed by default.
+    source_options
+        Options of the source that reads a URL, by name; those of `SQUISH_SOURCE` by default.
 
     Returns
     -------
@@ -85,13 +91,14 @@ def open(  # noqa: A001
     limits = limits or default()
     if not isinstance(limits, Limits):
         raise UsageError("limits must be a Limits", expected="Limits(...)", found=repr(limits), code=ErrorCode.USAGE)
-    source = open_source(target) if mmap else open_source(target).unmapped()
+    source = open_target(target, registry, source_options)
+    source = source if mmap else source.unmapped()
     try:
         source = decompress(source, registry, limits)
-        lent = source.lend(open_folder(assets)) if assets is not None else ()
+        overlay = source.overlay_assets(open_folder(assets)) if assets is not None else ()
         own = read_index(source, registry, limits, format)
-        index = with_assets(own, source, lent)
-        index = evolve(index, declarations={**foreign_declarations(own, lent), **index.declarations})
+        index = with_assets(own, source, overlay)
+        index = evolve(index, declarations={**foreign_declarations(own, overlay), **index.declarations})
         if problems := source.problems():
             index = evolve(index, problems=(*index.problems, *problems))
         file = File(source, index, registry, limits)
@@ -102,6 +109,60 @@ def open(  # noqa: A001
         if source is not target:
             source.close()
         raise
+
+
+def tensor_from_parts(
+    description: str, parts: Mapping[str, Any], *, name: str = "weight", registry: Registry | None = None
+) -> Tensor:
+    """A tensor of parts in memory, without an open file.
+
+    Parameters
+    ----------
+    description
+        What `describe` gave for its encoding.
+    parts
+        Role -> contiguous bytes (anything with a buffer), which the tensor reads in place and keeps alive.
+    name
+        Its name in errors.
+    registry
+        The plugins to use; those installed by default.
+
+    Returns
+    -------
+    Tensor
+        As in an open file: `load` makes a `Weight` of it.
+
+    Raises
+    ------
+    CodecError
+        The description cannot be read.
+    TensorError
+        A part is missing, or has another size than the description says.
+
+    Examples
+    --------
+    >>> from squish_core import api
+    >>> stored = squish.open("model.gguf")["blk.0.ffn_up.weight"]
+    >>> text = api.describe(stored.spec, stored.bound.encoding)
+    >>> tensor = api.tensor_from_parts(text, {"data": stored.parts()["data"].raw})
+    >>> bool((tensor.numpy() == stored.numpy()).all())
+    True
+    """
+    spec = read_description(description, name)
+    (encoding,) = spec.encodings
+    placed = {}
+    for role, part in encoding.parts.items():
+        stored = memoryview(parts[role]).cast("B") if role in parts else None
+        if stored is None or stored.nbytes != part.nbytes:
+            raise TensorError(
+                "a part does not fit its description", tensor=name, part=role, code="size",
+                expected=f"{part.nbytes} bytes for {part.dtype} {list(part.shape)}",
+                found="nothing" if stored is None else f"{stored.nbytes} bytes",
+            )  # fmt: skip
+        placed[role] = evolve(part, data=stored.toreadonly())
+    spec = evolve(spec, encodings=(evolve(encoding, parts=placed),))
+    index = Index(format="memory", version="", files=(), tensors={name: spec})
+    return File(BytesSource(b"", "<memory>"), index, registry or installed(), default())[name]
 
 
 def fail_on_warnings(file: File) -> None:
@@ -200,11 +261,11 @@ def with_assets(index: Index, source: Source, names: Sequence[str]) -> Index:
     return evolve(index, files=tuple(files), assets=assets)
 
 
-def foreign_declarations(index: Index, lent: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """`Index.declarations` of lent assets: what they state of tensors in a format that is not the file's own."""
+def foreign_declarations(index: Index, overlay: Sequence[str]) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """`Index.declarations` of overlaid assets that describe tensors in a format other than the file's own."""
     places = [
-        (place, keys[:1]) for base, place, keys in DECLARED.values()
-        if base != index.format and place in lent and place not in index.assets
+        (place, keys[:1]) for base, place, keys in DECLARATIONS.values()
+        if base != index.format and place in overlay and place not in index.assets
     ]  # fmt: skip
     return {place: tuple(keys for other, keys in places if other == place) for place, _ in places}
 

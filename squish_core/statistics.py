@@ -91,7 +91,7 @@ class Statistics:
         return {**to_json(self), "absmax": self.absmax}
 
 
-COLUMNS = ("least", "greatest", "values", "zeros", "infinite", "NaN")
+COLUMNS = ("min", "max", "values", "zeros", "infinite", "NaN")
 BAR = 40
 """Characters of the longest bar."""
 
@@ -116,7 +116,7 @@ def magnitudes(statistics: Statistics) -> list[str]:
          f"{statistics.positive.get(at, 0):,}", "#" * -(-BAR * count // max(both.values())))
         for at, count in sorted(both.items())
     ]  # fmt: skip
-    return table(("from", "negative", "positive", ""), ">>><", rows)
+    return table(("|x| from", "negative", "positive", ""), ">>><", rows)
 
 
 def _none(count: int) -> np.ndarray:

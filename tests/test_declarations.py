@@ -59,7 +59,7 @@ def test_the_predicted_size_counts_the_config_that_is_written(to: str, tmp_path:
 
 @pytest.mark.parametrize(("to", "encode"), [("mlx", "f16"), ("hf:method=gptq", "f16"), ("uqff:version=0.1.3", "q8_0")])
 @pytest.mark.parametrize("source", SOURCES)
-def test_a_checkpoint_without_quantised_layers_declares_none(source: str, to: str, encode: str, tmp_path: Path) -> None:
+def test_a_checkpoint_without_quantized_layers_declares_none(source: str, to: str, encode: str, tmp_path: Path) -> None:
     path, keys = SOURCES[source]
     report = squish.convert(path, tmp_path / "target", to, encode, requantize=True)
     assert declared(report.dropped) == {("config.json", key) for key in keys}
@@ -125,7 +125,7 @@ def test_raw_tensors_whose_declaration_is_not_written_are_reported(tmp_path: Pat
     assert declared(report.dropped) == {("config.json", "quantization_config")}
 
 
-def test_a_lent_config_declares_nothing_of_another_format(tmp_path: Path) -> None:
+def test_an_overlaid_config_declares_nothing_about_a_gguf_file(tmp_path: Path) -> None:
     squish.save(tmp_path / "source.gguf", {"w": np.ones((2, 32), np.float32)})
     with squish.open(tmp_path / "source.gguf", assets=SOURCES["gptq"][0]) as file:
         assert "quantization_config" in json.loads(bytes(file.assets["config.json"].raw))

@@ -28,7 +28,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
 
 
 @pytest.mark.parametrize("how", ["read", "view", "read_into"])
-def test_ranges_are_given_exactly(source: Source, how: str) -> None:
+def test_reads_return_exactly_the_requested_range(source: Source, how: str) -> None:
     for offset, length in ((0, 0), (0, 1), (255, 300), (len(DATA), 0), (0, len(DATA))):
         if how == "read_into":
             out = bytearray(length)
@@ -86,9 +86,10 @@ def test_a_file_that_is_replaced_while_open_stays_the_old_one(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "name", ["../x", "/etc/passwd", "a/b", "a\\b", ".", "..", "", ".hidden", "C:x", "a\0b", " x", "x "]
 )
-def test_members_are_plain_names(source: Source, name: str) -> None:
-    with pytest.raises(FormatError, match="not a plain file name"):
+def test_a_member_with_a_path_for_a_name_is_refused(source: Source, name: str) -> None:
+    with pytest.raises(FormatError) as caught:
         source.member(name)
+    assert caught.value.code == "path"
 
 
 def test_members_are_opened_once_and_closed_together(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all, table
 from squish_core.errors import UsageError
 from squish_core.file import File
-from squish_core.formats.metadata import plain
-from squish_core.mapping.pairing import paired
+from squish_core.formats.metadata import untyped
+from squish_core.mapping.pairing import map_to_first
 from squish_core.model import to_json
 from squish_core.plugins.registry import Registry
 from squish_core.tensor import Tensor
@@ -29,7 +29,8 @@ Progress = Callable[[str, int, int | None], None]
 KEEP = "keep"
 WORST = 10
 """Number of differing tensors that are printed by default."""
-STATES = {"bytes": "equal bytes", "values": "equal values", "differs": "other values", "shape": "another shape"}
+STATES = {"bytes": "identical", "values": "equal in value", "differs": "differ in value", "shape": "differ in shape"}
+"""State of a tensor -> the words of the verdict."""
 CHUNK = 16 << 20
 """Bytes compared at a time: several compressed frames, which decode in parallel."""
 PIECE = 1 << 18
@@ -98,13 +99,13 @@ class Difference:
 
 def difference_lines(difference: Difference, most: int | None = WORST) -> Iterator[str]:
     """The verdict, then at most `most` tensors that differ, the largest errors first."""
-    if difference.mapped:
-        yield difference.mapped
     counts = Counter(item.state for item in difference.tensors)
     tensors = ", ".join(f"{count:,} {STATES.get(state, state)}" for state, count in counts.most_common()) or "none"
     sections = (("metadata", difference.meta), ("assets", difference.assets))
-    verdict = ", ".join(f"{title} {'differ' if changes else 'equal'}" for title, changes in sections)
-    yield f"{'same' if difference.same else 'differs'}: tensors: {tensors}; {verdict}"
+    rest = "; ".join(f"{title} {'differ' if changes else 'equal'}" for title, changes in sections)
+    yield f"{'same' if difference.same else 'differs'}: tensors: {tensors}; {rest}"
+    if difference.mapped:
+        yield difference.mapped
     by_error = sorted(
         (item for item in difference.tensors if item.state not in ("bytes", "values")),
         key=lambda item: -inf if item.nmse is None or isnan(item.nmse) else -item.nmse,
@@ -125,11 +126,11 @@ def _row(item: TensorDifference) -> tuple[str, ...]:
 
 
 def _stored_as(a: str, b: str) -> str:
-    """How both sides store a tensor; the shape once if it is the same."""
-    codecs, shapes = zip(*(side.partition(" ")[::2] for side in (a, b) if side))
-    if len(set(shapes)) == 1:
-        return f"{' -> '.join(dict.fromkeys(codecs))} {shapes[0]}"
-    return f"{a} -> {b}"
+    """How both sides store a tensor; the shapes only if they differ or one side lacks the tensor."""
+    if not a or not b:
+        return a or b
+    codecs, shapes = zip(*(side.partition(" ")[::2] for side in (a, b)))
+    return " -> ".join(dict.fromkeys(codecs)) if shapes[0] == shapes[1] else f"{a} -> {b}"
 
 
 def diff(
@@ -178,7 +179,7 @@ def diff(
     files = [item if isinstance(item, File) else opening.open(item, registry=registry) for item in (a, b)]
     try:
         first, second = files
-        second, sentence = paired(first, second) if rename != KEEP else (second, "")
+        second, sentence = map_to_first(first, second) if rename != KEEP else (second, "")
         pairs = pair_tensors(first, second, only)
         sizes = [(a_side or b_side).nbytes for a_side, b_side in pairs.values()]  # type: ignore[union-attr]
         differences, total = [], sum(sizes)
@@ -199,7 +200,7 @@ def diff(
 
 
 def pair_tensors(first: File, second: File, only: str | Iterable[str]) -> dict[str, Pair]:
-    """The tensors of both files by name; a tensor is paired with its row if the other file stacks it.
+    """The tensors of both files by name; a tensor is pair with its row if the other file stacks it.
 
     UsageError if neither file has a tensor of `only`.
     """
@@ -288,7 +289,7 @@ def changed(a: Any, b: Any, equal: Callable[[Any, Any], bool]) -> tuple[str, ...
 
 def equal_meta(x: Any, y: Any) -> bool:
     """Equal stored types and values; numeric arrays by bytes."""
-    return getattr(x, "type", None) == getattr(y, "type", None) and equal_values(plain(x), plain(y))
+    return getattr(x, "type", None) == getattr(y, "type", None) and equal_values(untyped(x), untyped(y))
 
 
 def equal_values(p: Any, q: Any) -> bool:

@@ -10,7 +10,7 @@ from attrs import asdict, evolve, frozen
 from squish_core.display.notebook import page
 from squish_core.display.tables import counted, fit_all, table
 from squish_core.errors import MAX_MESSAGE, MAX_PLACE, Problem, SquishError, TensorError, shorten
-from squish_core.formats.metadata import plain
+from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded
 from squish_core.model import TensorSpec, Typed, to_json
 from squish_core.reader import Reader, TensorFacts
@@ -129,7 +129,8 @@ class Summary:
         ]
         yield from _section("children", children)
         problems = [
-            f"  {problem.severity}: {shorten(problem.where, MAX_PLACE)}: {shorten(problem.message, MAX_MESSAGE)}"
+            f"  {': '.join(filter(None, (problem.severity, shorten(problem.where, MAX_PLACE))))}: "
+            f"{shorten(problem.message, MAX_MESSAGE)}"
             for problem in self.problems
         ]
         yield from _section("problems", problems)
@@ -165,7 +166,7 @@ def summarize(reader: Reader) -> Summary:
         ),
         size=sum(ref.size for ref in index.files), packed=_packing(reader), tensors=len(index.tensors),
         parameters=parameters, bits_per_weight=8 * nbytes / parameters if parameters else 0.0, codecs=kinds,
-        metadata={key: plain(value) for key, value in index.meta.items()},
+        metadata={key: untyped(value) for key, value in index.meta.items()},
         meta_types={key: value.type for key, value in index.meta.items() if isinstance(value, Typed)},
         assets={name: part.nbytes for name, part in index.assets.items()}, caches=tuple(index.caches),
         sections=tuple(map(asdict, index.sections)), whole=tuple(str(encoding.codec) for encoding in index.whole),

@@ -11,20 +11,20 @@ from contextlib import suppress
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one `squish` command and return its exit code.
 
-    0: fine. 1: `verify` or `doctor` found a fault, or `diff` a difference. 2: it cannot run. 130: interrupted.
-    143: told to stop; what was half written is removed then, too.
+    0: success. 1: `verify` or `doctor` found a fault, or `diff` a difference. 2: the command could not run.
+    130: interrupted. 143: terminated; half-written files are removed first.
     """
-    before = None
-    with suppress(ValueError):  # not in the main thread: signals are another's business
-        before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    handler = None
+    with suppress(ValueError):  # outside the main thread, where no handler can be set
+        handler = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         return _run(sys.argv[1:] if argv is None else argv)
-    except KeyboardInterrupt:  # also while modules are still being loaded
+    except KeyboardInterrupt:  # also raised while modules are loading
         print("interrupted", file=sys.stderr)
         return 130
     finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _run(argv: Sequence[str]) -> int:

@@ -52,23 +52,23 @@ COMMANDS: dict[str, tuple[Callable[..., Answer], tuple[str, ...]]] = {
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command line and return its exit code; KeyboardInterrupt when it was interrupted."""
+    """Run one command line and return its exit code; KeyboardInterrupt if it is interrupted."""
     try:
         return _run(argv)
     except BrokenPipeError:
-        # The reader has gone (`| head`): say nothing, not even when Python flushes at exit.
+        # The reader is gone (`| head`): print nothing, not even while Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 
 
 def _run(argv: Sequence[str]) -> int:
-    as_json = "--json" in argv  # looked at here, so that a command line that cannot be parsed answers in JSON, too
+    as_json = "--json" in argv  # not left to typer: usage errors are printed as JSON, too
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a name must not stop a terminal that is not UTF-8
-    told = warnings.showwarning
+    showwarning = warnings.showwarning
     warnings.showwarning = show_warning
     try:
-        # Outside typer's own error handling: it has other exit codes and words.
+        # Without typer's own error handling, whose exit codes and messages differ.
         result: Any = build(argv)(args=list(argv) or ["--help"], prog_name="squish", standalone_mode=False)
         if result == 130:  # typer's answer to Ctrl-C
             raise KeyboardInterrupt
@@ -84,26 +84,26 @@ def _run(argv: Sequence[str]) -> int:
         show_error(error, as_json)
         sys.stdout.flush()
     except Exception as error:
-        if not hasattr(error, "format_message"):  # what typer's usage errors have in all its versions
+        if not hasattr(error, "format_message"):  # of typer's usage errors in all its versions
             raise
         show_error(usage(error), as_json)
     finally:
-        warnings.showwarning = told
+        warnings.showwarning = showwarning
     return 2
 
 
 def usage(error: Any) -> SquishError:
-    """A command line that cannot be parsed, as an error like all others."""
+    """The UsageError for a command line that typer cannot parse."""
     context = getattr(error, "ctx", None)
     command = getattr(context, "command_path", "squish")
     message = error.format_message().rstrip(".")
-    if context is not None and message == context.get_help().rstrip("."):  # of a group, named alone
-        message = f"{command}: a command is missing"
-    return UsageError(message, code=ErrorCode.USAGE, hint=f"`{command} --help` says how it is used.")
+    if context is not None and message == context.get_help().rstrip("."):  # a group without a command
+        message = f"`{command}` needs a command"
+    return UsageError(message, code=ErrorCode.USAGE, hint=f"See `{command} --help`.")
 
 
 def build(argv: Sequence[str]) -> typer.Typer:
-    """The app. For a known command it has only that one: building all, and asking plugins for theirs, takes time."""
+    """The app, with a single command if `argv` names one: building all of them and loading plugins takes time."""
     app = typer.Typer(
         rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -121,9 +121,9 @@ def build(argv: Sequence[str]) -> typer.Typer:
     return app
 
 
-def print_version(wanted: bool) -> None:
-    """Print the version and stop, when it was asked for."""
-    if wanted:
+def print_version(version: bool) -> None:
+    """Print the version and stop, on request."""
+    if version:
         from squish_core import __version__
 
         print(f"squish-core {__version__}")
@@ -133,7 +133,7 @@ def print_version(wanted: bool) -> None:
 def squish(
     version: Annotated[bool, typer.Option("--version", help="Print the version.", callback=print_version)] = False,
 ) -> None:
-    """Look into, check, compare and convert compressed transformer weights of any format.
+    """Inspect, check, compare and convert compressed transformer weights of any format.
 
-    Every command takes --json. Exit codes: 0 fine, 1 a fault or a difference was found, 2 it cannot run.
+    Every command takes --json. Exit codes: 0 success, 1 a fault or a difference was found, 2 the command could not run.
     """

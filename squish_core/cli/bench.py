@@ -1,4 +1,4 @@
-"""`squish bench`: rates of this machine, as ratios to its limits."""
+"""`squish bench`: speed as a fraction of what the machine can do."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from squish_core.cli.output import Answer
 from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError
 
-Target = Annotated[str | None, typer.Argument(metavar="FILE", help="A weights file, or a folder of them.")]
-Synthetic = Annotated[bool, typer.Option("--synthetic", help="A seeded matrix under every codec that encodes.")]
+Target = Annotated[str | None, typer.Argument(metavar="FILE", help="A file of weights, or a model's folder.")]
+Synthetic = Annotated[
+    bool, typer.Option("--synthetic", help="Measure a seeded matrix under every codec that can encode it.")
+]
 
 
 def bench(file: Target = None, synthetic: Synthetic = False, as_json: Json = False) -> Answer:
     """Measure opening, decoding and multiplying.
 
-    On every backend, against what the machine can do, in ratios: decode (to float32, into a reused array) to filling
-    as many bytes of memory, linear (one vector) to reading as many bytes as are stored, open to reading the whole
-    file. 1 is the limit. Small tensors of a file lie in caches, and so do the bytes they are compared with.
+    Each rate is a fraction of what this machine can do, on every backend; 1 is the limit. decode (to float32, into a
+    reused array) is compared with filling as much memory, linear (one vector) with reading the stored bytes, and open
+    with reading the whole file. Small tensors fit the CPU's caches, and so do the bytes they are compared with.
     """
     from squish_core.analysis.benchmark import benchmark
 
     if bool(file) == synthetic:
-        raise UsageError(
-            "name a file or say --synthetic", code=ErrorCode.USAGE, hint="`squish bench --help` says more."
-        )
+        raise UsageError("pass either a FILE or --synthetic", code=ErrorCode.USAGE, hint="See `squish bench --help`.")
     measured = benchmark(file)
     return Answer(measured.to_dict(), list(measured.lines()))

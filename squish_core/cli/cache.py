@@ -1,4 +1,4 @@
-"""`squish cache`: folders that Squish keeps because making them takes time."""
+"""`squish cache`: folders that Squish keeps because they take long to build."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 
 
 def cache_group() -> typer.Typer:
-    """The group `squish cache`; plugins add commands to it."""
+    """The group `squish cache`, to which plugins add commands."""
     app = typer.Typer(help="List, clear and build caches.", no_args_is_help=True)
     app.command("list", epilog="\b\nExample:\n  squish cache list")(list_entries)
     app.command("clear", epilog="\b\nExamples:\n  squish cache clear\n  squish cache clear 3f2a90")(clear)
@@ -25,7 +25,10 @@ def cache_group() -> typer.Typer:
 
 
 def list_entries(json: Json = False) -> Answer:
-    """List cached folders, the least recently used first."""
+    """List cached folders, the least recently used first.
+
+    The first line shows the cache's folder, its size and its limit.
+    """
     entries = cache.entries()
     total = sum(entry.size for entry in entries)
     rows = [{"kind": entry.kind, "key": entry.key, "bytes": entry.size, "path": str(entry.path)} for entry in entries]
@@ -37,17 +40,22 @@ def list_entries(json: Json = False) -> Answer:
 
 
 def clear(
-    key: Annotated[str, typer.Argument(metavar="[KEY]", help="The beginning of a key; all by default.")] = "",
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="Start of a key; without one, all folders are removed.")
+    ] = "",
     json: Json = False,
 ) -> Answer:
     """Remove cached folders.
 
-    They are made again when they are needed.
+    Squish builds them again when it needs them.
     """
     chosen = [entry for entry in cache.entries() if entry.key.startswith(key)]
     if key and not chosen:
         raise UsageError(
-            "no cached folder has such a key", found=repr(key), code=ErrorCode.USAGE, hint="See `squish cache list`."
+            "no cached folder has this key",
+            found=repr(key),
+            code=ErrorCode.USAGE,
+            hint="`squish cache list` lists the keys.",
         )
     for entry in chosen:
         cache.remove(entry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -15,63 +16,78 @@ from squish_core.codes import CANNOT_RUN
 from squish_core.errors import SquishError
 
 Target = Annotated[
-    str, typer.Argument(metavar="DST", help="The file or folder to write. A file there is replaced, a folder is not.")
+    str | None,
+    typer.Argument(
+        metavar="DST", help="File or folder to write. An existing file is replaced, an existing folder is an error."
+    ),
 ]
 To = Annotated[
     str | None,
-    typer.Option("--to", metavar="ID[:key=value,...]", help="Format to write; by default from DST's suffix."),
+    typer.Option(
+        "--to", metavar="ID[:key=value,...]", help="Format to write; by default it follows from DST's suffix."
+    ),
 ]
 Encode = Annotated[
     list[str] | None,
     typer.Option(
         "--encode",
         metavar="[PATTERN=]SPEC",
-        help="Encode values anew: int8, f16, int4:group_size=64, '*embed*=keep'. Repeatable, the last match wins.",
+        help="Encode values as SPEC: int8, f16, int4:group_size=64, '*embed*=keep'. Repeatable; the last match wins.",
     ),
 ]
 Only = Annotated[
     list[str] | None,
-    typer.Option("--only", metavar="PATTERN", help="Write only tensors whose name matches; repeatable."),
+    typer.Option("--only", metavar="PATTERN", help="Write only tensors whose names match. Repeatable."),
 ]
 Names = Annotated[
     str | None,
     typer.Option(
         "--names",
         metavar="keep|hf|gguf",
-        help="Keep the names, or write those of Hugging Face or GGUF; by default those that DST's engine loads.",
+        help="Keep the names, or write Hugging Face's or GGUF's. By default, the names that DST's engine loads.",
     ),  # fmt: skip
 ]
 Imatrix = Annotated[
     str | None,
-    typer.Option("--imatrix", metavar="FILE", help="Activation statistics, for encodings that weigh errors by them."),
+    typer.Option(
+        "--imatrix", metavar="FILE", help="Activation statistics (imatrix) for encodings that weight errors by them."
+    ),
 ]
 Stats = Annotated[str | None, typer.Option("--stats", metavar="FILE", hidden=True)]
 Requantize = Annotated[
-    bool, typer.Option("--requantize", help="Allow --encode to quantize tensors again that are quantized already.")
+    bool, typer.Option("--requantize", help="Let --encode quantize tensors that are already quantized.")
+]
+PlanFile = Annotated[
+    str | None,
+    typer.Option(
+        "--plan",
+        metavar="FILE",
+        help="Write the plan to FILE (JSON) and carry it out. If FILE exists, carry it out; SRC and DST are optional.",
+    ),
 ]
 Delete = Annotated[
-    bool, typer.Option("--delete-source", help="Verify and compare what was written, then delete SRC's weights.")
+    bool, typer.Option("--delete-source", help="Delete SRC's weights after verifying DST and comparing it with SRC.")
 ]
 
 
 def verify(
-    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Weights files, or folders of them.")],
-    deep: Annotated[bool, typer.Option("--deep", help="Check every digest and decode every tensor, too.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="A warning counts as a fault.")] = False,
+    files: Annotated[list[str], typer.Argument(metavar="FILE", help="Files of weights, or models' folders.")],
+    deep: Annotated[bool, typer.Option("--deep", help="Also check every digest and decode every tensor.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     format: Format = None,  # noqa: A002
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
     """Check files and list what is wrong with them.
 
-    Looks at bounds, overlaps, sizes and what the format demands; with --deep at all data. Exit code 1 when there is
-    an error in any. --json gives an object for one FILE, a list of them for several.
+    Checks bounds, overlaps, sizes and the rules of the format; with --deep, all data too. Exit code 1 if any file has
+    an error. --json prints an object for one FILE, a list for several.
     """
     answers = list[Answer]()
     for file in files:
         try:
             answers.append(verified(file, deep, strict, format, quiet))
-        except SquishError as error:  # it cannot be looked at; the others can
+        except SquishError as error:  # the other files can still be checked
             if len(files) == 1:
                 raise
             answers.append(Answer({"file": file, "ok": False, "error": error_data(error)}, [f"error: {error}"], 2))
@@ -81,7 +97,7 @@ def verify(
 
 
 def verified(file: str, deep: bool, strict: bool, format: str | None, quiet: bool) -> Answer:  # noqa: A002
-    """What is wrong with one file; SquishError when it cannot be looked at."""
+    """The findings in one file; SquishError if it cannot be checked at all."""
     import squish_core as squish
     from squish_core.analysis.verify import report_lines
     from squish_core.opening import open as open_file
@@ -101,23 +117,22 @@ def verified(file: str, deep: bool, strict: bool, format: str | None, quiet: boo
 
 
 def diff(
-    a: Annotated[str, typer.Argument(metavar="A", help="A weights file.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="The file to compare it with, of any format.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="A file of weights.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The file to compare with it, in any format.")],
     everything: Annotated[
-        bool, typer.Option("--all", help="List every tensor that differs, not the ten worst.")
+        bool, typer.Option("--all", help="List every tensor that differs, not just the ten worst.")
     ] = False,
     names: Annotated[
-        str | None, typer.Option("--names", metavar="keep", help="Compare names as they stand, not through a map.")
+        str | None, typer.Option("--names", metavar="keep", help="Compare names as they are, without mapping layouts.")
     ] = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
-    """Compare two files of any formats.
+    """Compare two files, in the same format or in different ones.
 
-    Two models of one family are compared under the names, rows and settings of A, whatever their layouts.
-    Compares tensors, metadata and assets; decodes only tensors whose bytes differ. Says first whether they are the
-    same, then lists the ten tensors that differ most. Exit code 1 when they are not the same. Equal values stored in
-    another way are no difference.
+    Compares tensors, metadata and assets; decodes only tensors whose bytes differ. Equal values that are stored
+    differently count as the same. Two models of one family are compared under the names, rows and settings of A,
+    whatever their layouts. Prints the verdict, then the ten tensors that differ most. Exit code 1 if they differ.
     """
     import squish_core as squish
     from squish_core.analysis.diff import WORST, difference_lines
@@ -129,8 +144,8 @@ def diff(
 
 
 def convert(
-    src: Annotated[str, typer.Argument(metavar="SRC", help="The file to read.")],
-    dst: Target,
+    src: Annotated[str | None, typer.Argument(metavar="SRC", help="The file to read.")] = None,
+    dst: Target = None,
     to: To = None,
     encode: Encode = None,
     tensor_type: spellings.TensorType = None,
@@ -141,7 +156,7 @@ def convert(
     q_group_size: spellings.GroupSize = None,
     q_mode: spellings.Mode = None,
     only: Only = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would happen; write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")] = False,
     format: Format = None,  # noqa: A002
     assets: Assets = None,
     names: Names = None,
@@ -149,14 +164,15 @@ def convert(
     stats: Stats = None,
     requantize: Requantize = False,
     delete_source: Delete = False,
+    plan: PlanFile = None,
     quiet: Quiet = False,
     json: Json = False,
 ) -> Answer:
-    """Write a file in another format.
+    """Convert a file to another format, or to other encodings.
 
-    Stored codes are kept as they are; values change only where --encode says so, and values that were quantized before
-    are quantized again only with --requantize.
-    SPEC is ID[:key=value,...] with an ID or a short name of `squish codecs`, or keep; ID(SPEC) wraps another.
+    Quantized codes are kept, and values change only where --encode asks for it. Tensors that are already quantized are
+    quantized again only with --requantize. SPEC is ID[:key=value,...], where ID is an id or short name from
+    `squish codecs`, or keep; ID(SPEC) wraps another encoding.
     """
     import squish_core as squish
     from squish_core.conversion.report import conversion_lines
@@ -166,9 +182,11 @@ def convert(
         show_warning("--stats is now --imatrix")
     rules = spellings.preset_rules(encode or (), tensor_type or (), output_tensor_type, token_embedding_type, pure)
     rules = spellings.mlx_rules(rules, q_bits, q_group_size, q_mode)
-    with open_file(src, format, assets=assets) as opened, Progress("writing", quiet) as progress:
+    with ExitStack() as stack:
+        opened = stack.enter_context(open_file(src, format, assets=assets)) if src else None
+        progress = stack.enter_context(Progress("writing", quiet))
         report = squish.convert(
             opened, dst, to, rules, only=only, rename=names, activations=imatrix or stats, requantize=requantize,
-            delete_source=delete_source, dry_run=dry_run, progress=progress,
+            delete_source=delete_source, plan=plan, dry_run=dry_run, progress=progress,
         )  # fmt: skip
     return Answer(report.to_dict(), list(conversion_lines(report)))

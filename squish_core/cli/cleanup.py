@@ -1,4 +1,4 @@
-"""`squish doctor FOLDER`: temporaries of writers that are gone, and appends that were interrupted."""
+"""`squish doctor FOLDER`: temporary files and interrupted appends that killed writers left behind."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any
 
 from squish_core.cli.output import Answer
 from squish_core.display.tables import counted, table
-from squish_core.io.local import missing, open_folder
+from squish_core.io.local import open_folder
+from squish_core.io.paths import missing
 
 UNITS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def examine(folder: str, clean: bool) -> Answer:
-    """List what interrupted writes left in a folder and below; `clean` removes the temporaries of dead writers."""
+    """List what interrupted writes left in a folder and its subfolders; `clean` removes dead writers' temporaries."""
     from squish_core.io.temporaries import remove, temporaries, torn_appends
 
     open_folder(folder).close()  # its error says what is wrong with the path
@@ -42,7 +43,7 @@ def examine(folder: str, clean: bool) -> Answer:
 
 
 def lines(rows: Sequence[dict[str, Any]], appends: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The findings for people; temporaries that may be in use are counted only."""
+    """The findings as text; temporaries that may be in use are only counted."""
     from squish_core.text import format_bytes
 
     gone = [row for row in rows if row["state"] in ("dead", "removed")]
@@ -52,15 +53,15 @@ def lines(rows: Sequence[dict[str, Any]], appends: Sequence[dict[str, Any]]) -> 
     dead = [row for row in gone if row["state"] == "dead"]
     total = format_bytes(sum(row["size"] for row in dead))
     if dead:
-        yield f"{counted(len(dead), 'temporary file')} of interrupted writes, {total}; --clean removes them"
-    for state, text in (("live", "in use by a running write"), ("unknown", "of a writer that may still run")):
+        yield f"{counted(len(dead), 'temporary file')} left by interrupted writes, {total}; remove with --clean"
+    for state, text in (("live", "in use by a running write"), ("unknown", "of a writer that may still be running")):
         if count := sum(row["state"] == state for row in rows):
             yield f"{counted(count, 'temporary file')} {text}: left alone"
     for append in appends:
         size = format_bytes(append["bytes"])
-        yield f"torn append: {append['file']}: {size} of an interrupted edit; --recover cuts them off"
+        yield f"torn append: {append['file']}: {size} of an interrupted edit; `squish edit FILE --recover` removes it"
     if not gone and not appends:
-        yield "no interrupted write left anything here"
+        yield "nothing here was left by an interrupted write"
 
 
 def age(seconds: float) -> str:

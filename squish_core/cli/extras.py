@@ -13,15 +13,15 @@ from squish_core.plugins.registry import registry
 
 
 def add_commands(app: typer.Typer) -> list[tuple[str, str]]:
-    """Let every plugin add its commands; returns (plugin, reason) for those that failed."""
+    """Add every plugin's commands; returns (plugin, reason) for those that fail."""
     try:
         return inventory.add_commands(registry(), app)
     except SquishError:
-        return []  # settings that cannot be read must not take `--help` away; other commands say what is wrong
+        return []  # invalid settings must not disable `--help`; other commands report them
 
 
 def check_known(app: typer.Typer, words: Sequence[str], failed: Sequence[tuple[str, str]]) -> None:
-    """MissingPluginError for a command that a package of this repository brings and that the app has not."""
+    """MissingPluginError for a command of a package of this repository that is not installed or is broken."""
     command = next((name for name in (" ".join(words[:2]), " ".join(words[:1])) if name in catalog.COMMANDS), "")
     groups = {each.name: each.typer_instance for each in app.registered_groups}
     added = {each.name for each in app.registered_commands} | groups.keys()
@@ -33,8 +33,8 @@ def check_known(app: typer.Typer, words: Sequence[str], failed: Sequence[tuple[s
     broken = {**{each.dist: each.reason for each in registry().broken}, **dict(failed)}
     if package in broken:
         raise MissingPluginError(
-            f"the command {command!r} cannot be had: {package} is broken: {broken[package]}", code=ErrorCode.BROKEN,
-            hint="`squish doctor` says more.",
+            f"the command {command!r} is not available: {package} is broken: {broken[package]}", code=ErrorCode.BROKEN,
+            hint="`squish doctor` shows details.",
         )  # fmt: skip
     raise MissingPluginError(
         f"the command {command!r} is not installed",

@@ -11,27 +11,27 @@ from squish_core.cli.options import Json
 from squish_core.cli.output import Answer
 from squish_core.codes import ErrorCode
 from squish_core.display.tables import table
-from squish_core.errors import SquishError
+from squish_core.errors import UsageError
 from squish_core.plugins import catalog
 from squish_core.plugins.inventory import brought, conflicts, listed, missing_ids
 
 if TYPE_CHECKING:
     from squish_core.plugins.entries import Entry
 
-FormatId = Annotated[str | None, typer.Argument(metavar="ID", help="Tell all about this one.")]
+FormatId = Annotated[str | None, typer.Argument(metavar="ID", help="Show one format in detail.")]
 
 
 def formats(format_id: FormatId = None, json: Json = False) -> Answer:
-    """List the file formats.
+    """List the file formats, or show one in detail.
 
-    With an ID: the options that `convert --to` takes for it, its features and short names.
+    ID shows the options for `--to` and `--format`, the features for `plan`, and the short names for `--encode`.
     """
     from squish_core.plugins.registry import registry
 
     containers = registry().containers
     if format_id is not None:
         if format_id not in containers:
-            registry().container(format_id)  # its error says what to install
+            registry().container(format_id)  # raises with the package to install
         return Answer(containers[format_id].to_dict(), one_format(containers[format_id].to_dict()))
 
     def row(entry: Entry) -> tuple[object, ...]:
@@ -44,7 +44,7 @@ def formats(format_id: FormatId = None, json: Json = False) -> Answer:
 def codecs(json: Json = False) -> Answer:
     """List the codecs.
 
-    `convert --encode` takes their ids and short names.
+    `squish convert --encode` takes ids and short names.
     """
     from squish_core.plugins.registry import registry
 
@@ -65,7 +65,7 @@ def codecs(json: Json = False) -> Answer:
 def backends(json: Json = False) -> Answer:
     """List the backends.
 
-    `squish doctor` says which of them run here.
+    `squish doctor` shows which of them run on this machine.
     """
     from squish_core.plugins.registry import registry
 
@@ -77,7 +77,7 @@ def backends(json: Json = False) -> Answer:
 
 
 def plugins(json: Json = False) -> Answer:
-    """List the plugins and what each brings."""
+    """List the plugins and what each provides."""
     from squish_core.plugins.registry import registry
 
     installed = registry()
@@ -94,24 +94,25 @@ def plugins(json: Json = False) -> Answer:
         ("ok" if item["ok"] else "broken", item["dist"], item["version"], item["reason"] or listed(item["brings"]))
         for item in data
     ]
-    lines = table(("state", "package", "version", "brings"), "<<<<", rows)
+    lines = table(("state", "package", "version", "provides"), "<<<<", rows)
     messages = [f"conflict: {message}" for message in conflicts(installed)]
     return Answer(data, [*lines, *([""] if messages else []), *messages])
 
 
 def doctor(
     folder: Annotated[
-        str | None, typer.Argument(metavar="FOLDER", help="Look for what interrupted writes left in it and below.")
+        str | None,
+        typer.Argument(metavar="FOLDER", help="Look here, and in subfolders, for leftovers of interrupted writes."),
     ] = None,
     clean: Annotated[
-        bool, typer.Option("--clean", help="Remove the temporaries of writers that are gone from FOLDER.")
+        bool, typer.Option("--clean", help="Remove the temporary files that killed writers left in FOLDER.")
     ] = False,
     json: Json = False,
 ) -> Answer:
-    """Find out what works here, or clean up a folder.
+    """Check the installation, or clean up a folder.
 
-    Without FOLDER: versions, the machine, every plugin, which backends run here and why not, and what is not
-    installed. With FOLDER: what interrupted writes left in it. Exit code 1 when something is broken or cannot be
+    Without FOLDER: versions, the machine, every plugin, which backends run here (or why not), and what is not
+    installed. With FOLDER: what interrupted writes left in it. Exit code 1 if something is broken or cannot be
     removed.
     """
     if folder is not None:
@@ -119,7 +120,7 @@ def doctor(
 
         return examine(folder, clean)
     if clean:
-        raise SquishError("--clean needs a folder", code=ErrorCode.USAGE, hint="`squish doctor FOLDER --clean`.")
+        raise UsageError("--clean needs a FOLDER", code=ErrorCode.USAGE, hint="Run `squish doctor FOLDER --clean`.")
     from squish_core.analysis.diagnosis import diagnose
 
     diagnosis = diagnose()
@@ -127,12 +128,12 @@ def doctor(
 
 
 def listing(kind: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...]], align: str = "") -> Answer:
-    """A table of one kind of plugin, then what is known but not installed."""
+    """A table of one kind of plugin, then the known ids that are not installed."""
     from squish_core.plugins.registry import registry
 
     entries = [entry.to_dict() for entry in registry().find(kind)]
     absent = missing_ids(kind, registry())
-    lines = table(header, align or "<" * len(header), sorted(rows)) or ["none is installed"]
+    lines = table(header, align or "<" * len(header), sorted(rows)) or ["none installed"]
     lines += [""] if absent else []
     for package, ids in absent.items():
         lines.append(f"not installed: {', '.join(ids)} ({catalog.install_command(package)})")
@@ -140,7 +141,7 @@ def listing(kind: str, header: tuple[str, ...], rows: Iterable[tuple[object, ...
 
 
 def one_format(data: dict[str, Any]) -> list[str]:
-    """A format's declaration, for people."""
+    """A format's declaration as a table."""
     return table(
         ("id", data["id"]), "<<",
         [
@@ -149,20 +150,20 @@ def one_format(data: dict[str, Any]) -> list[str]:
             ("can", "read, write" if data["can_write"] else "read"),
             ("suffixes", " ".join(data["suffixes"]) or "-"),
             *([("refines", data["refines"])] if data["refines"] else []),
-            *((f"option {name}", text) for name, text in data["options"].items()),
-            *((f"on opening {name}", text) for name, text in data["reading"].items()),
+            *((f"--to {name}", text) for name, text in data["options"].items()),
+            *((f"--format {name}", text) for name, text in data["reading"].items()),
             *((f"feature {name}", _values(data, name)) for name in data["features"]),
-            *((f"encode {name}", f"short for {spec}") for name, spec in data["aliases"].items()),
+            *((f"--encode {name}", f"short for {spec}") for name, spec in data["aliases"].items()),
         ],
     )  # fmt: skip
 
 
 def _values(data: dict[str, Any], feature: str) -> str:
-    """The values of a feature, with the bit that stands for each in files if there is one."""
+    """The values of a feature, each with its bit in files if it has one."""
     values, bits = data["features"][feature], data["bits"].get(feature)
     return " ".join(f"{value}={bits[value]:#x}" if bits else value for value in values)
 
 
 def origin(entry: Entry) -> str:
-    """The distribution that brings something, with its version."""
+    """The distribution that provides an entry, with its version."""
     return f"{entry.dist} {entry.version}".strip()

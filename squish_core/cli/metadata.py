@@ -1,4 +1,4 @@
-"""`squish info --meta`: one metadata value, whole."""
+"""`squish info --meta`: one metadata value, not shortened."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def one_value(file: File, key: str) -> Answer:
-    """One metadata value, whole."""
+    """One metadata value, not shortened."""
     metadata = file.metadata
     if key not in metadata:
         near = close_matches(key, metadata)
         raise SquishError(
-            "has no such metadata", file=file.name, found=repr(key), code="meta",
-            hint=f"Near: {', '.join(near)}." if near else "`squish info` lists the keys.",
+            "no such metadata key", file=file.name, found=repr(key), code="meta",
+            hint=f"Close matches: {', '.join(near)}." if near else "`squish info` lists the keys.",
         )  # fmt: skip
     value = plain_data(metadata[key])
     lines = value.split("\n") if isinstance(value, str) else value if isinstance(value, list) else [value]

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from typing import Annotated
 
 import typer
 
-FileName = Annotated[str, typer.Argument(metavar="FILE", help="A weights file, or a folder of them.")]
+FileName = Annotated[str, typer.Argument(metavar="FILE", help="A file of weights, or a model's folder.")]
 Patterns = Annotated[
     list[str] | None,
-    typer.Argument(metavar="PATTERN", help="Only tensors whose name matches, such as 'blk.0.*'."),
+    typer.Argument(metavar="PATTERN", help="Only tensors whose names match, such as 'blk.0.*'."),
 ]
 Format = Annotated[
     str | None,
     typer.Option(
-        "--format", metavar="ID[:key=value,...]", help="Take the file to be of this format (see `squish formats`)."
+        "--format",
+        metavar="ID[:key=value,...]",
+        help="Read the file as this format instead of detecting it (see `squish formats`).",
     ),
 ]
 Assets = Annotated[
     str | None,
-    typer.Option("--assets", metavar="DIR", help="A folder with the config and tokenizer that FILE lacks."),
+    typer.Option("--assets", metavar="DIR", help="Folder with the config and tokenizer files that the model lacks."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show progress.")]

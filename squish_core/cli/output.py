@@ -1,4 +1,4 @@
-"""Output: an `Answer` is data and lines; here it becomes one JSON document or text, and every line is escaped."""
+"""Output: prints an `Answer` as one JSON document or as escaped, wrapped text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STATE = re.compile(rf"^( *)({'|'.join(_COLORS)})(?=[ :,]|$)")
 
 @frozen
 class Answer:
-    """What a command returns: plain data for `--json`, lines for people, and the exit code.
+    """The result of a command: plain data for `--json`, lines for people, and the exit code.
 
     Lines are wrapped to the terminal unless they are `verbatim`.
     """
@@ -39,16 +39,16 @@ def show(answer: Answer, as_json: bool) -> None:
     if as_json:
         print(json.dumps(plain_data(answer.data), indent=1, allow_nan=False))
         return
-    painted = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    colored = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     width = terminal_width()
     for line in answer.lines:
-        # The one place where names from a file reach the terminal.
+        # Names from files reach the terminal only here.
         first, *rest = [escape(line)] if answer.verbatim else fit(escape(line), width)
-        print(_STATE.sub(_paint, first) if painted else first, *rest, sep="\n")
+        print(_STATE.sub(_color, first) if colored else first, *rest, sep="\n")
 
 
 def show_error(error: Exception, as_json: bool) -> None:
-    """Print an error in the words of the command line: on stderr, or as a document on stdout."""
+    """Print an error with the command line's option names: on stderr, or as JSON on stdout."""
     if isinstance(error, SquishError):
         error.message, error.hint = command_line(error.message), error.hint and command_line(error.hint)
     if as_json:
@@ -58,15 +58,15 @@ def show_error(error: Exception, as_json: bool) -> None:
 
 
 def error_data(error: Exception) -> dict[str, Any]:
-    """An error for JSON."""
+    """An error as data for JSON."""
     fields = {name: getattr(error, name, None) for name in SquishError.FIELDS}
     text = redact(str(error))
     return {"type": type(error).__name__, "message": getattr(error, "message", text), "text": text, **fields}
 
 
 def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Print a warning on stderr; in the place of `warnings.showwarning`."""
-    complain(f"warning: {message}")
+    """Print a warning on stderr; replaces `warnings.showwarning`."""
+    complain(f"warning: {command_line(str(message))}")
 
 
 def complain(line: str) -> None:
@@ -75,7 +75,7 @@ def complain(line: str) -> None:
 
 
 def plain_data(value: Any) -> Any:
-    """What JSON can hold: arrays become lists, bytes their length, NaN and infinities null."""
+    """Data that JSON can hold: arrays become lists, bytes their length, NaN and infinities null."""
     if isinstance(value, Mapping):
         return {str(key): plain_data(item) for key, item in value.items()}
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -89,5 +89,5 @@ def plain_data(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int)) else str(value)
 
 
-def _paint(match: re.Match[str]) -> str:
+def _color(match: re.Match[str]) -> str:
     return f"{match[1]}\x1b[{_COLORS[match[2]]}m{match[2]}\x1b[0m"

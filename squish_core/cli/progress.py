@@ -1,4 +1,4 @@
-"""Progress on stderr: bytes, rate and the current tensor; a bar on a terminal, a plain line now and then elsewhere."""
+"""Progress on stderr: bytes, rate and the current tensor; a bar on a terminal, occasional lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from squish_core.text import escape
 
 EVERY = 2.0
-"""Seconds between two plain lines, and before the first."""
+"""Seconds between two lines, and before the first."""
 
 
 class Progress:
-    """A context manager to call with `(tensor, bytes done, bytes in all)`; `quiet` shows nothing."""
+    """A context manager, called with `(tensor, bytes done, total bytes)`; `quiet` shows nothing."""
 
     def __init__(self, verb: str, quiet: bool = False) -> None:
         self._verb, self._quiet = verb, quiet
         self._started = self._shown = time.monotonic()
         self._bar: Any = None
         self._task: Any = None
-        self._plain = not sys.stderr.isatty()
+        self._lines_only = not sys.stderr.isatty()
 
     def __enter__(self) -> Progress:
         return self
@@ -32,7 +32,7 @@ class Progress:
     def __call__(self, name: str, done: int, total: int | None) -> None:
         if self._quiet:
             return
-        if not self._plain and self._bar is None:
+        if not self._lines_only and self._bar is None:
             self._start(total)
         if self._bar is not None:
             self._bar.update(self._task, completed=done, total=total, name=escape(name))
@@ -49,13 +49,13 @@ class Progress:
         return f"{self._verb}: {format_bytes(done)}{of}, {format_bytes(done / (now - self._started))}/s, {escape(name)}"
 
     def _start(self, total: int | None) -> None:
-        """A bar, made at the first report so that quick commands never import rich; plain lines without rich."""
+        """Create the bar, at the first report so that quick commands never import rich; lines if rich is missing."""
         try:
             from rich import progress
             from rich.console import Console
             from rich.table import Column
         except ModuleNotFoundError:
-            self._plain = True
+            self._lines_only = True
             return
         one_line = Column(no_wrap=True)
         columns = (
@@ -63,7 +63,7 @@ class Progress:
             progress.BarColumn(20),
             progress.DownloadColumn(table_column=one_line),
             progress.TransferSpeedColumn(table_column=one_line),
-            # What room there is left: on a narrow terminal the name is cut short.
+            # The name takes the remaining width and is shortened on a narrow terminal.
             progress.TextColumn(
                 "{task.fields[name]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)
             ),

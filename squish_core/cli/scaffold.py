@@ -1,4 +1,4 @@
-"""`squish new-plugin NAME`: a working plugin, made from the example."""
+"""`squish new-plugin NAME`: a working plugin, copied from the example."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ import squish_core
 from squish_core.cli.options import Json
 from squish_core.cli.output import Answer
 from squish_core.codes import ErrorCode
-from squish_core.errors import SquishError
+from squish_core.errors import UsageError
 from squish_core.plugins.registry import registry
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 SUFFIXES = (".py", ".toml", ".typed")
 MAGIC = 4
-"""Bytes of the example's magic."""
+"""Length of the example's magic, in bytes."""
 
 
 def new_plugin(
-    name: Annotated[str, typer.Argument(help="Name of the distribution, such as my-format.")],
-    out: Annotated[Path, typer.Option(help="Folder in which the plugin's folder is made.")] = Path(),
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new distribution, such as my-format.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where to create the plugin's folder.")] = Path(),
     json: Json = False,
 ) -> Answer:
-    """Write a working plugin to start from.
+    """Create a working plugin to start from.
 
-    It has a format, a refinement, two codecs, a backend and their tests: the example of docs/writing-a-plugin.md.
+    It contains a format, a refinement, two codecs, a backend and their tests: the example of docs/writing-a-plugin.md.
     """
     from squish_core.io.atomic import atomic_folder
 
@@ -49,7 +49,7 @@ def new_plugin(
 
 
 def example_files() -> Iterator[tuple[str, str]]:
-    """Path and text of every file of the example: of an installed package its data, else those of the checkout."""
+    """Path and text of each file of the example, from the installed package or else from the checkout."""
     package = Path(squish_core.__file__).parent
     places = (package / "example", package.parent / "examples" / "acme_format")
     folder = next(place for place in places if place.is_dir())
@@ -59,35 +59,35 @@ def example_files() -> Iterator[tuple[str, str]]:
 
 
 def renamed(name: str) -> dict[str, str]:
-    """What each name of the example becomes; SquishError for a name that cannot be used."""
+    """The new name for each name of the example; UsageError if the plugin's name cannot be used."""
     if not NAME.fullmatch(name):
-        raise _refused("is not the name of a distribution", name, "lower-case letters, digits and single dashes")
+        raise _refused("is not a valid distribution name", name, "lower-case letters, digits and single dashes")
     package = name.replace("-", "_")
     if name == "squish" or name.startswith("squish-"):
-        raise _refused("is reserved for Squish's own plugins", name, "a name of your own, such as my-format")
+        raise _refused("is reserved for Squish's own plugins", name, "another name, such as my-format")
     taken = package in sys.stdlib_module_names or keyword.iskeyword(package)
     if taken or importlib.util.find_spec(package) is not None:
-        raise _refused("is the name of a module that exists", name, "a name that no package here has")
+        raise _refused("is the name of an existing module", name, "an unused name, such as my-format")
     vendor = name.removesuffix("-format").removesuffix("-plugin").replace("-", "_")
     magic = vendor.replace("_", "").upper()[:MAGIC].ljust(MAGIC, "_")
     for entry in registry().containers.values():
         signatures = [signature.bytes for signature in getattr(entry.info, "signatures", ())]
         if entry.info.id.partition(".")[0] == vendor or magic.encode() in signatures:
-            raise _refused(f"would be taken for the format {entry.info.id}", name, "a name of your own")
+            raise _refused(f"collides with the format {entry.info.id}", name, "another name")
     return {
         'b"ACME"': f'b"{magic}"', "acme_format": package, "acme-format": name, "acme": vendor, "ACME": vendor.upper(),
     }  # fmt: skip
 
 
 def replaced(text: str, names: dict[str, str]) -> str:
-    """A text of the example under other names, all replaced at once."""
+    """A text of the example with all names replaced in one pass."""
     return re.sub("|".join(map(re.escape, names)), lambda match: names[match[0]], text)
 
 
-def _refused(why: str, name: str, expected: str) -> SquishError:
-    return SquishError(
+def _refused(why: str, name: str, expected: str) -> UsageError:
+    return UsageError(
         f"{name!r} {why}",
         expected=expected,
         code=ErrorCode.USAGE,
-        hint="`squish new-plugin --help` says how it is used.",
+        hint="See `squish new-plugin --help`.",
     )

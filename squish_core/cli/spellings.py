@@ -13,34 +13,36 @@ from squish_core.errors import UsageError
 
 TensorType = Annotated[
     list[str] | None,
-    typer.Option(
-        "--tensor-type", metavar="REGEX=TYPE", help="As in llama-quantize: the type of tensors whose names match."
-    ),
+    typer.Option("--tensor-type", metavar="REGEX=TYPE", help="llama-quantize: type of the tensors whose names match."),
 ]
 OutputType = Annotated[
-    str | None, typer.Option("--output-tensor-type", metavar="TYPE", help="As in llama-quantize: of output.weight.")
+    str | None, typer.Option("--output-tensor-type", metavar="TYPE", help="llama-quantize: type of output.weight.")
 ]
 EmbeddingType = Annotated[
     str | None,
-    typer.Option("--token-embedding-type", metavar="TYPE", help="As in llama-quantize: of the token embeddings."),
+    typer.Option("--token-embedding-type", metavar="TYPE", help="llama-quantize: type of the token embeddings."),
 ]
-Pure = Annotated[bool, typer.Option("--pure", help="As in llama-quantize: one type for all, no mix.")]
-Bits = Annotated[int | None, typer.Option("--q-bits", metavar="BITS", help="As in mlx_lm.convert.")]
-GroupSize = Annotated[int | None, typer.Option("--q-group-size", metavar="SIZE", help="As in mlx_lm.convert.")]
-Mode = Annotated[str | None, typer.Option("--q-mode", metavar="MODE", help="As in mlx_lm.convert: affine, mxfp4, ...")]
+Pure = Annotated[bool, typer.Option("--pure", help="llama-quantize: one type for all tensors, no mix.")]
+Bits = Annotated[int | None, typer.Option("--q-bits", metavar="BITS", help="mlx_lm.convert: bits per weight.")]
+GroupSize = Annotated[
+    int | None, typer.Option("--q-group-size", metavar="SIZE", help="mlx_lm.convert: weights per group.")
+]
+Mode = Annotated[
+    str | None, typer.Option("--q-mode", metavar="MODE", help="mlx_lm.convert: affine, mxfp4, mxfp8 or nvfp4.")
+]
 
 GENERIC = "llama-quantize"
 MODES = {"affine": (4, 64), "mxfp4": (4, 32), "mxfp8": (8, 32), "nvfp4": (4, 16)}
-"""mlx_lm's modes, with the bits and group size that they have by default; all but affine have no others."""
+"""mlx_lm's modes with their default bits and group size; only affine takes others."""
 
 
 def preset_rules(
     encode: Sequence[str], types: Sequence[str], output: str | None, embedding: str | None, pure: bool
 ) -> list[str]:
-    """The rules of `--encode` with llama-quantize's options as parameters of the one preset among them."""
+    """The rules of `--encode`, with llama-quantize's options as parameters of the preset among them."""
     pairs = [text.rpartition("=") for text in types]
-    if wrong := [text for text, (pattern, _, kind) in zip(types, pairs) if not pattern or not kind]:
-        raise _error("--tensor-type takes REGEX=TYPE", wrong[0])
+    if invalid := [text for text, (pattern, _, kind) in zip(types, pairs) if not pattern or not kind]:
+        raise _error("--tensor-type takes REGEX=TYPE", repr(invalid[0]))
     extra = {"output": output, "embedding": embedding, "pure": "yes" if pure else None}
     params = [f"{key}={value}" for key, value in extra.items() if value]
     params += [f"{escape(pattern)}={kind}" for pattern, _, kind in pairs]
@@ -48,7 +50,10 @@ def preset_rules(
         return list(encode)
     presets = [place for place, rule in enumerate(encode) if "=" not in rule.partition(":")[0]]
     if len(presets) != 1:
-        raise _error("--tensor-type, --output-tensor-type, --token-embedding-type and --pure go with one preset", None)
+        raise _error(
+            "--tensor-type, --output-tensor-type, --token-embedding-type and --pure need one preset in --encode",
+            None,
+        )
     rules = list(encode)
     name, _, own = rules[presets[0]].partition(":")
     rules[presets[0]] = ":".join((GENERIC, ",".join(filter(None, (*_type(name), own, *params)))))
@@ -56,18 +61,18 @@ def preset_rules(
 
 
 def mlx_rules(encode: Sequence[str], bits: int | None, group_size: int | None, mode: str | None) -> list[str]:
-    """The rules of `--encode` after one with mlx_lm's options, so that those win."""
+    """The rules of `--encode` after a rule with mlx_lm's options, so that `--encode` wins."""
     if bits is None and group_size is None and mode is None:
         return list(encode)
     name = mode or "affine"
     if name not in MODES:
-        raise UsageError("no such mode of mlx_lm", found=repr(name), expected=", ".join(MODES), code=ErrorCode.USAGE)
-    usual = MODES[name]
-    actual = bits or usual[0], group_size or usual[1]
+        raise UsageError("no such --q-mode", found=repr(name), expected=", ".join(MODES), code=ErrorCode.USAGE)
+    defaults = MODES[name]
+    actual = bits or defaults[0], group_size or defaults[1]
     if name != "affine":
-        if actual != usual:
+        if actual != defaults:
             raise UsageError(
-                f"{name} has {usual[0]} bits in groups of {usual[1]}", code=ErrorCode.USAGE,
+                f"{name} always has {defaults[0]} bits in groups of {defaults[1]}", code=ErrorCode.USAGE,
                 found="--q-bits {} --q-group-size {}".format(*actual),
             )  # fmt: skip
         return [name, *encode]
@@ -75,7 +80,7 @@ def mlx_rules(encode: Sequence[str], bits: int | None, group_size: int | None, m
 
 
 def escape(pattern: str) -> str:
-    """A regular expression as a parameter's name: characters of the grammar as %XX."""
+    """A regular expression as a parameter name: characters of the grammar become %XX."""
     return quote(pattern.lower(), safe="!#$&'*+/;<>?@[\\]^_`{|}~. ")
 
 

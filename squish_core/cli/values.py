@@ -1,4 +1,4 @@
-"""What `squish info` says of the values of tensors that are named."""
+"""`squish info FILE PATTERN`: statistics of the values of tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def values(file: str, tensors: Sequence[Tensor]) -> Answer:
-    """Statistics of each tensor; for one alone, the counts by magnitude too."""
+    """Statistics of each tensor, with counts by magnitude if there is only one."""
     pairs = [(tensor, tensor.statistics()) for tensor in tensors]
     data = [
         {"name": tensor.name, "shape": tensor.shape, "dtype": tensor.dtype, "codec": tensor.codec, **stats.to_dict()}

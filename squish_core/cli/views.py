@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from attrs import evolve
 
 from squish_core.analysis.summary import link_of, shown_as, stored_as, with_link, zero_share
 from squish_core.cli.metadata import one_value
 from squish_core.cli.options import Assets, FileName, Format, Json, Patterns
 from squish_core.cli.output import Answer
 from squish_core.cli.values import values
+from squish_core.cli.wording import command_line
 from squish_core.codes import ErrorCode
 from squish_core.display.tables import counted, table
 from squish_core.errors import UsageError
@@ -22,13 +24,13 @@ if TYPE_CHECKING:
 
 
 POLICY_HELP = (
-    "Which way goes first: spec (the order in which the format lists what it stores), smallest (least memory when "
-    "loaded) or exact (backends that round neither weights nor inputs)."
+    "What to prefer: spec (the format's own order of encodings), smallest (least memory when loaded) or exact "
+    "(backends that round neither weights nor inputs)."
 )
 OP_HELP = (
-    "What the tensor is for: linear (y = x W^T), embed (rows by token id), experts (linear, with one of several "
-    "matrices for each row) or dense (the decoded array). By default linear for a matrix, experts for a stack of "
-    "them, dense for anything else."
+    "The operation: linear (y = x W^T), embed (rows by token id), experts (linear, with one of several matrices for "
+    "each row) or dense (the decoded array). By default, linear for a matrix, experts for a stack of matrices and "
+    "dense for anything else."
 )
 ORDERS: dict[str, Callable[[Tensor], Any]] = {
     "file": lambda tensor: 0,
@@ -42,7 +44,7 @@ def ls(
     file: FileName,
     patterns: Patterns = None,
     long: Annotated[
-        bool, typer.Option("--long", "-l", help="One line for each stored part too: its dtype, shape, file and offset.")
+        bool, typer.Option("--long", "-l", help="Also list each stored part with its dtype, shape, file and offset.")
     ] = False,
     sort: Annotated[
         str, typer.Option("--sort", metavar="KEY", help=f"Order of the tensors: {', '.join(ORDERS)}.")
@@ -53,13 +55,13 @@ def ls(
 ) -> Answer:
     """List the tensors of a file.
 
-    Shows shape, dtype or codec, bits per weight and size of each, and what they add up to. Reads the header only.
-    --sort size and --sort bits put the largest first; --sort file keeps the order of the file.
+    Shows each tensor's shape, dtype or codec, bits per weight and size, and the totals. Reads only the header.
+    --sort size and --sort bits list the largest first; --sort file keeps the order of the file.
     """
     from squish_core.opening import open as open_file
 
     if sort not in ORDERS:
-        raise UsageError("no such order", found=repr(sort), expected=", ".join(ORDERS), code=ErrorCode.USAGE)
+        raise UsageError("no such --sort KEY", found=repr(sort), expected=", ".join(ORDERS), code=ErrorCode.USAGE)
     with open_file(file, format, assets=assets) as opened:
         tensors = sorted(matching_tensors(opened, patterns), key=ORDERS[sort])
         data = [
@@ -76,7 +78,7 @@ def ls(
 
 
 def listing(tensors: Iterable[Tensor], long: bool) -> list[str]:
-    """A row for each tensor, and with `long` one for each of its parts."""
+    """A row for each tensor and, with `long`, for each of its parts."""
     from squish_core.text import format_bytes
 
     rows: list[tuple[object, ...]] = []
@@ -93,7 +95,7 @@ def listing(tensors: Iterable[Tensor], long: bool) -> list[str]:
 
 
 def parts(tensor: Tensor) -> list[dict[str, Any]]:
-    """The stored parts of a tensor's first encoding, and where the first byte of each lies."""
+    """The stored parts of a tensor's first encoding, with the offset of each."""
     files, encodings = tensor.file.index.files, tensor.spec.encodings[:1]
     stored = {role: part for encoding in encodings for role, part in encoding.parts.items()} | dict(tensor.spec.extras)
     return [
@@ -107,7 +109,7 @@ def parts(tensor: Tensor) -> list[dict[str, Any]]:
 
 
 def total(file: File, tensors: Sequence[Tensor]) -> str:
-    """How many tensors were listed and what they add up to, tied ones counted once."""
+    """The totals of the listed tensors, with tied ones counted once."""
     from squish_core.text import format_bytes
 
     own = [tensor for tensor in tensors if tensor.spec.tied_to is None]
@@ -122,54 +124,60 @@ def total(file: File, tensors: Sequence[Tensor]) -> str:
 def info(
     file: FileName,
     patterns: Patterns = None,
-    meta: Annotated[str | None, typer.Option("--meta", metavar="KEY", help="Print one metadata value whole.")] = None,
+    meta: Annotated[str | None, typer.Option("--meta", metavar="KEY", help="Print one metadata value in full.")] = None,
     format: Format = None,  # noqa: A002
     assets: Assets = None,
     json: Json = False,
 ) -> Answer:
-    """Sum up a file, or the values of some of its tensors.
+    """Summarize a file, or the values of some of its tensors.
 
-    Shows format, sizes, what the tensors are stored as, metadata, assets and problems, and reads the header only. With
-    PATTERNs it decodes those tensors and shows extremes and zeros; of one alone, how many values have which magnitude.
+    Shows the format, sizes, encodings, metadata, assets and problems, from the header alone. With PATTERN, decodes the
+    matching tensors and shows their extremes and zeros; for a single tensor, also how its magnitudes are distributed.
     """
     from squish_core.opening import open as open_file
 
     if patterns and meta is not None:
-        raise UsageError("--meta is for the file, not for tensors", code=ErrorCode.USAGE, hint="Leave out one of them.")
+        raise UsageError("--meta does not go with a PATTERN", code=ErrorCode.USAGE, hint="Leave out one of them.")
     with open_file(file, format, assets=assets) as opened:
         if patterns:
             return values(opened.name, matching_tensors(opened, patterns))
         if meta is not None:
             return one_value(opened, meta)
         summary = opened.summary()
-        return Answer(summary.to_dict(), list(summary.lines()))
+        problems = tuple(evolve(problem, message=command_line(problem.message)) for problem in summary.problems)
+        return Answer(summary.to_dict(), list(evolve(summary, problems=problems).lines()))
 
 
 def plan(
     file: Annotated[
-        str | None, typer.Argument(metavar="FILE", help="A weights file; without one, --format and --feature.")
+        str | None,
+        typer.Argument(
+            metavar="FILE",
+            help="A file of weights, or a model's folder. Leave it out to ask by --format and --feature.",
+        ),
     ] = None,
     patterns: Patterns = None,
     format: Format = None,  # noqa: A002
     feature: Annotated[
         list[str] | None,
-        typer.Option("--feature", metavar="NAME=VALUE", help="A feature of the format, without a file; repeatable."),
+        typer.Option("--feature", metavar="NAME=VALUE", help="Without FILE: a feature of the format. Repeatable."),
     ] = None,
     backend: Annotated[
-        str | None, typer.Option("--backend", metavar="ID", help="Ask only this one; ID[:key=value].")
+        str | None, typer.Option("--backend", metavar="ID[:key=value]", help="Ask only this backend.")
     ] = None,
     policy: Annotated[str, typer.Option("--policy", metavar="NAME", help=POLICY_HELP)] = "spec",
     op: Annotated[str | None, typer.Option("--op", metavar="NAME", help=OP_HELP)] = None,
     json: Json = False,
 ) -> Answer:
-    """Explain how tensors would be run here.
+    """Show how tensors would run on this machine, and why.
 
-    Names the chain chosen for each - container, codec, backend - and why not the others. Reads no tensor data.
+    For each tensor, shows the chosen container, codec and backend, and why the others were not chosen. Reads no tensor
+    data.
     """
     if file is None:
         return plan_features(format, feature or [], policy, op, backend)
     if feature:
-        raise UsageError("--feature is for asking without a FILE", code=ErrorCode.USAGE, hint="Leave out one of them.")
+        raise UsageError("--feature does not go with a FILE", code=ErrorCode.USAGE, hint="Leave out one of them.")
     from squish_core.backends.plan import plan_tensors
     from squish_core.opening import open as open_file
 
@@ -179,8 +187,8 @@ def plan(
         errors = plan.errors
         if len(plan) == 1 and errors:
             raise next(iter(errors.values()))
-        nothing = plan.mode == "none" and len(plan) > 0
-        return Answer(plan.to_dict(), plan.explain().split("\n"), 2 if nothing else 0)
+        runs = plan.mode != "none" or not len(plan)
+        return Answer(plan.to_dict(), command_line(plan.explain()).split("\n"), 0 if runs else 2)
 
 
 def plan_features(
@@ -191,21 +199,21 @@ def plan_features(
 
     if format_id is None:
         raise UsageError(
-            "give a FILE, or --format and --feature", code=ErrorCode.USAGE, hint="See `squish plan --help`."
+            "pass a FILE, or --format and --feature", code=ErrorCode.USAGE, hint="See `squish plan --help`."
         )
     values: dict[str, set[str]] = {}
     for text in features:
         name, equals, value = text.partition("=")
         if not (name and equals and value):
-            raise UsageError("a feature cannot be read", expected="NAME=VALUE", found=repr(text), code=ErrorCode.USAGE)
+            raise UsageError("invalid --feature", expected="NAME=VALUE", found=repr(text), code=ErrorCode.USAGE)
         values.setdefault(name, set()).add(value)
-    wanted = {name: next(iter(given)) if len(given) == 1 else given for name, given in values.items()}
-    chain = registry().resolve(container=format_id, policy=policy, op=op, backend=backend, **wanted)
-    return Answer(chain.to_dict(), chain.explain().split("\n"))
+    arguments = {name: next(iter(chosen)) if len(chosen) == 1 else chosen for name, chosen in values.items()}
+    chain = registry().resolve(container=format_id, policy=policy, op=op, backend=backend, **arguments)
+    return Answer(chain.to_dict(), command_line(chain.explain()).split("\n"))
 
 
 def matching_tensors(file: File, patterns: Sequence[str] | None) -> list[Tensor]:
-    """The tensors whose name matches any of the patterns; all without one."""
+    """The tensors whose names match any pattern; all of them without patterns."""
     from fnmatch import fnmatchcase
 
     from squish_core.conversion.rules import check_patterns
@@ -217,7 +225,7 @@ def matching_tensors(file: File, patterns: Sequence[str] | None) -> list[Tensor]
 
 
 def label(tensor: Tensor) -> str:
-    """The name and what is special about the tensor."""
+    """A tensor's name, with a note if it is tied or unreadable."""
     notes = [f"same bytes as {tensor.spec.tied_to}"] if tensor.spec.tied_to else []
     notes += [f"unreadable: {tensor.spec.problem}"] if tensor.spec.problem else []
     return f"{tensor.name}  ({'; '.join(notes)})" if notes else tensor.name

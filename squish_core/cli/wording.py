@@ -1,4 +1,4 @@
-"""Python's arguments in messages, as the command line writes them."""
+"""Python's arguments in messages, as options of the command line."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 
 OPTIONS = {
     "to": "--to", "encode": "--encode", "rename": "--names", "activations": "--imatrix",
-    "requantize": "--requantize", "deep": "--deep", "all": "--all",
+    "requantize": "--requantize", "deep": "--deep", "all": "--all", "format": "--format", "assets": "--assets",
+    "only": "--only", "backend": "--backend",
 }  # fmt: skip
-_ARGUMENT = re.compile(rf"\b({'|'.join(OPTIONS)})=(?:\.\.\.|True|'([^']*)'|(FILE)|(?=[\s.,;:)]|$))")
+_ARGUMENT = re.compile(rf"\b({'|'.join(OPTIONS)})=(?:\.\.\.|True|'([^']*)'|(FILE|DIR)|(?=[\s.,;:)]|$))")
 
 
 def command_line(text: str) -> str:

@@ -39,7 +39,7 @@ def in_memory(
     if isinstance(assets, Mapping):
         blobs = {name: source.add(name, memoryview(data), "u8", (len(data),)) for name, data in assets.items()}
     elif assets is not None:
-        names = source.lend(open_folder(assets))
+        names = source.overlay_assets(open_folder(assets))
     index = Index(
         format="memory", version="", files=source.files, tensors=specs, assets=blobs, meta=dict(metadata or {})
     )

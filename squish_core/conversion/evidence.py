@@ -20,7 +20,7 @@ from squish_core.codecs.regions import Region, stored_panels
 from squish_core.codes import ErrorCode
 from squish_core.conversion.overflow import SATURATE, error_at
 from squish_core.conversion.panel_encoder import reader_of
-from squish_core.conversion.streams import code_panels
+from squish_core.conversion.panels import CodePanels
 from squish_core.errors import CodecError
 from squish_core.file import File
 from squish_core.model import SAME_BYTES, Encoding, Exactness, TensorSpec
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 def repack_exactness(file: File, spec: TensorSpec, origin: Encoding, target: Encoding) -> Exactness | None:
     """How exactly the target can hold the source's codes, decided on the data; None if it cannot."""
     worst, sink = SAME_BYTES, file.registry.codec(target.codec)
-    for codes, panel in code_panels(file, spec, origin, target):
+    panels = CodePanels(file, spec, origin, target, all_panels=True)
+    for codes, panel in map(panels.read, panels.regions()):
         exactness = None if codes is None else sink.holds(codes, panel, target.codec.params)
         if exactness is None:
             return None

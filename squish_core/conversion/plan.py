@@ -33,8 +33,8 @@ from squish_core.file import File
 from squish_core.formats.base import Container, Dropped, WritePlan
 from squish_core.formats.composite import Companions, CompositeContainer
 from squish_core.guard import computing, gc_paused
-from squish_core.io.digest import is_known
-from squish_core.mapping.mapped import MappedFile, ModelMap, mapped
+from squish_core.io.digest import is_supported
+from squish_core.mapping.mapped import MappedFile, ModelMap, apply_map
 from squish_core.model import Part
 from squish_core.plugins.registry import Registry
 from squish_core.specs import parse_format
@@ -192,7 +192,7 @@ class _Planner:
     ) -> ConversionPlan:
         """The plan under these rules."""
         model_map, naming_notes = choose_map(self.file, self.container, self.options, rename)
-        self.file = mapped(self.file, model_map, self.options)
+        self.file = apply_map(self.file, model_map, self.options)
         rules = tuple(evolve(rule, spec=expand(rule.spec, self.format, self.registry)) for rule in rules)
         index = self.file.index
         check_patterns((*only, *required_patterns(rules)), all_names(self.file), self.file.name)
@@ -265,7 +265,7 @@ def uses_activations(step: Step, registry: Registry) -> bool:
 
 
 def _unknown_digest(where: str, digest: str | None) -> Iterator[Dropped]:
-    if digest is not None and not is_known(digest):
+    if digest is not None and not is_supported(digest):
         yield Dropped("digest", digest[:40], "of an unknown kind", where)
 
 

@@ -99,7 +99,7 @@ class Conversion:
 
 def conversion_lines(report: Conversion) -> Iterator[str]:
     """The report as text: what was done to how many tensors, how exactly, and what was left behind."""
-    size = format_bytes(report.size) if report.size is not None else "size not known before"
+    size = format_bytes(report.size) if report.size is not None else "size unknown until written"
     verb, time = ("would write", "") if report.dry_run else ("wrote", f", {report.seconds:.1f} s")
     yield f"{verb} {report.target}: {report.format}, {size} (from {format_bytes(report.source_size)}){time}"
     for effect in report.ineffective:
@@ -108,14 +108,14 @@ def conversion_lines(report: Conversion) -> Iterator[str]:
             f"warning: the rule {effect.rule} left {kept} unchanged "
             f"({effect.kept:,} of {counted(effect.tensors, 'tensor')}): {effect.reason}"
         )
-    yield from (f"warning: no tensor matches {pattern!r}, so nothing is kept by it" for pattern in report.unused)
+    yield from (f"warning: no tensor matches {pattern!r}, so this rule keeps nothing" for pattern in report.unused)
     yield from _step_table(report.steps)
     yield from _quality_table(report)
     yield from _notes(report)
     if report.deleted:
         yield from ("would delete:" if report.dry_run else "deleted:", *(f"  {path}" for path in report.deleted))
     if report.dropped:
-        yield from ("not carried over:", *(f"  {item}" for item in report.dropped))
+        yield from ("not carried over:", *_dropped_lines(report.dropped))
 
 
 def _step_table(steps: Iterable[Step]) -> list[str]:
@@ -146,13 +146,14 @@ def _quality_table(report: Conversion) -> list[str]:
     total = report.quality
     rows = [(quality, step.bits, step.name) for quality, step in by_snr[:WORST]]
     if total and len(by_snr) > 1:
-        more = f", {len(by_snr) - WORST} more than these (--json has them all)" if len(by_snr) > WORST else ""
-        rows.append((total, _bits([step for _, step in by_snr]), f"all {len(by_snr)}{more}"))
+        hidden = len(by_snr) - WORST
+        more = f", {hidden} of them not listed (--json lists all)" if hidden > 0 else ""
+        rows.append((total, _bits([step for _, step in by_snr]), f"all {counted(len(by_snr), 'tensor')}{more}"))
     cells = [
         (f"{q.snr:.2f}", f"{q.nmse:.3g}", f"{q.max_error:.3g}", f"{q.cosine:.6g}", f"{bits:.2f}", name)
         for q, bits, name in rows
     ]
-    header = ("SNR dB", "NMSE", "max error", "cosine", "bits", "encoded with loss, farthest first")
+    header = ("SNR dB", "NMSE", "max error", "cosine", "bits", "lossy tensors, the worst first")
     return table(header, ">>>>><", cells)
 
 
@@ -163,7 +164,8 @@ def _notes(report: Conversion) -> Iterator[str]:
         if step.note:
             names.setdefault(step.note, []).append(step.name)
     for note, tensors in names.items():
-        yield f"note: {counted(len(tensors), 'tensor')} {note} ({tensors[0]}{', ...' if len(tensors) > 1 else ''})"
+        listed = tensors[0] if len(tensors) == 1 else f"{counted(len(tensors), 'tensor')}: {tensors[0]}, ..."
+        yield f"note: {note} ({listed})"
     if rows := [step for step in report.steps if step.stack]:
         stacks = counted(len({step.stack for step in rows}), "stacked tensor")
         yield f"note: {counted(len(rows), 'tensor')} written as rows of {stacks} ({rows[0].stack}, ...)"
@@ -171,6 +173,17 @@ def _notes(report: Conversion) -> Iterator[str]:
     for step in report.steps:
         if step.clipped:
             yield f"note: {counted(step.clipped, 'value')} of {step.name} clipped: too large for {step.target}"
+
+
+def _dropped_lines(dropped: Iterable[Dropped]) -> Iterator[str]:
+    """What was left behind; names of one kind that share a place and a reason share a line."""
+    groups: dict[tuple[str, str, str], list[Dropped]] = {}
+    for item in dropped:
+        groups.setdefault((item.where, item.kind, item.reason), []).append(item)
+    for (where, kind, reason), items in groups.items():
+        names = ", ".join(item.name for item in items)
+        label = f"{f'{where}: ' if where else ''}{kind}{f' ({reason})' if reason else ''}"
+        yield f"  {items[0]}" if len(items) == 1 else f"  {label}: {names}"
 
 
 def _bits(steps: Iterable[Step]) -> float:

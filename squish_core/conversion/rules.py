@@ -121,7 +121,7 @@ def check_patterns(patterns: Iterable[str], names: Collection[str], file: str) -
             near = ", ".join(suggest_names(pattern, names))
             raise UsageError(
                 "no tensor matches", file=file, found=repr(pattern), code="pattern",
-                hint=f"Near it: {near}." if near else "`squish ls` lists the names; quote a pattern in a shell.",
+                hint=f"Close matches: {near}." if near else "`squish ls` lists the names; quote patterns in a shell.",
             )  # fmt: skip
 
 
@@ -165,13 +165,11 @@ def expand(spec: CodecSpec, container: str, registry: Registry) -> CodecSpec:
     legal = sorted({"keep", *registry.allocators, *encoders, *aliases})
     package = catalog.package_for("codec", spec.id) or catalog.package_for("allocator", spec.id)
     near = close_matches(spec.id, legal)
-    suggestion = (
-        f"Near it: {', '.join(near)}; `squish codecs` lists all." if near else f"Known here: {', '.join(legal)}."
-    )
+    suggestion = f"Close matches: {', '.join(near)}. " if near else ""
     kind = MissingPluginError if package else UsageError
     raise kind(
         "no such encoding", found=repr(spec.id), code=ErrorCode.ENCODE,
-        hint=f"Run `{catalog.install_command(package)}`." if package else suggestion,
+        hint=f"Run `{catalog.install_command(package)}`." if package else f"{suggestion}`squish codecs` lists all.",
     )  # fmt: skip
 
 

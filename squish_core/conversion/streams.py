@@ -8,29 +8,24 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from attrs import evolve
-
 from squish_core import dtypes
 from squish_core.analysis.metrics import Distance
-from squish_core.codecs.code_layout import Codes
-from squish_core.codecs.regions import PANEL_BYTES, sizes, stored_panels
+from squish_core.codecs.regions import PANEL_BYTES
 from squish_core.codecs.stored import StoredArray
 from squish_core.concurrency import prefetch
 from squish_core.conversion.observer import ConversionObserver
-from squish_core.conversion.overflow import SATURATE, Saturation, refusing
-from squish_core.conversion.panel_encoder import PanelEncoder
+from squish_core.conversion.overflow import Saturation
+from squish_core.conversion.panels import EncodedPanels, Parts, RepackedPanels
 from squish_core.conversion.step import Step
 from squish_core.errors import CodecError
 from squish_core.file import File
 from squish_core.formats.outgoing import Stream
-from squish_core.guard import computing
 from squish_core.io.buffer import as_array
-from squish_core.model import Encoding, TensorSpec
+from squish_core.model import Part, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
 
-Parts = dict[str, "np.ndarray"]
 Pieces = Callable[[], Iterator[Parts]]
 Item = TypeVar("Item")
 
@@ -63,44 +58,32 @@ def _copy(file: File, step: Step, before: Callable[[], object]) -> dict[str, Str
 
 
 def _widen(array: StoredArray, role: str, dtype: str) -> Iterator[memoryview]:
-    part = array.part
-    for chunk in array.chunks():
-        numbers = as_array(chunk, part.dtype, (len(chunk) // array.dtype.itemsize,), part.byteorder)
-        if dtype != part.dtype and numbers.dtype.kind == "i" and numbers.size and int(numbers.min()) < 0:
-            raise CodecError("an index is negative", part=role, found=int(numbers.min()), code="index")
-        yield _bytes(numbers.astype(dtypes.to_numpy(dtype), copy=False))
+    return (widened(chunk, array.part, role, dtype) for chunk in array.chunks())
+
+
+def widened(chunk: memoryview, part: Part, role: str, dtype: str) -> memoryview:
+    """Stored integers as little-endian ones of another dtype; CodecError for a negative index."""
+    numbers = as_array(chunk, part.dtype, (len(chunk) * 8 // dtypes.bits(part.dtype),), part.byteorder)
+    if dtype != part.dtype and numbers.dtype.kind == "i" and numbers.size and int(numbers.min()) < 0:
+        raise CodecError("an index is negative", part=role, found=int(numbers.min()), code="index")
+    return _bytes(numbers.astype(dtypes.to_numpy(dtype), copy=False))
 
 
 def _encode(file: File, step: Step, observer: ConversionObserver, activations: np.ndarray | None) -> Pieces:
-    """The source's values, encoded panel by panel. The observer receives the error of a lossy encoding.
+    """The source's values, encoded panel by panel. The observer receives the error of a lossy encoding."""
+    panels = EncodedPanels(file, step, activations)
 
-    CodecError (code "range") for a value that does not stay finite.
-    """
-    target = evolve(step.spec, encodings=(evolve(step.spec.encodings[0], codec=step.codec),))
-    encoding = PanelEncoder(file, step.name, target, step.origin, activations)
-    guard = partial(computing, CodecError, "encoding", file=file.name, tensor=step.name)
-
-    def panels(saturation: Saturation | None) -> Iterator[tuple[Parts, np.ndarray, tuple[int, ...]]]:
-        read = encoding.reader()
-        for region in stored_panels(target.shape, encoding.grain, 4):
-            start, encode = tuple(part.start for part in region), partial(encoding.encode, region)
-            with guard():
-                values = read(region)
-                panel = encoding.panel(values)
-                if saturation:
-                    parts, panel = saturation.encode(values, start, encode, encoding.changed)
-                else:
-                    parts = refusing(encode, panel, values, start)
-            # the narrower of the two is as exact and faster to read
-            yield parts, panel if values.itemsize <= panel.itemsize else values, start
+    def encoded(saturation: Saturation | None) -> Iterator[tuple[Parts, np.ndarray, tuple[int, ...]]]:
+        read = panels.encoder.reader()
+        for region in panels.regions():
+            yield *panels.encode(region, read, saturation), tuple(part.start for part in region)
 
     def pieces() -> Iterator[Parts]:
-        distance = Distance()
-        saturation = Saturation(encoding.blocks) if step.overflow == SATURATE and step.is_lossy else None
-        for parts, values, start in _prefetch(target, panels(saturation)):
+        distance, saturation = Distance(), panels.saturation()
+        for parts, values, start in _prefetch(panels.target, encoded(saturation)):
             if step.is_lossy:
-                with guard():
-                    encoding.add_distance(distance, values, parts, None if saturation else start)
+                with panels.guard():
+                    panels.encoder.add_distance(distance, values, parts, None if saturation else start)
             yield parts
         if step.is_lossy:
             observer.quality(step.name, distance, saturation.clipped if saturation else 0)
@@ -110,27 +93,12 @@ def _encode(file: File, step: Step, observer: ConversionObserver, activations: n
 
 def _repack(file: File, step: Step) -> Pieces:
     """The source's codes in the target's packing."""
-    encoding = step.spec.encodings[0]
-    sink = file.registry.codec(encoding.codec)
 
     def pieces() -> Iterator[Parts]:
-        for codes, panel in code_panels(file, file.index.tensors[step.name], step.origin, encoding):
-            result = None if codes is None else sink.from_codes(codes, panel, encoding.codec.params)
-            if result is None:
-                raise CodecError("the codes no longer fit the target", tensor=step.name, code="repack")
-            yield result[0]
+        panels = RepackedPanels(file, step, all_panels=True)
+        return map(panels.parts, panels.regions())
 
     return pieces
-
-
-def code_panels(
-    file: File, spec: TensorSpec, origin: Encoding, target: Encoding
-) -> Iterator[tuple[Codes | None, TensorSpec]]:
-    """The source's codes (None: it has none) and the spec of each panel, in the target's storage order."""
-    bound, sink = file.bind(spec, origin), file.registry.codec(target.codec)
-    grain = _common_grain(bound.grain, sink.encode_grain(spec, target.codec.params))
-    for region in stored_panels(spec.shape, grain, 4):
-        yield bound.codes(region), evolve(spec, shape=sizes(region))
 
 
 def _split(target: TensorSpec, pieces: Pieces, before: Callable[[], object]) -> dict[str, Stream]:
@@ -173,17 +141,3 @@ def _bytes(array: np.ndarray) -> memoryview:
     import numpy as np
 
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-
-
-def _common_grain(source: tuple[int | None, ...], sink: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    """A grain that suits both. Past an axis that only the source cannot divide, panels would not follow the sink's
-    order."""
-    from math import lcm
-
-    first_whole = next(
-        (axis for axis, (a, b) in enumerate(zip(source, sink)) if a is None and b is not None), len(sink)
-    )
-    return tuple(
-        None if a is None or b is None or axis >= first_whole else lcm(a, b)
-        for axis, (a, b) in enumerate(zip(source, sink))
-    )

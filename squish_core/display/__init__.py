@@ -1,1 +1,1 @@
-"""Text and HTML for people: tables, notebooks."""
+"""Text tables, and HTML for notebooks."""

@@ -1,4 +1,4 @@
-"""Files, tensors and reports in notebooks; the one place that makes HTML, and escapes it."""
+"""Files, tensors and reports in notebooks: the only module that generates and escapes HTML."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from squish_core.display.tables import counted, fit_all, table
 from squish_core.text import escape
 
 MOST_TENSORS = 20
-"""Tensors that a file shows."""
+"""Tensors shown per file."""
 
 
 def page(lines: Iterable[str]) -> str:
-    """Lines as one preformatted element; control characters are visible, and nothing in the text is markup."""
+    """Lines as one preformatted element, with markup escaped and control characters made visible."""
     from html import escape as escape_html
 
     text = "\n".join(escape(line) for line in fit_all(lines))
@@ -22,7 +22,7 @@ def page(lines: Iterable[str]) -> str:
 
 
 def file_lines(file: Any) -> list[str]:
-    """A `File`: what it is, and its first tensors."""
+    """A `File`: a title and its first tensors."""
     title = f"{file.name}: {file.format} {file.version}".rstrip()
     lines = [f"{title}, {counted(len(file), 'tensor')}, {counted(file.size, 'byte')}"]
     lines += tensor_lines(file[name] for name in islice(file, MOST_TENSORS))
@@ -30,7 +30,7 @@ def file_lines(file: Any) -> list[str]:
 
 
 def tensor_lines(tensors: Iterable[Any]) -> list[str]:
-    """A row for each `Tensor`."""
+    """A table with one row per `Tensor`."""
     rows = [
         (list(tensor.shape), tensor.dtype, tensor.codec, f"{tensor.bits_per_weight:.2f}", f"{tensor.nbytes:,}",
          tensor.name)

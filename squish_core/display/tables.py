@@ -1,4 +1,4 @@
-"""Text for people that fits the terminal: tables, wrapped lines, counts."""
+"""Text that fits the terminal: tables, wrapped lines, counts."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from typing import TextIO
 from squish_core.text import escape
 
 DEFAULT_WIDTH = 100
-"""Columns if neither a terminal nor COLUMNS says how many there are."""
+"""Columns if there is neither a terminal nor COLUMNS."""
 GAP = "  "
 _INDENT = "  "
-_BREAK = re.compile(r"(?<=[./,:])(?!$)")
+_BREAK = re.compile(r"(?:(?<=[./,:])|(?<=__)(?!_))(?!$)")
+"""Where a long word may be broken; `__` stands for a dot in names of files."""
 _LABEL = re.compile(r" *(?:\S+(?: \S+)*? {2,})?")
 
 
 def terminal_width(stream: TextIO | None = None) -> int:
-    """Columns of the terminal that a stream (stdout by default) writes to, else COLUMNS, else `DEFAULT_WIDTH`."""
+    """Width of a stream's terminal (stdout by default), else COLUMNS, else `DEFAULT_WIDTH`."""
     try:
         columns = os.get_terminal_size((stream or sys.stdout).fileno()).columns
     except (AttributeError, OSError, ValueError):  # not a terminal, or not a file
         columns = 0
-    given = os.environ.get("COLUMNS", "")
-    return columns or (int(given) if given.isdecimal() else 0) or DEFAULT_WIDTH
+    setting = os.environ.get("COLUMNS", "")
+    return columns or (int(setting) if setting.isdecimal() else 0) or DEFAULT_WIDTH
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Split text into lines at spaces, and a word longer than a line after `.`, `/`, `,` or `:`.
+    """Split text into lines at spaces, and words longer than a line after `.`, `/`, `,`, `:` or `__`.
 
-    A line without any of these stays as long as it is.
+    A word without any of these is never split.
     """
     lines, line = [], ""
     for number, word in enumerate(text.split(" ")):
@@ -51,7 +52,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def fit(line: str, width: int | None = None) -> list[str]:
-    """A line as several of at most `width` columns, the further ones indented: below the text after a label."""
+    """Split a line into lines of at most `width` columns, continuation lines indented below the text after a label."""
     width = width or terminal_width()
     if len(line) <= width:
         return [line]
@@ -63,15 +64,15 @@ def fit(line: str, width: int | None = None) -> list[str]:
 
 
 def fit_all(lines: Iterable[str], width: int | None = None) -> list[str]:
-    """Every line wrapped to the width of the terminal."""
+    """Wrap every line to the width of the terminal."""
     width = width or terminal_width()
     return [part for line in lines for part in fit(line, width)]
 
 
 def table(header: Sequence[str], align: str, rows: Iterable[Sequence[object]], indent: str = "") -> list[str]:
-    """Aligned columns no wider than the terminal; `align` has "<" or ">" for each. No rows give no lines.
+    """A table no wider than the terminal; `align` has "<" or ">" for each column. Without rows it is empty.
 
-    Where they are too wide, cells of left-aligned columns are wrapped, those of the widest column first.
+    If the table is too wide, cells of left-aligned columns are wrapped, beginning with the widest column.
     """
     cells = [[escape(str(cell)) for cell in row] for row in rows]
     if not cells:
@@ -94,8 +95,8 @@ def counted(count: int, noun: str) -> str:
 
 
 def _narrowed(cells: Sequence[Sequence[str]], align: str, widths: list[int], room: int) -> list[int]:
-    """Widths of columns that fit into `room` together, as far as their longest words allow."""
-    widths, minima = list(widths), [_least(column) for column in zip(*cells)]
+    """Column widths that fit into `room`, unless the longest words are wider."""
+    widths, minima = list(widths), [_min_width(column) for column in zip(*cells)]
     excess = sum(widths) - room
     while excess > 0:
         columns = [n for n, width in enumerate(widths) if align[n] == "<" and width > minima[n]]
@@ -106,8 +107,8 @@ def _narrowed(cells: Sequence[Sequence[str]], align: str, widths: list[int], roo
     return widths
 
 
-def _least(column: Iterable[str]) -> int:
-    """The width of a column's longest piece that cannot be broken, with the indent of a further line."""
+def _min_width(column: Iterable[str]) -> int:
+    """Width of a column's longest unbreakable piece, with the indent of continuation lines."""
     longest = 0
     for cell in column:
         first, *rest = (piece for word in cell.split(" ") for piece in _BREAK.split(word))
@@ -127,6 +128,6 @@ def _wrapped(column: Iterable[str], width: int) -> list[list[str]]:
 
 
 def _side_by_side(lines: Sequence[list[str]]) -> Iterable[tuple[str, ...]]:
-    """The lines of one row's cells as rows, filled up with empty cells."""
+    """The lines of one row's cells as rows, padded with empty cells."""
     height = max(map(len, lines))
     return zip(*([*cell, *[""] * (height - len(cell))] for cell in lines))

@@ -1,1 +1,1 @@
-"""The interface of families of models."""
+"""The interface of model families."""

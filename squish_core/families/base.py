@@ -1,4 +1,4 @@
-"""The interface of a family of models: its tensors, what each layout calls and makes of them, and its settings."""
+"""The interface of a model family: its tensors, their names and forms in each layout, and its settings."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ if TYPE_CHECKING:
     from squish_core.families.model import Model
 
 HF, GGUF, MLX, UQFF = LAYOUTS = ("hf", "gguf", "mlx", "uqff")
-"""Layouts of whole models: those of Hugging Face, llama.cpp, mlx-lm and mistral.rs."""
+"""Model layouts: Hugging Face, llama.cpp, mlx-lm and mistral.rs."""
+
+ANY = "*"
+"""In the shape of a tensor, stands for any size."""
 
 
 @frozen
 class FamilyTensor:
-    """A tensor of a family under its Hugging Face name; `{n}` stands for the layer, `{e}` for the expert.
+    """A tensor of a family under its Hugging Face name; `{n}` is the layer, `{e}` the expert.
 
-    `shape` names sizes of the model (`Family.sizes`). A tensor that is not `required` may be absent, and so may one
-    that is `tied_to` another, where the settings say so (`Family.is_tied`).
+    `shape` refers to sizes of the model by name (`Family.sizes`), or is ANY. A tensor may be absent if it is not
+    `required`, or if it is `tied_to` another one and the settings say so (`Family.is_tied`).
     """
 
     name: str
@@ -34,9 +37,9 @@ class FamilyTensor:
 
 @frozen
 class Permute:
-    """The rows of each head in the order of llama.cpp's `llama`: both halves interleaved. `heads` names their number.
+    """Interleave both halves of each head's rows, as llama.cpp's `llama` does. `heads` names the number of heads.
 
-    Row `2 * i + j` of a head of `d` rows is row `j * d / 2 + i` of Hugging Face's.
+    Row `2 * i + j` of a head with `d` rows is row `j * d / 2 + i` in Hugging Face's order.
     """
 
     of: Expression
@@ -45,7 +48,7 @@ class Permute:
 
 @frozen
 class Add:
-    """The values plus a constant, in f32."""
+    """Add a constant, in f32."""
 
     of: Expression
     constant: float
@@ -53,28 +56,28 @@ class Add:
 
 @frozen
 class Stack:
-    """The same tensor of all experts (`{e}`), along a new first axis."""
+    """Stack the tensors of all experts (`{e}`) along a new first axis."""
 
     of: Expression
 
 
 @frozen
 class Join:
-    """Tensors one after the other along the rows, each with the size that counts its rows."""
+    """Concatenate tensors along the rows; each comes with the name of its number of rows."""
 
     of: tuple[tuple[Expression, str], ...]
 
 
 Expression = str | Permute | Add | Stack | Join
-"""A tensor of another layout, made of the family's tensors: a name, or an operation. Each operation has an inverse."""
+"""A tensor of another layout in terms of the family's: a name, or an operation. Every operation has an inverse."""
 
 
 @frozen
 class Rule:
-    """What a layout calls a tensor, and how it is made of those of Hugging Face.
+    """Name of a tensor in a layout, and its expression in Hugging Face's tensors.
 
-    `dtype` is the type that the layout's engine wants of plain values. A rule for `reading` is a form that occurs in
-    files and that is not written.
+    `dtype` is the type that the layout's engine expects of dense values. A rule with `reading` describes a form that
+    occurs in files and is never written.
     """
 
     name: str
@@ -85,11 +88,11 @@ class Rule:
 
 @frozen(kw_only=True)
 class Carried:
-    """What surrounds the tensors of a mapped model: metadata, whole files, tensors made from the settings.
+    """A mapped model without its tensors: metadata, files, and tensors computed from the settings.
 
-    `kept` are files of the source that stay as they are. `vectors` is the type of the plain vectors that the model had
-    in Hugging Face's layout, where it is known. `dropped` has no place in the target, `missing` is what the target's
-    engine will lack, `notes` are for the report.
+    `kept` names source files to copy unchanged. `vectors` is the dtype of the model's dense vectors in Hugging
+    Face's layout, if known. `dropped` cannot be stored in the target, `missing` is what the target's engine will
+    lack, `notes` go into the report.
     """
 
     meta: Mapping[str, Any] = field(factory=dict)
@@ -103,22 +106,22 @@ class Carried:
 
 
 class Family:
-    """A family of models: what each engine calls their tensors and settings.
+    """A model family: the names of its tensors and settings in each engine.
 
     Attributes
     ----------
     tensors
         All tensors of a model, under their Hugging Face names.
     names
-        Layout -> rules. A tensor without a rule keeps its Hugging Face name, but in GGUF every tensor needs one.
+        Layout -> rules. A tensor without a rule keeps its Hugging Face name; in GGUF every tensor needs a rule.
     constants
-        Tensors of GGUF that stand for settings, not for weights.
+        GGUF tensors that represent settings rather than weights.
     leftovers
-        Patterns of tensors that no target takes, being made anew by every engine.
+        Patterns of tensors that no target stores because every engine computes them.
     beside
-        Patterns of the tensors of other modalities, which the text part leaves behind.
+        Patterns of tensors of other modalities, which a text model does not include.
     prefixes
-        What precedes the Hugging Face names of a model that is part of a larger one, and what it stands for.
+        Prefix of the Hugging Face names in a larger, multimodal model -> its replacement.
 
     Examples
     --------
@@ -137,49 +140,59 @@ class Family:
     prefixes: ClassVar[Mapping[str, str]] = {}
 
     def settings(self, model: Model) -> Mapping[str, Any]:
-        """Read the model's settings from either side.
+        """Read the model's settings from either layout.
 
         Parameters
         ----------
         model
-            Metadata, files and tensors; `model.layout` says which of them are to be read.
+            Metadata, files and tensors; `model.layout` decides which of them to read.
 
         Returns
         -------
         Mapping
-            Keys of `config.json`, in the spelling that all engines read.
+            Keys of `config.json`, in the spelling that all engines accept.
 
         Raises
         ------
         FormatError
-            A setting is missing, is no number, or contradicts another.
+            A setting is missing, is not a number, or contradicts another one.
         """
         raise NotImplementedError
 
     def sizes(self, settings: Mapping[str, Any]) -> Mapping[str, int]:
-        """Name the sizes of a model.
+        """The sizes of a model by name.
 
         Parameters
         ----------
         settings
-            What `settings` gives.
+            The result of `settings`.
 
         Returns
         -------
         Mapping
-            The sizes that shapes and rules name; `layers` and `experts` are the numbers of `{n}` and `{e}`.
+            Sizes that shapes and rules refer to; `layers` and `experts` bound `{n}` and `{e}`.
         """
         raise NotImplementedError
 
+    def adapter(self) -> Family | None:
+        """Give the family of the adapters (LoRA) of these models.
+
+        Returns
+        -------
+        Family or None
+            Tensors and rules of adapters; None, the default, where they are not mapped.
+        """
+        return None
+
     def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
-        """Whether the settings say that another tensor takes the place of this one.
+        """Whether the settings say that another tensor replaces this one.
 
         Parameters
         ----------
         settings
-            What `settings` gives.
+            The result of `settings`.
         tensor
-            A tensor that is `tied_to` another.
+            A tensor with `tied_to`.
 
         Returns
         -------
@@ -189,27 +202,27 @@ class Family:
         return False
 
     def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
-        """Make the metadata and files of the model in another layout.
+        """Compute the metadata and files of the model in another layout.
 
         Parameters
         ----------
         model
-            The model in its own layout.
+            The model in its current layout.
         settings
-            What `settings` gives.
+            The result of `settings`.
         layout
             One of `LAYOUTS`.
         options
-            Options of the format that is written.
+            Write options of the target format.
 
         Returns
         -------
         Carried
-            Metadata, files and tensors made from the settings, and what has no place there.
+            Metadata, files and tensors computed from the settings, and what the layout cannot store.
 
         Raises
         ------
         FormatError
-            The layout cannot say what a setting says.
+            The layout cannot express a setting.
         """
         raise NotImplementedError

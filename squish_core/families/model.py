@@ -1,4 +1,4 @@
-"""What a family sees of a model: its metadata, its files, and the names and shapes of its tensors."""
+"""A family's view of a model: metadata, files, and names and shapes of its tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from attrs import frozen
 
 from squish_core.errors import FormatError
 from squish_core.formats.json import load_json
-from squish_core.formats.metadata import plain
+from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded
 from squish_core.limits import Limits, default
 from squish_core.model import TensorSpec
@@ -20,7 +20,7 @@ MAX_JSON_ENTRY = 4 << 20
 
 @frozen(kw_only=True)
 class Model:
-    """A model before it is mapped. `layout` is that of its names, `vectors` reads a tensor's values as f32."""
+    """A model before mapping. `layout` is the layout of its names, `vectors` holds values of vectors as f32."""
 
     name: str
     layout: str
@@ -32,10 +32,10 @@ class Model:
 
     def value(self, key: str, default: Any = None) -> Any:
         """A metadata value without its stored type."""
-        return plain(self.meta[key]) if key in self.meta else default
+        return untyped(self.meta[key]) if key in self.meta else default
 
     def config(self, name: str = CONFIG_FILE) -> dict[str, Any]:
-        """One of the model's JSON files; FormatError if it cannot be read, nothing where there is none."""
+        """One of the model's JSON files, empty if missing; FormatError if it cannot be read."""
         if name not in self.assets:
             return {}
         with guarded(FormatError, "reading a JSON file", part=name):

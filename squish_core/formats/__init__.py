@@ -1,1 +1,1 @@
-"""The container interface: detection, validation, metadata."""
+"""The container interface, streams into files, validation, metadata and strict JSON."""

@@ -1,4 +1,4 @@
-"""Interfaces of file formats: `Container` reads and writes one, `Refinement` reads meaning into another's Index."""
+"""Interfaces of file formats: `Container` reads and writes files, `Refinement` interprets another format's Index."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Options = Mapping[str, str]
 
 @frozen
 class Dropped:
-    """Something of the source that the target has no place for.
+    """Something in the source that the target cannot store.
 
-    `name` is its key, role or file name; `where` is the tensor, part or file that it belongs to, if it belongs to one.
+    `name` is its key, role or file name; `where` is the tensor, part or file it belongs to, if any.
     """
 
     kind: Literal[
@@ -43,20 +43,22 @@ class Dropped:
 
 
 def dropped_assets(names: Iterable[str], reason: str = "") -> tuple[Dropped, ...]:
-    """Assets that have no place."""
+    """`Dropped` records for assets."""
     return tuple(Dropped("asset", name, reason) for name in names)
 
 
 def dropped_metadata(keys: Iterable[str], reason: str = "") -> tuple[Dropped, ...]:
-    """Metadata that has no place."""
+    """`Dropped` records for metadata."""
     return tuple(Dropped("metadata", key, reason) for key in keys)
 
 
 @frozen(kw_only=True)
 class WritePlan:
-    """What writing would give: total bytes (None: not known before compression), what has no place, sentences about
-    the file that its user should read, and tensors that are written as one: its name, and theirs in the order of its
-    rows."""
+    """Prediction of a written file.
+
+    `size`: total bytes; None if unknown before compression. `dropped`: what the format cannot store. `notes`:
+    sentences for the user. `stacks`: name of a stacked tensor -> names of the tensors in its rows, in order.
+    """
 
     size: int | None
     dropped: tuple[Dropped, ...] = field(default=(), validator=deep_iterable(instance_of(Dropped)))
@@ -67,7 +69,7 @@ class WritePlan:
 class Container(Renamed):
     """A file format: a function from bytes to an Index, and back.
 
-    A format that is only read needs `read_index` alone; one that is written also `accepts`, `plan_file` and `write`.
+    A read-only format implements `read_index`; a writable one also `accepts`, `plan_file` and `write`.
     docs/writing-a-plugin.md builds one from scratch.
 
     Examples
@@ -90,14 +92,14 @@ class Container(Renamed):
     id: str = ""
 
     def read_index(self, source: Source, limits: Limits) -> Index:
-        """Index of a file; reads the header only and checks everything its format demands.
+        """Read and check the header of a file; never its tensor data.
 
         Parameters
         ----------
         source
-            The file or folder; it checks every range that is read.
+            The file or folder; it checks the bounds of every read.
         limits
-            Most tensors, bytes and so on that the file may declare.
+            Upper bounds for what the file may declare, such as the number of tensors.
 
         Returns
         -------
@@ -107,95 +109,96 @@ class Container(Renamed):
         Raises
         ------
         FormatError
-            The file breaks its format; TruncatedError and LimitError are kinds of it.
+            The file violates its format; TruncatedError and LimitError are subclasses.
         """
         raise NotImplementedError
 
     def sniff(self, source: Source) -> bool:
-        """Whether a file with this format's signature is this format; asked only where the declaration has `sniffs`.
+        """Whether a file with this format's signature has this format. Called only if the declaration has `sniffs`.
 
         Parameters
         ----------
         source
-            The file; at most 64 KiB of it are read.
+            The file, limited to 64 KiB of reads.
 
         Returns
         -------
         bool
-            False lets other formats with the signature be tried.
+            If False, other formats with the signature are tried.
         """
         return True
 
     def encodings_for(self, **features: Any) -> tuple[Encoding | Refusal, ...]:
-        """What a combination of the declared `features` means; no file needed.
+        """Encodings that a combination of the declared `features` stands for, without a file.
 
         Parameters
         ----------
         **features
-            Feature -> a value, or a set of values.
+            Feature -> value or set of values.
 
         Returns
         -------
         tuple of Encoding or Refusal
-            Ranked. A way that one feature names and another rules out is a Refusal, so that the chain can say why.
+            In order of preference. A Refusal stands for an encoding that one feature names and another excludes, so
+            that the chain can give the reason.
 
         Raises
         ------
         FormatError
             The features contradict each other.
         """
-        raise FormatError("this format names no encodings by features; ask with a file", code="features")
+        raise FormatError("this format has no features; use a file instead", code="features")
 
     def accepts(self, spec: TensorSpec, encoding: Encoding, options: Options) -> Encoding | Refusal:
-        """How this format would hold a tensor that is encoded so.
+        """How this format would store a tensor with this encoding.
 
         Parameters
         ----------
         spec
             The tensor: name, shape, dtype.
         encoding
-            An encoding of the source, or one that a rule asks for.
+            An encoding of the source, or the one that a rule requests.
         options
-            Options of writing, `--to ID:key=value`.
+            Write options, `--to ID:key=value`.
 
         Returns
         -------
         Encoding or Refusal
-            Parts with dtype and shape but no segments, or why the format cannot hold it.
+            Parts with dtype and shape but without segments, or the reason why the format cannot store it.
         """
-        return Refusal(why="this format is read-only here", code="read-only")
+        return Refusal(why="this format is read-only", code="read-only")
 
     def accepts_codes(self, spec: TensorSpec, layout: CodeLayout, options: Options) -> Encoding | Refusal | None:
-        """How this format would store codes of this layout, for a tensor whose encoding `accepts` refuses.
+        """How this format would store codes with this layout; called if `accepts` refuses the tensor's encoding.
 
-        Whether the codes fit exactly is decided on the data.
+        Whether the codes fit exactly is decided later, on the data.
 
         Parameters
         ----------
         spec, layout, options
-            The tensor, the layout of its stored integers, and options of writing.
+            The tensor, the layout of its codes, and the write options.
 
         Returns
         -------
         Encoding, Refusal or None
-            None: the answer of `accepts` stands.
+            None leaves the refusal of `accepts` in place.
         """
         return None
 
-    def choose(self, specs: Sequence[TensorSpec], wanted: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
-        """What a rule for all tensors (`encode=` without a pattern) means for each, by the format's own habits.
+    def choose(self, specs: Sequence[TensorSpec], codec: CodecSpec, options: Options) -> Mapping[str, CodecSpec]:
+        """Apply a rule for all tensors (`encode=` without a pattern) by the conventions of the format.
 
         Parameters
         ----------
-        specs, wanted, options
-            The tensors to write, the codec of the rule, and options of writing.
+        specs, codec, options
+            The tensors to write, the codec of the rule, and the write options.
 
         Returns
         -------
         dict
-            Name -> codec. Tensors that it does not name are kept as they are, and so are those the codec cannot take.
+            Name -> codec. Other tensors stay unchanged, as do those that the codec cannot encode.
         """
-        return {spec.name: wanted for spec in specs}
+        return {spec.name: codec for spec in specs}
 
     def plan_file(
         self,
@@ -204,26 +207,26 @@ class Container(Renamed):
         assets: Mapping[str, Part],
         options: Options,
     ) -> WritePlan:
-        """Predict the size of the file and what cannot be carried.
+        """Predict the size of the file and what it cannot store.
 
         Parameters
         ----------
         specs
             The tensors, with exactly one encoding each.
         meta, assets, options
-            Metadata with stored types, whole files that belong to the model as parts, and options of writing.
+            Metadata with stored types, the model's other files as parts, and the write options.
 
         Returns
         -------
         WritePlan
-            The size in bytes, what is dropped, notes and stacked tensors.
+            Size in bytes, dropped items, notes and stacked tensors.
 
         Raises
         ------
         FormatError
-            The format cannot hold these together.
+            The format cannot store this combination.
         """
-        raise FormatError("this format is read-only here", code="read-only")
+        raise FormatError("this format is read-only", code="read-only")
 
     def write(
         self,
@@ -233,50 +236,46 @@ class Container(Renamed):
         assets: Mapping[str, bytes],
         options: Options,
     ) -> None:
-        """Write a whole file in one pass.
+        """Write a file in one pass.
 
         Parameters
         ----------
         sink
-            Where the bytes go: one file, or the files of a folder.
+            The output: one file, or the files of a folder.
         tensors
-            What `plan_file` was asked about, each part as a stream.
-        meta
-            Metadata with stored types.
-        assets
-            Name -> bytes of whole files.
-        options
-            Options of writing.
+            The tensors that `plan_file` got, each part as a stream.
+        meta, assets, options
+            Metadata with stored types, files by name, and the write options.
 
         Raises
         ------
         FormatError
             The format is read-only.
         """
-        raise FormatError("this format is read-only here", code="read-only")
+        raise FormatError("this format is read-only", code="read-only")
 
     def naming(self, options: Options) -> str | None:
-        """The layout of whole models whose names the engines that open this format look for.
+        """Model layout whose tensor names the engines of this format expect.
 
         Parameters
         ----------
         options
-            Options of writing.
+            Write options.
 
         Returns
         -------
         str or None
-            "hf", "gguf", "mlx" or "uqff"; None for a container of any names.
+            "hf", "gguf", "mlx" or "uqff"; None if the format prescribes no names.
         """
         return None
 
     def writes_folder(self, options: Options) -> bool:
-        """Whether these options make a folder of files rather than one file.
+        """Whether the output is a folder rather than one file.
 
         Parameters
         ----------
         options
-            Options of writing.
+            Write options.
 
         Returns
         -------
@@ -286,7 +285,7 @@ class Container(Renamed):
         return False
 
     def verify(self, index: Index, source: Source, limits: Limits) -> Sequence[Any]:
-        """Findings that only a look at the data shows; the core already checks bounds, digests and decoding.
+        """Check what only the data shows, beyond the bounds, digests and decoding that the core checks.
 
         Parameters
         ----------
@@ -298,22 +297,22 @@ class Container(Renamed):
         Returns
         -------
         sequence of Problem
-            Empty for a sound file.
+            Empty for a valid file.
         """
         return ()
 
 
 def single_value(feature: str, value: Any) -> Any:
-    """The one value of a feature of which a tensor has one; FormatError when several are given."""
+    """The value of a feature that a tensor has only once; FormatError for several values."""
     if isinstance(value, (set, frozenset, list, tuple)):
         if len(value) != 1:
-            raise FormatError(f"a tensor has one {feature}", found=", ".join(sorted(value)), code="feature")
+            raise FormatError(f"a tensor has only one {feature}", found=", ".join(sorted(value)), code="feature")
         (value,) = value
     return value
 
 
 class Refinement(Container):
-    """A format stored inside another one: it turns the other's Index into a richer one.
+    """A format stored inside another one: it turns that format's Index into one that says what the tensors mean.
 
     Examples
     --------
@@ -327,21 +326,21 @@ class Refinement(Container):
     """
 
     def refine(self, index: Index, source: Source, limits: Limits, options: Options) -> Index | None:
-        """The refined Index, or None when the file does not declare this format.
+        """Refine an Index; None if the file does not declare this format.
 
         Parameters
         ----------
         index
-            The Index of the format around it.
+            The Index of the outer format.
         source, limits
             As in `Container.read_index`.
         options
-            Options of opening (`ContainerInfo.reading`), as `format="id:key=value"` gives them.
+            Read options (`ContainerInfo.reading`) from `format="id:key=value"`.
 
         Returns
         -------
         Index or None
-            Tensors with encodings that say what the stored parts mean.
+            Tensors whose encodings interpret the stored parts.
         """
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""Formats with a place for more than tensors: children (a draft head) and encodings of the whole model."""
+"""Formats that store more than tensors: children (a draft head) and encodings of the whole model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from squish_core.model import Encoding, Index, Part, TensorSpec
 
 @frozen(kw_only=True)
 class Companions:
-    """What a source holds beside its tensors: indexes by name, and encodings of the whole model."""
+    """What a source has besides tensors: child indexes by name, and encodings of the whole model."""
 
     children: Mapping[str, Index] = field(factory=dict)
     whole: Sequence[Encoding] = ()
@@ -23,7 +23,7 @@ class Companions:
 
 @frozen(kw_only=True)
 class OutgoingChild:
-    """A child on its way into a file: its tensors as the source stores them, and its metadata."""
+    """A child to write: its tensors, encoded as in the source, and its metadata."""
 
     tensors: Sequence[OutgoingTensor]
     meta: Mapping[str, Any] = field(factory=dict)
@@ -31,7 +31,7 @@ class OutgoingChild:
 
 @frozen(kw_only=True)
 class OutgoingWhole:
-    """An encoding of the whole model on its way into a file: its parts as streams."""
+    """An encoding of the whole model to write, its parts as streams."""
 
     encoding: Encoding
     parts: Mapping[str, Stream]
@@ -39,7 +39,7 @@ class OutgoingWhole:
 
 @frozen(kw_only=True)
 class OutgoingCompanions:
-    """The companions that a plan did not drop."""
+    """The companions to write: those that the plan did not drop."""
 
     children: Mapping[str, OutgoingChild] = field(factory=dict)
     whole: Sequence[OutgoingWhole] = ()
@@ -49,9 +49,9 @@ NO_COMPANIONS, NOTHING_BESIDE = Companions(), OutgoingCompanions()
 
 
 class CompositeContainer(Container):
-    """A file format that can hold children and encodings of the whole model; they are copied, never encoded.
+    """A file format that can store children and encodings of the whole model; they are copied, never re-encoded.
 
-    `plan_file` lists what it has no place for in `WritePlan.dropped`, under the child's name (kind `child`) or the
+    `plan_file` lists those it cannot store in `WritePlan.dropped`, under the child's name (kind `child`) or the
     codec (kind `encoding`); `write` gets the rest.
 
     Examples
@@ -74,19 +74,19 @@ class CompositeContainer(Container):
         options: Options,
         companions: Companions = NO_COMPANIONS,
     ) -> WritePlan:
-        """As `Container.plan_file`, with what stands beside the tensors.
+        """`Container.plan_file` with companions.
 
         Parameters
         ----------
         specs, meta, assets, options
             As in `Container.plan_file`.
         companions
-            Children and encodings of the whole model; those that the plan does not drop are written.
+            Children and encodings of the whole model. `write` gets those that the plan does not drop.
 
         Returns
         -------
         WritePlan
-            The size in bytes and what is dropped, companions among it.
+            Size in bytes, and dropped items including companions.
         """
         return super().plan_file(specs, meta, assets, options)
 
@@ -99,13 +99,13 @@ class CompositeContainer(Container):
         options: Options,
         companions: OutgoingCompanions = NOTHING_BESIDE,
     ) -> None:
-        """As `Container.write`, with what stands beside the tensors.
+        """`Container.write` with companions.
 
         Parameters
         ----------
         sink, tensors, meta, assets, options
             As in `Container.write`.
         companions
-            What the plan did not drop.
+            The companions that the plan did not drop.
         """
         super().write(sink, tensors, meta, assets, options)

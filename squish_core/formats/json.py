@@ -1,4 +1,4 @@
-"""JSON from a file that may be hostile: one reading only, a piece at a time, typed errors."""
+"""Strict JSON for untrusted files: unambiguous, parsed in pieces, with typed errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from squish_core.errors import FormatError, LimitError, SquishError
 from squish_core.limits import Limits
 
 JSON_PIECE = 1 << 16
-"""Bytes parsed at once: the objects made of JSON take up to thirty times its size."""
+"""Bytes parsed at once: Python objects take up to thirty times the size of their JSON."""
 _SPACE, _STRING = rb"[ \t\n\r]*+", rb'"(?:[^"\\]++|\\.)*+"'
 _KEY = re.compile(_SPACE + _STRING + _SPACE + b":" + _SPACE, re.DOTALL)
 _TEXT = re.compile(_STRING + _SPACE + rb"(?=[,}])", re.DOTALL)
@@ -21,13 +21,13 @@ _COMMA, _CLOSE, _END = (re.compile(_SPACE + mark) for mark in (b",", rb"\}", rb"
 
 
 class JsonMembers:
-    """The members of one JSON object in file order, never more in memory than a piece of the text gives.
+    """Iterate over the members of one JSON object in file order, with at most one piece of it in memory.
 
-    Iterating gives (offset in the file, {key: value}), each time what lies in one piece. What is wrong is raised
-    where it is reached: FormatError on another encoding than UTF-8, a key twice in a piece, NaN and infinities,
-    half surrogate pairs, trailing bytes; LimitError on nesting deeper than `limits.depth` and on members longer than
-    a piece (but for long text, and objects that can be read in pieces). `what` names the text in errors, `start` is
-    its offset. `constants` allows NaN and infinities, which Python writes.
+    Yields (offset in the file, {key: value}) for each piece. Raises FormatError for text that is not UTF-8,
+    duplicate keys in a piece, NaN and infinities, lone surrogates and trailing bytes; LimitError for nesting deeper
+    than `limits.depth` and for members longer than a piece, except long strings and objects that can be read in
+    pieces. `what` names the text in errors, `start` is its offset. `constants` allows NaN and infinities, which
+    Python's `json` writes.
     """
 
     def __init__(
@@ -40,84 +40,84 @@ class JsonMembers:
 
     def __iter__(self) -> Iterator[tuple[int, dict[str, Any]]]:
         if self.raw[:1] != b"{":
-            raise self._wrong("is no JSON object", 0, "json", expected="'{'", found=repr(bytes(self.raw[:4])))
+            raise self._error("is not a JSON object", 0, "json", expected="'{'", found=repr(bytes(self.raw[:4])))
         yield from self._object(0)
         if not _END.match(self.raw, self.at):
-            raise self._wrong("is not JSON: Extra data after the object", self.at, "json")
+            raise self._error("is not JSON: Extra data after the object", self.at, "json")
 
     def _object(self, level: int) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Read from the opening brace past the closing one."""
+        """Read from the opening brace to past the closing one."""
         self.at += 1
-        if self._passes(_CLOSE):
+        if self._skip(_CLOSE):
             return
         while True:
             begin = self.at
             match = _members(self.limits.depth - level).match(self.raw, begin, begin + self.piece)
             if match:
                 self.at = match.end()
-                yield self.start + begin, self._parsed(match[0], begin)
+                yield self.start + begin, self._parse(match[0], begin)
             else:
                 yield self.start + begin, self._long_member(begin, level)
-            if self._passes(_CLOSE):
+            if self._skip(_CLOSE):
                 return
-            if not self._passes(_COMMA):
-                raise self._wrong("is not JSON: Expecting ',' delimiter", self.at, "json")
+            if not self._skip(_COMMA):
+                raise self._error("is not JSON: Expecting ',' delimiter", self.at, "json")
 
     def _long_member(self, begin: int, level: int) -> dict[str, Any]:
-        """A member that does not fit a piece: long text, or an object that is itself read in pieces."""
+        """A member longer than a piece: a long string, or an object that is itself read in pieces."""
         key = _KEY.match(self.raw, begin, begin + self.piece)
         if key is None:
-            raise self._unreadable(begin)
+            raise self._syntax_error(begin)
         text = _TEXT.match(self.raw, key.end())
         if text:
             self.at = text.end()
-            return self._parsed(key[0] + text[0], begin)
+            return self._parse(key[0] + text[0], begin)
         if level or self.raw[key.end() : key.end() + 1] != b"{":
-            raise self._unreadable(begin)
-        (name,) = self._parsed(key[0] + b"0", begin)
+            raise self._syntax_error(begin)
+        (name,) = self._parse(key[0] + b"0", begin)
         self.at = key.end()
         members: dict[str, Any] = {}
         for at, piece in self._object(level + 1):
             merge_members(members, piece, at, self.limits)
         return {name: members}
 
-    def _passes(self, mark: re.Pattern[bytes]) -> bool:
+    def _skip(self, mark: re.Pattern[bytes]) -> bool:
         match = mark.match(self.raw, self.at, self.at + self.piece)
         if match:
             self.at = match.end()
         return match is not None
 
-    def _parsed(self, piece: bytes, begin: int, close: str = "}") -> dict[str, Any]:
+    def _parse(self, piece: bytes, begin: int, close: str = "}") -> dict[str, Any]:
         try:
             text = "{" + piece.decode() + close
             members: dict[str, Any] = self.decoder.decode(text)
             if "\\u" in text:
                 json.dumps(members, ensure_ascii=False).encode()
         except UnicodeDecodeError as error:
-            raise self._wrong("is not UTF-8", begin + error.start, "utf-8") from None
+            raise self._error("is not UTF-8", begin + error.start, "utf-8") from None
         except UnicodeEncodeError:
-            raise self._wrong("holds half a surrogate pair", begin, "utf-8") from None
+            raise self._error("contains a lone surrogate", begin, "utf-8") from None
         except json.JSONDecodeError as error:
             place = begin + max(len(text[: error.pos].encode()) - 1, 0)
-            raise self._wrong(f"is not JSON: {error.msg}", place, "json") from None
+            raise self._error(f"is not JSON: {error.msg}", place, "json") from None
         except ValueError as error:
-            raise self._wrong(f"is not JSON: {error}", begin, "json") from None
+            raise self._error(f"is not JSON: {error}", begin, "json") from None
         except RecursionError:
             raise self._too_deep(begin) from None
         except FormatError as error:
             raise error.within(offset=self.start + begin) from None
         return members
 
-    def _unreadable(self, begin: int) -> SquishError:
-        """The error for text that cannot be parsed from `begin` on."""
+    def _syntax_error(self, begin: int) -> SquishError:
+        """Error for text that cannot be parsed from `begin` on."""
         piece = bytes(self.raw[begin : begin + self.piece])
         cut = begin + self.piece < len(self.raw)
         if _nesting(piece) > self.limits.depth:
             return self._too_deep(begin)
         try:
-            self._parsed(piece, begin, close="")
+            self._parse(piece, begin, close="")
         except SquishError as error:
-            # An error at the end of a truncated piece is due to the truncation.
+            # An error at the end of a truncated piece comes from the truncation.
             if not cut or not (
                 "Unterminated" in error.message or (error.offset or 0) >= self.start + begin + self.piece - 8
             ):
@@ -133,14 +133,14 @@ class JsonMembers:
             expected=f"at most {self.limits.depth} levels", code="depth", limit="depth",
         )  # fmt: skip
 
-    def _wrong(self, message: str, at: int, code: str, **numbers: Any) -> FormatError:
+    def _error(self, message: str, at: int, code: str, **numbers: Any) -> FormatError:
         return FormatError(f"the {self.what} {message}", offset=self.start + at, code=code, **numbers)
 
 
 def load_json(
     raw: bytes | memoryview, what: str, limits: Limits, *, piece: int = 0, constants: bool = False
 ) -> dict[str, Any]:
-    """The whole object; see `JsonMembers`."""
+    """Parse a whole object; see `JsonMembers`."""
     members_by_key: dict[str, Any] = {}
     for at, members in JsonMembers(raw, what, limits, piece=piece, constants=constants):
         merge_members(members_by_key, members, at, limits)
@@ -148,7 +148,7 @@ def load_json(
 
 
 def merge_members(target: dict[str, Any], members: Mapping[str, Any], at: int, limits: Limits) -> None:
-    """Merge the members of one piece; FormatError for a duplicate key, LimitError for too many."""
+    """Add the members of one piece; FormatError for a duplicate key, LimitError for too many entries."""
     if not target.keys().isdisjoint(members):
         raise duplicate_key_error(next(key for key in members if key in target), at)
     target.update(members)
@@ -159,7 +159,7 @@ def merge_members(target: dict[str, Any], members: Mapping[str, Any], at: int, l
 
 
 def has_keys(value: Any, keys: Sequence[str]) -> bool:
-    """Whether mappings within mappings have these keys."""
+    """Whether a path of keys exists in nested mappings."""
     for key in keys:
         if not isinstance(value, Mapping) or key not in value:
             return False
@@ -168,24 +168,24 @@ def has_keys(value: Any, keys: Sequence[str]) -> bool:
 
 
 def without_keys(document: Mapping[str, Any], paths: Iterable[Sequence[str]]) -> dict[str, Any]:
-    """A copy of an object without the members at these paths; a path that leads nowhere is ignored."""
-    kept = dict(document)
+    """Copy an object without the members at these paths; missing paths are ignored."""
+    copy = dict(document)
     for key, *rest in paths:
         if not rest:
-            kept.pop(key, None)
-        elif isinstance(kept.get(key), dict):
-            kept[key] = without_keys(kept[key], [rest])
-    return kept
+            copy.pop(key, None)
+        elif isinstance(copy.get(key), dict):
+            copy[key] = without_keys(copy[key], [rest])
+    return copy
 
 
 def duplicate_key_error(key: str, at: int | None = None) -> FormatError:
-    """The error for a key that appears again."""
+    """Error for a duplicate key."""
     return FormatError("a key appears twice", offset=at, found=repr(key[:80]), code="duplicate")
 
 
 @cache
 def _members(depth: int) -> re.Pattern[bytes]:
-    """Whole members up to a comma or a closing brace, their values nested at most `depth` deep."""
+    """Pattern of complete members whose values are nested at most `depth` deep."""
     nested = rb"(?!)"
     for _ in range(depth):
         nested = rb'[{[](?:[^][{}"]++|' + _STRING + b"|" + nested + rb")*+[]}]"
@@ -195,9 +195,9 @@ def _members(depth: int) -> re.Pattern[bytes]:
 
 
 def _nesting(piece: bytes) -> int:
-    """How deep the brackets outside strings go."""
+    """Nesting depth of the brackets outside strings."""
     deepest = level = 0
-    # The closing quote is optional, so that an unterminated string costs one pass and not one per quote.
+    # The closing quote is optional, so that an unterminated string takes one pass rather than one per quote.
     for mark in re.sub(_STRING + b"?", b"", piece, flags=re.DOTALL):
         level += (mark in b"[{") - (mark in b"]}")
         deepest = max(deepest, level)
@@ -205,14 +205,14 @@ def _nesting(piece: bytes) -> int:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise duplicate_key_error(next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1))
-    return found
+    return members
 
 
 def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON value")
+    raise ValueError(f"{text} is not a JSON value")
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_no_constant)

@@ -1,4 +1,4 @@
-"""What a tensor is for, from its name: one decision for the names of Hugging Face, GGUF, MLX and UQFF."""
+"""The role of a tensor, from its name in Hugging Face, GGUF, MLX or UQFF."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _KINDS = (
     (CONVOLUTION, re.compile(r".*conv1d.*")),
     (BIAS, re.compile(r".*bias.*")),
 )
-"""Kind -> what one of the name's parts between dots looks like; the first that matches decides."""
-_WHOLE = {"output": HEAD, "shared": EMBEDDING}
-"""Modules that are of a kind only outside of layers: GGUF's and Meta's head, T5's embedding."""
+"""Kind -> pattern of a dot-separated part of the name; the first match decides."""
+_TOP_LEVEL = {"output": HEAD, "shared": EMBEDDING}
+"""Modules that have a kind only outside layers: GGUF's and Meta's head, T5's embedding."""
 _ROLE = re.compile(r"\.(weight|bias)$")
 
 
 def kind_of(name: str) -> str | None:
-    """NORM, HEAD, ROUTER, EMBEDDING, CONVOLUTION or BIAS; None for all else (projections, experts).
+    """NORM, HEAD, ROUTER, EMBEDDING, CONVOLUTION or BIAS; None for the rest (projections, experts).
 
     >>> kind_of("model.layers.0.mlp.gate.weight"), kind_of("blk.0.ffn_gate_inp.weight")
     ('router', 'router')
@@ -37,4 +37,4 @@ def kind_of(name: str) -> str | None:
         if any(map(pattern.fullmatch, parts)):
             return kind
     layered = any(part.isdecimal() for part in parts)
-    return None if layered else _WHOLE.get(_ROLE.sub("", name).rpartition(".")[2])
+    return None if layered else _TOP_LEVEL.get(_ROLE.sub("", name).rpartition(".")[2])

@@ -1,4 +1,4 @@
-"""Typed metadata and assets as one CBOR block, for formats that have no place for them (key `squish.meta`)."""
+"""Typed metadata and assets as one CBOR block (key `squish.meta`), for formats that cannot store them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from squish_core.model import Typed
 NAME = "squish.meta"
 
 
-def plain(value: Any) -> Any:
+def untyped(value: Any) -> Any:
     """A metadata value without its stored type."""
     return value.value if isinstance(value, Typed) else value
 
 
 def dump_meta(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> bytes:
-    """Encode; order, types and array values survive exactly."""
+    """Encode metadata and assets; order, types and array values are preserved."""
     import cbor2
 
     entries = [[key, *_flat(value)] for key, value in meta.items()]
@@ -27,36 +27,36 @@ def dump_meta(meta: Mapping[str, Any], assets: Mapping[str, bytes]) -> bytes:
 
 
 def load_meta(data: bytes | memoryview, limits: Limits) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Decode what `dump_meta` made; FormatError when it is something else."""
+    """Decode the output of `dump_meta`; FormatError for anything else."""
     import cbor2
 
     try:
-        stored = cbor2.loads(bytes(data), max_depth=limits.depth, allow_duplicate_keys=False)
-        if stored["v"] != 1:
-            raise ValueError(f"version {stored['v']}")
-        meta = {key: (Typed(kind, _array(kind, value)) if kind else value) for key, kind, value in stored["meta"]}
-        assets = dict(stored["assets"])
+        block = cbor2.loads(bytes(data), max_depth=limits.depth, allow_duplicate_keys=False)
+        if block["v"] != 1:
+            raise ValueError(f"version {block['v']}")
+        meta = {key: (Typed(kind, _unpacked(kind, value)) if kind else value) for key, kind, value in block["meta"]}
+        assets = dict(block["assets"])
         if not all(isinstance(key, str) for key in (*meta, *assets)):
             raise TypeError("a key is not text")
         if not all(isinstance(blob, bytes) for blob in assets.values()):
             raise TypeError("an asset is not bytes")
         return meta, assets
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, cbor2.CBORError) as error:
-        raise FormatError("the block squish.meta cannot be read", tensor=NAME, found=str(error), code="meta") from None
+        raise FormatError("cannot read the block squish.meta", tensor=NAME, found=str(error), code="meta") from None
 
 
 def _flat(value: Any) -> tuple[str | None, Any]:
     if not isinstance(value, Typed):
         return None, value
     if value.type.startswith("array:"):
-        return value.type, _stored(value.type[6:], value.value)
+        return value.type, _packed(value.type[6:], value.value)
     if isinstance(value.value, float) and value.value != value.value:
-        return value.type, struct.pack("<d", value.value)  # CBOR has one NaN; as bytes it keeps its payload
+        return value.type, struct.pack("<d", value.value)  # CBOR has only one NaN; bytes keep the payload
     return value.type, value.value
 
 
-def _stored(kind: str, values: Any) -> Any:
-    """Numbers as little-endian bytes (NaN payloads survive, 100 000 scores stay small), the rest as lists."""
+def _packed(kind: str, values: Any) -> Any:
+    """Pack numbers as little-endian bytes (compact, and NaN payloads survive), other values as lists."""
     import numpy as np
 
     from squish_core import dtypes
@@ -64,11 +64,11 @@ def _stored(kind: str, values: Any) -> Any:
     if dtypes.is_dtype(kind) and kind != "bool":
         return np.asarray(values, dtypes.to_numpy(kind)).tobytes()
     if kind.startswith("array:"):
-        return [_stored(kind[6:], inner) for inner in values]
+        return [_packed(kind[6:], inner) for inner in values]
     return list(values)
 
 
-def _array(kind: str, value: Any) -> Any:
+def _unpacked(kind: str, value: Any) -> Any:
     import numpy as np
 
     from squish_core import dtypes
@@ -80,5 +80,5 @@ def _array(kind: str, value: Any) -> Any:
     if dtypes.is_dtype(kind) and kind != "bool":
         return np.frombuffer(value, dtypes.to_numpy(kind))
     if kind.startswith("array:"):
-        return [_array(kind, inner) for inner in value]
+        return [_unpacked(kind, inner) for inner in value]
     return list(value)

@@ -1,4 +1,4 @@
-"""Tensors on their way into a file: specs and streams of parts."""
+"""Tensors to write: specs, and their parts as streams."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from squish_core.model import Part, TensorSpec
 
 
 class OutgoingTensor:
-    """A tensor on its way into a file: its spec as the target will hold it, and streams of its parts."""
+    """A tensor to write: its spec in the target, and its parts as streams."""
 
     def __init__(self, spec: TensorSpec, parts: Mapping[str, Stream]) -> None:
         self.spec, self.parts = spec, parts
 
 
 class Stream:
-    """The bytes of one part, in order, before the target's filters; `before` is called when they begin."""
+    """The bytes of one part in order, before the target's filters. `before` is called when reading starts."""
 
     def __init__(
         self,
         part: Part,
         chunks: Callable[[], Iterable[Any]],
-        stored: StoredArray | None = None,
+        array: StoredArray | None = None,
         before: Callable[[], object] | None = None,
     ) -> None:
-        self.part, self._chunks, self._stored, self._before = part, chunks, stored, before
+        self.part, self._chunks, self._array, self._before = part, chunks, array, before
 
     def chunks(self) -> Iterator[Any]:
-        """Buffers that together are the part."""
+        """The part as consecutive buffers."""
         if self._before:
             self._before()
         yield from self._chunks()
 
     def write_to(self, sink: Sink) -> None:
-        """Append the part to a sink; FormatError when it gives another length than declared."""
+        """Append the part to a sink; FormatError if its length differs from the declared one."""
         start = sink.tell()
-        if self._stored is not None and not self._stored.part.filters:
+        if self._array is not None and not self._array.part.filters:
             if self._before:
                 self._before()
-            for source, offset, length in self._stored.runs():
+            for source, offset, length in self._array.runs():
                 sink.copy(source, offset, length)
-            if self._stored.part.data is not None:
-                sink.write(self._stored.part.data)
+            if self._array.part.data is not None:
+                sink.write(self._array.part.data)
         else:
             for chunk in self.chunks():
                 sink.write(chunk)
         if sink.tell() - start != self.part.nbytes:
             raise FormatError(
-                "a part came out in another size than declared",
+                "part size mismatch",
                 expected=self.part.nbytes, found=sink.tell() - start, code="size",
             )  # fmt: skip

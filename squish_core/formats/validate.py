@@ -1,4 +1,4 @@
-"""Structural checks shared by all formats: names, shapes, byte ranges. Python integers, no allocation."""
+"""Structural checks shared by all formats: names, shapes, byte ranges. Python integers only, no allocation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from squish_core.model import FileRef, Index, LazyTensors, TensorSpec
 Extent = tuple[int, int, int, str]
 """(file, offset, length, name)"""
 _ELEMENTS = 1 << 58
-"""Arrays of 16-byte elements stop being addressable a little above."""
+"""Slightly below the number of 16-byte elements that can be addressed."""
 
 
 def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
-    """A tensor name: text, not empty, no NUL, at most `limits.name` bytes of UTF-8."""
+    """Check a tensor name: non-empty text without NUL, at most `limits.name` bytes of UTF-8."""
     if not isinstance(name, str):
         raise FormatError("a tensor name is not text", offset=offset, found=type(name).__name__, code="name")
     if not name or "\0" in name:
@@ -33,12 +33,12 @@ def check_name(name: Any, limits: Limits, *, offset: int | None = None) -> str:
 
 
 def lookalike_names(names: Iterable[str]) -> list[Problem]:
-    """Names that differ only in Unicode composition; all are kept."""
-    seen: dict[str, str] = {}
+    """Warnings for names that differ only in Unicode composition."""
+    names_by_form: dict[str, str] = {}
     problems = []
     for name in names:
         if not name.isascii():
-            other = seen.setdefault(unicodedata.normalize("NFC", name), name)
+            other = names_by_form.setdefault(unicodedata.normalize("NFC", name), name)
             if other != name:
                 message = f"differs from {other!a} only in Unicode composition"
                 problems.append(Problem(code="name", severity="warning", where=name, message=message))
@@ -46,7 +46,7 @@ def lookalike_names(names: Iterable[str]) -> list[Problem]:
 
 
 def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None = None) -> tuple[int, ...]:
-    """A shape: a sequence of non-negative integers, rank at most `limits.rank`."""
+    """Check a shape: a list of non-negative integers, rank at most `limits.rank`."""
     if not isinstance(shape, (list, tuple)):
         raise FormatError(
             "the shape is not a list", tensor=tensor, offset=offset, found=type(shape).__name__, code="shape"
@@ -65,7 +65,7 @@ def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None =
             "too many dimensions", tensor=tensor, offset=offset,
             expected=f"at most {limits.rank}", found=len(shape), code="shape", limit="rank",
         )  # fmt: skip
-    # A zero elsewhere makes the bytes fit, but no array can have such an axis.
+    # Another axis of size 0 makes the byte count 0, but no array can have an axis this long.
     if count(tuple(size or 1 for size in shape)) >= _ELEMENTS:
         raise LimitError(
             "the shape is larger than any array", tensor=tensor, offset=offset,
@@ -77,11 +77,11 @@ def check_shape(shape: Any, limits: Limits, *, tensor: str, offset: int | None =
 def check_extents(
     extents: Sequence[Extent], files: Sequence[FileRef], *, aliases: str = "accept"
 ) -> tuple[list[Problem], bool]:
-    """Byte ranges lie in their files and are pairwise disjoint or identical.
+    """Check that byte ranges lie inside their files and are pairwise disjoint or identical.
 
-    `aliases` says what identical ranges are: "accept", "problem" or "error"; "views" accepts any overlap. Returns the
-    problems found, and whether the ranges of each file tile it in order (for formats that forbid holes). Empty ranges
-    never overlap.
+    `aliases` decides about identical ranges: "accept", "problem" or "error"; "views" accepts any overlap. Returns the
+    problems, and whether the ranges of each file are contiguous (for formats that forbid holes). Empty ranges never
+    overlap.
     """
     problems: list[Problem] = []
     sizes = {file: files[file].size for file in {extent[0] for extent in extents}}
@@ -92,9 +92,9 @@ def check_extents(
                 expected=f"{length} bytes", found=f"a file of {files[file].size} bytes", code="bounds",
                 hint="The file is truncated (an interrupted download?) or damaged; fetch it again.",
             )  # fmt: skip
-    ordered = sorted(extent for extent in extents if extent[2])
+    ranges = sorted(extent for extent in extents if extent[2])
     tiled = True
-    for before, after in zip(ordered, ordered[1:]):
+    for before, after in zip(ranges, ranges[1:]):
         end = before[1] + before[2]
         if before[0] != after[0] or end <= after[1]:
             tiled = tiled and (before[0] != after[0] or end == after[1])
@@ -119,13 +119,13 @@ def check_extents(
             f"the data {'is the same range as' if same else 'overlaps'} that of {before[3]!r}",
             file=files[after[0]].name, tensor=after[3], offset=after[1],
             expected=f"an offset of {end} or more", found=after[1], code="overlap",
-            hint="The file is damaged or was made to mislead; do not trust its tensors.",
+            hint="The file is damaged or malicious; do not trust its tensors.",
         )  # fmt: skip
     return problems, tiled
 
 
 def check_index(index: Index, limits: Limits, *, views: bool = False) -> None:
-    """What the core checks of every Index, whoever made it: count, names, shapes, sizes, bounds.
+    """Check any Index, whichever plugin made it: number of tensors, names, shapes, sizes, bounds.
 
     `views`: the container declares that tensors may overlap.
     """

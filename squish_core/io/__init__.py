@@ -1,1 +1,1 @@
-"""Bytes: sources, mappings, buffers, sinks, digests. Knows no format."""
+"""Bytes: sources, mappings, buffers, sinks and digests, without knowledge of formats."""

@@ -1,4 +1,4 @@
-"""Writing whole or not at all: a temporary that is synced and renamed, or an append that a journal can undo."""
+"""Atomic writes: a temporary that is synced and renamed, or an append that a journal can undo."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from squish_core.errors import FormatError, MissingFileError, WriteError
 from squish_core.guard import guarded
 from squish_core.io.fsync import Syncer
 from squish_core.io.journal import Journal, read_journal, remove_journal, remove_stale_journal, write_journal
-from squish_core.io.local import home_hint, missing
 from squish_core.io.locks import WAIT, is_same_file, wait_lock
+from squish_core.io.paths import home_hint, missing
 from squish_core.io.sink import PackedSink, Sink
 from squish_core.io.temporaries import new_temporary, remove_dead
 
-NO_LOCKS = "the file was not locked, since its file system has no locks: let no other program change it meanwhile"
+NO_LOCKS = "the file was not locked: its file system has no locks. Do not change it with another program meanwhile"
 _BUFFER = 1 << 20
 _BINARY = getattr(os, "O_BINARY", 0)
 
 
 class Packing(Protocol):
-    """What compresses a file whole (a byte codec)."""
+    """A byte codec that compresses a whole file."""
 
     def packing(self, write: Callable[[bytes], object]) -> AbstractContextManager[Callable[[Any], object]]: ...
 
@@ -39,11 +39,11 @@ def atomic_file(
     packing: Packing | None = None,
     mode: int | None = None,
 ) -> Iterator[Sink]:
-    """A Sink whose file replaces the target only when the block ends well; `packing` compresses it whole.
+    """Write a file that replaces the target only if the block succeeds; `packing` compresses it.
 
-    The file keeps the permissions of the target it replaces; a new one gets `mode`, masked by the umask.
+    The file keeps the permissions of the target it replaces; a new file gets `mode`, masked by the umask.
     """
-    _check_plain(target)
+    _check_regular(target)
     _check_parent(target)
     notes = remove_dead(target)
     with new_temporary(target, lambda path: _create_file(path, target, mode)) as (path, fd):
@@ -67,12 +67,12 @@ def atomic_file(
 def atomic_folder(
     target: Path, progress: Callable[[int], None] | None = None, mode: int | None = None
 ) -> Iterator[Sink]:
-    """A Sink of a new folder that appears only when the block ends well; an existing one is not touched.
+    """Write a new folder that appears only if the block succeeds. Its files get `mode`, masked by the umask.
 
-    Its files get `mode`, masked by the umask.
+    Raises WriteError if the folder exists.
     """
     if target.exists() or target.is_symlink():
-        raise WriteError("already exists", file=str(target), code="exists", hint="Name a new folder, or remove it.")
+        raise WriteError("already exists", file=str(target), code="exists", hint="Choose a new name, or remove it.")
     _check_parent(target)
     notes = remove_dead(target)
     with new_temporary(target, lambda path: _create_folder(path, target, mode)) as (path, _):
@@ -87,9 +87,9 @@ def atomic_folder(
 
 
 class LockedFile:
-    """A file that no other writer changes meanwhile: its descriptor, and its size when the lock was taken.
+    """A file locked against other writers: its descriptor, and its size when the lock was acquired.
 
-    `recovered`: bytes of an interrupted append that were cut off. `notes`: what else the user should read.
+    `recovered`: bytes of an interrupted append that were cut off. `notes`: other remarks for the user.
     """
 
     def __init__(self, path: Path, fd: int, writable: bool) -> None:
@@ -98,22 +98,22 @@ class LockedFile:
         self.notes: list[str] = []
 
     def check(self) -> None:
-        """FormatError if the path leads to another file by now, or the file has another size."""
+        """Raise FormatError if the path now leads to another file or the size has changed."""
         same = is_same_file(self.path, self.fd)
         if not same or os.fstat(self.fd).st_size != self.size:
             raise FormatError(
                 "was changed by another program during the edit", file=str(self.path), code=ErrorCode.CHANGED,
                 expected=f"{self.size} bytes", found=f"{os.fstat(self.fd).st_size} bytes" if same else "another file",
-                hint="Try again once that program is done.",
+                hint="Try again when that program is done.",
             )  # fmt: skip
 
 
 @contextmanager
 def locked_file(target: Path, recover: bool = False, seconds: float = WAIT) -> Iterator[LockedFile]:
-    """Lock a file for an edit, and cut off what an interrupted append left at its end.
+    """Lock a file for an edit, and cut off the remains of an interrupted append.
 
-    Waits up to `seconds` for another edit, then raises FormatError with code `locked`. Where the file system has no
-    locks, only `recover=True` cuts the file: nobody can say whether the writer of the append still lives.
+    Waits up to `seconds` for another edit, then raises WriteError with code `locked`. On a file system without
+    locks, only `recover=True` cuts the file: the writer of the append may still be running.
     """
     lock = _lock(target, seconds, recover)
     try:
@@ -127,14 +127,14 @@ def locked_file(target: Path, recover: bool = False, seconds: float = WAIT) -> I
 
 @contextmanager
 def appended_file(lock: LockedFile) -> Iterator[Sink]:
-    """A Sink at the end of a locked file; synced when the block ends well, else cut back to what it was.
+    """Append to a locked file: synced if the block succeeds, else cut back to the old size.
 
-    A journal beside the file lets the next reader and writer undo an append that was interrupted.
+    A journal beside the file lets the next reader and writer undo an interrupted append.
     """
     target, size = lock.path, lock.size
     lock.check()
     if not lock.writable:
-        raise _unwritable(target, "the file may not be written")
+        raise _unwritable(target, "no write permission")
     try:
         with _creation(target):
             write_journal(target, Journal.of(lock.fd), stat.S_IMODE(os.fstat(lock.fd).st_mode) & 0o666)
@@ -149,7 +149,7 @@ def appended_file(lock: LockedFile) -> Iterator[Sink]:
         lock.check()
         remove_journal(target)
     except BaseException:
-        # The file is closed by now, though that may have failed: no buffered byte comes after the cut.
+        # The file is closed, so no buffered byte can follow the cut.
         if os.fstat(lock.fd).st_size > size:
             os.ftruncate(lock.fd, size)
             os.fsync(lock.fd)
@@ -160,18 +160,18 @@ def appended_file(lock: LockedFile) -> Iterator[Sink]:
 
 
 def _lock(target: Path, seconds: float, recover: bool) -> LockedFile:
-    """The file that `target` names once its lock is taken: another edit may have replaced it meanwhile."""
+    """Open and lock `target`, again if another edit replaced it meanwhile."""
     deadline = time.monotonic() + seconds
     while True:
-        _check_plain(target)
+        _check_regular(target)
         fd, writable = _open(target)
         try:
             locked = wait_lock(fd, max(deadline - time.monotonic(), 0))
             if locked is False:
-                raise _locked(target, "is being edited by another process", "Try again when it is done.")
+                raise _lock_error(target, "is being edited by another process", "Try again when it is done.")
             if locked is None and not recover and read_journal(target):
-                hint = "If none runs, `squish edit FILE --recover` cuts off what it left."
-                raise _locked(target, "may be in use by another edit: this file system has no locks", hint)
+                hint = "If no edit is running, `squish edit FILE --recover` cuts off the unfinished one."
+                raise _lock_error(target, "may be in use by another edit: this file system has no locks", hint)
             if is_same_file(target, fd):
                 lock = LockedFile(target, fd, writable)
                 lock.notes += [NO_LOCKS] if locked is None else []
@@ -182,12 +182,12 @@ def _lock(target: Path, seconds: float, recover: bool) -> LockedFile:
         os.close(fd)
 
 
-def _locked(target: Path, why: str, hint: str) -> WriteError:
+def _lock_error(target: Path, why: str, hint: str) -> WriteError:
     return WriteError(why, file=str(target), code="locked", hint=hint)
 
 
 def _open(target: Path) -> tuple[int, bool]:
-    """A descriptor of a file, and whether it may be written: locks over a network need that, a rewrite does not."""
+    """Descriptor of a file and whether it is writable: network locks need write access, a rewrite does not."""
     try:
         try:
             return os.open(target, os.O_RDWR | _BINARY), True
@@ -209,12 +209,12 @@ def _cut_back(lock: LockedFile) -> None:
 
 
 def _create_file(path: Path, target: Path, mode: int | None) -> int | None:
-    """Create a temporary with its target's permissions, if there is one, from its first byte on."""
+    """Create a temporary that has the permissions of an existing target from its first byte on."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY
     with _creation(target):
         old = stat.S_IMODE(target.stat().st_mode) & 0o777 if target.exists() else None
         fd = os.open(path, flags, old if old is not None else 0o666 if mode is None else mode)
-    if os.name != "posix":  # an open file is neither locked nor renamed there
+    if os.name != "posix":  # Windows neither locks nor renames open files
         os.close(fd)
         return None
     if old is not None:
@@ -224,7 +224,7 @@ def _create_file(path: Path, target: Path, mode: int | None) -> int | None:
 
 
 def _create_folder(path: Path, target: Path, mode: int | None) -> int | None:
-    """Create a temporary folder; those who may read its files may list it."""
+    """Create a temporary folder; whoever may read its files may list it."""
     with _creation(target):
         path.mkdir(0o777 if mode is None else mode | (mode & 0o444) >> 2 | 0o700)
     return os.open(path, os.O_RDONLY) if os.name == "posix" else None
@@ -237,18 +237,18 @@ def _check_parent(target: Path) -> None:
         raise MissingFileError("the folder does not exist", file=str(folder), code=ErrorCode.MISSING, hint=hint)
 
 
-def _check_plain(target: Path) -> None:
+def _check_regular(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_file()):
-        kind = "a link" if target.is_symlink() else "a folder" if target.is_dir() else "no regular file"
+        kind = "a link" if target.is_symlink() else "a folder" if target.is_dir() else "not a regular file"
         raise WriteError(
-            f"is {kind}, and is not written through", file=str(target), code=ErrorCode.FILE_KIND,
-            hint="Name a file in it." if kind == "a folder" else "Name a plain file.",
+            f"is {kind}, and cannot be overwritten", file=str(target), code=ErrorCode.FILE_KIND,
+            hint="Name a file in it." if kind == "a folder" else "Name a regular file.",
         )  # fmt: skip
 
 
 @contextmanager
 def _creation(target: Path) -> Iterator[None]:
-    """Turn an OSError while a file is created into a FormatError about the target."""
+    """Turn an OSError during creation into a WriteError about the target."""
     try:
         yield
     except OSError as error:
@@ -258,17 +258,17 @@ def _creation(target: Path) -> Iterator[None]:
 def _unwritable(target: Path, reason: str) -> WriteError:
     return WriteError(
         "cannot be written", file=str(target), found=reason, code="unwritable",
-        hint=f"Check that {str(target.parent)!r} lets you make files and that the name is not too long.",
+        hint=f"Check that you may create files in {str(target.parent)!r} and that the name is not too long.",
     )  # fmt: skip
 
 
 def _sync_rename(target: Path) -> list[str]:
-    """Sync the folder after a rename or removal in it, which cannot be undone: a failure is a note."""
+    """Sync the folder after a rename or removal. Neither can be undone, so a failure is only a note."""
     try:
         _sync_folder(target.parent)
     except OSError as error:
         failure = f"its folder could not be synced ({error.strerror or error})"
-        return [f"{target} is complete and in place, but {failure}: after a power failure the old state may be back"]
+        return [f"{target} is complete and in place, but {failure}: a power failure may bring the old state back"]
     return []
 
 
@@ -278,7 +278,7 @@ def _sync_folder(folder: Path) -> None:
         try:
             os.fsync(fd)
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that syncs files alone
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that only syncs files
                 raise
         finally:
             os.close(fd)

@@ -1,4 +1,4 @@
-"""Zero-copy buffers: NumPy arrays, memoryviews and DLPack over a file's own bytes."""
+"""Zero-copy buffers: NumPy arrays, memoryviews and DLPack capsules over the bytes of a file."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _CODES = {
 }  # fmt: skip
 _IS_COPIED, _CPU = 2, 1
 CPU_DEVICE = (_CPU, 0)
-_FEW_BYTES = 1 << 16
-"""Up to this many a copy costs less than a mapping, of which a process may have some 65 000."""
-_NAMES = (b"dltensor", b"dltensor_versioned")  # a consumer renames the capsule that it takes
+_SMALL = 1 << 16
+"""Up to this size a copy is cheaper than a mapping; a process may have about 65,000 mappings."""
+_NAMES = (b"dltensor", b"dltensor_versioned")  # consumers rename the capsules they take
 
 
 class Buffer:
-    """A stored array over the bytes it was read from, read-only. It keeps its mapping alive by itself.
+    """A read-only stored array over its bytes in the file. It keeps its mapping alive.
 
-    `writable_view` maps the same bytes of the file again, writable, so that changes stay in memory; None if it cannot.
+    `writable_view` maps the same bytes again, copy-on-write, or returns None if it cannot.
     """
 
     def __init__(
@@ -47,17 +47,17 @@ class Buffer:
         return self.raw.nbytes
 
     def numpy(self) -> np.ndarray:
-        """Read-only array over the same memory (ml_dtypes for bf16 and f8).
+        """Read-only array over the same memory, with ml_dtypes' dtypes for bf16 and f8.
 
         Returns
         -------
         numpy.ndarray
-            Of `shape` and `dtype`; little-endian.
+            Little-endian array of `shape` and `dtype`.
 
         Raises
         ------
         SquishError
-            The dtype takes less than a byte; its bytes are in `raw`.
+            The dtype has fewer than 8 bits; use `raw`.
 
         Examples
         --------
@@ -72,7 +72,7 @@ class Buffer:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __buffer__(self, flags: int) -> memoryview:
-        """The bytes (from Python 3.12 on; `raw` is the same view on 3.11)."""
+        """The bytes, from Python 3.12 on; on 3.11 use `raw`, the same view."""
         return self.raw
 
     def __len__(self) -> int:
@@ -87,44 +87,44 @@ class Buffer:
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None
     ) -> Any:
-        """DLPack capsule over memory that the consumer may write; neither the file nor this buffer ever changes.
+        """DLPack capsule over private memory that the consumer may write. The file and this buffer never change.
 
-        Each capsule has memory of its own: pages of the file that are copied when they are written, or a copy of
-        bytes that are few or do not lie in a file as they are. `copy=False` raises BufferError for such bytes.
+        The memory is a copy-on-write mapping of the file, or a copy if the array is small or not stored
+        uncompressed. `copy=False` raises BufferError for bytes that are not mapped.
         """
         _check_exportable(self.dtype, dl_device)
-        few = copy is None and self.nbytes <= _FEW_BYTES
-        view = None if copy or few else self._writable_view()
+        small = copy is None and self.nbytes <= _SMALL
+        view = None if copy or small else self._writable_view()
         if view is None and copy is False and self.nbytes:
-            raise BufferError("these bytes are read-only and not mapped from a file, so copy=False is not possible")
+            raise BufferError("copy=False needs bytes that are mapped from a file")
         data = self.numpy().copy() if view is None else as_array(view, self.dtype, self.shape)
         return _capsule(data, _CODES[self.dtype], max_version, _IS_COPIED if view is None else 0)
 
 
 def copied_dlpack(array: np.ndarray, dtype: str, max_version: Any, dl_device: Any) -> Any:
-    """DLPack capsule of an array of its own memory, such as decoded values; the consumer may write it."""
+    """DLPack capsule of an array that owns its memory, such as decoded values; the consumer may write it."""
     _check_exportable(dtype, dl_device)
     return _capsule(array, _CODES[dtype], max_version, _IS_COPIED)
 
 
 def _check_exportable(dtype: str, dl_device: Any) -> None:
     if dl_device not in (None, CPU_DEVICE):
-        raise BufferError("the bytes of a file are on the CPU")
+        raise BufferError("the data is in CPU memory; copy it to another device after the import")
     if dtype not in _CODES:
-        raise BufferError(f"DLPack has no type for {dtype}")
+        raise BufferError(f"DLPack has no dtype for {dtype}")
 
 
 def as_array(raw: Any, dtype: str, shape: tuple[int, ...], byteorder: str = "<") -> np.ndarray:
-    """Array of a dtype and shape over bytes, without a copy where they are little-endian; unaligned bytes are legal."""
+    """Array over bytes, without a copy if they are little-endian; unaligned bytes are allowed."""
     import numpy as np
 
     kind = dtypes.to_numpy(dtype)
     if not prod(shape):
         return np.empty(shape, kind)
     if dtypes.bits(dtype) < 8:
-        raise SquishError("a packed type has no array of its own; its part is u8", code="dtype")
+        raise SquishError("NumPy has no array of a dtype below 8 bits; read the packed bytes as u8", code="dtype")
     array = np.frombuffer(raw, kind).reshape(shape)
-    return array.byteswap() if byteorder == ">" else array  # loops read what lies there: no array of another order
+    return array.byteswap() if byteorder == ">" else array  # compiled loops expect native order
 
 
 class _DLTensor(ctypes.Structure):
@@ -151,16 +151,16 @@ class _Versioned(ctypes.Structure):
 
 
 _alive: dict[int, tuple[Any, ...]] = {}
-_offered: dict[int, Any] = {}  # capsules that nobody may have consumed yet
-_sweeping = threading.Lock()
+_unconsumed: dict[int, Any] = {}  # capsules that may still be unconsumed
+_sweep_lock = threading.Lock()
 _only = {0: object()}
-_IDLE = sys.getrefcount(_only.get(0))  # references of an object that only a dictionary holds
+_IDLE = sys.getrefcount(_only.get(0))  # reference count of an object that only a dictionary refers to
 
 
 @_Deleter
 def _release(address: int) -> None:
     _alive.pop(address, None)
-    _offered.pop(address, None)
+    _unconsumed.pop(address, None)
 
 
 _new_capsule = ctypes.pythonapi.PyCapsule_New
@@ -170,16 +170,16 @@ _is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.
 
 
 def _sweep() -> None:
-    """Release what capsules hold that were dropped unused.
+    """Free the memory of capsules that were dropped unconsumed.
 
-    A capsule's own destructor cannot: a consumer that refuses drops the capsule with its exception in flight,
-    and Python code must not run then.
+    A capsule destructor cannot do it: a consumer that raises drops the capsule with its exception in flight, and
+    Python code must not run then.
     """
-    with _sweeping:
-        for address in list(_offered):
-            if sys.getrefcount(_offered.get(address)) > _IDLE:
+    with _sweep_lock:
+        for address in list(_unconsumed):
+            if sys.getrefcount(_unconsumed.get(address)) > _IDLE:
                 continue
-            capsule = _offered.pop(address, None)
+            capsule = _unconsumed.pop(address, None)
             if capsule is not None and any(_is_valid(capsule, name) for name in _NAMES):
                 _alive.pop(address, None)
 
@@ -195,7 +195,7 @@ def _capsule(data: np.ndarray, code: tuple[int, int], max_version: Any, flags: i
         managed = _Managed(tensor, None, _release)
     address = ctypes.addressof(managed)
     _alive[address] = (managed, shape, data)
-    capsule = _offered[address] = _new_capsule(address, _NAMES[versioned], None)
+    capsule = _unconsumed[address] = _new_capsule(address, _NAMES[versioned], None)
     return capsule
 
 
@@ -205,22 +205,22 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes
 
 
 def copy_of_dlpack(x: Any) -> np.ndarray:
-    """A copy of the array that `x` exports by DLPack, in dtypes that NumPy itself does not take (bf16, f8) too.
+    """Copy the array that `x` exports through DLPack, bf16 and f8 included, which NumPy itself cannot import.
 
-    BufferError if it is in the memory of another device or has a dtype without an array.
+    Raises BufferError for memory of another device or an unsupported dtype.
     """
     import numpy as np
 
     if int(x.__dlpack_device__()[0]) != _CPU:
-        raise BufferError("the array is not in the memory of the CPU")
-    capsule = x.__dlpack__()  # it stays unconsumed, so dropping it after the copy releases the memory
+        raise BufferError("the array is not in CPU memory; copy it to the CPU first")
+    capsule = x.__dlpack__()  # never consumed, so dropping it after the copy frees the memory
     if _is_valid(capsule, _NAMES[1]):
         tensor = _Versioned.from_address(_pointer(capsule, _NAMES[1])).tensor
     else:
         tensor = _Managed.from_address(_pointer(capsule, _NAMES[0])).tensor
     dtype = _DTYPES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
-        raise BufferError(f"DLPack type {tensor.code} of {tensor.bits} bits has no array")
+        raise BufferError(f"unsupported DLPack dtype: code {tensor.code}, {tensor.bits} bits, {tensor.lanes} lanes")
     kind, shape = dtypes.to_numpy(dtype), tuple(tensor.shape[: tensor.ndim])
     if not prod(shape):
         return np.empty(shape, kind)

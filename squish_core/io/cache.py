@@ -1,4 +1,4 @@
-"""Folders that can be made again from the files they come from: kept by key, the least recently used removed first."""
+"""A cache of folders that can be rebuilt from their sources: by key, evicting the least recently used first."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from squish_core.codes import ErrorCode
 from squish_core.errors import UsageError, WriteError
 
 FOLDER, SIZE = "SQUISH_CACHE", "SQUISH_CACHE_SIZE"
-"""Variables: where the cache lies, and the bytes that it may take."""
-LARGEST = 16 << 30
+"""Environment variables: location of the cache, and its maximum size in bytes."""
+DEFAULT_SIZE = 16 << 30
 
 
 @frozen
 class Entry:
-    """A folder of the cache: its kind and key, its bytes, and when it was used last (seconds since 1970)."""
+    """A folder of the cache: kind, key, size in bytes and time of last use (seconds since 1970)."""
 
     kind: str
     key: str
     path: Path
     size: int
-    used: float
+    last_used: float
 
 
 def cache_folder() -> Path:
-    """Where the cache lies: SQUISH_CACHE, or the folder of caches that the system has for a user."""
-    if named := os.environ.get(FOLDER):
-        return Path(named)
+    """Location of the cache: SQUISH_CACHE, or the user's cache folder."""
+    if path := os.environ.get(FOLDER):
+        return Path(path)
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "squish"
     if sys.platform == "win32":
@@ -41,30 +41,48 @@ def cache_folder() -> Path:
 
 
 def cache_limit() -> int:
-    """The bytes that the cache may take: SQUISH_CACHE_SIZE, or 16 GiB. UsageError for a value that is no number."""
+    """Maximum size of the cache in bytes: SQUISH_CACHE_SIZE, or 16 GiB. UsageError if that is not a number."""
     value = os.environ.get(SIZE)
     if not value:
-        return LARGEST
+        return DEFAULT_SIZE
     if not (value.isascii() and value.isdigit() and len(value) < 20):
-        raise UsageError(f"{SIZE} is no number of bytes", expected="0 or more", found=repr(value), code=ErrorCode.USAGE)
+        raise UsageError(f"{SIZE} is not a size in bytes", expected="a number", found=repr(value), code=ErrorCode.USAGE)
     return int(value)
 
 
 def cached_folder(kind: str, key: str, fill: Callable[[Path], object]) -> Path:
-    """The folder of a key, which `fill` makes where it is not there yet.
+    """Folder of a key in the cache, filled on first use.
 
-    `fill` gets the path of a folder that does not exist, and makes it whole or not at all (`atomic_folder`). Other
-    folders of the cache make room, the least recently used first; the one returned stays, however large.
+    Parameters
+    ----------
+    kind
+        Group of keys, such as the id of a plugin.
+    key
+        Name of the folder; the same key must stand for the same content.
+    fill
+        Called with a path that does not exist, if the key is new. It writes the folder atomically (`atomic_folder`).
+
+    Returns
+    -------
+    pathlib.Path
+        The folder. The least recently used ones are removed to make room, but never this one, however large.
+
+    Raises
+    ------
+    WriteError
+        The cache cannot be written.
+    UsageError
+        SQUISH_CACHE_SIZE is not a size.
     """
     folder = cache_folder() / kind / key
     if not folder.is_dir():
-        cache_limit()  # a wrong setting is an error before anything is written
+        cache_limit()  # report a bad setting before writing anything
         try:
             folder.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise WriteError(
                 "the cache cannot be written", file=str(folder.parent), found=error.strerror, code="write",
-                hint=f"Set {FOLDER} to a folder that can be.",
+                hint=f"Set {FOLDER} to a writable folder.",
             ) from None  # fmt: skip
         try:
             fill(folder)
@@ -77,13 +95,13 @@ def cached_folder(kind: str, key: str, fill: Callable[[Path], object]) -> Path:
 
 
 def entries() -> list[Entry]:
-    """All folders of the cache, the least recently used first."""
+    """All folders of the cache, least recently used first."""
     candidates = [_entry(path) for path in _folders()]
-    return sorted((entry for entry in candidates if entry is not None), key=lambda entry: (entry.used, entry.key))
+    return sorted((entry for entry in candidates if entry is not None), key=lambda entry: (entry.last_used, entry.key))
 
 
 def make_room(keep: Path | None = None) -> list[Entry]:
-    """Remove the least recently used folders until the rest fits the limit; those that were removed."""
+    """Evict the least recently used folders until the rest fits the limit; returns the evicted ones."""
     limit, present = cache_limit(), entries()
     total, removed = sum(entry.size for entry in present), []
     for entry in present:
@@ -97,13 +115,13 @@ def make_room(keep: Path | None = None) -> list[Entry]:
 
 
 def remove(entry: Entry) -> None:
-    """Remove a folder. It is renamed first, so that nothing finds half of it."""
-    dying = entry.path.with_name(f".{entry.key}.{os.getpid()}.removed")
+    """Remove a folder, renamed first so that nobody opens half of it."""
+    trash = entry.path.with_name(f".{entry.key}.{os.getpid()}.removed")
     try:
-        entry.path.rename(dying)
+        entry.path.rename(trash)
     except FileNotFoundError:
         return  # another process was faster
-    rmtree(dying, ignore_errors=True)
+    rmtree(trash, ignore_errors=True)
 
 
 def _folders() -> Iterator[Path]:
@@ -118,6 +136,6 @@ def _folders() -> Iterator[Path]:
 def _entry(path: Path) -> Entry | None:
     try:
         size = sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
-        return Entry(kind=path.parent.name, key=path.name, path=path, size=size, used=path.stat().st_mtime)
-    except OSError:  # it was removed meanwhile
+        return Entry(kind=path.parent.name, key=path.name, path=path, size=size, last_used=path.stat().st_mtime)
+    except OSError:  # removed meanwhile
         return None

@@ -1,4 +1,4 @@
-"""CRC-32C (Castagnoli, RFC 3720) in NumPy: many words at a time, because CRC is linear over GF(2)."""
+"""CRC-32C (Castagnoli, RFC 3720) in NumPy, many words at a time: CRC is linear over GF(2)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 _POLYNOMIAL = 0x82F63B78
 _WIDTHS = (1 << 14, 1 << 10, 1 << 7)
-"""Words per row: a row is folded into the next one until one is left, that one is cut into shorter ones, and so on."""
+"""Words per row. All rows are folded into one, which is then split into rows of the next width."""
 
 
 class Crc32c:
-    """A hasher like those of hashlib: `update`, then `hexdigest` (8 hex digits)."""
+    """A hasher with hashlib's interface: `update`, then `hexdigest` (8 hex digits)."""
 
     def __init__(self) -> None:
         self._state = 0xFFFFFFFF
@@ -25,18 +25,18 @@ class Crc32c:
 
         rest = np.frombuffer(data, np.uint8)
         for position, width in enumerate(_WIDTHS):
-            taken = rest.size - rest.size % (4 * width)
-            if taken:
-                words = rest[:taken].view("<u4")
+            end = rest.size - rest.size % (4 * width)
+            if end:
+                words = rest[:end].view("<u4")
                 for inner in _WIDTHS[position:]:
                     words = _fold(words, inner, self._state)
                     self._state = 0
-                self._take(words.astype("<u4").tobytes())
-            rest = rest[taken:]
-        self._take(rest.tobytes())
+                self._update_bytes(words.astype("<u4").tobytes())
+            rest = rest[end:]
+        self._update_bytes(rest.tobytes())
 
-    def _take(self, data: bytes) -> None:
-        """Add a few bytes, one by one."""
+    def _update_bytes(self, data: bytes) -> None:
+        """Add bytes one at a time."""
         state = self._state
         for byte in data:
             state = _BYTES[(state ^ byte) & 0xFF] ^ state >> 8
@@ -48,7 +48,7 @@ class Crc32c:
 
 
 def _fold(words: np.ndarray, width: int, state: int) -> np.ndarray:
-    """One row of `width` words that stands for them all, `state` taken in before the first."""
+    """Fold all words into one row of `width` words with the same CRC, beginning from `state`."""
     import numpy as np
 
     rows = words.reshape(-1, width)
@@ -70,7 +70,7 @@ def _advance(state: int) -> int:
 
 @cache
 def _tables(words: int) -> tuple[np.ndarray, np.ndarray]:
-    """What the low and the high half of a state become after so many zero words (a power of two)."""
+    """Tables for the low and high half of a state: its value after `words` zero words (a power of two)."""
     columns = [_advance(1 << bit) for bit in range(32)]
     while words > 1:
         columns = [_apply(columns, column) for column in columns]
@@ -87,7 +87,7 @@ def _apply(columns: list[int], state: int) -> int:
 
 
 def _spread(columns: list[int]) -> np.ndarray:
-    """Table of all combinations of 16 columns."""
+    """Table of the XOR of every subset of 16 columns."""
     import numpy as np
 
     table = np.zeros(1 << 16, np.uint32)

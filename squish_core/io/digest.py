@@ -1,19 +1,16 @@
-"""Digests of stored bytes: `<algorithm>:<hex>` strings, checked without ever calling an unknown kind right."""
+"""Digests of stored bytes as `<algorithm>:<hex>` strings. An unknown algorithm is never reported as valid."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import frozen
 
 from squish_core.codes import ErrorCode
 from squish_core.errors import MissingPluginError
 from squish_core.io.crc32c import Crc32c
-
-if TYPE_CHECKING:
-    pass
 
 
 def _xxh3() -> Any:
@@ -30,7 +27,7 @@ def _xxh3() -> Any:
 ALGORITHMS: dict[str, tuple[Callable[[], Any], str]] = {
     "sha256": (hashlib.sha256, ""), "crc32c": (Crc32c, "0x"), "xxh3": (_xxh3, ""),
 }  # fmt: skip
-"""Algorithm -> its hasher and the prefix of the hex digits."""
+"""Algorithm -> hasher and prefix of its hex digits."""
 
 
 @frozen
@@ -43,7 +40,7 @@ class Verdict:
 
 
 class Digest:
-    """An incremental digest: `update` with buffers, then `str` gives `sha256:8f4a...` or `crc32c:0x1A2B3C4D`."""
+    """An incremental digest: `update` with buffers, then `str` for `sha256:8f4a...` or `crc32c:0x1A2B3C4D`."""
 
     def __init__(self, algorithm: str) -> None:
         self.algorithm = algorithm
@@ -57,18 +54,22 @@ class Digest:
 
 
 def check_digest(text: str, chunks: Iterable[Any]) -> Verdict:
-    """Compare a digest string with the bytes; the case of hex digits and a leading 0x are ignored."""
-    if not is_known(text):
+    """Compare a digest string with the bytes, ignoring the case of hex digits and a leading 0x."""
+    if not is_supported(text):
         return Verdict("unverified")
-    algorithm, _, value = text.partition(":")
-    digest = Digest(algorithm.lower())
+    digest = Digest(text.partition(":")[0].lower())
     for chunk in chunks:
         digest.update(chunk)
-    expected, found = _digits(value), _digits(str(digest).partition(":")[2])
+    return compared(text, digest)
+
+
+def compared(text: str, digest: Digest) -> Verdict:
+    """The verdict on a digest string of the same algorithm as a digest that is complete."""
+    expected, found = (_digits(each.partition(":")[2]) for each in (text, str(digest)))
     return Verdict("ok" if found == expected else "wrong", expected, found)
 
 
-def is_known(text: str) -> bool:
+def is_supported(text: str) -> bool:
     """Whether the algorithm of a digest string is supported."""
     return text.partition(":")[0].lower() in ALGORITHMS
 

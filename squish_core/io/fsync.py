@@ -1,4 +1,4 @@
-"""Writing behind: the disk takes what was written while what comes next is made."""
+"""Write-behind: sync earlier bytes in the background while later ones are computed."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
 STEP = 64 << 20
-"""Bytes of a file after which the disk is told to begin with it."""
+"""Bytes of a file between the starts of a writeback."""
 THREADS = 4
-"""Files synced at once: a journal takes them together."""
+"""Concurrent syncs: concurrent fsyncs share a journal commit."""
 MOST = 16
-"""Files that wait for the disk, open."""
+"""Open files with a sync pending, at most."""
 
 
 class Syncer:
-    """Syncs files in threads of its own; `wait` raises the OSError that one of them met."""
+    """Syncs files in background threads; `wait` raises an OSError from any of them."""
 
     def __init__(self) -> None:
         self._pool = Pool(THREADS)
         self._running: deque[Future[None]] = deque()
 
     def begin(self, file: BinaryIO) -> None:
-        """Let the disk have what the system holds of a file so far."""
+        """Start writeback of a file's dirty pages."""
         self._submit(os.dup(file.fileno()))
 
     def finish(self, file: BinaryIO) -> None:
-        """Close a file and sync it."""
+        """Flush and close a file, and sync it in the background."""
         with file:
             file.flush()
             self._submit(os.dup(file.fileno()))
 
     def wait(self) -> None:
-        """Until the disk has everything."""
+        """Wait until all syncs are done."""
         while self._running:
             self._running.popleft().result()
 
     def close(self) -> None:
-        """Forget what has not begun."""
+        """Cancel syncs that have not started."""
         for future in self._running:
             future.cancel()
         self._pool.close()

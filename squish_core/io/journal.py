@@ -1,7 +1,7 @@
-"""The journal of an append: a small file beside the target that says how long the target was before it grew.
+"""The journal of an append: a small file beside the target that records its size before the append.
 
-While the journal lies there, the append is not complete. Readers stop at the old end, and the next writer cuts the
-target back to it. Removing the journal commits the append.
+While the journal exists, the append is incomplete: readers stop at the old end, and the next writer cuts the target
+back to it. Removing the journal commits the append.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from squish_core.model import Problem
 
 TAIL = 64
-"""Last bytes of the target, kept to recognize it: inode numbers are used again."""
+"""Number of last bytes that identify the target: inode numbers are reused."""
 _FORM = re.compile(rb"squish-append 1 size=(\d{1,19}) inode=(\d{1,20}) tail=((?:[0-9a-f]{2}){0,64})\n")
 _NAME = re.compile(r"\.(.+)\.edit", re.DOTALL)
-_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+_READ_FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
 @frozen
@@ -37,7 +37,7 @@ class Journal:
 
     @classmethod
     def of(cls, fd: int) -> Journal:
-        """The journal of an open file as it is now."""
+        """Journal of an open file in its current state."""
         info = os.fstat(fd)
         return cls(info.st_size, info.st_ino, _tail(fd, info.st_size))
 
@@ -47,26 +47,26 @@ class Journal:
         return info.st_ino == self.inode and info.st_size >= self.size and _tail(fd, self.size) == self.tail
 
     def pack(self) -> bytes:
-        """The journal file's bytes."""
+        """Content of the journal file."""
         return f"squish-append 1 size={self.size} inode={self.inode} tail={self.tail.hex()}\n".encode()
 
 
 def journal_path(target: Path | str) -> str:
-    """Where the journal of a file lies."""
+    """Path of a file's journal."""
     folder, name = os.path.split(target)
     return os.path.join(folder, f".{name}.edit")
 
 
 def journal_target(path: Path) -> Path | None:
-    """The file that a journal's name stands for; None for any other name."""
+    """The target of a journal, from its name; None for any other file name."""
     match = _NAME.fullmatch(path.name)
     return path.with_name(match[1]) if match else None
 
 
 def read_journal(target: Path | str) -> Journal | None:
-    """The journal of a file; None if there is none, or one whose writing was interrupted: nothing was appended yet."""
+    """Journal of a file; None if it is missing or incomplete, that is, before the first appended byte."""
     try:
-        fd = os.open(journal_path(target), _READ)
+        fd = os.open(journal_path(target), _READ_FLAGS)
     except OSError:
         return None
     try:
@@ -89,13 +89,13 @@ def write_journal(target: Path, journal: Journal, mode: int) -> None:
 
 
 def remove_journal(target: Path) -> None:
-    """Remove the journal of a file if there is one; raises OSError."""
+    """Remove the journal of a file, if any; raises OSError."""
     with suppress(FileNotFoundError):
         os.unlink(journal_path(target))
 
 
 def remove_stale_journal(target: Path, fd: int) -> None:
-    """Remove the journal of the file that an open file has replaced at `target`."""
+    """Remove the journal of the file that the open one has replaced at `target`."""
     journal = read_journal(target)
     if journal and journal.inode != os.fstat(fd).st_ino:
         with suppress(OSError):
@@ -103,8 +103,8 @@ def remove_stale_journal(target: Path, fd: int) -> None:
 
 
 def committed_size(path: Path, fd: int) -> tuple[int, Problem | None]:
-    """Bytes of an open file that count, and the finding if these are not all: an append runs, or was interrupted."""
-    # Read before the size: an append that begins in between has not changed the file yet.
+    """Committed size of an open file, and a finding if an append is running or was interrupted."""
+    # Read the journal before the size: an append that begins in between has not changed the file yet.
     journal = _journal_of(path)
     size = os.fstat(fd).st_size
     if journal is None or size == journal.size or not journal.describes(fd):
@@ -116,7 +116,7 @@ def committed_size(path: Path, fd: int) -> tuple[int, Problem | None]:
 
 
 def torn_bytes(target: Path) -> int:
-    """Bytes that an interrupted append left at the end of a file; 0 if there are none, or the append still runs."""
+    """Bytes that an interrupted append left at the end of a file; 0 if the append is still running."""
     try:
         fd = os.open(target, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError:
@@ -129,7 +129,7 @@ def torn_bytes(target: Path) -> int:
 
 
 def _journal_of(path: Path) -> Journal | None:
-    """The journal of what `path` leads to."""
+    """Journal of the file that `path` leads to."""
     return read_journal(os.path.realpath(path) if os.path.islink(path) else path)
 
 
@@ -145,10 +145,10 @@ def _finding(path: Path, size: int, actual_size: int, running: bool) -> Problem:
     if running:
         return Problem(
             code=ErrorCode.EDIT_RUNNING, severity="note", where=path.name,
-            message=f"another process is appending to the file; read as it was before, up to byte {size}",
+            message=f"another process is appending to the file; only the first {size} bytes are read",
         )  # fmt: skip
     return Problem(
         code=ErrorCode.TORN_APPEND, severity="warning", where=path.name,
-        message=f"an interrupted edit left {actual_size - size} bytes after byte {size}; they are not read. "
-        "The next edit removes them, or `squish edit FILE --recover`",
+        message=f"an interrupted edit left {actual_size - size} bytes after byte {size}; they are ignored. "
+        "The next edit or `squish edit FILE --recover` removes them",
     )  # fmt: skip

@@ -1,39 +1,35 @@
-"""Files and folders as sources: positioned reads, lazy mappings, and what is wrong with a path."""
+"""Files and folders as sources: positioned reads and lazy mappings."""
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from collections.abc import Callable, Iterable
-from contextlib import suppress
-from functools import partial, reduce
-from operator import and_
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from squish_core.codes import ErrorCode
 from squish_core.concurrency import Pool, workers
-from squish_core.errors import FileAccessError, FormatError, MissingFileError, TruncatedError
+from squish_core.errors import FormatError, TruncatedError
 from squish_core.io.journal import committed_size
 from squish_core.io.mmap import MappedFile, mapped, mapped_privately, shrunk
-from squish_core.io.source import Backing, BytesSource, Source, check_plain_name, closed
+from squish_core.io.paths import NOWHERE, file_type, missing, regular_files
+from squish_core.io.source import Backing, BytesSource, Source, check_file_name, closed
 
 Identity = tuple[int, int, int, int]
-"""Device, inode, size and time of change of a file."""
+"""Device, inode, size and modification time of a file."""
 PIECE = 4 << 20
-"""Bytes of one read; larger ones are split over threads."""
-NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""Errors of paths that lead to no file, such as a link to itself."""
+"""Bytes of one system call; larger reads are split over threads."""
 READERS = 4
-"""Threads that read one file, at most."""
+"""Threads per read, at most."""
 
 
 class _Handle:
-    """A file descriptor, closed when its last user lets go: a read that races `close` stays on this file."""
+    """A file descriptor, closed with its last reference: a read that races `close` still reads this file."""
 
     def __init__(self, path: Path | str) -> None:
-        # O_NONBLOCK: opening a pipe put in the file's place must not wait for a writer.
+        # O_NONBLOCK: opening a pipe in the file's place must not wait for a writer.
         self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may be gone when the interpreter exits
@@ -42,7 +38,7 @@ class _Handle:
 
 
 class FileSource(Source):
-    """A regular file: headers by pread, tensor bytes through one lazy read-only mapping."""
+    """A regular file: headers through pread, tensor bytes through one lazy, read-only mapping."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -60,13 +56,23 @@ class FileSource(Source):
         self._map: memoryview | None = None
         if not stat.S_ISREG(info.st_mode):
             raise FormatError(
-                "is not a regular file", file=str(path), found=kind_of(info.st_mode), code=ErrorCode.FILE_KIND,
-                hint="Squish reads at random places; write it to a file first.",
+                "is not a regular file", file=str(path), found=file_type(info.st_mode), code=ErrorCode.FILE_KIND,
+                hint="Squish needs random access; write the data to a file first.",
             )  # fmt: skip
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         assert self.path is not None
         return regular_files(self.path.parent / folder)
+
+    @property
+    def cheap_views(self) -> bool:  # type: ignore[override]
+        """Whether views are of the mapping."""
+        return self._maps
+
+    def check_size(self) -> None:
+        handle = self._open()
+        if os.fstat(handle.fd).st_size < self.size:
+            raise self._shrunk(handle)
 
     def descriptor(self) -> int | None:
         handle = self._handle
@@ -83,7 +89,7 @@ class FileSource(Source):
             for start, piece in pieces:
                 self._fill(handle, offset + start, piece)
             return
-        # Several reads at once keep a disk busy, and share the cost of first touching fresh memory.
+        # Parallel reads keep the disk busy and share the page faults of fresh memory.
         with Pool(workers(READERS)) as readers:
             readers.map(lambda item: self._fill(handle, offset + item[0], item[1]), pieces)
 
@@ -91,16 +97,16 @@ class FileSource(Source):
         done = 0
         while done < len(out):
             try:
-                got = os.preadv(handle.fd, [out[done:]], offset + done)
+                count = os.preadv(handle.fd, [out[done:]], offset + done)
             except OSError as error:
-                raise self._failed(error, offset + done) from None
-            if not got:
+                raise self._read_error(error, offset + done) from None
+            if not count:
                 raise self._shrunk(handle)
-            done += got
+            done += count
 
     def close(self) -> None:
         with self._lock:
-            self._handle = self._map = None  # views keep the mapping alive; the last one frees it
+            self._handle = self._map = None  # the last view frees the mapping
         super().close()
 
     def _open(self) -> _Handle:
@@ -118,7 +124,7 @@ class FileSource(Source):
             try:
                 data = os.pread(self._open().fd, length, offset)
             except OSError as error:
-                raise self._failed(error, offset) from None
+                raise self._read_error(error, offset) from None
             if len(data) == length:
                 return data
         out = bytearray(length)
@@ -126,21 +132,19 @@ class FileSource(Source):
         return bytes(out)
 
     def _view(self, offset: int, length: int) -> memoryview:
-        if not self._maps and hasattr(os, "preadv"):  # Windows has none, and cuts no file that is mapped
+        if not self._maps and hasattr(os, "preadv"):  # Windows cannot truncate a mapped file
             import numpy as np
 
-            out = np.empty(length, np.uint8).data  # not bytearray, which writes zeros first
+            out = np.empty(length, np.uint8).data  # a bytearray would be zeroed first
             self.read_into(offset, out)
             return out.toreadonly()
-        handle, mapping = self._open(), self._map
+        mapping = self._map
         try:
-            # Access beyond the end of a file that has shrunk kills the process, so look before each view.
-            if os.fstat(handle.fd).st_size < self.size:
-                raise self._shrunk(handle)
+            self.check_size()  # access beyond the end of a file that has shrunk kills the process
             if mapping is None:
                 mapping = self._mapped()
         except OSError as error:
-            raise self._failed(error, offset) from None
+            raise self._read_error(error, offset) from None
         return mapping[offset : offset + length]
 
     def _mapped(self) -> memoryview:
@@ -161,29 +165,29 @@ class FileSource(Source):
     def _shrunk(self, handle: _Handle) -> TruncatedError:
         return shrunk(self.name, self.size, os.fstat(handle.fd).st_size)
 
-    def _failed(self, error: OSError, offset: int) -> FormatError:
+    def _read_error(self, error: OSError, offset: int) -> FormatError:
         return FormatError(
             f"cannot be read: {error.strerror or error}", file=self.name, offset=offset, code=ErrorCode.UNREADABLE,
-            hint="The disk or the connection to it fails; read it again, or fetch the file again.",
+            hint="The disk or its connection failed. Try again, or get a new copy of the file.",
         )  # fmt: skip
 
 
 def _map_privately(name: str, identity: Identity, offset: int, length: int) -> memoryview | None:
-    """Writable view of a range of a file as it was opened; None if it was replaced or cannot be mapped again."""
+    """Private writable view of a range of the file; None if the file was replaced or cannot be mapped again."""
     try:
         handle = _Handle(name)
         current = _identity(os.fstat(handle.fd))
         if length and current == identity:
             return mapped_privately(handle.fd, offset, length)
-    except OSError:  # it is gone, or there are too many mappings
+    except OSError:  # the file is gone, or the process has too many mappings
         return None
-    if current[:2] == identity[:2] and current[2] < offset + length:  # pages that are mapped are gone
+    if current[:2] == identity[:2] and current[2] < offset + length:  # mapped pages are gone
         raise shrunk(name, offset + length, current[2])
     return None
 
 
 class FolderSource(Source):
-    """A folder whose regular files are members."""
+    """A folder; its regular files are members."""
 
     is_dir = True
 
@@ -191,6 +195,11 @@ class FolderSource(Source):
         super().__init__(str(path), 0)
         self.path = path
         self._first: dict[str, Identity] = {}
+
+    @property
+    def cheap_views(self) -> bool:  # type: ignore[override]
+        """Whether views of its files are of mappings."""
+        return self._maps
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         assert self.path is not None
@@ -206,7 +215,7 @@ class FolderSource(Source):
         return info.st_size, info.st_mtime_ns
 
     def _open_member(self, name: str) -> Source:
-        """Opened again after it was dropped, a member must be the same file."""
+        """Open a member; one that was dropped and is opened again must be the same file."""
         assert self.path is not None
         member = FileSource(self.path / name)
         self._check_same(name, member.identity)
@@ -214,12 +223,12 @@ class FolderSource(Source):
 
     def first(self, path: str, length: int) -> tuple[int, bytes]:
         for piece in path.split("/"):
-            check_plain_name(piece, self.name)
+            check_file_name(piece, self.name)
         try:
             handle = _Handle(os.path.join(self.name, path))
             info = os.fstat(handle.fd)
             if self._closed or not stat.S_ISREG(info.st_mode):
-                return super().first(path, length)  # which says what is wrong
+                return super().first(path, length)  # raises the right error
             data = os.read(handle.fd, length)
         except OSError:
             return super().first(path, length)
@@ -239,7 +248,7 @@ def _identity(info: os.stat_result) -> Identity:
 
 
 def open_source(target: Any) -> Source:
-    """Source of a path, or of bytes (anything with the buffer protocol)."""
+    """Open a path, or wrap bytes (any object with the buffer protocol), as a source."""
     if isinstance(target, Source):
         return target
     if not isinstance(target, (str, os.PathLike)):
@@ -247,13 +256,16 @@ def open_source(target: Any) -> Source:
             return BytesSource(target)
         except TypeError:
             what = type(target).__name__
-            raise TypeError(f"expected a path, or the bytes of a file in any buffer, not {what}") from None
+            raise TypeError(f"expected a path or the bytes of a file, not {what}") from None
     name = os.fspath(target)
     if not name:
         raise FormatError("the path is empty", file=repr(name), code=ErrorCode.MISSING, hint="Name a file.")
     path = Path(name)
     if "://" in name and not path.exists():
-        raise FormatError("is not a local path", file=name, code=ErrorCode.MISSING, hint="Download it first.")
+        raise FormatError(
+            "is not a local path", file=name, code=ErrorCode.MISSING,
+            hint="Name a local path here; `squish.open` reads URLs where squish-remote is installed.",
+        )  # fmt: skip
     try:
         info = path.stat()
     except (OSError, ValueError) as error:
@@ -262,75 +274,10 @@ def open_source(target: Any) -> Source:
 
 
 def open_folder(path: Any) -> Source:
-    """Source of a folder; FormatError when it is none."""
+    """Open a folder as a source; FormatError if `path` is a file."""
     source = open_source(path)
     if not source.is_dir:
         raise FormatError(
-            "is not a folder", file=source.name, code=ErrorCode.FILE_KIND, hint="Name the folder it lies in."
+            "is not a folder", file=source.name, code=ErrorCode.FILE_KIND, hint="Pass the folder that contains it."
         )
     return source
-
-
-def regular_files(folder: Path) -> tuple[str, ...]:
-    """Names of the regular files (or links to such) of a folder; none of one that is not there."""
-    try:
-        with os.scandir(folder) as entries:
-            return tuple(entry.name for entry in entries if _may_be_file(entry))
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
-    except OSError as error:
-        raise missing(folder, error) from None
-
-
-def common_mode(paths: Iterable[Path]) -> int | None:
-    """The permissions to read and write that all files and folders in `paths` grant; None if there are none."""
-    modes = []
-    for path in paths:
-        with suppress(OSError):
-            modes.append(path.stat().st_mode)
-    return reduce(and_, modes, 0o666) if modes else None
-
-
-def _may_be_file(entry: os.DirEntry[str]) -> bool:
-    """A link to itself leads to no file, as one to nothing does not. What else cannot be looked at is listed: whoever
-    needs it gets the error, by its name."""
-    try:
-        return entry.is_file()
-    except OSError as error:
-        return error.errno not in NOWHERE
-
-
-def missing(path: Path, error: Exception) -> FileAccessError:
-    """The error for a path that cannot be opened."""
-    if isinstance(error, FileNotFoundError):
-        nearest = next((parent for parent in path.parents if parent.exists()), Path())
-        hint = f"{str(nearest)!r} exists; check the rest of the path." if nearest != path.parent else "Check the name."
-        hint = home_hint(path) or hint
-        return MissingFileError("no such file or folder", file=str(path), code=ErrorCode.MISSING, hint=hint)
-    why = getattr(error, "strerror", None) or error
-    number = getattr(error, "errno", None)
-    next_step = {
-        errno.EACCES: "You need the permission to read it.", errno.EMFILE: "Allow more open files: ulimit -n.",
-    }.get(number or 0)  # fmt: skip
-    return FileAccessError(f"cannot be opened: {why}", file=str(path), code=ErrorCode.UNREADABLE, hint=next_step)
-
-
-def home_hint(path: Path) -> str | None:
-    """The next step for a path that begins with `~`, which is taken as it is, as everywhere in Python."""
-    if not str(path).startswith("~"):
-        return None
-    return "A shell makes `~` your home folder, unless it is quoted; Python's pathlib does with .expanduser()."
-
-
-def kind_of(mode: int) -> str:
-    """What a file-system entry is, in words."""
-    for test, word in (
-        (stat.S_ISDIR, "a folder"),
-        (stat.S_ISFIFO, "a pipe"),
-        (stat.S_ISCHR, "a device"),
-        (stat.S_ISBLK, "a device"),
-        (stat.S_ISSOCK, "a socket"),
-    ):
-        if test(mode):
-            return word
-    return "something else"

@@ -1,4 +1,4 @@
-"""Advisory locks on open files: they end with the process, so a lock that is free means its writer is gone."""
+"""Advisory locks on open files. They end with the process, so a free lock means that the writer is gone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _POLL = 0.02
 
 
 def try_lock(fd: int, shared: bool = False) -> bool | None:
-    """Take the lock of an open file: False if another descriptor holds it, None if the file system has no locks."""
+    """Lock an open file: False if another descriptor has the lock, None if the file system has no locks."""
     if sys.platform == "win32":
         return None
     try:
@@ -29,7 +29,7 @@ def try_lock(fd: int, shared: bool = False) -> bool | None:
 
 
 def wait_lock(fd: int, seconds: float = WAIT) -> bool | None:
-    """Take the lock of an open file, waiting for up to `seconds`; the answers of `try_lock`."""
+    """Lock an open file, waiting up to `seconds`; returns what `try_lock` does."""
     deadline = time.monotonic() + seconds
     while (locked := try_lock(fd)) is False and time.monotonic() < deadline:
         time.sleep(_POLL)
@@ -37,7 +37,7 @@ def wait_lock(fd: int, seconds: float = WAIT) -> bool | None:
 
 
 def is_locked(fd: int) -> bool | None:
-    """Whether another descriptor holds the lock of an open file; None if the file system has no locks."""
+    """Whether another descriptor has locked the open file; None if the file system has no locks."""
     free = try_lock(fd, shared=True)
     if free and sys.platform != "win32":
         fcntl.flock(fd, fcntl.LOCK_UN)

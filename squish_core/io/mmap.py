@@ -1,4 +1,4 @@
-"""Mapping files without keeping descriptors: a model may have more files than a process may have open."""
+"""Memory maps that keep no file descriptor: a model may have more files than a process may have open."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from squish_core.errors import TruncatedError
 
 
 def mapped(fd: int, size: int) -> memoryview:
-    """The first `size` bytes (at least one) of an open file, read-only; views keep the mapping alive. OSError."""
+    """Map the first `size` bytes (at least one) of an open file, read-only. Views keep the mapping alive."""
     if sys.platform == "win32":
         return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))
     return _mapping(fd, 0, size, mmap.PROT_READ, mmap.MAP_SHARED).toreadonly()
 
 
 def mapped_privately(fd: int, offset: int, length: int) -> memoryview:
-    """A range (at least one byte) of an open file, writable; what is written there never reaches the file. OSError."""
+    """Map a range (at least one byte) of an open file copy-on-write: writes never reach the file."""
     start = offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     size = offset + length - start
     if sys.platform == "win32":
@@ -36,7 +36,7 @@ def mapped_privately(fd: int, offset: int, length: int) -> memoryview:
 if sys.platform != "win32":
 
     def _mapping(fd: int, offset: int, size: int, protection: int, flags: int) -> memoryview:
-        # `mmap.mmap` keeps a duplicate of the descriptor, which a mapping does not need (3.13 has trackfd=False).
+        # `mmap.mmap` duplicates the descriptor (from Python 3.13 on, trackfd=False prevents it).
         address = _libc.mmap(None, size, protection, flags, fd, offset)
         if address == ctypes.c_void_p(-1).value:
             number = ctypes.get_errno()
@@ -55,8 +55,7 @@ if sys.platform != "win32":
 
 @frozen
 class MappedFile:
-    """A file that loaded weights read in place, known by its path: as many as a model has files would not fit the
-    descriptors of a process."""
+    """A file that loaded weights read in place. Identified by path: one descriptor per file would be too many."""
 
     name: str
     node: tuple[int, int]
@@ -64,7 +63,7 @@ class MappedFile:
     size: int
 
     def check(self) -> None:
-        """TruncatedError once the file has shrunk. One that was deleted or replaced lives on under its mapping."""
+        """Raise TruncatedError if the file has shrunk. A deleted or replaced file stays alive under its mapping."""
         try:
             info = os.stat(self.name)
         except OSError:
@@ -74,7 +73,7 @@ class MappedFile:
 
 
 def shrunk(name: str, expected: int, size: int) -> TruncatedError:
-    """The error for a file that became shorter while it was open."""
+    """Error for a file that shrank while it was open."""
     return TruncatedError(
         "the file changed while it was open", file=name, expected=f"{expected} bytes", found=f"{size} bytes",
         code=ErrorCode.CHANGED, hint="Open it again once it is complete.",

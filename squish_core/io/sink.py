@@ -1,4 +1,4 @@
-"""Sinks: where containers write bytes, and the streams of tensors that they take; `atomic` makes them."""
+"""Sinks: the files and folders that containers write into; `atomic` opens them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from squish_core.codes import ErrorCode
 from squish_core.errors import FormatError
 from squish_core.io.fsync import STEP, Syncer
-from squish_core.io.source import Source, check_plain_name
+from squish_core.io.source import Source, check_file_name
 from squish_core.renamed import Renamed
 
 _PAGE, _PIECE = 4096, 2 << 20
@@ -20,10 +20,10 @@ _ZEROS = bytes(_PAGE)
 
 
 class Sink(Renamed):
-    """Where a container writes: sequential bytes into one file, or several files of a folder.
+    """Output of a container: sequential bytes of one file, or the files of a folder.
 
-    `notes`: what a user should read about the write, complete once it is over. `mode`: permissions of the files of a
-    folder, masked by the umask.
+    `notes`: remarks for the user, complete when the write ends. `mode`: permissions of a folder's files, masked by
+    the umask.
     """
 
     renamed = {"reread": "read_back", "take_back": "truncate"}  # noqa: RUF012
@@ -38,13 +38,13 @@ class Sink(Renamed):
         mode: int | None = None,
     ) -> None:
         self._file, self._folder, self._progress, self._syncer = file, folder, progress, syncer
-        self._position, self._begun = position, position
+        self._position, self._sync_position = position, position
         self._mode = mode
         self.kernel_copy = True
         self.notes: list[str] = []
 
     def tell(self) -> int:
-        """Bytes of the file so far."""
+        """Current position in the file."""
         return self._position
 
     def write(self, data: Any) -> None:
@@ -57,7 +57,7 @@ class Sink(Renamed):
         self._advance(view.nbytes)
 
     def patch(self, offset: int, data: bytes) -> None:
-        """Overwrite bytes written before (header fields that are known only at the end)."""
+        """Overwrite earlier bytes, such as header fields whose value follows from the data."""
         assert self._file is not None
         assert offset + len(data) <= self._position
         self._file.seek(offset)
@@ -65,7 +65,7 @@ class Sink(Renamed):
         self._file.seek(self._position)
 
     def read_back(self, offset: int, length: int) -> bytes:
-        """Bytes written before."""
+        """Read earlier bytes."""
         assert self._file is not None
         self._file.seek(offset)
         data = self._file.read(length)
@@ -73,7 +73,7 @@ class Sink(Renamed):
         return data
 
     def truncate(self, offset: int) -> None:
-        """Drop what was written from `offset` on."""
+        """Drop all bytes from `offset` on."""
         assert self._file is not None
         self._file.truncate(offset)
         self._file.seek(offset)
@@ -87,7 +87,7 @@ class Sink(Renamed):
             rest -= min(rest, len(_ZEROS))
 
     def copy(self, source: Any, offset: int | None = None, length: int = 0) -> None:
-        """Append a byte range of a source; the kernel copies it where the file system can.
+        """Append a byte range of a source, copied in the kernel if the file system supports it.
 
         Deprecated: a stored array as the only argument.
         """
@@ -104,17 +104,17 @@ class Sink(Renamed):
         elif self.kernel_copy and (offset - self._position) % _PAGE == 0:
             self._copy_range(descriptor, offset, length, source)
         else:
-            # Between pages that do not fall together the kernel takes half as long again.
+            # For unaligned pages, the kernel's copy takes 1.5 times as long.
             self._read_through(source, offset, length)
 
     def member(self, name: str, folder: str = "") -> Any:
-        """Context manager: a Sink for another file of the folder being written, or of a folder in it."""
+        """Context manager: a Sink for another file of the folder, or of its subfolder `folder`."""
         for piece in (*folder.split("/"), name) if folder else (name,):
-            check_plain_name(piece, str(self._folder))
+            check_file_name(piece, str(self._folder))
         return self._member(f"{folder}/{name}")
 
     def sentinel(self, name: str, folder: str = "") -> None:
-        """An empty hidden file, by which others see that what was written before it is complete."""
+        """Write an empty hidden file that marks everything written before it as complete."""
         with self._member(f"{folder}/{name}"):
             pass
 
@@ -136,15 +136,15 @@ class Sink(Renamed):
         target, done = self._file.fileno(), 0
         while done < length and self.kernel_copy:
             try:
-                got = os.copy_file_range(fd, target, min(length - done, 1 << 26), offset + done)
+                count = os.copy_file_range(fd, target, min(length - done, 1 << 26), offset + done)
             except (OSError, AttributeError):
                 self.kernel_copy = False
                 break
-            if not got:
+            if not count:
                 break
-            done += got
-            self._advance(got)
-        self._file.seek(self._position)  # the kernel moved it behind the buffer's back
+            done += count
+            self._advance(count)
+        self._file.seek(self._position)  # the buffered file does not see the kernel's writes
         if done < length:
             self.write(source.view(offset + done, length - done))
 
@@ -157,15 +157,15 @@ class Sink(Renamed):
 
     def _advance(self, count: int) -> None:
         self._position += count
-        if self._syncer is not None and self._file is not None and self._position - self._begun >= STEP:
+        if self._syncer is not None and self._file is not None and self._position - self._sync_position >= STEP:
             self._syncer.begin(self._file)
-            self._begun = self._position
+            self._sync_position = self._position
         if self._progress:
             self._progress(count)
 
 
 class PackedSink(Sink):
-    """A Sink into a file that is compressed whole: what was written cannot be looked at or changed again."""
+    """A Sink into a compressed file; bytes once written cannot be read or changed."""
 
     def __init__(self, write: Callable[[Any], object], progress: Callable[[int], None] | None) -> None:
         super().__init__(None, None, progress)
@@ -178,16 +178,16 @@ class PackedSink(Sink):
             self._advance(view.nbytes)
 
     def patch(self, offset: int, data: bytes) -> None:
-        raise self._written()
+        raise self._not_seekable()
 
     def read_back(self, offset: int, length: int) -> bytes:
-        raise self._written()
+        raise self._not_seekable()
 
     def truncate(self, offset: int) -> None:
-        raise self._written()
+        raise self._not_seekable()
 
-    def _written(self) -> FormatError:
+    def _not_seekable(self) -> FormatError:
         return FormatError(
-            "this format looks back at what it wrote, and cannot be written compressed whole", code="compressed",
-            hint="Leave the suffix of the compression off the name.",
+            "this format revises earlier bytes of its file, so it cannot be written compressed", code="compressed",
+            hint="Remove the compression suffix from the file name.",
         )  # fmt: skip

@@ -1,90 +1,114 @@
-"""Sources: random access to bytes, with every bound checked here; those of files and folders are in `files`."""
+"""Sources: bytes by offset, with every bound checked here. Files and folders on disk are in `local`."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from squish_core.errors import ClosedError, FormatError, TruncatedError
+from squish_core.renamed import Renamed
 
 if TYPE_CHECKING:
+    from squish_core.io.pin import Pin
     from squish_core.model import Problem
 
 HEAD, TAIL = 4096, 64
 SNIFFED = 64 << 10
 """Bytes that `Container.sniff` may read."""
-LENT = (".json", ".jinja", ".txt", ".model")
-"""Suffixes of the files that a folder of assets lends: what describes a model, never its weights."""
+ASSET_SUFFIXES = (".json", ".jinja", ".txt", ".model")
+"""Suffixes that `overlay_assets` takes from another folder: files that describe a model, never its weights."""
 MEMBERS = 64
-"""Files of a folder that stay open at a time: a model may have more of them than a process may have descriptors."""
+"""Open files per folder, at most: a model may have more files than a process may have descriptors."""
 
 
 class Backing(Protocol):
-    """A file that views are mapped from."""
+    """The file under a mapped view."""
 
     def check(self) -> None:
-        """TruncatedError once the file ends before what was mapped."""
+        """Raise TruncatedError if the file has become shorter than its mapping."""
 
 
-class Source:
-    """Bytes by offset. `name` is for people, `size` in bytes; `read` copies, `view` does not.
+class Source(Renamed):
+    """Bytes by offset. `name` is for messages, `size` in bytes; `read` copies, `view` does not.
 
-    Subclasses give `_read` and `_view`; both are called with a range that lies inside the file.
+    Subclasses implement `_read` and `_view`; both are called with ranges inside the file only.
     """
 
+    renamed = {"lend": "overlay_assets"}  # noqa: RUF012
     is_dir = False
+    cheap_views = False
+    """Whether a view costs nothing until it is used: of a mapping or of memory. Elsewhere each view reads its bytes."""
+    is_remote = False
+    """Whether reads go over a network, so that no file is fetched whole unless that was asked for."""
+    lists_members = True
+    """Whether `members` knows every file of a folder; else only `has` tells whether a file is there."""
     path: Path | None = None
     packed: tuple[str, int] | None = None
-    """Codec and size of the compressed file that this is the content of, where it is one."""
+    """Byte codec and size of the compressed file, if this is the content of one."""
+    pin: Pin | None = None
+    """What identifies the content of a remote file; None for a local one, and for a folder."""
     findings: tuple[Problem, ...] = ()
-    """What is wrong with the file itself, whatever its format: an interrupted append."""
+    """Problems of the file itself, whatever its format, such as an interrupted append."""
 
     def __init__(self, name: str, size: int) -> None:
         self.name, self.size = name, size
         self._members: dict[str, Source] = {}
-        self._lent: dict[str, Source] = {}
+        self._overlay: dict[str, Source] = {}
         self._lock = threading.Lock()
 
     @cached_property
     def filename(self) -> str:
-        """The name in its folder, as `FileRef` has it."""
+        """The name inside its folder, as in `FileRef`."""
         return os.path.basename(self.name)
 
     def read(self, offset: int, length: int, what: str = "data") -> bytes:
-        """Copy of a byte range; TruncatedError naming `what` when it runs past the end."""
+        """Copy a byte range. A TruncatedError for a range past the end names `what`."""
         self._check(offset, length, what)
         return self._read(offset, length) if length else b""
 
     def view(self, offset: int, length: int, what: str = "data") -> memoryview:
-        """Read-only view of a byte range without a copy; it stays valid after `close`."""
+        """Read-only view of a byte range, without a copy; it stays valid after `close`."""
         self._check(offset, length, what)
         return self._view(offset, length) if length else memoryview(b"")
 
     def writable_view(self, offset: int, length: int) -> Callable[[], memoryview | None]:
-        """A function for writable views of a byte range, each its own, that never change the file and are no copies.
+        """Return a function that makes private, writable views of a byte range without copying it.
 
-        It gives None where there are none. It holds no file open, and works after `close`.
+        Writes to a view never reach the file. The function returns None if it cannot make one. It keeps no file
+        open and works after `close`.
         """
         return lambda: None
 
     def read_into(self, offset: int, out: memoryview, what: str = "data") -> None:
-        """Fill `out` (bytes) from `offset`."""
+        """Fill `out` with the bytes from `offset` on."""
         self._check(offset, len(out), what)
         out[:] = self._view(offset, len(out)) if len(out) else b""
 
+    def read_ranges(self, ranges: Sequence[tuple[int, int]], what: str = "data") -> list[memoryview]:
+        """Views of several byte ranges (offset, length), read at once where that is faster."""
+        return [self.view(offset, length, what) for offset, length in ranges]
+
+    def read_ahead(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Announce the byte ranges (offset, length) that will be read, in about this order, each once."""
+
+    def check_size(self) -> None:
+        """TruncatedError once the file ends before its views do."""
+
     def descriptor(self) -> int | None:
-        """File descriptor for copies by the kernel; None if it is not a plain file."""
+        """File descriptor for copies in the kernel; None if the source is not a plain file."""
         return None
 
     def member(self, name: str, folder: str = "") -> Source:
-        """Another file of the same folder, or of `folder` in it (`a/b`), by name; closed with this one, or when it is
-        unused and many others were opened since."""
+        """Open another file of the same folder, or of its subfolder `folder` (`a/b`).
+
+        It closes with this source, or earlier if unused once `MEMBERS` others have been opened.
+        """
         for piece in (*folder.split("/"), name) if folder else (name,):
-            check_plain_name(piece, self.name)
+            check_file_name(piece, self.name)
         path = f"{folder}/{name}" if folder else name
         with self._lock:
             if self._closed:
@@ -92,57 +116,72 @@ class Source:
             if path not in self._members:
                 if len(self._members) >= MEMBERS:
                     del self._members[next(iter(self._members))]
-                opened = self._lent[path].member(name) if path in self._lent else self._open_member(path)
-                opened = opened if self._maps else opened.unmapped()
-                opened.filename, opened._lent = path, self._lent
-                self._members[path] = opened
+                source = self._overlay[path].member(name) if path in self._overlay else self._open_member(path)
+                source = source if self._maps else source.unmapped()
+                source.filename, source._overlay = path, self._overlay
+                self._members[path] = source
             return self._members[path]
 
     def unmapped(self) -> Source:
-        """A second source of the same open file whose `view` copies, since a file truncated under a mapping kills the
-        process. A subclass that holds another source or a cache replaces it."""
+        """A second source of the same open file whose `view` copies: truncating a mapped file kills the process.
+
+        Subclasses that wrap another source or keep a cache override this.
+        """
         twin: Source = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin._maps, twin._members, twin._lock = False, {}, threading.Lock()
         return twin
 
     def backing(self) -> Backing | None:
-        """What a view depends on while in use; None if views are this process's own memory."""
+        """The file that views are mapped from; None if they are private memory."""
         return None
 
     def __reduce__(self) -> Any:
-        raise TypeError("an open file does not pickle; give the other process its name, and open it there")
+        raise TypeError("cannot pickle an open file; pass its name to the other process and open it there")
 
-    def members(self, folder: str = "") -> tuple[str, ...]:
-        """Sorted names of the regular files in the folder (for a file: the folder it lies in) and of those lent, or
-        in a folder in it."""
-        return tuple(sorted({*self._names(folder), *(() if folder else self._lent)}))
+    def members(self, folder: str = "", likely: Iterable[str] = ()) -> tuple[str, ...]:
+        """Sorted names of the regular files beside this one, overlaid assets included, or in the subfolder `folder`.
+
+        If nothing lists the folder: the `likely` names that exist.
+        """
+        names = self._names(folder) if self.lists_members else self._present(folder, tuple(likely))
+        return tuple(sorted({*names, *(() if folder else self._overlay)}))
+
+    def has(self, name: str, folder: str = "") -> bool:
+        """Whether a file of the folder, or of a folder in it, is there; also where nothing lists the folder."""
+        if not self.lists_members and not (name in self._overlay and not folder):
+            return name in self._present(folder, (name,))
+        return name in self.members(folder)
 
     def problems(self) -> tuple[Problem, ...]:
-        """Findings of this file and of those opened beside it so far."""
+        """Findings of this file and of the members opened so far."""
         with self._lock:
             return (*self.findings, *(finding for member in self._members.values() for finding in member.findings))
 
     def stat(self, path: str) -> tuple[int, int] | None:
-        """Size, and time of change in ns, of what lies in the folder, unopened; None where nothing does, or where
-        this is no folder on a disk. `path` is the caller's own, never a name from a file."""
+        """Size and modification time (ns) of a folder's entry, without opening it.
+
+        None if there is no such entry or the source is not a folder on disk. `path` must come from the caller, never
+        from a file.
+        """
         return None
 
-    def lend(self, folder: Source) -> tuple[str, ...]:
-        """Let the config, tokenizer and the like of another folder be found here, where they are not; their names."""
+    def overlay_assets(self, folder: Source) -> tuple[str, ...]:
+        """Resolve missing config and tokenizer files from `folder`; returns their names."""
         own = frozenset(self._names())
-        wanted = (name for name in folder.members() if name.endswith(LENT) and not name.endswith(".index.json"))
-        self._lent = {name: folder for name in wanted if name not in own and not name.startswith(".")}
-        return tuple(self._lent)
+        assets = (name for name in folder.members() if name.endswith(ASSET_SUFFIXES))
+        names = (name for name in assets if not name.startswith(".") and not name.endswith(".index.json"))
+        self._overlay = {name: folder for name in names if name not in own}
+        return tuple(self._overlay)
 
     def first(self, path: str, length: int) -> tuple[int, bytes]:
-        """Size and first bytes (at most `length`) of a member by its name or `folder/name`, for one look at many."""
+        """Size and first bytes (at most `length`) of a member, by name or `folder/name`; fast for many small files."""
         folder, _, name = path.rpartition("/")
         member = self.member(name, folder)
         return member.size, member.read(0, min(length, member.size))
 
     def close(self) -> None:
-        """Stop new reads; views handed out before stay valid."""
+        """Stop new reads; existing views stay valid."""
         with self._lock:
             self._closed = True
             members = list(self._members.values())
@@ -167,11 +206,15 @@ class Source:
             )
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
-        """Names of the regular files in the folder, or in one in it."""
+        """Names of the regular files in the folder, or in its subfolder `folder`."""
         return ()
 
+    def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of the names that are files of the folder; for sources that list no members."""
+        raise NotImplementedError
+
     def _open_member(self, name: str) -> Source:
-        raise FormatError(f"needs the file {name!r}, but bytes in memory have no folder", file=self.name)
+        raise FormatError(f"refers to the file {name!r}, but bytes in memory have no folder", file=self.name)
 
     def _read(self, offset: int, length: int) -> bytes:
         return bytes(self._view(offset, length))
@@ -183,6 +226,8 @@ class Source:
 class BytesSource(Source):
     """A buffer in memory."""
 
+    cheap_views = True
+
     def __init__(self, data: Any, name: str = "<bytes>") -> None:
         self._data = memoryview(data).cast("B").toreadonly()
         super().__init__(name, len(self._data))
@@ -191,20 +236,84 @@ class BytesSource(Source):
         return self._data[offset : offset + length]
 
 
-def check_plain_name(name: str, file: str) -> None:
-    """A name that comes from inside a file must be a plain file name of the same folder."""
+class SourceOpener:
+    """Opens the URLs of some schemes, as its `SourceInfo` declares it.
+
+    Examples
+    --------
+    >>> from squish_core.api import BytesSource, SourceOpener
+    >>> class Zeros(SourceOpener):
+    ...     def open(self, url, options):
+    ...         return BytesSource(bytes(int(options.get("size", 8))), url)
+    >>> Zeros().open("zeros://any", {"size": "4"}).read(0, 4)
+    b'\\x00\\x00\\x00\\x00'
+    """
+
+    id = ""
+
+    def open(self, url: str, options: Mapping[str, Any]) -> Source:
+        """The source of a URL.
+
+        Parameters
+        ----------
+        url
+            As the user gave it; errors and `Source.name` show it without user, password and query.
+        options
+            Of those declared, the ones that were given: text from the environment, any value from Python.
+
+        Returns
+        -------
+        Source
+            Open; a folder has `is_dir`.
+
+        Raises
+        ------
+        FormatError
+            There is no such file, or it cannot be read.
+
+        Examples
+        --------
+        >>> SourceOpener().open("zeros://any", {})
+        Traceback (most recent call last):
+            ...
+        NotImplementedError
+        """
+        raise NotImplementedError
+
+
+def check_file_name(name: str, file: str) -> None:
+    """Refuse a name from inside a file that could lead out of the folder.
+
+    Parameters
+    ----------
+    name
+        The name to check.
+    file
+        The file that contains it, for the error.
+
+    Raises
+    ------
+    FormatError
+        The name is a path, is hidden or empty, or the file system cannot encode it; code `path`.
+
+    Examples
+    --------
+    >>> check_file_name("model-00001-of-00002.safetensors", "model.safetensors.index.json")
+    >>> check_file_name("../weights.bin", "index.json")
+    Traceback (most recent call last):
+        ...
+    squish_core.errors.FormatError: index.json: ...
+    """
     separators = any(c in name for c in "/\\\0:")
     if not name or name.startswith(".") or separators or name != name.strip() or not _encodes(name):
         raise FormatError(
-            "refers to a file by something that is not a plain file name",
-            file=file,
-            found=repr(name),
-            code="path",
-        )
+            "refers to a file by an invalid name", file=file, expected="a file name without a path",
+            found=repr(name), code="path",
+        )  # fmt: skip
 
 
 def _encodes(name: str) -> bool:
-    """Whether the file system can have the name: JSON can spell surrogates that no encoding has bytes for."""
+    """Whether the file system can store the name: JSON may contain lone surrogates."""
     try:
         os.fsencode(name)
     except UnicodeEncodeError:
@@ -213,5 +322,5 @@ def _encodes(name: str) -> bool:
 
 
 def closed(name: str) -> ClosedError:
-    """The error for a read after `close`."""
-    return ClosedError("the file is closed", file=name, code="closed", hint="Open it again to read more.")
+    """Error for a read after `close`."""
+    return ClosedError("the file is closed", file=name, code="closed", hint="Open it again.")

@@ -1,4 +1,4 @@
-"""Free disk space, checked before the first byte of a file is written."""
+"""Free disk space, checked before the first byte is written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from squish_core.errors import WriteError
 
 
 def free_bytes(target: Path) -> int | None:
-    """Bytes that this user may still write to the disk of `target`'s folder; None if the system does not say."""
+    """Free bytes for this user on the disk of `target`; None if the system does not report them."""
     try:
         return shutil.disk_usage(target.parent).free
     except OSError:
@@ -17,16 +17,16 @@ def free_bytes(target: Path) -> int | None:
 
 
 def space_notes(target: Path, size: int | None, estimate: int) -> tuple[str, ...]:
-    """A note if a file would not fit on the disk of `target`, or might not.
+    """A note if a file does not fit on the disk of `target`, or may not.
 
     Parameters
     ----------
     target
         The file or folder to write.
     size
-        Its bytes; None if they are known only once it is written, as with compression.
+        Its size in bytes; None if it is unknown until written, as with compression.
     estimate
-        The bytes of its tensors before compression and without headers, for such files.
+        Size of the tensors before compression and without headers, used if `size` is None.
     """
     try:
         check_space(target, size)
@@ -40,13 +40,13 @@ def space_notes(target: Path, size: int | None, estimate: int) -> tuple[str, ...
 
 
 def check_space(target: Path, size: int | None) -> None:
-    """WriteError if a file of `size` bytes does not fit on the disk of `target`; nothing if the size is not known.
+    """Raise WriteError if a file of `size` bytes does not fit on the disk of `target`; None is not checked.
 
-    A file that is replaced stays until the new one is complete, so its bytes do not count as free.
+    The bytes of a file to be replaced do not count as free: it stays until the new one is complete.
     """
     free = free_bytes(target)
     if size is not None and free is not None and free < size:
         raise WriteError(
-            "there is not enough space on the disk", file=str(target), code="space",
+            "not enough disk space", file=str(target), code="space",
             expected=f"{size:,} bytes", found=f"{free:,} bytes free", hint="Free some space, or write to another disk.",
         )  # fmt: skip

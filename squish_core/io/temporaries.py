@@ -1,4 +1,4 @@
-"""Temporaries: hidden `.NAME.<random>.part` files or folders beside a target, locked while their writer lives."""
+"""Temporaries: hidden `.NAME.<random>.part` files or folders beside a target, locked while their writer runs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _STATES = {True: "live", False: "dead", None: "unknown"}
 
 @frozen
 class Temporary:
-    """A temporary: its target, bytes, seconds since it was last written, and whether its writer lives.
+    """A temporary: target, size in bytes, seconds since the last write, and the state of its writer.
 
-    `state` is `dead`, `live`, or `unknown` where the file system has no locks or the file may not be opened.
+    `state` is `dead`, `live`, or `unknown` if the file system has no locks or the file cannot be opened.
     """
 
     path: Path
@@ -36,15 +36,15 @@ class Temporary:
 
 @contextmanager
 def new_temporary(target: Path, create: Callable[[Path], int | None]) -> Iterator[tuple[Path, int | None]]:
-    """A new temporary and its descriptor, locked until the block ends; removed if the block fails.
+    """A new temporary and its descriptor, locked until the block ends and removed if it fails.
 
-    `create` makes and opens it.
+    `create` creates the temporary at a path and returns its descriptor.
     """
     path, fd = _beside(target), None
     try:
         fd = create(path)
         while fd is not None and (wait_lock(fd) is False or not is_same_file(path, fd)):
-            # It was taken for a dead writer's between its creation and its lock.
+            # Another writer took it for an abandoned one before it was locked, and removed it.
             os.close(fd)
             path, fd = _beside(target), None
             fd = create(path)
@@ -59,14 +59,14 @@ def new_temporary(target: Path, create: Callable[[Path], int | None]) -> Iterato
 
 
 def temporaries(folder: Path) -> Iterator[Temporary]:
-    """The temporaries in a folder and below it; links are not followed. Raises OSError if it cannot be listed."""
+    """All temporaries below a folder; links are not followed. Raises OSError if the folder cannot be listed."""
     for path in _entries(folder):
         if temporary := _temporary(path):
             yield temporary
 
 
 def torn_appends(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Files in a folder and below it whose last append was interrupted, and the bytes that it left."""
+    """Files below a folder whose last append was interrupted, with the number of bytes it left."""
     for path in _entries(folder):
         target = journal_target(path)
         if target is not None and (count := torn_bytes(target)):
@@ -74,7 +74,7 @@ def torn_appends(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def remove_dead(target: Path) -> list[str]:
-    """Remove the temporaries that dead writers of this target left; a note for each."""
+    """Remove temporaries of this target whose writers are gone; returns a note for each."""
     notes = []
     prefix = f".{target.name}."
     with suppress(OSError):
@@ -85,12 +85,12 @@ def remove_dead(target: Path) -> list[str]:
             leftover = _temporary(target.with_name(name))
             with suppress(OSError):
                 if leftover and remove(leftover):
-                    notes.append(f"removed {name} ({leftover.size:,} bytes), left by an interrupted write")
+                    notes.append(f"removed {name} ({leftover.size:,} bytes), left over from an interrupted write")
     return notes
 
 
 def remove(leftover: Temporary) -> bool:
-    """Remove a temporary unless its writer lives; raises OSError if the system refuses."""
+    """Remove a temporary unless its writer is running; raises OSError if that fails."""
     fd = _open(leftover.path)
     if fd is None:
         return False

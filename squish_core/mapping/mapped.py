@@ -1,4 +1,4 @@
-"""An open model under the names, rows and settings of another layout."""
+"""An open model with the names, rows and settings of another layout."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from squish_core.families.base import GGUF, HF, Family
 from squish_core.families.model import CONFIG_FILE, Model
 from squish_core.file import File
 from squish_core.formats.base import Dropped, Options
-from squish_core.formats.metadata import plain
+from squish_core.formats.metadata import untyped
 from squish_core.guard import guarded
-from squish_core.mapping.coverage import bare, cover
-from squish_core.mapping.names import leaves, read_rules
+from squish_core.mapping.coverage import cover, without_prefix
+from squish_core.mapping.names import leaves, source_rules
 from squish_core.mapping.tensors import Change, MappedTensors, Setting
 from squish_core.mapping.values import read_vector
 from squish_core.model import Part
@@ -25,37 +25,43 @@ from squish_core.plugins.hookspecs import FamilyInfo
 
 _GGUF_NAME = re.compile(r"(?:blk\.\d+|token_embd|output_norm|output)\..+")
 ARCHITECTURE = "general.architecture"
+ADAPTER_FILE, ADAPTER = "adapter_config.json", "adapter"
+"""The file that PEFT writes beside an adapter, and the `general.type` of one in GGUF."""
 
 
 @frozen(kw_only=True)
 class Naming:
-    """The family that a file states and the layout of its names; without a family, why it has none."""
+    """The family and model type that a file declares, the layout of its names, and why there is no family.
+
+    An `adapter` has the family of its base model.
+    """
 
     layout: str
+    adapter: bool = False
     family: str | None = None
-    stated: str | None = None
+    model_type: str | None = None
     reason: str = ""
 
 
 @frozen
 class ModelMap:
-    """What a conversion does to a model's names: the naming it has, and the layout it gets."""
+    """A change of names in a conversion: the source's naming and the target layout."""
 
     naming: Naming
     layout: str
 
 
 class MappedFile(File):
-    """A file whose tensors, metadata and assets are those of another layout.
+    """A file with its tensors, metadata and assets mapped to another layout.
 
     Attributes
     ----------
     original
-        The file whose bytes they are.
+        The file that contains the bytes.
     family, naming
-        The family's id, and what the original states.
+        The family's id, and the naming of the original.
     carried
-        What surrounds the tensors: metadata, files, what is dropped and what the target's engine will miss.
+        The mapped metadata and files, and what the target lacks.
     """
 
     def __init__(self, original: File, family: Family, naming: Naming, layout: str, options: Options) -> None:
@@ -73,82 +79,96 @@ class MappedFile(File):
             )
             self.mapped = MappedTensors(original, family, self.coverage, setting)
         assets = {name: Part(dtype="u8", shape=(len(data),), data=data) for name, data in self.carried.assets.items()}
-        kept = {name: part for name, part in original.index.assets.items() if name in self.carried.kept}
+        copies = {name: part for name, part in original.index.assets.items() if name in self.carried.kept}
         index = evolve(
-            original.index, tensors=self.mapped, meta=self.carried.meta, assets={**kept, **assets}, children={}
+            original.index, tensors=self.mapped, meta=self.carried.meta, assets={**copies, **assets}, children={}
         )
         super().__init__(original.source, index, original.registry, original.limits)
 
     def sources(self, name: str) -> tuple[str, ...]:
-        """Names of the original's tensors that a tensor is made of."""
+        """Names of the original tensors that a tensor is built from."""
         return self.mapped.targets[name].sources
 
     @property
     def dtypes(self) -> Mapping[str, str]:
-        """The type that the target's engine wants of a plain tensor, of those that were looked at."""
+        """Dtypes that the target's engine expects of dense tensors, for the specs accessed so far."""
         return self.mapped.dtypes
 
     def change(self, name: str) -> Change:
-        """What happens to a tensor besides its name."""
+        """The change to a tensor apart from its name."""
         return self.mapped.changes.get(name, Change())
 
     @property
     def dropped(self) -> tuple[Dropped, ...]:
-        """What of the original has no place in the layout."""
+        """What the layout cannot store of the original."""
         tensors = self.original.index.tensors
-        left = [
-            Dropped("tensor", name, f"not of the text model, {tensors[name].encodings[0].stored:,} bytes")
-            for name in self.coverage.left_out if tensors[name].encodings
+        others = [
+            Dropped("tensor", name, f"not part of the text model, {tensors[name].encodings[0].stored:,} bytes")
+            for name in self.coverage.other_modalities if tensors[name].encodings
         ]  # fmt: skip
-        return (*left, *self.carried.dropped)
+        return (*others, *self.carried.dropped)
 
 
 def naming_of(file: File) -> Naming:
-    """The family that a file states, by its metadata or its config, and the layout of its names."""
+    """The family of a file, from its metadata or config, and the layout of its names."""
     gguf = any(_GGUF_NAME.fullmatch(name) for name in file.index.tensors)
     layout = GGUF if gguf else HF
-    if file.index.kind != "model":
-        return Naming(layout=layout, reason=f"it is no model but {file.index.kind}")
+    adapter = ADAPTER_FILE in file.index.assets or file.index.kind == ADAPTER
+    if file.index.kind != "model" and not adapter:
+        return Naming(layout=layout, reason=f"it is not a model but {file.index.kind}")
     try:
-        facts = _gguf_facts(file) if gguf else _config_facts(file)
+        by_keys = gguf and not adapter  # an adapter states no sizes: those of its base model are in its config
+        facts = _gguf_facts(file) if by_keys else _config_facts(file)
     except SquishError as error:
-        return Naming(layout=layout, reason=f"its {CONFIG_FILE} cannot be read: {error.message}")
+        reason = f"its {CONFIG_FILE} cannot be read: {error.message}"
+        return Naming(layout=layout, adapter=adapter, reason=reason)
     if facts is None:
-        return Naming(layout=layout, reason=f"it has no {ARCHITECTURE if gguf else 'model_type in a ' + CONFIG_FILE}")
-    stated, experts = facts
+        reason = f"it has no {ARCHITECTURE if by_keys else 'model_type in a ' + CONFIG_FILE}"
+        return Naming(layout=layout, adapter=adapter, reason=reason)
+    model_type, experts = facts
     infos = [cast(FamilyInfo, entry.info) for entry in file.registry.families.values()]
-    if gguf:
-        fitting = [info for info in infos if (info.architecture, info.experts) == (stated, experts)]
+    if by_keys:
+        alike = [info for info in infos if info.architecture == model_type]
+        fitting = alike if len(alike) == 1 else [info for info in alike if info.experts == experts]
     else:
-        fitting = [info for info in infos if stated in info.model_types]
+        fitting = [info for info in infos if model_type in info.model_types]
     if not fitting:
-        known = ", ".join(sorted(info.id for info in infos)) or "none is installed"
-        return Naming(layout=layout, stated=stated, reason=f"the family {stated!r} is unknown ({known})")
-    return Naming(layout=layout, family=fitting[0].id, stated=stated)
+        families = ", ".join(sorted(info.id for info in infos)) or "none is installed"
+        reason = f"the family {model_type!r} is unknown ({families})"
+        return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=reason)
+    return Naming(layout=layout, adapter=adapter, family=fitting[0].id, model_type=model_type)
 
 
-def lacking(file: File, naming: Naming) -> list[str]:
-    """The tensors of the family that no layer of a file has: it is a part of a model, if there are any.
+def missing_tensors(file: File, naming: Naming) -> list[str]:
+    """Required tensors of the family that no layer of a file has; if there are any, the file is part of a model.
 
-    One that another takes the place of (the head of a model with tied embeddings) is not among them.
+    Tensors that may be tied to others, such as the head, are not listed.
     """
-    assert naming.family is not None
-    family = file.registry.family(naming.family)
-    rules = read_rules(family, naming.layout == GGUF)
-    matches = [rules.find(bare(family, name)) for name in file.index.tensors]
+    family = family_of(file, naming)
+    rules = source_rules(family, naming.layout == GGUF)
+    matches = [rules.find(without_prefix(family, name)) for name in file.index.tensors]
     present = {leaf for match in matches if match is not None for leaf in leaves(match[0].of)}
     required = (tensor.name for tensor in family.tensors if tensor.required and tensor.tied_to is None)
     return [name for name in required if name not in present]
 
 
 def map_file(file: File, layout: str, options: Options, naming: Naming) -> MappedFile:
-    """A file under the names and settings of a layout; SquishError where the family's rules do not cover it."""
+    """Map a file to the names and settings of a layout; SquishError if the family's rules do not cover it."""
+    return MappedFile(file, family_of(file, naming), naming, layout, options)
+
+
+def family_of(file: File, naming: Naming) -> Family:
+    """The family that a naming names; FormatError where adapters of it are not mapped."""
     assert naming.family is not None
-    return MappedFile(file, file.registry.family(naming.family), naming, layout, options)
+    family = file.registry.family(naming.family)
+    adapters = family.adapter() if naming.adapter else family
+    if adapters is None:
+        raise FormatError(f"adapters of the family {family.id} are not mapped", file=file.name, code="names")
+    return adapters
 
 
-def mapped(file: File, model_map: ModelMap | None, options: Options) -> File:
-    """A file as a map gives it; the same without a map, and where it is mapped already."""
+def apply_map(file: File, model_map: ModelMap | None, options: Options) -> File:
+    """Map a file, unless there is no map or the file is mapped already."""
     if model_map is None or isinstance(file, MappedFile):
         return file
     return map_file(file, model_map.layout, options, model_map.naming)
@@ -158,9 +178,9 @@ def _gguf_facts(file: File) -> tuple[str, bool] | None:
     meta = file.index.meta
     if ARCHITECTURE not in meta:
         return None
-    stated = str(plain(meta[ARCHITECTURE]))
-    experts = plain(meta.get(f"{stated}.expert_count", 0))
-    return stated, isinstance(experts, int) and experts > 0
+    architecture = str(untyped(meta[ARCHITECTURE]))
+    experts = untyped(meta.get(f"{architecture}.expert_count", 0))
+    return architecture, isinstance(experts, int) and experts > 0
 
 
 def _config_facts(file: File) -> tuple[str, bool] | None:
@@ -170,12 +190,12 @@ def _config_facts(file: File) -> tuple[str, bool] | None:
         name=file.name, layout=HF, meta={}, assets={CONFIG_FILE: bytes(file.assets[CONFIG_FILE].raw)}, tensors={},
         vectors={}, limits=file.limits,
     )  # fmt: skip
-    stated = model.config().get("model_type")
-    return (stated, False) if isinstance(stated, str) else None
+    model_type = model.config().get("model_type")
+    return (model_type, False) if isinstance(model_type, str) else None
 
 
 def model_of(file: File, family: Family, layout: str) -> Model:
-    """What a family sees of a file."""
+    """A family's view of a file."""
     assets = {name: bytes(buffer.raw) for name, buffer in file.assets.items()}
     tensors = file.index.tensors
     constants = [name for name in tensors if any(fnmatchcase(name, pattern) for pattern in family.constants)]

@@ -1,4 +1,4 @@
-"""Names of tensors against the templates of a family: which rule covers a name, and which tensors it stands for."""
+"""Tensor names and the templates of a family: the rule that covers a name, and the tensors it contains."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Value = TypeVar("Value")
 
 
 class Templates(dict[str, tuple[tuple[str, ...], Value]]):
-    """Values by the template of a name, found without a search."""
+    """Values by name template, looked up in constant time."""
 
     @classmethod
     def of(cls, items: Iterable[tuple[str, Value]]) -> Templates[Value]:
-        """From pairs of template and value; the first of equal templates stands."""
+        """Build from pairs of template and value; the first of equal templates wins."""
         table: Templates[Value] = cls()
         for template, value in items:
             table.setdefault(_HOLE.sub("#", template), (tuple(_HOLE.findall(template)), value))
         return table
 
     def find(self, name: str) -> tuple[Value, dict[str, int]] | None:
-        """The value of the template that a name has, and its numbers."""
+        """The value of the template that matches a name, and the numbers in the name."""
         match = self.get(_NUMBER.sub("#", name))
         if match is None:
             return None
@@ -36,7 +36,7 @@ class Templates(dict[str, tuple[tuple[str, ...], Value]]):
 
 
 def fill(template: str, numbers: Numbers) -> str:
-    """A template with its numbers.
+    """Fill numbers into a template.
 
     >>> fill("blk.{n}.attn_q.weight", {"n": 3})
     'blk.3.attn_q.weight'
@@ -45,7 +45,7 @@ def fill(template: str, numbers: Numbers) -> str:
 
 
 def leaves(expression: Expression) -> Iterator[str]:
-    """Templates of the tensors that an expression is made of."""
+    """Templates of the tensors in an expression."""
     if isinstance(expression, str):
         yield expression
     elif isinstance(expression, Join):
@@ -56,7 +56,7 @@ def leaves(expression: Expression) -> Iterator[str]:
 
 
 def members(expression: Expression, numbers: Numbers, experts: int) -> Iterator[tuple[str, Numbers]]:
-    """Full names of all tensors that an expression is made of, in its order, each with its numbers."""
+    """Full names of all tensors in an expression, in order, each with its numbers."""
     if isinstance(expression, str):
         yield fill(expression, numbers), numbers
     elif isinstance(expression, Stack):
@@ -69,8 +69,8 @@ def members(expression: Expression, numbers: Numbers, experts: int) -> Iterator[
         yield from members(expression.of, numbers, experts)
 
 
-def written_rules(family: Family, layout: str) -> Templates[Rule]:
-    """Template of a family's tensor -> the rule by which a layout writes it; without one the name stays."""
+def target_rules(family: Family, layout: str) -> Templates[Rule]:
+    """Template of a family tensor -> the rule for writing it in a layout; without a rule the name stays."""
     rules = [rule for rule in family.names.get(layout, ()) if not rule.reading]
     pairs = [(leaf, rule) for rule in rules for leaf in leaves(rule.of)]
     if layout == "gguf":
@@ -78,8 +78,8 @@ def written_rules(family: Family, layout: str) -> Templates[Rule]:
     return Templates.of([*pairs, *((tensor.name, Rule(tensor.name, tensor.name)) for tensor in family.tensors)])
 
 
-def read_rules(family: Family, gguf: bool) -> Templates[Rule]:
-    """Template of a name -> the rule that covers it: of GGUF, or of all layouts with Hugging Face's names."""
+def source_rules(family: Family, gguf: bool) -> Templates[Rule]:
+    """Template of a source name -> the rule that covers it: GGUF's, or those of all layouts with Hugging Face names."""
     if gguf:
         return Templates.of((rule.name, rule) for rule in family.names.get("gguf", ()))
     rules = [rule for layout in ("hf", "mlx", "uqff") for rule in family.names.get(layout, ())]
@@ -87,8 +87,15 @@ def read_rules(family: Family, gguf: bool) -> Templates[Rule]:
     return Templates.of((rule.name, rule) for rule in (*own, *rules))
 
 
+def engine_rules(family: Family, layout: str) -> Templates[Rule]:
+    """Template of a name -> the rule that covers it, of the names that the engine of one layout reads."""
+    rules = [(rule.name, rule) for rule in family.names.get(layout, ())]
+    own = [] if layout == "gguf" else [(tensor.name, Rule(tensor.name, tensor.name)) for tensor in family.tensors]
+    return Templates.of([*own, *rules])
+
+
 def has_engine_names(family: Family, names: Iterable[str]) -> bool:
-    """Whether a tensor has a name that MLX or UQFF gives it and that Hugging Face does not have."""
+    """Whether any tensor has a name that occurs in MLX or UQFF but not in Hugging Face's layout."""
     templates = [tensor.name for tensor in family.tensors] + [rule.name for rule in family.names.get("hf", ())]
     own = Templates.of((template, None) for template in templates)
     engines = Templates.of((rule.name, None) for layout in ("mlx", "uqff") for rule in family.names.get(layout, ()))

@@ -1,4 +1,4 @@
-"""Two files of one family under the same names, so that their tensors can be compared."""
+"""Map one file to the names of another of the same family, so that their tensors can be compared."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from squish_core.file import File
 from squish_core.mapping.mapped import Naming, map_file, naming_of
 
 
-def paired(first: File, second: File) -> tuple[File, str]:
-    """The second file under the names and settings of the first, and a sentence that says so.
+def map_to_first(first: File, second: File) -> tuple[File, str]:
+    """Map the second file to the names and settings of the first, and describe the mapping in a sentence.
 
-    Both stay as they are, and the sentence is empty, where their names agree, where their families are not known or not
-    one, and where the second is no whole model of its family.
+    The second file is returned unchanged, with an empty sentence, if the names already agree, if the families are
+    unknown or differ, or if the second file is not a complete model of its family.
     """
     if set(first) == set(second):
         return second, ""
@@ -27,7 +27,7 @@ def paired(first: File, second: File) -> tuple[File, str]:
 
 
 def _layout(file: File, naming: Naming) -> str:
-    """The layout of a file's names: its format's, where that has one and they are not GGUF's."""
+    """Layout of a file's names: the one its format prescribes, if the names agree with it."""
     container = file.registry.container(file.format) if file.format in file.registry.containers else None
     own = container.naming({}) if container is not None else None
     return own if own is not None and (own == "gguf") == (naming.layout == "gguf") else naming.layout

@@ -1,4 +1,4 @@
-"""Tensors whose rows are cut, joined, stacked or permuted, as views of stored bytes: codes, scales and all."""
+"""Slice, concatenate, stack and permute the rows of encoded tensors, as views of their stored bytes."""
 
 from __future__ import annotations
 
@@ -12,35 +12,36 @@ from squish_core.codecs.heads import head_order
 from squish_core.errors import CodecError, SquishError, TensorError
 from squish_core.file import File
 from squish_core.guard import guarded
-from squish_core.mapping.segments import cut, joined, permuted
+from squish_core.mapping.segments import concatenate, cut, permute
 from squish_core.model import CodecSpec, Encoding, Part, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
-"""Role -> dtype and shape of a part, as a codec declares them."""
+"""Role -> dtype and shape of a part, as the codec declares them."""
 
 
 class Rows:
-    """Views of a file's tensors. A view has every encoding of its tensor that can be moved so; TensorError with code
-    "rows" where none can.
+    """Views of a file's tensors with other rows.
+
+    A view keeps the encodings whose parts allow the operation; if none does, a TensorError has code `rows`.
 
     Parameters
     ----------
     file
-        The file whose segments the views consist of.
+        The file that contains the tensors.
     """
 
     def __init__(self, file: File) -> None:
         self.file = file
 
-    def permuted(self, spec: TensorSpec, heads: int, inverse: bool) -> TensorSpec:
-        """The rows of each head interleaved, or (`inverse`) taken apart again."""
+    def permute(self, spec: TensorSpec, heads: int, inverse: bool) -> TensorSpec:
+        """Interleave the halves of each head's rows, or (`inverse`) undo it."""
         rows = spec.shape[0] if spec.shape else 0
         if heads < 1 or rows % (2 * heads):
             raise TensorError(
-                "its rows do not divide into heads of an even size", tensor=spec.name, code="heads",
+                "cannot be divided into heads with an even number of rows", tensor=spec.name, code="heads",
                 expected=f"a multiple of {2 * heads} rows", found=f"shape {list(spec.shape)}",
             )  # fmt: skip
         order = head_order(rows, heads, inverse)
@@ -48,13 +49,13 @@ class Rows:
         def move(part: Part) -> Part:
             row = part.nbytes // rows if rows else 0
             data = None if part.data is None else _take(part.data, rows, order)
-            return evolve(part, segments=permuted(part.segments, row, order) if row else (), data=data, digest=None)
+            return evolve(part, segments=permute(part.segments, row, order) if row else (), data=data, digest=None)
 
         def view(encoding: Encoding) -> Encoding:
             try:
-                _check_plain(spec, encoding)
-                moving = self._moving(spec, encoding)
-            except SquishError:  # its parts cannot be moved; its values and codes can
+                _check_uncompressed(spec, encoding)
+                moving = self._row_parts(spec, encoding)
+            except SquishError:  # the parts cannot be permuted; values and codes can
                 codec = CodecSpec("heads", {"heads": heads, "inverse": inverse}, encoding.codec)
                 return evolve(encoding, codec=codec)
             parts = {role: move(part) if role in moving else part for role, part in encoding.parts.items()}
@@ -64,77 +65,79 @@ class Rows:
         return evolve(spec, encodings=encodings, extras={}, tied_to=None, row_names=None)
 
     def rows(self, spec: TensorSpec, start: int, stop: int) -> TensorSpec:
-        """A range of rows."""
+        """Slice a range of rows."""
         shape = (stop - start, *spec.shape[1:])
 
         def view(encoding: Encoding) -> Encoding:
-            moving = self._moving(spec, encoding)
+            moving = self._row_parts(spec, encoding)
             parts = {
                 role: _slice(part, start, stop) if role in moving else part for role, part in encoding.parts.items()
             }
-            return self._declared(spec, shape, evolve(encoding, parts=parts))
+            return self._check_parts(spec, shape, evolve(encoding, parts=parts))
 
         return self._view(spec, shape, view)
 
     def member(self, spec: TensorSpec, number: int) -> TensorSpec:
-        """One tensor of a stack."""
+        """Extract one tensor of a stack."""
         shape = spec.shape[1:]
 
         def view(encoding: Encoding) -> Encoding:
             parts = {role: _item(part, spec.shape[0], number) for role, part in encoding.parts.items()}
-            return self._declared(spec, shape, evolve(encoding, parts=parts))
+            return self._check_parts(spec, shape, evolve(encoding, parts=parts))
 
         return self._view(spec, shape, view)
 
-    def stacked(self, specs: Sequence[TensorSpec]) -> TensorSpec:
-        """Tensors of one shape and codec along a new first axis."""
-        return self._together(specs, (len(specs), *specs[0].shape), lambda part: (len(specs), *part.shape), 0)
+    def stack(self, specs: Sequence[TensorSpec]) -> TensorSpec:
+        """Stack tensors of equal shape and codec along a new first axis."""
+        return self._merge(specs, (len(specs), *specs[0].shape), lambda part: (len(specs), *part.shape), 0)
 
-    def joined(self, specs: Sequence[TensorSpec]) -> TensorSpec:
-        """The rows of tensors of one codec, one tensor after the other."""
+    def concatenate(self, specs: Sequence[TensorSpec]) -> TensorSpec:
+        """Concatenate tensors of equal codec along the rows."""
         rows = sum(spec.shape[0] for spec in specs)
         for spec in specs:
             for encoding in spec.encodings:
-                if self._moving(spec, encoding) != set(encoding.parts):
-                    raise _stuck(spec, encoding, "has a part that belongs to no row")
-        return self._together(specs, (rows, *specs[0].shape[1:]), lambda part: (rows, *part.shape[1:]), 1)
+                if self._row_parts(spec, encoding) != set(encoding.parts):
+                    raise _row_error(spec, encoding, "has a part that does not consist of rows")
+        return self._merge(specs, (rows, *specs[0].shape[1:]), lambda part: (rows, *part.shape[1:]), 1)
 
-    def _together(
+    def _merge(
         self, specs: Sequence[TensorSpec], shape: tuple[int, ...], shape_of: Callable[[Part], tuple[int, ...]],
         free: int,
     ) -> TensorSpec:  # fmt: skip
-        """One tensor of all the parts, whose first `free` axes may differ in size."""
+        """Merge tensors part by part; their first `free` axes may differ in size."""
         first = specs[0]
         for spec in specs:
             form, same_form = (spec.dtype, spec.shape[free:]), (first.dtype, first.shape[free:])
-            if form != same_form or not self._alike(spec, first):
+            if form != same_form or not self._same_codecs(spec, first):
                 raise TensorError(
-                    "is stored otherwise than the tensors that it is to be written with", tensor=spec.name, code="rows",
-                    expected=_stored_as(first), found=_stored_as(spec),
-                    hint="Ask for one encoding of them all with encode=, or keep the names (rename='keep').",
+                    "is encoded differently from the tensors to merge it with", tensor=spec.name, code="rows",
+                    expected=_storage(first), found=_storage(spec),
+                    hint="Encode all of them alike with encode=, or keep the names (rename='keep').",
                 )  # fmt: skip
 
         def view(number: int) -> Encoding:
             encodings = [spec.encodings[number] for spec in specs]
             for spec, encoding in zip(specs, encodings):
-                _check_plain(spec, encoding)
+                _check_uncompressed(spec, encoding)
             parts = {}
             for role, part in encodings[0].parts.items():
                 pieces = [encoding.parts[role] for encoding in encodings]
                 inline = [piece.data for piece in pieces if piece.data is not None]
                 if inline and len(inline) < len(pieces):
-                    raise _stuck(first, encodings[0], f"has a part {role} that lies inside the header for some")
+                    raise _row_error(
+                        first, encodings[0], f"has a part {role} that is in the header for some of the tensors"
+                    )
                 parts[role] = evolve(
-                    part, shape=shape_of(part), segments=joined(piece.segments for piece in pieces),
+                    part, shape=shape_of(part), segments=concatenate(piece.segments for piece in pieces),
                     data=b"".join(inline) if inline else None, digest=None,
                 )  # fmt: skip
-            return self._declared(first, shape, evolve(encodings[0], parts=parts))
+            return self._check_parts(first, shape, evolve(encodings[0], parts=parts))
 
         views = [view(number) for number in range(len(first.encodings))]
         attrs = first.attrs if all(spec.attrs == first.attrs for spec in specs) else {}
         return evolve(first, shape=shape, encodings=tuple(views), extras={}, tied_to=None, row_names=None, attrs=attrs)
 
-    def _alike(self, one: TensorSpec, other: TensorSpec) -> bool:
+    def _same_codecs(self, one: TensorSpec, other: TensorSpec) -> bool:
         if len(one.encodings) != len(other.encodings):
             return False
         same = self.file.registry.same_codec
@@ -144,7 +147,7 @@ class Rows:
         views, refusal = [], None
         for encoding in spec.encodings:
             try:
-                _check_plain(spec, encoding)
+                _check_uncompressed(spec, encoding)
                 views.append(view(encoding))
             except SquishError as error:
                 refusal = refusal or error
@@ -152,26 +155,26 @@ class Rows:
             raise refusal
         return evolve(spec, shape=shape, encodings=tuple(views), extras={}, tied_to=None, row_names=None)
 
-    def _moving(self, spec: TensorSpec, encoding: Encoding) -> set[str]:
-        """The parts that have a row for each row of the tensor; the others belong to all rows.
+    def _row_parts(self, spec: TensorSpec, encoding: Encoding) -> set[str]:
+        """The parts with one row per row of the tensor; the others apply to all rows.
 
-        What a codec declares for twice as many rows tells them apart.
+        They are the parts that double when the codec declares them for twice the rows.
         """
         rows = spec.shape[0]
         single = self._shapes(spec, encoding, spec.shape)
         double = self._shapes(spec, encoding, (2 * rows, *spec.shape[1:]))
-        moving = {role for role, declared in single.items() if double.get(role) != declared}
-        for role in moving:
+        roles = {role for role, form in single.items() if double.get(role) != form}
+        for role in roles:
             dtype, shape = single[role]
             if shape[:1] != (rows,) or double.get(role) != (dtype, (2 * rows, *shape[1:])):
-                raise _stuck(spec, encoding, f"does not store its part {role} row by row")
-        return moving
+                raise _row_error(spec, encoding, f"does not store its part {role} row by row")
+        return roles
 
-    def _declared(self, spec: TensorSpec, shape: tuple[int, ...], encoding: Encoding) -> Encoding:
-        """The encoding, if its parts are those that the codec declares for this shape."""
+    def _check_parts(self, spec: TensorSpec, shape: tuple[int, ...], encoding: Encoding) -> Encoding:
+        """Return the encoding if its parts match the codec's declaration for this shape."""
         parts = {role: (part.dtype, part.shape) for role, part in encoding.parts.items()}
         if self._shapes(spec, encoding, shape) != parts:
-            raise _stuck(spec, encoding, "has other parts for these rows alone")
+            raise _row_error(spec, encoding, "stores these rows in other parts")
         return encoding
 
     def _shapes(self, spec: TensorSpec, encoding: Encoding, shape: tuple[int, ...]) -> Shapes:
@@ -180,12 +183,12 @@ class Rows:
             return codec.parts(evolve(spec, shape=shape), encoding.codec.params)
 
 
-def _check_plain(spec: TensorSpec, encoding: Encoding) -> None:
+def _check_uncompressed(spec: TensorSpec, encoding: Encoding) -> None:
     if encoding.filtered:
-        raise _stuck(spec, encoding, "is compressed as a whole")
+        raise _row_error(spec, encoding, "is compressed")
     for part in encoding.parts.values():
         if part.stored != part.nbytes:
-            raise _stuck(spec, encoding, "is stored in another size than its shape takes")
+            raise _row_error(spec, encoding, "has a stored size that does not match its shape")
 
 
 def _slice(part: Part, start: int, stop: int) -> Part:
@@ -199,22 +202,22 @@ def _item(part: Part, count: int, number: int) -> Part:
     size = dtypes.nbytes(part.dtype, part.shape[1:])
     data = None if part.data is None else bytes(part.data)[number * size : (number + 1) * size]
     if part.shape[:1] != (count,) or size * count != part.nbytes:
-        return part  # what the codec declares for one tells whether it belongs to all
+        return part  # `_check_parts` decides whether it applies to all tensors of the stack
     return evolve(part, shape=part.shape[1:], segments=cut(part.segments, number * size, size), data=data, digest=None)
 
 
-def _take(data: bytes, rows: int, order: np.ndarray) -> bytes:
+def _take(data: bytes | memoryview, rows: int, order: np.ndarray) -> bytes:
     import numpy as np
 
     return np.frombuffer(data, np.uint8).reshape(rows, -1)[order].tobytes()
 
 
-def _stored_as(spec: TensorSpec) -> str:
+def _storage(spec: TensorSpec) -> str:
     return f"{spec.encodings[0].codec if spec.encodings else 'unreadable'} {spec.dtype} {list(spec.shape)}"
 
 
-def _stuck(spec: TensorSpec, encoding: Encoding, why: str) -> TensorError:
+def _row_error(spec: TensorSpec, encoding: Encoding, why: str) -> TensorError:
     return TensorError(
-        f"its rows cannot be moved as they are stored: {encoding.codec.id} {why}", tensor=spec.name, code="rows",
-        found=str(encoding.codec), hint="Ask for values with encode='f16', or keep the names (rename='keep').",
+        f"its rows cannot be rearranged: {encoding.codec.id} {why}", tensor=spec.name, code="rows",
+        found=str(encoding.codec), hint="Decode it with encode='f16', or keep the names (rename='keep').",
     )  # fmt: skip

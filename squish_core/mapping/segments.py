@@ -1,4 +1,4 @@
-"""Byte ranges of rows: cut, joined, and put in another order without touching a byte."""
+"""Byte ranges of rows: cut, concatenate and permute them without reading a byte."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 class PermutedRows(Sequence[Segment]):
-    """The rows of one byte range in another order, as segments that are made when they are looked at.
+    """The rows of one byte range in another order, as segments built on access.
 
     Parameters
     ----------
     file, offset
-        Where the first stored row lies.
+        Location of the first stored row.
     row_bytes
-        Bytes of a row.
+        Size of a row in bytes.
     order
-        Stored row of each row.
+        Index of the stored row for each row.
     """
 
     __slots__ = ("file", "offset", "order", "row_bytes")
@@ -55,15 +55,15 @@ class PermutedRows(Sequence[Segment]):
         return Segment(self.file, self.offset + row * self.row_bytes, self.row_bytes)
 
 
-def permuted(segments: Sequence[Segment], row_bytes: int, order: np.ndarray) -> Sequence[Segment]:
-    """Rows in another order."""
+def permute(segments: Sequence[Segment], row_bytes: int, order: np.ndarray) -> Sequence[Segment]:
+    """Put rows in another order."""
     if len(segments) == 1:
         return PermutedRows(segments[0].file, segments[0].offset, row_bytes, order)
-    return joined(cut(segments, row * row_bytes, row_bytes) for row in order.tolist())
+    return concatenate(cut(segments, row * row_bytes, row_bytes) for row in order.tolist())
 
 
 def cut(segments: Iterable[Segment], start: int, length: int) -> tuple[Segment, ...]:
-    """A range of the bytes that segments hold in order.
+    """Cut a byte range out of consecutive segments.
 
     >>> cut([Segment(0, 100, 4), Segment(0, 200, 4)], 2, 4)
     (Segment(file=0, offset=102, length=2), Segment(file=0, offset=200, length=2))
@@ -77,17 +77,17 @@ def cut(segments: Iterable[Segment], start: int, length: int) -> tuple[Segment, 
     return tuple(pieces)
 
 
-def joined(groups: Iterable[Iterable[Segment]]) -> tuple[Segment, ...]:
-    """All segments in order; those that touch are one.
+def concatenate(groups: Iterable[Iterable[Segment]]) -> tuple[Segment, ...]:
+    """Concatenate segments, merging adjacent ones.
 
-    >>> joined([[Segment(0, 0, 4)], [Segment(0, 4, 4)]])
+    >>> concatenate([[Segment(0, 0, 4)], [Segment(0, 4, 4)]])
     (Segment(file=0, offset=0, length=8),)
     """
-    made: list[Segment] = []
+    merged: list[Segment] = []
     for segment in (segment for group in groups for segment in group):
-        last = made[-1] if made else None
+        last = merged[-1] if merged else None
         if last is not None and (last.file, last.offset + last.length) == (segment.file, segment.offset):
-            made[-1] = Segment(last.file, last.offset, last.length + segment.length)
+            merged[-1] = Segment(last.file, last.offset, last.length + segment.length)
         else:
-            made.append(segment)
-    return tuple(made)
+            merged.append(segment)
+    return tuple(merged)

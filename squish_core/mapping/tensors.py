@@ -1,4 +1,4 @@
-"""The tensors of a model in another layout, as views of its own: made one by one, when they are looked at."""
+"""The tensors of a model in another layout, as views built on access."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from squish_core.errors import TensorError
 from squish_core.families.base import GGUF, Expression, Family, Join, Permute, Rule, Stack
 from squish_core.file import File
 from squish_core.mapping.coverage import Coverage, Origin
-from squish_core.mapping.names import Numbers, fill, leaves, members, written_rules
+from squish_core.mapping.names import Numbers, fill, leaves, members, target_rules
 from squish_core.mapping.rows import Rows
-from squish_core.mapping.values import added, dense, fits
+from squish_core.mapping.values import add_constant, dense, fits
 from squish_core.model import DENSE, Exactness, TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
 
 RECENT = 8
-"""Specs that are kept: those of permuted tensors have a segment for each row."""
+"""Specs to cache: permuted tensors have one segment per row."""
 
 
 @frozen(kw_only=True)
 class Target:
-    """A tensor to be written: the rule that makes it, its numbers, and the source tensors it is made of."""
+    """A tensor of the target: its rule, its numbers, and the source tensors it is built from."""
 
     rule: Rule
     numbers: Mapping[str, int]
@@ -36,7 +36,7 @@ class Target:
 
 @frozen(kw_only=True)
 class Change:
-    """What a map does to a tensor besides its name; `exactness` of values that change, else None."""
+    """A change to a tensor apart from its name. `exactness` is None unless values change."""
 
     words: tuple[str, ...] = ()
     exactness: Exactness | None = None
@@ -44,8 +44,8 @@ class Change:
 
 @frozen(kw_only=True)
 class Setting:
-    """What a map needs to know: the sizes of the model, the layout to write, and the type of its plain vectors in
-    Hugging Face's (None: as the source has them)."""
+    """Target layout, sizes of the model, dtype of its dense vectors in Hugging Face's layout (None: the source's), and
+    tensors computed from the settings."""
 
     layout: str
     sizes: Mapping[str, int]
@@ -54,25 +54,25 @@ class Setting:
 
 
 class MappedTensors(Mapping[str, TensorSpec]):
-    """Specs of another layout over the bytes of a file.
+    """Specs in another layout over the bytes of a file.
 
     Parameters
     ----------
     file
         The source.
     family
-        Whose rules apply.
+        The model family, with the rules.
     coverage
-        What the source's tensors stand for.
+        The source tensors matched with the family's.
     setting
-        Sizes, target layout, type of vectors, and tensors made from the settings.
+        Target layout, sizes, dtype of vectors, and tensors computed from the settings.
 
     Attributes
     ----------
     dtypes
-        Type that the target wants of a plain tensor; complete for those that were looked at.
+        Dtype that the target expects of a dense tensor, for the specs accessed so far.
     changes
-        What happens to a tensor besides its name; likewise.
+        Change to a tensor apart from its name, for the specs accessed so far.
     """
 
     def __init__(self, file: File, family: Family, coverage: Coverage, setting: Setting) -> None:
@@ -110,23 +110,23 @@ class MappedTensors(Mapping[str, TensorSpec]):
             spec, change = _Builder(self).make(target.rule.of, target.numbers)
         self.changes[name] = change
         spec = evolve(spec, name=name, tied_to=None, row_names=None)
-        self._want_dtype(spec, target, origin)
+        self._note_dtype(spec, target, origin)
         return spec
 
-    def _want_dtype(self, spec: TensorSpec, target: Target, origin: Origin) -> None:
-        """Note the type that the target wants, where it has every value."""
-        wanted = target.rule.dtype
-        if wanted is None and origin.rule.dtype is not None and self.setting.layout != GGUF:
+    def _note_dtype(self, spec: TensorSpec, target: Target, origin: Origin) -> None:
+        """Note the dtype that the target expects, if it can represent every value."""
+        dtype = target.rule.dtype
+        if dtype is None and origin.rule.dtype is not None and self.setting.layout != GGUF:
             narrow = self.setting.vectors
-            wanted = narrow if narrow and narrow != spec.dtype and fits(self.file, spec, narrow) else None
-        if wanted is None and spec.encodings and spec.encodings[0].codec.inner == DENSE:
-            self.dtypes[spec.name] = spec.dtype  # rows that are read in another order are written as plain ones
-        if wanted is not None and spec.dtype != wanted:
-            self.dtypes[spec.name] = wanted
+            dtype = narrow if narrow and narrow != spec.dtype and fits(self.file, spec, narrow) else None
+        if dtype is None and spec.encodings and spec.encodings[0].codec.inner == DENSE:
+            self.dtypes[spec.name] = spec.dtype  # permuted dense rows are written as dense
+        if dtype is not None and spec.dtype != dtype:
+            self.dtypes[spec.name] = dtype
 
 
 class _Builder:
-    """Makes one spec, and notes what it did."""
+    """Builds one spec and records the changes."""
 
     def __init__(self, tensors: MappedTensors) -> None:
         self.tensors, self.rows = tensors, tensors.rows
@@ -135,7 +135,7 @@ class _Builder:
         self.exactness: Exactness | None = None
 
     def make(self, expression: Expression, numbers: Mapping[str, int]) -> tuple[TensorSpec, Change]:
-        """What an expression gives, from the tensors of the family."""
+        """Evaluate an expression on the tensors of the family."""
         spec = self._forward(expression, numbers)
         return spec, Change(words=tuple(self.words), exactness=self.exactness)
 
@@ -145,17 +145,17 @@ class _Builder:
         if isinstance(expression, Stack):
             experts = range(self.sizes["experts"])
             self.words["experts stacked"] = None
-            return self.rows.stacked([self._forward(expression.of, {**numbers, "e": number}) for number in experts])
+            return self.rows.stack([self._forward(expression.of, {**numbers, "e": number}) for number in experts])
         if isinstance(expression, Join):
             self.words["rows joined"] = None
-            return self.rows.joined([self._forward(part, numbers) for part, _ in expression.of])
+            return self.rows.concatenate([self._forward(part, numbers) for part, _ in expression.of])
         spec = self._forward(expression.of, numbers)
         if isinstance(expression, Permute):
             return self._permute(spec, expression, False)
         return self._add(spec, expression.constant, None)
 
     def _family_tensor(self, name: str) -> TensorSpec:
-        """A tensor of the family, out of the source tensor that holds it."""
+        """Extract a tensor of the family from the source tensor that contains it."""
         origin = self.tensors.coverage.origins[name]
         spec = self.tensors.file.index.tensors[origin.source]
         if not spec.encodings:
@@ -165,11 +165,11 @@ class _Builder:
         return self._backward(origin.rule.of, spec, name, origin.numbers)
 
     def _backward(self, expression: Expression, spec: TensorSpec, name: str, numbers: Numbers) -> TensorSpec:
-        """One of the tensors that `expression` is made of, out of what it gives."""
+        """Invert an expression: extract one of its tensors from the result."""
         if isinstance(expression, str):
             return spec
         if isinstance(expression, Stack):
-            self.words["experts taken apart"] = None
+            self.words["experts unstacked"] = None
             return self._backward(expression.of, self.rows.member(spec, numbers["e"]), name, numbers)
         if isinstance(expression, Join):
             self.words["rows split"] = None
@@ -186,32 +186,32 @@ class _Builder:
 
     def _permute(self, spec: TensorSpec, permute: Permute, inverse: bool) -> TensorSpec:
         self.words["rows of heads permuted"] = None
-        return self.rows.permuted(spec, self.sizes[permute.heads], inverse)
+        return self.rows.permute(spec, self.sizes[permute.heads], inverse)
 
     def _add(self, spec: TensorSpec, constant: float, narrow: str | None) -> TensorSpec:
         self.words[f"{constant:+g} in f32"] = None
-        spec, self.exactness = added(self.tensors.file, spec, constant, narrow)
+        spec, self.exactness = add_constant(self.tensors.file, spec, constant, narrow)
         return spec
 
 
 def _targets(family: Family, coverage: Coverage, setting: Setting) -> dict[str, Target]:
-    """The tensors to write, in the order of the source."""
-    table = written_rules(family, setting.layout)
+    """The target's tensors in source order."""
+    table = target_rules(family, setting.layout)
     targets: dict[str, Target] = {}
     for name in coverage.origins:
         match = table.find(name)
         if match is None:
-            raise TensorError(f"has no place in {setting.layout}", tensor=name, code="unmapped")
+            raise TensorError(f"has no name in the layout {setting.layout}", tensor=name, code="unmapped")
         rule, numbers = match
         own = {hole: number for hole, number in numbers.items() if f"{{{hole}}}" in rule.name}
-        written = fill(rule.name, own)
-        if written not in targets:
+        target = fill(rule.name, own)
+        if target not in targets:
             sources: dict[str, None] = {}
             for member, _ in members(rule.of, own, setting.sizes["experts"]):
                 if member not in coverage.origins:
-                    raise TensorError(f"is missing, and {written} is made of it", tensor=member, code="unmapped")
+                    raise TensorError(f"is missing; {target} is built from it", tensor=member, code="unmapped")
                 sources[coverage.origins[member].source] = None
-            targets[written] = Target(rule=rule, numbers=own, sources=tuple(sources))
+            targets[target] = Target(rule=rule, numbers=own, sources=tuple(sources))
     for name in setting.constants:
         targets[name] = Target(rule=Rule(name, name), numbers={})
     return targets

@@ -1,4 +1,4 @@
-"""What a map does to values: a constant added to a vector, and types that hold the same values."""
+"""Values in a mapped model: constants added to vectors, and casts without loss."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ from squish_core.model import DENSE, Encoding, Exactness, Part, TensorSpec
 if TYPE_CHECKING:
     import numpy as np
 
-MOST = 1 << 20
-"""Elements of a vector that is computed in memory."""
+MAX_SIZE = 1 << 20
+"""Largest vector that is computed in memory."""
 
 
 def dense(name: str, values: np.ndarray, dtype: str = "f32") -> TensorSpec:
-    """A tensor of these values, its bytes in memory."""
-    stored = dtypes.cast(values, dtype)
-    part = Part(dtype=dtype, shape=values.shape, data=stored.tobytes())
+    """A dense tensor with its bytes in memory."""
+    data = dtypes.cast(values, dtype).tobytes()
+    part = Part(dtype=dtype, shape=values.shape, data=data)
     return TensorSpec(
         name=name, shape=values.shape, dtype=dtype, encodings=(Encoding(codec=DENSE, parts={"data": part}),)
     )
 
 
 def read_vector(file: File, spec: TensorSpec) -> np.ndarray:
-    """The values of a float vector as f32; TensorError for anything else."""
+    """Read a dense float vector as f32; TensorError for any other tensor."""
     import numpy as np
 
     encoding = spec.encodings[0] if spec.encodings else None
     floats = spec.dtype in dtypes.FLOATS and dtypes.bits(spec.dtype) >= 8
-    if encoding is None or encoding.codec != DENSE or not floats or len(spec.shape) != 1 or spec.elements > MOST:
-        stored = spec.problem or str(encoding.codec if encoding else "unreadable")
+    if encoding is None or encoding.codec != DENSE or not floats or len(spec.shape) != 1 or spec.elements > MAX_SIZE:
+        codec = spec.problem or str(encoding.codec if encoding else "unreadable")
         raise TensorError(
-            "is to be changed in value, and is no plain vector of floats", tensor=spec.name, code="values",
-            expected=f"a vector of at most {MOST} floats", found=f"{stored}, {spec.dtype} {list(spec.shape)}",
+            "must be a dense vector of floats, since its values change", tensor=spec.name, code="values",
+            expected=f"a vector of at most {MAX_SIZE} floats", found=f"{codec}, {spec.dtype} {list(spec.shape)}",
         )  # fmt: skip
     return file.bind(spec, encoding).read(full(spec.shape)).astype(np.float32)
 
 
-def added(file: File, spec: TensorSpec, constant: float, narrow: str | None) -> tuple[TensorSpec, Exactness]:
-    """A vector plus a constant, in f32, and how exactly the constant can be taken off again.
+def add_constant(file: File, spec: TensorSpec, constant: float, narrow: str | None) -> tuple[TensorSpec, Exactness]:
+    """Add a constant to a vector in f32; returns the sum, and how exactly subtraction restores the values.
 
-    With `narrow` the sum has that type, if taking the constant off again gives the same f32 values.
+    The sum has the dtype `narrow` if subtraction then still restores the same f32 values.
     """
     import numpy as np
 
@@ -65,7 +65,7 @@ def added(file: File, spec: TensorSpec, constant: float, narrow: str | None) -> 
 
 
 def fits(file: File, spec: TensorSpec, dtype: str) -> bool:
-    """Whether every value of a dense tensor is one of `dtype`."""
+    """Whether `dtype` represents every value of a dense tensor exactly."""
     import numpy as np
 
     encoding = spec.encodings[0] if spec.encodings else None

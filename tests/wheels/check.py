@@ -27,6 +27,7 @@ class Brings(NamedTuple):
     codecs: frozenset[str] = frozenset()
     backends: frozenset[str] = frozenset()
     families: frozenset[str] = frozenset()
+    sources: frozenset[str] = frozenset()
     sample: str = ""
     refines: bool = False  # without the plugin its sample is a plain file of another format
 
@@ -76,7 +77,9 @@ BRINGS = {
     "squish-models": Brings(
         families=frozenset({"llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3"}),
     ),
+    "squish-remote": Brings(sources=frozenset({"http", "s3", "gs", "az"})),
     "squish-mlx": Brings(containers=frozenset({"mlx"})),
+    "squish-torch": Brings(),
     "squish-cpu": Brings(backends=frozenset({"cpu"})),
     "squish-squizd": Brings(containers=frozenset({"squizd"}), sample="sample.squizd"),
     "squish-npydir": Brings(
@@ -94,6 +97,7 @@ import json, squish_core as squish
 reg = squish.registry()
 found = {
     "containers": reg.containers, "codecs": reg.codecs, "backends": reg.backends, "families": reg.families,
+    "sources": reg.sources,
 }
 print(json.dumps({kind: sorted(ids) for kind, ids in found.items()}))
 """
@@ -155,7 +159,7 @@ def environment(folder: Path, names: list[str], wheels: dict[str, Path]) -> Path
     ours = folder / "ours.txt"
     ours.write_text("".join(f"{name} @ {wheel.as_uri()}\n" for name, wheel in wheels.items()))
     pins = ("-c", ours, "-c", ROOT / "constraints.txt")
-    uv("pip", "install", "--quiet", "--python", python, *pins, *names)
+    uv("pip", "install", "--quiet", "--python", python, *pins, "--overrides", ROOT / "without-torch.txt", *names)
     return python
 
 

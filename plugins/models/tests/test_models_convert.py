@@ -126,7 +126,7 @@ def test_models_of_one_family_are_compared_through_the_map(llama: Path, tmp_path
     squish.convert(llama, tmp_path / "m.gguf")
     difference = squish.diff(llama, tmp_path / "m.gguf")
     assert difference.same
-    assert "compared as llama" in str(difference).splitlines()[0]
+    assert "compared as llama" in str(difference).splitlines()[1]
     assert {item.name for item in difference.tensors} >= {"model.embed_tokens.weight"}
     backwards = squish.diff(tmp_path / "m.gguf", llama)
     assert {item.state for item in backwards.tensors} <= {"bytes", "values"}
@@ -159,3 +159,38 @@ def test_an_edited_gguf_does_not_get_its_old_config_back(llama: Path, tmp_path: 
     squish.convert(tmp_path / "edited.gguf", tmp_path / "back", FOLDER)
     config = json.loads((tmp_path / "back" / "config.json").read_text())
     assert config["max_position_embeddings"] == 4096
+
+
+@pytest.mark.parametrize(("family", "layout", "engine"), [("gemma2", "mlx", "mlx-lm"), ("phi3", "gguf", "llama.cpp")])
+def test_an_engine_that_ignores_the_sliding_window_is_named(
+    family: str, layout: str, engine: str, tmp_path: Path
+) -> None:
+    config = {**LLAMA, "model_type": family, "sliding_window": 32, "head_dim": 8, "query_pre_attn_scalar": 8}
+    config |= {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
+    source = write_model(tmp_path / "model", squish.registry().family(family), {**config, "tie_word_embeddings": True})
+    for target in ("mlx", "gguf"):
+        report = squish.convert(source, tmp_path / target, target, dry_run=True)
+        named = any(f"{engine} ignores the sliding window of 32" in note for note in report.notes)
+        assert named == (target == layout)
+
+
+def test_a_scaling_that_llama_cpp_does_not_apply_to_the_family_is_refused(tmp_path: Path) -> None:
+    scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 64}  # fmt: skip
+    config = {**LLAMA, "model_type": "qwen2", "rope_scaling": scaling}
+    source = write_model(tmp_path / "model", squish.registry().family("qwen2"), config)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(source, tmp_path / "m.gguf")
+    assert (caught.value.code, caught.value.part) == ("rope", "config.json")
+
+
+def test_a_gguf_without_embeddings_or_vocab_size_is_refused(llama: Path, tmp_path: Path) -> None:
+    squish.convert(llama, tmp_path / "m.gguf")
+    with squish.open(tmp_path / "m.gguf") as file:
+        arrays = {name: file[name].numpy() for name in file if name != "token_embd.weight"}
+        meta = {key: value for key, value in file.index.meta.items() if key != "llama.vocab_size"}
+        squish.save(tmp_path / "none.gguf", arrays, metadata=meta)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(tmp_path / "none.gguf", tmp_path / "back", FOLDER, rename="hf")
+    assert (caught.value.code, caught.value.part) == ("unmapped", "token_embd.weight")
+    assert not (tmp_path / "back").exists()

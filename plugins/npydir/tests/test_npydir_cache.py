@@ -186,7 +186,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path, name: str) -> None:
     if name == "finalized":
         outside.mkdir()
     (folder / name).symlink_to(outside)
-    with pytest.raises(FormatError, match="is a link, and is not written through"):
+    with pytest.raises(FormatError, match="is a link"):
         cache.build(folder, "finalized" if name.startswith("finalized") else "mlx")
     assert not outside.exists() or not list(outside.iterdir())
 

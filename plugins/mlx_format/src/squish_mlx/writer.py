@@ -99,7 +99,7 @@ def declare(config: Mapping[str, Any], specs: Sequence[TensorSpec]) -> dict[str,
             raise TensorError(
                 f"in a quantized MLX checkpoint this name is that of a layer's {spec.name.rpartition('.')[2]}",
                 tensor=spec.name, found="a tensor of its own", code="names",
-                hint="Leave it out (only=), or write dense tensors alone (encode=f16).",
+                hint="Leave it out (only=), or write dense tensors alone (encode='f16').",
             )  # fmt: skip
     common = Counter(modes.values()).most_common(1)[0][0]
     declarations = {layer: _declaration(mode) for layer, mode in modes.items() if mode != common}

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from squish_core.api import Carried, Family, FamilyTensor, FormatError, Model, Options, Rule
 
+from .adapters import Adapter
 from .config.keys import Key, check_settings, settings_of
 from .config.rope import rope_settings
 from .config.spelling import old_spelling, text_config
@@ -18,6 +19,8 @@ CONFIG = "config.json"
 HEAD = "lm_head.weight"
 IGNORED = ("use_sliding_window",)
 """Settings that llama.cpp leaves out of account, as the report says."""
+ENGINES = {"gguf": "llama.cpp", "mlx": "mlx-lm"}
+"""Engines that ignore the windows of some families."""
 
 
 class TextModel(Family):
@@ -41,6 +44,10 @@ class TextModel(Family):
         Settings that are the number of layers where nothing else is known.
     tied_by_default
         Whether embeddings are tied where config.json does not say.
+    rotated_by_default
+        The share of a head that is rotated where config.json does not say.
+    windowless
+        Layouts whose engines see beyond the sliding window.
     gemma_tokenizer
         Whether the tokenizer merges by id and has runs of spaces as tokens.
     """
@@ -55,6 +62,8 @@ class TextModel(Family):
     unstated: ClassVar[Mapping[str, Any]] = {}
     layer_counts: ClassVar[Sequence[str]] = ()
     tied_by_default: ClassVar[bool] = False
+    rotated_by_default: ClassVar[float] = 1.0
+    windowless: ClassVar[Sequence[str]] = ("gguf",)
     gemma_tokenizer: ClassVar[bool] = False
     leftovers = ("*.rotary_emb.inv_freq", "*.attn.bias", "*.attn.masked_bias")
 
@@ -103,6 +112,9 @@ class TextModel(Family):
             "gate_up_rows": 2 * settings["intermediate_size"],
         }  # fmt: skip
 
+    def adapter(self) -> Family:
+        return Adapter(self)
+
     def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
         return tensor.tied_to is not None and bool(settings["tie_word_embeddings"])
 
@@ -125,16 +137,12 @@ class TextModel(Family):
                     hint="Nothing that is written would say what this model says.",
                 )  # fmt: skip
 
-    def ignored(self, settings: Mapping[str, Any]) -> tuple[str, ...]:
-        """What llama.cpp leaves out of account."""
+    def ignored(self, settings: Mapping[str, Any], layout: str) -> tuple[str, ...]:
+        """What the engine of a layout leaves out of account."""
         window = settings.get("sliding_window")
-        if window is None or settings.get("use_sliding_window") is False or "sliding_window" in self._gguf_settings:
+        if window is None or settings.get("use_sliding_window") is False or layout not in self.windowless:
             return ()
-        return (f"llama.cpp ignores the sliding window of {window}: beyond as many tokens it sees more",)
-
-    @property
-    def _gguf_settings(self) -> set[str]:
-        return {key.hf for key in self.keys}
+        return (f"{ENGINES[layout]} ignores the sliding window of {window}: beyond as many tokens it sees more",)
 
     @property
     def experts(self) -> str | None:
@@ -161,7 +169,7 @@ class TextModel(Family):
     def _rotary(self, settings: Mapping[str, Any]) -> int:
         heads = settings["num_attention_heads"] or 1
         size = settings.get("head_dim") or settings["hidden_size"] // heads
-        return int(size * (settings.get("partial_rotary_factor") or 1.0))
+        return int(size * (settings.get("partial_rotary_factor") or self.rotated_by_default))
 
     def _from_keys(self, model: Model) -> dict[str, Any]:
         read = settings_of(self.keys, self.architecture, model.meta)
@@ -172,6 +180,11 @@ class TextModel(Family):
         }  # fmt: skip
         if embeddings is not None and len(embeddings.shape) == 2:
             settings["vocab_size"] = embeddings.shape[0]
+        elif "vocab_size" not in settings:
+            raise FormatError(
+                "is missing, or no matrix, and nothing else says how many tokens there are", code="unmapped",
+                part="token_embd.weight", expected=f"a matrix, or the key {self.architecture}.vocab_size",
+            )  # fmt: skip
         settings.setdefault("rope_theta", 10000.0)
         for name in self.layer_counts:
             settings.setdefault(name, settings["num_hidden_layers"])

@@ -50,7 +50,9 @@ def carry_to_gguf(
         dropped += tuple(Dropped("asset", name, "GGUF's keys give other text") for name in differing)
     elif differing or files.keys() != rebuilt.keys():
         meta = {**meta, **kept_files(differing, list(files))}
-    return Carried(meta=meta, constants=constants, missing=missing, dropped=dropped, notes=family.ignored(settings))
+    return Carried(
+        meta=meta, constants=constants, missing=missing, dropped=dropped, notes=family.ignored(settings, layout)
+    )
 
 
 def carry_to_folder(
@@ -71,12 +73,18 @@ def carry_to_folder(
     missing = () if {"tokenizer.json", "tokenizer.model"} & files.keys() else ("a tokenizer (tokenizer.json)",)
     kept = tuple(name for name, data in files.items() if model.assets.get(name) == data)
     rebuilt = {name: data for name, data in files.items() if name not in kept}
-    return Carried(meta=meta, assets=rebuilt, kept=kept, vectors=vectors, missing=missing)
+    notes = family.ignored(settings, layout)
+    return Carried(meta=meta, assets=rebuilt, kept=kept, vectors=vectors, missing=missing, notes=notes)
 
 
 def config_keys(family: TextModel, settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """GGUF's keys and tensors that stand for settings."""
     scaling, constants = gguf_rope(settings, family.architecture)
+    if lost := [name for name in constants if name not in family.constants]:
+        raise FormatError(
+            "has a rope_scaling that llama.cpp does not apply to this family", part=CONFIG, code="rope",
+            expected=f"none that needs {lost[0]}", found=str(settings["rope_scaling"])[:60],
+        )  # fmt: skip
     keys = {
         "general.architecture": Typed("str", family.architecture), "general.type": Typed("str", "model"),
         **gguf_keys(family.keys, family.architecture, settings), **scaling,

@@ -21,7 +21,7 @@ class Key:
     required: bool = True
 
 
-COMMON = (
+SIZES = (
     Key("max_position_embeddings", "context_length"),
     Key("hidden_size", "embedding_length"),
     Key("num_hidden_layers", "block_count"),
@@ -31,21 +31,17 @@ COMMON = (
     Key("head_dim", "attention.key_length", required=False),
     Key("head_dim", "attention.value_length", required=False),
     Key("rotary_dim", "rope.dimension_count", required=False),
-    Key("rms_norm_eps", "attention.layer_norm_rms_epsilon", "f32"),
     Key("rope_theta", "rope.freq_base", "f32", required=False),
 )
 """What every family has. `rotary_dim` is head_dim times `partial_rotary_factor`."""
+COMMON = (*SIZES, Key("rms_norm_eps", "attention.layer_norm_rms_epsilon", "f32"))
+"""What every family with RMS norms has."""
+VOCABULARY = Key("vocab_size", "vocab_size", required=False)
 MIXTURE = {
     count: (Key(count, "expert_count"), Key("num_experts_per_tok", "expert_used_count"))
     for count in ("num_local_experts", "num_experts")
 }
 """What a mixture of experts has, by what its config calls their number."""
-GEMMA = (
-    Key("sliding_window", "attention.sliding_window", required=False),
-    Key("rope_local_base_freq", "rope.freq_base_swa", "f32", required=False),
-    Key("final_logit_softcapping", "final_logit_softcapping", "f32", required=False),
-    Key("vocab_size", "vocab_size", required=False),
-)
 
 
 def shortest(value: float) -> float:

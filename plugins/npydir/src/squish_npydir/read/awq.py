@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from squish_core.api import DENSE, Encoding, FormatError, Index, Problem, TensorSpec, check_plain_name
+from squish_core.api import DENSE, Encoding, FormatError, Index, Problem, TensorSpec, check_file_name
 
 from .folder import Folder
 
@@ -25,7 +25,7 @@ def read(folder: Folder) -> Index:
 def _tensor(folder: Folder, layer: str, file: object) -> TensorSpec:
     if not isinstance(file, str) or not file.endswith(".npy"):
         raise FormatError("the index names no array", tensor=layer, found=repr(file)[:80], code="index")
-    check_plain_name(file, INDEX)
+    check_file_name(file, INDEX)
     stored = folder.find(file.removesuffix(".npy"))
     if stored is None:
         return TensorSpec(name=layer, shape=(), dtype="unknown", problem=f"{file} is missing")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from squish_core.api import ErrorCode, FormatError, LimitError, Limits, SquishError, check_name, check_plain_name
+from squish_core.api import ErrorCode, FormatError, LimitError, Limits, SquishError, check_file_name, check_name
 
 from .folder import Folder
 
@@ -41,7 +41,7 @@ def _checked(entries: dict[str, str], limits: Limits) -> dict[str, str]:
         if type(key) is not str:
             raise FormatError("the manifest names no file", tensor=name, found=type(key).__name__, code="manifest")
         try:
-            check_plain_name(key, MANIFEST)
+            check_file_name(key, MANIFEST)
         except SquishError as error:
             raise FormatError(error.message, tensor=name, found=error.found, code="path") from None
         other = holders.setdefault(key.casefold(), name)

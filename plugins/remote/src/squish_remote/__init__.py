@@ -1,0 +1,35 @@
+"""Declares the sources of URLs; imports none of them, nor a network library."""
+
+from __future__ import annotations
+
+from squish_core.api import SourceInfo, hookimpl
+
+OPTIONS = {
+    "deadline": "Seconds that one byte range may take, retries included (60).",
+    "pin": "match: ask for the content that was opened (If-Match) and compare; compare: only compare, for servers that "
+    "refuse If-Match; size: compare the size alone, for mirrors that have different tags (match).",
+    "piece": "Bytes of one request, at most (8388608).",
+    "in_flight": "Requests under way at once, at most (16).",
+    "memory": "Bytes of pieces that are read ahead and not used yet, at most (268435456).",
+    "gap": "Bytes between two ranges up to which they are read in one request (65536).",
+}
+
+
+@hookimpl
+def squish_sources() -> list[SourceInfo]:
+    """The sources of this plugin."""
+    return [
+        SourceInfo(
+            id=name,
+            title=title,
+            factory=f"squish_remote.opening:{factory}",
+            schemes=schemes,
+            options=OPTIONS,
+        )
+        for name, title, factory, schemes in (
+            ("http", "web servers", "WebOpener", ("http", "https")),
+            ("s3", "S3 and stores that speak its protocol", "BucketOpener", ("s3",)),
+            ("gs", "Google Cloud Storage", "BucketOpener", ("gs",)),
+            ("az", "Azure Blob Storage", "BucketOpener", ("az",)),
+        )
+    ]

@@ -1,0 +1,85 @@
+"""Failures of requests as typed errors, which name the address without its secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from squish_core.api import ErrorCode, FileAccessError, FormatError, MissingFileError, SquishError
+
+from .settings import Settings
+from .store import Answer, RequestError
+
+CREDENTIALS = {
+    "http": "Put user and password into the address, or use one that is signed.",
+    "s3": "Credentials are looked for in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, then in the instance's role.",
+    "gs": "Credentials are looked for in GOOGLE_APPLICATION_CREDENTIALS, then in the instance's role.",
+    "az": "Credentials are looked for in AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY or a SAS token.",
+    "hf": "The token is looked for in HF_TOKEN, then where `hf auth login` puts it.",
+}
+"""Source id -> where its client looks for credentials."""
+REPLACED = "Open it again; what was read before is of the old content."
+
+
+def error_of(failure: RequestError, file: str, source_id: str, offset: int | None, settings: Settings) -> SquishError:
+    """The error that a failed request means."""
+    errors: dict[str, Callable[[], SquishError]] = {
+        "missing": lambda: MissingFileError("no such file", code=ErrorCode.MISSING, hint="Check the address."),
+        "denied": lambda: FileAccessError(
+            "the server denies access", code=ErrorCode.DENIED, hint=CREDENTIALS.get(source_id)
+        ),
+        "changed": lambda: FormatError("changed while it was open", code=ErrorCode.CHANGED, hint=REPLACED),
+        "range": _not_a_range,
+        "redirect": lambda: FileAccessError(
+            "the server redirects to an address that is not followed", code="redirect",
+            hint="Use the address that it leads to.",
+        ),
+        "refused": lambda: FileAccessError("the server refuses it", code="rejected", hint="Check the address."),
+        "unreachable": lambda: FileAccessError(
+            f"cannot be reached within {settings.deadline:g} s", code=ErrorCode.UNREACHABLE,
+            hint="Try again; SQUISH_SOURCE=deadline=... allows more time.",
+        ),
+    }  # fmt: skip
+    facts = [f"{failure.retries + 1} attempts"] if failure.retries is not None else []
+    facts += [f"status {failure.status}"] if failure.status else []
+    return errors[failure.kind]().within(file=file, offset=offset, found=", ".join(facts) or None)
+
+
+def check_answer(answer: Answer, file: str, start: int, stop: int, settings: Settings, pin: Any = None) -> None:
+    """FormatError unless an answer is the byte range that was asked for, as it is, of the content that was opened."""
+    if answer.encoding not in (None, "identity"):
+        raise _wrong_range(file, start, "bytes as they are", f"Content-Encoding {answer.encoding!r}")
+    if pin is not None:
+        check_pin(answer, file, pin, settings)
+    if answer.start != start or len(answer.data) != stop - start:
+        raise _wrong_range(
+            file, start, f"{stop - start} bytes from {start}", f"{len(answer.data)} bytes from {answer.start}"
+        )
+
+
+def check_pin(answer: Answer, file: str, pin: Any, settings: Settings) -> None:
+    """FormatError (code `changed`) if an answer is of other content than was opened."""
+    pairs: list[tuple[str, Any, Any]] = [("size", pin.size, answer.size)]
+    if settings.pin != "size":
+        pairs += [("tag", pin.tag, answer.tag)] if pin.tag or answer.tag else []
+        pairs += [("time", pin.modified, answer.modified)] if not (pin.tag or answer.tag) else []
+    for what, expected, found in pairs:
+        if expected != found:
+            hint = REPLACED
+            if what != "size":
+                hint += " Mirrors with tags of their own: SQUISH_SOURCE=pin=size compares sizes alone."
+            raise FormatError(
+                "changed while it was open", file=file, offset=answer.start, expected=f"{what} {expected}",
+                found=f"{what} {found}", code=ErrorCode.CHANGED, hint=hint,
+            )  # fmt: skip
+
+
+def _wrong_range(file: str, offset: int, expected: str, found: str) -> SquishError:
+    return _not_a_range().within(file=file, offset=offset, expected=expected, found=found)
+
+
+def _not_a_range() -> FormatError:
+    return FormatError(
+        "the server does not answer byte ranges as it should", code=ErrorCode.BYTE_RANGE,
+        hint="Download the file, or use a server that answers ranges.",
+    )  # fmt: skip

@@ -1,0 +1,83 @@
+"""Openers: addresses of web servers and buckets as remote files and folders."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from squish_core.api import ErrorCode, MissingFileError, Source, SourceOpener, UsageError, redact
+
+from .settings import Settings
+from .source import Connection, Place, RemoteFolder, RemoteSource
+from .store import Store
+
+
+class WebOpener(SourceOpener):
+    """`http://` and `https://`: one file, or a folder where the address ends in a slash. No listing is read."""
+
+    def open(self, url: str, options: Mapping[str, Any]) -> Source:
+        settings = Settings.of(options)
+        parts = _split(url)
+        folder, _, last = parts.path.rpartition("/")
+        host = parts.netloc.rpartition("@")[2]
+        query = f"?{parts.query}" if parts.query else ""
+        store = Store(f"{parts.scheme}://{host}{folder}{query}", settings.deadline, _authorization(parts.netloc))
+        place = Place(source_id=self.id, store=store, prefix="", address=redact(f"{parts.scheme}://{host}{folder}/"))
+        return _opened(Connection(place, settings), unquote(last))
+
+
+class BucketOpener(SourceOpener):
+    """`s3://bucket/key` and its like; `?versionId=...` names a version. A folder is what has files below it."""
+
+    def open(self, url: str, options: Mapping[str, Any]) -> Source:
+        settings = Settings.of(options)
+        parts = _split(url)
+        folder, slash, last = unquote(parts.path).strip("/").rpartition("/")
+        if parts.path.endswith("/") and last:
+            folder, last = f"{folder}{slash}{last}", ""
+        prefix = f"{folder}/" if folder else ""
+        place = Place(
+            source_id=self.id, store=Store(f"{parts.scheme}://{parts.netloc}", settings.deadline), prefix=prefix,
+            address=f"{parts.scheme}://{parts.netloc}/{prefix}", is_listed=True,
+            version=parse_qs(parts.query).get("versionId", [None])[0],
+        )  # fmt: skip
+        return _opened(Connection(place, settings), last)
+
+
+def _split(url: str) -> Any:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        parts = None
+    if parts is None or not parts.netloc.rpartition("@")[2]:
+        raise UsageError(
+            "is not an address", found=redact(url), expected="scheme://host/path", code=ErrorCode.USAGE,
+        )  # fmt: skip
+    return parts
+
+
+def _authorization(netloc: str) -> dict[str, str]:
+    """The header for the user and password of an address; no other host is sent it."""
+    login, at, _ = netloc.rpartition("@")
+    if not at:
+        return {}
+    return {"authorization": "Basic " + base64.b64encode(unquote(login).encode()).decode()}
+
+
+def _opened(connection: Connection, name: str) -> Source:
+    """The file of that name in the connection's folder, or the folder."""
+    try:
+        if not name:
+            return RemoteFolder(connection)
+        try:
+            return RemoteSource(connection, connection.run(connection.open(name)))
+        except MissingFileError as error:
+            if not connection.place.is_listed:
+                error.hint = "Check the address; that of a folder ends in a slash."
+            raise
+    except BaseException:
+        connection.close()
+        raise

@@ -1,0 +1,52 @@
+"""Options of a remote source, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import fields, frozen
+
+from squish_core.api import ErrorCode, UsageError
+
+PINS = ("match", "compare", "size")
+
+
+@frozen(kw_only=True)
+class Settings:
+    """How a remote file is read; the declaration of the plugin says what each option does."""
+
+    deadline: float = 60.0
+    pin: str = "match"
+    piece: int = 8 << 20
+    in_flight: int = 16
+    memory: int = 256 << 20
+    gap: int = 64 << 10
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Settings:
+        """From options as text or numbers; UsageError for one that makes no sense."""
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            if field.name not in options:
+                continue
+            value = options[field.name]
+            if field.name == "pin":
+                if value not in PINS:
+                    raise _wrong("pin", " or ".join(PINS), value)
+                values["pin"] = value
+                continue
+            kind, least = type(field.default), 0 if field.name == "gap" else 1e-3
+            try:
+                values[field.name] = kind(value)
+            except (TypeError, ValueError):
+                values[field.name] = -1
+            if not least <= values[field.name] < 2**40:
+                raise _wrong(field.name, "a positive number", value)
+        return cls(**values)
+
+
+def _wrong(name: str, expected: str, value: Any) -> UsageError:
+    return UsageError(
+        f"the option {name} of a source makes no sense", expected=expected, found=repr(value), code=ErrorCode.OPTION
+    )

@@ -1,0 +1,266 @@
+"""Remote files and folders as sources: what is kept of each, how ranges are fetched, and when they stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from concurrent.futures import CancelledError
+from typing import Any
+
+import numpy as np
+from attrs import evolve, frozen
+
+from squish_core.api import ErrorCode, EventLoop, Pin, Problem, Source, SquishError, closed
+
+from .failures import check_answer, error_of
+from .pieces import Range, cut, joined
+from .read_ahead import ReadAhead
+from .settings import Settings
+from .store import Answer, RequestError, Store
+
+HEAD, TAIL = 64 << 10, 64
+"""Bytes of the beginning and of the end that are kept of each file."""
+
+
+@frozen(kw_only=True)
+class Place:
+    """A folder of a store. `address` is what errors show; `prefix` leads to the folder in the store."""
+
+    source_id: str
+    store: Store
+    prefix: str
+    address: str
+    is_listed: bool = False
+    version: str | None = None
+    """Version of the one file that the address names."""
+
+
+class Opened:
+    """What is known of an opened file: its pin, its first bytes and, once they were read, its last ones."""
+
+    def __init__(self, path: str, pin: Pin, head: memoryview) -> None:
+        self.path, self.pin, self.head = path, pin, head
+        self.tail = memoryview(b"")
+
+    def cached(self, offset: int, length: int) -> memoryview | None:
+        """A range that lies in what is kept."""
+        if offset + length <= len(self.head):
+            return self.head[offset : offset + length]
+        start = self.pin.size - len(self.tail)
+        return self.tail[offset - start : offset - start + length] if offset >= start else None
+
+
+class Connection:
+    """The requests of an open file and its neighbors: one thread, `in_flight` requests at once."""
+
+    def __init__(self, place: Place, settings: Settings) -> None:
+        self.place, self.settings = place, settings
+        self._loop = EventLoop()
+        self._slots = asyncio.Semaphore(settings.in_flight)
+        self._opened: dict[str, Opened] = {}
+        self._listings: dict[str, tuple[str, ...]] = {}
+        self.read_ahead = ReadAhead(self.request, settings)
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """The result of a coroutine; ClosedError if the source is closed meanwhile."""
+        future = self._loop.submit(coroutine)
+        try:
+            return future.result()
+        except CancelledError:
+            pass
+        except BaseException:
+            future.cancel()  # an interrupt, for one, must not leave the request behind
+            raise
+        raise closed(self.place.address)
+
+    def close(self) -> None:
+        """Cancel the requests under way."""
+        self._loop.close()
+
+    def address(self, path: str) -> str:
+        """The address of a file, for people."""
+        return f"{self.place.address}{path}"
+
+    async def open(self, name: str) -> Opened:
+        """A file by its name in the folder, from its first bytes; remembered, so that all see one content."""
+        if name not in self._opened:
+            opened = await self._first(name)
+            self._opened.setdefault(name, opened)
+        return self._opened[name]
+
+    async def present(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those of the names that are there; they are open then."""
+        results = await asyncio.gather(*map(self.open, names), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException) and getattr(result, "code", None) not in (
+                ErrorCode.MISSING,
+                ErrorCode.DENIED,
+            ):
+                raise result
+        return tuple(name for name, result in zip(names, results) if isinstance(result, Opened))
+
+    async def names(self, folder: str) -> tuple[str, ...]:
+        """The files of a folder, listed once."""
+        if folder not in self._listings:
+            try:
+                listing = await self.place.store.names("/".join(filter(None, (self.place.prefix.rstrip("/"), folder))))
+            except RequestError as failure:
+                error = error_of(failure, self.address(folder), self.place.source_id, None, self.settings)
+            else:
+                self._listings[folder] = tuple(sorted(listing))
+                return self._listings[folder]
+            raise error
+        return self._listings[folder]
+
+    async def request(self, opened: Opened, start: int, stop: int) -> memoryview:
+        """One byte range of an open file, checked."""
+        answer = await self._range(opened.path, start, stop, opened.pin)
+        check_answer(answer, self.address(opened.path), start, stop, self.settings, opened.pin)
+        return answer.data
+
+    async def fetch(self, opened: Opened, ranges: Sequence[Range]) -> list[memoryview]:
+        """Byte ranges: near ones in one request, long ones in several."""
+        pieces = joined(ranges, self.settings.gap, self.settings.piece)
+        contents = await _all(self._piece(opened, cut(piece, self.settings.piece)) for piece in pieces)
+        views = []
+        for offset, length in ranges:
+            number = next(n for n, p in enumerate(pieces) if p.start <= offset and offset + length <= p.stop)
+            start = offset - pieces[number].start
+            views.append(contents[number][start : start + length])
+        return views
+
+    async def _piece(self, opened: Opened, requests: Sequence[Range]) -> memoryview:
+        if len(requests) == 1:
+            return await self.request(opened, *requests[0])
+        begin, end = requests[0][0], requests[-1][1]
+        out = np.empty(end - begin, np.uint8).data
+
+        async def fill(start: int, stop: int) -> None:
+            out[start - begin : stop - begin] = await self.request(opened, start, stop)
+
+        await _all(fill(*request) for request in requests)
+        return out.toreadonly()
+
+    async def _first(self, name: str) -> Opened:
+        """Open a file: one request for its first bytes; a whole small one from a server without byte ranges."""
+        address, version = self.address(name), self.place.version
+        try:
+            answer = await self._range(name, 0, HEAD, None)
+        except SquishError as error:
+            if error.code != ErrorCode.BYTE_RANGE:
+                raise
+            answer = await self._whole(name, error)
+        check_answer(answer, address, 0, min(HEAD, answer.size), self.settings)
+        pin = Pin(
+            url=address, size=answer.size, tag=answer.tag, modified=answer.modified, version=answer.version or version
+        )
+        return Opened(name, pin, answer.data)
+
+    async def _whole(self, name: str, refusal: SquishError) -> Answer:
+        try:
+            return await self.place.store.whole(self.place.prefix + name, HEAD)
+        except RequestError:
+            pass
+        raise refusal
+
+    async def _range(self, name: str, start: int, stop: int, pin: Pin | None) -> Answer:
+        tag = pin.tag if pin and self.settings.pin == "match" and not (pin.tag or "W/").startswith("W/") else None
+        version = pin.version if pin else self.place.version
+        async with self._slots:
+            try:
+                return await self.place.store.range(self.place.prefix + name, start, stop, tag=tag, version=version)
+            except RequestError as failure:
+                error = error_of(failure, self.address(name), self.place.source_id, start or None, self.settings)
+        raise error
+
+
+class RemoteSource(Source):
+    """A remote file: its first 64 KiB and last 64 bytes are kept, everything else is fetched when it is read."""
+
+    is_remote = True
+
+    def __init__(self, connection: Connection, opened: Opened, *, is_root: bool = True) -> None:
+        super().__init__(connection.address(opened.path), opened.pin.size)
+        self.filename = opened.path.rpartition("/")[2]
+        self.lists_members = connection.place.is_listed
+        self.pin: Pin | None = opened.pin
+        self._connection, self._file, self._is_root = connection, opened, is_root
+        if opened.pin.tag is None and opened.pin.modified is None and opened.pin.version is None:
+            message = "the server names neither a tag nor a time: only a change of size would be noticed"
+            self.findings = (Problem(code="unpinned", severity="note", where=self.filename, message=message),)
+
+    def unmapped(self) -> Source:
+        return self
+
+    def read_ranges(self, ranges: Sequence[Range], what: str = "data") -> list[memoryview]:
+        for offset, length in ranges:
+            self._check(offset, length, what)
+        return self._ranges(ranges)
+
+    def read_ahead(self, ranges: Iterable[Range]) -> None:
+        if not self._closed:
+            self._connection.run(self._connection.read_ahead.announce(self._file, tuple(ranges)))
+
+    def close(self) -> None:
+        super().close()
+        if self._is_root:
+            self._connection.close()
+
+    def _view(self, offset: int, length: int) -> memoryview:
+        return self._ranges([(offset, length)])[0]
+
+    def _ranges(self, ranges: Sequence[Range]) -> list[memoryview]:
+        views = [self._file.cached(*each) if each[1] else memoryview(b"") for each in ranges]
+        absent = [each for each, view in zip(ranges, views) if view is None]
+        if not absent:
+            return views  # type: ignore[return-value]
+        rest = iter(self._connection.run(self._fetch(absent)))
+        return [next(rest) if view is None else view for view in views]
+
+    async def _fetch(self, ranges: Sequence[Range]) -> list[memoryview]:
+        if len(ranges) == 1 and ranges[0][0] >= self.size - TAIL and len(self._file.tail) < TAIL:
+            (self._file.tail,) = await self._connection.fetch(self._file, [(self.size - TAIL, TAIL)])
+            view = self._file.cached(*ranges[0])
+            return [] if view is None else [view]
+        if len(ranges) == 1 and (view := await self._connection.read_ahead.take(self._file, *ranges[0])) is not None:
+            return [view]
+        return await self._connection.fetch(self._file, ranges)
+
+    def _names(self, folder: str = "") -> tuple[str, ...]:
+        names: tuple[str, ...] = self._connection.run(self._connection.names(folder))
+        return names
+
+    def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
+        paths = [f"{folder}/{name}" if folder else name for name in names]
+        present = set(self._connection.run(self._connection.present(paths)))
+        return tuple(name for name, path in zip(names, paths) if path in present)
+
+    def _open_member(self, name: str) -> Source:
+        return RemoteSource(self._connection, self._connection.run(self._connection.open(name)), is_root=False)
+
+
+class RemoteFolder(RemoteSource):
+    """A remote folder, which may have no listing."""
+
+    is_dir = True
+
+    def __init__(self, connection: Connection) -> None:
+        address = connection.address("")
+        super().__init__(connection, Opened("", Pin(url=address, size=0, tag="folder"), memoryview(b"")))
+        self.filename, self.pin = address.rstrip("/").rpartition("/")[2], None
+
+
+async def _all(coroutines: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Results of coroutines that run together; after the first error none of them goes on."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        raise
+
+
+def without_version(place: Place) -> Place:
+    """The same folder for files beside the one whose version the address names."""
+    return evolve(place, version=None)

@@ -1,0 +1,130 @@
+"""The one module that knows obstore: requests for byte ranges and listings, and what an answer or a failure says."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import datetime, timedelta
+from typing import Any
+
+import obstore
+from attrs import frozen
+from obstore.exceptions import BaseError, NotSupportedError, PreconditionError
+from obstore.store import HTTPStore, from_url
+
+RETRIES = 10
+"""Retries of one request, at most; the deadline mostly ends them earlier."""
+_UNDATED = 0
+"""Time stamp that obstore has for answers without Last-Modified."""
+_STATUS = re.compile(r"inner: Status \{\s*status: (\d{3})")
+_RETRIES = re.compile(r"\n\s*retries: (\d+),")
+_RANGE = re.compile(r"source: (UnexpectedRange|NoContentRange|ParseContentRange|RangeNotSupported)")
+_REDIRECT = re.compile(r"kind: Redirect\b|URL scheme is not allowed|BadScheme")
+
+
+class RequestError(Exception):
+    """A request that failed: `kind` is "missing", "denied", "changed", "range", "redirect", "refused" or "unreachable".
+
+    It holds no text of the client, which would show passwords and signatures.
+    """
+
+    def __init__(self, kind: str, status: int | None = None, retries: int | None = None) -> None:
+        super().__init__(kind)
+        self.kind, self.status, self.retries = kind, status, retries
+
+
+@frozen
+class Answer:
+    """Bytes from `start`, and what the server said of the whole file."""
+
+    data: memoryview
+    start: int
+    size: int
+    tag: str | None
+    modified: str | None
+    version: str | None
+    encoding: str | None
+
+
+class Store:
+    """One server or bucket. Its requests are coroutines; each ends by its deadline."""
+
+    def __init__(self, url: str, deadline: float, headers: dict[str, str] | None = None) -> None:
+        limit = timedelta(seconds=deadline)
+        client: dict[str, Any] = {
+            "timeout": limit, "connect_timeout": min(limit, timedelta(seconds=5)), "read_timeout": limit / 2,
+            "default_headers": {"accept-encoding": "identity", **(headers or {})},
+        }  # fmt: skip
+        retry: Any = {
+            "max_retries": RETRIES, "retry_timeout": limit,
+            "backoff": {
+                "init_backoff": min(timedelta(milliseconds=100), limit / 20),
+                "max_backoff": min(timedelta(seconds=15), limit / 4),
+                "base": 2,
+            },
+        }  # fmt: skip
+        self._deadline = deadline
+        if url.startswith(("http://", "https://")):
+            client |= {"allow_http": True} if url.startswith("http://") else {}
+            self._store: Any = HTTPStore.from_url(url, client_options=client, retry_config=retry)  # type: ignore[arg-type]
+        else:
+            self._store = from_url(url, client_options=client, retry_config=retry)  # type: ignore[call-overload]
+
+    async def range(self, path: str, start: int, stop: int, *, tag: str | None, version: str | None) -> Answer:
+        """A byte range; `tag`: only if the content still has it."""
+        options: dict[str, Any] = {"range": (start, stop)}
+        options |= {"if_match": tag} if tag else {}
+        options |= {"version": version} if version else {}
+        return await self._answer(path, options, None)
+
+    async def whole(self, path: str, most: int) -> Answer:
+        """The whole file if it has at most so many bytes; else RequestError "range", before its bytes are read."""
+        return await self._answer(path, {}, most)
+
+    async def names(self, folder: str) -> list[str]:
+        """Names of the files in a folder."""
+        listing = await self._within(obstore.list_with_delimiter_async(self._store, folder or None))
+        return [meta["path"].rpartition("/")[2] for meta in listing["objects"]]
+
+    async def _answer(self, path: str, options: dict[str, Any], most: int | None) -> Answer:
+        return await self._within(self._get(path, options, most))
+
+    async def _get(self, path: str, options: Any, most: int | None) -> Answer:
+        result = await obstore.get_async(self._store, path, options=options)
+        meta = result.meta
+        if most is not None and meta["size"] > most:
+            raise RequestError("range")
+        start, _ = result.range
+        modified: datetime = meta["last_modified"]
+        return Answer(
+            data=memoryview(await result.bytes_async()), start=start, size=meta["size"], tag=meta["e_tag"],
+            modified=modified.isoformat() if modified.timestamp() != _UNDATED else None,
+            version=meta["version"], encoding=result.attributes.get("Content-Encoding"),
+        )  # fmt: skip
+
+    async def _within(self, request: Any) -> Any:
+        try:
+            return await asyncio.wait_for(request, self._deadline)
+        except TimeoutError:
+            failure = RequestError("unreachable")
+        except (BaseError, OSError, ValueError) as error:
+            failure = _failure(error)
+        raise failure  # outside the handlers, so that it does not carry the client's error along
+
+
+def _failure(error: Exception) -> RequestError:
+    text = str(error)
+    status, retries = (int(match[1]) if match else None for match in (_STATUS.search(text), _RETRIES.search(text)))
+    if isinstance(error, FileNotFoundError) or status in (404, 410):
+        return RequestError("missing", status)
+    if isinstance(error, PreconditionError):
+        return RequestError("changed", status)
+    if status in (401, 403):
+        return RequestError("denied", status)
+    if isinstance(error, NotSupportedError) or status == 416 or _RANGE.search(text):
+        return RequestError("range", status)
+    if _REDIRECT.search(text) or (status is not None and 300 <= status < 400):
+        return RequestError("redirect", status)
+    if isinstance(error, ValueError) or (status is not None and 400 <= status < 500 and status not in (408, 429)):
+        return RequestError("refused", status)
+    return RequestError("unreachable", status, retries)

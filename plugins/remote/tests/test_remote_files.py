@@ -1,0 +1,89 @@
+"""Files by URL, from end to end: the public functions and the command line, with requests counted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.cli import main
+
+
+@pytest.fixture
+def model(tmp_path: Path, server: Any) -> Path:
+    """A GGUF of 60 tensors, the server's `model.gguf` too."""
+    random, path = np.random.default_rng(1), tmp_path / "model.gguf"
+    tensors = {f"blk.{n}.ffn_up.weight": random.normal(size=(64, 256)).astype("f4") for n in range(60)}
+    squish.save(path, tensors, encode="q8_0")
+    server.files["model.gguf"] = path.read_bytes()
+    return path
+
+
+def test_a_file_is_listed_sliced_and_converted_by_its_url(model: Path, server: Any, tmp_path: Path) -> None:
+    with squish.open(model) as local, squish.open(server.url("model.gguf")) as remote:
+        assert (remote.format, list(remote), remote.path) == ("gguf", list(local), None)
+        assert len(server.requests) == 2  # the first 64 KiB and the last 64 bytes
+        server.forget()
+        name = "blk.40.ffn_up.weight"
+        np.testing.assert_array_equal(remote[name][3:5], local[name][3:5])
+        start = local[name].spec.encodings[0].parts["data"].segments[0].offset
+        assert [request.range for request in server.requests] == [f"bytes={start + 3 * 272}-{start + 5 * 272 - 1}"]
+        assert server.sent == 2 * 272
+        squish.convert(remote, tmp_path / "remote.safetensors", encode="f16")
+        squish.convert(local, tmp_path / "local.safetensors", encode="f16")
+    assert (tmp_path / "remote.safetensors").read_bytes() == (tmp_path / "local.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("ls", "{url}"),
+        ("info", "{url}"),
+        ("info", "{url}", "blk.0.*"),
+        ("verify", "{url}"),
+        ("verify", "{url}", "--deep"),
+        ("plan", "{url}", "blk.0.*"),
+        ("diff", "{url}", "{path}"),
+        ("convert", "{url}", "{out}"),
+        ("bench", "{url}"),
+    ],
+    ids=" ".join,
+)
+def test_every_command_that_takes_a_file_takes_a_url(
+    model: Path, server: Any, arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = server.url("model.gguf").replace("//", "//user:passw0rd@") + "?signature=s3cret"
+    places = {"url": url, "path": model, "out": tmp_path / "out.gguf"}
+    assert main([*(argument.format(**places) for argument in arguments), "--json"]) == 0
+    output = capsys.readouterr()
+    json.loads(output.out)
+    assert "passw0rd" not in output.out + output.err
+    assert "s3cret" not in output.out + output.err
+    assert all(request.headers["authorization"].startswith("Basic ") for request in server.requests)
+
+
+def test_an_open_file_shows_no_secret(model: Path, server: Any) -> None:
+    url = server.url("model.gguf").replace("//", "//user:passw0rd@") + "?signature=s3cret"
+    with squish.open(url) as file:
+        assert file.source.pin is not None
+        shown = f"{file!r} {file.name} {file.source.pin} {file.source.filename} {file.summary()}"
+        with pytest.raises(TypeError, match="does not pickle"):
+            file.source.__reduce__()
+    assert "passw0rd" not in shown
+    assert "s3cret" not in shown
+
+
+def test_importing_the_core_and_listing_sources_imports_no_client() -> None:
+    code = (
+        "import sys, squish_core as squish\n"
+        "entry = squish.registry().find('sources', id='http')[0]\n"
+        "assert entry.info.schemes == ('http', 'https') and entry.info.options['deadline']\n"
+        "assert not {'obstore', 'asyncio', 'numpy', 'fsspec'} & set(sys.modules), sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

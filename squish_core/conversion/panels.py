@@ -1,0 +1,136 @@
+"""The parts of a target tensor, one panel at a time: encoded values, or codes in another packing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Protocol
+
+from attrs import evolve
+
+from squish_core.codecs.base import Region
+from squish_core.codecs.code_layout import Codes
+from squish_core.codecs.regions import sizes, stored_panels
+from squish_core.conversion.overflow import SATURATE, Saturation, refusing
+from squish_core.conversion.panel_encoder import PanelEncoder
+from squish_core.conversion.step import Step
+from squish_core.errors import CodecError
+from squish_core.file import File
+from squish_core.guard import computing
+from squish_core.model import Encoding, TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Parts = dict[str, "np.ndarray"]
+Reader = Callable[[Region], "np.ndarray"]
+
+
+class Panels(Protocol):
+    """A tensor's panels in the target's storage order. They depend on the plan only, never on the machine."""
+
+    def regions(self) -> Iterator[Region]:
+        """The regions, in the order of their bytes."""
+        ...
+
+    def parts(self, region: Region) -> Parts:
+        """The parts of one panel."""
+        ...
+
+
+class EncodedPanels:
+    """Panels of values, encoded. CodecError (code "range") for a value that does not stay finite."""
+
+    def __init__(self, file: File, step: Step, activations: np.ndarray | None) -> None:
+        self.target = evolve(step.spec, encodings=(evolve(step.spec.encodings[0], codec=step.codec),))
+        self.encoder = PanelEncoder(file, step.name, self.target, step.origin, activations)
+        self.guard = partial(computing, CodecError, "encoding", file=file.name, tensor=step.name)
+        self._saturates = step.overflow == SATURATE and step.is_lossy
+
+    def regions(self) -> Iterator[Region]:
+        """As in `Panels`."""
+        return stored_panels(self.target.shape, self.encoder.grain, 4)
+
+    def saturation(self) -> Saturation | None:
+        """A new count of clipped values; None if the step refuses them."""
+        return Saturation(self.encoder.blocks) if self._saturates else None
+
+    def encode(self, region: Region, read: Reader, saturation: Saturation | None) -> tuple[Parts, np.ndarray]:
+        """The parts of one panel, and the values they stand for; `read` comes from `encoder.reader`."""
+        start, encode = tuple(part.start for part in region), partial(self.encoder.encode, region)
+        with self.guard():
+            values = read(region)
+            panel = self.encoder.panel(values)
+            if saturation:
+                parts, panel = saturation.encode(values, start, encode, self.encoder.changed)
+            else:
+                parts = refusing(encode, panel, values, start)
+        # the narrower of the two is as exact and faster to read
+        return parts, panel if values.itemsize <= panel.itemsize else values
+
+    def parts(self, region: Region) -> Parts:
+        """As in `Panels`."""
+        return self.encode(region, self._read, self.saturation())[0]
+
+    @cached_property
+    def _read(self) -> Reader:
+        return self.encoder.reader(all_panels=False)
+
+
+class RepackedPanels:
+    """Panels of the source's codes, in the target's packing."""
+
+    def __init__(self, file: File, step: Step, *, all_panels: bool = False) -> None:
+        self._encoding, self._name = step.spec.encodings[0], step.name
+        spec = file.index.tensors[step.name]
+        self._codes = CodePanels(file, spec, step.origin, self._encoding, all_panels=all_panels)
+        self._codec = file.registry.codec(self._encoding.codec)
+
+    def regions(self) -> Iterator[Region]:
+        """As in `Panels`."""
+        return self._codes.regions()
+
+    def parts(self, region: Region) -> Parts:
+        """As in `Panels`; CodecError if codes do not fit that did when the conversion was planned."""
+        codes, panel = self._codes.read(region)
+        result = None if codes is None else self._codec.from_codes(codes, panel, self._encoding.codec.params)
+        if result is None:
+            raise CodecError("the codes no longer fit the target", tensor=self._name, code="repack")
+        return result[0]
+
+
+class CodePanels:
+    """Panels of a source's codes, on a grain that suits the target too.
+
+    `all_panels`: every panel will be read, so that parts are held in memory where each look reads them again.
+    """
+
+    def __init__(
+        self, file: File, spec: TensorSpec, origin: Encoding, target: Encoding, *, all_panels: bool = False
+    ) -> None:
+        bound = file.bind(spec, origin)
+        self._spec, self._bound = spec, bound.held() if all_panels else bound
+        grain = file.registry.codec(target.codec).encode_grain(spec, target.codec.params)
+        self._grain = _common_grain(self._bound.grain, grain)
+
+    def regions(self) -> Iterator[Region]:
+        """As in `Panels`."""
+        return stored_panels(self._spec.shape, self._grain, 4)
+
+    def read(self, region: Region) -> tuple[Codes | None, TensorSpec]:
+        """The codes of one panel (None: it has none), and the panel's spec."""
+        return self._bound.codes(region), evolve(self._spec, shape=sizes(region))
+
+
+def _common_grain(source: tuple[int | None, ...], sink: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """A grain that suits both. Past an axis that only the source cannot divide, panels would not follow the sink's
+    order."""
+    from math import lcm
+
+    first_whole = next(
+        (axis for axis, (a, b) in enumerate(zip(source, sink)) if a is None and b is not None), len(sink)
+    )
+    return tuple(
+        None if a is None or b is None or axis >= first_whole else lcm(a, b)
+        for axis, (a, b) in enumerate(zip(source, sink))
+    )

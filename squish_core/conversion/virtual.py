@@ -1,0 +1,71 @@
+"""A checkpoint presented as another format: a source whose bytes are made as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from squish_core.codes import ErrorCode
+from squish_core.conversion.image import OutputFile, output_image
+from squish_core.conversion.plan import ConversionPlan, plan_mapped
+from squish_core.conversion.ranges import ImageReader
+from squish_core.conversion.rules import Encode
+from squish_core.errors import FormatError
+from squish_core.file import File
+from squish_core.io.source import Source
+from squish_core.specs import parse_format
+
+
+class VirtualSource(Source):
+    """One file of an output image, or the folder of all. `plan` is the conversion that it stands for."""
+
+    def __init__(self, name: str, plan: ConversionPlan, reader: ImageReader, file: OutputFile | None = None) -> None:
+        self.plan, self._reader, self._file = plan, reader, file
+        self.is_dir = file is None
+        self._folder = name if file is None else name.removesuffix(f"/{file.name}")
+        super().__init__(name, file.size if file else 0)
+
+    def _view(self, offset: int, length: int) -> memoryview:
+        assert self._file is not None
+        return memoryview(self._reader.read(self._file, offset, offset + length))
+
+    def _names(self, folder: str = "") -> tuple[str, ...]:
+        start = f"{folder}/" if folder else ""
+        names = (file.name.removeprefix(start) for file in self._reader.image.files if file.name.startswith(start))
+        return tuple(sorted(name for name in names if name and "/" not in name))
+
+    def _open_member(self, name: str) -> Source:
+        for file in self._reader.image.files:
+            if file.name == name:
+                return VirtualSource(f"{self._folder}/{name}", self.plan, self._reader, file)
+        raise FormatError("there is no such file", file=f"{self._folder}/{name}", code=ErrorCode.MISSING)
+
+
+def as_format(
+    file: File,
+    format: str,  # noqa: A002
+    encode: Encode | None = None,
+    *,
+    only: str | Iterable[str] | None = None,
+    rename: str | None = None,
+    activations: File | None = None,
+    requantize: bool = False,
+) -> VirtualSource:
+    """What `convert` would write, as a source; see `File.as_format`."""
+    format_id, _ = parse_format(format, file.registry.writing_options)
+    name = _name(file, format_id)
+    plan, _ = plan_mapped(
+        file, Path(name), format, encode, only=only, rename=rename, activations=activations, requantize=requantize
+    )
+    image = output_image(plan, file)
+    reader = ImageReader(plan, file, image, activations)
+    folder = file.registry.container(plan.format).writes_folder(plan.options)
+    return VirtualSource(name, plan, reader, None if folder else image.files[0])
+
+
+def _name(file: File, format_id: str) -> str:
+    """The source's name under the suffix of the format."""
+    name, infos = Path(file.name).name, {key: entry.info for key, entry in file.registry.containers.items()}
+    suffixes = [suffix for info in infos.values() for suffix in getattr(info, "suffixes", ())]
+    stem = next((name[: -len(suffix)] for suffix in suffixes if name.lower().endswith(suffix)), "") or name
+    return stem + next(iter(getattr(infos[format_id], "suffixes", ())), "")

@@ -1,0 +1,90 @@
+"""Sources by URL: which plugin reads a scheme, with which options."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from squish_core.codes import ErrorCode
+from squish_core.errors import FormatError, MissingPluginError, UsageError, redact
+from squish_core.guard import guarded
+from squish_core.io.local import open_source
+from squish_core.io.source import Source, SourceOpener
+from squish_core.plugins import catalog
+from squish_core.plugins.claims import Conflict
+from squish_core.plugins.entries import Entry
+from squish_core.plugins.hookspecs import SourceInfo
+from squish_core.plugins.registry import Registry
+
+VARIABLE = "SQUISH_SOURCE"
+"""The environment variable with options of sources: `NAME=VALUE[,...]`."""
+ANY = "*"
+"""Stands for every scheme that no other source declares."""
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def open_target(target: Any, registry: Registry, options: Mapping[str, Any] | None = None) -> Source:
+    """Source of a path, of bytes, or of a URL, which the plugin for its scheme reads.
+
+    `options` are those that the source declares, over those of `SQUISH_SOURCE`.
+    """
+    scheme = scheme_of(target)
+    if scheme is None:
+        if options:
+            raise UsageError(
+                "source options are for URLs", found=", ".join(sorted(options)), expected="a URL such as https://...",
+                code=ErrorCode.USAGE,
+            )  # fmt: skip
+        return open_source(target)
+    entry = source_entry(scheme, registry, target)
+    merged = {**_from_environment(), **(options or {})}
+    info: Any = entry.info
+    if unknown := sorted(set(merged) - set(info.options)):
+        raise UsageError(
+            f"the source {info.id!r} has no such option", found=", ".join(unknown),
+            expected=", ".join(sorted(info.options)) or "no options", code=ErrorCode.OPTION,
+        )  # fmt: skip
+    with guarded(FormatError, f"opening a source of {info.id}", file=redact(target)):
+        opener: SourceOpener = registry.instance("source", entry)
+        return opener.open(target, merged)
+
+
+def scheme_of(target: Any) -> str | None:
+    """The scheme of a URL, in lower case; None for a path that exists here, or has no `://`."""
+    match = _SCHEME.match(target) if isinstance(target, str) else None
+    return match[1].lower() if match and not os.path.lexists(target) else None
+
+
+def source_entry(scheme: str, registry: Registry, url: str) -> Entry:
+    """The one source that reads a scheme; an error that names those in conflict, or the package to install."""
+    entries = _declaring(scheme, registry) or _declaring(ANY, registry)
+    chosen = [entry for entry in entries if entry.dist in (registry.prefer.get(scheme), registry.prefer.get(entry.id))]
+    if len(chosen or entries) == 1:
+        return (chosen or entries)[0]
+    if entries:
+        raise Conflict(kind="source", id=scheme, dists=tuple(entry.dist for entry in entries)).error()
+    package = catalog.PACKAGES["source"].get(scheme)
+    extra = "" if package else "[fsspec]"
+    command = catalog.install_command(package or "squish-remote", extra=extra)
+    raise MissingPluginError(
+        f"no installed plugin reads {scheme}:// addresses", file=redact(url), code=ErrorCode.NOT_INSTALLED,
+        hint=f"Run `{command}`.",
+    )  # fmt: skip
+
+
+def _declaring(scheme: str, registry: Registry) -> list[Entry]:
+    return [
+        entry for entry in registry.find("source")
+        if isinstance(entry.info, SourceInfo) and scheme in entry.info.schemes
+    ]  # fmt: skip
+
+
+def _from_environment() -> dict[str, str]:
+    items = [item.partition("=") for item in os.environ.get(VARIABLE, "").split(",") if item.strip()]
+    if wrong := [name for name, equals, _ in items if not name.strip() or not equals]:
+        raise UsageError(
+            f"{VARIABLE} cannot be read", expected="NAME=VALUE[,...]", found=repr(wrong[0]), code=ErrorCode.USAGE
+        )
+    return {name.strip(): value.strip() for name, _, value in items}

@@ -1,0 +1,134 @@
+"""The output image: a target's layout before it is written, and any range of its bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import squish_core as squish
+from squish_core.api import UsageError, plan_conversion
+from squish_core.conversion.image import PartExtent, output_image
+from squish_core.conversion.panels import EncodedPanels
+from squish_core.conversion.ranges import ImageReader
+from squish_core.conversion.virtual import as_format
+
+RANDOM = np.random.default_rng(7)
+LAYER = "model.layers.0.mlp.up_proj.weight"
+ARRAYS = {
+    "model.norm.weight": RANDOM.standard_normal(96, np.float32),
+    LAYER: RANDOM.standard_normal((160, 256), np.float32),
+    "model.layers.0.mlp.half.weight": RANDOM.standard_normal((7, 3)).astype(np.float16),
+    "model.empty": np.zeros((0, 32), np.float32),
+}
+TARGETS = [
+    ("gguf", None), ("gguf", "q8_0"), ("gguf", "q4_k"), ("safetensors", None), ("safetensors", "f16"),
+    ("safetensors:max_shard_size=40KB", None), ("hf:method=gptq", "int4"), ("mlx", "q4"), ("npydir", "int8"),
+    ("uqff", "q4_0"), ("ztensor:digest=none", None), ("ztensor:digest=none", "q8_0"),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("image") / "model.safetensors"
+    squish.save(path, ARRAYS, metadata={"format": "pt"})
+    return path
+
+
+def written(path: Path) -> dict[str, bytes]:
+    """The files of a conversion's target by their names in the image."""
+    if path.is_file():
+        return {"": path.read_bytes()}
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(("to", "encode"), TARGETS)
+def test_an_image_equals_the_written_file(source: Path, tmp_path: Path, to: str, encode: str | None) -> None:
+    with squish.open(source) as file:
+        target = tmp_path / f"out.{to.partition(':')[0]}"
+        plan = plan_conversion(file, target, to, encode)
+        image = output_image(plan, file)
+        squish.convert(file, target, to, encode)
+        reader = ImageReader(plan, file, image)
+        files = written(target)
+        assert {each.name: each.size for each in image.files} == {name: len(data) for name, data in files.items()}
+        for each in image.files:
+            assert reader.read(each, 0, each.size) == files[each.name]
+
+
+@pytest.mark.parametrize(("to", "encode"), [("gguf", "q4_k"), ("safetensors", "f16"), ("mlx", "q4")])
+def test_any_range_equals_the_written_bytes(source: Path, tmp_path: Path, to: str, encode: str) -> None:
+    with squish.open(source) as file:
+        plan = plan_conversion(file, tmp_path / "out", to, encode)
+        image = output_image(plan, file)
+        squish.convert(file, tmp_path / "out", to, encode)
+        files = written(tmp_path / "out")
+        reader = ImageReader(plan, file, image, cached=1)
+        large = max(image.files, key=lambda each: each.size)
+
+        @given(st.integers(0, large.size), st.integers(0, 5000))
+        @settings(max_examples=200, deadline=None)
+        def check(start: int, length: int) -> None:
+            stop = min(start + length, large.size)
+            assert reader.read(large, start, stop) == files[large.name][start:stop]
+
+        check()
+
+
+def test_a_range_of_a_copy_reads_that_range_and_a_panel_is_encoded_once(source: Path, monkeypatch: Any) -> None:
+    with squish.open(source) as file:
+        plan = plan_conversion(file, Path("out.gguf"), encode={LAYER: "q8_0"})
+        image = output_image(plan, file)
+        reader, encoded = ImageReader(plan, file, image), []
+        parts = EncodedPanels.parts
+
+        def counted(self: EncodedPanels, region: Any) -> Any:
+            encoded.append(region)
+            return parts(self, region)
+
+        monkeypatch.setattr(EncodedPanels, "parts", counted)
+        (each,) = image.files
+        for start in range(each.size - 1, 0, -1):
+            reader.read(each, start, start + 1)
+        assert len(encoded) == 1
+
+
+def test_the_image_is_plain_data(source: Path) -> None:
+    with squish.open(source) as file:
+        image = output_image(plan_conversion(file, Path("out.gguf"), encode={LAYER: "q8_0"}), file)
+    data = json.loads(json.dumps(image.to_dict()))
+    (head, *rest) = data["files"][0]["extents"]
+    assert (head[0], len(head[2])) == (0, 64)
+    assert {row[2] for row in rest if len(row) == 4} == ARRAYS.keys() - {"model.empty"}
+    assert PartExtent(LAYER, "data", 160 * 8 * 34) in image.files[0].extents
+
+
+@pytest.mark.parametrize("to", ["squizd", "ztensor:encoding=zstd,digest=none", "ztensor:digest=sha256"])
+def test_a_target_whose_layout_depends_on_the_bytes_has_no_image(source: Path, to: str) -> None:
+    with squish.open(source) as file:
+        plan = plan_conversion(file, Path("out"), to, "int4" if to == "squizd" else None, only=[LAYER])
+        with pytest.raises(UsageError) as caught:
+            output_image(plan, file)
+    assert caught.value.code == "image"
+
+
+@pytest.mark.parametrize(("to", "encode"), [("gguf", "q8_0"), ("mlx", "q4"), ("npydir", "int8")])
+def test_a_checkpoint_opens_as_another_format_without_being_written(
+    source: Path, tmp_path: Path, to: str, encode: str
+) -> None:
+    squish.convert(source, tmp_path / "out", to, encode)
+    with (
+        squish.open(source) as file, squish.open(as_format(file, to, encode)) as virtual,
+        squish.open(tmp_path / "out") as real,
+    ):  # fmt: skip
+        assert (virtual.format, list(virtual), virtual.metadata) == (real.format, list(real), real.metadata)
+        for name in real:
+            np.testing.assert_array_equal(virtual[name].numpy(), real[name].numpy())
+        for name, opened in {"a": virtual, "b": real}.items():
+            squish.convert(opened, tmp_path / f"{name}.zt", encode="f32")
+    assert (tmp_path / "a.zt").read_bytes() == (tmp_path / "b.zt").read_bytes()
