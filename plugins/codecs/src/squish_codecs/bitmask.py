@@ -133,13 +133,8 @@ class Bitmask(Codec):
         """Count the values after pruning."""
         return {**params, "count": sum(int(np.count_nonzero(_prune(panel, params))) for panel in panels())}
 
-<<<<<<< HEAD
-    def params_of_panel(self, parts: Mapping[str, np.ndarray], params: Params) -> Params:
-        return {**params, "count": int(BIT_COUNTS[parts["mask"]].sum(dtype=np.int64))}
-=======
     def params_of_panel(self, arrays: Mapping[str, np.ndarray], params: Params) -> Params:
         return {**params, "count": int(BIT_COUNTS[arrays["mask"]].sum(dtype=np.int64))}
->>>>>>> main
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         """Use whole mask bytes, so that panels concatenate."""
