@@ -36,13 +36,12 @@ def refused_codes(
     if len(refusals) > 1:
         details = "; ".join(f"{each.where}: {each.message}" for each in findings)
         message += f"; of {counted(len(specs), 'tensor')} it cannot hold {len(refusals)}: {details}"
-    names = {spec.name for spec, _ in refusals}
-    patterns = _patterns(names, {spec.name for spec in specs})
+    patterns = _patterns([spec.name for spec, _ in refusals], len(specs))
     hints = [f"Ask for their values with {_rules(patterns, 'bf16')}"]
     for codec, group in groups.items():
         if (nearest := _nearest(group[0][0], aliases, attempt)) is not None:
             name, step = nearest
-            own = patterns if len(groups) == 1 else _patterns({spec.name for spec, _ in group}, {s.name for s in specs})
+            own = patterns if len(groups) == 1 else _patterns([spec.name for spec, _ in group], len(specs))
             hints.append(
                 f"for the nearest codes to {codec} with {_rules(own, name)} and requantize=True "
                 f"({step.bits:.3g} bits a weight, {_bound(step)})"
@@ -69,10 +68,10 @@ def _bits(spec: TensorSpec) -> float:
     return 8 * spec.encodings[0].stored / max(spec.elements, 1)
 
 
-def _patterns(names: Collection[str], every: Collection[str]) -> list[str]:
+def _patterns(names: Sequence[str], total: int) -> list[str]:
     """Patterns that match these names, with `*` for their numbers; `*` for all, and where they are too many to type."""
     patterns = list(dict.fromkeys(_NUMBER.sub("*", name) for name in names))
-    return ["*"] if len(names) == len(every) or len(patterns) > SHOWN_PATTERNS else patterns
+    return ["*"] if len(names) == total or len(patterns) > SHOWN_PATTERNS else patterns
 
 
 def _rules(patterns: Sequence[str], encoding: str) -> str:
