@@ -74,7 +74,7 @@ class Decision:
     def _combined(self, errors: list[tuple[TensorSpec, SquishError]], specs: list[TensorSpec]) -> SquishError:
         """One error for all tensors: by codec where the target has no form for codes that no rule changes."""
         first = errors[0][1]
-        if all(error.code == "refused" and self._is_kept(spec) for spec, error in errors):
+        if all(error.code == ErrorCode.REFUSED and self._is_kept(spec) for spec, error in errors):
             aliases = getattr(self.registry.containers[self.format].info, "aliases", {})
 
             def attempt(spec: TensorSpec, requested: CodecSpec) -> Step:
@@ -194,7 +194,7 @@ class Decision:
             refusals.append(f"its codes do not fit {answer.codec} exactly")
         raise TensorError(
             f"{self.format} cannot hold it: {'; '.join(dict.fromkeys(refusals))}", tensor=spec.name,
-            found=str(spec.encodings[0].codec), code="refused",
+            found=str(spec.encodings[0].codec), code=ErrorCode.REFUSED,
             hint="Ask for its values with encode='f32', or another encoding that `squish codecs` lists.",
         )  # fmt: skip
 
@@ -236,11 +236,15 @@ class Decision:
         stored_codec = without_encoder_params(full_codec, self.registry)
         answer = self._answer(target_spec, Encoding(codec=stored_codec, parts=parts))
         if isinstance(answer, Refusal):
-            raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(requested), code="refused")
+            raise TensorError(
+                f"{self.format} cannot hold it: {answer.why}", found=str(requested), code=ErrorCode.REFUSED
+            )
         if requested.inner is None and answer.codec.inner is None:
             answer, full_codec = self._rewrap(target_spec, full_codec, answer, origin)
         if requested.inner is not None and answer.codec.inner is None:
-            raise TensorError(f"{self.format} has no place for {requested.id}", found=str(requested), code="refused")
+            raise TensorError(
+                f"{self.format} has no place for {requested.id}", found=str(requested), code=ErrorCode.REFUSED
+            )
         if same_encoding(answer, origin, self.registry):
             return self._make_step(spec, "copy", origin, answer, SAME_BYTES)
         exactness = codec.error_bound(params)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 
+from squish_core.codes import ErrorCode
 from squish_core.conversion.step import Step
 from squish_core.display.tables import counted
 from squish_core.errors import Problem, SquishError, TensorError
@@ -28,7 +29,7 @@ def refused_codes(
     for spec, error in refusals:
         groups.setdefault(_stored_as(spec), []).append((spec, error))
     findings = [
-        Problem(code="refused", severity="error", where=codec, message=_group_text(group))
+        Problem(code=ErrorCode.REFUSED, severity="error", where=codec, message=_group_text(group))
         for codec, group in groups.items()
     ]  # fmt: skip
     first, error = refusals[0]
@@ -47,7 +48,7 @@ def refused_codes(
                 f"({step.bits:.3g} bits a weight, {_bound(step)})"
             )  # fmt: skip
     combined = TensorError(
-        message, tensor=first.name, found=error.found, code="refused", hint=f"{', or '.join(hints)}."
+        message, tensor=first.name, found=error.found, code=ErrorCode.REFUSED, hint=f"{', or '.join(hints)}."
     )
     combined.findings = tuple(findings)
     return combined
