@@ -111,7 +111,7 @@ class Demo:
         chosen = [*block[:2], matrices[0]]
         with self.step("list", self.source):
             self.command("ls", self.source, "blk.0.*", "token_embd*")
-        with self.step("summarise", self.source):
+        with self.step("summarize", self.source):
             self.command("info", self.source)
         with self.step("verify", self.source):
             self.command("verify", self.source, "--deep", "--quiet")

@@ -34,7 +34,7 @@ class Probe:
     def of(cls, source: Source) -> Probe:
         """Read the probe of a source."""
         if source.is_dir:
-            return cls(source.filename, b"", b"", source.members())
+            return cls(source.filename, b"", b"", source.members(likely=catalog.STANDING))
         head = source.read(0, min(HEAD, source.size))
         tail = source.read(max(0, source.size - TAIL), min(TAIL, source.size))
         return cls(source.filename, head, tail)
@@ -165,7 +165,7 @@ def raise_if_lookalike(probe: Probe, source: Source, registry: Registry) -> None
 
 def missing_refinements(index: Index, source: Source, registry: Registry) -> tuple[Problem, ...]:
     """A warning for every known format that the file declares to be beyond its own, and that is not installed."""
-    absent = {name: where for name, where in catalog.DECLARED.items() if name not in registry.containers}
+    absent = {name: where for name, where in catalog.DECLARATIONS.items() if name not in registry.containers}
     problems = []
     for name, (base, place, keys) in absent.items():
         if index.format == base and has_keys(index.meta if place == "meta" else small_json(index, source, place), keys):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 from squish_core.codecs.bound import BoundEncoding
@@ -57,6 +59,21 @@ class Reader:
         """An encoding with its codec and its stored parts."""
         parts = {role: self.array(part) for role, part in encoding.parts.items()}
         return BoundEncoding(self.registry.codec(encoding.codec), spec, encoding, parts, self.limits)
+
+    @contextmanager
+    def reading_ahead(self, parts: Iterable[Part]) -> Iterator[None]:
+        """Announce that parts will be read in about this order, each once; a remote source fetches them ahead."""
+        sources: dict[int, Source] = {}
+        if not self.source.cheap_views:
+            segments = dict.fromkeys(segment for part in parts for segment in part.segments if segment.length)
+            for number, run in groupby(segments, key=lambda segment: segment.file):
+                sources[number] = self.source_for(number)
+                sources[number].read_ahead([(segment.offset, segment.length) for segment in run])
+        try:
+            yield
+        finally:
+            for source in sources.values():
+                source.read_ahead(())
 
     def guard(self, kind: type[SquishError], what: str, **context: Any) -> guarded:
         """The boundary around plugin code, with this file's name."""

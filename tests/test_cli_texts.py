@@ -10,11 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 import toys
+from attrs import evolve
 
 pytest.importorskip("typer")
 
+from squish_core import convert
+from squish_core.analysis.diff import Difference, difference_lines
+from squish_core.api import Dropped, Problem
 from squish_core.cli import main
 from squish_core.cli.wording import command_line
+from squish_core.conversion.report import conversion_lines
 
 LONG = "model.layers.0.a_module_with_a_name.and_another.inside_of_it.projection.weight"
 VALUES = np.linspace(-1, 1, 48, dtype=np.float32).reshape(6, 8)
@@ -75,7 +80,7 @@ def test_an_unknown_order_is_a_usage_error(squish: Any, path: Path) -> None:
     assert ran.err == "error: no such --sort KEY (expected file, name, size, bits, found 'age')\n"
 
 
-def test_ls_long_lists_where_each_part_lies(squish: Any, path: Path) -> None:
+def test_ls_long_lists_the_offset_of_each_part(squish: Any, path: Path) -> None:
     ran = squish("ls", "-l", path, LONG)
     rows = [line.split() for line in ran.lines[1:-1]]
     assert [row[-1] for row in rows[:1]] == [LONG]
@@ -111,7 +116,7 @@ def test_a_link_is_named_as_one(squish: Any, path: Path) -> None:
         ("plan", "FILE", "--op", "sing"),
         ("plan", "FILE", "--backend", "nowhere"),
         ("ls", "FILE", "--format", "nowhere"),
-        ("convert", "FILE", "OUT", "--to", "toy.box:colour=red"),
+        ("convert", "FILE", "OUT", "--to", "toy.box:color=red"),
         ("convert", "FILE", "OUT", "--encode", "f16:x=1"),
         ("convert", "FILE", "OUT", "--encode", "(("),
         ("convert", "FILE", "OUT", "--names", "mlx"),
@@ -150,6 +155,9 @@ def test_arguments_are_written_as_the_command_line_has_them(squish: Any, path: P
         ("with activations=FILE.", "with --imatrix FILE."),
         ("(deep=True reads them), requantize=True", "(--deep reads them), --requantize"),
         ("leave out rename=.", "leave out --names."),
+        ("format='gguf' or format=...", "--format gguf or --format"),
+        ("(assets=DIR, only=)", "(--assets DIR, --only)"),
+        ("backend='metal' takes it", "--backend metal takes it"),
         ("mx:format=E4M3, group_size=64, into=1, to=x", "mx:format=E4M3, group_size=64, into=1, to=x"),
     ],
 )
@@ -163,7 +171,7 @@ def test_stats_is_the_old_name_of_imatrix(squish: Any, path: Path) -> None:
     assert "--stats" not in squish("convert", "--help").out
 
 
-def test_policies_and_operations_are_explained_where_they_are(squish: Any) -> None:
+def test_the_help_explains_policies_and_operations(squish: Any) -> None:
     text = " ".join(squish("plan", "--help").out.split())
     for word in (
         "smallest (least memory",
@@ -172,6 +180,49 @@ def test_policies_and_operations_are_explained_where_they_are(squish: Any) -> No
         "embed (rows by token id)",
     ):
         assert word in text
+
+
+def test_an_unknown_operation_is_answered_with_all_of_them(squish: Any, path: Path) -> None:
+    error = json.loads(squish("plan", path, "--op", "sing", "--json").out)["error"]
+    assert (error["code"], error["expected"]) == ("op", "linear, embed, experts, dense")
+
+
+def test_problems_name_options_and_have_no_empty_place(
+    squish: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Problem(code="toy", severity="note", where="", message="read it with format='toy.box:x=1'")
+    read_index = toys.Box.read_index
+    monkeypatch.setattr(toys.Box, "read_index", lambda *arguments: evolve(read_index(*arguments), problems=(problem,)))
+    assert squish("info", path).lines[-1] == "  note: read it with --format toy.box:x=1"
+    assert json.loads(squish("info", path, "--json").out)["problems"][0]["message"] == problem.message
+
+
+# reports
+
+
+def test_the_verdict_of_a_diff_comes_first() -> None:
+    difference = Difference(a="a", b="b", tensors=(), meta=("k: differs",), assets=(), mapped="compared as llama")
+    verdict, mapping, *_ = difference_lines(difference)
+    assert (verdict.startswith("differs: "), mapping) == (True, "compared as llama")
+
+
+def test_a_diff_names_shapes_only_where_they_differ(squish: Any, path: Path) -> None:
+    other = path.with_name("other.box")
+    other.write_bytes(toys.box({"small": VALUES[:2] * 2, LONG: VALUES[:3], "large": np.ones(400, np.float32)}))
+    rows = {line.split()[0]: line for line in squish("diff", path, other, "--quiet").lines[2:]}
+    assert "[" not in rows["differs"]
+    assert "[6, 8]" in rows["shape"]
+    assert "[3, 8]" in rows["shape"]
+
+
+def test_what_is_not_carried_over_shares_a_line_by_kind_and_reason(squish: Any, path: Path) -> None:
+    dropped = [Dropped("metadata", key, "not text") for key in "abc"]
+    dropped += [Dropped("asset", "d"), Dropped("part", "scale", where="w")]
+    report = evolve(convert(path, path.with_name("out.box"), registry=toys.registry()), dropped=tuple(dropped))
+    lines = list(conversion_lines(report))
+    assert lines[lines.index("not carried over:") + 1 :] == [
+        "  metadata (not text): a, b, c", "  asset d", "  w: part scale",
+    ]  # fmt: skip
 
 
 # widths

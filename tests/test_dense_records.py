@@ -59,6 +59,27 @@ def test_a_builder_may_give_records_and_specs(tmp_path: Path) -> None:
     assert tensors["w"].dense_record() == records["w"]
 
 
+def test_the_fields_of_a_record_do_for_a_record(tmp_path: Path) -> None:
+    fields = ("f32", (2, 3), 0, 0, None)
+    tensors = LazyTensors({"w": fields})
+    assert tensors["w"] == DenseRecord(*fields).spec("w")
+    with file_of(tmp_path, VALUES.tobytes(), tensors) as file:
+        np.testing.assert_array_equal(file.numpy()["w"], VALUES)
+        np.testing.assert_array_equal(file.numpy(copy=True)["w"], VALUES)
+
+
+def test_a_spec_is_built_once(tmp_path: Path) -> None:
+    specs = []
+
+    def build(name: str, record: DenseRecord) -> TensorSpec:
+        specs.append(record.spec(name))
+        return specs[-1]
+
+    tensors = LazyTensors({"w": DenseRecord("f32", (2, 3), 0, 0)}, build)
+    assert len(dict(tensors.dense_records())) == 1
+    assert [tensors["w"]] == specs
+
+
 def describe(name: str, record: DenseRecord | str) -> DenseRecord | TensorSpec:
     """A tensor, or why it cannot be read."""
     return TensorSpec(name=name, shape=(), dtype="f32", problem=record) if isinstance(record, str) else record
@@ -84,7 +105,7 @@ def test_bools_and_packed_types_are_decoded(tmp_path: Path, dtype: str, shape: t
         {"dtype": "u32"},
     ],
 )
-def test_what_a_view_would_show_wrongly_has_no_record(change: dict[str, object]) -> None:
+def test_a_tensor_that_no_view_can_show_has_no_dense_record(change: dict[str, object]) -> None:
     part = Part(dtype="f32", shape=(2, 3), segments=(Segment(0, 0, 24),))
     spec = TensorSpec(name="w", shape=(2, 3), dtype="f32", encodings=(Encoding(codec=DENSE, parts={"data": part}),))
     assert spec.dense_record() == DenseRecord("f32", (2, 3), 0, 0)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from squish_core.display.tables import fit, table, terminal_width, wrap
 
+FILE = "tensors/model__layers__0__self_attn__a_module_with_a_long_name__weight__q4a.npy"
 NAMES = [f"model.layers.{n}.self_attn.a_module_with_a_long_name.and_another_one.weight" for n in range(3)]
 ROWS = [("[4096, 11008]", "affine:bits=4,group_size=64,scale=f16,zero=none", "4.50", name) for name in NAMES]
 WORDS = st.lists(st.text("abc./", min_size=1, max_size=30), min_size=1, max_size=20)
@@ -31,7 +32,7 @@ def test_the_width_is_that_of_the_terminal_then_columns_then_100(monkeypatch: py
 
 
 @given(WORDS, st.integers(4, 60))
-def test_wrapping_keeps_every_word_and_breaks_only_where_it_may(words: list[str], width: int) -> None:
+def test_wrapping_keeps_every_word_and_breaks_only_at_seams(words: list[str], width: int) -> None:
     lines = wrap(" ".join(words), width)
     assert "".join(lines).replace(" ", "") == "".join(words)
     for line in lines:
@@ -58,6 +59,10 @@ def test_a_table_that_fits_is_not_wrapped(monkeypatch: pytest.MonkeyPatch) -> No
     columns(monkeypatch, "160")
     assert len(table(("shape", "stored as", "bits", "name"), "<<><", ROWS)) == 1 + len(ROWS)
     assert table(("a",), "<", []) == []
+
+
+def test_a_file_name_without_dots_breaks_at_a_double_underscore() -> None:
+    assert wrap(FILE, 40) == ["tensors/model__layers__0__self_attn__", "a_module_with_a_long_name__weight__q4a.", "npy"]
 
 
 def test_numbers_are_never_broken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,12 @@ def benchmark(target: Any = None, *, registry: Registry | None = None) -> Benchm
 
 def _figures(row: Measurement) -> tuple[str, str, str, str]:
     ratio = "" if row.ratio is None else f"{row.ratio:.3g}"
-    return ratio, row.of, f"{(row.size or 0) / 1e6:.3g}", f"{1e3 * (row.seconds or 0):.3g}"
+    return ratio, row.of, f"{(row.size or 0) / 1e6:.3g}", _short(1e3 * (row.seconds or 0))
+
+
+def _short(milliseconds: float) -> str:
+    """Three digits, and no exponent for large numbers."""
+    return f"{milliseconds:,.0f}" if milliseconds >= 100 else f"{milliseconds:.3g}"
 
 
 def synthetic(registry: Registry, columns: int = COLUMNS, most: int = LARGEST) -> Iterator[File]:

@@ -99,13 +99,13 @@ class Difference:
 
 def difference_lines(difference: Difference, most: int | None = WORST) -> Iterator[str]:
     """The verdict, then at most `most` tensors that differ, the largest errors first."""
-    if difference.mapped:
-        yield difference.mapped
     counts = Counter(item.state for item in difference.tensors)
     tensors = ", ".join(f"{count:,} {STATES.get(state, state)}" for state, count in counts.most_common()) or "none"
     sections = (("metadata", difference.meta), ("assets", difference.assets))
     rest = "; ".join(f"{title} {'differ' if changes else 'equal'}" for title, changes in sections)
     yield f"{'same' if difference.same else 'differs'}: tensors: {tensors}; {rest}"
+    if difference.mapped:
+        yield difference.mapped
     by_error = sorted(
         (item for item in difference.tensors if item.state not in ("bytes", "values")),
         key=lambda item: -inf if item.nmse is None or isnan(item.nmse) else -item.nmse,

@@ -99,7 +99,7 @@ class Conversion:
 
 def conversion_lines(report: Conversion) -> Iterator[str]:
     """The report as text: what was done to how many tensors, how exactly, and what was left behind."""
-    size = format_bytes(report.size) if report.size is not None else "size not known before"
+    size = format_bytes(report.size) if report.size is not None else "size unknown until written"
     verb, time = ("would write", "") if report.dry_run else ("wrote", f", {report.seconds:.1f} s")
     yield f"{verb} {report.target}: {report.format}, {size} (from {format_bytes(report.source_size)}){time}"
     for effect in report.ineffective:

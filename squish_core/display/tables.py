@@ -14,7 +14,8 @@ DEFAULT_WIDTH = 100
 """Columns if there is neither a terminal nor COLUMNS."""
 GAP = "  "
 _INDENT = "  "
-_BREAK = re.compile(r"(?<=[./,:])(?!$)")
+_BREAK = re.compile(r"(?:(?<=[./,:])|(?<=__)(?!_))(?!$)")
+"""Where a long word may be broken; `__` stands for a dot in names of files."""
 _LABEL = re.compile(r" *(?:\S+(?: \S+)*? {2,})?")
 
 
@@ -29,7 +30,7 @@ def terminal_width(stream: TextIO | None = None) -> int:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Split text into lines at spaces, and words longer than a line after `.`, `/`, `,` or `:`.
+    """Split text into lines at spaces, and words longer than a line after `.`, `/`, `,`, `:` or `__`.
 
     A word without any of these is never split.
     """

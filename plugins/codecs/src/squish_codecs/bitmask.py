@@ -133,8 +133,8 @@ class Bitmask(Codec):
         """How many values are left."""
         return {**params, "count": sum(int(np.count_nonzero(_pruned(panel, params))) for panel in panels())}
 
-    def params_of_panel(self, made: Mapping[str, np.ndarray], params: Params) -> Params:
-        return {**params, "count": int(BIT_COUNTS[made["mask"]].sum(dtype=np.int64))}
+    def params_of_panel(self, arrays: Mapping[str, np.ndarray], params: Params) -> Params:
+        return {**params, "count": int(BIT_COUNTS[arrays["mask"]].sum(dtype=np.int64))}
 
     def encode_grain(self, spec: TensorSpec, params: Params) -> tuple[int | None, ...]:
         """Whole bytes of the mask, so that panels join."""

@@ -10,7 +10,7 @@ from squish_core.api import (
     CodecSpec,
     CodeLayout,
     Container,
-    DenseRecord,
+    DenseFields,
     Encoding,
     FileRef,
     Index,
@@ -109,12 +109,12 @@ class Gguf(Container):
         writer.write(sink, tensors, meta)
 
 
-def build(name: str, entry: tuple[int, Record]) -> DenseRecord | TensorSpec:
-    """Return a tensor's spec: dense, or rows of blocks."""
+def build(name: str, entry: tuple[int, Record]) -> DenseFields | TensorSpec:
+    """Return a tensor's spec (of a dense one the fields of its record): dense, or rows of blocks."""
     file, (code, shape, offset, nbytes, big) = entry
     kind = TYPES.get(code)
     if kind is not None and kind.dtype and not big:
-        return DenseRecord._make((kind.dtype, shape, file, offset, None))
+        return kind.dtype, shape, file, offset, None
     segments = (Segment(file, offset, nbytes),)
     if kind is None:
         return TensorSpec(

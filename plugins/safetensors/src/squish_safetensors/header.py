@@ -10,6 +10,7 @@ from attrs import frozen
 
 from squish_core.api import (
     JSON_PIECE,
+    DenseFields,
     DenseRecord,
     FormatError,
     JsonMembers,
@@ -94,12 +95,12 @@ def read_header(source: Source, limits: Limits, file: int = 0) -> Header:
     )
 
 
-def read_record(name: str, record: TensorRecord) -> DenseRecord | TensorSpec:
+def read_record(name: str, record: TensorRecord) -> DenseFields | TensorSpec:
     """The tensor that a record describes. One of an unknown dtype is listed, and its bytes are an extra part."""
     file, tag, shape, offset, length = record
     dtype = TAGS.get(tag)
     if dtype is not None:
-        return DenseRecord._make((dtype, shape, file, offset, None))
+        return dtype, shape, file, offset, None
     part = Part(dtype="u8", shape=(length,), segments=(Segment(file, offset, length),))
     return TensorSpec(
         name=name, shape=shape, dtype="unknown", extras={"data": part}, attrs={"dtype": tag},
@@ -110,7 +111,7 @@ def read_record(name: str, record: TensorRecord) -> DenseRecord | TensorSpec:
 def spec_of_record(name: str, record: TensorRecord) -> TensorSpec:
     """The tensor that a record describes, as a spec."""
     tensor = read_record(name, record)
-    return tensor.spec(name) if isinstance(tensor, DenseRecord) else tensor
+    return DenseRecord(*tensor).spec(name) if isinstance(tensor, tuple) else tensor
 
 
 def dump_header(tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str]) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any
 import cbor2
 from attrs import frozen
 
-from squish_core.api import DenseRecord, Limits, SquishError, check_shape, dtypes
+from squish_core.api import DenseFields, Limits, SquishError, check_shape, dtypes
 
 from .names import ELEMENTS
 from .records import METADATA, Extent, Record
@@ -37,7 +37,7 @@ class Columns:
     """A checked manifest: the root's other keys, its tensors in the order of their data, and where they lie."""
 
     others: dict[str, Any]
-    records: dict[str, DenseRecord]
+    records: dict[str, DenseFields]
     extents: list[Extent]
 
 
@@ -49,7 +49,7 @@ def read(data: bytes, wire: str, limits: Limits, *, alignment: int, end: int) ->
         return None
 
 
-def record(entry: DenseRecord) -> Record:
+def record(entry: DenseFields) -> Record:
     """The object as 1.1 writes it."""
     dtype, shape, _, offset, digest = entry
     length = dtypes.nbytes(dtype, shape)
@@ -76,7 +76,7 @@ def _read(data: bytes, generation: int, limits: Limits, alignment: int, end: int
     _demand(min(offsets) >= alignment and not reduce(or_, offsets) % alignment)
     _demand(max(map(add, offsets, lengths)) <= end)
     columns = zip(elements, shapes, repeat(0), offsets, _digests(column["digest"]))
-    entries = dict(zip(names, map(DenseRecord._make, columns)))
+    entries = dict(zip(names, columns))
     _demand(len(entries) == len(names) and METADATA not in entries)
     extents = sorted(zip(repeat(0), offsets, lengths, names))
     records = {name: entries[name] for _, _, _, name in extents}

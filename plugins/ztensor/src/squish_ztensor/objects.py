@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from squish_core.api import DENSE, CodecSpec, DenseRecord, Encoding, Filter, Part, Refusal, TensorSpec, dtypes
+from squish_core.api import DENSE, CodecSpec, DenseFields, Encoding, Filter, Part, Refusal, TensorSpec, dtypes
 
 from . import profiles
 from .components import Component, Components, UnreadableError, element, element_of, part, raw_part, required
@@ -18,7 +18,7 @@ from .profiles import Reading
 from .v1 import cbor
 
 
-def build(name: str, record: dict[str, Any]) -> DenseRecord | TensorSpec:
+def build(name: str, record: dict[str, Any]) -> DenseFields | TensorSpec:
     """The tensor of a record that the manifest's check has passed."""
     dense = _dense_record(record)
     if dense is not None:
@@ -42,7 +42,7 @@ def build(name: str, record: dict[str, Any]) -> DenseRecord | TensorSpec:
     return TensorSpec(name=name, shape=shape, dtype=dtype, encodings=(encoding,), extras=extras, attrs=attrs)
 
 
-def _dense_record(record: dict[str, Any]) -> DenseRecord | None:
+def _dense_record(record: dict[str, Any]) -> DenseFields | None:
     """The tensor of a record that is one raw dense component and nothing else."""
     components = record["components"]
     data = components.get("data")
@@ -53,7 +53,7 @@ def _dense_record(record: dict[str, Any]) -> DenseRecord | None:
         return None
     if digest is not None and type(digest) is not str:
         return None
-    return DenseRecord._make((dtype, tuple(record["shape"]), data.get("file", 0), data["offset"], digest))
+    return dtype, tuple(record["shape"]), data.get("file", 0), data["offset"], digest
 
 
 def decoded_size(layout: Any, shape: tuple[int, ...], dtype: str | None) -> int | None:

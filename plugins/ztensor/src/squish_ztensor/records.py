@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from squish_core.api import DenseRecord, ErrorCode, FileRef, FormatError, Problem, TensorSpec, check_digest
+from squish_core.api import DenseFields, ErrorCode, FileRef, FormatError, Problem, TensorSpec, check_digest
 
 from .v1 import cbor
 
@@ -23,7 +23,7 @@ def same(record: Record) -> Record:
 
 @frozen(kw_only=True)
 class Manifest:
-    """A checked manifest; `offset` is where it starts, `records` (object maps, or `DenseRecord`) are in the order of
+    """A checked manifest; `offset` is where it starts, `records` (object maps, or `DenseFields`) are in the order of
     their data in the file.
 
     `build` turns an object map into a tensor, `as_first` gives a record as 1.1 writes it; `files` are the file itself
@@ -36,7 +36,7 @@ class Manifest:
     records: Mapping[str, Any]
     extents: list[Extent]
     files: tuple[FileRef, ...]
-    build: Callable[[str, Any], DenseRecord | TensorSpec] | None = None
+    build: Callable[[str, Any], DenseFields | TensorSpec] | None = None
     as_first: Callable[[Any], Record] = same
     problems: list[Problem] = field(factory=list)
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from squish_core.api import (
-    DenseRecord,
+    DenseFields,
     FileRef,
     FormatError,
     LimitError,
@@ -89,14 +89,14 @@ def _read(source: Source, data: bytes, location: Located, limits: Limits) -> Man
     )  # fmt: skip
 
 
-def build(name: str, record: Record, numbers: dict[str | None, int]) -> DenseRecord | TensorSpec:
+def build(name: str, record: Record, numbers: dict[str | None, int]) -> DenseFields | TensorSpec:
     """The tensor of a checked object."""
     data = record["parts"].get("data")
     if data is not None and record["layout"] == "dense" and "encoding" not in data and "attributes" not in record:
         dtype = _ELEMENTS.get((data["dtype"], data.get("type")))
         if dtype is not None:  # a dense tensor has no further parts
             file, offset = numbers[data.get("shard")], data["blob"][0]
-            return DenseRecord._make((dtype, tuple(record["shape"]), file, offset, data.get("digest")))
+            return dtype, tuple(record["shape"]), file, offset, data.get("digest")
     return layouts.build(name, translate(record, numbers))
 
 
