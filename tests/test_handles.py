@@ -55,7 +55,7 @@ def test_a_file_says_where_it_lies_how_large_it_is_and_its_version(file: Any, tm
 
 
 def test_an_unknown_name_gives_the_nearest(file: Any) -> None:
-    with pytest.raises(KeyError, match="near: bias"):
+    with pytest.raises(KeyError, match="similar names: bias"):
         file["bia"]
     with pytest.raises(KeyError, match=r"'nope' is not in <bytes>\W$"):
         file["nope"]

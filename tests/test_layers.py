@@ -85,8 +85,8 @@ def test_a_layer_is_emptied_when_the_next_one_is_asked_for() -> None:
     assert array.shape == (64, 1024)
 
 
-def test_one_layer_larger_than_the_budget_is_told_before_anything_is_read() -> None:
-    with pytest.raises(LimitError, match="one layer is larger") as error:
+def test_a_layer_larger_than_the_budget_is_an_error_before_any_read() -> None:
+    with pytest.raises(LimitError, match="a layer is larger") as error:
         squish.iter_layers(model(), memory=LAYER - 1)
     assert error.value.found == f"{LAYER} bytes"
 
