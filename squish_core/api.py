@@ -19,9 +19,10 @@ _NAMES = {
         "TruncatedError", "UnknownFormatError", "UnsupportedVersionError", "UsageError", "WriteError",
     ),
     "squish_core.families.base": (
-        "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Stack",
+        "ANY", "Add", "Carried", "Expression", "Family", "FamilyTensor", "Join", "Permute", "Rule", "Stack",
     ),
     "squish_core.families.model": ("Model",),
+    "squish_core.mapping.inventory": ("Inventory", "take_inventory"),
     "squish_core.formats.kinds": ("kind_of",),
     "squish_core.limits": ("Limits",),
     "squish_core.io.source": ("BytesSource", "Source", "SourceOpener", "check_file_name", "closed"),
@@ -69,7 +70,11 @@ _NAMES = {
     "squish_core.cli.output": ("Answer",),
     "squish_core.cli.progress": ("Progress",),
     "squish_core.file": ("File",),
-    "squish_core.opening": ("open",),
+    "squish_core.opening": ("open", "tensor_from_parts"),
+    "squish_core.codecs.description": ("describe", "read_description"),
+    "squish_core.conversion.naming": ("with_names",),
+    "squish_core.tensor": ("Tensor",),
+    "squish_core.backends.weight": ("Weight",),
     "squish_core.formats.json": (
         "JSON_PIECE", "JsonMembers", "duplicate_key_error", "load_json", "merge_members", "without_keys",
     ),
@@ -103,6 +108,7 @@ if TYPE_CHECKING:
     from squish_core.backends.offers import Offer as Offer
     from squish_core.backends.offers import Request as Request
     from squish_core.backends.offers import Use as Use
+    from squish_core.backends.weight import Weight as Weight
     from squish_core.backends.whole import WholeHandle as WholeHandle
     from squish_core.cli.output import Answer as Answer
     from squish_core.cli.progress import Progress as Progress
@@ -123,6 +129,8 @@ if TYPE_CHECKING:
     from squish_core.codecs.code_layout import CodeLayout as CodeLayout
     from squish_core.codecs.code_layout import Codes as Codes
     from squish_core.codecs.dense import Dense as Dense
+    from squish_core.codecs.description import describe as describe
+    from squish_core.codecs.description import read_description as read_description
     from squish_core.codecs.ggml_blocks import BLOCK_TYPES as BLOCK_TYPES
     from squish_core.codecs.ggml_blocks import BlockType as BlockType
     from squish_core.codecs.regions import decode_all as decode_all
@@ -140,6 +148,7 @@ if TYPE_CHECKING:
     from squish_core.conversion.convert import convert as convert
     from squish_core.conversion.convert import outgoing as outgoing
     from squish_core.conversion.execute import execute as execute
+    from squish_core.conversion.naming import with_names as with_names
     from squish_core.conversion.observer import ConversionObserver as ConversionObserver
     from squish_core.conversion.plan import ConversionPlan as ConversionPlan
     from squish_core.conversion.plan import plan_conversion as plan_conversion
@@ -162,6 +171,7 @@ if TYPE_CHECKING:
     from squish_core.errors import UsageError as UsageError
     from squish_core.errors import WriteError as WriteError
     from squish_core.errors import redact as redact
+    from squish_core.families.base import ANY as ANY
     from squish_core.families.base import Add as Add
     from squish_core.families.base import Carried as Carried
     from squish_core.families.base import Expression as Expression
@@ -219,6 +229,8 @@ if TYPE_CHECKING:
     from squish_core.io.source import check_file_name as check_file_name
     from squish_core.io.source import closed as closed
     from squish_core.limits import Limits as Limits
+    from squish_core.mapping.inventory import Inventory as Inventory
+    from squish_core.mapping.inventory import take_inventory as take_inventory
     from squish_core.model import DENSE as DENSE
     from squish_core.model import SAME_BYTES as SAME_BYTES
     from squish_core.model import CodecSpec as CodecSpec
@@ -237,6 +249,7 @@ if TYPE_CHECKING:
     from squish_core.model import TensorSpec as TensorSpec
     from squish_core.model import Typed as Typed
     from squish_core.opening import open as open  # noqa: A004
+    from squish_core.opening import tensor_from_parts as tensor_from_parts
     from squish_core.plugins.catalog import install_command as install_command
     from squish_core.plugins.catalog import lookalike as lookalike
     from squish_core.plugins.hookspecs import SQUISH_API as SQUISH_API
@@ -253,6 +266,7 @@ if TYPE_CHECKING:
     from squish_core.plugins.registry import Registry as Registry
     from squish_core.specs import parse_spec as parse_spec
     from squish_core.statistics import Statistics as Statistics
+    from squish_core.tensor import Tensor as Tensor
 
 else:
     from squish_core.plugins.lazy import lazy_exports

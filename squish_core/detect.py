@@ -34,7 +34,7 @@ class Probe:
     def of(cls, source: Source) -> Probe:
         """Read the probe of a source."""
         if source.is_dir:
-            return cls(source.filename, b"", b"", source.members())
+            return cls(source.filename, b"", b"", source.members(likely=catalog.STANDING))
         head = source.read(0, min(HEAD, source.size))
         tail = source.read(max(0, source.size - TAIL), min(TAIL, source.size))
         return cls(source.filename, head, tail)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from squish_core.backends.plan import FilePlan, plan_tensors
+from squish_core.codecs.views import COPY_LIMIT, Views, dense_records
 from squish_core.concurrency import Pool, workers
 from squish_core.display.notebook import file_lines, page
-from squish_core.dtypes import to_numpy
 from squish_core.errors import Problem, SquishError, TensorError
 from squish_core.formats.metadata import untyped
 from squish_core.guard import gc_paused
 from squish_core.io.buffer import Buffer
 from squish_core.io.local import READERS
-from squish_core.model import VIEWABLE, DenseFields, LazyTensors, TensorSpec
 from squish_core.reader import Assets, Reader
 from squish_core.renamed import Renamed
 from squish_core.tensor import Tensor
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from squish_core.analysis.summary import Summary
     from squish_core.backends.chain import OfferOrder
     from squish_core.backends.whole import WholeModel
+    from squish_core.io.source import Source
 
 
 class File(Reader, Mapping[str, "Tensor"], Renamed):
@@ -209,6 +209,37 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         tensors = {name: spec.without(self.index.caches) for name, spec in self.index.tensors.items()}
         return File(self.source, evolve(self.index, tensors=tensors, caches=()), self.registry, self.limits)
 
+    def as_format(self, format: str, encode: Any = None, **options: Any) -> Source:  # noqa: A002
+        """Present the file in another format without writing it.
+
+        Parameters
+        ----------
+        format, encode
+            `to` and `encode` of `squish.convert`.
+        **options
+            `only`, `rename` and `requantize` of `squish.convert`; `activations`, an open file.
+
+        Returns
+        -------
+        Source
+            What `open` and `convert` take. Its bytes are those that `convert` would write, made as they are read; this
+            file must stay open.
+
+        Raises
+        ------
+        UsageError
+            The format's layout depends on the data (code `image`).
+
+        Examples
+        --------
+        >>> with squish.open("model.safetensors") as file, squish.open(file.as_format("gguf")) as virtual:
+        ...     print(virtual.format, virtual.source.size == squish.convert(file, "copy.gguf").size)
+        gguf True
+        """
+        from squish_core.conversion.virtual import as_format
+
+        return as_format(self, format, encode, **options)
+
     def __getitem__(self, name: str) -> Tensor:
         try:
             return Tensor(self, self.index.tensors[name])
@@ -248,7 +279,7 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
         >>> arrays["blk.0.ffn_up.weight"].shape, arrays["blk.0.ffn_up.weight"].dtype.name
         ((64, 32), 'float32')
         """
-        tensors, view = self.index.tensors, Views(self).view
+        tensors, view = self.index.tensors, Views(self.source_for).view
         arrays: dict[str, Any] = dict.fromkeys(tensors)
         with gc_paused():
             for name, record in dense_records(tensors):
@@ -258,8 +289,10 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
                     arrays[name] = array.copy()
         remaining = [name for name, array in arrays.items() if array is None]
         if remaining:
+            encodings = (encoding for name in remaining for encoding in tensors[name].encodings[:1])
+            parts = (part for encoding in encodings for part in encoding.parts.values())
             # In parallel: while one tensor waits for the disk, another is decoded.
-            with Pool(workers(READERS)) as readers:
+            with self.reading_ahead(parts), Pool(workers(READERS)) as readers:
                 arrays.update(zip(remaining, readers.map(lambda name: self[name].numpy(copy=copy), remaining)))
         return arrays
 
@@ -307,41 +340,3 @@ class File(Reader, Mapping[str, "Tensor"], Renamed):
 
     def _repr_html_(self) -> str:
         return page(file_lines(self))
-
-
-COPY_LIMIT = 1 << 16
-"""Elements up to which a copy is made from the mapping; beyond it, page faults cost more than a read call."""
-
-
-def dense_records(tensors: Mapping[str, TensorSpec]) -> Iterable[tuple[str, DenseFields]]:
-    """Name and record of each dense tensor in a single byte range."""
-    if isinstance(tensors, LazyTensors):
-        return tensors.dense_records()
-    return ((name, record) for name, spec in tensors.items() if (record := spec.dense_record()) is not None)
-
-
-class Views:
-    """Makes arrays over a file's mappings without a `Tensor` each, for files with 20,000 small tensors."""
-
-    def __init__(self, file: File) -> None:
-        import numpy as np
-
-        self._file, self._array = file, np.ndarray
-        self._mapped: dict[int, memoryview] = {}
-        self._dtypes: dict[str, np.dtype] = {}
-
-    def view(self, record: DenseFields) -> np.ndarray | None:
-        """Read-only array of a tensor; None if its values must be decoded."""
-        name, shape, file, offset, _ = record
-        dtype = self._dtypes.get(name)
-        if dtype is None:
-            if name not in VIEWABLE:
-                return None
-            dtype = self._dtypes[name] = to_numpy(name)
-        if 0 in shape:
-            return self._array(shape, dtype)
-        memory = self._mapped.get(file)
-        if memory is None:
-            source = self._file.source_for(file)
-            memory = self._mapped[file] = source.view(0, source.size)
-        return self._array(shape, dtype, memory, offset)

@@ -14,28 +14,21 @@ from squish_core.errors import SquishError
 Result = TypeVar("Result")
 
 
-class guarded:  # noqa: N801 - read as a verb in a with statement
+class boundary:  # noqa: N801 - read as a verb in a with statement
     """Turn any exception of a plugin into a typed error with its context.
 
-    Inside, NumPy's warnings about infinities and NaN are off, if NumPy is loaded: files may contain such values. It
-    is a class because it is entered for every tensor, and a generator would cost more than the guarded code.
+    It is a class because it is entered for every tensor, and a generator would cost more than the guarded code.
     """
 
-    __slots__ = ("_context", "_errstate", "_kind", "_what")
+    __slots__ = ("_context", "_kind", "_what")
 
     def __init__(self, kind: type[SquishError], what: str, **context: Any) -> None:
         self._kind, self._what, self._context = kind, what, context
-        self._errstate: Any = None
 
     def __enter__(self) -> None:
-        errstate = getattr(sys.modules.get("numpy"), "errstate", None) or self._imported()
-        if errstate is not None:
-            self._errstate = errstate(all="ignore")
-            self._errstate.__enter__()
+        return None
 
     def __exit__(self, _: Any, error: BaseException | None, trace: Any) -> None:
-        if self._errstate is not None:
-            self._errstate.__exit__(None, None, None)
         if error is None:
             return
         kind, what = self._kind, self._what
@@ -50,6 +43,23 @@ class guarded:  # noqa: N801 - read as a verb in a with statement
                 f"a plugin failed while {what}: {type(error).__name__}: {error}", code=ErrorCode.PLUGIN_BUG,
                 hint="Please report this with the command and the header of the file.", **self._context,
             ) from error  # fmt: skip
+
+
+class guarded(boundary):  # noqa: N801 - read as a verb in a with statement
+    """A `boundary` that disables NumPy's warnings about infinities and NaN, if NumPy is loaded."""
+
+    __slots__ = ("_errstate",)
+
+    def __enter__(self) -> None:
+        errstate = getattr(sys.modules.get("numpy"), "errstate", None) or self._imported()
+        self._errstate: Any = None if errstate is None else errstate(all="ignore")
+        if self._errstate is not None:
+            self._errstate.__enter__()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._errstate is not None:
+            self._errstate.__exit__(None, None, None)
+        super().__exit__(kind, error, trace)
 
     def _imported(self) -> Any:
         """`numpy.errstate` if NumPy is not loaded yet; None here, since reading a header does not need it."""

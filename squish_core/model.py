@@ -46,7 +46,7 @@ class Part:
     filters: tuple[Filter, ...] = ()
     digest: str | None = None
     digest_of: str = "stored"
-    data: bytes | None = None
+    data: bytes | memoryview | None = None
     byteorder: str = "<"
 
     @property

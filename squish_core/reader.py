@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 from squish_core.codecs.bound import BoundEncoding
@@ -57,6 +59,38 @@ class Reader:
         """Bind an encoding to its codec and stored parts."""
         parts = {role: self.array(part) for role, part in encoding.parts.items()}
         return BoundEncoding(self.registry.codec(encoding.codec), spec, encoding, parts, self.limits)
+
+    @contextmanager
+    def reading_ahead(self, parts: Iterable[Part]) -> Iterator[None]:
+        """Announce that parts will be read in about this order, each once; a remote source fetches them ahead.
+
+        Parameters
+        ----------
+        parts
+            What will be read in the `with` block.
+
+        Returns
+        -------
+        context manager
+            At its end nothing more is fetched.
+
+        Examples
+        --------
+        >>> file = squish.open("model.gguf")
+        >>> with file.reading_ahead(file["blk.0.ffn_up.weight"].bound.encoding.parts.values()):
+        ...     values = file["blk.0.ffn_up.weight"].numpy()
+        """
+        sources: dict[int, Source] = {}
+        if not self.source.cheap_views:
+            segments = dict.fromkeys(segment for part in parts for segment in part.segments if segment.length)
+            for number, run in groupby(segments, key=lambda segment: segment.file):
+                sources[number] = self.source_for(number)
+                sources[number].read_ahead([(segment.offset, segment.length) for segment in run])
+        try:
+            yield
+        finally:
+            for source in sources.values():
+                source.read_ahead(())
 
     def guard(self, kind: type[SquishError], what: str, **context: Any) -> guarded:
         """Context manager around plugin code, with this file's name."""

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from squish_core import dtypes
 from squish_core.backends.base import load_weight
 from squish_core.backends.checks import check_out
+from squish_core.backends.resolve import resolve
 from squish_core.backends.weight import Weight
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import normalize
 from squish_core.codecs.stored import StoredArray
 from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page, tensor_lines
-from squish_core.errors import ConflictError, MissingPluginError, SquishError, TensorError
+from squish_core.errors import CodecError, ConflictError, MissingPluginError, SquishError, TensorError
+from squish_core.guard import boundary
 from squish_core.io.buffer import CPU_DEVICE, Buffer, copied_dlpack
 from squish_core.model import Encoding
 from squish_core.reader import TensorFacts
@@ -74,11 +76,11 @@ class Tensor(TensorFacts):
                 check_out(out, dtype, self.shape)
             view = bound.view
             if dtype != own:
-                values = bound.read().astype(dtypes.to_numpy(dtype))
+                values = bound.held().read().astype(dtypes.to_numpy(dtype))
             elif out is None and view is not None and not copy:
                 return view.buffer().numpy().reshape(self.shape)
             elif view is None or not (out is None or out.flags.c_contiguous):
-                values = bound.read(out=out)
+                values = bound.held().read(out=out)
             else:
                 bound.check_limits()
                 values = np.empty(self.shape, dtypes.to_numpy(dtype)) if out is None else out
@@ -212,12 +214,10 @@ class Tensor(TensorFacts):
         >>> squish.open("model.gguf")["blk.0.ffn_up.weight"].plan("numpy").chosen.mode
         'fold'
         """
-        from squish_core.backends.resolve import resolve
-
-        with self.guard("resolving"):
+        file, spec = self.file, self.spec
+        with boundary(CodecError, "resolving", file=file.name, tensor=spec.name):
             return resolve(
-                self.file.registry, self.name, self.file.format, self.spec.encodings,
-                spec=self.spec, backend=backend, policy=policy, op=op,
+                file.registry, spec.name, file.format, spec.encodings, spec=spec, backend=backend, policy=policy, op=op
             )  # fmt: skip
 
     chain = plan

@@ -96,7 +96,9 @@ def test_every_format_that_is_written_can_replace_a_source(tmp_path: Path, llama
 
 @pytest.mark.parametrize("encode", [None, "int8", "a.weight=bf16"])
 @pytest.mark.parametrize("to", ["npydir", "ztensor"])
-def test_the_weights_go_and_the_papers_stay(tmp_path: Path, model: Path, to: str, encode: str | None) -> None:
+def test_delete_source_removes_weights_and_keeps_assets(
+    tmp_path: Path, model: Path, to: str, encode: str | None
+) -> None:
     if to == "ztensor" and encode == "int8":
         encode = "int4"
     report = squish.convert(model, tmp_path / "out", to, encode, delete_source=True)
@@ -107,7 +109,7 @@ def test_the_weights_go_and_the_papers_stay(tmp_path: Path, model: Path, to: str
         assert np.abs(file["a.weight"].numpy().astype(np.float32) - WEIGHTS["a.weight"]).max() < 0.3
 
 
-def test_nothing_is_deleted_unasked_or_on_a_dry_run(tmp_path: Path, model: Path) -> None:
+def test_nothing_is_deleted_by_default_or_on_a_dry_run(tmp_path: Path, model: Path) -> None:
     assert squish.convert(model, tmp_path / "out", "npydir").deleted == ()
     assert len(squish.convert(model, tmp_path / "out2", "npydir", dry_run=True, delete_source=True).deleted) == 2
     assert kept(model)
@@ -123,7 +125,7 @@ def flipped(target: Path) -> None:
 
 @pytest.mark.parametrize("encode", [None, "int8"])
 @pytest.mark.parametrize("damage", ["values", "cut", "a tensor lost"])
-def test_what_was_written_wrong_saves_the_source(
+def test_a_wrongly_written_target_keeps_the_source(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch, damage: str, encode: str | None
 ) -> None:
     target = tmp_path / "out"
@@ -133,7 +135,7 @@ def test_what_was_written_wrong_saves_the_source(
         "a tensor lost": lambda: (target / "manifest.json").write_text('{"norm": "norm"}'),
     }[damage]
     delete = delete_source.delete
-    monkeypatch.setattr("squish_core.conversion.convert.delete", lambda *told: (harm(), delete(*told)))
+    monkeypatch.setattr("squish_core.conversion.convert.delete", lambda *arguments: (harm(), delete(*arguments)))
     with pytest.raises(SquishError, match="was not deleted"):
         squish.convert(model, target, "npydir", encode, delete_source=True)
     assert kept(model)
@@ -176,9 +178,9 @@ def test_a_source_replaced_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.M
     source = shard(tmp_path / "m.safetensors")
     agrees = delete_source._agrees
 
-    def replacing(*told: object) -> bool:
+    def replacing(*arguments: object) -> bool:
         shard(tmp_path / "new").replace(source)
-        return agrees(*told)
+        return agrees(*arguments)
 
     monkeypatch.setattr(delete_source, "_agrees", replacing)
     with pytest.raises(SquishError, match="replaced"):
@@ -189,7 +191,7 @@ def test_a_source_replaced_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     "what", ["itself", "its folder's place", "part", "a link", "one shard", "bytes", "metadata", "asset"]
 )
-def test_what_is_refused_before_anything_is_written(tmp_path: Path, model: Path, what: str) -> None:
+def test_delete_source_is_refused_before_anything_is_written(tmp_path: Path, model: Path, what: str) -> None:
     source, target, options = model, tmp_path / "out", {}
     if what == "itself":
         source = target = shard(tmp_path / "m.safetensors")
@@ -216,7 +218,7 @@ def test_what_is_refused_before_anything_is_written(tmp_path: Path, model: Path,
     assert target == source or not (tmp_path / "out").exists()
 
 
-def test_the_command_says_what_it_deleted(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_lists_deleted_files(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", str(model), str(tmp_path / "out"), "--to", "npydir", "--delete-source"]) == 0
     assert "deleted:" in (out := capsys.readouterr().out)
     assert "model-00002-of-00002.safetensors" in out

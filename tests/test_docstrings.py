@@ -95,19 +95,19 @@ def lacks(function: Callable[..., Any], shared: type | None = None) -> list[str]
 
 
 @pytest.mark.parametrize("function", CALLED, ids=lambda function: function.__qualname__)
-def test_what_a_program_calls_is_documented(function: Callable[..., Any]) -> None:
+def test_public_callables_are_documented(function: Callable[..., Any]) -> None:
     assert not lacks(function)
     assert ">>> " in sections(function).get("Examples", "")
 
 
 @pytest.mark.parametrize("function", unique(INTERFACES), ids=lambda function: function.__qualname__)
-def test_what_a_plugin_implements_is_documented(function: Callable[..., Any]) -> None:
+def test_plugin_methods_are_documented(function: Callable[..., Any]) -> None:
     owner = next((each for each in SHARED if function.__qualname__.startswith(f"{each.__name__}.")), None)
     assert not lacks(function, owner)
 
 
 @pytest.mark.parametrize("interface", INTERFACES, ids=lambda interface: interface.__name__)
-def test_what_a_plugin_implements_has_an_example(interface: type) -> None:
+def test_plugin_methods_have_an_example(interface: type) -> None:
     assert ">>> " in sections(interface).get("Examples", "")
 
 

@@ -26,18 +26,20 @@ class Answers:
 
     offers: Sequence[Offer]
     because: str
-    refusals: Sequence[Refusal]
+    refusals: tuple[Refusal, ...]
     ranks: tuple[Sequence[int], Sequence[int | None]]
 
-    def about(self, encodings: Sequence[Encoding]) -> tuple[Sequence[Offer], Sequence[Refusal]]:
+    def about(self, encodings: Sequence[Encoding]) -> tuple[Sequence[Offer], tuple[Refusal, ...]]:
         """The same offers and refusals for the encodings of another tensor of this kind."""
         ranks, refusal_ranks = self.ranks
         offers = [offer.about(encodings[rank]) for offer, rank in zip(self.offers, ranks)]
+        if refusal_ranks.count(None) == len(refusal_ranks):
+            return offers, self.refusals
         refusals = [
             refusal if rank is None else evolve(refusal, encoding=encodings[rank])
             for refusal, rank in zip(self.refusals, refusal_ranks)
         ]
-        return offers, refusals
+        return offers, tuple(refusals)
 
     def apply_to_all(self, spec: TensorSpec) -> bool:
         """Whether the answers apply to every tensor of this kind.

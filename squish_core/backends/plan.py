@@ -15,7 +15,7 @@ from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page
 from squish_core.display.tables import fit_all
 from squish_core.errors import SquishError, TensorError
-from squish_core.guard import guarded
+from squish_core.guard import boundary
 from squish_core.model import Index, Refusal, TensorSpec
 from squish_core.text import escape
 
@@ -178,7 +178,7 @@ def plan_tensors(
     """Plan the given tensors of a file, and its encodings of the whole model."""
     whole: Chain | SquishError | None = None
     if index.whole:
-        with guarded(SquishError, "resolving", file=name):
+        with boundary(SquishError, "resolving", file=name):
             try:
                 whole = resolve(registry, name, index.format, index.whole, backend=backend, policy=policy)
             except SquishError as error:
@@ -187,7 +187,7 @@ def plan_tensors(
     resolver = Resolver(registry, backend, policy)
     for spec in specs:
         try:
-            with guarded(SquishError, "resolving", file=name, tensor=spec.name):
+            with boundary(SquishError, "resolving", file=name, tensor=spec.name):
                 tensors[spec.name] = resolver.resolve(spec.name, index.format, spec.encodings, spec=spec, op=op)
         except SquishError as error:
             tensors[spec.name] = _plan_error(error)

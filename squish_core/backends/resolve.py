@@ -15,6 +15,7 @@ from squish_core.backends.offers import OPS, OPS_OF_RANK, Availability, Offer, R
 from squish_core.backends.reasons import because
 from squish_core.codes import ErrorCode
 from squish_core.errors import SquishError, UsageError
+from squish_core.guard import quietly
 from squish_core.model import CodecSpec, Encoding, Refusal, TensorSpec
 from squish_core.specs import parse_spec
 
@@ -38,6 +39,8 @@ class Lookup(Protocol):
     def is_outside(self, backend: str) -> bool: ...
     @property
     def answers(self) -> AnswerTable: ...
+    @property
+    def resolvers(self) -> dict[str, Resolver]: ...
 
 
 @frozen(kw_only=True)
@@ -50,13 +53,22 @@ class Candidate:
     emulated: bool = False
 
 
+@frozen
+class Candidates:
+    """The candidates as their probes answered (None: a backend that cannot be imported), and their refusals."""
+
+    probed: Sequence[Availability | None]
+    candidates: Sequence[Candidate]
+    refusals: tuple[tuple[str, str] | None, ...]
+
+
 class Resolver:
     """Resolves tensors by one policy, on any backend or a named one. Probes backends once, for the first tensor.
 
     Parameters
     ----------
     registry
-        The installed plugins.
+        What is installed; a registration needs a new resolver.
     backend
         Backend id, possibly with options ("ane:device=M1"); any backend by default.
     policy
@@ -65,9 +77,27 @@ class Resolver:
     """
 
     def __init__(self, registry: Lookup, backend: str | None = None, policy: str | OfferOrder = "spec") -> None:
+        self._table = registry.answers  # before the rest of the registry: a registration starts a new table
         self.registry, self.backend, self.policy = registry, backend, policy
-        self._table: AnswerTable = {}
-        self._candidates: list[Candidate] | None = None
+        self._order = _offer_order(policy)
+        self._named = None if backend is None else parse_spec(backend)
+        self._backends: Sequence[Candidate] | None = None
+        self._candidates: Candidates | None = None
+
+    def probe(self) -> Candidates:
+        """Ask the backends whether they can run here now; `resolve` does so for the first tensor alone."""
+        backends = self._backends
+        if backends is None:
+            backends = _backends(self.registry, self._named)
+            if all(candidate.backend for candidate in backends):  # an import that failed is tried again
+                self._backends = backends
+        probed = [_probe(candidate.backend) if candidate.backend else None for candidate in backends]
+        here = self._candidates
+        if here is None or self._backends is None or here.probed != probed:
+            candidates = [_candidate(backend, available) for backend, available in zip(backends, probed)]
+            refusals = tuple([candidate.refusal for candidate in candidates])
+            here = self._candidates = Candidates(probed, candidates, refusals)
+        return here
 
     def resolve(
         self,
@@ -82,9 +112,6 @@ class Resolver:
 
         `op` is the operation to run; the default depends on the rank.
         """
-        policy, backend = self.policy, self.backend
-        name, key = _offer_order(policy)
-        selection = None if backend is None else parse_spec(backend)
         ops = OPS if spec is None else OPS_OF_RANK.get(len(spec.shape), ("dense",))
         op = op or ops[0]
         if op not in OPS:
@@ -93,27 +120,25 @@ class Resolver:
             raise UsageError(
                 "its rank does not fit the operation", expected=", ".join(ops), found=repr(op), code="rank"
             )
-        if self._candidates is None:
-            self._table = self.registry.answers  # before the rest of the registry: a registration starts a new table
-            self._candidates = _candidates(self.registry, selection)
-        candidates, table = self._candidates, self._table
-        question = policy, op, backend, *[candidate.refusal for candidate in candidates]
-        cacheable = spec if spec is not None and recipes is spec.encodings and isinstance(policy, str) else None
-        answers = None if cacheable is None else answers_for(table, question, cacheable)
+        here = self._candidates or self.probe()
+        question = self.policy, op, self.backend, here.refusals
+        cacheable = spec if spec is not None and recipes is spec.encodings and isinstance(self.policy, str) else None
+        answers = None if cacheable is None else answers_for(self._table, question, cacheable)
         if answers is None:
-            answers = _answers(self.registry, candidates, recipes, spec, op, name, key, alone=selection is not None)
+            alone = self._named is not None
+            answers = quietly(_answers, self.registry, here.candidates, recipes, spec, op, *self._order, alone)
             if not answers.offers:
                 raise _no_chain(target, recipes, answers.refusals, spec)
             offers, refusals = answers.offers, answers.refusals
             if cacheable is not None:
-                keep(table, question, cacheable, answers)
+                keep(self._table, question, cacheable, answers)
         else:
             assert spec is not None
             offers, refusals = answers.about(spec.encodings)
-        first, *others = offers
+        options = {} if self._named is None else self._named.params
         return Chain(
-            target=target, container=container, chosen=first, because=answers.because, others=tuple(others),
-            refused=tuple(refusals), policy=name, spec=spec, options={} if selection is None else selection.params,
+            target=target, container=container, chosen=offers[0], because=answers.because, others=tuple(offers[1:]),
+            refused=refusals, policy=self._order[0], spec=spec, options=options,
         )  # fmt: skip
 
 
@@ -128,8 +153,16 @@ def resolve(
     policy: str | OfferOrder = "spec",
     op: str | None = None,
 ) -> Chain:
-    """Resolve one tensor; see `Resolver`."""
-    return Resolver(registry, backend, policy).resolve(target, container, recipes, spec=spec, op=op)
+    """The chain of one tensor, as `Resolver` has it, with backends as they are now."""
+    resolvers = registry.resolvers
+    resolver = resolvers.get(policy) if backend is None and isinstance(policy, str) else None
+    if resolver is not None:
+        resolver.probe()
+    else:
+        resolver = Resolver(registry, backend, policy)
+        if backend is None and isinstance(policy, str):
+            resolvers[policy] = resolver
+    return resolver.resolve(target, container, recipes, spec=spec, op=op)
 
 
 def _answers(
@@ -140,7 +173,6 @@ def _answers(
     op: str,
     policy: str,
     key: OfferOrder,
-    *,
     alone: bool,
 ) -> Answers:
     """Ask the candidates about every encoding and order the offers. `alone`: the caller named a backend."""
@@ -176,7 +208,7 @@ def _answers(
     return Answers(
         [ranked.offer for ranked in offers],
         because(offers, policy, key, alone=alone, use=use) if offers else "",
-        [refusal for refusal, _ in refusals],
+        tuple([refusal for refusal, _ in refusals]),
         ([ranked.rank for ranked in offers], [rank for _, rank in refusals]),
     )
 
@@ -189,30 +221,35 @@ def _offer_order(policy: str | OfferOrder) -> tuple[str, OfferOrder]:
     return policy, OFFER_ORDERS[policy][0]
 
 
-def _candidates(registry: Lookup, selection: CodecSpec | None) -> list[Candidate]:
+def _backends(registry: Lookup, named: CodecSpec | None) -> list[Candidate]:
     """All backends, or the named one with its options."""
-    if selection is not None and selection.id not in registry.backends:
+    if named is not None and named.id not in registry.backends:
         try:
-            registry.backend(selection.id)  # raises with an install hint
+            registry.backend(named.id)  # which says what to install
         except SquishError as error:
             raise error.about_argument() from None
-    candidates: list[Candidate] = []
-    for name in sorted(registry.backends) if selection is None else [selection.id]:
+    backends: list[Candidate] = []
+    for name in sorted(registry.backends) if named is None else [named.id]:
         try:
             backend = registry.backend(name)
-        except SquishError as error:  # an import failure or conflict must not affect the others
-            if selection is not None:
+        except SquishError as error:  # it cannot be imported, or is in conflict; the others still answer
+            if named is not None:
                 raise
-            candidates.append(Candidate(id=name, refusal=(error.code or ErrorCode.IMPORT, error.message)))
+            backends.append(Candidate(id=name, refusal=(error.code or ErrorCode.IMPORT, error.message)))
             continue
-        if selection is not None and selection.params:
-            backend = backend.configured(selection.params)
-        available = _probe(backend)
-        if available.ok:
-            candidates.append(Candidate(id=name, backend=backend, emulated=available.emulated))
-        else:
-            candidates.append(Candidate(id=name, refusal=("unavailable", available.reason)))
-    return candidates
+        if named is not None and named.params:
+            backend = backend.configured(named.params)
+        backends.append(Candidate(id=name, backend=backend))
+    return backends
+
+
+def _candidate(backend: Candidate, available: Availability | None) -> Candidate:
+    """The backend, if its probe says that it can run here."""
+    if available is None:
+        return backend
+    if available.ok:
+        return evolve(backend, emulated=available.emulated)
+    return Candidate(id=backend.id, refusal=("unavailable", available.reason))
 
 
 def _probe(backend: Backend) -> Availability:

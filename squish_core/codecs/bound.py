@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+HELD = 256 << 20
+"""Stored bytes of one tensor that are read into memory at once, from a source without cheap views."""
+
+
 class BoundEncoding:
     """One encoding of one tensor, ready to read.
 
@@ -108,6 +112,20 @@ class BoundEncoding:
     def arrays(self) -> dict[str, StoredArray]:
         """The parts stored in a file, by role."""
         return {role: part for role, part in self.parts.items() if isinstance(part, StoredArray)}
+
+    def held(self) -> BoundEncoding:
+        """The same with its parts in memory, as far as `HELD` bytes go, where each look at a file reads it again.
+
+        What is read panel by panel is read once then: a codec looks at a table for each of them.
+        """
+        if all(array.is_cheap for array in self.arrays.values()):
+            return self
+        parts, left = dict(self.parts), HELD
+        for role, array in sorted(self.arrays.items(), key=lambda item: item[1].part.stored):
+            left -= array.part.stored
+            if left >= 0 and not array.is_cheap:
+                parts[role] = array.held()
+        return BoundEncoding(self.codec, self.spec, self.encoding, parts, self.limits)
 
     def panels(
         self, *, within: Region | None = None, axis: int = 0, budget: int = PANEL_BYTES, whole_rows: bool = False

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from attrs import evolve
+
 from squish_core import dtypes
 from squish_core.errors import CodecError, LimitError, TensorError
 from squish_core.io.buffer import Buffer, as_array
@@ -99,6 +101,22 @@ class StoredArray:
             source = self._source_for(segment.file)
             for start in range(0, segment.length, size):
                 yield source.view(segment.offset + start, min(size, segment.length - start))
+
+    @property
+    def is_cheap(self) -> bool:
+        """Whether looking at it again costs nothing: it is in memory, or mapped."""
+        return self.part.data is not None or all(source.cheap_views for source, _, _ in self.runs())
+
+    def check_size(self) -> None:
+        """TruncatedError once a file that it lies in has become shorter."""
+        for source, _, _ in self.runs():
+            source.check_size()
+
+    def held(self) -> StoredArray:
+        """The same part with its stored bytes in memory."""
+        pieces = list(self.stored_chunks(1 << 62))
+        data: Any = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+        return StoredArray(evolve(self.part, segments=(), data=data), self._source_for, self._byte_codec, self._limits)
 
     def runs(self) -> Iterator[tuple[Source, int, int]]:
         """Source, offset and length of each stored byte range."""

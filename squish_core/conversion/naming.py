@@ -15,7 +15,7 @@ from squish_core.errors import FormatError, UsageError
 from squish_core.families.base import GGUF, HF
 from squish_core.file import File
 from squish_core.formats.base import Container, Options
-from squish_core.mapping.mapped import MappedFile, ModelMap, Naming, missing_tensors, naming_of
+from squish_core.mapping.mapped import MappedFile, ModelMap, Naming, family_of, map_file, missing_tensors, naming_of
 from squish_core.mapping.names import has_engine_names
 from squish_core.model import Part, TensorSpec
 from squish_core.plugins.hookspecs import FamilyInfo
@@ -49,21 +49,71 @@ def choose_map(
         return None, ()
     if request == KEEP:
         return None, (_unmapped_note(layout, "rename='keep'"),) if (layout == GGUF) != (naming.layout == GGUF) else ()
+    if naming.adapter:
+        _check_adapter(naming, layout, file)
     if naming.family is None:
         if request:
             raise FormatError(f"cannot be renamed: {naming.reason}", file=file.name, code="names")
         return None, (_unmapped_note(layout, naming.reason),)
-    if not request and (absent := missing_tensors(file, naming)):
+    if not request and not naming.adapter and (absent := missing_tensors(file, naming)):
         return None, (_unmapped_note(layout, f"the model is incomplete: {absent[0]} is missing"),)
     return ModelMap(naming, layout), ()
+
+
+def with_names(file: File, layout: str = HF) -> File:
+    """A file under the names, rows and settings of a layout.
+
+    Parameters
+    ----------
+    file
+        An open file.
+    layout
+        "hf" (transformers) or "gguf" (llama.cpp).
+
+    Returns
+    -------
+    File
+        The same file where it has these names already.
+
+    Raises
+    ------
+    FormatError
+        The file names its tensors otherwise, and does not state a family that is installed.
+
+    Examples
+    --------
+    >>> from squish_core import api
+    >>> file = squish.open("model.gguf")
+    >>> api.with_names(file, "gguf") is file
+    True
+    """
+    naming = naming_of(file)
+    if (layout == GGUF) == (naming.layout == GGUF) and (layout == GGUF or _has_hf_names(file, naming)):
+        return file
+    if naming.family is None:
+        raise FormatError(f"cannot be renamed: {naming.reason}", file=file.name, code="names")
+    return map_file(file, layout, {}, naming)
 
 
 def _has_hf_names(file: File, naming: Naming) -> bool:
     """Whether no tensor has a name of MLX or UQFF that Hugging Face does not have (stacked experts)."""
     if naming.family is None:
         return True
-    family = file.registry.family(naming.family)
-    return not has_engine_names(family, file)
+    return not has_engine_names(family_of(file, naming), file)
+
+
+def _check_adapter(naming: Naming, layout: str, file: File) -> None:
+    """FormatError for an adapter whose base model is not known, and for a layout that adapters are not written in."""
+    if naming.family is None and naming.model_type is None:
+        raise FormatError(
+            f"is an adapter, and nothing says what its base model is: {naming.reason}", file=file.name, code="adapter",
+            expected="config.json of the base model", hint="Name the folder of the base model: assets=FOLDER.",
+        )  # fmt: skip
+    if layout not in (HF, GGUF):
+        raise FormatError(
+            f"is an adapter, which is not written for {ENGINES[layout]}", file=file.name, code="adapter",
+            expected="gguf or hf", found=layout, hint="Keep the names with rename='keep'.",
+        )  # fmt: skip
 
 
 def _unmapped_note(layout: str, reason: str) -> str:

@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 HF, GGUF, MLX, UQFF = LAYOUTS = ("hf", "gguf", "mlx", "uqff")
 """Model layouts: Hugging Face, llama.cpp, mlx-lm and mistral.rs."""
 
+ANY = "*"
+"""In the shape of a tensor, stands for any size."""
+
 
 @frozen
 class FamilyTensor:
     """A tensor of a family under its Hugging Face name; `{n}` is the layer, `{e}` the expert.
 
-    `shape` refers to sizes of the model by name (`Family.sizes`). A tensor may be absent if it is not `required`, or
-    if it is `tied_to` another one and the settings say so (`Family.is_tied`).
+    `shape` refers to sizes of the model by name (`Family.sizes`), or is ANY. A tensor may be absent if it is not
+    `required`, or if it is `tied_to` another one and the settings say so (`Family.is_tied`).
     """
 
     name: str
@@ -170,6 +173,16 @@ class Family:
             Sizes that shapes and rules refer to; `layers` and `experts` bound `{n}` and `{e}`.
         """
         raise NotImplementedError
+
+    def adapter(self) -> Family | None:
+        """Give the family of the adapters (LoRA) of these models.
+
+        Returns
+        -------
+        Family or None
+            Tensors and rules of adapters; None, the default, where they are not mapped.
+        """
+        return None
 
     def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
         """Whether the settings say that another tensor replaces this one.

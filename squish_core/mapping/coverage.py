@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 from attrs import frozen
 
 from squish_core.errors import TensorError
-from squish_core.families.base import Expression, Family, Join, Rule, Stack
-from squish_core.mapping.names import fill, members, source_rules
+from squish_core.families.base import ANY, Expression, Family, Join, Rule, Stack
+from squish_core.mapping.names import Templates, fill, members, source_rules
 from squish_core.model import TensorSpec
 from squish_core.text import close_matches
 
@@ -45,38 +45,82 @@ def cover(
     family: Family, tensors: Mapping[str, TensorSpec], gguf: bool, sizes: Sizes, tied: Collection[str] = ()
 ) -> Coverage:
     """Match every tensor of a source; TensorError if one is unknown, duplicated, missing or has the wrong shape."""
-    table, shapes = source_rules(family, gguf), {tensor.name: tensor.shape for tensor in family.tensors}
-    origins: dict[str, Origin] = {}
-    sources: dict[str, Origin] = {}
-    other_modalities: list[str] = []
-    unused: list[str] = []
-    for name in tensors:
-        short = without_prefix(family, name)
-        match = table.find(short)
+    matching = Matching(family, tensors, source_rules(family, gguf), sizes, tied)
+    if error := next(matching.errors(), None):
+        raise error
+    return matching.coverage()
+
+
+class Matching:
+    """Tensors of a source against a family; `errors` goes through them once, and `coverage` is complete after it.
+
+    Parameters
+    ----------
+    family, tensors
+        The family, and the source's tensors by name.
+    rules
+        Template of a name -> the rule that covers it.
+    sizes
+        The sizes of the model (`Family.sizes`).
+    tied
+        Tensors that others take the place of.
+    """
+
+    def __init__(
+        self, family: Family, tensors: Mapping[str, TensorSpec], rules: Templates[Rule], sizes: Sizes,
+        tied: Collection[str],
+    ) -> None:  # fmt: skip
+        self.family, self.tensors, self.rules, self.sizes, self.tied = family, tensors, rules, sizes, tied
+        self.shapes = {tensor.name: tensor.shape for tensor in family.tensors}
+        self.origins: dict[str, Origin] = {}
+        self.sources: dict[str, Origin] = {}
+        self.other_modalities: list[str] = []
+        self.unused: list[str] = []
+
+    def coverage(self) -> Coverage:
+        """Where the tensors of the family lie."""
+        return Coverage(
+            origins=self.origins,
+            sources=self.sources,
+            other_modalities=tuple(self.other_modalities),
+            unused=tuple(self.unused),
+        )
+
+    def errors(self) -> Iterator[TensorError]:
+        """All that contradicts the family, found as it is asked for: unknown, doubled, of another shape, missing."""
+        for name in self.tensors:
+            error = self._match(name)
+            if error is not None:
+                yield error
+        yield from _missing(self.family, self.origins, self.sizes, self.tied)
+
+    def _match(self, name: str) -> TensorError | None:
+        """Note what a tensor stands for, or say why it stands for nothing."""
+        family, tensors = self.family, self.tensors
+        match = self.rules.find(without_prefix(family, name))
         if match is None:
             if not _matches(name, (*family.constants, *family.leftovers, *family.beside)):
-                raise _unknown(family, name, [rule.name for _, rule in table.values()])
-            (other_modalities if _matches(name, family.beside) else unused).append(name)
-            continue
+                return _unknown(family, name, [rule.name for _, rule in self.rules.values()])
+            (self.other_modalities if _matches(name, family.beside) else self.unused).append(name)
+            return None
         origin = Origin(name, *match)
-        _check_numbers(origin, sizes)
-        _check_shape(origin, tensors[name].shape, shape_of(origin.rule.of, shapes, sizes))
-        pairs = members(origin.rule.of, origin.numbers, sizes["experts"])
-        contents = {member: Origin(name, origin.rule, numbers) for member, numbers in pairs if member not in tied}
-        if duplicate := next((member for member in contents if member in origins), None):
-            raise TensorError(
+        if error := _wrong_number(origin, self.sizes):
+            return error
+        error = _wrong_shape(origin, tensors[name].shape, shape_of(origin.rule.of, self.shapes, self.sizes))
+        pairs = members(origin.rule.of, origin.numbers, self.sizes["experts"])
+        contents = {member: Origin(name, origin.rule, numbers) for member, numbers in pairs if member not in self.tied}
+        if error is None and (duplicate := next((member for member in contents if member in self.origins), None)):
+            return TensorError(
                 "contains a tensor that another one contains, too", tensor=name, code="doubled",
-                expected="each tensor of the family once", found=f"{duplicate} also in {origins[duplicate].source}",
+                expected="each tensor of the family once",
+                found=f"{duplicate} also in {self.origins[duplicate].source}",
             )  # fmt: skip
-        origins.update(contents)
+        self.origins.update(contents)
         if contents:
-            sources[name] = origin
+            self.sources[name] = origin
         else:
-            unused.append(name)
-    _check_complete(family, origins, sizes, tied)
-    return Coverage(
-        origins=origins, sources=sources, other_modalities=tuple(other_modalities), unused=tuple(unused)
-    )  # fmt: skip
+            self.unused.append(name)
+        return error
 
 
 def without_prefix(family: Family, name: str) -> str:
@@ -88,9 +132,9 @@ def without_prefix(family: Family, name: str) -> str:
 
 
 def shape_of(expression: Expression, shapes: Mapping[str, tuple[str, ...]], sizes: Sizes) -> tuple[int, ...]:
-    """Shape of an expression, from the sizes of the model."""
+    """Shape of an expression, from the sizes of the model; -1 for any size."""
     if isinstance(expression, str):
-        return tuple(sizes[size] for size in shapes[expression])
+        return tuple(-1 if size == ANY else sizes[size] for size in shapes[expression])
     if isinstance(expression, Stack):
         return (sizes["experts"], *shape_of(expression.of, shapes, sizes))
     if isinstance(expression, Join):
@@ -111,24 +155,26 @@ def _unknown(family: Family, name: str, templates: Iterable[str]) -> TensorError
     )  # fmt: skip
 
 
-def _check_numbers(origin: Origin, sizes: Sizes) -> None:
+def _wrong_number(origin: Origin, sizes: Sizes) -> TensorError | None:
     for hole, size in (("n", "layers"), ("e", "experts")):
         if origin.numbers.get(hole, -1) >= sizes[size]:
-            raise TensorError(
+            return TensorError(
                 "has a number outside the range in the settings", tensor=origin.source, code="contradiction",
                 expected=f"{size} 0 to {sizes[size] - 1}", found=origin.numbers[hole], hint=CONTRADICTION,
             )  # fmt: skip
+    return None
 
 
-def _check_shape(origin: Origin, shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
-    if shape != expected:
-        raise TensorError(
-            "has a shape that contradicts the settings", tensor=origin.source, code="contradiction",
-            expected=list(expected), found=list(shape), hint=CONTRADICTION,
-        )  # fmt: skip
+def _wrong_shape(origin: Origin, shape: tuple[int, ...], expected: tuple[int, ...]) -> TensorError | None:
+    if len(shape) == len(expected) and all(each in (-1, size) for size, each in zip(shape, expected)):
+        return None
+    return TensorError(
+        "has a shape that contradicts the settings", tensor=origin.source, code="contradiction",
+        expected=list(expected), found=list(shape), hint=CONTRADICTION,
+    )  # fmt: skip
 
 
-def _check_complete(family: Family, origins: Collection[str], sizes: Sizes, tied: Collection[str]) -> None:
+def _missing(family: Family, origins: Collection[str], sizes: Sizes, tied: Collection[str]) -> Iterator[TensorError]:
     for tensor in family.tensors:
         if not tensor.required:
             continue
@@ -136,7 +182,7 @@ def _check_complete(family: Family, origins: Collection[str], sizes: Sizes, tied
             for expert in range(sizes["experts"] if "{e}" in tensor.name else 1):
                 name = fill(tensor.name, {"n": layer, "e": expert})
                 if name not in origins and name not in tied:
-                    raise TensorError(
+                    yield TensorError(
                         f"is missing; every model of the family {family.id} has it", tensor=name,
                         code="unmapped", found=f"{len(origins)} other tensors", hint=HINT,
                     )  # fmt: skip

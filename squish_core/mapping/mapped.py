@@ -25,13 +25,19 @@ from squish_core.plugins.hookspecs import FamilyInfo
 
 _GGUF_NAME = re.compile(r"(?:blk\.\d+|token_embd|output_norm|output)\..+")
 ARCHITECTURE = "general.architecture"
+ADAPTER_FILE, ADAPTER = "adapter_config.json", "adapter"
+"""The file that PEFT writes beside an adapter, and the `general.type` of one in GGUF."""
 
 
 @frozen(kw_only=True)
 class Naming:
-    """The family and model type that a file declares, the layout of its names, and why there is no family."""
+    """The family and model type that a file declares, the layout of its names, and why there is no family.
+
+    An `adapter` has the family of its base model.
+    """
 
     layout: str
+    adapter: bool = False
     family: str | None = None
     model_type: str | None = None
     reason: str = ""
@@ -107,25 +113,30 @@ def naming_of(file: File) -> Naming:
     """The family of a file, from its metadata or config, and the layout of its names."""
     gguf = any(_GGUF_NAME.fullmatch(name) for name in file.index.tensors)
     layout = GGUF if gguf else HF
-    if file.index.kind != "model":
+    adapter = ADAPTER_FILE in file.index.assets or file.index.kind == ADAPTER
+    if file.index.kind != "model" and not adapter:
         return Naming(layout=layout, reason=f"it is not a model but {file.index.kind}")
     try:
-        facts = _gguf_facts(file) if gguf else _config_facts(file)
+        by_keys = gguf and not adapter  # an adapter states no sizes: those of its base model are in its config
+        facts = _gguf_facts(file) if by_keys else _config_facts(file)
     except SquishError as error:
-        return Naming(layout=layout, reason=f"its {CONFIG_FILE} cannot be read: {error.message}")
+        reason = f"its {CONFIG_FILE} cannot be read: {error.message}"
+        return Naming(layout=layout, adapter=adapter, reason=reason)
     if facts is None:
-        return Naming(layout=layout, reason=f"it has no {ARCHITECTURE if gguf else 'model_type in a ' + CONFIG_FILE}")
+        reason = f"it has no {ARCHITECTURE if by_keys else 'model_type in a ' + CONFIG_FILE}"
+        return Naming(layout=layout, adapter=adapter, reason=reason)
     model_type, experts = facts
     infos = [cast(FamilyInfo, entry.info) for entry in file.registry.families.values()]
-    if gguf:
-        fitting = [info for info in infos if (info.architecture, info.experts) == (model_type, experts)]
+    if by_keys:
+        alike = [info for info in infos if info.architecture == model_type]
+        fitting = alike if len(alike) == 1 else [info for info in alike if info.experts == experts]
     else:
         fitting = [info for info in infos if model_type in info.model_types]
     if not fitting:
         families = ", ".join(sorted(info.id for info in infos)) or "none is installed"
         reason = f"the family {model_type!r} is unknown ({families})"
-        return Naming(layout=layout, model_type=model_type, reason=reason)
-    return Naming(layout=layout, family=fitting[0].id, model_type=model_type)
+        return Naming(layout=layout, adapter=adapter, model_type=model_type, reason=reason)
+    return Naming(layout=layout, adapter=adapter, family=fitting[0].id, model_type=model_type)
 
 
 def missing_tensors(file: File, naming: Naming) -> list[str]:
@@ -133,8 +144,7 @@ def missing_tensors(file: File, naming: Naming) -> list[str]:
 
     Tensors that may be tied to others, such as the head, are not listed.
     """
-    assert naming.family is not None
-    family = file.registry.family(naming.family)
+    family = family_of(file, naming)
     rules = source_rules(family, naming.layout == GGUF)
     matches = [rules.find(without_prefix(family, name)) for name in file.index.tensors]
     present = {leaf for match in matches if match is not None for leaf in leaves(match[0].of)}
@@ -144,8 +154,17 @@ def missing_tensors(file: File, naming: Naming) -> list[str]:
 
 def map_file(file: File, layout: str, options: Options, naming: Naming) -> MappedFile:
     """Map a file to the names and settings of a layout; SquishError if the family's rules do not cover it."""
+    return MappedFile(file, family_of(file, naming), naming, layout, options)
+
+
+def family_of(file: File, naming: Naming) -> Family:
+    """The family that a naming names; FormatError where adapters of it are not mapped."""
     assert naming.family is not None
-    return MappedFile(file, file.registry.family(naming.family), naming, layout, options)
+    family = file.registry.family(naming.family)
+    adapters = family.adapter() if naming.adapter else family
+    if adapters is None:
+        raise FormatError(f"adapters of the family {family.id} are not mapped", file=file.name, code="names")
+    return adapters
 
 
 def apply_map(file: File, model_map: ModelMap | None, options: Options) -> File:

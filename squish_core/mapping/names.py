@@ -87,6 +87,13 @@ def source_rules(family: Family, gguf: bool) -> Templates[Rule]:
     return Templates.of((rule.name, rule) for rule in (*own, *rules))
 
 
+def engine_rules(family: Family, layout: str) -> Templates[Rule]:
+    """Template of a name -> the rule that covers it, of the names that the engine of one layout reads."""
+    rules = [(rule.name, rule) for rule in family.names.get(layout, ())]
+    own = [] if layout == "gguf" else [(tensor.name, Rule(tensor.name, tensor.name)) for tensor in family.tensors]
+    return Templates.of([*own, *rules])
+
+
 def has_engine_names(family: Family, names: Iterable[str]) -> bool:
     """Whether any tensor has a name that occurs in MLX or UQFF but not in Hugging Face's layout."""
     templates = [tensor.name for tensor in family.tensors] + [rule.name for rule in family.names.get("hf", ())]

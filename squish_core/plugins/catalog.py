@@ -37,11 +37,16 @@ PACKAGES: dict[str, dict[str, str]] = {
     "family": dict.fromkeys(("llama", "mixtral", "qwen2", "qwen3", "qwen3moe", "gemma3", "phi3"), "squish-models"),
 }  # fmt: skip
 
-DISTRIBUTIONS = frozenset({"squish-core", *(package for table in PACKAGES.values() for package in table.values())})
-"""The distributions of this repository."""
-
 # command -> package of this repository
-COMMANDS = {"cache build": "squish-npydir", "edit": "squish-ztensor"}
+COMMANDS = {
+    "cache build": "squish-npydir", "check-model": "squish-models", "edit": "squish-ztensor",
+    **dict.fromkeys(("run", "eval", "tune", "activations"), "squish-torch"),
+}  # fmt: skip
+
+DISTRIBUTIONS = frozenset(
+    {"squish-core", *COMMANDS.values(), *(package for table in PACKAGES.values() for package in table.values())}
+)
+"""The distributions of this repository."""
 
 # short name for `--encode` -> codec id, if the plugin is not installed
 SHORT_NAMES = {
@@ -62,6 +67,9 @@ MEMBERS = {
     ".safetensors": "safetensors", ".uqff": "uqff", "Manifest.json": "mlpackage", "manifest.json": "npydir",
     ".squish_ready": "npydir", ".squish_4bit_ready": "npydir",
 }  # fmt: skip
+
+# files by which a folder is recognized where nothing lists it
+STANDING = ("model.safetensors.index.json", "model.safetensors", "manifest.json", "Manifest.json", "config.json")
 
 # suffix -> format id, if the plugin is not installed
 SUFFIXES = {".gguf": "gguf", ".safetensors": "safetensors", ".zt": "ztensor", ".squizd": "squizd", ".uqff": "uqff"}

@@ -24,6 +24,7 @@ from squish_core.plugins.hookspecs import INFOS, PLURALS, AllocatorInfo, CodecIn
 
 if TYPE_CHECKING:
     from squish_core.backends.answers import AnswerTable
+    from squish_core.backends.resolve import Resolver
 
 
 class Plugins:
@@ -48,6 +49,7 @@ class Plugins:
         self._instances: dict[tuple[str, str, str], Any] = {}
         self._outside: set[str] = set()
         self.answers: AnswerTable = {}
+        self.resolvers: dict[str, Resolver] = {}
         self._lock = threading.RLock()
         from squish_core import __version__
         from squish_core.plugins import builtin
@@ -131,7 +133,7 @@ class Plugins:
             except BaseException:
                 self.manager.unregister(plugin)
                 raise
-            self.answers = {}
+            self.answers, self.resolvers = {}, {}
             self.plugins.append(Loaded(dist=name, name=label, version=version))
             return names
 

@@ -27,7 +27,7 @@ from squish_core.opening import read_index
 from squish_core.tensor import Tensor
 from squish_core.testing.hostile import HostileInput
 from squish_core.testing.mutations import mutants
-from squish_core.testing.sources import CountingSource, as_bytes, source_of, touched_part
+from squish_core.testing.sources import CountingSource, as_bytes, assert_read_once, source_of, touched_part
 from squish_core.testing.suite import assert_regions_equal, parametrize, typed_errors_only
 from squish_core.testing.truth import GroundTruth, Sample, assert_values
 from squish_core.testing.writeback import check_conversion
@@ -161,13 +161,11 @@ class ContainerSuite(HostileInput, GroundTruth):
         source = CountingSource(source_of(self.sample(sample)))
         index = self.index(source)
         log = list(source.log)
-        over = {}
+        over: dict[str, int] = {}
         for name, spec in index.tensors.items():
             size = sum(touched_part(log, index, part) for part in _parts(index, name))
-            if size > (64 if spec.elements <= 1 else 0):
-                over[name] = size
-        total = sum(over.values())
-        allowed = self.read_ahead
+            over |= {name: size} if size > 64 * (spec.elements <= 1) else {}
+        total, allowed = sum(over.values()), self.read_ahead
         assert total <= allowed, f"{sample}: opening reads {total} tensor bytes, {allowed} are allowed: {over}"
 
     def test_a_sample_is_larger_than_read_ahead(self) -> None:
@@ -200,6 +198,11 @@ class ContainerSuite(HostileInput, GroundTruth):
                 size = touched_part(source.log, tensor.file.index, part)
                 message = f"{sample}: {tensor.name}/{role}: one row reads {size} bytes, at most {bound} are allowed"
                 assert size <= bound, message
+
+    def test_a_tensor_is_decoded_from_bytes_that_are_read_once(self, sample: str) -> None:
+        """`t.numpy()` reads no stored byte twice."""
+        source = CountingSource(source_of(self.sample(sample)))
+        assert_read_once(_readable(self.open(source)), source)
 
     # Values
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from squish_core.plugins.registry import Registry
 if TYPE_CHECKING:
     import numpy as np
 
+    from squish_core.tensor import Tensor
+
 Range = tuple[str, int, int]
 """(file name, offset, length)"""
 
@@ -27,10 +29,14 @@ class CountingSource(Source):
         super().__init__(inner.name, inner.size)
         self.filename = inner.filename
         self.inner, self.is_dir, self.path = inner, inner.is_dir, inner.path
+        self.lists_members, self.is_remote, self.pin = inner.lists_members, inner.is_remote, inner.pin
         self.log: list[Range] = [] if log is None else log
 
     def _names(self, folder: str = "") -> tuple[str, ...]:
         return self.inner.members(folder)
+
+    def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
+        return self.inner.members(folder, names)
 
     def unmapped(self) -> Source:
         twin: CountingSource = super().unmapped()  # type: ignore[assignment]
@@ -103,6 +109,25 @@ def touched(log: Iterable[Range], file: str, segment: Segment) -> int:
         if low < high:
             total, reached = total + high - low, high
     return total
+
+
+def fetched_part(log: Iterable[Range], index: Index, part: Part) -> int:
+    """How many stored bytes of a part were read, repeats counted as often as they were read."""
+    places = [(index.files[item.file].name, item.offset, item.offset + item.length) for item in part.segments]
+    return sum(
+        max(0, min(offset + length, stop) - max(offset, start))
+        for name, offset, length in log for file, start, stop in places if file == name
+    )  # fmt: skip
+
+
+def assert_read_once(tensors: Iterable[Tensor], source: CountingSource) -> None:
+    """Each tensor is decoded from bytes that are read once."""
+    for tensor in tensors:
+        source.log.clear()
+        tensor.numpy()
+        for role, part in tensor.bound.encoding.parts.items():
+            read = fetched_part(source.log, tensor.file.index, part)
+            assert read <= part.stored, f"{tensor.name}/{role}: {read} bytes read of {part.stored}"
 
 
 def touched_part(log: Iterable[Range], index: Index, part: Part) -> int:

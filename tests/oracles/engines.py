@@ -58,14 +58,17 @@ ENGINES = {
 
 def ask(
     engine: str, model: Path, ids: Sequence[Sequence[int]] | None = None, *, tokens: int = TOKENS,
-    vocabulary: int = 0, timeout: float = 120.0,
+    vocabulary: int = 0, timeout: float = 120.0, adapter: Path | None = None,
 ) -> Answer:  # fmt: skip
     """An engine's answer to PROMPTS: asked again once when it hangs, in a new process.
 
-    `ids` are tokens to run on instead of the engine's own; `vocabulary` is how many log-probabilities mistral.rs lists.
+    `ids` are tokens to run on instead of the engine's own; `vocabulary` is how many log-probabilities mistral.rs lists;
+    `adapter` is a LoRA for llama.cpp.
     """
     entry = ENGINES[engine]
     arguments: dict[str, Any] = {"path": str(model), "texts": list(PROMPTS), "tokens": tokens}
+    if adapter is not None:
+        arguments["adapter"] = str(adapter)
     arguments["ids"] = None if ids is None else [list(map(int, row)) for row in ids]
     if engine == "mistralrs":
         folder, file = (model, uqff_file(model)) if model.is_dir() else (model.parent, model.name)

@@ -14,8 +14,8 @@ import numpy as np
 Prompts = list[list[int]] | None
 
 
-def llama_cpp(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[str, Any]:
-    """Run a GGUF through llama.cpp's C interface, inside xllamacpp's wheel."""
+def llama_cpp(path: str, texts: list[str], ids: Prompts, tokens: int, adapter: str = "") -> dict[str, Any]:
+    """Run a GGUF, with an adapter if one is named, through llama.cpp's C interface, inside xllamacpp's wheel."""
     import ctypes
     from ctypes import c_bool, c_char_p, c_float, c_int32, c_void_p
     from pathlib import Path
@@ -50,6 +50,17 @@ def llama_cpp(path: str, texts: list[str], ids: Prompts, tokens: int) -> dict[st
     context = function("llama_init_from_model", c_void_p, c_void_p, Params)(model, settings)
     if not context:
         raise RuntimeError("llama.cpp makes no context for the model")
+    if adapter:
+        loaded = function("llama_adapter_lora_init", c_void_p, c_void_p, c_char_p)(model, adapter.encode())
+        if not loaded:
+            raise RuntimeError(f"llama.cpp does not load the adapter: {'; '.join(messages[:2])}")
+        scales, adapters = (c_float * 1)(1.0), (c_void_p * 1)(loaded)
+        apply = function(
+            "llama_set_adapters_lora", c_int32, c_void_p, ctypes.POINTER(c_void_p), ctypes.c_size_t,
+            ctypes.POINTER(c_float),
+        )  # fmt: skip
+        if apply(context, adapters, 1, scales):
+            raise RuntimeError("llama.cpp does not apply the adapter")
     vocabulary = function("llama_model_get_vocab", c_void_p, c_void_p)(model)
     size = function("llama_vocab_n_tokens", c_int32, c_void_p)(vocabulary)
     array = ctypes.POINTER(c_int32)

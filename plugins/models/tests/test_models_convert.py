@@ -126,7 +126,7 @@ def test_models_of_one_family_are_compared_through_the_map(llama: Path, tmp_path
     squish.convert(llama, tmp_path / "m.gguf")
     difference = squish.diff(llama, tmp_path / "m.gguf")
     assert difference.same
-    assert "compared as llama" in str(difference).splitlines()[0]
+    assert "compared as llama" in str(difference).splitlines()[1]
     assert {item.name for item in difference.tensors} >= {"model.embed_tokens.weight"}
     backwards = squish.diff(tmp_path / "m.gguf", llama)
     assert {item.state for item in backwards.tensors} <= {"bytes", "values"}
@@ -182,3 +182,15 @@ def test_a_scaling_that_llama_cpp_does_not_apply_to_the_family_is_refused(tmp_pa
     with pytest.raises(squish.FormatError) as caught:
         squish.convert(source, tmp_path / "m.gguf")
     assert (caught.value.code, caught.value.part) == ("rope", "config.json")
+
+
+def test_a_gguf_without_embeddings_or_vocab_size_is_refused(llama: Path, tmp_path: Path) -> None:
+    squish.convert(llama, tmp_path / "m.gguf")
+    with squish.open(tmp_path / "m.gguf") as file:
+        arrays = {name: file[name].numpy() for name in file if name != "token_embd.weight"}
+        meta = {key: value for key, value in file.index.meta.items() if key != "llama.vocab_size"}
+        squish.save(tmp_path / "none.gguf", arrays, metadata=meta)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(tmp_path / "none.gguf", tmp_path / "back", FOLDER, rename="hf")
+    assert (caught.value.code, caught.value.part) == ("unmapped", "token_embd.weight")
+    assert not (tmp_path / "back").exists()

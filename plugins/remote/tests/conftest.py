@@ -163,8 +163,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return None
         cuts = mode == "cuts" or (mode == "cuts-once" and self.server.state.times[mode] in (2, 3))
         body = body[: len(body) // 2] if cuts else body
-        self.wfile.write(body)
         request.sent += len(body)
+        self.wfile.write(body)
         if cuts:
             self.wfile.flush()
             self.connection.shutdown(socket.SHUT_RDWR)

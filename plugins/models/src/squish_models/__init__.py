@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from squish_core.api import FamilyInfo, hookimpl
 
 # id -> (title, module and class, model types, GGUF's architecture, whether its GGUF states experts)
@@ -31,3 +33,11 @@ def squish_families() -> list[FamilyInfo]:
         )
         for name, (title, implementation, types, architecture, experts) in FAMILIES.items()
     ]  # fmt: skip
+
+
+@hookimpl
+def squish_commands(app: Any) -> None:
+    """`squish check-model`."""
+    from .engines.command import add_to
+
+    add_to(app)

@@ -1,4 +1,5 @@
-"""What other plugins may import of squish-models: the rows and settings of which a family is a table."""
+"""What other plugins may import of squish-models: the rows and settings of which a family is a table, and the check of
+a model against what an engine needs."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from squish_core.api import lazy_exports
 
 _NAMES = {
     "squish_models.config.keys": ("COMMON", "MIXTURE", "SIZES", "VOCABULARY", "Key"),
+    "squish_models.engines.check": ("ModelCheck", "check_model"),
     "squish_models.family": ("TextModel",),
     "squish_models.tables": (
         "SWITCH", "Row", "attention", "embeddings", "experts", "fused_attention", "fused_experts", "fused_gguf_experts",
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from .config.keys import SIZES as SIZES
     from .config.keys import VOCABULARY as VOCABULARY
     from .config.keys import Key as Key
+    from .engines.check import ModelCheck as ModelCheck
+    from .engines.check import check_model as check_model
     from .family import TextModel as TextModel
     from .tables import SWITCH as SWITCH
     from .tables import Row as Row

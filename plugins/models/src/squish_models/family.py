@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from squish_core.api import Carried, Family, FamilyTensor, FormatError, Model, Options, Rule
 
+from .adapters import Adapter
 from .config.keys import Key, check_settings, settings_of
 from .config.rope import rope_settings
 from .config.spelling import old_spelling, text_config
@@ -111,6 +112,9 @@ class TextModel(Family):
             "gate_up_rows": 2 * settings["intermediate_size"],
         }  # fmt: skip
 
+    def adapter(self) -> Family:
+        return Adapter(self)
+
     def is_tied(self, settings: Mapping[str, Any], tensor: FamilyTensor) -> bool:
         return tensor.tied_to is not None and bool(settings["tie_word_embeddings"])
 
@@ -176,6 +180,11 @@ class TextModel(Family):
         }  # fmt: skip
         if embeddings is not None and len(embeddings.shape) == 2:
             settings["vocab_size"] = embeddings.shape[0]
+        elif "vocab_size" not in settings:
+            raise FormatError(
+                "is missing, or no matrix, and nothing else says how many tokens there are", code="unmapped",
+                part="token_embd.weight", expected=f"a matrix, or the key {self.architecture}.vocab_size",
+            )  # fmt: skip
         settings.setdefault("rope_theta", 10000.0)
         for name in self.layer_counts:
             settings.setdefault(name, settings["num_hidden_layers"])

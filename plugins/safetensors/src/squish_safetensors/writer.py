@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from attrs import frozen
@@ -27,10 +27,11 @@ from squish_core.api import (
     dtypes,
 )
 
-from .folder import INDEX_SUFFIX, MODEL_ASSETS
+from .folder import CONFIG_FILE, INDEX_SUFFIX, MODEL_ASSETS
 from .header import DTYPE_ORDER, DTYPE_TAGS, METADATA, dump_header
 
 MAX_SHARD_SIZE = "max_shard_size"
+ADAPTER_CONFIG, ADAPTER_FILE = "adapter_config.json", "adapter_model.safetensors"
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -71,10 +72,11 @@ def plan_file(
     specs: Sequence[TensorSpec], meta: Mapping[str, Any], assets: Mapping[str, int], options: Options
 ) -> WritePlan:
     """Exact bytes of all files, and the metadata and assets (name -> bytes) that would be left behind."""
-    files = plan(specs, meta, options)
+    adapter = is_adapter(assets, options)
+    files = plan(specs, meta, options, adapter=adapter)
     kept = _kept_assets(assets, options)
     size = sum(len(file.header) + file.data for file in files) + sum(assets[name] for name in kept)
-    if MAX_SHARD_SIZE in options:
+    if MAX_SHARD_SIZE in options and not adapter:
         size += len(_index_json(files))
     lost = dropped_assets(name for name in assets if name not in kept)
     return WritePlan(size=size, dropped=(*dropped_non_text(meta), *lost))
@@ -94,7 +96,8 @@ def write(
     `in_order`: data in the order of `tensors` as far as alignment lets them, so that parts that are made together are
     written together.
     """
-    files = plan([tensor.spec for tensor in tensors], meta, options, in_order)
+    adapter = is_adapter(assets, options)
+    files = plan([tensor.spec for tensor in tensors], meta, options, in_order, adapter)
     by_name = {tensor.spec.name: tensor for tensor in tensors}
     if MAX_SHARD_SIZE not in options:
         _write_file(sink, files[0], by_name)
@@ -105,17 +108,19 @@ def write(
     for name in _kept_assets(assets, options):
         with sink.member(name) as member:
             member.write(assets[name])
-    with sink.member("model" + INDEX_SUFFIX) as member:
-        member.write(_index_json(files))
+    if not adapter:
+        with sink.member("model" + INDEX_SUFFIX) as member:
+            member.write(_index_json(files))
 
 
 def plan(
-    specs: Sequence[TensorSpec], meta: Mapping[str, Any], options: Options, in_order: bool = False
-) -> list[Planned]:
+    specs: Sequence[TensorSpec], meta: Mapping[str, Any], options: Options, in_order: bool = False,
+    adapter: bool = False,
+) -> list[Planned]:  # fmt: skip
     """The files to write. Shards are filled in the given order; within a file data are ordered as the reference
     implementation orders them: dtypes by falling alignment, then names. With `in_order`, tensors of whole 8 bytes come
-    first, as they are given: they leave any alignment as it is."""
-    limit = parse_size(options[MAX_SHARD_SIZE]) if MAX_SHARD_SIZE in options else None
+    first, as they are given: they leave any alignment as it is. An adapter is one file, the one that PEFT loads."""
+    limit = parse_size(options[MAX_SHARD_SIZE]) if MAX_SHARD_SIZE in options and not adapter else None
     groups = _filled(specs, limit)
     files = []
     for number, group in enumerate(groups, 1):
@@ -123,8 +128,14 @@ def plan(
             sorted(group, key=lambda spec: _ALIGNED if in_order and _nbytes(spec) % 8 == 0 else _place(spec))
         )
         header = dump_header([(spec.name, _dtype(spec), spec.shape) for spec in by_alignment], text_metadata(meta))
-        files.append(Planned(f"model-{number:05}-of-{len(groups):05}.safetensors", by_alignment, header))
+        name = ADAPTER_FILE if adapter else f"model-{number:05}-of-{len(groups):05}.safetensors"
+        files.append(Planned(name, by_alignment, header))
     return files
+
+
+def is_adapter(assets: Iterable[str], options: Options) -> bool:
+    """Whether a folder of these files is PEFT's: an adapter, and no model."""
+    return MAX_SHARD_SIZE in options and ADAPTER_CONFIG in assets and CONFIG_FILE not in assets
 
 
 _ALIGNED = (-len(DTYPE_ORDER), "")

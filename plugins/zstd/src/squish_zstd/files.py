@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,7 @@ class Unpacked(Source):
         self._next = 0
         super().__init__(packed.name, int(self._ends[-1]) if len(table) else 0)
         self.packed, self.path = ("zstd", packed.size), packed.path
+        self.is_remote, self.lists_members, self.pin = packed.is_remote, packed.lists_members, packed.pin
         name = packed.filename
         self.filename = name[: -len(SUFFIX)] if name.lower().endswith(SUFFIX) else name
         largest, allowed = int(table[:, 1].max(initial=0)), max(_SMALL, packed.size * limits.ratio)
@@ -96,12 +97,16 @@ class Unpacked(Source):
         self.read_into(offset, out)
         return out.toreadonly()
 
+    def _present(self, folder: str, names: Sequence[str]) -> tuple[str, ...]:
+        files = self._packed.members(folder, [name + end for name in names for end in ("", SUFFIX)])
+        return tuple(name for name in names if name in files or name + SUFFIX in files)
+
     def _names(self, folder: str = "") -> tuple[str, ...]:
         return tuple(name.removesuffix(SUFFIX) for name in self._packed.members(folder))
 
     def _open_member(self, name: str) -> Source:
         folder, _, plain = name.rpartition("/")
-        if plain + SUFFIX in self._packed.members(folder):
+        if self._packed.has(plain + SUFFIX, folder):
             return Unpacked(self._packed.member(plain + SUFFIX, folder), self._limits)
         return self._packed.member(plain, folder)
 
@@ -218,6 +223,12 @@ def _table(packed: Source, limits: Limits) -> np.ndarray:
 
 def _walked(packed: Source) -> np.ndarray:
     """The same where there is no table, by the headers of the frames and their blocks."""
+    if packed.is_remote:
+        raise FormatError(
+            "is compressed whole and has no seek table: all of it would be downloaded", code="frames",
+            found=f"{packed.size} bytes",
+            hint="Download it; `squish convert X.gguf X.gguf.zst` makes frames that open alone, with a table.",
+        )  # fmt: skip
     data = packed.view(0, packed.size)
     found, before = [], 0
     # What lies between two frames is skippable; the decoder passes over it with the frame behind it.

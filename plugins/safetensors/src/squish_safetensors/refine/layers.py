@@ -230,10 +230,10 @@ def lower_layer(
 
 def with_config(assets: Mapping[str, bytes], change: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, bytes]:
     """The assets with a config.json that `change` makes of theirs, of {} if there is none; one that it leaves as it is
-    keeps its bytes."""
+    keeps its bytes, and none is made of nothing."""
     config = read_config(assets.get(CONFIG_FILE, b"{}"))
     changed = change(config)
-    if changed == config and CONFIG_FILE in assets:
+    if changed == config and (CONFIG_FILE in assets or not config):
         return dict(assets)
     return {**assets, CONFIG_FILE: (json.dumps(changed, ensure_ascii=False, indent=4) + "\n").encode()}
 

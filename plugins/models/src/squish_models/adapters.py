@@ -1,0 +1,239 @@
+"""LoRA adapters of a family: PEFT's names and files, and GGUF's, through the same rows as the models'."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from attrs import evolve
+
+from squish_core.api import (
+    ANY,
+    Carried,
+    Dropped,
+    Expression,
+    Family,
+    FamilyTensor,
+    FormatError,
+    Join,
+    Model,
+    Options,
+    Permute,
+    Rule,
+    Stack,
+    TensorError,
+    Typed,
+)
+
+from .keep import kept_files, restored_files
+
+if TYPE_CHECKING:
+    from .family import TextModel
+
+PEFT, CONFIG, BASE = "base_model.model.", "adapter_config.json", "config.json"
+WEIGHT, HEAD = ".weight", "lm_head"
+SUFFIXES = {"lora_a": ".lora_A.weight", "lora_b": ".lora_B.weight"}
+"""GGUF's suffix -> PEFT's. The rows of B are those of the weight, the columns of A its inputs."""
+ALPHA = "adapter.lora.alpha"
+PLAIN = {"use_dora": False, "fan_in_fan_out": False, "bias": "none", "alpha_pattern": {}, "modules_to_save": None}
+"""Settings of PEFT that only have a form in GGUF as these."""
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+class Adapter(Family):
+    """Adapters of a family: two matrices for each matrix of the model, all of them optional.
+
+    Parameters
+    ----------
+    base
+        The family of the models.
+    """
+
+    def __init__(self, base: TextModel) -> None:
+        self.id, self.base = base.id, base
+        self.architecture = base.architecture
+
+    @cached_property
+    def tensors(self) -> Sequence[FamilyTensor]:  # type: ignore[override]
+        matrices = [tensor for tensor in self.base.tensors if _is_linear(tensor)]
+        shapes = [(tensor, {"lora_a": (ANY, tensor.shape[1]), "lora_b": (tensor.shape[0], ANY)}) for tensor in matrices]
+        return tuple(
+            FamilyTensor(_peft(tensor.name, suffix), shape, required=False)
+            for tensor, pair in shapes for suffix, shape in pair.items()
+        )  # fmt: skip
+
+    @cached_property
+    def names(self) -> Mapping[str, Sequence[Rule]]:  # type: ignore[override]
+        linear = {tensor.name for tensor in self.base.tensors if _is_linear(tensor)}
+        written = [rule for rule in self.base.names["gguf"] if not rule.reading and set(_leaves(rule.of)) <= linear]
+        rules = [Rule(f"{rule.name}.{suffix}", _half(rule.of, suffix)) for rule in written for suffix in SUFFIXES]
+        return {"gguf": tuple(rules)}
+
+    def settings(self, model: Model) -> Mapping[str, Any]:
+        stated = model.value("general.architecture")
+        if model.layout == "gguf" and stated != self.architecture:
+            raise FormatError(
+                "is the config of another model than the adapter's", part=BASE, code="contradiction",
+                expected=stated, found=self.architecture,
+            )  # fmt: skip
+        return self.base.settings(evolve(model, layout="hf", tensors={}))
+
+    def sizes(self, settings: Mapping[str, Any]) -> Mapping[str, int]:
+        return self.base.sizes(settings)
+
+    def carry(self, model: Model, settings: Mapping[str, Any], layout: str, options: Options) -> Carried:
+        ranks = _ranks(model, gguf=model.layout == "gguf")
+        if any(HEAD in name or name.startswith("output.") for name in ranks) and settings["tie_word_embeddings"]:
+            raise FormatError(
+                "belongs to a model whose head is tied to its embeddings, and adapts the head", part=CONFIG,
+                code="adapter", hint="llama.cpp has no such tensor.",
+            )  # fmt: skip
+        if layout != "gguf":
+            return _to_peft(model, {self._module(name): rank for name, rank in ranks.items()})
+        alpha = _alpha(model.config(CONFIG), ranks)
+        keys = {
+            "general.architecture": Typed("str", self.architecture), "general.type": Typed("str", "adapter"),
+            "adapter.type": Typed("str", "lora"), ALPHA: Typed("f32", alpha),
+        }  # fmt: skip
+        if options.get("keep") != "no":
+            keys |= kept_files({CONFIG: model.assets[CONFIG]}, [CONFIG])
+        return Carried(meta=keys)
+
+    def _module(self, name: str) -> str:
+        """PEFT's name of the module that a pair of matrices belongs to, under either name; of experts a pattern."""
+        template = self._modules.get(_NUMBER.sub("#", name), name)
+        numbers = iter(_NUMBER.findall(name))
+        return template.replace("{n}", next(numbers, "")).replace("{e}", r"\d+").removeprefix(PEFT)
+
+    @cached_property
+    def _modules(self) -> dict[str, str]:
+        """GGUF's name of a matrix, `#` for the layer -> PEFT's module."""
+        rules = [rule for rule in self.names["gguf"] if rule.name.endswith(".lora_a")]
+        return {
+            rule.name.removesuffix(".lora_a").replace("{n}", "#"): next(_leaves(rule.of)).removesuffix(
+                SUFFIXES["lora_a"]
+            )
+            for rule in rules
+        }
+
+
+def _is_linear(tensor: FamilyTensor) -> bool:
+    return len(tensor.shape) == 2 and tensor.name.endswith(WEIGHT) and "embed" not in tensor.name
+
+
+def _peft(name: str, suffix: str) -> str:
+    return f"{PEFT}{name.removesuffix(WEIGHT)}{SUFFIXES[suffix]}"
+
+
+def _leaves(expression: Expression) -> Iterator[str]:
+    if isinstance(expression, str):
+        yield expression
+    elif isinstance(expression, Join):
+        for part, _ in expression.of:
+            yield from _leaves(part)
+    else:
+        yield from _leaves(expression.of)
+
+
+def _half(expression: Expression, suffix: str) -> Expression:
+    """What becomes of A or B of the tensors of an expression: rows move in B alone, experts are stacked in both."""
+    if isinstance(expression, str):
+        return _peft(expression, suffix)
+    if isinstance(expression, Stack):
+        return Stack(_half(expression.of, suffix))
+    if isinstance(expression, Permute):
+        inner = _half(expression.of, suffix)
+        return Permute(inner, expression.heads) if suffix == "lora_b" else inner
+    raise TypeError(f"no form of {type(expression).__name__} for an adapter")
+
+
+def _ranks(model: Model, *, gguf: bool) -> dict[str, int]:
+    """Module -> rank; TensorError where A and B disagree or one is missing."""
+    endings = [f".{suffix}" for suffix in SUFFIXES] if gguf else list(SUFFIXES.values())
+    halves: dict[str, dict[int, int]] = {}
+    for name, spec in model.tensors.items():
+        side = next((number for number, ending in enumerate(endings) if name.endswith(ending)), None)
+        if side is not None and len(spec.shape) >= 2:
+            rank = spec.shape[-1] if side else spec.shape[-2]
+            halves.setdefault(name.removesuffix(endings[side]), {})[side] = rank
+    for module, pair in halves.items():
+        if set(pair) != {0, 1} or pair[0] != pair[1]:
+            raise TensorError(
+                "has no pair of matrices of one rank", tensor=module, code="adapter",
+                expected="A [rank, in] and B [out, rank]", found=f"ranks {list(pair.values())}",
+            )  # fmt: skip
+    return {module: pair[0] for module, pair in halves.items()}
+
+
+def _alpha(config: Mapping[str, Any], ranks: Mapping[str, int]) -> float:
+    """GGUF's alpha, which llama.cpp divides by each pair's rank; FormatError where no number says what PEFT does."""
+    if config.get("peft_type", "LORA") != "LORA":
+        raise FormatError(
+            "is an adapter of another kind", part=f"{CONFIG} peft_type", expected="LORA",
+            found=repr(config.get("peft_type"))[:60], code="adapter",
+        )  # fmt: skip
+    for key, plain in PLAIN.items():
+        if config.get(key) not in (None, plain):
+            raise FormatError(
+                f"has a {key} that an adapter in GGUF has no form for", part=CONFIG, expected=repr(plain),
+                found=repr(config[key])[:60], code="adapter",
+            )  # fmt: skip
+    alpha, rank = config.get("lora_alpha"), config.get("r")
+    for key, value in (("lora_alpha", alpha), ("r", rank)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise FormatError("is no positive number", part=f"{CONFIG} {key}", found=repr(value)[:60], code="adapter")
+    assert alpha is not None
+    if not config.get("rank_pattern") and (other := next((m for m, r in ranks.items() if r != rank), None)):
+        raise FormatError(
+            "states another rank than the tensors have", part=f"{CONFIG} r", expected=ranks[other], found=rank,
+            code="contradiction",
+        )  # fmt: skip
+    if not config.get("use_rslora"):
+        return float(alpha)
+    if len(set(ranks.values())) > 1:
+        raise FormatError("scales by the root of several ranks", part=f"{CONFIG} use_rslora", code="adapter")
+    return float(alpha) * math.sqrt(next(iter(ranks.values()), 1))  # alpha / sqrt(r) is what llama.cpp gets
+
+
+def _to_peft(model: Model, ranks: Mapping[str, int]) -> Carried:
+    """PEFT's files: those that the source has or kept, else made of GGUF's keys."""
+    if model.layout != "gguf":
+        return Carried(meta=model.meta, kept=(CONFIG,))
+    kept, _ = restored_files(model.meta)
+    alpha = model.value(ALPHA, 0.0)
+    if not isinstance(alpha, (int, float)) or not 0 <= alpha < math.inf or model.value("adapter.type") != "lora":
+        raise FormatError("is no LoRA adapter with an alpha", part=ALPHA, found=repr(alpha)[:60], code="adapter")
+    if CONFIG in kept and _says(kept[CONFIG], ranks, alpha):
+        data = kept[CONFIG]
+    else:
+        data = (json.dumps(_peft_config(ranks, float(alpha)), indent=2) + "\n").encode()
+    dropped = tuple(
+        Dropped("metadata", key) for key in model.meta if not key.startswith(("squish.", "general.", "adapter."))
+    )
+    return Carried(meta={"format": "pt"}, assets={CONFIG: data}, dropped=dropped)
+
+
+def _says(config: bytes, ranks: Mapping[str, int], alpha: float) -> bool:
+    """Whether a kept config still gives GGUF's alpha."""
+    try:
+        return math.isclose(_alpha(json.loads(config), ranks), alpha, rel_tol=1e-6)
+    except (FormatError, ValueError):
+        return False
+
+
+def _peft_config(ranks: Mapping[str, int], alpha: float) -> dict[str, Any]:
+    """An adapter_config.json for GGUF's keys; without an alpha llama.cpp scales by 1, which alpha = rank gives."""
+    sizes = sorted(set(ranks.values())) or [1]
+    if not alpha and len(sizes) > 1:
+        raise FormatError("is missing, and the ranks differ", part=ALPHA, found=sizes[:8], code="adapter")
+    common = max(sizes, key=list(ranks.values()).count)
+    return {
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "", "r": common,
+        "lora_alpha": alpha or common, "lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": False,
+        "inference_mode": True, "target_modules": sorted({module.rpartition(".")[2] for module in ranks}),
+        "rank_pattern": {module: rank for module, rank in ranks.items() if rank != common},
+    }  # fmt: skip

@@ -1,0 +1,271 @@
+"""Would an engine load a model, and what is missing: a file against the engine's tables, without running anything."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from attrs import frozen
+
+from squish_core.api import (
+    File,
+    FormatError,
+    Inventory,
+    Problem,
+    SquishError,
+    TensorSpec,
+    UsageError,
+    take_inventory,
+)
+from squish_core.api import open as open_file
+
+from ..config.spelling import text_config
+from .requirements import ANY, ENGINES, HEAD_SIZES, Engine, Fields, Reading
+from .tokenizer import tokenizer_problems
+
+CONFIG_FILE = "config.json"
+LISTED = 3
+"""Names of tensors that a problem of many lists."""
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+@frozen(kw_only=True)
+class ModelCheck:
+    """Whether an engine would load a model as the one that it is.
+
+    Attributes
+    ----------
+    file, engine, family
+        The model, the engine's id, and the family's id.
+    problems
+        What is in the way. Of severity "error": the engine refuses the model or ends. "warning": it loads the model
+        and computes otherwise, without a message.
+    """
+
+    file: str
+    engine: str
+    family: str
+    problems: tuple[Problem, ...]
+
+    @property
+    def loads(self) -> bool:
+        """Whether nothing is in the way."""
+        return not self.problems
+
+
+def check_model(model: str | Path | File, engine: str) -> ModelCheck:
+    """Compare a model with what an engine needs; reads headers, settings and tokenizers, and runs nothing.
+
+    Parameters
+    ----------
+    model
+        A file or folder, or an open `File`.
+    engine
+        "llama.cpp", "mlx", "transformers" or "mistralrs".
+
+    Returns
+    -------
+    ModelCheck
+        Every problem: keys, tensors, types, tokenizer.
+
+    Raises
+    ------
+    UsageError
+        There is no such engine.
+    SquishError
+        The file cannot be read, or it is of no known family, so that nothing can be said (code `names`).
+
+    Examples
+    --------
+    >>> import squish_core as squish
+    >>> from squish_models.api import check_model
+    >>> check_model("model.gguf", "transformers").problems[0].code
+    'engine-format'
+    """
+    requirements = ENGINES.get(engine)
+    if requirements is None:
+        raise UsageError("unknown engine", code="engine", expected=", ".join(ENGINES), found=repr(engine))
+    if not isinstance(model, File):
+        with open_file(model) as file:
+            return check_model(file, engine)
+    reading = requirements.formats.get(model.format)
+    if reading is None:
+        problems: tuple[Problem, ...] = (_wrong_format(model, requirements),)
+        return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
+    inventory = take_inventory(model, reading.layout)
+    if inventory.naming.model_type is None:
+        problems = (
+            Problem(
+                code="names", severity="error", where=model.name, message=f"states no family: {inventory.naming.reason}"
+            ),
+        )
+        return ModelCheck(file=model.name, engine=engine, family="", problems=problems)
+    if inventory.family is None:
+        raise FormatError(
+            f"nothing can be said about it: {inventory.naming.reason}", file=model.name, code="names",
+            hint="A package may bring the family; docs/models.md lists those of squish-models.",
+        )  # fmt: skip
+    problems = tuple(dict.fromkeys(_problems(model, requirements, reading, inventory)))
+    return ModelCheck(file=model.name, engine=engine, family=inventory.family.id, problems=problems)
+
+
+def _problems(file: File, engine: Engine, reading: Reading, inventory: Inventory) -> Iterator[Problem]:
+    naming = inventory.naming
+    if (naming.layout == "gguf") != (reading.layout == "gguf"):
+        yield Problem(
+            code="engine-tensor",
+            severity="error",
+            where=file.name,
+            message=f"has the names of {naming.layout}; {engine.title} reads others",
+        )
+        return
+    yield from _family_problems(inventory, engine)
+    assert naming.model_type is not None
+    if reading.layout == "gguf":
+        meta = file.metadata
+        yield from _absent(engine, engine.keys, naming.model_type, meta)
+        yield from _head_problems(engine, inventory, meta)
+        rows = next((spec.shape[0] for spec in _embeddings(file, "token_embd.weight")), None)
+    else:
+        yield from _folder_problems(file, engine, inventory)
+        rows = None
+    yield from tokenizer_problems(file, engine, gguf=reading.layout == "gguf", rows=rows)
+    yield from _type_problems(file, engine, reading, inventory)
+
+
+def _family_problems(inventory: Inventory, engine: Engine) -> Iterator[Problem]:
+    """What contradicts the family: each kind of tensor once, with the first layer's name and how many there are."""
+    alike: dict[tuple[str, str, str], list[SquishError]] = {}
+    for error in inventory.errors:
+        place = error.tensor or error.part or ""
+        alike.setdefault((error.code or "", _NUMBER.sub("#", place), error.message), []).append(error)
+    for (code, _, message), group in alike.items():
+        first = group[0]
+        numbers = f" (expected {first.expected}, found {first.found})" if code == "contradiction" else ""
+        more = f"; so are {len(group) - 1} more" if len(group) > 1 else ""
+        # Classes of folders have a default for every setting that their table does not list.
+        defaulted = inventory.settings is None and code == "config" and inventory.naming.layout != "gguf"
+        yield Problem(
+            code=code, severity="warning" if defaulted else "error", where=first.tensor or first.part or "",
+            message=f"{message}{numbers}{more}" + (f"; {engine.title} takes its own" if defaulted else ""),
+        )  # fmt: skip
+
+
+def _head_problems(engine: Engine, inventory: Inventory, meta: Mapping[str, Any]) -> Iterator[Problem]:
+    """Sizes of heads that a GGUF must state, being others than the hidden size gives."""
+    settings = inventory.settings
+    if settings is None or settings["head_dim"] == settings["hidden_size"] // settings["num_attention_heads"]:
+        return
+    for name in HEAD_SIZES:
+        key = f"{inventory.naming.model_type}.{name}"
+        if key not in meta:
+            yield Problem(
+                code="engine-key", severity="error", where=key,
+                message=f"is missing; {engine.title} takes the hidden size by the number of heads, and heads have "
+                f"{settings['head_dim']}",
+            )  # fmt: skip
+
+
+def _folder_problems(file: File, engine: Engine, inventory: Inventory) -> Iterator[Problem]:
+    """Files, settings that the engine asks for, and those that it takes to be others."""
+    if file.path is None or not file.path.is_dir():
+        yield Problem(
+            code="engine-format",
+            severity="error",
+            where=file.name,
+            message=f"is a single file; {engine.title} loads a folder with {CONFIG_FILE}",
+        )
+    names = [Path(ref.name).name for ref in file.index.files if ref.name.endswith(".safetensors")]
+    if names and not any(fnmatchcase(name, engine.weights) for name in names):
+        yield Problem(
+            code="engine-format",
+            severity="error",
+            where=names[0],
+            message=f"has another name than {engine.title} looks for: {engine.weights}",
+        )
+    method = file.version if file.format == "hf" else None
+    if method is not None and not _matches(method, engine.formats["hf"].methods):
+        yield Problem(
+            code="engine-type",
+            severity="error",
+            where=f"{CONFIG_FILE} quant_method",
+            message=f"is {method}, which {engine.title} does not run",
+        )
+    if inventory.model is None or inventory.naming.model_type is None:
+        return
+    model_type = inventory.naming.model_type
+    config = text_config(inventory.model.config())
+    yield from _absent(engine, engine.fields, model_type, config, f"{CONFIG_FILE} ")
+    for name, default in engine.defaults.get(model_type, engine.defaults.get(ANY, {})).items():
+        value = (inventory.settings or {}).get(name, default)
+        if name not in config and value != default:
+            yield Problem(
+                code="engine-default", severity="warning", where=f"{CONFIG_FILE} {name}",
+                message=f"is not there; {engine.title} takes {default!r}, and the model has {str(value)[:60]}",
+            )  # fmt: skip
+
+
+def _type_problems(file: File, engine: Engine, reading: Reading, inventory: Inventory) -> Iterator[Problem]:
+    """Tensors stored in a way that the engine does not run, by what they are stored as."""
+    groups: dict[str, list[str]] = {}
+    sources = inventory.coverage.sources if inventory.coverage is not None else {}
+    for name, spec in file.index.tensors.items():
+        stored = _not_run(spec, reading)
+        rule = sources[name].rule if name in sources else None
+        if stored is None and reading.vectors and rule is not None and rule.dtype not in (None, spec.dtype):
+            stored = f"{spec.dtype} instead of {rule.dtype}"
+        if stored is not None:
+            groups.setdefault(stored, []).append(name)
+    for stored, names in groups.items():
+        listed = ", ".join(names[1:LISTED])
+        more = f"; so are {listed}{f' and {len(names) - LISTED} more' if len(names) > LISTED else ''}" if listed else ""
+        yield Problem(
+            code="engine-type",
+            severity="error",
+            where=names[0],
+            message=f"is stored as {stored}, which {engine.title} does not run{more}",
+        )
+
+
+def _not_run(spec: TensorSpec, reading: Reading) -> str | None:
+    """What a tensor is stored as, if the engine does not run that."""
+    if not spec.encodings:
+        return spec.problem or "nothing readable"
+    codec = spec.encodings[0].codec
+    if codec.id == "dense":
+        return spec.dtype if spec.dtype.startswith(("f", "bf")) and spec.dtype not in reading.dtypes else None
+    return None if _matches(codec.id, reading.codecs) else codec.id
+
+
+def _absent(
+    engine: Engine, required: Fields, kind: str, present: Mapping[str, Any], prefix: str = ""
+) -> Iterator[Problem]:
+    for name in required.get(kind, required.get(ANY, ())):
+        if present.get(name) is None and name not in present:
+            yield Problem(
+                code="engine-key",
+                severity="error",
+                where=f"{prefix}{name}",
+                message=f"is missing, and {engine.title} does not load without it",
+            )
+
+
+def _embeddings(file: File, name: str) -> Iterator[TensorSpec]:
+    spec = file.index.tensors.get(name)
+    if spec is not None and len(spec.shape) == 2:
+        yield spec
+
+
+def _wrong_format(file: File, engine: Engine) -> Problem:
+    formats = ", ".join(engine.formats)
+    return Problem(
+        code="engine-format", severity="error", where=file.name,
+        message=f"is of the format {file.format}; {engine.title} reads {formats}",
+    )  # fmt: skip
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,43 @@
+"""`squish check-model`: would an engine load a model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from attrs import asdict
+
+from squish_core.api import Answer
+
+from .check import check_model
+from .requirements import ENGINES
+
+EXAMPLES = ("squish check-model model.gguf --for llama.cpp", "squish check-model out/ --for mlx --json")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add `check-model` to the app."""
+    app.command("check-model", epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in EXAMPLES))(check)
+
+
+def check(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model: a file or a folder.")],
+    engine: Annotated[str, typer.Option("--for", metavar="ENGINE", help=f"{', '.join(ENGINES)}.")],
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> Answer:
+    """Find what an engine would miss in a model.
+
+    Compares keys, settings, tensors, types and the tokenizer with what the engine needs, and runs nothing.
+
+    Exit codes: 0 it loads, 1 it does not or computes otherwise, 2 nothing can be said.
+    """
+    result = check_model(model, engine)
+    title = ENGINES[engine].title
+    data = {**asdict(result), "loads": result.loads}
+    if result.loads:
+        return Answer(data, [f"{result.file}: {title} would load it ({result.family})"])
+    refused = any(problem.severity == "error" for problem in result.problems)
+    verdict = "would not load it" if refused else "would load it and compute otherwise"
+    lines = [f"{result.file}: {title} {verdict}"]
+    lines += [f"  {problem.severity}: {problem.where}: {problem.message}" for problem in result.problems]
+    return Answer(data, lines, 1)

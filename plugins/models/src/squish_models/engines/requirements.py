@@ -1,0 +1,184 @@
+"""Tables: which formats, types, settings and tokenizers each engine reads. Sources: docs/models.md, and the engines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+ANY = "*"
+"""Stands for every family, codec or method."""
+Fields = Mapping[str, tuple[str, ...]]
+"""`model_type` -> settings; those of ANY are for all that have no entry."""
+
+
+@frozen(kw_only=True)
+class Reading:
+    """How an engine reads one format: whose names it expects, and what it runs.
+
+    `codecs` are patterns of codec ids, `dtypes` types of plain tensors, `methods` the `quant_method` of checkpoints
+    that declare one. `vectors`: it wants the type that the family's table states.
+    """
+
+    layout: str
+    codecs: tuple[str, ...] = ("dense",)
+    dtypes: tuple[str, ...] = ("f32", "f16", "bf16")
+    methods: tuple[str, ...] = (ANY,)
+    vectors: bool = False
+
+
+@frozen(kw_only=True)
+class Engine:
+    """What an engine needs.
+
+    Attributes
+    ----------
+    title, formats
+        Its name, and how it reads each format.
+    keys, fields
+        Keys of GGUF by architecture, and settings of config.json by `model_type`, beyond those of the family's table.
+    defaults
+        What it takes where config.json is silent: `model_type` -> setting -> value.
+    tokenizer_keys, pretokenizers
+        `tokenizer.ggml.model` -> the keys it needs for it, and the values of `tokenizer.ggml.pre` it knows (none: any).
+    tokenizers
+        Files of a folder of which it needs one. (Transformers and mlx-lm read tokenizer.model where a package for it
+        is installed.)
+    weights
+        Pattern of the names of the files that it loads out of a folder.
+    """
+
+    title: str
+    formats: Mapping[str, Reading]
+    keys: Fields = field(factory=dict)
+    tokenizer_keys: Fields = field(factory=dict)
+    pretokenizers: frozenset[str] = frozenset()
+    fields: Fields = field(factory=dict)
+    defaults: Mapping[str, Mapping[str, Any]] = field(factory=dict)
+    tokenizers: tuple[str, ...] = ()
+    weights: str = "*"
+
+
+PRETOKENIZERS = frozenset((
+    "a.x-4.0", "afmoe", "bailingmoe", "bailingmoe2", "bloom", "chameleon", "chatglm-bpe", "codeshell", "cohere2moe",
+    "command-r", "dbrx", "deepseek-coder", "deepseek-llm", "deepseek-r1-qwen", "deepseek-v3", "default", "exaone",
+    "exaone-moe", "exaone4", "f2llmv2", "falcon", "falcon-h1", "falcon3", "gemma4", "gigachat", "glm4", "glm5",
+    "gpt-2", "gpt-4o", "gpt3-finnish", "granite-docling", "granite-embed-multi-311m", "granite-embed-multi-97m",
+    "grok-2", "hunyuan", "hunyuan-dense", "hy_v4", "jais", "jais-2", "jina-de", "jina-es", "jina-v1-en",
+    "jina-v2-code", "jina-v2-de", "jina-v2-es", "jina-v5-nano", "joyai-llm", "kanana2", "kimi-k2", "kormo", "laguna",
+    "lfm2", "llada-moe", "llama-bpe", "llama-v3", "llama3", "llama4", "megrez", "mellum", "mellum2", "midm-2.0",
+    "minerva-7b", "minicpm5", "minimax-m2", "modern-bert", "mpt", "olmo", "phi-2", "pixtral", "poro-chat", "qwen2",
+    "qwen35", "refact", "roberta-bpe", "sarvam-moe", "seed-coder", "smaug-bpe", "smollm", "solar-open", "spark2_5",
+    "stablelm2", "starcoder", "superbpe", "talkie", "tekken", "tiny_aya", "trillion", "ufakzeka", "viking",
+    "whitespace", "youtu",
+))  # fmt: skip
+"""Values of `tokenizer.ggml.pre` that llama.cpp loads (src/llama-vocab.cpp of llama-cpp-python 0.3.36)."""
+GGML = ("dense", "ggml.*")
+MISTRAL_GGML = ("dense", *(f"ggml.q{kind}" for kind in ("4_0", "4_1", "5_0", "5_1", "8_0", "8_1", "?_k")))
+HEAD_SIZES = ("attention.key_length", "attention.value_length")
+HEADS = ("num_key_value_heads",)
+SIZES = (
+    "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "rms_norm_eps", "vocab_size",
+)  # fmt: skip
+MLX_ALL = ("model_type", *SIZES)
+MLX_SIZES = (*HEADS, "max_position_embeddings", "head_dim", "tie_word_embeddings")
+MISTRAL_ALL = (*SIZES, "architectures", "hidden_act", "max_position_embeddings", "rope_theta", *HEADS)
+WINDOW = ("max_window_layers", "use_sliding_window")
+EXPERTS = ("decoder_sparse_step", "mlp_only_layers", "norm_topk_prob", "moe_intermediate_size", "num_experts")
+
+
+def _rope(theta: float) -> dict[str, Any]:
+    """What a class that knows no `rope_parameters` takes."""
+    return {"rope_theta": theta, "rope_scaling": None}
+
+
+LLAMA_CPP = Engine(
+    title="llama.cpp",
+    formats={"gguf": Reading(layout="gguf", codecs=GGML, vectors=True)},
+    tokenizer_keys={"gpt2": ("tokenizer.ggml.merges",), "llama": ()},
+    pretokenizers=PRETOKENIZERS,
+)
+MLX = Engine(
+    title="mlx-lm",
+    formats={
+        "mlx": Reading(layout="mlx", codecs=(ANY,)),
+        "safetensors": Reading(layout="mlx"),
+        "hf": Reading(
+            layout="mlx", codecs=(ANY,), methods=("gptq", "awq", "compressed-tensors", "mxfp4", "mxfp8", "fp8",
+                                                  "modelopt", "modelopt_fp4"),
+        ),
+    },
+    fields={
+        ANY: MLX_ALL,
+        "mixtral": ("model_type",),
+        "gemma3_text": ("model_type",),
+        "qwen2": (*MLX_ALL, *HEADS),
+        "qwen3": (*MLX_ALL, *MLX_SIZES),
+        "qwen3_moe": (*MLX_ALL, *MLX_SIZES, *EXPERTS, "rope_theta"),
+        "gemma2": (*MLX_ALL, *HEADS, "head_dim"),
+        "glm4": (
+            *MLX_ALL, *HEADS, "head_dim", "attention_bias", "partial_rotary_factor", "rope_theta",
+        ),
+        "granite": (
+            *MLX_ALL, *HEADS, "max_position_embeddings", "attention_bias", "mlp_bias", "rope_theta", "logits_scaling",
+            "attention_multiplier", "embedding_multiplier", "residual_multiplier",
+        ),
+    },
+    defaults={
+        "llama": {**_rope(10000.0), "tie_word_embeddings": True},
+        "mistral": {**_rope(10000.0), "tie_word_embeddings": True},
+        "mixtral": {**_rope(1000000.0), "tie_word_embeddings": False},
+        "qwen2": {**_rope(1000000.0), "tie_word_embeddings": True},
+        "phi3": {**_rope(10000.0), "tie_word_embeddings": False},
+        "gemma2": {"rope_theta": 10000.0},
+        "gemma3_text": {**_rope(1000000.0), "rope_local_base_freq": 10000.0, "sliding_window_pattern": 6},
+        "olmo2": {**_rope(10000.0), "tie_word_embeddings": True},
+        "granite": {"rope_scaling": None, "tie_word_embeddings": True},
+        "starcoder2": {"rope_theta": 100000.0, "tie_word_embeddings": True},
+    },
+    tokenizers=("tokenizer.json",),
+    weights="model*.safetensors",
+)  # fmt: skip
+TRANSFORMERS = Engine(
+    title="Transformers",
+    formats={
+        "safetensors": Reading(layout="hf", dtypes=("f32", "f16", "bf16", "f64")),
+        "hf": Reading(layout="hf", codecs=(ANY,)),
+    },
+    fields={ANY: ("model_type",)},
+    defaults={
+        ANY: {"tie_word_embeddings": False},
+        "gemma2": {"tie_word_embeddings": True},
+        "gemma3_text": {"tie_word_embeddings": True},
+        "starcoder2": {"tie_word_embeddings": True},
+    },
+    tokenizers=("tokenizer.json",),
+    weights="model*.safetensors",
+)
+MISTRAL_RS = Engine(
+    title="mistral.rs",
+    formats={
+        "uqff": Reading(layout="uqff", codecs=(ANY,)),
+        "gguf": Reading(layout="gguf", codecs=MISTRAL_GGML, vectors=True),
+        "safetensors": Reading(layout="hf"),
+    },
+    keys={
+        ANY: ("tokenizer.ggml.eos_token_id",),
+        "phi3": ("tokenizer.ggml.eos_token_id", "phi3.rope.dimension_count"),
+    },  # fmt: skip
+    tokenizer_keys={"gpt2": ("tokenizer.ggml.pre", "tokenizer.ggml.merges"), "llama": ("tokenizer.ggml.scores",)},
+    fields={
+        ANY: MISTRAL_ALL,
+        "qwen3": (*MISTRAL_ALL, *WINDOW),
+        "qwen3_moe": (*MISTRAL_ALL, *WINDOW, *EXPERTS),
+        "gemma3_text": ("architectures", "sliding_window"),
+        "phi3": (
+            *MISTRAL_ALL,
+            "original_max_position_embeddings",
+        ),
+    },
+    defaults={"qwen3": {"tie_word_embeddings": False}},
+    tokenizers=("tokenizer.json",),
+)
+ENGINES = {"llama.cpp": LLAMA_CPP, "mlx": MLX, "transformers": TRANSFORMERS, "mistralrs": MISTRAL_RS}

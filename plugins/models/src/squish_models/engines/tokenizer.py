@@ -1,0 +1,81 @@
+"""What an engine needs of a tokenizer: GGUF's keys, or the files of a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from squish_core.api import File, Problem, SquishError, load_json
+
+from .requirements import Engine
+
+PREFIX = "tokenizer.ggml."
+WHOLE = 64 << 20
+"""Bytes of a tokenizer.json that is read."""
+
+
+def tokenizer_problems(file: File, engine: Engine, *, gguf: bool, rows: int | None) -> Iterator[Problem]:
+    """What is missing of a tokenizer; `rows` are those of the embeddings, which llama.cpp compares with the tokens."""
+    yield from _key_problems(file, engine, rows) if gguf else _file_problems(file, engine)
+
+
+def _key_problems(file: File, engine: Engine, rows: int | None) -> Iterator[Problem]:
+    meta = file.metadata
+    model = meta.get(f"{PREFIX}model")
+    if model is None:
+        yield Problem(
+            code="tokenizer",
+            severity="error",
+            where=f"{PREFIX}model",
+            message=f"is missing: {engine.title} does not load a model without a tokenizer",
+        )
+        return
+    if model not in engine.tokenizer_keys:
+        yield Problem(
+            code="tokenizer",
+            severity="error",
+            where=f"{PREFIX}model",
+            message=f"is {str(model)[:40]!r}; only {', '.join(engine.tokenizer_keys)} are checked",
+        )
+        return
+    for key in (f"{PREFIX}tokens", *engine.tokenizer_keys[model]):
+        if key not in meta:
+            yield Problem(
+                code="tokenizer",
+                severity="error",
+                where=key,
+                message=f"is missing, and {engine.title} does not load without it",
+            )
+    pre = meta.get(f"{PREFIX}pre", "default")
+    if model == "gpt2" and engine.pretokenizers and pre not in engine.pretokenizers:
+        yield Problem(
+            code="tokenizer",
+            severity="error",
+            where=f"{PREFIX}pre",
+            message=f"is {str(pre)[:40]!r}, which {engine.title} does not know",
+        )
+    tokens: Any = meta.get(f"{PREFIX}tokens")
+    if tokens is not None and rows is not None and len(tokens) != rows:
+        yield Problem(
+            code="tokenizer",
+            severity="error",
+            where=f"{PREFIX}tokens",
+            message=f"are {len(tokens)}, and token_embd.weight has {rows} rows",
+        )
+
+
+def _file_problems(file: File, engine: Engine) -> Iterator[Problem]:
+    present = [name for name in engine.tokenizers if name in file.assets]
+    if not present:
+        yield Problem(
+            code="tokenizer",
+            severity="error",
+            where=" or ".join(engine.tokenizers),
+            message=f"is missing: {engine.title} has no tokenizer without it",
+        )
+    for name in present:
+        if name.endswith(".json"):
+            try:
+                load_json(bytes(file.assets[name].raw), name, file.limits, piece=WHOLE, constants=True)
+            except SquishError as error:
+                yield Problem(code="tokenizer", severity="error", where=name, message=error.reason())

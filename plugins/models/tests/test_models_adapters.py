@@ -1,0 +1,218 @@
+"""LoRA adapters between PEFT and GGUF: what they add to a weight is the same through the map."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.model import Typed
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64, "rope_theta": 10000.0,
+    "max_position_embeddings": 128, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
+}  # fmt: skip
+MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2}
+SHAPES = {"self_attn.q_proj": (32, 32), "self_attn.k_proj": (16, 32), "mlp.down_proj": (32, 48)}
+NAMES = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "mlp.down_proj": "ffn_down",
+}  # fmt: skip
+RANK, ALPHA = 4, 6
+ADAPTER: dict[str, Any] = {
+    "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": "some/llama", "r": RANK,
+    "lora_alpha": ALPHA, "lora_dropout": 0.1, "bias": "none", "target_modules": ["q_proj", "k_proj", "down_proj"],
+}  # fmt: skip
+FOLDER = "safetensors:max_shard_size=1GB"
+Arrays = Mapping[str, np.ndarray]
+
+
+def matrices(rank: int = RANK) -> dict[str, np.ndarray]:
+    """Seeded matrices of an adapter, as PEFT names them."""
+    generator, arrays = np.random.default_rng(7), {}
+    for layer in range(2):
+        for module, (rows, columns) in SHAPES.items():
+            name = f"base_model.model.model.layers.{layer}.{module}"
+            arrays[f"{name}.lora_A.weight"] = generator.standard_normal((rank, columns), np.float32)
+            arrays[f"{name}.lora_B.weight"] = generator.standard_normal((rows, rank), np.float32)
+    return arrays
+
+
+def peft(folder: Path, arrays: Arrays, config: Mapping[str, Any] = ADAPTER) -> Path:
+    folder.mkdir()
+    squish.save(folder / "adapter_model.safetensors", dict(arrays))
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """The folder of the base model: its config is all that is needed."""
+    return config_folder(tmp_path / "base", LLAMA)
+
+
+def config_folder(folder: Path, config: Mapping[str, Any]) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
+    """Rows as llama.cpp orders them: of each head, one of the first half, then one of the second."""
+    order = [
+        head * len(rows) // heads + half * (len(rows) // heads // 2) + row
+        for head in range(heads) for row in range(len(rows) // heads // 2) for half in range(2)
+    ]  # fmt: skip
+    return rows[order]
+
+
+def deltas_of_peft(arrays: Arrays, scale: float) -> dict[str, np.ndarray]:
+    """Module -> what the adapter adds, computed as PEFT does."""
+    modules = [name.removesuffix(".lora_A.weight") for name in arrays if name.endswith(".lora_A.weight")]
+    return {name: scale * arrays[f"{name}.lora_B.weight"] @ arrays[f"{name}.lora_A.weight"] for name in modules}
+
+
+def test_an_adapter_adds_the_same_through_the_map(base: Path, tmp_path: Path) -> None:
+    arrays = matrices()
+    squish.convert(peft(tmp_path / "lora", arrays), tmp_path / "lora.gguf", assets=base)
+    with squish.open(tmp_path / "lora.gguf") as file:
+        assert {key: value for key, value in file.meta.items() if not key.startswith("squish.")} == {
+            "general.architecture": "llama", "general.type": "adapter", "adapter.type": "lora",
+            "adapter.lora.alpha": float(ALPHA), **{key: file.meta[key] for key in ("general.file_type",)
+                                                   if key in file.meta},
+        }  # fmt: skip
+        expected = deltas_of_peft(arrays, ALPHA / RANK)
+        assert len(file) == 12
+        for layer in range(2):
+            for module, heads in (("self_attn.q_proj", 4), ("self_attn.k_proj", 2), ("mlp.down_proj", 0)):
+                name = f"blk.{layer}.{NAMES[module]}.weight"
+                first, second = (file[f"{name}.{suffix}"].numpy() for suffix in ("lora_a", "lora_b"))
+                delta = file.meta["adapter.lora.alpha"] / second.shape[1] * second @ first
+                added = expected[f"base_model.model.model.layers.{layer}.{module}"]
+                np.testing.assert_allclose(delta, interleaved(added, heads) if heads else added, rtol=1e-6, atol=1e-6)
+
+
+def test_an_adapter_comes_back_byte_for_byte(base: Path, tmp_path: Path) -> None:
+    source = peft(tmp_path / "lora", matrices())
+    squish.convert(source, tmp_path / "lora.gguf", assets=base)
+    squish.convert(tmp_path / "lora.gguf", tmp_path / "back", FOLDER, assets=base)
+    assert {path.name for path in (tmp_path / "back").iterdir()} == {"adapter_model.safetensors", "adapter_config.json"}
+    assert (tmp_path / "back" / "adapter_config.json").read_bytes() == (source / "adapter_config.json").read_bytes()
+    with squish.open(tmp_path / "back") as back:
+        for name, array in matrices().items():
+            np.testing.assert_array_equal(back[name].numpy(), array)
+
+
+def test_an_adapter_of_llama_cpp_becomes_one_of_peft(base: Path, tmp_path: Path) -> None:
+    source = peft(tmp_path / "lora", matrices())
+    squish.convert(source, tmp_path / "lora.gguf", "gguf:keep=no", assets=base)
+    squish.convert(tmp_path / "lora.gguf", tmp_path / "back", "hf", assets=base)
+    config = json.loads((tmp_path / "back" / "adapter_config.json").read_text())
+    facts = {key: config[key] for key in ("peft_type", "r", "lora_alpha", "target_modules", "rank_pattern")}
+    assert facts == {
+        "peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": ["down_proj", "k_proj", "q_proj"],
+        "rank_pattern": {},
+    }  # fmt: skip
+
+
+def test_ranks_that_differ_are_a_pattern(base: Path, tmp_path: Path) -> None:
+    arrays = matrices()
+    name = "base_model.model.model.layers.1.mlp.down_proj"
+    generator = np.random.default_rng(0)
+    arrays[f"{name}.lora_A.weight"] = generator.standard_normal((2, 48), np.float32)
+    arrays[f"{name}.lora_B.weight"] = generator.standard_normal((32, 2), np.float32)
+    config = {**ADAPTER, "rank_pattern": {"layers.1.mlp.down_proj": 2}}
+    squish.convert(peft(tmp_path / "lora", arrays, config), tmp_path / "lora.gguf", "gguf:keep=no", assets=base)
+    squish.convert(tmp_path / "lora.gguf", tmp_path / "back", "hf", assets=base)
+    config = json.loads((tmp_path / "back" / "adapter_config.json").read_text())
+    assert (config["r"], config["rank_pattern"]) == (RANK, {"model.layers.1.mlp.down_proj": 2})
+
+
+def test_a_scale_by_the_root_of_the_rank_is_another_alpha(base: Path, tmp_path: Path) -> None:
+    source = peft(tmp_path / "lora", matrices(), {**ADAPTER, "use_rslora": True})
+    squish.convert(source, tmp_path / "lora.gguf", assets=base)
+    with squish.open(tmp_path / "lora.gguf") as file:
+        assert file.meta["adapter.lora.alpha"] / RANK == ALPHA / RANK**0.5
+
+
+def test_experts_are_stacked(tmp_path: Path) -> None:
+    generator, arrays = np.random.default_rng(3), {}
+    for layer in range(2):
+        for expert in range(4):
+            name = f"base_model.model.model.layers.{layer}.block_sparse_moe.experts.{expert}.w1"
+            arrays[f"{name}.lora_A.weight"] = generator.standard_normal((RANK, 32), np.float32)
+            arrays[f"{name}.lora_B.weight"] = generator.standard_normal((48, RANK), np.float32)
+    base = config_folder(tmp_path / "base", MIXTRAL)
+    squish.convert(peft(tmp_path / "lora", arrays), tmp_path / "lora.gguf", assets=base)
+    with squish.open(tmp_path / "lora.gguf") as file:
+        first, second = (file[f"blk.1.ffn_gate_exps.weight.{suffix}"].numpy() for suffix in ("lora_a", "lora_b"))
+        name = "base_model.model.model.layers.1.block_sparse_moe.experts.2.w1"
+        np.testing.assert_array_equal(second[2] @ first[2], arrays[f"{name}.lora_B.weight"]
+                                      @ arrays[f"{name}.lora_A.weight"])  # fmt: skip
+    squish.convert(tmp_path / "lora.gguf", tmp_path / "back", FOLDER, assets=base)
+    with squish.open(tmp_path / "back") as back:
+        assert set(back) == set(arrays)
+
+
+@pytest.mark.parametrize(
+    ("settings", "part"),
+    [
+        ({"use_dora": True}, "adapter_config.json"), ({"bias": "all"}, "adapter_config.json"),
+        ({"alpha_pattern": {"q_proj": 2}}, "adapter_config.json"),
+        ({"peft_type": "IA3"}, "adapter_config.json peft_type"),
+        ({"lora_alpha": "16"}, "adapter_config.json lora_alpha"), ({"r": 0}, "adapter_config.json r"),
+        ({"r": 8}, "adapter_config.json r"),
+    ],
+)  # fmt: skip
+def test_what_gguf_has_no_form_for_is_refused(settings: dict[str, Any], part: str, base: Path, tmp_path: Path) -> None:
+    source = peft(tmp_path / "lora", matrices(), {**ADAPTER, **settings})
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(source, tmp_path / "lora.gguf", assets=base)
+    assert caught.value.code in ("adapter", "contradiction")
+    assert caught.value.part == part
+    assert not (tmp_path / "lora.gguf").exists()
+
+
+def test_an_adapter_without_its_base_models_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(peft(tmp_path / "lora", matrices()), tmp_path / "lora.gguf")
+    assert caught.value.code == "adapter"
+    assert not (tmp_path / "lora.gguf").exists()
+
+
+def test_a_matrix_without_its_other_half_is_refused(base: Path, tmp_path: Path) -> None:
+    arrays = matrices()
+    del arrays["base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight"]
+    with pytest.raises(squish.TensorError) as caught:
+        squish.convert(peft(tmp_path / "lora", arrays), tmp_path / "lora.gguf", assets=base)
+    module = "base_model.model.model.layers.0.self_attn.q_proj"
+    assert (caught.value.code, caught.value.tensor) == ("adapter", module)
+
+
+def test_a_tensor_that_is_no_adapters_is_refused(base: Path, tmp_path: Path) -> None:
+    arrays = {**matrices(), "base_model.model.lm_head.weight": np.zeros((64, 32), np.float32)}
+    with pytest.raises(squish.TensorError) as caught:
+        squish.convert(peft(tmp_path / "lora", arrays), tmp_path / "lora.gguf", assets=base)
+    assert (caught.value.code, caught.value.tensor) == ("unmapped", "base_model.model.lm_head.weight")
+
+
+def test_a_base_model_of_another_architecture_is_refused(base: Path, tmp_path: Path) -> None:
+    squish.convert(peft(tmp_path / "lora", matrices()), tmp_path / "lora.gguf", assets=base)
+    with squish.open(tmp_path / "lora.gguf") as file:
+        arrays = {name: file[name].numpy() for name in file}
+        meta = {**file.index.meta, "general.architecture": Typed("str", "qwen2")}
+        squish.save(tmp_path / "other.gguf", arrays, metadata=meta)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(tmp_path / "other.gguf", tmp_path / "back", FOLDER, assets=base)
+    assert caught.value.code == "contradiction"
+
+
+def test_an_adapter_is_not_written_for_other_engines(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(peft(tmp_path / "lora", matrices()), tmp_path / "out", "mlx", assets=base)
+    assert caught.value.code == "adapter"

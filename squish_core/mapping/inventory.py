@@ -1,0 +1,80 @@
+"""What of a model of a known family is there, and all that contradicts the family or is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any
+
+from attrs import frozen
+
+from squish_core.errors import FormatError, SquishError
+from squish_core.families.base import GGUF, Family
+from squish_core.families.model import Model
+from squish_core.file import File
+from squish_core.guard import guarded
+from squish_core.mapping.coverage import Coverage, Matching
+from squish_core.mapping.mapped import Naming, family_of, model_of, naming_of
+from squish_core.mapping.names import engine_rules
+
+MOST = 64
+"""Tensors that are listed as missing or unknown."""
+
+
+@frozen(kw_only=True)
+class Inventory:
+    """A model against its family, under the names of one layout.
+
+    `family`, `model` and `coverage` are None where the family is unknown; `settings` and `coverage` where the settings
+    cannot be read. `errors` are what contradicts the family or is missing, at most MOST tensors.
+    """
+
+    naming: Naming
+    family: Family | None = None
+    model: Model | None = None
+    settings: Mapping[str, Any] | None = None
+    coverage: Coverage | None = None
+    errors: tuple[SquishError, ...] = ()
+
+
+def take_inventory(file: File, layout: str) -> Inventory:
+    """Compare a file with the family that it states.
+
+    Parameters
+    ----------
+    file
+        An open model; its header is read, and the vectors that stand for settings.
+    layout
+        Whose names the tensors must have: "hf", "gguf", "mlx" or "uqff".
+
+    Returns
+    -------
+    Inventory
+        What is there and what is not.
+
+    Examples
+    --------
+    >>> take_inventory(squish.open("model.gguf"), "gguf").naming.layout
+    'gguf'
+    """
+    naming = naming_of(file)
+    if naming.family is None:
+        return Inventory(naming=naming)
+    family = family_of(file, naming)
+    try:
+        with guarded(FormatError, f"reading its settings as {family.id}", file=file.name):
+            model = model_of(file, family, naming.layout)
+            settings = family.settings(model)
+            sizes = {"layers": 0, "experts": 0, **family.sizes(settings)}
+            tied = [tensor.name for tensor in family.tensors if family.is_tied(settings, tensor)]
+    except SquishError as error:
+        return Inventory(naming=naming, family=family, errors=(error,))
+    rules = engine_rules(family, layout)
+    matching = Matching(family, file.index.tensors, rules, sizes, tied)
+    if (layout == GGUF) != (naming.layout == GGUF):
+        errors: tuple[SquishError, ...] = ()
+    else:
+        errors = tuple(islice(matching.errors(), MOST))
+    return Inventory(
+        naming=naming, family=family, model=model, settings=settings, coverage=matching.coverage(), errors=errors
+    )
