@@ -64,7 +64,7 @@ def check_digest(text: str, chunks: Iterable[Any]) -> Verdict:
 
 
 def compared(text: str, digest: Digest) -> Verdict:
-    """The verdict on a digest string of the same algorithm as a digest that is complete."""
+    """Compare a digest string with a computed digest of the same algorithm."""
     expected, found = (_digits(each.partition(":")[2]) for each in (text, str(digest)))
     return Verdict("ok" if found == expected else "wrong", expected, found)
 
