@@ -64,6 +64,8 @@ class ErrorCode:
     """An invalid `policy=`."""
     RANGE = "range"
     """A finite value overflows in an encoding."""
+    REFUSED = "refused"
+    """A target cannot hold a tensor as it is stored."""
     SHARD = "shard"
     """The shards of a model do not match their index."""
     SPEC = "spec"

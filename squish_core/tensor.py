@@ -14,6 +14,7 @@ from squish_core.backends.resolve import resolve
 from squish_core.backends.weight import Weight
 from squish_core.codecs.bound import BoundEncoding
 from squish_core.codecs.regions import normalize
+from squish_core.codecs.rows import picked_rows, read_rows
 from squish_core.codecs.stored import StoredArray
 from squish_core.codes import ErrorCode
 from squish_core.display.notebook import page, tensor_lines
@@ -93,8 +94,12 @@ class Tensor(TensorFacts):
             return values if out is None else out
 
     def __getitem__(self, key: Any) -> np.ndarray:
-        """Values of a region, read-only. Reads only the bytes of that region, up to the codec's grain."""
+        """Values of a region or a list of rows, read-only. Reads only their bytes, up to the codec's grain."""
         with self.guard("decoding a region"):
+            if (picked := picked_rows(key, self.bound)) is not None:
+                rows = read_rows(self.bound, *picked)
+                rows.flags.writeable = False
+                return rows
             region, rest = normalize(key, self.shape)
             view = self.bound.view
             values = self.bound.read(region) if view is None else view[region]

@@ -170,12 +170,13 @@ def test_a_tensor_is_a_sequence_of_its_rows(file: Any) -> None:
         1.5,
         True,
         None,
-        [0, 1],
+        (0, [0, 1]),
+        [[0], [1]],
         (Ellipsis, Ellipsis),
         slice(0, 4, 0),
         slice(0.5, 2),
         np.ones(64, bool),
-        np.arange(2),
+        np.zeros((2, 2), int),
     ],
 )
 def test_an_index_that_does_not_fit_is_a_typed_error(file: Any, key: Any) -> None:

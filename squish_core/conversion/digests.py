@@ -83,7 +83,7 @@ class Digests:
         self._on_the_way = on_the_way and not file.source.cheap_views and not isinstance(file, MappedFile)
         self.file = file
         if self._on_the_way:
-            self.file = File(ObservedSource(file.source, self._hear), file.index, file.registry, file.limits)
+            self.file = File(ObservedSource(file.source, self._update), file.index, file.registry, file.limits)
         self._original = file.original if isinstance(file, MappedFile) else self.file
 
     def expect(self, file: File, steps: Iterable[Step]) -> None:
