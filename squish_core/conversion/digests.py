@@ -11,7 +11,7 @@ from squish_core.analysis.verify import check_empty, check_part, digest_error
 from squish_core.conversion.naming import stored_parts
 from squish_core.conversion.step import Step
 from squish_core.file import File
-from squish_core.io.digest import Digest, compared, is_supported
+from squish_core.io.digest import Digest, compare_digests, is_supported
 from squish_core.io.source import Source
 from squish_core.mapping.mapped import MappedFile
 from squish_core.model import Part
@@ -121,7 +121,7 @@ class Digests:
                     for start in range(entry.position, entry.stop, 4 << 20):
                         source.view(start, min(4 << 20, entry.stop - start))  # the listener hashes it
                 assert entry.part.digest is not None
-                verdict = compared(entry.part.digest, entry.digest)
+                verdict = compare_digests(entry.part.digest, entry.digest)
                 if verdict.state == "wrong":
                     raise digest_error(entry.part, verdict).within(
                         file=self._original.name, tensor=entry.name, part=entry.role
