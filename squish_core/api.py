@@ -76,6 +76,7 @@ _NAMES = {
     "squish_core.opening": ("open", "tensor_from_parts"),
     "squish_core.codecs.description": ("describe", "read_description"),
     "squish_core.conversion.naming": ("with_names",),
+    "squish_core.conversion.save": ("save",),
     "squish_core.tensor": ("Tensor",),
     "squish_core.backends.weight": ("Weight",),
     "squish_core.formats.json": (
@@ -162,6 +163,7 @@ if TYPE_CHECKING:
     from squish_core.conversion.plan import ConversionPlan as ConversionPlan
     from squish_core.conversion.plan import plan_conversion as plan_conversion
     from squish_core.conversion.rules import check_patterns as check_patterns
+    from squish_core.conversion.save import save as save
     from squish_core.conversion.virtual import VirtualSource as VirtualSource
     from squish_core.errors import AmbiguousFormatError as AmbiguousFormatError
     from squish_core.errors import ClosedError as ClosedError
