@@ -64,6 +64,8 @@ class ErrorCode:
     """A `policy=` that makes no sense."""
     RANGE = "range"
     """A value does not stay finite in an encoding."""
+    REFUSED = "refused"
+    """A target has no form for a tensor as it is stored."""
     SHARD = "shard"
     """A model's shards and their index do not agree."""
     SPEC = "spec"

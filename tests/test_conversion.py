@@ -366,8 +366,9 @@ def test_tensors_of_several_ranks_are_encoded_in_order(run: Any) -> None:
 
 def test_a_tensor_the_target_cannot_hold_is_refused_with_a_hint(tmp_path: Path) -> None:
     tensors = {name: ("ggml.q4_0", (4,), {"blocks": np.zeros(4, "u1")}) for name in ("a", "b", "c", "d", "e", "f")}
-    with pytest.raises(TensorError, match=r"a: .* cannot hold it.*c, d and 2 more cannot be converted.*encode="):
+    with pytest.raises(TensorError, match=r"a: .* cannot hold it.*a and 5 more.*encode=") as caught:
         squish.convert(toys.box(tensors), tmp_path / "o.box", registry=toys.registry())
+    assert [(each.code, each.where) for each in caught.value.findings] == [("refused", "ggml.q4_0")]
     assert list(tmp_path.iterdir()) == []
 
 

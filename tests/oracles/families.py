@@ -44,6 +44,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "special": BOS,
     },
     "qwen2": {"config": {"tie_word_embeddings": True}, "tokenizer": "qwen2", "special": QWEN},
+    "qwen2_5_vl": {
+        "config": {
+            "vision_config": {
+                "depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 64,
+                "fullatt_block_indexes": [0],
+            },
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
+            "tie_word_embeddings": True, "bos_token_id": None,
+        },
+        "tokenizer": "qwen2",
+        "special": QWEN,
+    },
     "qwen3": {"config": {"head_dim": 32, "tie_word_embeddings": True}, "tokenizer": "qwen2", "special": QWEN},
     "qwen3_moe": {
         "config": {**MOE, "head_dim": 32, "tie_word_embeddings": False}, "tokenizer": "qwen2", "special": QWEN,
@@ -151,10 +163,11 @@ def varint(value: int) -> bytes:
 def save_model(folder: str, family: str, settings: dict[str, Any]) -> None:
     """Runs in the peer: saves a model of seeded weights, large enough for its tokens to differ in probability."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings), dtype=torch.float32)
+    kind = AutoModelForImageTextToText if "vision_config" in settings else AutoModelForCausalLM
+    model = kind.from_config(AutoConfig.for_model(family, **settings), dtype=torch.float32)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):

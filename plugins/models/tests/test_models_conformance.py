@@ -168,3 +168,17 @@ class TestStarcoder2(FamilySuite):
         sizes = {key: value for key, value in SMALL.items() if key != "rms_norm_eps"}
         own = {"norm_epsilon": 1e-5, "use_bias": True, "tie_word_embeddings": True}
         return {"small": {**sizes, **own, "model_type": "starcoder2", "rope_theta": 999999.4}}
+
+
+class TestQwen2VL(FamilySuite):
+    family = "qwen2vl"
+
+    def configs(self) -> Mapping[str, Mapping[str, Any]]:
+        old = {"type": "mrope", "mrope_section": [1, 1, 2]}
+        new = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]}
+        return {
+            "small": {**SMALL, "model_type": "qwen2_5_vl", "rope_theta": 1e6, "rope_scaling": old, "vision_config": {}},
+            "as transformers 5 writes it": {
+                "model_type": "qwen2_5_vl", "vision_config": {}, "text_config": {**SMALL, "rope_parameters": new},
+            },
+        }  # fmt: skip

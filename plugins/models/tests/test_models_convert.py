@@ -184,6 +184,27 @@ def test_a_scaling_that_llama_cpp_does_not_apply_to_the_family_is_refused(tmp_pa
     assert (caught.value.code, caught.value.part) == ("rope", "config.json")
 
 
+def test_the_text_part_comes_back_from_gguf_as_a_model_of_its_own(tmp_path: Path) -> None:
+    scaling = {"type": "mrope", "mrope_section": [1, 1, 2]}
+    config = {**LLAMA, "model_type": "qwen2_5_vl", "rope_scaling": scaling, "vision_config": {"depth": 1}}
+    source = write_model(tmp_path / "model", squish.registry().family("qwen2vl"), config)
+    squish.convert(source, tmp_path / "m.gguf")
+    with squish.open(tmp_path / "m.gguf") as file:
+        assert list(file.meta["qwen2vl.rope.dimension_sections"]) == [1, 1, 2, 0]
+    squish.convert(tmp_path / "m.gguf", tmp_path / "back", FOLDER)
+    back = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert (back["model_type"], back["architectures"], back["rope_scaling"]) == ("qwen2", ["Qwen2ForCausalLM"], None)
+    assert "vision_config" not in back
+
+
+def test_a_vision_model_without_sections_of_positions_is_refused(tmp_path: Path) -> None:
+    config = {**LLAMA, "model_type": "qwen2_5_vl", "vision_config": {"depth": 1}}
+    source = write_model(tmp_path / "model", squish.registry().family("qwen2vl"), config)
+    with pytest.raises(squish.FormatError) as caught:
+        squish.convert(source, tmp_path / "m.gguf")
+    assert (caught.value.code, caught.value.part) == ("config", "config.json")
+
+
 def test_a_gguf_without_embeddings_or_vocab_size_is_refused(llama: Path, tmp_path: Path) -> None:
     squish.convert(llama, tmp_path / "m.gguf")
     with squish.open(tmp_path / "m.gguf") as file:

@@ -12,6 +12,9 @@ FAMILIES = {
     "mixtral": ("Mixtral", "llama:Mixtral", ("mixtral",), "llama", True),
     "granite": ("Granite 3", "llama:Granite", ("granite",), "granite", False),
     "qwen2": ("Qwen 2 and 2.5", "qwen:Qwen2", ("qwen2",), "qwen2", False),
+    "qwen2vl": (
+        "Qwen 2 and 2.5 VL, their text part", "qwen:Qwen2VL", ("qwen2_vl", "qwen2_5_vl"), "qwen2vl", False,
+    ),
     "qwen3": ("Qwen 3", "qwen:Qwen3", ("qwen3",), "qwen3", False),
     "qwen3moe": ("Qwen 3 with experts", "qwen:Qwen3Moe", ("qwen3_moe",), "qwen3moe", True),
     "gemma2": ("Gemma 2", "gemma:Gemma2", ("gemma2",), "gemma2", False),
@@ -20,7 +23,7 @@ FAMILIES = {
     "olmo2": ("OLMo 2", "others:Olmo2", ("olmo2",), "olmo2", False),
     "glm4": ("GLM 4", "others:Glm4", ("glm4",), "glm4", False),
     "starcoder2": ("StarCoder 2", "others:Starcoder2", ("starcoder2",), "starcoder2", False),
-}
+}  # fmt: skip
 
 
 @hookimpl

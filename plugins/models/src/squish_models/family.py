@@ -149,8 +149,12 @@ class TextModel(Family):
         """The setting that is the number of experts."""
         return next((key.hf for key in self.keys if key.gguf == "expert_count"), None)
 
+    def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings of a config.json in the spelling that all engines read."""
+        return old_spelling(text_config(config), self.experts)
+
     def _from_config(self, model: Model) -> dict[str, Any]:
-        config = old_spelling(text_config(model.config()), self.experts)
+        config = self.spelled(model.config())
         check_settings(self.keys, config, CONFIG)
         tied = config.get("tie_word_embeddings")
         has_head = any(name.endswith(HEAD) for name in model.tensors)

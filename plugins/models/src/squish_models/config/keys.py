@@ -10,6 +10,9 @@ from attrs import frozen
 
 from squish_core.api import FormatError, Typed
 
+SECTIONS = "array:i32"
+"""Type of a setting that is four sizes."""
+
 
 @frozen
 class Key:
@@ -76,7 +79,7 @@ def settings_of(keys: Iterable[Key], architecture: str, meta: Mapping[str, Any])
         stored = meta[name]
         value = stored.value if isinstance(stored, Typed) else stored
         _check(key, name, value)
-        value = shortest(value) if key.type == "f32" else int(value)
+        value = _read(key, value)
         if settings.setdefault(key.hf, value) != value:
             raise FormatError(
                 "contradicts another key", part=name, expected=settings[key.hf], found=value, code="contradiction"
@@ -95,6 +98,15 @@ def check_settings(keys: Iterable[Key], settings: Mapping[str, Any], file: str) 
 
 
 def _check(key: Key, place: str, value: Any) -> None:
+    if key.type == SECTIONS:
+        sizes = np.asarray(value).tolist()
+        if (
+            not isinstance(sizes, list)
+            or len(sizes) != 4
+            or not all(type(n) is int and 0 <= n < 1 << 31 for n in sizes)
+        ):
+            raise FormatError("are no sizes", part=place, expected="four integers", found=_shown(value), code="config")
+        return
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if key.type == "u32" and not (isinstance(value, int) and number and 0 <= value < 1 << 32):
         raise FormatError(
@@ -106,8 +118,16 @@ def _check(key: Key, place: str, value: Any) -> None:
         )
 
 
-def _stored(key: Key, name: str, value: Any) -> int | float:
+def _read(key: Key, value: Any) -> Any:
+    if key.type == SECTIONS:
+        return np.asarray(value).tolist()
+    return shortest(value) if key.type == "f32" else int(value)
+
+
+def _stored(key: Key, name: str, value: Any) -> Any:
     _check(key, name, value)
+    if key.type == SECTIONS:
+        return np.array(value, np.int32)
     return float(np.float32(value)) if key.type == "f32" else int(value)
 
 

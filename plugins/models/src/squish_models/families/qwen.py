@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from ..config.keys import COMMON, MIXTURE, Key
-from ..family import TextModel
+from squish_core.api import FormatError
+
+from ..config.keys import COMMON, MIXTURE, SECTIONS, Key
+from ..config.spelling import text_config
+from ..family import CONFIG, TextModel
 from ..tables import (
     SWITCH,
     attention,
@@ -30,6 +33,29 @@ class Qwen2(TextModel):
     more: ClassVar = {"gguf": fused_attention(permute=False)}
     keys: ClassVar[Sequence[Key]] = COMMON
     fixed: ClassVar = {"hidden_act": "silu", "use_sliding_window": False}
+
+
+class Qwen2VL(Qwen2):
+    """The text part of Qwen 2 and 2.5 VL: Qwen 2, since the three positions of a token are one in a text."""
+
+    architecture = "qwen2vl"
+    keys = (*COMMON, Key("mrope_section", "rope.dimension_sections", SECTIONS, required=False))
+    beside = ("visual.*", "model.visual.*")
+    prefixes: ClassVar = {"model.language_model.": "model."}
+
+    def spelled(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        stated = text_config(config)
+        rope = stated.get("rope_parameters") or stated.get("rope_scaling")
+        sections = rope.get("mrope_section") if isinstance(rope, dict) else None
+        padded = [*sections, 0, 0, 0, 0][:4] if isinstance(sections, list) else sections
+        return {**super().spelled(config), "mrope_section": padded}
+
+    def check_for_gguf(self, settings: Mapping[str, Any]) -> None:
+        super().check_for_gguf(settings)
+        if settings.get("mrope_section") is None:
+            raise FormatError(
+                "has no mrope_section, without which llama.cpp loads no model", part=CONFIG, code="config"
+            )
 
 
 class Qwen3(Qwen2):
