@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from attrs import evolve
 
-from squish_core.api import ErrorCode, MissingFileError, Source, SourceOpener, UsageError, redact
+from squish_core.api import ErrorCode, MissingFileError, Source, SourceOpener, SquishError, UsageError, redact
 
 from .settings import Settings
 from .source import Connection, Place, RemoteFolder, RemoteSource
@@ -81,7 +82,18 @@ def open_file(connection: Connection, name: str) -> Source:
         except MissingFileError as error:
             if not connection.place.is_listed:
                 error.hint = "Check the address; that of a folder ends in a slash."
+            elif folder := _as_folder(connection, name):
+                return folder
             raise
     except BaseException:
         connection.close()
         raise
+
+
+def _as_folder(connection: Connection, name: str) -> Source | None:
+    """The folder of that name; None if there are no files in it."""
+    with suppress(SquishError):
+        if connection.run(connection.names(name)):
+            connection.enter(name)
+            return RemoteFolder(connection)
+    return None

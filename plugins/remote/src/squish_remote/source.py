@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 from typing import Any, Protocol
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 
 from squish_core.api import ErrorCode, EventLoop, Pin, Problem, Source, SquishError, closed
 
@@ -100,6 +100,12 @@ class Connection:
     def address(self, path: str) -> str:
         """The address of a file, for people."""
         return f"{self.place.address}{path}"
+
+    def enter(self, folder: str) -> None:
+        """Go on in a folder of the present one."""
+        place = self.place
+        self.place = evolve(place, prefix=f"{place.prefix}{folder}/", address=f"{place.address}{folder}/")
+        self._listings, self._opened = {"": self._listings[folder]}, {}
 
     async def open(self, name: str) -> Opened:
         """A file by its name in the folder, from its first bytes; remembered, so that all see one content."""
