@@ -47,8 +47,8 @@ $(installed): pyproject.toml constraints.txt $(all_plugins:%=plugins/%/pyproject
 	  --overrides without-torch.txt -e '.[cli,testing]' $(plugins:%=-e 'plugins/%[testing]') mypy ruff || $(failed)
 	@touch $@
 
-demo: $(installed)  ## run the example on a small model (MODEL=smollm2 or gemma)
-	$(python) examples/demo.py --model $(MODEL)
+demo: $(installed)  ## run the example on a small model (MODEL=smollm2 or gemma; TORCH=1 lets it speak)
+	$(python) examples/demo.py --model $(MODEL) $(if $(TORCH),--torch)
 
 test: $(installed)  ## run the tests that need nothing else
 	$(pytest) -m "not oracle and not fuzz"

@@ -53,7 +53,10 @@ _NAMES = {
     "squish_core.backends.checks": (
         "cast_output", "check_expert_args", "check_ids", "check_input", "require_rank",
     ),
+    "squish_core.conversion.image": ("OutputFile", "OutputImage", "output_image"),
+    "squish_core.conversion.job": ("job_document", "job_id", "source_pins"),
     "squish_core.conversion.rules": ("check_patterns",),
+    "squish_core.conversion.virtual": ("VirtualSource",),
     "squish_core.codecs.regions": ("decode_all", "full", "panels"),
     "squish_core.plugins.registry": ("Registry",),
     "squish_core.specs": ("parse_spec",),
@@ -149,11 +152,18 @@ if TYPE_CHECKING:
     from squish_core.conversion.convert import convert as convert
     from squish_core.conversion.convert import outgoing as outgoing
     from squish_core.conversion.execute import execute as execute
+    from squish_core.conversion.image import OutputFile as OutputFile
+    from squish_core.conversion.image import OutputImage as OutputImage
+    from squish_core.conversion.image import output_image as output_image
+    from squish_core.conversion.job import job_document as job_document
+    from squish_core.conversion.job import job_id as job_id
+    from squish_core.conversion.job import source_pins as source_pins
     from squish_core.conversion.naming import with_names as with_names
     from squish_core.conversion.observer import ConversionObserver as ConversionObserver
     from squish_core.conversion.plan import ConversionPlan as ConversionPlan
     from squish_core.conversion.plan import plan_conversion as plan_conversion
     from squish_core.conversion.rules import check_patterns as check_patterns
+    from squish_core.conversion.virtual import VirtualSource as VirtualSource
     from squish_core.errors import AmbiguousFormatError as AmbiguousFormatError
     from squish_core.errors import ClosedError as ClosedError
     from squish_core.errors import CodecError as CodecError

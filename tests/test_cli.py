@@ -229,7 +229,7 @@ def test_info_of_tensors_summarizes_their_values(squish: Any, write: Any) -> Non
     lines = squish("info", path, "a").out.splitlines()
     assert [line.split()[2:] for line in lines[-2:]] == [["1", "0", "1", 40 * "#"], ["2", "1", "0", 40 * "#"]]
     (row,) = squish("info", path, "b", "--json").json["tensors"]
-    assert (row["name"], row["shape"], row["greatest"], row["absmax"]) == ("b", [2], 3, 3)
+    assert (row["name"], row["shape"], row["max"], row["absmax"]) == ("b", [2], 3, 3)
     assert (row["infinite"], row["positive"]) == (1, {"1": 1})
     ran = squish("info", path, "a", "--meta", "name")
     assert (ran.code, "--meta does not go with a PATTERN" in ran.err) == (2, True)

@@ -27,7 +27,7 @@ ONE_LINE = {
     "Benchmark.lines", "Diagnosis.lines", "Summary.lines", "Chain.without_chosen", "Statistics.of",
     "Reader.array", "Reader.bind", "Reader.guard", "Reader.source_for", "TensorFacts.backing", "TensorFacts.guard",
     "Registry.absent_backends", "Registry.is_outside", "Registry.missing", "Registry.same_codec",
-    "Registry.reading_options", "Registry.writing_options", "Registry.encoder", "Registry.encoder_missing",
+    "Registry.reading_options", "Registry.writing_options", "Registry.encoder",
     "Registry.container", "Registry.codec", "Registry.byte_codec", "Registry.allocator", "Registry.family",
     "Registry.backend", "Plugins.instance", "Offer.about",
 }  # fmt: skip

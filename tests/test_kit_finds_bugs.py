@@ -46,6 +46,7 @@ BUGS = {
     "WrongSize": ("acme.foo", "test_converting_to_itself_keeps_everything"),
     "ZeroChecksums": ("acme.foo", "test_the_copy_verifies_and_opens_again"),
     "SwallowedError": ("acme.foo", "test_an_interrupted_write_leaves_the_old_file"),
+    "WrongPartsOfCodes": ("acme.foo", "test_codes_of_other_formats_are_accepted_in_parts_of_a_codec"),
     "GreedySniff": ("acme.foo", "test_sniffing_reads_at_most_64_kib"),
     "WrongSniff": ("acme.foo", "test_the_signature_identifies_the_format"),
     "FalseBound": ("acme.rows", "test_decoding_gives_the_values_within_the_bound"),

@@ -86,7 +86,7 @@ def test_a_layer_is_freed_when_the_next_one_loads() -> None:
 
 
 def test_a_layer_over_the_budget_is_an_error_before_reading() -> None:
-    with pytest.raises(LimitError, match="one layer is larger") as error:
+    with pytest.raises(LimitError, match="a layer is larger") as error:
         squish.iter_layers(model(), memory=LAYER - 1)
     assert error.value.found == f"{LAYER} bytes"
 

@@ -25,5 +25,5 @@ def test_the_variable_sets_limits_that_calls_leave_out(monkeypatch):
 @pytest.mark.parametrize("text", ["tensors", "nonsense=1", "tensors=-1", "tensors=1e6", "ratio=" + "9" * 30])
 def test_an_invalid_limit_is_refused(monkeypatch, text):
     monkeypatch.setenv("SQUISH_LIMITS", text)
-    with pytest.raises(SquishError, match=r"SQUISH_LIMITS cannot be read.*NAME=NUMBER"):
+    with pytest.raises(SquishError, match=r"SQUISH_LIMITS is invalid.*NAME=NUMBER"):
         squish.open(SAMPLE)

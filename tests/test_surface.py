@@ -225,3 +225,11 @@ def test_a_policy_among_the_codecs_is_an_allocator_with_a_warning() -> None:
         registry = squish.Registry(extra=[Plugin()], entry_points=tuple)
     assert "old.policy" in registry.allocators
     assert "old.policy" not in registry.codecs
+
+
+def test_the_old_names_of_the_extremes_work_with_a_warning(saved: squish.File) -> None:
+    statistics = saved["w"].statistics()
+    with pytest.warns(DeprecationWarning, match="is now Statistics.min"):
+        assert statistics.least == statistics.min == 0
+    with pytest.warns(DeprecationWarning, match="is now Statistics.max"):
+        assert statistics.greatest == statistics.max == 63

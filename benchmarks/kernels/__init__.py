@@ -119,4 +119,4 @@ def judged(ours: float, others: Mapping[str, float], least: Mapping[str, float])
 
 def instructions() -> str:
     """The instruction set that our kernels run with."""
-    return library().chosen
+    return library().active

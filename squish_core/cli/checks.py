@@ -62,7 +62,7 @@ PlanFile = Annotated[
     typer.Option(
         "--plan",
         metavar="FILE",
-        help="Write the plan to FILE (JSON) and carry it out. If FILE exists, carry it out; SRC and DST are optional.",
+        help="Write the plan to FILE as JSON, then execute it. If FILE exists, execute it; SRC and DST are optional.",
     ),
 ]
 Delete = Annotated[

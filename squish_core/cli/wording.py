@@ -14,4 +14,9 @@ _ARGUMENT = re.compile(rf"\b({'|'.join(OPTIONS)})=(?:\.\.\.|True|'([^']*)'|(FILE
 
 def command_line(text: str) -> str:
     """`encode='f32'` as `--encode f32`, `deep=True` as `--deep`, `to=...` and `to=` as `--to`."""
-    return _ARGUMENT.sub(lambda match: " ".join(filter(None, (OPTIONS[match[1]], match[2], match[3]))), text)
+    return _ARGUMENT.sub(lambda match: " ".join(filter(None, (OPTIONS[match[1]], _word(match[2]), match[3]))), text)
+
+
+def _word(value: str | None) -> str | None:
+    """A value as a word of the shell: quoted where the shell would look for files of that name."""
+    return f"'{value}'" if value and any(mark in value for mark in "*?[") else value

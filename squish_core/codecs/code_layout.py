@@ -46,6 +46,9 @@ class CodeLayout:
         Constant zero point of all codes; not allowed with a bias.
     table
         Codebook: the value of each code before scaling, or `STORED_TABLE`. None for integers.
+    word
+        Dtype of the integers that codes are packed into, where the codec packs into words: a format that has words of
+        this width can keep it. It does not change a value.
 
     Examples
     --------
@@ -63,6 +66,7 @@ class CodeLayout:
     offset_dtype: str | None = None
     zero: int = 0
     table: tuple[float, ...] | str | None = None
+    word: str | None = None
 
     def __attrs_post_init__(self) -> None:
         rules = (

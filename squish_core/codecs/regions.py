@@ -150,5 +150,5 @@ def position_of(item: Any) -> int:
         pass
     raise RangeError(
         "an index must be an integer or a slice", found=repr(item), code="index",
-        hint="For any other index, call numpy() and index the array.",
+        hint="A list may pick rows (the first axis). For any other index, call numpy() and index the array.",
     )  # fmt: skip

@@ -107,6 +107,11 @@ class StoredArray:
         """Whether looking at it again costs nothing: it is in memory, or mapped."""
         return self.part.data is not None or all(source.cheap_views for source, _, _ in self.runs())
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether reading it goes over a network."""
+        return any(source.is_remote for source, _, _ in self.runs())
+
     def check_size(self) -> None:
         """TruncatedError once a file that it lies in has become shorter."""
         for source, _, _ in self.runs():

@@ -1,4 +1,4 @@
-"""Arrays over the mappings of files, for tensors whose values lie there as they are."""
+"""Arrays over the mappings of files, for dense tensors."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from squish_core.model import VIEWABLE, DenseFields, LazyTensors, TensorSpec
 if TYPE_CHECKING:
     import numpy as np
 
-READ_FROM = 1 << 16
-"""Elements from which a copy is read rather than copied from the mapping: faults cost more than calls there."""
+COPY_LIMIT = 1 << 16
+"""Elements up to which a copy is made from the mapping; beyond it, page faults cost more than a read call."""
 
 
 def dense_records(tensors: Mapping[str, TensorSpec]) -> Iterable[tuple[str, DenseFields]]:
-    """Name and record of each tensor whose values lie in one range of a file."""
+    """Name and record of each dense tensor in a single byte range."""
     if isinstance(tensors, LazyTensors):
         return tensors.dense_records()
     return ((name, record) for name, spec in tensors.items() if (record := spec.dense_record()) is not None)
 
 
 class Views:
-    """Arrays over the mappings of a file, made without a `Tensor` each: what 20 000 small tensors need."""
+    """Makes arrays over a file's mappings without a `Tensor` each, for files with 20,000 small tensors."""
 
     def __init__(self, source_for: Callable[[int], Source]) -> None:
         import numpy as np
@@ -34,7 +34,7 @@ class Views:
         self._dtypes: dict[str, np.dtype] = {}
 
     def view(self, record: DenseFields) -> np.ndarray | None:
-        """Read-only array of a tensor; None if its values must be decoded, or fetched."""
+        """Read-only array of a tensor; None if its values must be decoded or fetched."""
         name, shape, file, offset, _ = record
         dtype = self._dtypes.get(name)
         if dtype is None:

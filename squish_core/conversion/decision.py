@@ -13,6 +13,7 @@ from squish_core.codes import ErrorCode
 from squish_core.conversion.activations import Activations
 from squish_core.conversion.compatible import (
     can_widen,
+    encoder_problem,
     needs_activations,
     same_encoding,
     with_encoder_params,
@@ -20,6 +21,7 @@ from squish_core.conversion.compatible import (
 )
 from squish_core.conversion.evidence import complete_params, repack_exactness, values_of
 from squish_core.conversion.overflow import REFUSE
+from squish_core.conversion.refusals import refused_codes
 from squish_core.conversion.rules import KEEP, Rule, expand, kind_of, rule_for
 from squish_core.conversion.step import RuleEffect, Step
 from squish_core.errors import CodecError, MissingPluginError, SquishError, TensorError
@@ -49,7 +51,8 @@ class Decision:
 
     def decide(self, specs: list[TensorSpec]) -> list[Step]:
         """One step for each tensor; SquishError if a tensor cannot be converted."""
-        steps, errors = [], []
+        steps: list[Step] = []
+        errors: list[tuple[TensorSpec, SquishError]] = []
         with computing(TensorError, "choosing encodings", file=self.file.name):
             self.encodings = self._choose(specs)
         for spec in specs:
@@ -63,16 +66,32 @@ class Decision:
                 is_rule_error = rule is not None and rule.spec != KEEP and error.code in _RULE_ERRORS
                 if is_rule_error or error.code == ErrorCode.OPTION:  # in the rule or the target format, not this tensor
                     raise error.about_argument() from None
-                errors.append(error)
+                errors.append((spec, error))
         if errors:
-            first = errors[0]
-            if len(errors) > 1:
-                names = ", ".join(error.tensor or "?" for error in errors[1:4])
-                more = f" and {len(errors) - 4} more" if len(errors) > 4 else ""
-                first.message += f"; {names}{more} cannot be converted either"
-            raise first
+            raise self._combined(errors, specs)
         self._check_catch_all(steps)
         return steps
+
+    def _combined(self, errors: list[tuple[TensorSpec, SquishError]], specs: list[TensorSpec]) -> SquishError:
+        """One error for all tensors: by codec where the target has no form for codes that no rule changes."""
+        first = errors[0][1]
+        if all(error.code == ErrorCode.REFUSED and self._is_kept(spec) for spec, error in errors):
+            aliases = getattr(self.registry.containers[self.format].info, "aliases", {})
+
+            def attempt(spec: TensorSpec, requested: CodecSpec) -> Step:
+                return self._encode(spec, expand(requested, self.format, self.registry), REFUSE)
+
+            return refused_codes(errors, specs, aliases, attempt)
+        if len(errors) > 1:
+            names = ", ".join(error.tensor or "?" for _, error in errors[1:4])
+            more = f" and {len(errors) - 4} more" if len(errors) > 4 else ""
+            first.message += f"; {names}{more} cannot be converted either"
+        return first
+
+    def _is_kept(self, spec: TensorSpec) -> bool:
+        """Whether a tensor's codes are to be kept, and it has codes."""
+        rule = rule_for(self.rules, spec.name)
+        return (rule is None or rule.spec == KEEP) and bool(spec.encodings) and spec.encodings[0].codec.id != "dense"
 
     def _choose(self, specs: list[TensorSpec]) -> Mapping[str, CodecSpec | str]:
         """The encoding of each tensor whose rule leaves a choice, or the reason to keep it."""
@@ -176,7 +195,7 @@ class Decision:
             refusals.append(f"its codes do not fit {answer.codec} exactly")
         raise TensorError(
             f"{self.format} cannot hold it: {'; '.join(dict.fromkeys(refusals))}", tensor=spec.name,
-            found=str(spec.encodings[0].codec), code="refused",
+            found=str(spec.encodings[0].codec), code=ErrorCode.REFUSED,
             hint="Ask for its values with encode='f32', or another encoding that `squish codecs` lists.",
         )  # fmt: skip
 
@@ -205,7 +224,7 @@ class Decision:
         try:
             params = self.registry.encoder(requested).params_for(spec, requested.params)
         except CodecError as error:
-            if reason := self.registry.encoder_missing(requested):
+            if reason := encoder_problem(self.registry, requested):
                 error.message += f"; {reason}"
             raise
         self._check_activations(spec, requested)
@@ -218,11 +237,15 @@ class Decision:
         stored_codec = without_encoder_params(full_codec, self.registry)
         answer = self._answer(target_spec, Encoding(codec=stored_codec, parts=parts))
         if isinstance(answer, Refusal):
-            raise TensorError(f"{self.format} cannot hold it: {answer.why}", found=str(requested), code="refused")
+            raise TensorError(
+                f"{self.format} cannot hold it: {answer.why}", found=str(requested), code=ErrorCode.REFUSED
+            )
         if requested.inner is None and answer.codec.inner is None:
             answer, full_codec = self._rewrap(target_spec, full_codec, answer, origin)
         if requested.inner is not None and answer.codec.inner is None:
-            raise TensorError(f"{self.format} has no place for {requested.id}", found=str(requested), code="refused")
+            raise TensorError(
+                f"{self.format} has no place for {requested.id}", found=str(requested), code=ErrorCode.REFUSED
+            )
         if same_encoding(answer, origin, self.registry):
             return self._make_step(spec, "copy", origin, answer, SAME_BYTES)
         exactness = codec.error_bound(params)

@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from squish_core.conversion.compatible import encoder_problem
 from squish_core.conversion.image import output_image
 from squish_core.conversion.plan import ConversionPlan
 from squish_core.conversion.step import Step
@@ -75,7 +76,7 @@ def job_document(plan: ConversionPlan, source: File, arguments: Mapping[str, Any
     return {
         "squish_plan": VERSION,
         "arguments": {key: value for key, value in arguments.items() if value},
-        "source": {"format": source.format, "files": list(_pins(source))},
+        "source": {"format": source.format, "files": list(source_pins(source))},
         "target": {"format": plan.format, "options": dict(plan.options), "packing": plan.packing},
         "rules": [
             {"pattern": rule.pattern, "spec": str(rule.spec), "overflow": rule.overflow}
@@ -150,8 +151,8 @@ def plain_argument(key: str, value: Any) -> Any:
     raise UsageError(f"a plan cannot store {key}=", found=type(value).__name__, expected="a path or text", code="plan")
 
 
-def _pins(source: File) -> Iterator[dict[str, Any]]:
-    """What identifies the content of each file of the source."""
+def source_pins(source: File) -> Iterator[dict[str, Any]]:
+    """What identifies the content of each file of an open source, looked up now."""
     for number, ref in enumerate(source.index.files):
         file = source.source_for(number)
         pin: dict[str, Any] = {"name": ref.name, "size": file.size}
@@ -199,7 +200,7 @@ def _lock(plan: ConversionPlan, source: File) -> dict[str, Any]:
 
 
 def _encodes(registry: Registry, codec: CodecSpec) -> bool:
-    return codec.inner is None and registry.encoder_missing(codec) is None
+    return codec.inner is None and encoder_problem(registry, codec) is None
 
 
 def _chain(codec: CodecSpec) -> Iterator[CodecSpec]:

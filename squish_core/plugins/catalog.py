@@ -40,6 +40,7 @@ PACKAGES: dict[str, dict[str, str]] = {
 # command -> package of this repository
 COMMANDS = {
     "cache build": "squish-npydir", "check-model": "squish-models", "edit": "squish-ztensor",
+    **dict.fromkeys(("serve", "refs"), "squish-remote"),
     **dict.fromkeys(("run", "eval", "tune", "activations"), "squish-torch"),
 }  # fmt: skip
 

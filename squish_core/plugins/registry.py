@@ -80,15 +80,6 @@ class Registry(Plugins, Renamed):
                 return self.codec(spec)
         return self.codec(spec)
 
-    def encoder_missing(self, spec: CodecSpec) -> str | None:
-        """Why the alternative encoder of a codec cannot run here; None if it can, or if there is none."""
-        try:
-            if spec.inner is None and spec.id in self._tables["encoder"]:
-                self._implementation("encoder", spec.id)
-        except MissingPluginError as error:
-            return error.message
-        return None
-
     @property
     def encoders(self) -> Mapping[str, Entry]:
         """Installed alternative encoders by codec id."""

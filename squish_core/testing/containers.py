@@ -25,6 +25,7 @@ from squish_core.limits import DEFAULT
 from squish_core.model import Index, Part
 from squish_core.opening import read_index
 from squish_core.tensor import Tensor
+from squish_core.testing.code_layouts import AcceptsCodes
 from squish_core.testing.hostile import HostileInput
 from squish_core.testing.mutations import mutants
 from squish_core.testing.sources import CountingSource, as_bytes, assert_read_once, source_of, touched_part
@@ -33,7 +34,7 @@ from squish_core.testing.truth import GroundTruth, Sample, assert_values
 from squish_core.testing.writeback import check_conversion
 
 
-class ContainerSuite(HostileInput, GroundTruth):
+class ContainerSuite(HostileInput, GroundTruth, AcceptsCodes):
     """Tests of a file format. Set `container` and override `samples` with valid files that cover the whole format;
     `values` and `damaged` give the ground truth.
 
@@ -281,8 +282,6 @@ class ContainerSuite(HostileInput, GroundTruth):
         assert failure, f"{sample}: a full disk at the first byte is not reported; {len(contents)} files were written"
         sizes = {name: len(data) for name, data in contents.items()}
         assert contents == ({"target": b"old"} if target.exists() else {}), f"{sample}: the failed write left {sizes}"
-
-    # Features
 
     def test_every_declared_feature_resolves(self) -> None:
         """Every declared value and every pair of values resolves to a chain or is refused with a reason."""

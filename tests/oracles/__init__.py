@@ -21,6 +21,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import textwrap
 import threading
@@ -42,7 +43,7 @@ TIMEOUT = 120.0  # seconds for one call; a guard against hanging, not a measurem
 class Environment:
     """What a peer needs: requirements, a Python version (None: the running one), and what installs it. `bare`: what pip
     installs besides without its dependencies, which ask for versions that are not to be had. `checkout`: the core and
-    all plugins are installed, too, as `make env` installs them."""
+    all plugins are there, too: those of the running environment where its Python has the same version."""
 
     requirements: str
     python: str | None = None
@@ -72,7 +73,7 @@ _TORCH = Environment(
     bare="gptqmodel==7.7.0 tokenicer==0.0.14 defuser==0.0.28",
 )
 _SQUISH_TORCH = Environment(
-    "torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 gguf==0.19.0 safetensors==0.8.0 jinja2 pytest hypothesis",
+    "torch==2.13.0 transformers==5.23.0 accelerate==1.15.0 gguf==0.19.0 safetensors==0.8.0 numpy ml_dtypes jinja2",
     python="3.11", installer="pip", checkout=True,
 )  # fmt: skip
 _MLX = Environment("mlx-lm==0.32.2 mlx[cpu]==0.32.4 numpy ml_dtypes")
@@ -258,7 +259,11 @@ def _python_with(environment: Environment, folder: Path) -> Path:
             _install(*pip, *environment.requirements.split())
             if environment.bare:
                 _install(*pip, "--no-deps", "--no-build-isolation", *environment.bare.split())
-            if environment.checkout:
+            if environment.checkout and environment.version == "{}.{}".format(*sys.version_info):
+                (packages,) = folder.glob("lib/python*/site-packages")
+                own = sysconfig.get_path("purelib")  # after the environment's own: its NumPy is the one that torch has
+                (packages / "checkout.pth").write_text(f"import site; site.addsitedir({own!r})\n")
+            elif environment.checkout:
                 _install(_uv(), "pip", "install", "--quiet", "--no-sources", "--python", python, *_checkout())
         else:
             _install(_uv(), "venv", "--quiet", "--python", base, folder)

@@ -107,7 +107,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._status(int(mode[5:]), {"Retry-After": "0"})
         elif mode == "expiring" and count > 2:
             self._status(403)
-        elif mode == "silent" or (mode == "stalls" and count > 1):
+        elif mode == "silent" or (mode == "stalls" and count > 2):
             time.sleep(3)
             self.close_connection = True
         elif mode == "moved":

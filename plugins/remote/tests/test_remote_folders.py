@@ -21,7 +21,7 @@ CONFIG = json.dumps({"model_type": "llama", "hidden_size": 8}).encode()
 def shards(server: Any, tmp_path: Path) -> dict[str, np.ndarray]:
     """A model in two shards with its index and config, in the server's folder `llama`."""
     arrays = {f"w{number}": np.full((4, 4), number, "f4") for number in range(4)}
-    places = {}
+    places: dict[str, str] = {}
     for number in range(2):
         name = f"model-0000{number + 1}-of-00002.safetensors"
         part = {key: arrays[key] for key in list(arrays)[2 * number : 2 * number + 2]}

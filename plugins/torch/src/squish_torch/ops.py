@@ -18,6 +18,7 @@ PANEL = 4 << 20
 SCHEMAS = (
     "linear(Tensor x, Tensor[] parts, str description, str backend) -> Tensor",
     "embed(Tensor ids, Tensor[] parts, str description, str backend, ScalarType dtype) -> Tensor",
+    "experts(Tensor x, Tensor ids, Tensor[] parts, str description, str backend) -> Tensor",
     "dequantize(Tensor[] parts, str description, str backend, ScalarType dtype) -> Tensor",
     "linear_gradient(Tensor gradient, Tensor[] parts, str description, str backend) -> Tensor",
 )
@@ -34,6 +35,11 @@ def _linear(x: Tensor, parts: Sequence[Tensor], description: str, backend: str) 
 def _embed(ids: Tensor, parts: Sequence[Tensor], description: str, backend: str, dtype: torch.dtype) -> Tensor:
     rows = torch.from_numpy(weight_of(parts, description, backend).embed(ids.numpy()))
     return rows if dtype == torch.float32 else rows.to(dtype)
+
+
+def _experts(x: Tensor, ids: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
+    weight = weight_of(parts, description, backend)
+    return torch.from_numpy(weight.experts(x.to(torch.float32).numpy(), ids.numpy())).to(x.dtype)
 
 
 def _dequantize(parts: Sequence[Tensor], description: str, backend: str, dtype: torch.dtype) -> Tensor:
@@ -63,6 +69,10 @@ def _embed_shape(ids: Tensor, parts: Sequence[Tensor], description: str, backend
     return ids.new_empty((*ids.shape, spec_of(description).shape[1]), dtype=dtype)
 
 
+def _experts_shape(x: Tensor, ids: Tensor, parts: Sequence[Tensor], description: str, backend: str) -> Tensor:
+    return x.new_empty((x.shape[0], spec_of(description).shape[1]))
+
+
 def _dequantize_shape(parts: Sequence[Tensor], description: str, backend: str, dtype: torch.dtype) -> Tensor:
     return parts[0].new_empty(spec_of(description).shape, dtype=dtype)
 
@@ -89,6 +99,7 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
 for _name, _run, _shape in (
     ("linear", _linear, _linear_shape),
     ("embed", _embed, _embed_shape),
+    ("experts", _experts, _experts_shape),
     ("dequantize", _dequantize, _dequantize_shape),
     ("linear_gradient", _linear_gradient, _linear_gradient_shape),
 ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,10 +13,20 @@ from transformers.quantizers import HfQuantizer, register_quantization_config, r
 from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from squish_core.api import DENSE, describe
+from squish_core.api import ErrorCode, UsageError
+from squish_core.api import open as open_file
 
-from .modules import CompressedEmbedding, CompressedLinear, part_names
+from .modules import CompressedEmbedding, CompressedLinear, stored_bytes
+from .replacement import (
+    compressed_module,
+    dequantize_modules,
+    experts_module,
+    replaceable,
+    replaceable_experts,
+    tied_parts,
+)
 from .state import LazyState
+from .values import values_of
 
 METHOD = "squish"
 _states: WeakKeyDictionary[Any, LazyState] = WeakKeyDictionary()
@@ -50,6 +62,7 @@ class SquishQuantizer(HfQuantizer):
 
     def __init__(self, quantization_config: SquishConfig, **kwargs: Any) -> None:
         super().__init__(quantization_config, **{**kwargs, "pre_quantized": True})
+        self._pending: PendingModules | None = None
 
     @property
     def is_trainable(self) -> bool:
@@ -63,8 +76,18 @@ class SquishQuantizer(HfQuantizer):
         return True
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> Any:
-        state = _states.pop(self.quantization_config)
-        replace_modules(model, state, self.quantization_config.backend)
+        backend = self.quantization_config.backend
+        state = _states.pop(self.quantization_config, None)
+        if state is not None:
+            replace_modules(model, state, backend)
+        else:
+            self._pending = PendingModules(model, folder_of(kwargs.get("checkpoint_files")), backend)
+        return model
+
+    def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        if self._pending is not None:
+            self._pending.fill(model)
+            self._pending = None
         return model
 
     def _dequantize(self, model: Any, dtype: Any = None) -> Any:
@@ -78,67 +101,83 @@ if METHOD not in AUTO_QUANTIZATION_CONFIG_MAPPING:
 
 
 def replace_modules(model: Any, state: LazyState, backend: str) -> None:
-    """Put compressed modules in the place of those whose tensors are compressed, tied ones included."""
-    ties = dict(getattr(model, "all_tied_weights_keys", {}))
-    modules = dict(model.named_modules())
-    for path, module in modules.items():
-        tensor_name = f"{path}.weight"
-        source = tensor_name if tensor_name in state.file else ties.get(tensor_name)
-        if source is None or source not in state.file or not is_replaceable(module):
-            continue
-        tensor = state.file[source]
-        encoding = tensor.bound.encoding
-        if encoding.codec == DENSE or len(tensor.shape) != 2:
-            continue
-        description = describe(tensor.spec, encoding)
-        options = {"backend": backend, "device": "meta", "dtype": state.dtype}
-        if isinstance(module, nn.Linear):
-            new: nn.Module = CompressedLinear(description, bias=module.bias is not None, **options)
-        else:
-            new = CompressedEmbedding(description, scale=getattr(module, "scalar_embed_scale", None), **options)
+    """Put compressed modules on meta in the place of those whose tensors are compressed, tied ones and experts
+    included; the loader fills them from the state."""
+    for path, module, source in list(replaceable(model, state.file)):
+        new = compressed_module(module, state.file[source], backend, state.dtype)
         model.set_submodule(path, new)
         state.compressed[path] = source
-        if source != tensor_name:
-            owner = source.removesuffix(".weight")
-            for name in part_names(description).values():
-                model.all_tied_weights_keys[f"{path}.{name}"] = f"{owner}.{name}"
+        if source != f"{path}.weight":
+            state.tied.add(path)
+            model.all_tied_weights_keys.update(tied_parts(new, path, source))
+    for path, module, tensors in list(replaceable_experts(model, state.file)):
+        experts = experts_module(module, tensors, state.file, backend, state.dtype)
+        model.set_submodule(path, experts)
+        for number, names in enumerate(tensors):
+            for projection, name in zip(("gate_proj", "up_proj", "down_proj"), names):
+                place = f"{path}.{number}.{projection}"
+                if isinstance(experts.get_submodule(f"{number}.{projection}"), CompressedLinear):
+                    state.compressed[place] = name
+                else:
+                    state.renamed[name] = f"{place}.weight"
 
 
-def is_replaceable(module: nn.Module) -> bool:
-    """Whether a compressed module computes the same: a subclass may compute something else."""
-    if type(module) in (nn.Linear, nn.Embedding):
-        return True
-    return isinstance(module, nn.Embedding) and hasattr(module, "scalar_embed_scale")
+class PendingModules:
+    """Compressed modules of a checkpoint folder that transformers itself reads: it fills what is not compressed, while
+    placeholders without parameters stand in the place of the others.
+
+    Parameters
+    ----------
+    model
+        On meta.
+    folder
+        The checkpoint.
+    backend
+        Backend id, with options for some.
+    """
+
+    def __init__(self, model: Any, folder: Path, backend: str) -> None:
+        self.file, self.modules = open_file(folder), dict[str, tuple[nn.Module, str]]()
+        dtype = model.dtype
+        for path, module, source in list(replaceable(model, self.file)):
+            self.modules[path] = compressed_module(module, self.file[source], backend, dtype), source
+            if getattr(module, "bias", None) is not None:
+                self.modules[path][0].bias = None  # taken from the file, too
+        for path in self.modules:
+            model.set_submodule(path, nn.Identity())
+            model.all_tied_weights_keys.pop(f"{path}.weight", None)
+        stored = "|".join(re.escape(path) for path in self.modules)
+        if stored:
+            ignored = getattr(model, "_keys_to_ignore_on_load_unexpected", None) or set()
+            model._keys_to_ignore_on_load_unexpected = {*ignored, rf"^({stored})\."}
+
+    def fill(self, model: Any) -> None:
+        """Put the modules with their parts into the model; a tied one shares those of its owner."""
+        owners: dict[str, nn.Module] = {}
+        for path, (module, source) in self.modules.items():
+            if source in owners:
+                for name in module._names.values():
+                    setattr(module, name, getattr(owners[source], name))
+            else:
+                for name, part in stored_bytes(self.file[source]).items():
+                    setattr(module, name, nn.Parameter(part, requires_grad=False))
+                owners[source] = module
+            bias = f"{path}.bias"
+            if isinstance(module, CompressedLinear) and bias in self.file:
+                module.bias = nn.Parameter(values_of(self.file[bias], model.dtype), requires_grad=False)
+            if isinstance(module, CompressedEmbedding):
+                module._like = torch.empty(0, dtype=model.dtype)
+            model.set_submodule(path, module)
+            if source != f"{path}.weight":
+                model.all_tied_weights_keys.update(tied_parts(module, path, source))
 
 
-def dequantize_modules(model: nn.Module, dtype: torch.dtype) -> None:
-    """Put plain modules with the decoded values in the place of the compressed ones; ties stay ties."""
-    decoded: dict[int, nn.Parameter] = {}
-    for path, module in list(model.named_modules()):
-        if not isinstance(module, (CompressedLinear, CompressedEmbedding)):
-            continue
-        key = module.parts[0].data_ptr()
-        if key not in decoded:
-            decoded[key] = nn.Parameter(module.dequantize(dtype), requires_grad=False)
-        rows, columns = module.shape
-        if isinstance(module, CompressedLinear):
-            new: nn.Module = nn.Linear(columns, rows, bias=module.bias is not None, device="meta", dtype=dtype)
-            new.bias = module.bias
-        else:
-            new = ScaledEmbedding(rows, columns, module.scale) if module.scale else nn.Embedding(
-                rows, columns, device="meta", dtype=dtype
-            )  # fmt: skip
-        new.weight = decoded[key]
-        model.set_submodule(path, new)
-
-
-class ScaledEmbedding(nn.Embedding):
-    """An embedding whose rows are multiplied by a constant."""
-
-    def __init__(self, rows: int, columns: int, scale: float) -> None:
-        super().__init__(rows, columns, device="meta")
-        self.scalar_embed_scale = scale
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        rows = super().forward(ids)
-        return rows * torch.tensor(self.scalar_embed_scale, dtype=rows.dtype, device=rows.device)
+def folder_of(files: Any) -> Path:
+    """The folder of a checkpoint's files; UsageError where there are none."""
+    if not files:
+        raise UsageError(
+            "SquishConfig is for a checkpoint folder", expected="from_pretrained(folder, config=..., ...)",
+            code=ErrorCode.USAGE,
+            hint="For a file of another format call squish_torch.from_pretrained(path).",
+        )  # fmt: skip
+    return Path(files[0]).parent

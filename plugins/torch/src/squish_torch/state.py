@@ -86,17 +86,21 @@ class LazyState(Mapping[str, LazyValue]):
         self.file, self.dtype = file, dtype
         self.compressed: dict[str, str] = {}
         """Module -> the tensor that it keeps compressed; filled when modules are replaced."""
+        self.tied: set[str] = set()
+        """Modules whose parts are those of another one."""
+        self.renamed: dict[str, str] = {}
+        """Tensor -> the parameter that takes its values, where the name is another one."""
 
     def _values(self) -> Iterator[tuple[str, LazyValue]]:
         direct = set(self.compressed.values())
         for name in self.file:
             if name not in direct:
-                yield name, DecodedValue(self.file[name], self.dtype)
+                yield self.renamed.get(name, name), DecodedValue(self.file[name], self.dtype)
         for module, name in self.compressed.items():
             tensor = self.file[name]
             description = describe(tensor.spec, tensor.bound.encoding)
             yield f"{module}.{EXTRA}", DescriptionValue(description)
-            if name == f"{module}.weight":  # else it is tied to another module's
+            if module not in self.tied:
                 for role, parameter in part_names(description).items():
                     yield f"{module}.{parameter}", PartValue(tensor, role, description)
 

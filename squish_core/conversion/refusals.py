@@ -1,0 +1,97 @@
+"""The error for tensors whose codes a target has no form for: by codec, with the rule that would convert them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Sequence
+
+from squish_core.codes import ErrorCode
+from squish_core.conversion.step import Step
+from squish_core.display.tables import counted
+from squish_core.errors import Problem, SquishError, TensorError
+from squish_core.model import CodecSpec, TensorSpec
+
+SHOWN_PATTERNS = 3
+"""Patterns that a hint shows; where more are needed, it shows the one for all tensors."""
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+Attempt = Callable[[TensorSpec, CodecSpec], Step]
+
+
+def refused_codes(
+    refusals: Sequence[tuple[TensorSpec, SquishError]], specs: Sequence[TensorSpec],
+    aliases: Collection[str], attempt: Attempt,
+) -> TensorError:  # fmt: skip
+    """The error for tensors that the target cannot hold as they are stored.
+
+    `aliases` are short names of the target's encodings, `attempt` is what encoding a tensor as one of them would be.
+    """
+    groups: dict[str, list[tuple[TensorSpec, SquishError]]] = {}
+    for spec, error in refusals:
+        groups.setdefault(_stored_as(spec), []).append((spec, error))
+    findings = [
+        Problem(code=ErrorCode.REFUSED, severity="error", where=codec, message=_group_text(group))
+        for codec, group in groups.items()
+    ]  # fmt: skip
+    first, error = refusals[0]
+    message = error.message
+    if len(refusals) > 1:
+        details = "; ".join(f"{each.where}: {each.message}" for each in findings)
+        message += f"; of {counted(len(specs), 'tensor')} it cannot hold {len(refusals)}: {details}"
+    patterns = _patterns([spec.name for spec, _ in refusals], len(specs))
+    hints = [f"Ask for their values with {_rules(patterns, 'bf16')}"]
+    for codec, group in groups.items():
+        if (nearest := _nearest(group[0][0], aliases, attempt)) is not None:
+            name, step = nearest
+            own = patterns if len(groups) == 1 else _patterns([spec.name for spec, _ in group], len(specs))
+            hints.append(
+                f"for the nearest codes to {codec} with {_rules(own, name)} and requantize=True "
+                f"({step.bits:.3g} bits a weight, {_bound(step)})"
+            )  # fmt: skip
+    combined = TensorError(
+        message, tensor=first.name, found=error.found, code=ErrorCode.REFUSED, hint=f"{', or '.join(hints)}."
+    )
+    combined.findings = tuple(findings)
+    return combined
+
+
+def _group_text(group: Sequence[tuple[TensorSpec, SquishError]]) -> str:
+    spec, _ = group[0]
+    more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+    return f"{counted(len(group), 'tensor')} of {_bits(spec):.3g} bits a weight ({spec.name}{more})"
+
+
+def _stored_as(spec: TensorSpec) -> str:
+    codec = spec.encodings[0].codec
+    return spec.dtype if codec.id == "dense" else codec.id
+
+
+def _bits(spec: TensorSpec) -> float:
+    return 8 * spec.encodings[0].stored / max(spec.elements, 1)
+
+
+def _patterns(names: Sequence[str], total: int) -> list[str]:
+    """Patterns that match these names, with `*` for their numbers; `*` for all, and where they are too many to type."""
+    patterns = list(dict.fromkeys(_NUMBER.sub("*", name) for name in names))
+    return ["*"] if len(names) == total or len(patterns) > SHOWN_PATTERNS else patterns
+
+
+def _rules(patterns: Sequence[str], encoding: str) -> str:
+    return " ".join(f"encode='{pattern}={encoding}'" for pattern in patterns)
+
+
+def _bound(step: Step) -> str:
+    error = step.exactness.error
+    return "the error is measured while writing" if error is None else f"values differ by at most {error:.3g}"
+
+
+def _nearest(spec: TensorSpec, aliases: Collection[str], attempt: Attempt) -> tuple[str, Step] | None:
+    """The short name of the target's codes whose bits are nearest to those of a tensor's."""
+    steps: list[tuple[float, str, Step]] = []
+    for name in aliases:
+        try:
+            step = attempt(spec, CodecSpec(name))
+        except SquishError:
+            continue
+        if step.codec.id != "dense" and step.action == "encode":
+            steps.append((abs(_bits(spec) - step.bits), name, step))
+    return min(steps, key=lambda each: each[:2])[1:] if steps else None

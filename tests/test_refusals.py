@@ -1,0 +1,70 @@
+"""Codes that a target has no form for: one error for all tensors, by codec, with the rule that would convert them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import squish_core as squish
+from squish_core.cli.wording import command_line
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """A GGUF of two tensors in q6_k, one in q3_k and one in q8_0."""
+    generator = np.random.default_rng(0)
+    names = ("blk.0.ffn_down.weight", "blk.1.ffn_down.weight", "blk.0.ffn_up.weight", "blk.0.attn_q.weight")
+    arrays = {name: generator.standard_normal((32, 256), np.float32) for name in names}
+    rules = {"*ffn_down*": "q6_k", "*ffn_up*": "q3_k", "*attn_q*": "q8_0"}
+    squish.save(tmp_path / "mixed.gguf", arrays, encode=rules)
+    return tmp_path / "mixed.gguf"
+
+
+def refusal(source: Path, to: str) -> squish.TensorError:
+    with pytest.raises(squish.TensorError) as caught:
+        squish.convert(source, source.with_name("out"), to)
+    assert not source.with_name("out").exists()
+    return caught.value
+
+
+def test_tensors_are_grouped_by_codec_before_anything_is_written(mixed: Path) -> None:
+    error = refusal(mixed, "mlx")
+    assert (error.code, error.tensor) == ("refused", "blk.0.ffn_down.weight")
+    assert [(each.code, each.where) for each in error.findings] == [
+        ("refused", "ggml.q6_k"), ("refused", "ggml.q3_k"),
+    ]  # fmt: skip
+    assert "2 tensors of 6.56 bits a weight (blk.0.ffn_down.weight and 1 more)" in error.message
+
+
+def test_the_rule_that_gives_values_and_the_nearest_codes_are_named(mixed: Path) -> None:
+    hint = refusal(mixed, "mlx").hint
+    assert hint is not None
+    assert "encode='blk.*.ffn_down.weight=bf16' encode='blk.*.ffn_up.weight=bf16'" in hint
+    assert "encode='blk.*.ffn_down.weight=q6' and requantize=True (6.5 bits a weight" in hint
+    assert "encode='blk.*.ffn_up.weight=q3' and requantize=True (3.5 bits a weight" in hint
+
+
+def test_the_rules_that_are_named_convert(mixed: Path, tmp_path: Path) -> None:
+    squish.convert(mixed, tmp_path / "values", "mlx", ["blk.*.ffn_down.weight=bf16", "blk.*.ffn_up.weight=bf16"])
+    rules = ["blk.*.ffn_down.weight=q6", "blk.*.ffn_up.weight=q3"]
+    squish.convert(mixed, tmp_path / "codes", "mlx", rules, requantize=True)
+    with squish.open(tmp_path / "values") as values, squish.open(tmp_path / "codes") as codes:
+        assert (values["blk.0.ffn_up.weight"].dtype, codes["blk.0.ffn_up.weight"].codec) == ("bf16", "affine")
+
+
+def test_a_folder_of_plain_floats_has_no_nearest_codes(mixed: Path) -> None:
+    error = refusal(mixed, "hf")
+    assert error.hint == "Ask for their values with encode='*=bf16'."
+    assert [each.where for each in error.findings] == ["ggml.q6_k", "ggml.q3_k", "ggml.q8_0"]
+
+
+def test_hf_without_a_method_is_a_folder_of_plain_floats(mixed: Path, tmp_path: Path) -> None:
+    squish.convert(mixed, tmp_path / "floats", "hf", "*=bf16")
+    with squish.open(tmp_path / "floats") as file:
+        assert (file.format, {file[name].dtype for name in file}) == ("safetensors", {"bf16"})
+
+
+def test_patterns_are_quoted_for_the_shell() -> None:
+    assert command_line("with encode='*=bf16', or encode='f32'") == "with --encode '*=bf16', or --encode f32"
